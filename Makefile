@@ -10,6 +10,9 @@ PACKAGES := $(addsuffix /...,$(MODULES))
 # Programs of other libraries: they only have to compile, and with the race detector
 # that takes minutes.
 ADOPT    := ./examples/adopt ./examples/adopt/real
+# The race detector makes these packages several times slower, and they start few
+# goroutines: "make test" runs them without it, "make test-long" with it.
+PLAIN    := /fleet/host/engine/(js|python|starlark|wasm)$$|/lifecycle-go/(bench|deploy|vet)(/|$$)
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -29,15 +32,19 @@ help: ## list the targets (default)
 run: ## run the example service; Ctrl-C shows how it stops
 	go run ./examples/service $(ARGS)
 
+# Programs without debug information link in a quarter of the time; stacks stay whole.
+test test-long race chaos: export GOFLAGS += -ldflags=-w
+
 .PHONY: test
 test: cc ## test every module: races on, leaked goroutines are failures; "make test-long" has the rest
-	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out $(addsuffix /...,$(ADOPT)),$(PACKAGES))
-	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) ./examples/adopt/... ./examples/adopt/real
+	pkgs=$$(go list $(filter-out $(addsuffix /...,$(ADOPT)),$(PACKAGES))) && go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $$(echo "$$pkgs" | grep -Ev '$(PLAIN)')
+	pkgs=$$(go list $(PACKAGES)) && go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $$(echo "$$pkgs" | grep -E '$(PLAIN)|/examples/adopt')
 
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long
 test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
 	tools/long.sh -race $(TESTFLAGS)
+	pkgs=$$(go list $(PACKAGES)) && go test -race -short -p $(TESTP) -timeout 20m $(TESTFLAGS) $$(echo "$$pkgs" | grep -E '$(PLAIN)')
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow
@@ -84,7 +91,7 @@ chaos: cc ## a million random operations on trees, a hundred thousand on process
 	HOST_TEST_SERVERS=3 go test -race -count 1 -timeout 60m ./fleet/host
 
 .PHONY: bench
-bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, and print tables
+bench: bin/benchstat bench/procpool/testdata/node_modules ## run the benchmarks COUNT (6) times over, peers in turn, and print tables
 	@mkdir -p bench/results
 	@COUNT='$(COUNT)' BENCH='$(BENCH)' BENCHTIME='$(BENCHTIME)' tools/bench.sh $(BENCHPKGS) | tee bench/results/latest.txt
 	@bin/benchstat -filter '/peer:/./' -col /peer bench/results/latest.txt
@@ -116,6 +123,21 @@ bench-workers: ## measure units and workers alone, and put them into docs/benchm
 		echo "workers: $$(uname -sr) with $$(go env GOVERSION) on $$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"; \
 		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/units ./bench/workers | grep $(WORKERBENCHES); } > bench/results/workers.txt
 	cp bench/results/workers.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
+# BenchmarkLanguages compares with workerpool.
+bench/procpool/testdata/node_modules: bench/procpool/testdata/package-lock.json
+	@if command -v npm >/dev/null; then cd $(@D) && npm ci --silent --no-audit --no-fund && touch node_modules; \
+	else echo "make: there is no npm: BenchmarkLanguages leaves out workerpool"; fi
+
+POOLBENCHES := -e '^Benchmark\(RoundTrip\|Stream\|Callers\|Languages\|Poison\)/' -e '^BenchmarkSpawn/peer='
+.PHONY: bench-pools
+bench-pools: bench/procpool/testdata/node_modules ## measure pools of worker processes alone, and put them into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v $(POOLBENCHES) -e '^pools: ' docs/benchmarks.txt; \
+		echo "pools: $$(uname -sr) with $$(go env GOVERSION), $$(python3 --version), Node $$(node --version)"; \
+		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/procpool | grep $(POOLBENCHES); } > bench/results/pools.txt
+	cp bench/results/pools.txt docs/benchmarks.txt
 	cd bench && go run ./cmd/benchdoc
 
 .PHONY: bench-once

@@ -118,8 +118,8 @@ func (a *App) Run(parent context.Context) (err error) {
 	unwatch := a.watchSignals()
 	defer func() {
 		a.queue.Close(time.Second)
-		again = err == nil && a.stop.why().again
-		unwatch(again)
+		unwatch(err == nil && a.stop.why().again)
+		again = err == nil && a.stop.why().again // its last signal may have undone it
 	}()
 	defer a.disarmWatchdog()
 	if a.stop.arm() {

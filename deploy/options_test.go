@@ -227,6 +227,25 @@ func TestChartRefusesContradictions(t *testing.T) {
 	}
 }
 
+// TestPortsAndVolumesAreTheirOwn: the API server refuses two volumes of one name, and the
+// second listener of a port ends the service as it starts.
+func TestPortsAndVolumesAreTheirOwn(t *testing.T) {
+	for set, want := range map[string]string{
+		"ports.http=8081": "ports.health is 8081, as ports.http is",
+		"extraPorts[0].name=grpc,extraPorts[0].port=8080":                       "the port of grpc in extraPorts is 8080, as ports.http is",
+		"volumes[0].name=config":                                                "volumes has config, a name that the chart uses",
+		"volumes[0].name=secret-db,secrets[0].name=db,secrets[0].mountPath=/db": "volumes has secret-db, a name that the chart uses",
+	} {
+		if _, err := output(t, tool(t, "helm"), chartArgs([]string{set})...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: error %v, want one that has %q", set, err, want)
+		}
+	}
+	twice := chart(t, "secrets[0].name=db", "secrets[0].mountPath=/a", "secrets[1].name=db", "secrets[1].mountPath=/b")
+	if volumes := fields(t, twice, "Deployment", "spec/template/spec/volumes")[0]; strings.Count(volumes, "name: secret-db") != 1 {
+		t.Errorf("a Secret that is mounted in two places has the volumes\n%s", volumes)
+	}
+}
+
 // TestChangesThatAreNotLiveReplaceThePods: a change of a live key reaches the running pods
 // through the ConfigMap, and any other changes the pod template.
 func TestChangesThatAreNotLiveReplaceThePods(t *testing.T) {

@@ -21,17 +21,19 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
+			{Path: "internal/canary", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/eventlog", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/diagnosis", Imports: []string{".", "./health", "./worker", "./fleet/operator/operatorv1", proto}, Brings: []string{"..."}, Never: []string{nats, server}},
-			{Path: "internal/...", Imports: []string{"./internal/text"}},
+			{Path: "internal/...", Imports: []string{"./internal/text", "./worker"}},
 			// Of the broker's folder, these build no server.
 			{Path: "broker/natserr", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "broker/identity"},
-			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/..."}, Brings: []string{"..."}},
+			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/...", "./fleet/internal/canary"}, Brings: []string{"..."}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
+				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes",
+				"./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			// A program with one engine does not build the others.
@@ -43,7 +45,8 @@ func TestConventions(t *testing.T) {
 			{Path: "host/engine/wasm", Imports: []string{"./fleet/host/engine", "./internal/call", "github.com/tetratelabs/wazero"}, Brings: []string{"golang.org/x/sys"}},
 			{Path: "host/engine/starlark", Imports: []string{"./fleet/host/engine/...", "./internal/call", "go.starlark.net"}, Brings: []string{"golang.org/x/sys"}},
 			{Path: "host/engine/js", Imports: []string{"./fleet/host/engine/...", "./internal/call", "github.com/dop251/goja"}, Brings: []string{"..."}},
-			{Path: "host/engine/python", Imports: []string{"./fleet/host/engine/...", "./procpool/..."}},
+			{Path: "host/engine/isolate", Imports: []string{"./fleet/host/engine/...", "./procpool/...", "./worker", "golang.org/x/sys"}, Brings: []string{"..."}},
+			{Path: "host/engine/python", Imports: []string{"./fleet/host/engine/...", "./procpool/..."}, Brings: []string{"golang.org/x/sys"}},
 			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./internal/cgroup", "./internal/text", "./fleet/broker/identity", "./fleet/internal/eventlog", "./fleet/internal/stream", "golang.org/x/time"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
@@ -54,6 +57,7 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./internal/call", "./internal/text", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/broker/natserr", "./fleet/presence", "./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
+			{Path: "cmd/engine", Imports: []string{"./fleet/host/engine/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./health", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl/prove/load"},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{"./fleet/cmd/lifecyclectl/prove/load"}},

@@ -58,7 +58,7 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	}
 	// Arm the timer before anything is written: a worker that does not read may
 	// block the write.
-	if direct == nil || len(q.payload) > smallWrite {
+	if direct == nil || q.size() > smallWrite {
 		q.arm()
 	}
 	q.watch(ctx)

@@ -100,7 +100,7 @@ func (w *proc) printsOfQueries(why error) map[*attempt]string {
 	prints := make(map[*attempt]string, len(having))
 	for _, a := range having {
 		if why != nil && !a.q.marked && !queryModel.IsTerminal(a.q.State()) {
-			prints[a] = printOf(a.q.payload)
+			prints[a] = printOf(a.q.payload, a.q.data)
 		}
 	}
 	return prints

@@ -24,8 +24,10 @@ import (
 
 // TestChaos mixes good workers in three languages, workers that break the contract,
 // callers that cancel or have short deadlines, queries of death, keys, reloads, and a
-// goroutine that kills and stops processes, all at random. Every query ends in exactly one
-// terminal state, and no process, socket or goroutine remains. It takes two
+// goroutine that kills and stops processes, all at random. Where the machine allows
+// cgroups, workers also take more memory than they may and start processes that leave
+// their session. Every query ends in exactly one
+// terminal state, and no process, socket, cgroup or goroutine remains. It takes two
 // seconds; CHAOS_SECONDS=180 CHAOS_SEED=7 runs longer, with another seed.
 func TestChaos(t *testing.T) {
 	length := seconds(t, "CHAOS_SECONDS", 2*time.Second)
@@ -44,7 +46,9 @@ func TestChaos(t *testing.T) {
 	for _, command := range languages(t) {
 		good = append(good, command)
 	}
-	bad := []string{"garbage", "partial", "disconnect", "other-request", "unknown-types", "flood", "flood-unknown", "100MB", "cancel-late", "ready-twice",
+	t.Setenv("SAYS", `{"type":"ready","version":2,"capabilities":["bytes"]}`)
+	t.Setenv("LIES", `{"type":"message","requestId":"ID","content":1,"bytes":10}`+"\n123456789012")
+	bad := []string{"lies", "garbage", "partial", "disconnect", "other-request", "unknown-types", "flood", "flood-unknown", "100MB", "cancel-late", "ready-twice",
 		"garbage-first", "exit:chaos", "stall", "ignores-shutdown", "never-ready", "probe-first", "daemon"}
 	dir := socketDir(t)
 	command := func() *exec.Cmd {
@@ -60,8 +64,10 @@ func TestChaos(t *testing.T) {
 	}
 	keyPerWorker := dice.n(2) == 0
 	t.Logf("KeyPerWorker: %v", keyPerWorker)
+	process, cgroup := contained(t, worker.Limits{Memory: 160 << 20, PIDs: 200, Files: 500})
+	t.Logf("a cgroup for each worker: %v", cgroup)
 	p, err := procpool.New(procpool.Config{
-		Name: "chaos", SocketDir: dir, Logger: quiet, MinWorkers: 2, MaxWorkers: 4, Surge: 2, MaxQueue: 20, MaxFrame: 1 << 20,
+		Process: process, Name: "chaos", SocketDir: dir, Logger: quiet, MinWorkers: 2, MaxWorkers: 4, Surge: 2, MaxQueue: 20, MaxFrame: 1 << 20,
 		Command: command, KeyPerWorker: keyPerWorker, FairShares: dice.n(2) == 0, StarveAfter: 50 * time.Millisecond,
 		Poison:       procpool.Poison{Remember: 20, For: time.Second, Window: 5 * time.Second},
 		StartTimeout: 2 * time.Second, CancelGrace: 100 * time.Millisecond, ShutdownGrace: 200 * time.Millisecond, KillGrace: 100 * time.Millisecond,
@@ -116,7 +122,7 @@ func TestChaos(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				chaoticQuery(t, p, dice)
+				chaoticQuery(t, p, dice, cgroup)
 			}
 		})
 	}
@@ -191,8 +197,11 @@ func TestChaos(t *testing.T) {
 }
 
 // chaoticQuery makes one query and checks how it ends.
-func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice) {
-	asks := []ask{{}, {}, {Op: "count", N: dice.n(200), Size: dice.n(2000)}, {Op: "sleep", Seconds: 0.01}, {Op: "deaf", Seconds: 0.2}, {Op: "fail", Text: "x"}, {Op: "exit", N: 3}, {Op: "exit", N: 3, Text: strconv.Itoa(dice.n(1_000_000))}, {Op: "big", Size: 2 << 20}, {Op: "fork"}}
+func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice, cgroup bool) {
+	asks := []ask{{}, {}, {Op: "count", N: dice.n(200), Size: dice.n(2000)}, {Op: "sleep", Seconds: 0.01}, {Op: "deaf", Seconds: 0.2}, {Op: "fail", Text: "x"}, {Op: "exit", N: 3}, {Op: "exit", N: 3, Text: strconv.Itoa(dice.n(1_000_000))}, {Op: "big", Size: 2 << 20}, {Op: "fork"}, {Op: "parts", N: dice.n(50), Size: dice.n(50_000)}}
+	if cgroup && dice.n(10) == 0 {
+		asks = append(asks, ask{Op: "escape"}, ask{Op: "leak", Size: 512 << 20})
+	}
 	var opts []procpool.Option
 	if dice.n(3) == 0 {
 		opts = append(opts, []func(string) procpool.Option{procpool.Key, procpool.Prefer}[dice.n(2)](strconv.Itoa(dice.n(5))))
@@ -209,10 +218,17 @@ func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice) {
 	if dice.n(2) == 0 {
 		opts = append(opts, procpool.Idempotent())
 	}
+	if dice.n(4) == 0 {
+		opts = append(opts, procpool.Bytes(make([]byte, dice.n(100_000))))
+	}
+	chosen := asks[dice.n(len(asks))]
 	opts = append(opts, procpool.Timeout(time.Duration(dice.n(300)+1)*time.Millisecond))
+	if chosen.Op == "leak" { // it takes a while
+		opts = append(opts, procpool.Timeout(10*time.Second))
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	q, err := p.Submit(ctx, asks[dice.n(len(asks))].raw(), opts...)
+	q, err := p.Submit(ctx, chosen.raw(), opts...)
 	if err != nil {
 		t.Errorf("submit: %v", err)
 		return

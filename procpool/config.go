@@ -129,7 +129,8 @@ type Config struct {
 	// Defaults to 5; Off never opens the breaker.
 	BreakAfter int
 
-	// MaxFrame bounds a message, in bytes including its newline. Defaults to 16 MiB.
+	// MaxFrame bounds a message, in bytes including its newline, and with the bytes that
+	// follow its line. Defaults to 16 MiB.
 	MaxFrame int
 	// StreamBuffer is how many unread messages the pool keeps for a query; when
 	// they are that many, the worker has to wait. Defaults to 16.

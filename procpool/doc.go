@@ -13,9 +13,11 @@
 //
 // A worker has one query at a time unless it offers more places. [Pool.Do] waits for
 // the answer. [Pool.Submit]
-// also yields the messages that a worker streams while it works. Package
+// also yields the messages that a worker streams while it works. An image or an archive
+// needs no base64: [Pool.DoBytes], [Bytes] and [Query.Parts] carry bytes beside the JSON.
+// Package
 // procpool/child is the worker's side for Go; procpool/sdk has one file each for
-// Python and Node. procpool/cmd/conformance checks a worker in any language.
+// Python, Node and Ruby. procpool/cmd/conformance checks a worker in any language.
 //
 // Four kinds of life are in it, each with its table: the worker process
 // ([WorkerTransitions]), the query ([QueryTransitions]), the connection

@@ -70,3 +70,29 @@ func ExamplePool_Submit() {
 	// message 2
 	// result 3 <nil>
 }
+
+// A caller sends an image and its parameters, and gets an image and what is to say about
+// it. The handler of a worker in Go:
+//
+//	func thumbnail(ctx context.Context, q *child.Query) (any, error) {
+//		small, size, err := shrink(q.Payload, q.Bytes)
+//		return child.Data{Value: size, Bytes: small}, err
+//	}
+func ExamplePool_DoBytes() {
+	pool, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return self("serve") }})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx := context.Background()
+	if err := pool.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Stop(ctx)
+
+	image := []byte("\x89PNG\r\n")
+	size, thumbnail, err := pool.DoBytes(ctx, json.RawMessage(`{"width":200}`), image)
+	fmt.Printf("%s %q %v\n", size, thumbnail, err) // this worker echoes
+	// Output: {"width":200} "\x89PNG\r\n" <nil>
+}

@@ -308,6 +308,7 @@ func languages(t testing.TB) map[string]func() *exec.Cmd {
 	for name, args := range map[string][]string{
 		"python": {"python3", "sdk/python/example.py"},
 		"node":   {"node", "sdk/node/example.mjs"},
+		"ruby":   {"ruby", "sdk/ruby/example.rb"},
 	} {
 		if _, err := exec.LookPath(args[0]); err != nil {
 			t.Logf("%s is not on this machine, and its worker is not tested: %v", name, err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // parent starts a pool with a busy, a ready and a starting worker, prints their
@@ -57,7 +58,11 @@ func wrapped(dir string) {
 		cmd.Env = append(os.Environ(), helperEnv+"="+cmp.Or(os.Getenv("WRAPPED_MODE"), "serve"))
 		return cmd
 	}
-	p, err := procpool.New(procpool.Config{Name: "p", Command: command, MinWorkers: 2, MaxWorkers: 2, SocketDir: dir, Logger: quiet})
+	var opts []worker.ProcessOption
+	if cgroup := os.Getenv("WRAPPED_CGROUP"); cgroup != "" {
+		opts = append(opts, worker.WithCgroup(cgroup))
+	}
+	p, err := procpool.New(procpool.Config{Name: "p", Command: command, MinWorkers: 2, MaxWorkers: 2, SocketDir: dir, Logger: quiet, Process: opts})
 	if err != nil {
 		panic(err)
 	}

@@ -221,7 +221,12 @@ func (m *memory) list(now time.Time) []Poisoned {
 }
 
 // printOf is the fingerprint of a query whose caller has not set one.
-func printOf(payload json.RawMessage) string {
-	sum := sha256.Sum256(payload)
-	return hex.EncodeToString(sum[:16])
+func printOf(payload json.RawMessage, data []byte) string {
+	h := sha256.New()
+	h.Write(payload)
+	if len(data) > 0 {
+		h.Write([]byte{0}) // not JSON: no payload is like this one with its bytes
+		h.Write(data)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }

@@ -45,6 +45,9 @@ type proc struct {
 
 	reader  *wire.Reader  // used by the goroutine that reads; see read.go
 	heard   wire.Envelope // the message it has read
+	data    []byte        // the bytes beside it
+	halfway bool          // the line is read, the bytes after it are not
+	into    *attempt      // the attempt whose caller reads, and has memory for the bytes of the answer
 	readEnd chan error    // capacity 1: why reading has ended
 	readers sync.WaitGroup
 
@@ -270,9 +273,15 @@ func (w *proc) send(a *attempt) {
 		if w.behind {
 			a.q.arm()
 		}
-		w.behind = w.behind || len(a.q.payload) > smallWrite
+		w.behind = w.behind || a.q.size() > smallWrite
 		if a.dropped {
 			w.wmu.Unlock()
+			a = w.p.release(w, a, false)
+			continue
+		}
+		if len(a.q.data) > 0 && !w.takesBytes() {
+			w.wmu.Unlock()
+			w.refuseBytes(a.q)
 			a = w.p.release(w, a, false)
 			continue
 		}
@@ -284,7 +293,7 @@ func (w *proc) send(a *attempt) {
 		} else {
 			about := a.q.about
 			about.TimeoutMs = max(a.q.until.Sub(a.begun).Milliseconds(), 1)
-			err = w.writer.QueryAbout(a.id, a.q.payload, about)
+			err = w.writer.QueryBytes(a.id, a.q.payload, a.q.data, about)
 		}
 		w.wmu.Unlock()
 		if err != nil {

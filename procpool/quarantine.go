@@ -144,7 +144,7 @@ func (q *Query) like(other *Query) bool {
 	if q.marked || other.marked {
 		return q.marked && other.marked && q.print == other.print
 	}
-	return bytes.Equal(q.payload, other.payload)
+	return bytes.Equal(q.payload, other.payload) && bytes.Equal(q.data, other.data)
 }
 
 // waitingLocked returns all queries that wait.

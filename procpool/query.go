@@ -22,6 +22,8 @@ type Query struct {
 	id         string
 	seq        uint64
 	payload    json.RawMessage
+	data       []byte // beside the payload
+	into       []byte // memory for the bytes of the answer
 	key        string
 	keyed      bool
 	preferred  bool // the key may go to any worker
@@ -38,11 +40,12 @@ type Query struct {
 	invalid    error // of an option
 
 	machine  fsm.Machine[QueryState]
-	messages chan json.RawMessage // nil for Do, which drops them
+	messages chan Part // nil for Do, which drops them
 
-	mu       sync.Mutex    // guards the fields below; result and err are final once it has ended
+	mu       sync.Mutex    // guards the fields below; result, answer and err are final once it has ended
 	done     chan struct{} // made on the first call of Done
 	result   json.RawMessage
+	answer   []byte // beside the result
 	err      error
 	session  string
 	callCtx  context.Context // of calls, nil before the first
@@ -212,31 +215,10 @@ func (q *Query) Worker() string {
 // [Query.Cancel] for that.
 func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 	return func(yield func(json.RawMessage, error) bool) {
-		done := q.Done()
-		for {
-			select {
-			case m := <-q.messages:
-				if !yield(m, nil) {
-					return
-				}
-				continue
-			case <-done:
+		for part, err := range q.Parts() {
+			if !yield(part.Content, err) {
+				return
 			}
-			for { // yield what arrived before the end
-				select {
-				case m := <-q.messages:
-					if !yield(m, nil) {
-						return
-					}
-					continue
-				default:
-				}
-				break
-			}
-			if q.err != nil {
-				yield(nil, q.err)
-			}
-			return
 		}
 	}
 }
@@ -244,6 +226,12 @@ func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 // Result waits for the end of the query and returns the result, or the error that
 // it ended with. Unread messages are dropped. It may be called any number of times.
 func (q *Query) Result() (json.RawMessage, error) {
+	q.mu.Lock()
+	ended := q.endedLocked()
+	q.mu.Unlock()
+	if ended { // without a Done channel
+		return q.result, q.err
+	}
 	for done := q.Done(); ; {
 		select {
 		case <-done:
@@ -322,9 +310,21 @@ func (q *Query) watch(ctx context.Context) {
 	})
 }
 
+// keep stores the bytes of the answer, unless the query has ended.
+func (q *Query) keep(data []byte) {
+	if data == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.endedLocked() {
+		q.answer = data
+	}
+}
+
 // push hands a message to the caller, and waits while the caller's buffer is full.
 // It returns false when the query has ended or gone is closed.
-func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
+func (q *Query) push(part Part, gone <-chan struct{}) bool {
 	switch state := q.State(); {
 	case queryModel.IsTerminal(state):
 		return false
@@ -335,12 +335,12 @@ func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 		return true
 	}
 	select {
-	case q.messages <- content:
+	case q.messages <- part:
 		return true
 	default: // the buffer is full
 	}
 	select {
-	case q.messages <- content:
+	case q.messages <- part:
 		return true
 	case <-q.Done():
 		return false
@@ -349,23 +349,26 @@ func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 	}
 }
 
-// Do sends one query and returns its result. Streamed messages are dropped. It
-// returns the errors of [Query.Result].
+// Do sends one query and returns its result. Streamed messages are dropped, and so are
+// bytes; see [Pool.DoBytes]. It returns the errors of [Query.Result].
 func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) (json.RawMessage, error) {
+	q, err := p.do(ctx, payload, opts)
+	if err != nil {
+		return nil, err
+	}
+	return q.Result()
+}
+
+// do makes a query whose answer the caller reads itself when it can.
+func (p *Pool) do(ctx context.Context, payload json.RawMessage, opts []Option) (*Query, error) {
 	q, err := p.newQuery(ctx, payload, opts)
 	if err != nil {
 		return nil, err
 	}
 	if w, direct := p.admit(ctx, q); direct != nil {
 		w.readFor(direct)
-		q.mu.Lock()
-		ended := q.endedLocked()
-		q.mu.Unlock()
-		if ended { // without a Done channel
-			return q.result, q.err
-		}
 	}
-	return q.Result()
+	return q, nil
 }
 
 // Submit gives a query to the pool and returns at once, while a worker works on it
@@ -382,7 +385,7 @@ func (p *Pool) Submit(ctx context.Context, payload json.RawMessage, opts ...Opti
 	if err != nil {
 		return nil, err
 	}
-	q.messages = make(chan json.RawMessage, p.cfg.StreamBuffer)
+	q.messages = make(chan Part, p.cfg.StreamBuffer)
 	p.admit(ctx, q)
 	return q, nil
 }
@@ -405,11 +408,11 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 	if q.invalid != nil {
 		return nil, fmt.Errorf("%s: submit: %w", p.cfg.Name, q.invalid)
 	}
-	if most := p.cfg.MaxFrame - overhead - q.sizeOfAbout(); len(payload) > most {
-		return nil, fmt.Errorf("%s: the payload has %d bytes: %w", p.cfg.Name, len(payload), &wire.TooLongError{Limit: p.cfg.MaxFrame})
+	if most := p.cfg.MaxFrame - overhead - q.sizeOfAbout(); q.size() > most {
+		return nil, fmt.Errorf("%s: payload and bytes are %d bytes: %w", p.cfg.Name, q.size(), &wire.TooLongError{Limit: p.cfg.MaxFrame, Length: len(q.data)})
 	}
 	if !q.marked && p.recalls.Load() {
-		q.print = printOf(payload)
+		q.print = printOf(payload, q.data)
 	}
 	if d, ok := ctx.Deadline(); ok && d.Before(q.until) {
 		q.until = d

@@ -77,7 +77,12 @@ func (w *proc) isLeaving() bool {
 // ended. The query needs no timer meanwhile: the connection has its deadline.
 func (w *proc) readFor(a *attempt) {
 	p := w.p
-	w.heard.RequestID = a.id // most likely the answer has it; then Decode copies nothing
+	if !w.halfway {
+		w.heard.RequestID = a.id // most likely the answer has it; then Decode copies nothing
+	}
+	if a.q.into != nil {
+		w.into = a
+	}
 	for {
 		err := w.step()
 		late := errors.Is(err, os.ErrDeadlineExceeded)
@@ -85,6 +90,9 @@ func (w *proc) readFor(a *attempt) {
 			a.q.expire()
 		}
 		p.mu.Lock()
+		if !w.has(a) || err != nil {
+			w.keepBytes() // before another goroutine reads
+		}
 		switch {
 		case err != nil && !late:
 			w.direct = nil
@@ -118,19 +126,20 @@ func (w *proc) kickLocked(a *attempt) {
 // [*ProtocolError], or an error that is [os.ErrDeadlineExceeded].
 func (w *proc) step() error {
 	e := &w.heard
-	line, err := w.reader.Next()
+	err := w.hear()
 	if err == nil {
-		if err = wire.Decode(line, e); err == nil {
-			err = w.take(e)
-		}
-		e.Payload, e.Content, e.Result, e.Params = nil, nil, nil, nil // they would keep a large buffer alive
+		err = w.take(e)
+		e.Payload, e.Content, e.Result, e.Params, w.data = nil, nil, nil, nil, nil // they would keep a large buffer alive
 		if err == nil {
 			return nil
 		}
 		return &ProtocolError{Worker: w.name, Err: err}
 	}
+	var broken *ProtocolError
 	var long *wire.TooLongError
 	switch {
+	case errors.As(err, &broken):
+		return broken
 	case errors.As(err, &long):
 		_ = wire.Decode(long.Head, e) // decodes as much as there is
 		err = w.tooLong(e, long)
@@ -235,7 +244,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		q.session = e.SessionID
 		q.mu.Unlock()
 	case wire.Message:
-		if !q.push(bytes.Clone(e.Content), w.gone.Signaled()) {
+		if !q.push(Part{bytes.Clone(e.Content), w.data}, w.gone.Signaled()) {
 			p.counts.late.Add(1) // CancelGrace bounds their number
 		}
 	case wire.Complete, wire.Error:
@@ -243,6 +252,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		next := p.release(w, a, true)
 		var ended bool
 		if e.Type == wire.Complete {
+			q.keep(w.data)
 			ended = q.finish(QueryComplete, bytes.Clone(e.Result), nil)
 		} else {
 			ended = q.finish(QueryError, nil, &WorkerError{Query: q.id, Worker: w.name, Message: e.Error})
@@ -261,7 +271,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 func (w *proc) sendNext(next *attempt) {
 	switch {
 	case next == nil:
-	case len(next.q.payload) <= smallWrite:
+	case next.q.size() <= smallWrite:
 		w.send(next)
 	default:
 		w.p.mu.Lock()

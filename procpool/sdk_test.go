@@ -79,6 +79,29 @@ func TestWorkersSurviveOddHandlers(t *testing.T) {
 			{deepPayload, "", "the result: Maximum call stack"},
 			{`{"__proto__":{"then":1},"type":"cancel","requestId":"q1"}`, `{"__proto__":{"then":1},"type":"cancel","requestId":"q1"}`, ""},
 		},
+		"ruby testdata/odd.rb": {
+			{`"nan"`, "", "the result: JSON::GeneratorError"},
+			{`"send nan"`, "", "JSON::GeneratorError"},
+			{`"deep"`, "", "the result: JSON::NestingError"},
+			{`"mute"`, "", "Undescribable"},
+			{`"pipe"`, "", "of the handler's own"},
+			{`"cancel"`, "", "cancelled"},
+			{`"throw"`, "", "UncaughtThrowError"},
+			{`"long"`, "", "longer than the limit"},
+			{`"send long"`, "", "longer than the limit"},
+			{`"long error"`, "", "RuntimeError: xxx"},
+			{`"not UTF-8"`, "", "the result: "},
+			{`"raise not UTF-8"`, "", "RuntimeError: "},
+			{`"no bytes"`, "", "the bytes are no String"},
+			{`"memory"`, "", "NoMemoryError"},
+			{`"recursion"`, "", "SystemStackError"},
+			{`"behind"`, `"left behind"`, ""},
+			{`"behind"`, "", "the query has been answered"},
+			{deepPayload, "", "the payload: SystemStackError"},
+			{bigPayload, bigPayload, ""},
+			{`"surrogate \ud83d\ude00"`, `"surrogate😀"`, ""},
+			{`{"type":"cancel","requestId":"q1"}`, `{"type":"cancel","requestId":"q1"}`, ""},
+		},
 	} {
 		args := strings.Fields(program)
 		t.Run(args[0], func(t *testing.T) {
@@ -131,6 +154,8 @@ func TestParentKilledBehindAWrapper(t *testing.T) {
 		"go does not return":        {exe, "stays", "deaf-pid"},
 		"python computes":           {"python3 testdata/odd.py", "", "spin-pid"},
 		"node computes":             {"node testdata/odd.mjs", "", "spin-pid"},
+		"ruby":                      {"ruby testdata/odd.rb", "", "deaf-pid"},
+		"ruby computes":             {"ruby testdata/odd.rb", "", "spin-pid"},
 		"node computes, behind two": {`sh -c "node testdata/odd.mjs & wait"`, "", "spin-pid"},
 	} {
 		t.Run(name, func(t *testing.T) {

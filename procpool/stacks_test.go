@@ -117,7 +117,7 @@ func lastFail(t *testing.T, p *procpool.Pool) error {
 // raw version 2, for workers_test.go.
 func raw2(mode string) (ready string) {
 	switch {
-	case mode == "says":
+	case mode == "says", mode == "lies":
 		return os.Getenv("SAYS")
 	case strings.HasPrefix(mode, "stacks-"):
 		return `{"type":"ready","version":2,"capabilities":["stacks"],"concurrency":1}`

@@ -171,24 +171,37 @@ func (p *Pool) counted(q *Query, to QueryState) {
 // is the state of that worker.
 func (p *Pool) State() worker.State {
 	s := p.BaseWorker.State()
+	type member struct {
+		process *worker.Process
+		reason  string
+	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	members := make([]member, 0, len(p.workers))
 	for _, w := range p.workers {
-		child := w.process.State()
-		state, since := w.machine.Since()
-		child.Reason = string(state)
-		for i, a := range w.having {
-			if i == 3 && len(w.having) > 4 {
-				child.Reason += fmt.Sprintf(" and %d others", len(w.having)-i)
-				break
-			}
-			child.Reason += [2]string{" with ", ", "}[min(i, 1)] + a.id
-		}
-		if w.alone {
-			child.Reason += ", in quarantine,"
-		}
-		child.Reason += " for " + time.Since(since).Round(time.Millisecond).String()
+		members = append(members, member{w.process, w.reasonLocked()})
+	}
+	p.mu.Unlock()
+	for _, m := range members { // without the lock: it may read files of a cgroup
+		child := m.process.State()
+		child.Reason = m.reason
 		s.Children = append(s.Children, child)
 	}
 	return s
+}
+
+// reasonLocked says what the worker does, and for how long.
+func (w *proc) reasonLocked() string {
+	state, since := w.machine.Since()
+	reason := string(state)
+	for i, a := range w.having {
+		if i == 3 && len(w.having) > 4 {
+			reason += fmt.Sprintf(" and %d others", len(w.having)-i)
+			break
+		}
+		reason += [2]string{" with ", ", "}[min(i, 1)] + a.id
+	}
+	if w.alone {
+		reason += ", in quarantine,"
+	}
+	return reason + " for " + time.Since(since).Round(time.Millisecond).String()
 }

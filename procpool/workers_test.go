@@ -53,6 +53,17 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 			}
 		}
 		return a.N, nil
+	case "parts":
+		for i := range a.N {
+			if err := q.Send(child.Data{Value: i, Bytes: bytes.Repeat([]byte{byte(i)}, a.Size)}); err != nil {
+				return nil, err
+			}
+		}
+		return child.Data{Bytes: []byte("end")}, nil
+	case "exit-bytes":
+		if string(q.Bytes) == "die" {
+			os.Exit(a.N)
+		}
 	case "exit":
 		fmt.Fprintln(os.Stderr, a.Text)
 		os.Exit(a.N)
@@ -95,14 +106,15 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 		return len(kept), nil
 	case "big":
 		return strings.Repeat("x", a.Size), nil
-	case "fork": // leaves a child in the group, which ignores SIGTERM
+	case "fork", "escape": // leaves a child in the group, or in a session of its own, which ignores SIGTERM
 		cmd := self("stay")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: a.Op == "escape"}
 		if err := cmd.Start(); err != nil {
 			return nil, err
 		}
 		return cmd.Process.Pid, nil
 	}
-	return q.Payload, nil
+	return child.Data{Value: q.Payload, Bytes: q.Bytes}, nil
 }
 
 // helper is a worker. All modes but serve break the contract in some way.
@@ -234,6 +246,10 @@ func raw(mode string) {
 			say(`{"type":"shutdown_ack"}`)
 			return
 		}
+		if e.Type == wire.Cancel && mode == "lies" { // the rest of what it has announced
+			_, _ = conn.Write([]byte(os.Getenv("LIES_REST")))
+			continue
+		}
 		if e.Type == wire.Cancel && (mode == "cancel-late" || mode == "told") {
 			say(`{"type":"message","requestId":%q,"content":"late"}`, e.RequestID)
 			say(`{"type":"complete","requestId":%q,"result":"late"}`, e.RequestID)
@@ -276,6 +292,8 @@ func raw(mode string) {
 		}
 		first = false
 		switch mode {
+		case "lies":
+			lies(conn, id)
 		case "garbage":
 			say(`{"type":"message","requestId":%q,"content":}`, id)
 		case "plain":

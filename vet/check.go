@@ -87,7 +87,7 @@ func (c Checker) Check(files ...File) Report {
 	for _, w := range r.workloads {
 		if r.wanted(w.object) {
 			r.report.Objects++
-			if !w.senseless {
+			if !w.senseless || !w.compared {
 				r.use(w.cfg)
 				r.workload(w)
 			}

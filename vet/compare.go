@@ -55,7 +55,7 @@ func (r *run) shows(w *workload) int {
 		return 0
 	}
 	c := w.pod.Containers[w.main]
-	if len(w.given) > 0 || len(w.unknown) > 0 || w.senseless && len(w.delayed) > 0 && w.file == nil || w.main > 0 && c.Name == r.Container {
+	if w.ours || len(w.given) > 0 || len(w.unknown) > 0 || w.senseless && len(w.delayed) > 0 && w.file == nil || w.main > 0 && c.Name == r.Container {
 		return 1
 	}
 	if l := c.Lifecycle; l != nil && l.PreStop != nil && l.PreStop.HTTPGet != nil && l.PreStop.HTTPGet.Path == endpointPreStop {

@@ -18,7 +18,7 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{
 				Path:    ".",
-				Imports: []string{".", "./config", "./internal/call", "./internal/suggest", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml},
+				Imports: []string{".", "./config", "./internal/call", "./internal/suggest", "./internal/text", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml},
 				Brings:  []string{"..."},
 				Never:   never,
 			},

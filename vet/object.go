@@ -72,6 +72,7 @@ type workload struct {
 	unknown   map[string]bool  // the fields whose values the manifest sets and vet cannot know
 	absent    []missingObject  // what its service may read and the files do not have
 	senseless bool             // cfg has a value that means nothing
+	ours      bool             // its configuration has a fault in a key of lifecycle
 	compared  bool             // lifecycle runs it, as far as vet can tell
 	delayed   []delayed        // findings about its settings, for when it is compared
 }

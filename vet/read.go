@@ -2,6 +2,7 @@ package vet
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -111,7 +112,7 @@ func (r *run) notRendered(file string, line int) {
 		Fix:    "render it first: helm template CHART | lifecyclectl vet -"})
 }
 
-// expand decodes the document, or each object of a List.
+// expand reads the values of the document, and decodes its objects.
 func (r *run) expand(d *document) {
 	var c converter
 	v, err := c.value(d.root, 0)
@@ -145,8 +146,13 @@ func (r *run) expand(d *document) {
 		return
 	}
 	d.value = m
-	kind, _ := m["kind"].(string)
-	items, isList := m["items"].([]any)
+	r.objects(d)
+}
+
+// objects decodes an object, or each object of a List.
+func (r *run) objects(d *document) {
+	kind, _ := d.value["kind"].(string)
+	items, isList := d.value["items"].([]any)
 	if !isList || !strings.HasSuffix(kind, "List") {
 		r.decode(d)
 		return
@@ -161,7 +167,7 @@ func (r *run) expand(d *document) {
 		for n.Kind == yaml.AliasNode {
 			n = n.Alias
 		}
-		r.decode(&document{file: d.file, source: d.source, line: d.line, root: n, value: m})
+		r.objects(&document{file: d.file, source: d.source, line: d.line, root: n, value: m})
 	}
 }
 
@@ -184,24 +190,43 @@ type part struct {
 	line int
 }
 
-// split cuts the text at the lines that begin with "---", so that a fault in one
-// document does not hide the documents after it. Such a line ends a document
-// everywhere, even in a block of text.
-func split(text string) []part {
-	parts := []part{{}}
-	number := 0
+// split cuts the text into documents, so that a fault in one does not hide the others.
+// JSON objects may stand one after the other, as kubectl takes them.
+func split(text string) (parts []part) {
+	objects := json.NewDecoder(strings.NewReader(text))
+	begin, first := 0, 0
+	for strings.HasPrefix(strings.TrimLeft(text[begin:], " \t\r\n"), "{") {
+		var object json.RawMessage
+		if objects.Decode(&object) != nil {
+			break // YAML in flow style, or a fault that the parser names
+		}
+		end := int(objects.InputOffset())
+		parts = append(parts, part{text[begin:end], first})
+		first += strings.Count(text[begin:end], "\n")
+		begin = end
+	}
+	if len(parts) > 0 && strings.TrimSpace(text[begin:]) == "" {
+		return parts
+	}
+	return append(parts, splitLines(text[begin:], first)...)
+}
+
+// splitLines cuts the text at the lines that begin with "---". Such a line ends a
+// document everywhere, even in a block of text. first is the number of lines before the
+// text.
+func splitLines(text string, first int) (parts []part) {
+	begin, at, number := 0, 0, first
 	for line := range strings.Lines(text) {
-		number++
 		bare := strings.TrimRight(line, " \t\r\n")
-		last := &parts[len(parts)-1]
 		if bare == "---" || strings.HasPrefix(line, "--- ") || strings.HasPrefix(line, "---\t") {
 			// The line itself stays: an object may begin after the dashes.
-			parts = append(parts, part{line: number - 1})
-			last = &parts[len(parts)-1]
+			parts = append(parts, part{text[begin:at], first})
+			begin, first = at, number
 		}
-		last.text += line
+		at += len(line)
+		number++
 	}
-	return parts
+	return append(parts, part{text[begin:], first})
 }
 
 var lineOf = regexp.MustCompile(`line (\d+): `)

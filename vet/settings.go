@@ -154,6 +154,7 @@ func (c container) refused(err error, in input) {
 	case in.file != nil:
 		p = in.file.place
 		p.line = fault.Line
+		c.w.ours = c.w.ours || in.sure && ours(fault)
 		what = strings.TrimPrefix(fault.Key+" is "+fault.Value+": ", " is : ")
 		if fault.Value == "" && fault.Key != "" {
 			what = fault.Key + ": "
@@ -163,6 +164,17 @@ func (c container) refused(err error, in input) {
 		p = place{object: c.w.object, field: c.path}
 	}
 	c.w.pending(p, "config-refused", what+fault.Problem, fix)
+}
+
+// ours reports whether a fault in a file is about a key of lifecycle, or one that is
+// nearly one. A file of another program may have a section lifecycle too.
+func ours(fault *config.Fault) bool {
+	for _, k := range keys {
+		if k.Name == fault.Key {
+			return true
+		}
+	}
+	return strings.HasPrefix(fault.Key, "lifecycle.") && strings.Contains(fault.Problem, "did you mean")
 }
 
 // variable adds a variable of the container, when it is one of lifecycle: its name ends

@@ -115,6 +115,10 @@ func orEmpty(m map[string]string) map[string]string {
 	return m
 }
 
+// maxText is the longest variable or argument that a program can start with on Linux
+// (MAX_ARG_STRLEN). References to references could make far longer ones.
+const maxText = 128 << 10
+
 // expand replaces $(NAME) by the variable's value, as the kubelet does: $$ is a dollar,
 // and a reference to a variable that does not exist stays.
 func expand(text string, vars []variable) (out, unknown string) {
@@ -123,6 +127,8 @@ func expand(text string, vars []variable) (out, unknown string) {
 		before, after, found := strings.Cut(text, "$")
 		b.WriteString(before)
 		switch {
+		case b.Len() > maxText:
+			return "", "it has more than 128 KiB, and no program starts with that"
 		case !found:
 			return b.String(), unknown
 		case strings.HasPrefix(after, "$"):

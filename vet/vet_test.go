@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -411,6 +412,19 @@ func TestHugeFileIsNotRead(t *testing.T) {
 	r := vet.Checker{}.Check(vet.File{Name: "m.yaml", Data: make([]byte, vet.MaxSize+1)})
 	if len(r.Findings) != 1 || r.Findings[0].Rule != "too-large" {
 		t.Errorf("%+v", r.Findings)
+	}
+}
+
+// A file of many short lines, such as a ConfigMap with a table, is read in time that grows
+// with its size and not with the square of it.
+func TestManyLinesAreReadOnce(t *testing.T) {
+	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata:\n  table: |\n" + strings.Repeat("    x\n", 20_000)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	check(cleanConfig(), text)
+	runtime.ReadMemStats(&after)
+	if got := (after.TotalAlloc - before.TotalAlloc) / uint64(len(text)); got > 200 {
+		t.Errorf("%d bytes of memory for each byte of the file, want at most 200", got)
 	}
 }
 

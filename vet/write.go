@@ -5,18 +5,20 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // WriteText writes the findings for people, one paragraph each, and a line that
-// counts them.
+// counts them. Control characters of the manifests become spaces.
 func (r Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%s:%d:%d: %s: %s\n", f.File, f.Line, f.Column, f.Severity, f.Rule)
+		fmt.Fprintf(&b, "%s:%d:%d: %s: %s\n", text.OneLine(f.File), f.Line, f.Column, f.Severity, f.Rule)
 		if where := f.where(); where != "" {
-			fmt.Fprintf(&b, "  %s\n", where)
+			fmt.Fprintf(&b, "  %s\n", text.OneLine(where))
 		}
-		fmt.Fprintf(&b, "  %s\n  fix: %s\n\n", f.Reason, f.Fix)
+		fmt.Fprintf(&b, "  %s\n  fix: %s\n\n", text.OneLine(f.Reason), text.OneLine(f.Fix))
 	}
 	fmt.Fprintf(&b, "%s looked at: %s, %s, %s\n", count(r.Objects, "workload"),
 		count(r.AtLeast(Error), "error"), count(r.AtLeast(Warning)-r.AtLeast(Error), "warning"), count(len(r.Findings)-r.AtLeast(Warning), "note"))

@@ -204,3 +204,21 @@ func TestPassThroughPanics(t *testing.T) {
 		}
 	})
 }
+
+// A panic of a function that waits for the end of a worker ends neither the process nor the
+// functions that wait with it.
+func TestFunctionOfOnEndThatPanics(t *testing.T) {
+	w := worker.NewFunc("f", func(context.Context) error { return nil })
+	var told []string
+	w.OnEnd(func() { told = append(told, "first") })
+	w.OnEnd(func() { panic("boom") })
+	w.OnEnd(func() { told = append(told, "last") })
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-w.Gone()
+	w.OnEnd(func() { panic("late") })
+	if w.Status() != worker.StatusFinished || len(told) != 2 {
+		t.Errorf("it is %s, and told %v", w.Status(), told)
+	}
+}

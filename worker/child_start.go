@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"time"
 
@@ -122,6 +123,8 @@ func (s *Supervisor) makeInstance(c *child, factory func(name string) (Worker, e
 		return nil, fmt.Errorf("make %s: %w", c.name, err)
 	case w == nil:
 		return nil, fmt.Errorf("make %s: New returned nil, want a worker", c.name)
+	case isNil(w):
+		return nil, fmt.Errorf("make %s: New returned a nil %T, want a worker", c.name, w)
 	case w.Name() != c.name:
 		return nil, fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.name, w.Name())
 	}
@@ -133,6 +136,12 @@ func (s *Supervisor) makeInstance(c *child, factory func(name string) (Worker, e
 		return nil, fmt.Errorf("make %s: %w", c.name, err)
 	}
 	return i, nil
+}
+
+// isNil reports whether w is a pointer that is nil, which is not equal to nil.
+func isNil(w Worker) bool {
+	v := reflect.ValueOf(w)
+	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // bring makes an instance, starts it, and waits until it is no longer Starting.
@@ -153,7 +162,7 @@ func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), 
 		cancel()
 	}
 	if !ok {
-		return errors.Join(errAbandonedStart, stopUnstarted(w))
+		return errors.Join(errGivenUp, stopUnstarted(w))
 	}
 	if err := w.Start((*startContext)(i)); err != nil {
 		return err
@@ -387,6 +396,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	c.decided = true
 	c.answerStart(err)
 	if !s.consider(c, StatusFailed, err) {
+		c.answer(awaitsStart, err) // no other start will
 		s.retire(c)
 	}
 	s.advance(c.group)

@@ -28,15 +28,16 @@ func (b *BaseWorker) hookEnd(hook endHook) {
 
 // OnEnd makes the worker call fn once, when it is in a terminal status, or at once when
 // it already is. fn runs on the goroutine that ends the worker, and may hold up its other
-// methods: it must return at once and must not call the worker.
+// methods: it must return at once and must not call the worker. A panic of fn is ignored.
 func (b *BaseWorker) OnEnd(fn func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	told := &endFunc{fn: fn}
 	if b.ended {
-		fn()
+		told.workerEnded()
 		return
 	}
-	b.hook = &endFunc{before: b.hook, fn: fn}
+	told.before, b.hook = b.hook, told
 }
 
 // endFunc is an endHook that calls a function once.
@@ -51,7 +52,7 @@ func (h *endFunc) workerEnded() {
 	}
 	if fn := h.fn; fn != nil {
 		h.fn = nil
-		fn()
+		_ = call.Do("OnEnd", func() error { fn(); return nil }) // the worker has ended, and nothing is left to fail
 	}
 }
 

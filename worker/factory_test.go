@@ -157,3 +157,21 @@ func TestHandoverBeforeTheStart(t *testing.T) {
 		}
 	})
 }
+
+// The error of a New that is not one says what is wrong.
+func TestFactoryThatIsNoneIsNamed(t *testing.T) {
+	var none *worker.Func
+	for want, spec := range map[string]worker.Spec{
+		"make a: New returned a nil *worker.Func, want a worker": {Name: "a", New: func(string) (worker.Worker, error) { return none, nil }},
+		"make b: there is no function that makes the command":    worker.CommandSpec("b", nil),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{spec}})
+			synctest.Wait()
+			if got := s.State().Children[0].Exit; got == nil || got.Error != want {
+				t.Errorf("%+v, want %s", got, want)
+			}
+			stop(t, s)
+		})
+	}
+}

@@ -311,7 +311,9 @@ func (s *Supervisor) fail(c *child, err error) {
 	for _, m := range g.members {
 		if m != c && m.spec.Restart.once() && m.tried {
 			m.want = false // stop it with the others, but do not start it again
-			m.answer(awaitsStart, errGivenUp)
+			if m.op == nil {
+				m.answer(awaitsStart, errGivenUp) // otherwise the start that is under way answers
+			}
 		} else {
 			m.want = true
 		}

@@ -109,6 +109,23 @@ func TestInputIsCopiedToItsEnd(t *testing.T) {
 	}
 }
 
+// The caller reads a pipe of package exec when it likes, also after the program has ended.
+func TestPipeOfTheCallersIsReadToItsEnd(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "echo all of it; exit 4")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p := start(t, cmd)
+	<-p.Gone()
+	text, err := io.ReadAll(out)
+	var exit *exec.ExitError
+	if err != nil || string(text) != "all of it\n" || !errors.As(p.Err(), &exit) || exit.ExitCode() != 4 {
+		t.Errorf("%q, %v, it ended with %v", text, err, p.Err())
+	}
+}
+
 type panicReader struct{}
 
 func (panicReader) Read([]byte) (int, error) { panic("boom") }

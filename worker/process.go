@@ -93,7 +93,8 @@ func WithEnv(vars ...string) ProcessOption {
 // its Dir, Env, Stdin, Stdout, Stderr, ExtraFiles and SysProcAttr as needed. From
 // then on the worker owns cmd: only the worker may start it and wait for it.
 // Start refuses a command made by [exec.CommandContext]: to end the program, stop
-// the worker.
+// the worker. It also refuses SysProcAttr.Ptrace. The program leads a group of its own:
+// Setpgid and Pgid have no effect.
 //
 // The worker copies to and from a Stdin, Stdout and Stderr that is not a file.
 // When the program has ended, the worker copies no more input. It does not wait
@@ -101,6 +102,9 @@ func WithEnv(vars ...string) ProcessOption {
 // reads the rest of the output for WaitDelay, and then stops, because a process
 // outside of the group may keep the output open; [Exit] says that it was Cut. A
 // WaitDelay of 0 becomes 2 seconds.
+//
+// A pipe of StdinPipe, StdoutPipe or StderrPipe stays open when the program has
+// ended, so that the caller can read the rest of the output. Close it then.
 //
 // An Env of nil means
 // this process's environment, without the variables that systemd means for this
@@ -177,6 +181,9 @@ func (p *Process) Start(ctx context.Context) error {
 
 // launch starts the program.
 func (p *Process) launch(ctx context.Context) (err error) {
+	if traced(p.cmd) {
+		return errors.New("SysProcAttr.Ptrace is set, and the program would wait for a tracer for ever: want a program that is not traced")
+	}
 	p.shape(ctx)
 	if err := p.box.open(p.Name(), p.cmd.SysProcAttr); err != nil {
 		return err

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"os/exec"
 	"time"
 )
 
@@ -62,10 +63,21 @@ func (p *Process) reap() error {
 			p.reaped = true
 			p.sig.Unlock()
 		}
-		p.reapErr = p.cmd.Wait()
+		p.reapErr = p.wait()
 		p.sig.Lock()
 		p.reaped = true
 		p.sig.Unlock()
 	})
 	return p.reapErr
+}
+
+// wait waits for the program as the Wait of its command does, and leaves the pipes of
+// the caller's (StdoutPipe) open, which may hold output that was not read yet.
+func (p *Process) wait() error {
+	state, err := p.cmd.Process.Wait()
+	p.cmd.ProcessState = state
+	if err == nil && !state.Success() {
+		err = &exec.ExitError{ProcessState: state}
+	}
+	return err
 }

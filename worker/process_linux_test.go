@@ -181,3 +181,25 @@ func TestOrphansAreReapedAsPID1(t *testing.T) {
 		t.Errorf("it is %s, %v, said %q", p.Status(), p.Err(), got)
 	}
 }
+
+// Attributes of a command that contradict what the worker does: a group of its own is
+// not asked for twice, and a program that waits for a tracer is refused.
+func TestAttributesThatTheWorkerSets(t *testing.T) {
+	for name, attr := range map[string]*syscall.SysProcAttr{
+		"session and group": {Setsid: true, Setpgid: true}, "another group": {Setpgid: true, Pgid: 1},
+	} {
+		cmd := helperCommand("exit:0", nil)
+		cmd.SysProcAttr = attr
+		p := start(t, cmd)
+		<-p.Gone()
+		if s := p.State(); s.Status != worker.StatusFinished {
+			t.Errorf("%s: %s, %s", name, s.Status, s.Error)
+		}
+	}
+	cmd := helperCommand("exit:0", nil)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	p := worker.NewProcess("traced", cmd)
+	if err := p.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "SysProcAttr.Ptrace is set") {
+		t.Errorf("a traced program: %v", err)
+	}
+}

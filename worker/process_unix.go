@@ -22,12 +22,13 @@ func ownGroup(cmd *exec.Cmd) {
 	if cmd.SysProcAttr != nil {
 		attr = *cmd.SysProcAttr
 	}
-	if !attr.Setsid { // a session has a group of its own
-		attr.Setpgid, attr.Pgid = true, 0
-	}
+	attr.Setpgid, attr.Pgid = !attr.Setsid, 0 // a session has a group of its own, and its leader may not ask for one
 	dieWithParent(&attr)
 	cmd.SysProcAttr = &attr
 }
+
+// traced reports whether the command asks to be traced. The worker traces none that does.
+func traced(cmd *exec.Cmd) bool { return cmd.SysProcAttr != nil && cmd.SysProcAttr.Ptrace }
 
 // signalLocked signals the group and the cgroup. For an empty group it returns nil.
 func (p *Process) signalLocked(s syscall.Signal) error {

@@ -14,6 +14,8 @@ const (
 
 func ownGroup(*exec.Cmd) {}
 
+func traced(*exec.Cmd) bool { return false }
+
 // signalLocked ends the program, because Windows has no other signals.
 func (p *Process) signalLocked(s syscall.Signal) error {
 	if s == sigCont {

@@ -134,6 +134,9 @@ func (s *Spec) immediate(factory func(string) (Worker, error)) bool {
 // for each start, because an [exec.Cmd] cannot be used twice.
 func CommandSpec(name string, command func() *exec.Cmd, opts ...ProcessOption) Spec {
 	return Spec{Name: name, New: func(name string) (Worker, error) {
+		if command == nil {
+			return nil, errors.New("there is no function that makes the command")
+		}
 		return NewProcess(name, command(), opts...), nil
 	}}
 }

@@ -109,3 +109,34 @@ func TestWrappedNewMayBlock(t *testing.T) {
 		}
 	})
 }
+
+// The caller gets the error of the start, also when a sibling fails while it is under way.
+func TestRestartChildTellsItsOwnErrorWhenASiblingFails(t *testing.T) {
+	fails := errors.Join(errBoom, worker.ErrDoNotRestart)
+	for policy, own := range map[worker.Restart]error{worker.Never: errBoom, worker.OnFailure: fails, worker.Always: fails} {
+		t.Run(string(policy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var d diary
+				end, fail := make(chan error), make(chan error)
+				spec := worker.Spec{Name: "a", Restart: policy, New: func(name string) (worker.Worker, error) { return nil, <-fail }}
+				s := supervise(t, worker.SupervisorConfig{Strategy: worker.OneForAll, Backoff: everySecond, Children: []worker.Spec{spec, d.child("b", end)}})
+				fail <- worker.ErrDoNotRestart
+				synctest.Wait()
+				told := make(chan error, 1)
+				go func() { told <- s.RestartChild(t.Context(), "a") }()
+				synctest.Wait()
+				end <- errors.New("of the sibling")
+				synctest.Wait()
+				fail <- own
+				if err := <-told; !errors.Is(err, errBoom) {
+					t.Errorf("RestartChild: %v", err)
+				}
+				time.Sleep(time.Minute)
+				if got := statuses(s.State()); got != "a=Failed b=Running" {
+					t.Errorf("it is %s", got)
+				}
+				stop(t, s)
+			})
+		})
+	}
+}

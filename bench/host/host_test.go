@@ -24,6 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	host.EngineMain(starlark.New(), js.New(), wasm.New())
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
 }
 
@@ -48,9 +49,12 @@ type bed struct {
 	host *host.Host
 }
 
-func newBed(b *testing.B) *bed {
+func newBed(b *testing.B) *bed { return newBedOf(b, broker.Config{}) }
+
+func newBedOf(b *testing.B, cfg broker.Config) *bed {
 	b.Helper()
-	bd := &bed{js: brokertest.Embedded(b, broker.Config{Streams: []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>"}}}}).JetStream()}
+	cfg.Streams = []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>"}}, {Name: "OUT", Subjects: []string{"out.>"}}}
+	bd := &bed{js: brokertest.Embedded(b, cfg).JetStream()}
 	bd.host = bd.start(b, "a")
 	return bd
 }
@@ -58,7 +62,12 @@ func newBed(b *testing.B) *bed {
 func (bd *bed) start(b *testing.B, id string) *host.Host {
 	b.Helper()
 	engines := []engine.Engine{starlark.New(), js.New(), wasm.New(), native.New(map[string]native.Func{
-		"none": func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil },
+		"none":   func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil },
+		"count":  count(1),
+		"counts": count(100),
+		"echo": func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+			return []engine.Output{{Data: m.Data}}, nil
+		},
 	})}
 	if py, err := python.New(); err == nil {
 		engines = append(engines, py)

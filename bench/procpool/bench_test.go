@@ -5,6 +5,7 @@ package procpool
 import (
 	"bufio"
 	"fmt"
+	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,13 +52,18 @@ func (t *times) median() time.Duration {
 	return 0
 }
 
+var sizes = []struct {
+	name string
+	n    int
+}{{"100B", 100}, {"4KB", 4 << 10}, {"1MB", 1 << 20}}
+
 // BenchmarkRoundTrip has one caller and one worker that echoes.
 func BenchmarkRoundTrip(b *testing.B) {
-	for _, size := range []struct {
-		name string
-		n    int
-	}{{"100B", 100}, {"4KB", 4 << 10}, {"1MB", 1 << 20}} {
-		for _, k := range kinds {
+	trippers := append([]kind{{"floor.bytes", func(int) (pool, error) {
+		return rawPool(func(socket string) *exec.Cmd { return self("raw:" + socket) })
+	}}}, kinds...)
+	for _, size := range sizes {
+		for _, k := range trippers {
 			b.Run(fmt.Sprintf("size=%s/peer=%s", size.name, k.peer), func(b *testing.B) {
 				p := up(b, k, 1)
 				q := question(k, value(size.n, ""))

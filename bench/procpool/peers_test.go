@@ -27,6 +27,7 @@ import (
 	"github.com/roadrunner-server/pool/pool/static_pool"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -49,7 +50,9 @@ type kind struct {
 var kinds = []kind{
 	{"floor", floorPool},
 	{"lifecycle-go", ourPool},
+	{"lifecycle-go.bytes", ourBytesPool},
 	{"go-plugin", pluginPool},
+	{"grpc", grpcPool},
 	{"roadrunner", roadRunnerPool},
 }
 
@@ -127,18 +130,11 @@ func floorPool(n int) (pool, error) {
 	}, nil
 }
 
-func ourPool(n int) (pool, error) {
-	p, err := ours.New(ours.Config{
-		Command: func() *exec.Cmd { return self("lifecycle-go") }, MinWorkers: n, MaxWorkers: n, MaxQueue: 1000,
-		Logger: slog.New(slog.DiscardHandler),
-	})
+func ourPool(n int) (pool, error) { return ourPoolOf(n, self("lifecycle-go")) }
+
+func ourPoolOf(n int, cmd *exec.Cmd) (pool, error) {
+	p, err := startOurs(n, cmd)
 	if err != nil {
-		return pool{}, err
-	}
-	if err := p.Start(context.Background()); err != nil {
-		return pool{}, err
-	}
-	if _, err := p.Await(context.Background(), func(s worker.Status) bool { return s != worker.StatusStarting }); err != nil {
 		return pool{}, err
 	}
 	ctx := context.Background()
@@ -161,18 +157,76 @@ func ourPool(n int) (pool, error) {
 	}, nil
 }
 
-// pluginPool returns one plugin process and its connection for each worker.
-func pluginPool(n int) (pool, error) {
-	type member struct {
-		client *plugin.Client
-		conn   *grpc.ClientConn
+func ourBytesPool(n int) (pool, error) { return ourBytesPoolOf(n, self("lifecycle-go")) }
+
+// ourBytesPoolOf sends the payload as bytes. Like the floor, the caller reads the answers
+// into the same memory each time, and so does the worker; see child.ReuseBytes.
+func ourBytesPoolOf(n int, cmd *exec.Cmd) (pool, error) {
+	p, err := startOurs(n, cmd)
+	if err != nil {
+		return pool{}, err
 	}
-	free := make(chan member, n)
+	ctx := context.Background()
+	free := make(chan []byte, n)
+	for range n {
+		free <- nil
+	}
+	return pool{
+		echo: func(q json.RawMessage) (json.RawMessage, error) {
+			buf := <-free
+			if len(buf) <= len(q) {
+				buf = make([]byte, len(q)+1)
+			}
+			_, answer, err := p.DoBytes(ctx, nil, q, ours.Into(buf))
+			free <- buf
+			return answer, err
+		},
+		stream: func(payload json.RawMessage) (n, size int, err error) {
+			q, err := p.Submit(ctx, json.RawMessage("null"), ours.Bytes(payload))
+			if err != nil {
+				return 0, 0, err
+			}
+			for part, err := range q.Parts() {
+				if err != nil {
+					return n, size, err
+				}
+				n, size = n+1, size+len(part.Bytes)
+			}
+			return n, size, nil
+		},
+		stop: func() { _ = p.Stop(ctx) },
+	}, nil
+}
+
+// startOurs returns a pool of n workers that are ready.
+func startOurs(n int, cmd *exec.Cmd) (*ours.Pool, error) {
+	p, err := ours.New(ours.Config{
+		Command: func() *exec.Cmd { return &exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env} }, MinWorkers: n, MaxWorkers: n, MaxQueue: 1000,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Start(context.Background()); err != nil {
+		return nil, err
+	}
+	_, err = p.Await(context.Background(), func(s worker.Status) bool { return s != worker.StatusStarting })
+	return p, err
+}
+
+// rpcWorker is a process with a gRPC service, and its connection.
+type rpcWorker struct {
+	conn *grpc.ClientConn
+	stop func()
+}
+
+// pluginPool returns one plugin process for each worker.
+func pluginPool(n int) (pool, error) {
+	free := make(chan rpcWorker, n)
 	for range n {
 		client := plugin.NewClient(&plugin.ClientConfig{
 			HandshakeConfig: handshake, Plugins: plugin.PluginSet{"echo": echoPlugin{}}, Cmd: self("go-plugin"),
-			AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(),
-			GRPCDialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(64<<20))},
+			AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(), GRPCDialOptions: largeCalls,
 		})
 		protocol, err := client.Client()
 		if err != nil {
@@ -186,8 +240,52 @@ func pluginPool(n int) (pool, error) {
 		if !ok {
 			return pool{}, fmt.Errorf("it is a %T", raw)
 		}
-		free <- member{client, conn}
+		free <- rpcWorker{conn, client.Kill}
 	}
+	return rpcPool(free), nil
+}
+
+var largeCalls = []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(64<<20))}
+
+// grpcPool has a gRPC server on a unix socket for each worker.
+func grpcPool(n int) (pool, error) {
+	free := make(chan rpcWorker, n)
+	for range n {
+		dir, err := os.MkdirTemp("", "grpc")
+		if err != nil {
+			return pool{}, err
+		}
+		cmd := self("grpc:" + dir + "/s")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			return pool{}, err
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return pool{}, err
+		}
+		if err := cmd.Start(); err != nil {
+			return pool{}, err
+		}
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			return pool{}, err
+		}
+		conn, err := grpc.NewClient("unix:"+dir+"/s", append(largeCalls, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+		if err != nil {
+			return pool{}, err
+		}
+		free <- rpcWorker{conn, func() {
+			conn.Close()
+			in.Close()
+			_ = cmd.Wait()
+			os.RemoveAll(dir)
+		}}
+	}
+	return rpcPool(free), nil
+}
+
+// rpcPool gives each caller its own worker.
+func rpcPool(free chan rpcWorker) pool {
 	ctx := context.Background()
 	return pool{
 		echo: func(p json.RawMessage) (json.RawMessage, error) {
@@ -216,11 +314,11 @@ func pluginPool(n int) (pool, error) {
 			return n - 1, size, err
 		},
 		stop: func() {
-			for range n {
-				(<-free).client.Kill()
+			for range cap(free) {
+				(<-free).stop()
 			}
 		},
-	}, nil
+	}
 }
 
 func roadRunnerPool(n int) (pool, error) {

@@ -43,11 +43,15 @@ func TestMain(m *testing.M) {
 		fmt.Println("started")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "lifecycle-go":
-		if err := child.Serve(context.Background(), echo); err != nil {
+		if err := child.Serve(context.Background(), echo, child.ReuseBytes()); err != nil {
 			panic(err)
 		}
 	case "go-plugin":
 		servePlugin()
+	case "raw":
+		serveRaw(path)
+	case "grpc":
+		serveGRPC(path)
 	case "roadrunner":
 		serveRoadRunner()
 	}
@@ -72,6 +76,15 @@ func wantsStream(payload []byte) bool { return bytes.HasPrefix(payload, []byte(`
 
 func echo(_ context.Context, q *child.Query) (any, error) {
 	switch {
+	case q.Bytes != nil && wantsStream(q.Bytes):
+		for range streamed {
+			if err := q.Send(child.Data{Bytes: q.Bytes}); err != nil {
+				return nil, err
+			}
+		}
+		fallthrough
+	case q.Bytes != nil:
+		return child.Data{Bytes: q.Bytes}, nil
 	case bytes.Equal(q.Payload, work):
 		time.Sleep(time.Millisecond)
 	case bytes.HasPrefix(q.Payload, die):
@@ -155,12 +168,29 @@ func (echoPlugin) GRPCClient(_ context.Context, _ *plugin.GRPCBroker, conn *grpc
 }
 
 func servePlugin() {
-	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: handshake, Plugins: plugin.PluginSet{"echo": echoPlugin{}},
-		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))...)
-		},
-	})
+	plugin.Serve(&plugin.ServeConfig{HandshakeConfig: handshake, Plugins: plugin.PluginSet{"echo": echoPlugin{}}, GRPCServer: newServer})
+}
+
+func newServer(opts []grpc.ServerOption) *grpc.Server {
+	return grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))...)
+}
+
+// serveGRPC serves on a unix socket until standard input ends.
+func serveGRPC(path string) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		panic(err)
+	}
+	s := newServer(nil)
+	s.RegisterService(&pluginService, nil)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		s.Stop()
+	}()
+	fmt.Println("ready")
+	if err := s.Serve(l); err != nil {
+		panic(err)
+	}
 }
 
 // serveRoadRunner is a worker like goridge's PHP worker: frames on standard input

@@ -159,6 +159,9 @@ func TestHTTP2LosesNothing(t *testing.T) {
 // as long as the timeout. golang.org/x/net/http2 sends it in one step and loses requests.
 // Our first step comes a second earlier, so that a starved client has time to read it.
 func TestHTTP2IdleTimeoutLosesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for many seconds: make test-long runs it")
+	}
 	for _, kind := range http2Servers {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel() // they sleep most of the time

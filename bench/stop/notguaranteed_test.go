@@ -62,6 +62,9 @@ func echo(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
 // its connection. Here requests take 4 ms to the server, and clients pause for up to
 // twice the window and Linger together.
 func TestSilentClientsAreLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for many seconds: make test-long runs it")
+	}
 	const window, linger, late = 300 * time.Millisecond, 300 * time.Millisecond, 4 * time.Millisecond
 	var sent, lost, stops int64
 	for range siegeStops(t) {
@@ -216,6 +219,9 @@ func TestOwnNextProtoLoses(t *testing.T) {
 // Clients that still connect when the listener closes are refused, or reset when the
 // socket is one that was given.
 func TestConnectsAtTheClose(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for many seconds: make test-long runs it")
+	}
 	for name, given := range map[string]bool{"own socket": false, "given socket": true} {
 		t.Run(name, func(t *testing.T) {
 			var made, reset, stops int
@@ -265,6 +271,9 @@ func TestConnectsAtTheClose(t *testing.T) {
 
 // A gRPC server behind a full LimitListener resets the clients that wait.
 func TestGRPCBehindALimitResets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for many seconds: make test-long runs it")
+	}
 	t.Parallel() // grpc waits 5 s for clients that acknowledge nothing
 	const places, clients = 2, 10
 	ln := loopback(t)

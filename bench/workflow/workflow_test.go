@@ -97,10 +97,12 @@ func raw(b *testing.B, js jetstream.JetStream, _ string) peerOps {
 	}
 }
 
-func manager(b *testing.B, js jetstream.JetStream) *workflow.Manager {
+func manager(b *testing.B, js jetstream.JetStream) *workflow.Manager { return managerOf(b, js) }
+
+func managerOf(b *testing.B, js jetstream.JetStream, opts ...workflow.RegisterOption) *workflow.Manager {
 	m := workflow.NewManager(js, slog.New(slog.DiscardHandler))
 	b.Cleanup(func() { _ = m.Close() })
-	if err := m.Register(survey, func() workflow.Participant { return new(mission) }, table); err != nil {
+	if err := m.Register(survey, func() workflow.Participant { return new(mission) }, table, opts...); err != nil {
 		b.Fatal(err)
 	}
 	if err := m.Ready(context.Background()); err != nil {

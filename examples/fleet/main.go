@@ -36,7 +36,10 @@ import (
 // probeEvery is how often the processes of this fleet probe themselves.
 const probeEvery = 2 * time.Second
 
-func main() { os.Exit(lifecycle.ExitCode(run())) }
+func main() {
+	host.EngineMain(languages()...) // the code of hosted workers runs in children of the hosts
+	os.Exit(lifecycle.ExitCode(run()))
+}
 
 func run() error {
 	role := flag.String("role", "operator", "what this process is: operator, which starts the others, missions or host")

@@ -13,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
+	host.EngineMain(languages()...)
 	for _, arg := range os.Args[1:] {
 		if arg == "-role" { // this is a process of the fleet
 			main()

@@ -16,7 +16,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 )
 
-func engines() (*engine.Registry, error) { return engine.NewRegistry(starlark.New(), js.New()) }
+func engines() (*engine.Registry, error) { return engine.NewRegistry(languages()...) }
+
+func languages() []engine.Engine { return []engine.Engine{starlark.New(), js.New()} }
 
 // programs are the initial workers.
 var programs = []host.CreateRequest{

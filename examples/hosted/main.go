@@ -32,7 +32,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 )
 
-func main() { os.Exit(lifecycle.ExitCode(run(context.Background(), os.Stdout))) }
+func main() {
+	host.EngineMain(languages()...) // the workers' code runs in children of this process
+	os.Exit(lifecycle.ExitCode(run(context.Background(), os.Stdout)))
+}
+
+// languages are the engines that run in this program's children. Python brings its
+// own interpreter.
+func languages() []engine.Engine { return []engine.Engine{starlark.New(), js.New()} }
 
 func run(ctx context.Context, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "hosted-")
@@ -71,7 +78,7 @@ func run(ctx context.Context, out io.Writer) error {
 // language.
 func newHost(b *broker.Broker, log *slog.Logger) (*host.Host, host.CreateRequest, error) {
 	report := host.CreateRequest{ID: "report", Topic: "text.counted", OutputTopic: "text.report"}
-	engines := []engine.Engine{starlark.New(), js.New()}
+	engines := languages()
 	if py, err := python.New(); err == nil {
 		engines = append(engines, py)
 		report.MIMEType, report.Code = "text/x-python", []byte(reportPython)

@@ -10,7 +10,8 @@
 //	go run ./examples/mission -url nats://127.0.0.1:4222
 //
 // At the end every mission is in a terminal phase, those of the killed process
-// too, and the history of one is printed.
+// too, and the history of one is printed. A hook has entered each of them in the
+// logbook, and a timer has called for a pilot where none came.
 package main
 
 import (
@@ -86,7 +87,8 @@ func main() {
 func run(ctx context.Context, out io.Writer, url string, missions int, wing bool) (err error) {
 	cfg := broker.Config{
 		Name: "mission", URL: url, Logger: slog.New(slog.DiscardHandler),
-		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), lease.Bucket("LEASES", 5*time.Second)},
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), workflow.HookBucket("MISSIONS"), lease.Bucket("LEASES", 5*time.Second)},
+		Streams: []jetstream.StreamConfig{workflow.Journal("MISSIONS")},
 	}
 	if url == "" {
 		if cfg.StoreDir, err = os.MkdirTemp("", "mission-"); err != nil {
@@ -102,29 +104,32 @@ func run(ctx context.Context, out io.Writer, url string, missions int, wing bool
 	defer b.Close(context.WithoutCancel(ctx))
 	mgr := workflow.NewManager(b.JetStream(), cfg.Logger)
 	defer mgr.Close()
+	book := &logbook{entries: make(map[string]string)}
 	err = mgr.Register(survey, func() workflow.Participant { return new(Mission) }, phases,
-		workflow.WithDeadline("planning", "aborted", 3*time.Second))
+		workflow.WithDeadline("planning", "aborted", 3*time.Second), workflow.WithJournal(), workflow.WithHook(book.hook()))
 	if err != nil {
 		return err
 	}
 	if wing {
 		return fly(ctx, mgr, "wing", func(line string) { fmt.Fprintln(out, line) })
 	}
-	return command(ctx, out, mgr, b, missions)
+	return command(ctx, out, mgr, b, book, missions)
 }
 
 // command is the first process: it plans the missions, flies too, and has the
 // second process killed half-way.
-func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broker.Broker, missions int) error {
+func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broker.Broker, book *logbook, missions int) error {
 	fleet := workflow.For[*Mission](mgr, survey)
 	before := 0
 	for i := range missions {
 		m := &Mission{ID: fmt.Sprintf("m-%04d", i), State: "planning"}
+		var timers []workflow.WriteOption
 		if i%25 == 0 {
 			m.Pilot = forgotten
+			timers = append(timers, workflow.SetTimer(workflow.Timer{Name: "call", After: time.Second}))
 		}
 		// On your own server they may exist from an earlier run.
-		err := fleet.Create(ctx, m)
+		err := fleet.Create(ctx, m, timers...)
 		if errors.Is(err, workflow.ErrEntityExists) {
 			before++
 		} else if err != nil {
@@ -146,7 +151,9 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 	if err != nil {
 		return err
 	}
-	// In a service: app.Lead("deadlines", leader, mgr.Deadlines).
+	// In a service: app.Lead("deadlines", leader, mgr.Deadlines), and the same for
+	// mgr.Hooks with a lease of its own.
+	leads := false
 	if granted, err := leader.Acquire(ctx); err != nil {
 		return err
 	} else if granted == 0 {
@@ -154,6 +161,8 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 	} else {
 		defer func() { _ = leader.Release(context.WithoutCancel(ctx)) }() // otherwise it expires by itself
 		crew.Go(func() { _ = mgr.Deadlines(work) })
+		crew.Go(func() { _ = mgr.Hooks(work) })
+		leads = true
 	}
 	second := startWing(work, b.ClientURL())
 	crew.Go(func() {
@@ -178,7 +187,62 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	return report(ctx, out, fleet)
+	if err := report(ctx, out, fleet); err != nil || !leads {
+		return err
+	}
+	ended, called, err := book.await(ctx, missions-before)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "the logbook has %d missions, each once, and %d calls for a pilot\n", ended, called)
+	return nil
+}
+
+// logbook is where the hook enters what has happened. It takes the reaction's ID as its
+// idempotency key: a reaction that comes twice is entered once.
+type logbook struct {
+	mu      sync.Mutex
+	entries map[string]string // by the reaction's ID: what it was
+}
+
+func (l *logbook) hook() workflow.Hook {
+	return workflow.Hook{
+		Name: "logbook", On: phases.TerminalPhases(), Timers: []string{"call"}, Replay: true,
+		Do: func(_ context.Context, r workflow.Reaction) error {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			what := "ended"
+			if r.Timer != "" {
+				what = "called"
+			}
+			l.entries[r.ID] = what
+			return nil
+		},
+	}
+}
+
+// await waits until the logbook has the end of every mission.
+func (l *logbook) await(ctx context.Context, missions int) (ended, called int, err error) {
+	for {
+		l.mu.Lock()
+		ended, called = 0, 0
+		for _, what := range l.entries {
+			if what == "ended" {
+				ended++
+			} else {
+				called++
+			}
+		}
+		l.mu.Unlock()
+		if ended >= missions {
+			return ended, called, nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ended, called, fmt.Errorf("the logbook has %d of %d missions: %w", ended, missions, ctx.Err())
+		}
+	}
 }
 
 // report prints how the missions ended, and the history of one that both

@@ -42,14 +42,17 @@ type Broker struct {
 	worker.BaseWorker
 	js     jetstream.JetStream
 	nc     *nats.Conn
-	srv    *server.Server // nil for an external one
-	unlock func()         // releases the store directory; nil for an external one
+	opts   *server.Options // of the embedded server; nil for an external one
+	unlock func()          // releases the store directory; nil for an external one
+	owned  []string        // the buckets that the configuration declares
+	reboot sync.Mutex      // held while the embedded server is restarted or closed
 	log    *slog.Logger
 	closed chan struct{} // closed when the connection and the server are closed
 	once   sync.Once
-	mu     sync.Mutex // guards everything below
-	err    error      // of Close
-	begun  bool       // Start was called
+	mu     sync.Mutex     // guards everything below
+	srv    *server.Server // nil for an external one
+	err    error          // of Close
+	begun  bool           // Start was called
 }
 
 // Connect starts the embedded server, or connects to the external one, and creates the
@@ -97,7 +100,7 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		if err := b.embed(ctx, cfg); err != nil {
 			return fmt.Errorf("embed a NATS server on %s: %w", cfg.StoreDir, err)
 		}
-		opts = append(opts, nats.InProcessServer(b.srv))
+		opts = append(opts, nats.InProcessServer(inProcess{b}))
 	} else {
 		more, err := cfg.options()
 		if err != nil {
@@ -122,6 +125,9 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 	}
 	if err := answers(ctx, b.js); err != nil {
 		return fmt.Errorf("use JetStream of %s: %w", where(cfg), err)
+	}
+	for _, bucket := range cfg.Buckets {
+		b.owned = append(b.owned, bucket.Bucket)
 	}
 	return b.Ensure(ctx, cfg.Buckets, cfg.Streams)
 }
@@ -183,25 +189,43 @@ func (b *Broker) JetStream() jetstream.JetStream { return b.js }
 func (b *Broker) Conn() *nats.Conn { return b.nc }
 
 // Embedded reports whether the server is in this process.
-func (b *Broker) Embedded() bool { return b.srv != nil }
+func (b *Broker) Embedded() bool { return b.server() != nil }
 
 // ClientURL returns the URL on which other processes reach the server: the open port of
 // the embedded one, or the external one that this process is connected to. It is empty
 // when there is no open port.
 func (b *Broker) ClientURL() string {
-	if b.srv == nil {
+	srv := b.server()
+	if srv == nil {
 		return b.nc.ConnectedUrl()
 	}
-	if b.srv.Addr() == nil {
+	if srv.Addr() == nil {
 		return ""
 	}
-	return b.srv.ClientURL()
+	return srv.ClientURL()
 }
 
 // Check asks the server for a sign of life. It is a readiness probe:
 // app.Probe("nats", b). Do not use it as a liveness probe: restarting a process because
 // NATS is away gains nothing.
+//
+// For an embedded server Check also finds out whether the declared buckets take writes:
+// when nothing was stored in one for 10 s, it stores a marker there. A server whose disk
+// was full takes no writes until it is started again. When the disk has space, Check
+// restarts the server in this process, and the connection comes back by itself;
+// otherwise it returns the reason.
 func (b *Broker) Check(ctx context.Context) error {
+	if err := b.answering(ctx); err != nil {
+		return err
+	}
+	if b.Embedded() {
+		return b.checkWrites(ctx)
+	}
+	return nil
+}
+
+// answering asks the server for a sign of life.
+func (b *Broker) answering(ctx context.Context) error {
 	if !b.nc.IsConnected() {
 		return fmt.Errorf("%w: the connection is %v", ErrNotConnected, b.nc.Status())
 	}
@@ -256,10 +280,12 @@ func (b *Broker) Close(ctx context.Context) error {
 		if b.nc != nil {
 			b.nc.Close()
 		}
-		if b.srv != nil {
-			b.srv.Shutdown()
-			b.srv.WaitForShutdown()
+		b.reboot.Lock()
+		if srv := b.server(); srv != nil {
+			srv.Shutdown()
+			srv.WaitForShutdown()
 		}
+		b.reboot.Unlock()
 		if b.unlock != nil {
 			b.unlock()
 		}

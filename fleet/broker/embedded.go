@@ -27,7 +27,7 @@ func (b *Broker) embed(ctx context.Context, cfg Config) error {
 	if b.unlock, err = lock(filepath.Join(dir, "lock")); err != nil {
 		return err
 	}
-	opts := &server.Options{
+	b.opts = &server.Options{
 		ServerName:        cfg.Name,
 		JetStream:         true,
 		StoreDir:          dir,
@@ -39,17 +39,26 @@ func (b *Broker) embed(ctx context.Context, cfg Config) error {
 		NoLog:             true, // until SetLoggerV2
 	}
 	if cfg.Listen != "" {
-		if opts.Host, opts.Port, err = address(cfg.Listen); err != nil {
+		if b.opts.Host, b.opts.Port, err = address(cfg.Listen); err != nil {
 			return fmt.Errorf("listen is %q: %w", cfg.Listen, err)
 		}
 	}
-	if b.srv, err = server.NewServer(opts); err != nil {
+	return b.boot(ctx)
+}
+
+// boot starts a server with the options.
+func (b *Broker) boot(ctx context.Context) error {
+	srv, err := server.NewServer(b.opts.Clone())
+	if err != nil {
 		return err
 	}
+	b.mu.Lock()
+	b.srv = srv
+	b.mu.Unlock()
 	lines := &logger{log: b.log, fatal: make(chan string, 1)}
-	b.srv.SetLoggerV2(lines, false, false, false)
-	b.srv.Start()
-	for !b.srv.ReadyForConnections(20 * time.Millisecond) {
+	srv.SetLoggerV2(lines, false, false, false)
+	srv.Start()
+	for !srv.ReadyForConnections(20 * time.Millisecond) {
 		select {
 		case line := <-lines.fatal:
 			return errors.New(line)
@@ -58,7 +67,23 @@ func (b *Broker) embed(ctx context.Context, cfg Config) error {
 		default:
 		}
 	}
+	if addr, ok := srv.Addr().(*net.TCPAddr); ok {
+		b.opts.Port = addr.Port // a server after this one has the same
+	}
 	return nil
+}
+
+// InProcessConn connects the client to the server that runs now. It implements
+// nats.InProcessConnProvider.
+func (p inProcess) InProcessConn() (net.Conn, error) { return p.b.server().InProcessConn() }
+
+type inProcess struct{ b *Broker }
+
+// server returns the embedded server, nil for none.
+func (b *Broker) server() *server.Server {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.srv
 }
 
 // address splits a listen address into host and port. For a free port the server wants

@@ -110,6 +110,7 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 	is := stream.CachedInfo().Config
 	e := &SpecError{Kind: "stream", Name: want.Name}
 	differ(e, "subjects", strings.Join(is.Subjects, " "), strings.Join(want.Subjects, " "))
+	differ(e, "mirrored stream", mirrored(is), mirrored(want))
 	differ(e, "retention", is.Retention, want.Retention)
 	differ(e, "discard", is.Discard, want.Discard)
 	differ(e, "storage", is.Storage, want.Storage)
@@ -126,6 +127,14 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		return e
 	}
 	return nil
+}
+
+// mirrored returns the stream that another one mirrors.
+func mirrored(c jetstream.StreamConfig) string {
+	if c.Mirror == nil {
+		return "none"
+	}
+	return c.Mirror.Name
 }
 
 // limit formats a limit for people: 0 and -1 both mean none.

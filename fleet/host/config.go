@@ -9,6 +9,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 )
 
@@ -75,16 +76,33 @@ type Config struct {
 	// DrainTimeout is how long a worker that is stopped, moved or deleted may take
 	// to finish the message that it handles. Defaults to 30 s.
 	DrainTimeout time.Duration `koanf:"drain_timeout"`
-	// DoneTTL is how long the hosts remember that a message's state was written,
-	// so that a late redelivery does not write it again. Defaults to 24 h, at
-	// least 1 s.
+	// OutputPatience is how long a host tries to publish an output that the server
+	// refuses, or that no stream takes. After that time the output becomes a dead
+	// letter. An output that could never be published becomes one at once. While
+	// the server is away the host waits without a limit. Defaults to 10 min.
+	OutputPatience time.Duration `koanf:"output_patience"`
+	// DoneTTL has no effect any more: the log of a slot remembers which messages
+	// were handled for as long as the server may deliver them again. It remains so
+	// that configurations that set it stay valid.
 	DoneTTL time.Duration `koanf:"done_ttl"`
 	// Limits bound every worker's calls. A worker may have lower limits of its own.
 	Limits engine.Limits `koanf:"limits"`
 	// Fetch is the policy for code by URL.
 	Fetch fetch.Policy `koanf:"fetch"`
 
-	// Engines run the code. Required.
+	// MaxHandlers bounds how many messages of all workers are handled at once in
+	// child processes. Workers whose messages take long get at most half of these
+	// places. Defaults to four times GOMAXPROCS, at least 8.
+	MaxHandlers int `koanf:"max_handlers"`
+	// MaxKills is how many different messages may end the process of a version's
+	// code, by a limit of time or memory or by a crash, until the host puts the
+	// version into quarantine. Defaults to 10.
+	MaxKills int `koanf:"max_kills"`
+	// Isolation says how the child processes run that handle messages.
+	Isolation isolate.Config `koanf:"isolation"`
+
+	// Engines run the code: in child processes, unless they are engines of
+	// [engine.Trusted] or functions of the process. Required.
 	Engines *engine.Registry `koanf:"-"`
 	// Logger defaults to slog.Default.
 	Logger *slog.Logger `koanf:"-"`
@@ -116,6 +134,9 @@ func (c Config) WithDefaults() Config {
 	def(&c.MaxCode, 32<<20)
 	def(&c.DrainTimeout, 30*time.Second)
 	def(&c.DoneTTL, 24*time.Hour)
+	def(&c.OutputPatience, 10*time.Minute)
+	def(&c.MaxHandlers, defaultHandlers())
+	def(&c.MaxKills, 10)
 	c.Limits = c.Limits.WithDefaults()
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -152,7 +173,10 @@ func (c Config) Validate() error {
 	check(c.Prefetch > 0, "prefetch: %d must be positive", c.Prefetch)
 	check(c.MaxMessage > 0 && c.MaxCode > 0, "max_message, max_code: %d and %d must be positive", c.MaxMessage, c.MaxCode)
 	check(c.DrainTimeout > 0, "drain_timeout: %v must be positive", c.DrainTimeout)
+	check(c.OutputPatience > 0, "output_patience: %v must be positive", c.OutputPatience)
 	check(c.DoneTTL >= time.Second, "done_ttl: %v must be 1s or more", c.DoneTTL)
+	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
+	check(c.MaxKills > 0, "max_kills: %d must be positive", c.MaxKills)
 	if err := c.Limits.Validate(); err != nil {
 		errs = append(errs, err)
 	}

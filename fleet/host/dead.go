@@ -30,6 +30,12 @@ const (
 	HeaderAttempts = "Lifecycle-Attempts"
 	HeaderDigest   = "Lifecycle-Digest" // of the code that could not handle it
 	HeaderOriginal = "Lifecycle-Original-"
+	// HeaderOutput is on the letter of an output that could not be delivered, with
+	// the id under which it would have been published.
+	HeaderOutput = "Lifecycle-Output"
+	// HeaderKey is for publishers: messages with the same key are handled in order.
+	// The key of a message without it is its subject.
+	HeaderKey = "Lifecycle-Key"
 
 	// HeaderFor is on a redriven message and names the slot of a worker or group.
 	// Only that worker or group handles the message.
@@ -49,6 +55,7 @@ type DeadLetter struct {
 	Message  string // the original's id
 	Attempts int
 	Digest   string
+	Output   string // of an output that could not be delivered: its id; Message caused it
 	At       time.Time
 	Header   map[string][]string // the original's
 	Data     []byte
@@ -83,6 +90,9 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 	m.Header.Set(HeaderMessage, d.Message)
 	m.Header.Set(HeaderAttempts, strconv.Itoa(d.Attempts))
 	m.Header.Set(HeaderDigest, d.Digest)
+	if d.Output != "" {
+		m.Header.Set(HeaderOutput, d.Output)
+	}
 	_, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
 	if tooLarge(err) {
 		// The message fits alone, but not together with the letter's headers.
@@ -193,6 +203,8 @@ func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 			d.Message = first
 		case HeaderDigest:
 			d.Digest = first
+		case HeaderOutput:
+			d.Output = first
 		case HeaderBody:
 			d.body = first
 		case HeaderAttempts:
@@ -221,11 +233,13 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error
 			m.Header[name] = values
 		}
 	}
-	m.Header.Set(HeaderFor, slot)
+	if d.Output == "" { // an output is for every reader of its topic
+		m.Header.Set(HeaderFor, slot)
+	}
 	id := jetstream.WithMsgID("redrive:" + l.dead + strconv.FormatUint(d.Seq, 10))
 	_, err := l.js.PublishMsg(ctx, m, id)
 	body := d.body
-	if tooLarge(err) && body != "" {
+	if tooLarge(err) && body != "" && d.Output == "" {
 		// The message does not fit together with HeaderFor. Publish a reference to
 		// the stored body instead. The runner removes the body once it has answered
 		// the message.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Delete waits until a worker has finished the message that it handles, and then
@@ -87,6 +89,19 @@ func (h *Host) noHosts(ctx context.Context) (bool, error) {
 	return n == 0, nil
 }
 
+// forget makes this host drop the values of a worker that it has not written yet.
+func (h *Host) forget(rec *Record) {
+	h.mu.Lock()
+	s := h.slots[rec.slot()]
+	h.mu.Unlock()
+	if s == nil {
+		return
+	}
+	if p := s.part.Load(); p != nil {
+		p.cells.forget(h.states.valuesOf(rec.ID, rec.UID))
+	}
+}
+
 // erase removes the consumer, the state, the code and the record of a worker that no
 // host runs any more. others are the other workers of its slot. The caller may repeat
 // a call that failed halfway.
@@ -102,6 +117,14 @@ func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 	}
 	if err != nil {
 		return fmt.Errorf("worker %s: remove its consumer: %w", rec.ID, err)
+	}
+	if len(others) == 0 {
+		err = h.logs.Purge(ctx, jetstream.WithPurgeSubject(h.logSubject(rec.slot())))
+	} else {
+		h.forget(rec)
+	}
+	if err != nil {
+		return fmt.Errorf("worker %s: remove its log: %w", rec.ID, err)
 	}
 	if err := h.states.purge(ctx, rec); err != nil {
 		return fmt.Errorf("worker %s: remove its state: %w", rec.ID, err)

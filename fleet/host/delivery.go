@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,90 +9,209 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// one handles one message and answers it.
-func (r *runner) one(m jetstream.Msg) {
+// receive puts a message into the queue, unless it was answered or is there already. It
+// returns false when deliveries before this one are missing.
+func (r *runner) receive(m jetstream.Msg) bool {
 	meta, err := m.Metadata()
 	if err != nil {
 		r.host.log.Error("hosted worker: a message without metadata", "slot", r.slot.name, "err", err)
-		return
+		return true
+	}
+	before, ok := r.order.next(meta)
+	if !ok {
+		return false
+	}
+	seq := meta.Sequence.Stream
+	if before > 0 {
+		r.part.skip(before, seq)
 	}
 	header := m.Headers()
 	if to := header.Get(HeaderFor); to != "" && to != r.slot.name {
+		r.part.skip(seq-1, seq+1)
 		_ = m.Ack() // redriven for another group or worker
-		return
+		return true
 	}
-	d := &delivery{msg: m, meta: meta, id: meta.Stream + ":" + strconv.FormatUint(meta.Sequence.Stream, 10), header: header, data: m.Data()}
-	ctx := r.ctx
+	if done, _, _ := r.part.about(seq); done {
+		_ = m.Ack() // the answer to an earlier delivery was lost
+		return true
+	}
+	r.mu.Lock()
+	if known := r.inHand[seq]; known != nil {
+		known.msg.Store(&answerer{m})
+		r.mu.Unlock()
+		return true
+	}
+	d := &delivery{meta: meta, seq: seq, id: meta.Stream + ":" + strconv.FormatUint(seq, 10), topic: m.Subject(), header: header, data: m.Data(),
+		suspect: meta.NumDelivered > 1 || seq <= r.reached}
+	d.msg.Store(&answerer{m})
+	r.inHand[seq] = d
+	r.mu.Unlock()
 	if body := header.Get(HeaderBody); header.Get(HeaderFor) != "" && checkID("body", body) == nil {
 		d.body = body
-		d.header, d.data, err = r.host.letters.read(ctx, d.body)
-		if errors.Is(err, jetstream.ErrMsgNotFound) { // an earlier delivery was answered and its body removed
-			r.host.log.Warn("hosted worker: a message was redriven whose body is gone", "slot", r.slot.name, "message", d.id, "err", err)
-			_ = m.TermWithReason("its body is gone")
-			return
-		}
-		if err != nil {
-			r.answer(err, m.Ack, d)
-			return
-		}
 	}
-	d.member = r.pick(m.Subject())
-	if d.member == nil {
-		r.answer(r.host.hold(ctx, r.slot.name, d), m.Ack, d)
+	key := header.Get(HeaderKey)
+	if key == "" {
+		key = d.topic
+	}
+	if r.queue.Add(r.taking, key, d, 0) != nil {
+		r.giveBack(d, 0)
+	}
+	return true
+}
+
+// giveBack makes the server deliver a message again after a delay.
+func (r *runner) giveBack(d *delivery, delay time.Duration) {
+	r.mu.Lock()
+	delete(r.inHand, d.seq)
+	r.mu.Unlock()
+	if delay > 0 {
+		_ = d.msg.Load().NakWithDelay(delay)
+	} else {
+		_ = d.msg.Load().Nak()
+	}
+}
+
+type task = lanes.Task[*delivery]
+
+// one handles one message, or decides that it has to wait.
+func (r *runner) one(t *task) {
+	d := t.Value
+	ctx := r.ctx
+	if err := r.body(ctx, d); err != nil {
+		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
+		r.queue.Retry(t, r.host.cfg.RetryBase)
 		return
 	}
-	d.tries = tries{Begun: 1}
-	if meta.NumDelivered > 1 {
-		done, was, err := r.before(ctx, d)
+	_, was, doomed := r.part.about(d.seq)
+	switch {
+	case d.failed.Load():
+		r.queue.Done(t)
+		return
+	case doomed != nil:
+		r.letter(t, d, *doomed)
+		return
+	}
+	if d.member = r.pick(d.topic); d.member == nil {
+		if err := r.host.hold(ctx, r.slot.name, d); err != nil {
+			r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
+			r.queue.Retry(t, r.host.cfg.RetryBase)
+			return
+		}
+		r.done(t, d, &effects{}, nil)
+		return
+	}
+	ctx, d.cancel = context.WithCancelCause(ctx)
+	defer d.cancel(nil)
+	d.beat.Store(time.Now().UnixNano())
+	r.message.Store(d)
+	defer r.message.Store(nil)
+	leave, err := r.prepare(ctx, d)
+	if err != nil {
+		r.giveBack(d, r.host.cfg.RetryBase) // its code was not called
+		r.queue.Done(t)
+		return
+	}
+	defer leave()
+	if d.suspect {
+		done, marked, err := r.before(ctx, d, was)
 		switch {
 		case err != nil:
-			_ = m.NakWithDelay(r.host.cfg.RetryBase)
+			r.queue.Retry(t, r.host.cfg.RetryBase)
 			return
 		case done:
-			r.answer(nil, m.Ack, d)
+			r.done(t, d, &effects{}, nil)
 			return
-		case was.Begun-was.Failed > r.host.cfg.MaxUnanswered:
-			r.deadLetter(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: each other host died before it reported the outcome", was.Begun, was.Failed))
+		case marked.Begun-marked.Failed > r.host.cfg.MaxUnanswered:
+			r.doom(t, d, marked.Failed, fmt.Errorf("begun %d times and answered %d times: each other host died before it reported the outcome", marked.Begun, marked.Failed))
 			return
 		}
 		// A delivery counts once its handler is about to be called. A message that
 		// only waited here and was given back does not count.
-		d.tries = tries{Begun: was.Begun + 1, Failed: was.Failed}
-		if err := r.host.states.note(ctx, r.slot.name, messageKey(d), d.tries); err != nil {
-			_ = m.NakWithDelay(r.host.cfg.RetryBase)
+		was = tries{Begun: marked.Begun + 1, Failed: marked.Failed}
+		if err := r.part.commit(ctx, &effects{seq: d.seq, tries: &was}); err != nil {
+			r.fail(t, d, 0, fmt.Errorf("%w: %w", ErrDetached, err))
 			return
 		}
+		d.suspect = false
 	}
-	attempt := d.tries.Failed + 1
+	d.tries = was
+	attempt := was.Failed + 1
 	if size := len(d.data); size > r.host.cfg.MaxMessage {
-		r.deadLetter(d, attempt, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, r.host.cfg.MaxMessage))
+		r.doom(t, d, attempt, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, r.host.cfg.MaxMessage))
 		return
 	}
-	err = r.call(ctx, d, attempt)
+	e, err := r.call(ctx, t.Key, d, attempt)
 	if d.failed.Load() {
 		return // the watch has answered
 	}
-	if err == nil {
-		d.member.counts.Succeeded.Add(1)
-		r.answer(nil, m.Ack, d) // when the ack is lost, the next delivery may find the message done
+	if err != nil {
+		r.fail(t, d, attempt, err)
 		return
 	}
-	r.fail(d, attempt, err)
+	m := d.member
+	r.done(t, d, e, func() { m.counts.Succeeded.Add(1) })
 }
 
-// before looks up the outcome of earlier deliveries of a message.
-func (r *runner) before(ctx context.Context, d *delivery) (done bool, was tries, err error) {
-	key := messageKey(d)
-	if done, err = r.host.states.done(ctx, r.slot.name, key); err == nil && !done {
-		was, err = r.host.states.tries(ctx, r.slot.name, key)
+// body gets the body of a message that was redriven without it.
+func (r *runner) body(ctx context.Context, d *delivery) error {
+	if d.body == "" || d.read {
+		return nil
 	}
-	return done, was, err
+	header, data, err := r.host.letters.read(ctx, d.body)
+	if errors.Is(err, jetstream.ErrMsgNotFound) { // an earlier delivery was answered and its body removed
+		r.host.log.Warn("hosted worker: a message was redriven whose body is gone", "slot", r.slot.name, "message", d.id, "err", err)
+		d.failed.Store(true)
+		r.part.skip(d.seq-1, d.seq+1)
+		r.mu.Lock()
+		delete(r.inHand, d.seq)
+		r.mu.Unlock()
+		_ = d.msg.Load().TermWithReason("its body is gone")
+		return nil
+	}
+	if err == nil {
+		d.header, d.data, d.read = header, data, true
+	}
+	return err
+}
+
+// before looks up what an earlier version noted about earlier deliveries of a message.
+func (r *runner) before(ctx context.Context, d *delivery, was tries) (done bool, marked tries, err error) {
+	if !r.part.old {
+		return false, was, nil
+	}
+	done, marked, err = r.host.states.marks(ctx, r.slot.name, messageKey(d))
+	if was.Begun > 1 || was.Failed > 0 { // the log knows more than the marks
+		marked = was
+	}
+	return done, marked, err
+}
+
+// done ends a message whose effects are complete. The server hears so once they are
+// committed.
+func (r *runner) done(t *task, d *delivery, e *effects, committed func()) {
+	e.seq, e.done = d.seq, true
+	e.then = func(err error) {
+		if err != nil {
+			r.giveBack(d, 0)
+			return
+		}
+		r.mu.Lock()
+		delete(r.inHand, d.seq)
+		r.mu.Unlock()
+		if committed != nil {
+			committed()
+		}
+		r.answer(d.msg.Load().Ack, d)
+	}
+	r.part.stage(e)
+	r.queue.Done(t)
 }
 
 // messageKey names a message inside its slot. It has the message's sequence and the
@@ -116,79 +236,79 @@ func (r *runner) pick(subject string) *member {
 	return found
 }
 
-// call runs the handler, publishes its outputs and writes its state.
-func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
+// call runs the handler and returns its effects.
+func (r *runner) call(ctx context.Context, key string, d *delivery, attempt int) (*effects, error) {
 	rec := d.member.record
-	ctx, d.cancel = context.WithCancelCause(ctx)
-	defer d.cancel(nil)
-	d.state = &handle{states: r.host.states, record: rec, slot: r.slot.name, fence: r.fence}
+	d.state = &handle{cells: r.part.cells, record: rec}
 	now := time.Now().UnixNano()
-	d.beat.Store(now)
-	r.message.Store(d)
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
 	outputs, err := d.member.handle(ctx, &engine.Message{
-		Worker: rec.ID, ID: d.id, Topic: d.msg.Subject(), Attempt: attempt, Fence: r.fence, Header: d.header, Data: d.data,
+		Worker: rec.ID, ID: d.id, Topic: d.topic, Attempt: attempt, Fence: r.part.fence, Header: d.header, Data: d.data,
 	}, d.state)
+	r.began.Store(0)
+	r.wasKilled(d, err)
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
 		err = cause // the reason for the end says more than the handler's error
 	}
-	if err == nil && (len(outputs) > 0 || len(d.state.order) > 0) {
-		err = r.effects(ctx, d, outputs)
-		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrDetached) {
-			err = cause // does not count: the server is away, or another host has the message
-		}
+	if err != nil {
+		return nil, err
 	}
-	r.began.Store(0)
-	r.message.Store(nil)
-	return err
+	return r.effects(key, d, outputs)
 }
 
-// effects publishes the outputs and then writes the state. The order matters: the
-// server drops outputs that are published twice as duplicates, but once the state
-// marks a message as done, no delivery publishes its outputs again.
-func (r *runner) effects(ctx context.Context, d *delivery, outputs []engine.Output) error {
-	for i, o := range outputs {
-		topic := o.Topic
-		if topic == "" {
-			topic = d.member.record.OutputTopic
+// effects returns what a handler has caused, or an error when the server could never
+// store it.
+func (r *runner) effects(key string, d *delivery, outputs []engine.Output) (*effects, error) {
+	rec := d.member.record
+	e := &effects{writes: d.state.changes()}
+	limit := int(r.host.nc.MaxPayload()) - 4<<10 // less the headers
+	for _, w := range e.writes {
+		e.size += len(w.Key) + len(w.Data) + 100
+		if len(w.Data) > limit {
+			return nil, &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d bytes for a value", limit)}
 		}
+	}
+	for _, o := range outputs {
+		topic := cmp.Or(o.Topic, rec.OutputTopic)
 		if topic == "" {
-			return engine.Reject(fmt.Sprintf("output %d: it has no topic, and the worker has no output topic", i))
+			d.member.counts.Discarded.Add(1) // a result for which the worker has no topic
+			continue
 		}
-		m := nats.NewMsg(topic)
-		m.Data = o.Data
+		out := &output{Key: key, Worker: rec.ID, Digest: rec.Digest, Cause: d.id, Topic: topic, Data: o.Data}
+		e.size += len(topic) + len(o.Data) + 200
 		for name, values := range o.Header {
-			if !strings.HasPrefix(strings.ToLower(name), "nats-") {
-				m.Header[name] = values
+			if strings.HasPrefix(strings.ToLower(name), "nats-") {
+				continue
+			}
+			if out.Header == nil {
+				out.Header = make(map[string][]string)
+			}
+			out.Header[name] = values
+			for _, v := range values {
+				e.size += len(name) + len(v)
 			}
 		}
-		id := r.slot.name + ":" + d.meta.Stream + ":" + messageKey(d) + ":" + strconv.Itoa(i)
-		if _, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(id)); err != nil {
-			return fmt.Errorf("publish output %d to %s: %w", i, topic, err)
-		}
+		e.outputs = append(e.outputs, out)
 	}
-	return d.state.commit(ctx, messageKey(d))
+	return e, nil
 }
 
-// fail makes the server deliver a message again after a delay, or makes a dead
-// letter of it.
-func (r *runner) fail(d *delivery, attempt int, err error) {
+// fail makes a message wait for its next attempt, or a dead letter of it. t is nil when
+// the runner was abandoned.
+func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 	var rejected *engine.RejectError
 	switch {
 	case errors.Is(err, ErrDetached), errors.Is(err, ErrStale):
 		// This is not the handler's fault and does not count as an attempt. The
 		// host that took over gets the message.
-		_ = d.msg.Nak()
-		if errors.Is(err, ErrStale) {
-			r.halting.Store(true) // the slot starts a new runner, which claims the fence again
-			if it := r.iterator.Load(); it != nil {
-				it.Drain()
-			}
+		r.giveBack(d, 0)
+		if t != nil {
+			r.queue.Done(t)
 		}
 		return
 	case errors.As(err, &rejected) || attempt >= r.host.cfg.attempts():
-		r.deadLetter(d, attempt, err)
+		r.doom(t, d, attempt, err)
 		return
 	}
 	d.member.counts.Failed.Add(1)
@@ -196,55 +316,98 @@ func (r *runner) fail(d *delivery, attempt int, err error) {
 	if delay > r.host.cfg.RetryMax || delay <= 0 {
 		delay = r.host.cfg.RetryMax
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
 	defer cancel()
-	if err := r.host.states.note(ctx, r.slot.name, messageKey(d), tries{Begun: d.tries.Begun, Failed: attempt}); err != nil {
-		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", err)
+	noted := r.part.commit(ctx, &effects{seq: d.seq, tries: &tries{Begun: max(d.tries.Begun, 1), Failed: attempt}})
+	if noted != nil {
+		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
 	}
 	r.host.log.Debug("hosted worker: message failed", "worker", d.member.record.ID, "message", d.id, "attempt", attempt, "err", err)
-	_ = d.msg.NakWithDelay(delay)
+	if t == nil || noted != nil {
+		r.giveBack(d, delay)
+	}
+	if t != nil && noted != nil {
+		r.queue.Done(t)
+	} else if t != nil {
+		r.mu.Lock()
+		t.Value = d.again()
+		r.inHand[d.seq] = t.Value
+		r.mu.Unlock()
+		r.queue.Retry(t, delay)
+	}
 }
 
-// deadLetter stores a dead letter for a message, and terminates the message once the
-// server has the letter.
-func (r *runner) deadLetter(d *delivery, attempt int, why error) {
+// doom decides that a message becomes a dead letter. The decision is committed before
+// the letter is written: a host that finds it calls no handler.
+func (r *runner) doom(t *task, d *delivery, attempt int, why error) {
 	rec := d.member.record
+	end := doom{Worker: rec.ID, Digest: rec.Digest, Attempts: attempt, Reason: text.Clip(why.Error(), 2000)}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
+	defer cancel()
+	if err := r.part.commit(ctx, &effects{seq: d.seq, doom: &end}); err != nil {
+		r.fail(t, d, 0, fmt.Errorf("%w: %w", ErrDetached, err))
+		return
+	}
+	d.member.counts.Failed.Add(1)
+	r.letter(t, d, end)
+}
+
+// letter stores the dead letter of a message, and terminates the message once the
+// server has the letter.
+func (r *runner) letter(t *task, d *delivery, end doom) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 	defer cancel()
-	err := r.host.letters.put(ctx, r.host.letters.dead+rec.ID, r.slot.name+":"+messageKey(d), &DeadLetter{
-		Worker: rec.ID, Reason: why.Error(), Topic: d.msg.Subject(), Message: d.id, Attempts: attempt, Digest: rec.Digest,
+	err := r.host.letters.put(ctx, r.host.letters.dead+end.Worker, r.slot.name+":"+messageKey(d), &DeadLetter{
+		Worker: end.Worker, Reason: end.Reason, Topic: d.topic, Message: d.id, Attempts: end.Attempts, Digest: end.Digest,
 		Header: d.header, Data: d.data,
 	})
 	if err == nil {
-		d.member.counts.Failed.Add(1)
-		d.member.counts.DeadLetters.Add(1)
-		r.host.log.Warn("hosted worker: dead letter", "worker", rec.ID, "message", d.id, "attempts", attempt, "err", why)
+		if d.member != nil {
+			d.member.counts.DeadLetters.Add(1)
+		}
+		r.host.log.Warn("hosted worker: dead letter", "worker", end.Worker, "message", d.id, "attempts", end.Attempts, "err", end.Reason)
+		err = r.part.commit(ctx, &effects{seq: d.seq, done: true})
 	}
-	r.answer(err, func() error { return d.msg.TermWithReason(text.Clip(text.OneLine(why.Error()), 200)) }, d)
+	switch {
+	case err == nil:
+		r.mu.Lock()
+		delete(r.inHand, d.seq)
+		r.mu.Unlock()
+		r.answer(func() error { return d.msg.Load().TermWithReason(text.Clip(text.OneLine(end.Reason), 200)) }, d)
+		if t != nil {
+			r.queue.Done(t)
+		}
+	case t == nil:
+		r.giveBack(d, r.host.cfg.RetryBase)
+	default:
+		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
+		r.queue.Retry(t, r.host.cfg.RetryBase)
+	}
 }
 
-// answer ends a message with ok when err is nil. Otherwise it makes the server deliver
-// the message again.
-func (r *runner) answer(err error, ok func() error, d *delivery) {
-	switch {
-	case err == nil && d.body == "":
+// answer ends a message with ok.
+func (r *runner) answer(ok func() error, d *delivery) {
+	if d.body == "" {
 		_ = ok()
 		return
-	case err == nil:
-		// Remove the body only when the server has confirmed that it will not deliver
-		// the message again.
+	}
+	// Remove the body only when the server has confirmed that it will not deliver the
+	// message again. The commits do not wait for it.
+	r.host.running.Add(1)
+	call.Go("answer", func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 		defer cancel()
-		if err = d.msg.DoubleAck(ctx); err == nil {
+		err := d.msg.Load().DoubleAck(ctx)
+		if err == nil {
 			err = r.host.letters.drop(ctx, r.host.letters.body+d.body)
 		}
+		return err
+	}, func(err error) {
 		if err != nil {
 			r.host.log.Warn("hosted worker: answer a message that was redriven", "slot", r.slot.name, "message", d.id, "err", err)
 		}
-		return
-	}
-	r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
-	_ = d.msg.NakWithDelay(r.host.cfg.RetryBase)
+		r.host.running.Done()
+	})
 }
 
 // matches reports whether subject matches pattern, by the rules of NATS.

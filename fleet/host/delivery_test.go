@@ -121,22 +121,20 @@ func TestMisbehaviour(t *testing.T) {
 	nowhere := r.native("nowhere", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
 		return []engine.Output{{Topic: "no.stream.has.this"}}, nil
 	})
-	homeless := r.native("homeless", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return text("x"), nil })
-	homeless.OutputTopic = ""
 	large := r.native("large", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil })
-	r.tune = func(c *host.Config) { c.MaxRetries = 1; c.MaxMessage = 1000 }
+	r.tune = func(c *host.Config) { c.MaxRetries, c.MaxMessage, c.OutputPatience = 1, 1000, time.Second }
 	h := r.start("a")
 	loop := host.CreateRequest{ID: "loop", MIMEType: "text/x-starlark", Topic: "work.loop", Code: []byte("def handle(message):\n    while True: pass"), Limits: engine.Limits{Time: 100 * time.Millisecond}}
-	for _, req := range []host.CreateRequest{stuck, panics, nowhere, homeless, large, loop} {
+	for _, req := range []host.CreateRequest{stuck, panics, nowhere, large, loop} {
 		create(t, h, req)
 	}
 	t.Cleanup(func() { close(release) })
-	for _, id := range []string{"panics", "nowhere", "homeless", "loop"} {
+	for _, id := range []string{"panics", "nowhere", "loop"} {
 		r.publish("work."+id, "x")
 	}
 	r.publish("work.large", strings.Repeat("x", 1001))
 	for id, want := range map[string]string{
-		"panics": "panics: panic: out", "nowhere": "publish output 0 to no.stream.has.this", "homeless": "no topic",
+		"panics": "panics: panic: out", "nowhere": "publish output to no.stream.has.this",
 		"large": "the message has 1001 bytes", "loop": "time limit of 100ms exceeded",
 	} {
 		if d := r.letters(h, id, 1)[0]; !strings.Contains(d.Reason, want) {

@@ -1,5 +1,7 @@
 package host
 
+import "context"
+
 // Owner exports owner.
 var Owner = owner
 
@@ -37,4 +39,16 @@ func (h *Host) Applied(id string, phase State) bool {
 		s.mu.Unlock()
 	}
 	return false
+}
+
+// Supersede claims a slot, as a host that takes it over does, and handles nothing.
+func (h *Host) Supersede(ctx context.Context, slot string) error {
+	if err := h.ensure(ctx); err != nil {
+		return err
+	}
+	fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
+	if err == nil {
+		_, err = (&slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}).open(ctx, h.cfg.HostID)
+	}
+	return err
 }

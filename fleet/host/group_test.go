@@ -187,8 +187,7 @@ func TestStaleHolder(t *testing.T) {
 	r.publish("work.w", "x")
 	<-entered
 	// Another host claims the fence, as a host that takes over does.
-	_, err := r.js.Publish(t.Context(), "host.state.w-w.fence", []byte("another host"))
-	must(t, err)
+	must(t, r.host("b").Supersede(t.Context(), "w-w"))
 	close(release)
 	stream, err := r.js.Stream(t.Context(), "HOST_STATE")
 	must(t, err)

@@ -5,6 +5,8 @@
 // back when its host does. Any number of hosts on one NATS share the workers; each
 // [Host] runs its own share.
 //
+//	host.EngineMain(starlark.New(), js.New(), wasm.New()) // first in main
+//	…
 //	engines, err := engine.NewRegistry(starlark.New(), js.New(), wasm.New())
 //	if err != nil {
 //		return err
@@ -100,6 +102,9 @@ type Host struct {
 	letters *letters
 	members *members
 	code    *codes
+	logs    jetstream.Stream // of the slots
+
+	children children
 
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
@@ -154,6 +159,9 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		}
 		h.fetcher = client
 	}
+	if err := h.isolateEngines(); err != nil {
+		return nil, err
+	}
 	h.serving, h.cancel = context.WithCancel(context.Background()) // made here, because Stop may run while Start does
 	h.Init("host", cfg.HostID)
 	return h, nil
@@ -177,6 +185,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	streams := []jetstream.StreamConfig{
 		{Name: name + "_STATE", Subjects: []string{low + ".state.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld,
 			AllowAtomicPublish: true, AllowMsgTTL: true, Replicas: h.cfg.Replicas, Description: "what hosted workers remember, and their fences"},
+		{Name: name + "_LOG", Subjects: []string{low + ".log.>"}, AllowAtomicPublish: true, Replicas: h.cfg.Replicas, Description: "what messages of hosted workers have caused"},
 		{Name: name + "_CODE", Subjects: []string{low + ".code.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld, Replicas: h.cfg.Replicas, Description: "code of hosted workers"},
 		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>", low + ".body.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
 	}
@@ -203,16 +212,22 @@ func (h *Host) ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
+	if h.logs, err = h.js.Stream(ctx, name+"_LOG"); err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
 	if h.records, err = newRecords(h.js, workers, h.log); err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", ttl: h.cfg.DoneTTL}
+	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state."}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
 	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body."}
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
 	h.ready.Store(true)
 	return nil
 }
+
+// logSubject returns the subject of a slot's log.
+func (h *Host) logSubject(slot string) string { return strings.ToLower(h.cfg.Name) + ".log." + slot }
 
 // Start runs this host's share of the workers in the background. The host is Running
 // at once; [Host.Check] says whether recovery is over. Cancelling ctx stops the host
@@ -222,6 +237,7 @@ func (h *Host) Start(ctx context.Context) error {
 		return err
 	}
 	stop := context.AfterFunc(ctx, h.cancel)
+	h.probeFloor(h.serving)
 	go func() {
 		defer stop()
 		defer h.cancel()
@@ -260,6 +276,11 @@ func (h *Host) close() {
 	defer h.ensuring.Unlock()
 	if h.records != nil {
 		_ = h.records.manager.Close()
+	}
+	if h.children.Children != nil {
+		if err := h.children.Close(); err != nil {
+			h.log.Warn("hosted workers: remove the folders of their children", "err", err)
+		}
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"go.uber.org/goleak"
@@ -24,6 +26,7 @@ import (
 const scenarioEnv = "HOST_TEST_SCENARIO"
 
 func TestMain(m *testing.M) {
+	host.EngineMain(starlark.New(), js.New())
 	if os.Getenv(scenarioEnv) != "" {
 		os.Exit(hostProcess())
 	}

@@ -56,7 +56,7 @@ func rogueRig(t *testing.T) (*rig, *rogue) {
 	t.Helper()
 	r, e := newRig(t), new(rogue)
 	r.tune = func(c *host.Config) {
-		engines, err := engine.NewRegistry(e)
+		engines, err := engine.NewRegistry(engine.Trusted(e))
 		must(t, err)
 		c.Engines = engines
 	}

@@ -132,7 +132,9 @@ def handle(message):
         fail("not at the first attempt")
     if message.text.endswith("poison"):
         reject("poison")
-    return message.text
+    output = "%s attempt %d fence %d count %s" % (message.text, message.attempt, message.fence, state.get("n"))
+    state.put("o/" + message.text, output)
+    return output
 `
 
 // whereabouts describes the messages that had no effect, and the state of the consumer.
@@ -165,8 +167,10 @@ func (r *rig) whereabouts(topic string, sent int, written map[string]string) str
 }
 
 // TestChaos checks, under load, that no message is lost and no stale state is written
-// while hosts are killed, stalled past their lease and replaced, and servers of the
-// cluster restart. At the end the ledger has every message once.
+// while hosts are killed, stalled past their lease and replaced, servers of the cluster
+// restart, and the stream of the outputs is away for longer than its duplicate window.
+// At the end the ledger has every message once, and the outputs are exactly those that
+// were committed, in the order of the messages.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the test takes most of a minute")
@@ -180,9 +184,19 @@ func TestChaos(t *testing.T) {
 	h, err := host.New(r.js, cfg) // never started: it has only the verbs
 	must(t, err)
 	t.Cleanup(func() { r.stop(h) })
+	far := jetstream.StreamConfig{Name: "FAR", Subjects: []string{"far.>"}, Replicas: replicas, Duplicates: 2 * time.Second}
+	_, err = r.js.CreateStream(t.Context(), far)
+	must(t, err)
+	away := func(is bool) {
+		cfg := far
+		if is {
+			cfg.Subjects = []string{"away.>"}
+		}
+		r.eventually("the stream of the outputs has changed", func() bool { _, err := r.js.UpdateStream(t.Context(), cfg); return err == nil })
+	}
 	ids := []string{"a", "b", "c", "g1", "g2"}
 	for _, id := range ids {
-		req := host.CreateRequest{ID: id, MIMEType: "text/x-starlark", Topic: "work." + id, OutputTopic: "out." + id, Code: []byte(chaosCode)}
+		req := host.CreateRequest{ID: id, MIMEType: "text/x-starlark", Topic: "work." + id, OutputTopic: "far." + id, Code: []byte(chaosCode)}
 		if strings.HasPrefix(id, "g") {
 			req.Group, req.Topic = "g", "work.g"
 		}
@@ -236,8 +250,13 @@ func TestChaos(t *testing.T) {
 		}
 	})
 	pause := func(d time.Duration) { time.Sleep(d) } // the load needs time to pass on any machine
-	for round := range 3 {
+	var least time.Duration
+	if n, err := strconv.Atoi(os.Getenv("CHAOS_SECONDS")); err == nil {
+		least = time.Duration(n) * time.Second
+	}
+	for round, began := 0, time.Now(); round < 3 || time.Since(began) < least; round++ {
 		pause(time.Second)
+		away(round%2 == 0)
 		hosts.end(0, syscall.SIGKILL)
 		hosts.start()
 		pause(time.Second)
@@ -245,14 +264,15 @@ func TestChaos(t *testing.T) {
 		must(t, stalled.Process.Signal(syscall.SIGSTOP))
 		pause(4 * time.Second) // its lease is 2 s
 		must(t, stalled.Process.Signal(syscall.SIGCONT))
-		cluster.Stop(round)
+		cluster.Stop(round % replicas)
 		pause(time.Second)
-		cluster.Start(round)
+		cluster.Start(round % replicas)
 		hosts.end(1, syscall.SIGTERM) // a rolling restart
 		hosts.start()
 	}
 	close(over)
 	load.Wait()
+	away(false)
 
 	stream, err := r.js.Stream(t.Context(), "HOST_STATE")
 	must(t, err)
@@ -293,9 +313,10 @@ func TestChaos(t *testing.T) {
 	count := func(of map[string]string) (messages, total int) {
 		for key, v := range of {
 			n, _ := strconv.Atoi(v)
-			if strings.HasSuffix(key, " n") {
+			switch {
+			case strings.HasSuffix(key, " n"):
 				total += n
-			} else {
+			case strings.Contains(key, " m/"):
 				messages++
 			}
 		}
@@ -329,10 +350,66 @@ func TestChaos(t *testing.T) {
 			faults = append(faults, fmt.Errorf("work.%s: a stale or second write: the counter is %d after %d messages", topic, total, messages))
 		}
 		for key, v := range written[topic] {
-			if !strings.HasSuffix(key, " n") && v != "1" {
+			if strings.Contains(key, " m/") && v != "1" {
 				faults = append(faults, fmt.Errorf("work.%s: %s was counted %s times", topic, key, v))
 			}
 		}
 	}
+	for _, id := range ids {
+		committed := make(map[string]string)
+		for key, v := range written[strings.TrimRight(id, "12")] {
+			if message, is := strings.CutPrefix(key, id+" o/"); is {
+				committed[message] = v
+			}
+		}
+		faults = append(faults, r.compare("FAR", "far."+id, committed)...)
+	}
 	must(t, errors.Join(faults...))
+}
+
+// compare returns how the messages of a subject differ from those that were committed,
+// by message: each once, in the order of the messages.
+func (r *rig) compare(stream, subject string, committed map[string]string) (faults []error) {
+	r.t.Helper()
+	published := func() (all []string) {
+		s, err := r.js.Stream(r.t.Context(), stream)
+		must(r.t, err)
+		for seq := uint64(1); ; {
+			m, err := s.GetMsg(r.t.Context(), seq, jetstream.WithGetMsgSubject(subject))
+			if errors.Is(err, jetstream.ErrMsgNotFound) {
+				return all
+			}
+			must(r.t, err)
+			all = append(all, string(m.Data))
+			seq = m.Sequence + 1
+		}
+	}
+	var all []string
+	for most, deadline := -1, time.Now().Add(bound); ; time.Sleep(200 * time.Millisecond) { // without any progress
+		if all = published(); len(all) > most {
+			most, deadline = len(all), time.Now().Add(bound)
+		}
+		if len(all) >= len(committed) || time.Now().After(deadline) {
+			break
+		}
+	}
+	seen, last := make(map[string]bool), -1
+	for _, output := range all {
+		message, _, _ := strings.Cut(output, " ")
+		n, _ := strconv.Atoi(message)
+		switch {
+		case committed[message] != output:
+			faults = append(faults, fmt.Errorf("%s: %q was published, %q was committed", subject, output, committed[message]))
+		case seen[message]:
+			faults = append(faults, fmt.Errorf("%s: %q was published twice", subject, output))
+		case n < last:
+			faults = append(faults, fmt.Errorf("%s: %q was published after message %d", subject, output, last))
+		}
+		seen[message], last = true, n
+	}
+	if len(seen) != len(committed) {
+		faults = append(faults, fmt.Errorf("%s: %d outputs were published, %d committed", subject, len(seen), len(committed)))
+	}
+	r.t.Logf("%s: %d outputs, %d committed", subject, len(all), len(committed))
+	return faults
 }

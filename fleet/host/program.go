@@ -13,7 +13,7 @@ import (
 // loadCode makes a program of code with the engine of a record. It returns an error
 // when the engine panics. It abandons an engine that does not return before ctx ends,
 // and closes a program that the engine returns later.
-func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.Program, error) {
+func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte, later bool) (engine.Program, error) {
 	e, err := h.cfg.Engines.Lookup(rec.MIMEType)
 	if err != nil {
 		return nil, err
@@ -23,6 +23,10 @@ func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.P
 	}}
 	var p engine.Program // not to be read before the call has ended
 	load := call.Start("engine", func() (err error) {
+		if late, ok := e.(engine.LateLoader); ok && later {
+			p = late.LoadLater(code, cfg)
+			return nil
+		}
 		p, err = e.Load(ctx, code, cfg)
 		return err
 	})
@@ -61,13 +65,15 @@ func (m *member) handle(ctx context.Context, message *engine.Message, state engi
 	return outputs, err
 }
 
-// quarantine blocks the loading of code that made the engine panic or hang.
+// quarantine blocks the loading of code that made the engine panic or hang, or that
+// ended its process.
 type quarantine struct {
 	uid        string
 	generation int
 	revision   uint64 // the record's, at the last load
 	asks       uint64 // the slot's, at the last load
 	failures   int
+	ran        bool // the code was loaded, and messages ended its process
 	until      time.Time
 	err        error
 }
@@ -102,19 +108,26 @@ func (s *slot) hasLoaded(rec *Record, asks uint64, err error) {
 	if err != nil {
 		s.host.counts(rec).LoadsFailed.Add(1)
 	}
-	if err == nil || !did[*call.PanicError](err) && !did[*call.AbandonedError](err) {
-		delete(s.quarantines, rec.ID)
+	if err == nil || !did[*call.PanicError](err) && !did[*call.AbandonedError](err) && !did[*engine.KilledError](err) {
+		if q := s.quarantines[rec.ID]; q != nil && !q.ran { // what messages do to the code shows only later
+			delete(s.quarantines, rec.ID)
+		}
 		return
 	}
 	q := s.quarantines[rec.ID]
-	if !q.covers(rec, asks) {
+	if again := q != nil && q.ran && q.uid == rec.UID && q.generation == rec.Generation && q.asks == asks; !again && !q.covers(rec, asks) {
 		q = &quarantine{uid: rec.UID, generation: rec.Generation}
 		s.quarantines[rec.ID] = q
 	}
+	killed, is := didKill(err)
+	q.ran = is && killed.During == "message"
 	wait := quarantineFor << min(q.failures, 10)
 	q.revision, q.asks, q.err, q.until = rec.revision, asks, err, time.Now().Add(min(wait, quarantineMax))
 	q.failures++
 }
+
+// didKill returns the part of err that says that code ended its process.
+func didKill(err error) (*engine.KilledError, bool) { return errors.AsType[*engine.KilledError](err) }
 
 // did reports whether err wraps an error of type E.
 func did[E error](err error) bool {

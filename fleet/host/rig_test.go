@@ -16,6 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/native"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 )
@@ -82,7 +83,7 @@ func must(t *testing.T, err error) {
 // message sets shorter ones.
 func (r *rig) host(id string) *host.Host {
 	r.t.Helper()
-	engines, err := engine.NewRegistry(native.New(r.funcs), starlark.New())
+	engines, err := engine.NewRegistry(native.New(r.funcs), starlark.New(), js.New())
 	must(r.t, err)
 	cfg := host.Config{HostID: id, Engines: engines, Replicas: r.replicas, LeaseTTL: bound, RetryBase: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
 		AckWait: bound, Logger: slog.New(slog.DiscardHandler)}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,30 +12,40 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// runner takes messages from a consumer and hands them to programs, one at a
-// time.
+// runner takes messages from a slot's consumer and hands them to programs, one at a
+// time: in order within a key, and by turns among keys.
 type runner struct {
 	slot     *slot
 	host     *Host
 	consumer jetstream.Consumer
-	fence    uint64
+	part     *partition
 	members  atomic.Pointer[[]*member]
 	sem      chan struct{} // of size 1; held to handle a message and to change members
-	prefetch int
+	queue    *lanes.Queue[*delivery]
+	order    arrivals
+	reached  uint64 // sequence of the newest message that was delivered before this runner began
 
 	ctx    context.Context // of the handlers; ends when the runner is abandoned
 	cancel context.CancelCauseFunc
+	taking context.Context // ends when the runner takes no more messages
+	enough context.CancelFunc
 
 	began   atomic.Int64 // when the running handler was called, in Unix nanoseconds; 0 when none runs
 	limit   atomic.Int64 // the time limit of the running handler, in nanoseconds
 	message atomic.Pointer[delivery]
 
-	life      call.Call // the goroutine that consumes
+	mu     sync.Mutex
+	inHand map[uint64]*delivery // messages that are not answered, by sequence
+
+	life      call.Call // the goroutine that handles
 	halting   atomic.Bool
 	iterator  atomic.Pointer[iterator]
+	fed       chan struct{} // closed when no more messages come
+	fault     error         // why they ended; read it once fed is closed
 	ended     chan struct{}
 	err       error         // why it ended; read it once ended is closed
 	abandoned chan struct{} // closed when its handler did not return in time
@@ -45,28 +56,105 @@ type iterator struct{ jetstream.MessagesContext }
 
 // delivery is a message that is being handled.
 type delivery struct {
-	msg    jetstream.Msg
-	meta   *jetstream.MsgMetadata
-	id     string
-	header nats.Header
-	data   []byte
-	body   string // the HeaderBody, when header and data were not in the message itself
-	member *member
-	tries  tries        // counts this delivery too
-	beat   atomic.Int64 // when the server last heard of it, in Unix nanoseconds
-	state  *handle
-	cancel context.CancelCauseFunc
-	failed atomic.Bool // the watch has answered it, or left it to another host
+	msg     atomic.Pointer[answerer] // of the newest delivery
+	meta    *jetstream.MsgMetadata
+	seq     uint64
+	id      string
+	topic   string
+	header  nats.Header
+	data    []byte
+	body    string // the HeaderBody, when header and data were not in the message itself
+	read    bool   // header and data are those of the body
+	member  *member
+	suspect bool         // an earlier host may have called a handler for it
+	tries   tries        // counts this delivery too
+	beat    atomic.Int64 // when the server last heard of it, in Unix nanoseconds
+	state   *handle
+	cancel  context.CancelCauseFunc
+	failed  atomic.Bool // the watch has answered it, or left it to another host
 }
 
-// end runs when the consuming goroutine has returned: in time, or after the runner
-// was abandoned.
+type answerer struct{ jetstream.Msg }
+
+// again returns the message for its next attempt. The watch may still look at the
+// last one.
+func (d *delivery) again() *delivery {
+	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read}
+	next.msg.Store(d.msg.Load())
+	return next
+}
+
+// start claims the slot and returns a runner that handles the messages of the slot's
+// consumer, from the first one that was not answered.
+func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
+	records := make([]*Record, 0, len(members))
+	for _, m := range members {
+		records = append(records, m.record)
+	}
+	consumer, err := s.host.consumer(ctx, records)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := s.host.js.Stream(ctx, records[0].Stream)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", records[0].Stream, err)
+	}
+	// A stream that is made again under its old name has other messages.
+	source := records[0].Stream + "@" + strconv.FormatInt(stream.CachedInfo().Created.UnixNano(), 36)
+	r := &runner{slot: s, host: s.host, consumer: consumer, sem: make(chan struct{}, 1), queue: lanes.New[*delivery](s.host.cfg.Prefetch),
+		inHand: make(map[uint64]*delivery), fed: make(chan struct{}), ended: make(chan struct{}), abandoned: make(chan struct{}),
+		reached: consumer.CachedInfo().Delivered.Stream}
+	r.members.Store(&members)
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	r.taking, r.enough = context.WithCancel(r.ctx)
+	if r.part, err = s.host.claim(ctx, s.name, source, func(error) { r.halt() }); err != nil {
+		r.cancel(nil)
+		return nil, err
+	}
+	if err := r.reset(ctx); err != nil {
+		r.cancel(nil)
+		r.part.stop(ctx)
+		return nil, err
+	}
+	s.part.Store(r.part)
+	s.host.running.Add(3)
+	call.Go("watch of slot "+s.name, func() error { r.watch(); return nil }, func(error) { s.host.running.Done() })
+	call.Go("deliveries of slot "+s.name, r.feed, func(err error) {
+		r.fault = err
+		close(r.fed)
+		r.halt()
+		s.host.running.Done()
+	})
+	r.life.Start("slot "+s.name, r.handleAll, r.end)
+	return r, nil
+}
+
+// handleAll handles messages until the queue is closed.
+func (r *runner) handleAll() error {
+	for {
+		if r.part.relay.room(r.taking, maxWaiting) != nil {
+			return nil // the runner halts
+		}
+		t, err := r.queue.Next(r.taking)
+		if err != nil {
+			return nil //nolint:nilerr // the runner halts
+		}
+		r.sem <- struct{}{}
+		r.one(t)
+		<-r.sem
+		if r.isAbandoned() {
+			return nil
+		}
+	}
+}
+
+// end runs when the handling goroutine has returned: in time, or after the runner was
+// abandoned.
 func (r *runner) end(err error) {
 	inTime := false
 	r.leave.Do(func() {
 		inTime = true
-		r.err = err
-		close(r.ended)
+		r.finish(err)
 	})
 	if !inTime {
 		// The slot has loaded new programs; only this runner still used these.
@@ -76,6 +164,30 @@ func (r *runner) end(err error) {
 	}
 	r.cancel(nil)
 	r.host.running.Done()
+}
+
+// finish gives back the messages that wait, writes what was handled, and gives up the
+// slot.
+func (r *runner) finish(err error) {
+	r.halt()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*commitWithin)
+	defer cancel()
+	r.part.stop(ctx)
+	<-r.fed
+	r.err = errors.Join(err, r.fault)
+	close(r.ended)
+}
+
+// halt makes the runner take no more messages, and gives back those that wait.
+func (r *runner) halt() {
+	r.halting.Store(true)
+	r.enough()
+	if it := r.iterator.Load(); it != nil {
+		it.Drain()
+	}
+	for _, d := range r.queue.Close() {
+		r.giveBack(d, 0)
+	}
 }
 
 // isAbandoned reports whether the runner was abandoned, because its handler did not
@@ -106,24 +218,21 @@ func (r *runner) swap(next []*member) bool {
 // stop ends the runner after the message that it handles. When ctx ends first, stop
 // cancels the handler, and abandons it if it does not return within a second.
 func (r *runner) stop(ctx context.Context) {
-	r.halting.Store(true)
-	if it := r.iterator.Load(); it != nil {
-		it.Drain()
-	}
+	r.halt()
 	select {
 	case <-r.ended:
-		return
-	case <-r.abandoned:
 		return
 	case <-ctx.Done():
 	}
 	r.cancel(ErrDetached)
 	select {
 	case <-r.ended:
+		return
 	case <-r.abandoned:
 	case <-time.After(time.Second):
 		r.abandon()
 	}
+	<-r.ended
 }
 
 // abandon stops waiting for a handler that does not return.
@@ -131,28 +240,9 @@ func (r *runner) abandon() {
 	r.cancel(ErrDetached)
 	r.leave.Do(func() {
 		close(r.abandoned)
-		close(r.ended)
-		if it := r.iterator.Load(); it != nil {
-			it.Drain()
-			r.host.running.Go(func() { r.handBack(it) })
-		}
 		r.host.log.Warn("hosted worker: its handler does not return and is abandoned", "slot", r.slot.name, "err", r.life.Abandon())
+		r.finish(nil)
 	})
-}
-
-// handBack gives back the messages that wait for an abandoned handler. It ends after
-// AckWait, when the server delivers them again by itself.
-func (r *runner) handBack(it jetstream.MessagesContext) {
-	ctx, cancel := context.WithTimeout(context.Background(), r.host.cfg.AckWait)
-	defer cancel()
-	for {
-		m, err := it.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			it.Stop()
-			return
-		}
-		_ = m.Nak()
-	}
 }
 
 // noWord is the interval of the heartbeats that the server sends while it has no
@@ -160,10 +250,10 @@ func (r *runner) handBack(it jetstream.MessagesContext) {
 // again, because a restarted server may have lost the request.
 const noWord = 5 * time.Second
 
-// consume handles messages until the runner halts, is abandoned, or fails.
-func (r *runner) consume() error {
+// feed puts messages into the queue until the runner halts or fails.
+func (r *runner) feed() error {
 	for !r.halting.Load() {
-		it, err := r.consumer.Messages(jetstream.PullMaxMessages(r.prefetch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(noWord))
+		it, err := r.consumer.Messages(jetstream.PullMaxMessages(r.host.cfg.Prefetch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(noWord))
 		if err != nil {
 			return err
 		}
@@ -171,20 +261,21 @@ func (r *runner) consume() error {
 		if r.halting.Load() {
 			it.Drain()
 		}
-		err = r.drainInto(it)
+		err = r.take(it)
 		it.Stop()
-		if err != nil || r.isAbandoned() {
+		if err == nil && !r.halting.Load() {
+			err = r.startOver()
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// drainInto handles the messages of the iterator it. It returns nil when the
-// runner halts or was abandoned, or when the prefetch has to change.
-func (r *runner) drainInto(it jetstream.MessagesContext) error {
-	slower := false
-	quick := 0 // quick messages in a row
+// take receives the messages of an iterator. It returns nil when the runner halts, or
+// when messages before the newest one are missing.
+func (r *runner) take(it jetstream.MessagesContext) error {
 	for {
 		m, err := it.Next()
 		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
@@ -193,27 +284,79 @@ func (r *runner) drainInto(it jetstream.MessagesContext) error {
 		if err != nil {
 			return fmt.Errorf("consumer %s: %w", r.slot.name, err)
 		}
-		if r.halting.Load() || slower {
+		if r.halting.Load() {
 			_ = m.Nak() // not handled; this delivery does not count
 			continue
 		}
-		began := time.Now()
-		r.sem <- struct{}{}
-		r.one(m)
-		<-r.sem
-		if r.isAbandoned() {
+		if !r.receive(m) {
 			return nil
 		}
-		// Each waiting message must get its turn well before its AckWait ends.
-		if took := time.Since(began); took*time.Duration(r.prefetch) > r.host.cfg.AckWait/2 && r.prefetch > 1 {
-			r.prefetch = max(1, int(r.host.cfg.AckWait/4/took))
-			slower = true
-			it.Drain()
-		} else if quick++; r.prefetch < r.host.cfg.Prefetch && quick > 8*r.prefetch && took*time.Duration(8*r.prefetch) < r.host.cfg.AckWait/4 {
-			r.prefetch = min(r.host.cfg.Prefetch, 4*r.prefetch)
-			it.Drain() // handle the waiting messages, then ask for more at a time
-		}
 	}
+}
+
+// startOver makes the server deliver again, in order, what was not answered. It returns
+// an error when another host has the slot.
+func (r *runner) startOver() error {
+	ctx, cancel := context.WithTimeout(r.ctx, 2*commitWithin)
+	defer cancel()
+	if err := r.part.commit(ctx, &effects{}); err != nil {
+		return err
+	}
+	return r.reset(ctx)
+}
+
+// reset sets the consumer back to the first message that was not answered. The consumer
+// of a group stays as it is: it delivers one message at a time, so its order is kept
+// already, and the message that another host may still handle must not be repeated.
+func (r *runner) reset(ctx context.Context) error {
+	info := r.consumer.CachedInfo()
+	if info.Config.MaxAckPending == 1 {
+		r.part.raise(info.AckFloor.Stream)
+		r.order = arrivals{}
+		return nil
+	}
+	done, err := r.host.js.ResetConsumer(ctx, info.Stream, info.Name)
+	switch {
+	case err == nil:
+		r.part.raise(done.ResetSeq - 1)
+		r.order = arrivals{known: true, resets: true, stream: done.ResetSeq - 1}
+		return nil
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrConsumerInvalidReset):
+		// A server before 2.14 does not know the request. It delivers again what is
+		// not answered after AckWait.
+		r.part.raise(info.AckFloor.Stream)
+		r.order = arrivals{}
+		return nil
+	}
+	return fmt.Errorf("consumer %s: start over: %w", r.slot.name, err)
+}
+
+// arrivals follows the order in which a consumer delivers.
+type arrivals struct {
+	known            bool // consumer and stream have the last delivery
+	resets           bool // the consumer can be reset
+	consumer, stream uint64
+}
+
+// next notes a delivery. It returns the sequence of the message before it, when no
+// message for this consumer is between the two, and 0 when that is not known. It returns
+// false when deliveries before this one are missing.
+func (a *arrivals) next(meta *jetstream.MsgMetadata) (before uint64, ok bool) {
+	missing := a.known && meta.Sequence.Consumer != a.consumer+1
+	if missing && a.resets {
+		return 0, false
+	}
+	first := meta.NumDelivered == 1
+	if a.known && !missing && first {
+		before = a.stream
+	}
+	a.consumer = meta.Sequence.Consumer
+	if first {
+		a.stream, a.known = meta.Sequence.Stream, true
+	} else if missing {
+		a.known = false
+	}
+	return before, true
 }
 
 // watch sends heartbeats to the server and enforces the time limit while handlers
@@ -238,7 +381,7 @@ const patience = 2 * time.Second
 func (r *runner) look(now time.Time) {
 	began := r.began.Load()
 	d := r.message.Load()
-	if began == 0 || d == nil {
+	if d == nil {
 		return
 	}
 	cfg := &r.host.cfg
@@ -255,6 +398,9 @@ func (r *runner) look(now time.Time) {
 	case since > cfg.AckWait/4:
 		r.heartbeat(d)
 	}
+	if began == 0 {
+		return // it waits for its turn, or for its program
+	}
 	ran := time.Duration(now.UnixNano() - began)
 	limit := time.Duration(r.limit.Load())
 	if ran > limit {
@@ -264,7 +410,7 @@ func (r *runner) look(now time.Time) {
 		// The handler ignores its context. Answer the message in its place and give
 		// it no other. Its state is never written.
 		if d.failed.CompareAndSwap(false, true) {
-			r.fail(d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return and is abandoned", (engine.Limits{Time: limit}).TimeLimit()))
+			r.fail(nil, d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return and is abandoned", (engine.Limits{Time: limit}).TimeLimit()))
 			r.abandon()
 		}
 	}
@@ -274,7 +420,7 @@ func (r *runner) look(now time.Time) {
 // only once the server has got the heartbeat.
 func (r *runner) heartbeat(d *delivery) {
 	sent := time.Now()
-	if d.msg.InProgress() != nil {
+	if d.msg.Load().InProgress() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), r.host.cfg.AckWait/4)

@@ -29,17 +29,20 @@ type slot struct {
 	faults  map[string]error
 	applied map[string]uint64 // revision of each record that was tried
 	tried   bool
-	asks    uint64          // number of the newest request to try failed workers again
-	heard   uint64          // number of the newest request that the slot has carried out
-	status  map[string]bool // ids of members whose program is loaded
+	asks    uint64            // number of the newest request to try failed workers again
+	heard   uint64            // number of the newest request that the slot has carried out
+	status  map[string]bool   // ids of members whose program is loaded
+	broken  map[string]broken // by worker: found by the runner
 
-	turn atomic.Uint64 // counts messages
+	turn atomic.Uint64             // counts messages
+	part atomic.Pointer[partition] // of the newest runner
 
 	// Only the owning goroutine uses the fields below.
 	loaded      []*member
 	covered     []string // topics that the slot's consumer is known to take
 	runner      *runner
 	quarantines map[string]*quarantine // by worker
+	eager       map[string]int         // by worker: the generation whose code was found broken, which is loaded before its first message
 }
 
 // member is a worker with its program.
@@ -49,11 +52,13 @@ type member struct {
 	limits  engine.Limits
 	turn    *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts  *Counts
+	kills   *kills
+	slow    *atomic.Bool // its last message took long
 }
 
 func newSlot(h *Host, name string) *slot {
 	return &slot{host: h, name: name, wake: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
-		faults: make(map[string]error), applied: make(map[string]uint64), status: make(map[string]bool), quarantines: make(map[string]*quarantine)}
+		faults: make(map[string]error), applied: make(map[string]uint64), status: make(map[string]bool), broken: make(map[string]broken), quarantines: make(map[string]*quarantine), eager: make(map[string]int)}
 }
 
 // want replaces the records that the slot should run, and wakes the slot.
@@ -215,6 +220,7 @@ func (s *slot) apply(ctx context.Context) error {
 	for id := range s.quarantines {
 		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == id }) {
 			delete(s.quarantines, id)
+			delete(s.eager, id)
 		}
 	}
 	for _, rec := range records {
@@ -317,6 +323,11 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 			old = m
 		}
 	}
+	if err := s.takeBroken(rec); err != nil {
+		s.eager[rec.ID] = rec.Generation
+		s.hasLoaded(rec, asks, err)
+		return nil, err // the old program is of the same code
+	}
 	if old != nil && old.record.Generation == rec.Generation {
 		// A copy, so that the runner never sees a record change.
 		same := *old
@@ -326,12 +337,16 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 	if err := s.quarantined(rec, asks); err != nil {
 		return old, err
 	}
-	program, err := s.host.load(ctx, rec)
+	later := s.eager[rec.ID] != rec.Generation
+	program, err := s.host.load(ctx, rec, later)
 	s.hasLoaded(rec, asks, err)
 	if err != nil {
 		return old, err
 	}
-	return &member{record: rec, program: program, turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
+	if !later {
+		delete(s.eager, rec.ID)
+	}
+	return &member{record: rec, program: program, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
 }
 
 // swap gives the runner its members between two messages and closes the programs
@@ -419,29 +434,4 @@ func (s *slot) giveBack(ctx context.Context, members []*member) error {
 		return fmt.Errorf("group %s: messages that were held: %w", s.name, err)
 	}
 	return nil
-}
-
-// start claims the slot's fence and returns a runner that handles the messages of
-// the slot's consumer.
-func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
-	records := make([]*Record, 0, len(members))
-	for _, m := range members {
-		records = append(records, m.record)
-	}
-	consumer, err := s.host.consumer(ctx, records)
-	if err != nil {
-		return nil, err
-	}
-	fence, err := s.host.states.claim(ctx, s.name, s.host.cfg.HostID)
-	if err != nil {
-		return nil, err
-	}
-	r := &runner{slot: s, host: s.host, consumer: consumer, fence: fence, sem: make(chan struct{}, 1),
-		ended: make(chan struct{}), abandoned: make(chan struct{}), prefetch: s.host.cfg.Prefetch}
-	r.members.Store(&members)
-	r.ctx, r.cancel = context.WithCancelCause(context.Background())
-	s.host.running.Add(2)
-	call.Go("watch of slot "+s.name, func() error { r.watch(); return nil }, func(error) { s.host.running.Done() })
-	r.life.Start("slot "+s.name, r.consume, r.end)
-	return r, nil
 }

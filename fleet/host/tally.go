@@ -15,9 +15,9 @@ type tally struct {
 
 // Counts are the outcomes of the messages of one version of a worker, on this host
 // since it started. Failed counts attempts. LoadsFailed counts failed loads of the
-// code.
+// code. Discarded counts outputs without a topic of a worker without an output topic.
 type Counts struct {
-	Succeeded, Failed, DeadLetters, LoadsFailed atomic.Uint64
+	Succeeded, Failed, DeadLetters, LoadsFailed, Discarded atomic.Uint64
 }
 
 func (h *Host) counts(r *Record) *Counts {
@@ -32,9 +32,9 @@ func (h *Host) counts(r *Record) *Counts {
 
 // Tally is a row of [Host.Tallies].
 type Tally struct {
-	Worker                                      string
-	Generation                                  int
-	Succeeded, Failed, DeadLetters, LoadsFailed uint64
+	Worker                                                 string
+	Generation                                             int
+	Succeeded, Failed, DeadLetters, LoadsFailed, Discarded uint64
 }
 
 // Tallies returns the counts of every version that ran on this host, sorted.
@@ -43,7 +43,7 @@ func (h *Host) Tallies() []Tally {
 	defer h.mu.Unlock()
 	rows := make([]Tally, 0, len(h.tallies))
 	for key, c := range h.tallies {
-		rows = append(rows, Tally{key.id, key.generation, c.Succeeded.Load(), c.Failed.Load(), c.DeadLetters.Load(), c.LoadsFailed.Load()})
+		rows = append(rows, Tally{key.id, key.generation, c.Succeeded.Load(), c.Failed.Load(), c.DeadLetters.Load(), c.LoadsFailed.Load(), c.Discarded.Load()})
 	}
 	slices.SortFunc(rows, func(a, b Tally) int {
 		return cmp.Or(strings.Compare(a.Worker, b.Worker), cmp.Compare(a.Generation, b.Generation))

@@ -190,7 +190,7 @@ func (h *Host) source(ctx context.Context, code []byte, url, digest string) ([]b
 // try loads code to check it, and closes the program. It returns the error of the
 // load.
 func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
-	p, err := h.loadCode(ctx, rec, code)
+	p, err := h.loadCode(ctx, rec, code, false)
 	if err != nil {
 		return err
 	}
@@ -198,8 +198,9 @@ func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
 	return nil
 }
 
-// load makes a program of the code that a record names.
-func (h *Host) load(ctx context.Context, rec *Record) (engine.Program, error) {
+// load makes a program of the code that a record names. With later, an engine that runs
+// code in children starts none before the first message.
+func (h *Host) load(ctx context.Context, rec *Record, later bool) (engine.Program, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limits(rec).Load+30*time.Second)
 	defer cancel()
 	code, err := h.code.get(ctx, rec, rec.Digest)
@@ -209,7 +210,7 @@ func (h *Host) load(ctx context.Context, rec *Record) (engine.Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read code %s: %w", rec.Digest, err)
 	}
-	return h.loadCode(ctx, rec, code)
+	return h.loadCode(ctx, rec, code, later)
 }
 
 // StartWorker sets a stopped worker Running. The worker continues with the first
@@ -307,7 +308,7 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 	}
 	trial := *rec
 	trial.Digest = found.Digest
-	p, err := h.load(ctx, &trial)
+	p, err := h.load(ctx, &trial, false)
 	if err != nil {
 		return fmt.Errorf("roll back worker %s: %w", id, err)
 	}
@@ -385,6 +386,6 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 // a member is loaded.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 	return h.letters.put(ctx, h.letters.held+slot, slot+":"+messageKey(d), &DeadLetter{
-		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.header, Data: d.data,
+		Reason: "no worker for it is running", Topic: d.topic, Message: d.id, Header: d.header, Data: d.data,
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
@@ -67,7 +68,7 @@ func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Work
 	w := &operatorv1.Worker{
 		Id: rec.ID, MimeType: rec.MIMEType, Topics: []string{rec.Topic}, Group: rec.Group, State: string(rec.State), Desired: desired(rec.State),
 		Digest: "sha256:" + rec.Digest, Error: rec.Reason, UpdatedAt: timestamppb.New(rec.Changed.At), Versions: a.versions(rec),
-		Backlog: int64(waiting.Backlog), DeadLetters: int64(waiting.DeadLetters),
+		Backlog: int64(waiting.Backlog), DeadLetters: int64(waiting.DeadLetters), OutputTopic: rec.OutputTopic, Limits: limitsOf(rec.Limits),
 	}
 	if len(rec.History) > 0 {
 		w.CreatedAt = timestamppb.New(rec.History[0].At)
@@ -76,6 +77,36 @@ func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Work
 		w.Host = "this host"
 	}
 	return w
+}
+
+// limitsOf turns a worker's limits into the contract's message: nil when it has none.
+func limitsOf(l engine.Limits) *operatorv1.Limits {
+	if l == (engine.Limits{}) {
+		return nil
+	}
+	m := &operatorv1.Limits{Memory: l.Memory, Output: l.Output, Outputs: int32(l.Outputs)}
+	if l.Time != 0 {
+		m.Time = durationpb.New(l.Time)
+	}
+	if l.Load != 0 {
+		m.Load = durationpb.New(l.Load)
+	}
+	return m
+}
+
+// limitsFrom is the inverse of limitsOf.
+func limitsFrom(m *operatorv1.Limits) (engine.Limits, error) {
+	for field, d := range map[string]*durationpb.Duration{"time": m.GetTime(), "load": m.GetLoad()} {
+		if d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+			return engine.Limits{}, Errorf(connect.CodeInvalidArgument, ReasonInvalid, "limits."+field, "is not a positive duration")
+		}
+	}
+	for field, n := range map[string]int64{"memory": m.GetMemory(), "output": m.GetOutput(), "outputs": int64(m.GetOutputs())} {
+		if n < 0 {
+			return engine.Limits{}, Errorf(connect.CodeInvalidArgument, ReasonInvalid, "limits."+field, "is negative")
+		}
+	}
+	return engine.Limits{Time: m.GetTime().AsDuration(), Load: m.GetLoad().AsDuration(), Memory: m.GetMemory(), Output: m.GetOutput(), Outputs: int(m.GetOutputs())}, nil
 }
 
 // desired returns the state in which a host should keep a worker.
@@ -97,7 +128,8 @@ func (a hosts) versions(rec *host.Record) []*operatorv1.CodeVersion {
 		x.Current = i == len(rec.History)-1
 		for _, row := range a.h.Tallies() {
 			if row.Worker == rec.ID && row.Generation == v.Generation {
-				x.Counted, x.Succeeded, x.Failed, x.DeadLettered = true, int64(row.Succeeded), int64(row.Failed), int64(row.DeadLetters)
+				x.Counted = true
+				x.Succeeded, x.Failed, x.DeadLettered, x.Discarded = int64(row.Succeeded), int64(row.Failed), int64(row.DeadLetters), int64(row.Discarded)
 			}
 		}
 		list = append(list, x)
@@ -113,9 +145,13 @@ func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, 
 	if len(req.GetTopics()) != 1 {
 		return nil, Errorf(connect.CodeInvalidArgument, ReasonInvalid, "topics", "has %d topics: a worker has one, which may have wildcards; several workers may be in one group", len(req.GetTopics()))
 	}
+	limits, err := limitsFrom(req.GetLimits())
+	if err != nil {
+		return nil, err
+	}
 	id, err := a.h.Create(ctx, host.CreateRequest{
 		ID: req.GetId(), MIMEType: req.GetMimeType(), Code: req.GetCode().GetContent(), URL: req.GetCode().GetUrl(), Digest: sha(req.GetCode().GetDigest()),
-		Topic: req.GetTopics()[0], Group: req.GetGroup(), By: who,
+		Topic: req.GetTopics()[0], Group: req.GetGroup(), OutputTopic: req.GetOutputTopic(), Limits: limits, By: who,
 	})
 	if err != nil {
 		return nil, codeErr(req.GetCode(), err)
@@ -271,7 +307,7 @@ func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]
 	for i, d := range found {
 		list[i] = &operatorv1.DeadLetter{
 			Id: fmt.Sprint(d.Seq), WorkerId: d.Worker, Topic: d.Topic, Reason: d.Reason, At: timestamppb.New(d.At), Attempts: int32(d.Attempts),
-			Digest: "sha256:" + d.Digest, Data: d.Data[:min(len(d.Data), maxData)], Size: int64(len(d.Data)),
+			Digest: "sha256:" + d.Digest, Data: d.Data[:min(len(d.Data), maxData)], Size: int64(len(d.Data)), Output: d.Output,
 		}
 	}
 	return list, nil

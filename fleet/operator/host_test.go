@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go/jetstream"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
@@ -114,6 +115,35 @@ func TestHostedWorkersOnNATS(t *testing.T) {
 	}
 	if code, _, text := request(t, "DELETE", base+"/workers/enrich", ""); code != 200 {
 		t.Errorf("delete: %d %s", code, text)
+	}
+	// A worker with an output topic and limits of its own, over REST.
+	code, _, body := request(t, "POST", base+"/workers", `{"id": "copy", "mimeType": "text/x-starlark", "topics": ["orders.created"], "outputTopic": "orders.copied",
+		"limits": {"time": "2.5s", "outputs": 1}, "code": {"content": "ZGVmIGhhbmRsZShtKToKICByZXR1cm4gW20udGV4dF0gKiBpbnQobS50ZXh0KQo="}}`) // return [m.text] * int(m.text)
+	if code != 200 || !strings.Contains(body, `"outputTopic":"orders.copied"`) || !strings.Contains(body, `"limits":{"time":"2.500s","outputs":1}`) {
+		t.Errorf("create with an output topic and limits: %d %s", code, body)
+	}
+	for _, text := range []string{"2", "1"} {
+		if _, err := js.Publish(ctx, "orders.created", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	brokertest.Await(t, "the output", func() bool {
+		orders, err := js.Stream(ctx, "ORDERS")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := orders.GetLastMsgForSubject(ctx, "orders.copied")
+		return err == nil && string(m.Data) == "1"
+	})
+	if letters, err := c.ListDeadLetters(ctx, &operatorv1.ListDeadLettersRequest{WorkerId: "copy"}); err != nil || len(letters.GetDeadLetters()) != 1 || !strings.Contains(letters.GetDeadLetters()[0].GetReason(), "outputs limit of 1") {
+		t.Errorf("two outputs under a limit of one: %v, %v", letters, err)
+	}
+	for field, limits := range map[string]*operatorv1.Limits{"limits.time": {Time: durationpb.New(-1)}, "limits.memory": {Memory: -1}} {
+		_, err := c.CreateWorker(ctx, &operatorv1.CreateWorkerRequest{Id: "x", MimeType: "text/x-starlark", Topics: []string{"orders.created"}, Limits: limits, Code: inline("def handle(m): pass")})
+		wantError(t, err, connect.CodeInvalidArgument, operator.ReasonInvalid, field)
+	}
+	if _, err := c.DeleteWorker(ctx, &operatorv1.DeleteWorkerRequest{Id: "copy"}); err != nil {
+		t.Error(err)
 	}
 	if list, err := c.ListWorkers(ctx, &operatorv1.ListWorkersRequest{}); err != nil || len(list.GetWorkers()) != 0 {
 		t.Errorf("left are %v, %v", list, err)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -26,6 +28,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	host.EngineMain(starlark.New())
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
 }
 

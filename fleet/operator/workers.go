@@ -86,6 +86,7 @@ func (w workerService) CreateWorker(ctx context.Context, req *operatorv1.CreateW
 	for _, t := range req.GetTopics() {
 		v.text("topics", t, true, maxName)
 	}
+	v.text("output_topic", req.GetOutputTopic(), false, maxName)
 	detail := v.code(req.GetCode())
 	return onWorker(ctx, w, "CreateWorker", req.GetId(), req.GetMimeType()+", "+detail, v, func(ctx context.Context, area Workers, who string) (*operatorv1.Worker, error) {
 		return area.Create(ctx, req, who)

@@ -6,51 +6,48 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Deadlines takes the edges of [WithDeadline] as they come due. It returns nil when
-// ctx ends, and ErrClosed after Close. One process should run it:
+// Deadlines takes the edges of [WithDeadline] and fires timers as they come due. It
+// returns nil when ctx ends, and ErrClosed after Close. One process should run it:
 //
 //	app.Lead("deadlines", lease, mgr.Deadlines)
 //
-// When a deadline comes due while no process runs Deadlines, the next process
-// that runs it takes the edge. When a lease changes hands, two processes may run
-// Deadlines for a moment. They still move an entity once, because a move fails
-// when the entity has left the phase, or left and entered it again. A deadline
-// counts from the time at which the server stored the change to the phase, and
-// is compared with this process's clock.
+// When something comes due while no process runs Deadlines, the next process that
+// runs it makes up for that. When a lease changes hands, two processes may run
+// Deadlines for a moment. They still move an entity once, because a move fails when the
+// entity has left the phase, or left and entered it again, and a timer fires once,
+// because it is stored with the entity. A deadline counts from the time at which the
+// server stored the change to the phase. What is due is decided by the server's clock;
+// this process's clock does not matter.
+//
+// Many are written at once, each with a bound. One that cannot be written is tried
+// again after a pause that grows to five minutes, beside the others: it delays none of
+// them.
 func (m *Manager) Deadlines(ctx context.Context) error {
-	retry := make(map[string]time.Time) // when failed ones may be tried again, by workflow and id
+	firing := &firing{m: m, due: make(chan *appointment), again: make(chan *appointment)}
+	var crew sync.WaitGroup
+	defer crew.Wait()
+	for range fireMany {
+		crew.Go(func() { firing.work(ctx, firing.due) })
+	}
+	for range fireAgain {
+		crew.Go(func() { firing.work(ctx, firing.again) })
+	}
+	defer close(firing.due)
+	defer close(firing.again)
 	for {
 		if m.isClosed() {
 			return fmt.Errorf("deadlines: %w", ErrClosed)
 		}
-		next := time.Now().Add(time.Minute)
 		rung := m.alarm.next()
-		for _, r := range m.all() {
-			now := time.Now()
-			batch := r.bucket.view.dueBy(r, now)
-			if len(batch) == dueBatch {
-				next = time.Now().Add(50 * time.Millisecond)
-			}
-			for _, en := range batch {
-				id := r.workflow + "/" + en.id
-				if at, failed := retry[id]; failed && time.Now().Before(at) {
-					next = earlier(next, at)
-					continue
-				}
-				delete(retry, id)
-				if err := m.expire(ctx, r, en); err != nil && ctx.Err() == nil {
-					m.log.Warn("cannot take a deadline's edge", "workflow", r.workflow, "entity", en.id, "error", err)
-					retry[id] = time.Now().Add(retryTime)
-					next = earlier(next, retry[id])
-				}
-			}
-			if due, ok := r.bucket.view.nextDue(r, now); ok {
-				next = earlier(next, due)
-			}
+		wait := time.Minute
+		for _, b := range m.allBuckets() {
+			wait = min(wait, firing.round(ctx, b))
 		}
-		timer := time.NewTimer(max(time.Until(next), time.Millisecond))
+		timer := time.NewTimer(max(wait, time.Millisecond))
 		select {
 		case <-timer.C:
 		case <-rung:
@@ -59,9 +56,120 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the caller ended ctx
+			return nil
 		}
 	}
+}
+
+const (
+	// fireMany writes are in flight at once, and fireAgain more for those that have
+	// failed before.
+	fireMany, fireAgain = 64, 8
+	// fireTime bounds one of them.
+	fireTime = 5 * time.Second
+	// dueBatch is how many one round takes out of a view's agenda.
+	dueBatch = 1024
+	// busyTime is the pause of one that found all of fireAgain in use.
+	busyTime = 100 * time.Millisecond
+)
+
+// tryAgain is the pause after a write that failed.
+var tryAgain = worker.Backoff{Min: time.Second, Max: 5 * time.Minute, Jitter: 0.2}
+
+// firing is one run of Deadlines.
+type firing struct {
+	m          *Manager
+	due, again chan *appointment
+}
+
+// round hands out what is due in a bucket, and returns when the next is.
+func (f *firing) round(ctx context.Context, b *bucket) time.Duration {
+	a := b.view.agenda
+	if err := f.m.clock.look(ctx, b); err != nil && ctx.Err() == nil {
+		f.m.log.Debug("the time since the last answer counts by this process's clock", "error", err)
+	}
+	now := instant(f.m.clock.now())
+	due, next := a.take(now, dueBatch)
+	for i, ap := range due {
+		if ap.tries > 0 {
+			select {
+			case f.again <- ap:
+			default:
+				a.back(ap, plus(now, busyTime))
+			}
+			continue
+		}
+		select {
+		case f.due <- ap:
+		case <-ctx.Done():
+			for _, ap := range due[i:] {
+				a.back(ap, ap.due) // for the next run
+			}
+			return 0
+		}
+	}
+	switch {
+	case len(due) == dueBatch:
+		return 0
+	case next == 0:
+		return time.Minute
+	}
+	return min(time.Duration(max(next-now, 0)), lookEvery)
+}
+
+func (f *firing) work(ctx context.Context, due <-chan *appointment) {
+	for ap := range due {
+		err := f.m.fire(ctx, ap)
+		a := ap.r.bucket.view.agenda
+		switch {
+		case ctx.Err() != nil:
+			a.back(ap, ap.due)
+			continue
+		case err != nil:
+			f.m.log.Warn("cannot fire a deadline or timer", "workflow", ap.r.workflow, "entity", ap.id, "failures", ap.tries+1, "error", err)
+		}
+		// After a success the view has put the entity's next time in, or will soon.
+		a.back(ap, plus(instant(f.m.clock.now()), tryAgain.After(ap.tries+1)))
+	}
+}
+
+// fire takes the edge of a deadline that is due, or fires a timer, if the entity still
+// has it.
+func (m *Manager) fire(ctx context.Context, ap *appointment) error {
+	ctx, cancel := context.WithTimeout(ctx, fireTime)
+	defer cancel()
+	r := ap.r
+	err := m.mutate(ctx, r, ap.id, writing{}, func(phase string, cur *entry) (change, error) {
+		return r.comesDue(phase, cur, m.clock.now())
+	}, nil)
+	if errors.Is(err, errNotDue) || errors.Is(err, ErrEntityNotFound) {
+		return nil
+	}
+	return err
+}
+
+// errNotDue says that nothing of the entity is due any more, or yet.
+var errNotDue = errors.New("nothing of it is due")
+
+// comesDue returns the change that is due for an entity.
+func (r *registration) comesDue(phase string, cur *entry, now time.Time) (change, error) {
+	if cur.guessed {
+		return change{}, errNotDue // read it again, for the server's times
+	}
+	d, timed := r.deadline(phase)
+	end := time.Unix(0, plus(cur.since().UnixNano(), d.After))
+	timed = timed && !now.Before(end)
+	t, ok := first(readTimers(cur.timers()))
+	ok = ok && !now.Before(t.At)
+	switch {
+	case timed && (!ok || !t.At.Before(end)):
+		return change{moved: true, from: phase, to: d.To, source: TransitionSourceFramework, note: fmt.Sprintf("deadline: %v in %s", d.After, d.From)}, nil
+	case ok && t.To != "" && r.table.IsValidTransition(phase, t.To):
+		return change{moved: true, from: phase, to: t.To, source: TransitionSourceFramework, note: "timer: " + t.Name, fired: t.Name}, nil
+	case ok:
+		return change{fired: t.Name}, nil
+	}
+	return change{}, errNotDue
 }
 
 // alarm wakes the goroutines that wait for it.
@@ -86,66 +194,4 @@ func (a *alarm) ring() {
 		close(a.ch)
 		a.ch = nil
 	}
-}
-
-// dueBatch is how many deadlines of a workflow one round takes.
-const dueBatch = 1000
-
-// retryTime is the time between two attempts at a deadline that failed.
-const retryTime = 5 * time.Second
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// expire moves one entity along its deadline's edge, if it has not left the phase
-// since.
-func (m *Manager) expire(ctx context.Context, r *registration, en entity) error {
-	d, ok := r.deadline(en.phaseName())
-	if !ok {
-		return nil
-	}
-	note := fmt.Sprintf("deadline: %v in %s", d.After, d.From)
-	err := m.transition(ctx, r, en.id, TransitionSourceFramework, note, nil, writing{}, func(from string, cur *entry) (string, error) {
-		// transition calls it a second time, without the entry, to set the phase.
-		if from != d.From || cur != nil && time.Now().Before(cur.since().Add(d.After)) {
-			return "", errLeft
-		}
-		return d.To, nil
-	})
-	if errors.Is(err, errLeft) || errors.Is(err, ErrEntityNotFound) {
-		return nil
-	}
-	return err
-}
-
-// errLeft says that the entity has left the phase, or has entered it again.
-var errLeft = errors.New("it is no longer in that phase")
-
-// dueBy returns entities whose deadline has passed, at most dueBatch.
-func (v *view) dueBy(r *registration, now time.Time) (found []entity) {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	v.indexes[r.workflow].due.Ascend(func(en *entity) bool {
-		if en.due > now.UnixNano() || len(found) == dueBatch {
-			return false
-		}
-		found = append(found, *en)
-		return true
-	})
-	return found
-}
-
-// nextDue returns the first deadline that dueBy has not returned yet.
-func (v *view) nextDue(r *registration, now time.Time) (due time.Time, ok bool) {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	v.indexes[r.workflow].due.AscendGreaterOrEqual(&entity{due: now.UnixNano() + 1}, func(en *entity) bool {
-		due, ok = time.Unix(0, en.due), true
-		return false
-	})
-	return due, ok
 }

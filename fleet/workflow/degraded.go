@@ -5,22 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 )
 
 // Degraded returns the records of a workflow that the Manager cannot work with, by
-// key: they do not decode, are of a newer version, or are in a phase that the table
-// does not have. Lists contain records of the last kind too, as active entities. Each
-// record says what is wrong with it. When neither a record's name nor the form of its key
-// tells its workflow, it counts as the first workflow's.
+// key: they do not decode, or are in a phase that the table does not have. Lists
+// contain records of the last kind too, as active entities. Each record says what is
+// wrong with it. When neither a record's name nor the form of its key tells its
+// workflow, it counts as the first workflow's.
 func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
 		return nil, fmt.Errorf("degraded: %w", err)
 	}
-	v := r.bucket.view
-	if err := v.wait(ctx, nil); err != nil {
+	v, err := r.view("")
+	if err == nil {
+		err = v.wait(ctx, nil)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("degraded %s: %w", workflow, err)
 	}
 	var found []entity
@@ -31,7 +34,7 @@ func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, erro
 	v.mu.RUnlock()
 	records := make([]Record, len(found))
 	for i := range found {
-		records[i] = found[i].record(r)
+		records[i] = found[i].record(r, nil)
 	}
 	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.Key, b.Key) })
 	return records, nil
@@ -46,38 +49,43 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("migrate: %w", err)
 	}
-	v := r.bucket.view
-	if err := v.catchUp(ctx); err != nil {
+	v, err := r.view("")
+	if err == nil {
+		err = v.catchUp(ctx, time.Now())
+	}
+	if err != nil {
 		return 0, fmt.Errorf("migrate %s: %w", workflow, err)
 	}
 	var ids []string
 	var errs []error
 	v.mu.RLock()
-	x := v.indexes[workflow]
-	x.all.Ascend(func(en *entity) bool {
-		if version, err := strconv.Atoi("0" + en.version); err == nil && version < r.version {
-			ids = append(ids, en.id)
-		}
-		return true
-	})
-	for _, en := range x.degraded {
+	for _, en := range v.indexes[workflow].degraded {
 		if !en.decoded {
 			errs = append(errs, en.degraded)
 		}
 	}
 	v.mu.RUnlock()
+	err = v.scan(ctx, &selection{r: r}, nil, func(en *entity) bool {
+		if version, err := versionOf(en.version); err == nil && version < r.version {
+			ids = append(ids, en.id)
+		}
+		return true
+	})
+	if err != nil {
+		return 0, fmt.Errorf("migrate %s: %w", workflow, err)
+	}
 	written := 0
 	for _, id := range ids {
 		if ctx.Err() != nil {
 			errs = append(errs, context.Cause(ctx))
 			break
 		}
-		err := m.mutate(ctx, r, id, writing{}, func(_ Participant, cur *entry) (change, error) {
-			if cur.header.Get(headerVersion) == strconv.Itoa(r.version) {
+		err := m.mutate(ctx, r, id, writing{}, func(_ string, cur *entry) (change, error) {
+			if version, err := versionOf(cur.version()); err == nil && version >= r.version {
 				return change{}, errMigrated
 			}
 			return change{}, nil
-		})
+		}, nil)
 		switch {
 		case err == nil:
 			written++

@@ -49,6 +49,10 @@ var (
 	// operator_writable, and for an unknown field.
 	ErrFieldNotOperatorWritable = errors.New("lifecycle: field is not operator_writable")
 
+	// ErrUnknownField is returned for a Match on a name that no field of the workflow
+	// has.
+	ErrUnknownField = errors.New("lifecycle: no such field")
+
 	// ErrFieldType is returned for a patch with a value of another type than the
 	// field's.
 	ErrFieldType = errors.New("lifecycle: value is not of the field's type")
@@ -75,8 +79,8 @@ var (
 	ErrRevisionMismatch = errors.New("lifecycle: revision does not match")
 
 	// ErrDegraded is returned for a record that the Manager cannot work with: it is
-	// not JSON of the registered type, is of a newer version, or is in a phase that
-	// the table does not have. The error is a [*DegradedError].
+	// not JSON of the registered type, or is in a phase that the table does not have.
+	// The error is a [*DegradedError].
 	ErrDegraded = errors.New("lifecycle: record is degraded")
 
 	// ErrInvalidEntityID is returned for an id whose key is not valid in a bucket.
@@ -85,6 +89,13 @@ var (
 	// ErrAncestorCycle is returned by Ancestors when an entity is its own
 	// ancestor.
 	ErrAncestorCycle = errors.New("lifecycle: ancestors form a cycle")
+
+	// ErrNoView is returned for a query that needs what this process does not view: see
+	// [WithoutView] and [WithViewOf].
+	ErrNoView = errors.New("lifecycle: not in this process's view")
+
+	// ErrStale is returned by Ready for a view that is not up to date any more.
+	ErrStale = errors.New("lifecycle: view is stale")
 
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("lifecycle: manager is closed")

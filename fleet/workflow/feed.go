@@ -18,14 +18,20 @@ import (
 )
 
 // reader gets the content of a bucket, and every write from then on, on one
-// goroutine. Every revision is a stream.Put, a deletion too; the revisions of a key
-// come in order, each once. A stream.Gap says that the bucket was recreated, or
-// restored from a backup: earlier entries no longer hold.
+// goroutine at a time. Every revision is a stream.Put, a deletion too; the revisions of
+// a key come in order, each once. A key that went without a message is a Put of a
+// deletion with the revision that the follower has read up to. A stream.Gap says that
+// the bucket is gone, was recreated, or restored from a backup: earlier entries no
+// longer hold.
 type reader = stream.Sink[*entry]
 
 // lookTime is how often a follower checks that the bucket is still the one that it
 // follows.
 const lookTime = 2 * time.Second
+
+// staleTime is how old a view may be for a process that is ready. A look every lookTime
+// keeps it younger.
+const staleTime = 10 * time.Second
 
 // maxMarks bounds what a follower remembers while it cannot follow.
 const maxMarks = 1024
@@ -39,10 +45,27 @@ type follower struct {
 	kick   chan struct{} // asks for a check of the bucket at once
 	hurry  chan struct{} // asks for pending messages at once; nil for a follower that never lingers
 
+	caught func()                        // called when asOf has changed; nil for none
+	settle func(context.Context, uint64) // called now and then with what it is certain to have read; nil for none
+
 	created time.Time     // of the stream that it follows
+	missing time.Time     // since when the stream is missing
 	seq     atomic.Uint64 // the last message it has passed on
+	asOf    atomic.Int64  // when the bucket was as it is here, unix nanoseconds; 0 for never
+	whole   atomic.Uint64 // the bucket's last message then
 	told    bool          // synced was called
-	said    string        // the last trouble that it logged
+	fresh   bool          // everything has to be read again
+	said    atomic.Value  // the last trouble, an error text
+
+	turn    chan struct{}     // room for one: it is held while something is passed on, and guards the fields below
+	keys    map[string]uint64 // the last revision of each key, with the bit removed for a deletion
+	oldest  uint64            // no key has an older revision
+	others  int               // subjects of the stream that are no keys
+	passed  uint64            // messages of the current consumer
+	pending *look             // a look that it has not caught up with
+	suspect bool              // the number of keys is not the bucket's
+	asking  bool              // a look is under way
+	added   []uint64          // revisions of the keys that are new since that began
 
 	mu   sync.Mutex // guards the fields below
 	last mark       // the last message it has passed on
@@ -62,7 +85,7 @@ func (m mark) is(e *entry) bool {
 }
 
 func (b *bucket) follower(log *slog.Logger, to reader) *follower {
-	return &follower{b: b, to: to, log: log, filter: "$KV." + b.name + ".>", kick: make(chan struct{}, 1)}
+	return &follower{b: b, to: to, log: log, filter: "$KV." + b.name + ".>", kick: make(chan struct{}, 1), turn: make(chan struct{}, 1), keys: make(map[string]uint64)}
 }
 
 // rush asks for pending messages, without waiting for them.
@@ -91,15 +114,38 @@ func (f *follower) run(ctx context.Context) {
 			return
 		}
 		if f.seq.Load() != before {
-			n, f.said = 0, ""
+			n = 0
+			f.said.Store("")
 		}
-		if err != nil && err.Error() != f.said {
-			f.said = err.Error()
+		if err != nil && err.Error() != f.trouble() {
+			f.said.Store(err.Error())
 			f.log.Warn("cannot follow the bucket; trying again", "bucket", f.b.name, "error", err)
 		}
+		f.gone(errors.Is(err, jetstream.ErrStreamNotFound))
 		if err != nil {
 			_ = collision.Sleep(ctx, n+1)
 		}
+	}
+}
+
+// trouble returns why the follower does not follow, "" when it does.
+func (f *follower) trouble() string {
+	text, _ := f.said.Load().(string)
+	return text
+}
+
+// gone tells the reader when the bucket has been missing for a while. A server that
+// has just started may not know all of its streams yet.
+func (f *follower) gone(missing bool) {
+	switch {
+	case !missing:
+		f.missing = time.Time{}
+	case f.missing.IsZero():
+		f.missing = time.Now()
+	case !f.created.IsZero() && time.Since(f.missing) > lookTime:
+		f.created, f.told = time.Time{}, false
+		f.forget(f.owned())
+		f.to.Gap()
 	}
 }
 
@@ -109,6 +155,9 @@ func (f *follower) session(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	stream, err := f.b.js.Stream(attempt, f.b.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("%w: %w: declare it to the broker, see workflow.Bucket", err, jetstream.ErrBucketNotFound)
+	}
 	if err != nil {
 		return err
 	}
@@ -120,8 +169,8 @@ func (f *follower) session(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case moved:
-		f.created, f.told = info.Created, false
+	case moved || f.fresh:
+		f.created, f.told, f.fresh = info.Created, false, false
 		f.forget(earlier)
 		f.to.Gap()
 	case f.created.IsZero():
@@ -139,7 +188,8 @@ func (f *follower) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer f.remove(ctx, stream, consumer)
+	defer f.remove(consumer)
+	f.passed = 0
 	if !f.told && consumer.CachedInfo().NumPending == 0 {
 		f.sync()
 	}
@@ -147,14 +197,15 @@ func (f *follower) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	f.look()
 	watch := make(chan bool, 1) // room for its only send
 	own, end := context.WithCancel(ctx)
 	go func() {
-		again := f.watch(own, stream)
+		again := f.watch(own, stream, consumer)
 		p.stop()
 		watch <- again
 	}()
-	err = f.read(p)
+	err = f.read(own, p)
 	end()
 	if <-watch {
 		return nil
@@ -162,14 +213,12 @@ func (f *follower) session(ctx context.Context) error {
 	return err
 }
 
-// remove deletes the consumer. The server would do that later by itself.
-func (f *follower) remove(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) {
-	if !f.b.nc.IsConnected() {
-		return
+// remove asks the server to delete the consumer, and does not wait for the answer. The
+// server would do that later by itself.
+func (f *follower) remove(consumer jetstream.Consumer) {
+	if f.b.nc.IsConnected() {
+		_ = f.b.nc.PublishRequest(f.b.api+"CONSUMER.DELETE."+f.b.stream+"."+consumer.CachedInfo().Name, f.b.nc.NewInbox(), nil)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
 }
 
 // moved reports whether the stream is not the one that the follower followed: it
@@ -253,11 +302,15 @@ func (f *follower) forget(own int) {
 	defer f.mu.Unlock()
 	f.last, f.own = mark{}, f.own[own:]
 	f.seq.Store(0)
+	f.asOf.Store(0)
+	f.whole.Store(0)
+	clear(f.keys)
+	f.oldest, f.others, f.pending, f.suspect, f.asking = 0, 0, nil, false, false
 }
 
-// watch checks the stream now and then. It returns true when it is another stream,
+// watch looks at the stream now and then. It returns true when it is another stream,
 // and after a reconnect, when messages may have been lost.
-func (f *follower) watch(ctx context.Context, stream jetstream.Stream) bool {
+func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) bool {
 	connected := f.b.nc.StatusChanged(nats.CONNECTED)
 	defer f.b.nc.RemoveStatusListener(connected)
 	tick := time.NewTicker(lookTime)
@@ -271,21 +324,16 @@ func (f *follower) watch(ctx context.Context, stream jetstream.Stream) bool {
 		case <-connected:
 			return true
 		}
-		// Read seq before the stream's state, so that it cannot be ahead of it.
-		at := f.seq.Load()
-		attempt, cancel := context.WithTimeout(ctx, answerTime)
-		info, err := stream.Info(attempt)
-		cancel()
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if f.inspect(ctx, stream, consumer) {
 			return true
 		}
-		if err == nil && (!info.Created.Equal(f.created) || info.State.LastSeq < at) {
-			return true
+		if f.settle != nil {
+			f.settle(ctx, f.whole.Load())
 		}
 	}
 }
 
-func (f *follower) read(p *puller) error {
+func (f *follower) read(ctx context.Context, p *puller) error {
 	for n := uint64(1); ; n++ {
 		msg, meta, err := p.next()
 		if err != nil {
@@ -295,10 +343,13 @@ func (f *follower) read(p *puller) error {
 			return fmt.Errorf("read bucket %s: got message %d, want %d", f.b.name, meta.Sequence.Consumer, n)
 		}
 		e := &entry{key: strings.TrimPrefix(msg.Subject, "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Header, data: msg.Data}
-		f.to.Put(e.key, e)
-		op := e.header.Get(headerOp)
-		f.note(mark{e.revision, e.at, op})
-		if !strings.HasPrefix(op, f.b.ops) {
+		if !f.enter(ctx) {
+			return context.Cause(ctx)
+		}
+		f.passed = n
+		f.pass(e)
+		f.leave()
+		if !strings.HasPrefix(e.header.Get(headerOp), f.b.ops) {
 			p.news++
 		}
 		if meta.NumPending == 0 && !f.told {

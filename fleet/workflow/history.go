@@ -2,7 +2,6 @@ package workflow
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 )
@@ -10,13 +9,14 @@ import (
 // Trail is an entity's history, and whether it is complete.
 type Trail struct {
 	Events []TransitionEvent
-	// Truncated says that earlier events are missing: the bucket keeps a limited
-	// number of writes of a key, updates included.
+	// Truncated says that events are missing, at the beginning or between others. The
+	// bucket keeps the last 64 writes of an entity, updates included. A [Journal] keeps
+	// all, but for its own limits and what it missed while it lagged.
 	Truncated bool
 }
 
 // History returns the changes of an entity's phase, oldest first, as far back as the
-// bucket keeps them. [Manager.Trail] also says whether they are complete. Writes that
+// bucket keeps them, or its [Journal] when the workflow has one. [Manager.Trail] also says whether they are complete. Writes that
 // kept the phase, and undecodable records of other programs, are left out. A deletion
 // is the event whose To is [PhaseDeleted]. History returns ErrEntityNotFound for an
 // entity that never existed.
@@ -36,29 +36,27 @@ func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, 
 		return Trail{}, fmt.Errorf("history of %s: %w", workflow, err)
 	}
 	var t Trail
-	phase, from := "", uint64(1)
-	for first := true; ; first = false {
-		e, err := r.bucket.next(ctx, key, from)
-		if errors.Is(err, ErrEntityNotFound) {
-			if first {
-				return Trail{}, fmt.Errorf("history of %s %q: %w", workflow, entityID, ErrEntityNotFound)
-			}
-			return t, nil
-		}
-		if err != nil {
-			return Trail{}, fmt.Errorf("history of %s %q: %w", workflow, entityID, err)
-		}
-		from = e.revision + 1
-		if before, known := e.predecessor(); first && known && before != 0 {
-			t.Truncated = true
-		}
-		if event, ok := r.event(e, phase, first && t.Truncated); ok {
+	phase, last := "", uint64(0) // of the revision before
+	err = r.revisions(ctx, key, 1, func(e *entry) bool {
+		before, known := e.predecessor()
+		cut := known && before != 0 && before != last
+		t.Truncated = t.Truncated || cut
+		if event, ok := r.event(e, phase, cut); ok {
 			t.Events = append(t.Events, event)
 			phase = event.To
-		} else if first {
+		} else if cut || last == 0 {
 			phase = r.phaseOf(e)
 		}
+		last = e.revision
+		return true
+	})
+	if err != nil {
+		return Trail{}, fmt.Errorf("history of %s %q: %w", workflow, entityID, err)
 	}
+	if last == 0 {
+		return Trail{}, fmt.Errorf("history of %s %q: %w", workflow, entityID, ErrEntityNotFound)
+	}
+	return t, nil
 }
 
 // event makes an event from a revision that changed the phase. phase is the one

@@ -12,7 +12,9 @@ type entity struct {
 	revision uint64
 	at       int64 // unix nanoseconds
 	since    int64
-	due      int64  // when its deadline is, 0 for none
+	due      int64  // when its deadline or first timer is, 0 for none
+	timers   string // as in the header
+	keys     string // as in the header
 	version  string // of the record
 	data     []byte
 	own      bool  // times are by this process's clock: the follower has not seen the write yet
@@ -41,8 +43,7 @@ type index struct {
 	r        *registration
 	all      *btree.BTreeG[*entity]
 	active   *btree.BTreeG[*entity]
-	due      *btree.BTreeG[*entity] // ordered by due
-	degraded map[string]*entity     // by key
+	degraded map[string]*entity // by key
 	phases   map[string]*named
 	parents  map[string]*named
 	fields   []map[any]*posting
@@ -50,14 +51,12 @@ type index struct {
 
 func byID(a, b *entity) bool { return a.id < b.id }
 
-func byDue(a, b *entity) bool { return a.due < b.due || a.due == b.due && a.key < b.key }
-
 // degree keeps the trees flat and their nodes well filled.
 const degree = 32
 
 func newIndex(r *registration) *index {
 	x := &index{
-		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID), due: btree.NewG(degree, byDue),
+		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID),
 		degraded: make(map[string]*entity), phases: make(map[string]*named), parents: make(map[string]*named),
 		fields: make([]map[any]*posting, len(r.fields.indexed)),
 	}
@@ -86,9 +85,8 @@ func (v *view) make(r *registration, e *entry, p Participant, err error) *entity
 	for i, f := range r.fields.indexed {
 		en.fields[i] = &posting{value: f.of(p).Interface()}
 	}
-	if d, ok := r.deadline(p.Phase()); ok {
-		en.due = en.since + int64(d.After)
-	}
+	en.timers, en.keys = e.header.Get(headerTimers), e.header.Get(headerKeys)
+	en.due = r.dueAt(p.Phase(), en.since, en.timers)
 	return en
 }
 
@@ -101,10 +99,14 @@ func (en *entity) phaseName() string {
 
 // putLocked puts an entity into the view, in place of its previous revision.
 func (v *view) putLocked(r *registration, en *entity) {
+	x := v.indexes[r.workflow]
 	if before := v.entities[en.key]; before != nil {
+		if before.index == x && before.decoded && en.decoded && before.id == en.id {
+			v.swapLocked(before, en)
+			return
+		}
 		v.dropLocked(before)
 	}
-	x := v.indexes[r.workflow]
 	v.entities[en.key] = en
 	en.index = x
 	if en.degraded != nil {
@@ -117,16 +119,65 @@ func (v *view) putLocked(r *registration, en *entity) {
 	if r.active(en.phaseName()) {
 		x.active.ReplaceOrInsert(en)
 	}
-	if en.due != 0 {
-		x.due.ReplaceOrInsert(en)
-		v.m.alarm.ring()
-	}
+	v.agenda.set(r, en.key, en.id, en.due)
 	en.phase = group(x.phases, en.phase.name, en)
 	if en.parent != nil {
 		en.parent = group(x.parents, en.parent.name, en)
 	}
 	for i, f := range en.fields {
 		en.fields[i] = post(x.fields[i], f.value, en)
+	}
+}
+
+// swapLocked gives an entity of the view the content of its new revision. It touches
+// only the trees whose order or content changes.
+func (v *view) swapLocked(now, en *entity) {
+	x := now.index
+	if en.degraded != nil {
+		x.degraded[now.key] = now
+	} else if now.degraded != nil {
+		delete(x.degraded, now.key)
+	}
+	if now.phase.name == en.phase.name {
+		en.phase = now.phase
+	} else {
+		ungroup(x.phases, now.phase, now)
+		en.phase = group(x.phases, en.phase.name, now)
+		switch was, is := x.r.active(now.phase.name), x.r.active(en.phase.name); {
+		case was && !is:
+			x.active.Delete(now)
+		case is && !was:
+			x.active.ReplaceOrInsert(now)
+		}
+	}
+	switch {
+	case now.parent != nil && en.parent != nil && now.parent.name == en.parent.name:
+		en.parent = now.parent
+	default:
+		if now.parent != nil {
+			ungroup(x.parents, now.parent, now)
+		}
+		if en.parent != nil {
+			en.parent = group(x.parents, en.parent.name, now)
+		}
+	}
+	for i, f := range now.fields {
+		if en.fields[i].value == f.value {
+			en.fields[i] = f
+			continue
+		}
+		unpost(x.fields[i], f, now)
+		en.fields[i] = post(x.fields[i], en.fields[i].value, now)
+	}
+	en.index, en.id, en.key = now.index, now.id, now.key
+	*now = *en
+	v.agenda.set(x.r, now.key, now.id, now.due)
+}
+
+// unpost removes an entity from those that share a field's value.
+func unpost(postings map[any]*posting, p *posting, en *entity) {
+	if p.tree.Delete(en); p.tree.Len() == 0 {
+		delete(postings, p.value)
 	}
 }
 
@@ -168,16 +219,12 @@ func (v *view) dropLocked(en *entity) {
 	}
 	x.all.Delete(en)
 	x.active.Delete(en)
-	if en.due != 0 {
-		x.due.Delete(en)
-	}
+	v.agenda.set(nil, en.key, "", 0)
 	ungroup(x.phases, en.phase, en)
 	if en.parent != nil {
 		ungroup(x.parents, en.parent, en)
 	}
 	for i, f := range en.fields {
-		if f.tree.Delete(en); f.tree.Len() == 0 {
-			delete(x.fields[i], f.value)
-		}
+		unpost(x.fields[i], f, en)
 	}
 }

@@ -66,10 +66,7 @@ func FuzzNote(f *testing.F) {
 		if phase == "" {
 			return // no table has such a phase
 		}
-		msg, err := r.message("x", &note{ID: "x", State: phase}, 1, change{op: "op", moved: true, from: phase, source: TransitionSourceRule, note: text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		msg := r.message("x", decision{data: []byte("{}"), phase: phase, change: change{op: "op", moved: true, from: phase, source: TransitionSourceRule, note: text}}, 1)
 		wire := "NATS/1.0\r\n"
 		for name, values := range msg.Header {
 			wire += name + ": " + values[0] + "\r\n"
@@ -107,7 +104,7 @@ func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 	r := notes(t)
 	m := NewManager(nil, nil)
 	v := newView(m, &bucket{name: r.name})
-	v.indexes[r.workflow] = newIndex(r)
+	v.indexes[r.workflow], v.regs = newIndex(r), []*registration{r}
 	p := &note{ID: "x", State: "a"}
 	put := &entry{key: "x", revision: 10, at: time.Now(), header: nats.Header{headerWorkflow: {r.workflow}, headerVersion: {"2"}}, data: []byte(`{"id":"x","phase":"a"}`)}
 	v.entry(put)

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
-
-	"github.com/google/btree"
 )
 
 // ListOptions select entities of a workflow. The zero value selects all. An entity
@@ -23,7 +20,7 @@ type ListOptions struct {
 
 	// Match maps JSON names of fields to the values that they must have, of the
 	// field's own type: 3 does not match a uint32. The zero value matches an unset
-	// field. An unknown name matches nothing. An index answers for fields tagged
+	// field. An unknown name is ErrUnknownField. An index answers for fields tagged
 	// indexable; for others, every record that meets the other conditions is decoded.
 	Match map[string]any
 
@@ -42,9 +39,15 @@ type ListOptions struct {
 	// zero value means any.
 	UpdatedAfter time.Time
 
-	// Fresh waits until the view has the revision that is the bucket's last one at the
-	// time of the call. Without it a list has at least this process's own writes.
+	// Fresh waits until the view has everything that the bucket had at the time of the
+	// call, and nothing that was removed before it. Without it a list has at least this
+	// process's own writes.
 	Fresh bool
+
+	// MaxStale waits, like Fresh, until the view is at most that much older than the
+	// call. 0 means any age: a list is answered while the server is away. The view of a
+	// bucket that can be read is at most a few seconds old.
+	MaxStale time.Duration
 }
 
 // Record is an entity with its metadata.
@@ -68,6 +71,8 @@ type Record struct {
 	Since time.Time
 	// Due is when its deadline moves it, zero for no deadline.
 	Due time.Time
+	// Timers are its timers, those that have fired too.
+	Timers []Timer
 	// Degraded says what is wrong with it, a [*DegradedError]; usually nil.
 	Degraded error
 }
@@ -80,11 +85,16 @@ type Page struct {
 	// Total is the number of entities of the workflow in the selected phase, or in
 	// any. The other conditions do not change it.
 	Total int
+	// AsOf is a time, by this process's clock, at which the bucket was as this page has
+	// it, apart from later writes. It is zero shortly after the start.
+	AsOf time.Time
 }
 
 // List returns the selected entities of a workflow, ordered by id. When the view has
 // not read the bucket yet, List waits for it until ctx ends. It skips records that
-// cannot be decoded; [Manager.Degraded] returns those.
+// cannot be decoded; [Manager.Degraded] returns those. It delays no writer, however
+// long it takes, and ends with ctx. An entity that changes while List runs is returned
+// as it was or as it is.
 func (m *Manager) List(ctx context.Context, workflow string, opts ListOptions) ([]Participant, error) {
 	page, err := m.Query(ctx, workflow, opts)
 	if err != nil {
@@ -106,121 +116,43 @@ func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) 
 	if opts.Limit < 0 || opts.Offset < 0 {
 		return Page{}, fmt.Errorf("list %s: limit is %d and offset is %d, want 0 or more", workflow, opts.Limit, opts.Offset)
 	}
-	v := r.bucket.view
-	if opts.Fresh {
-		err = v.catchUp(ctx)
-	} else {
+	q, err := r.selection(opts)
+	if err != nil {
+		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
+	}
+	v, err := r.view(opts.Phase)
+	if err != nil {
+		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
+	}
+	switch {
+	case opts.Fresh:
+		err = v.catchUp(ctx, time.Now())
+	case opts.MaxStale > 0:
+		err = v.catchUp(ctx, time.Now().Add(-opts.MaxStale))
+	default:
 		err = v.wait(ctx, nil)
 	}
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
-	page, found := v.query(r, opts)
-	page.Records = make([]Record, 0, len(found))
-	for _, en := range found {
-		if rec := en.record(r); rec.Participant != nil {
-			page.Records = append(page.Records, rec)
-		}
+	asOf := v.asOf()
+	page, err := v.query(ctx, q)
+	page.AsOf = asOf
+	if err != nil {
+		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
 	return page, nil
 }
 
-// query walks the smallest of the trees that the options select. Only the times of an
-// entity ever change, so the caller may read the entities without the lock.
-func (v *view) query(r *registration, opts ListOptions) (page Page, found []entity) {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	x := v.indexes[r.workflow]
-	page.Total = x.all.Len()
-	tree := x.all
-	narrow := func(t *btree.BTreeG[*entity]) {
-		if t.Len() < tree.Len() {
-			tree = t
-		}
-	}
-	if opts.Active {
-		narrow(x.active)
-	}
-	if opts.Phase != "" {
-		p := x.phases[opts.Phase]
-		if p == nil {
-			page.Total = 0
-			return page, nil
-		}
-		page.Total = p.tree.Len()
-		narrow(p.tree)
-	}
-	slow := make(map[*field]any)
-	fast := make(map[*field]any)
-	for name, want := range opts.Match {
-		f := r.fields.byName[name]
-		switch {
-		case f == nil:
-			return page, nil
-		case f.indexed < 0:
-			slow[f] = want
-			continue
-		case reflect.TypeOf(want) != f.typ:
-			return page, nil
-		}
-		p := x.fields[f.indexed][want]
-		if p == nil {
-			return page, nil
-		}
-		fast[f] = want
-		narrow(p.tree)
-	}
-	skip := opts.Offset
-	visit := func(en *entity) bool {
-		if en.id == opts.After && opts.After != "" || !v.matches(r, en, opts, fast, slow) {
-			return true
-		}
-		if skip > 0 {
-			skip--
-			return true
-		}
-		if opts.Limit > 0 && len(found) == opts.Limit {
-			page.Next = found[len(found)-1].id
-			return false
-		}
-		found = append(found, *en)
-		return true
-	}
-	tree.AscendGreaterOrEqual(&entity{id: opts.After}, visit)
-	return page, found
-}
-
-func (v *view) matches(r *registration, en *entity, opts ListOptions, fast, slow map[*field]any) bool {
-	if opts.Phase != "" && en.phaseName() != opts.Phase || opts.Active && !r.active(en.phaseName()) {
-		return false
-	}
-	if !opts.UpdatedAfter.IsZero() && en.at <= opts.UpdatedAfter.UnixNano() {
-		return false
-	}
-	for f, want := range fast {
-		if en.fields[f.indexed].value != want {
-			return false
-		}
-	}
-	if len(slow) == 0 {
-		return true
-	}
-	p, err := r.decode(en.entry())
-	if err != nil {
-		return false
-	}
-	for f, want := range slow {
-		if !reflect.DeepEqual(f.of(p).Interface(), want) {
-			return false
-		}
-	}
-	return true
-}
-
-// record returns a copy of an entity for the caller.
-func (en *entity) record(r *registration) Record {
+// record returns a copy of an entity for the caller. p is its participant, nil when it
+// is not decoded yet.
+func (en *entity) record(r *registration, p Participant) Record {
 	e := en.entry()
-	rec := r.record(e)
+	var err error
+	if p == nil {
+		p, err = r.decode(e)
+	}
+	rec := r.describe(e, p, err)
 	rec.EntityID, rec.Phase = en.id, en.phaseName()
 	if rec.Participant == nil && rec.Degraded == nil {
 		rec.Degraded = en.degraded
@@ -230,8 +162,13 @@ func (en *entity) record(r *registration) Record {
 
 // record describes an entry.
 func (r *registration) record(e *entry) Record {
-	rec := Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Since: e.since()}
 	p, err := r.decode(e)
+	return r.describe(e, p, err)
+}
+
+// describe describes an entry, with the result of decoding it.
+func (r *registration) describe(e *entry, p Participant, err error) Record {
+	rec := Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Since: e.since(), Timers: readTimers(e.timers())}
 	if err != nil {
 		rec.Degraded = err
 		return rec
@@ -279,8 +216,11 @@ func (m *Manager) Find(ctx context.Context, workflow, entityID string) (Record, 
 func (m *Manager) Children(ctx context.Context, parentEntityID string) ([]Participant, error) {
 	children := []Participant{}
 	for _, r := range m.all() {
-		v := r.bucket.view
-		if err := v.wait(ctx, nil); err != nil {
+		v, err := r.view("")
+		if err == nil {
+			err = v.wait(ctx, nil)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("children of %q: %w", parentEntityID, err)
 		}
 		var found []entity
@@ -310,17 +250,10 @@ func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (Partic
 		if err != nil {
 			continue // not a valid id in this workflow
 		}
-		v := r.bucket.view
-		if err := v.wait(ctx, nil); err != nil {
+		e, err := r.bucket.lookup(ctx, r, key)
+		if err != nil {
 			return nil, fmt.Errorf("look up %q: %w", entityID, err)
 		}
-		v.mu.RLock()
-		en := v.entities[key]
-		var e *entry
-		if en != nil && en.index.r == r {
-			e = en.entry()
-		}
-		v.mu.RUnlock()
 		if e == nil {
 			continue
 		}
@@ -334,6 +267,28 @@ func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (Partic
 		return nil, fmt.Errorf("look up %q: %w", entityID, ErrClosed)
 	}
 	return nil, fmt.Errorf("look up %q: %w", entityID, ErrEntityNotFound)
+}
+
+// lookup returns the entry of an entity from the view, or from the server when the view
+// may lack it. It returns nil for none.
+func (b *bucket) lookup(ctx context.Context, r *registration, key string) (*entry, error) {
+	if !r.blind {
+		v := b.view
+		if err := v.wait(ctx, nil); err != nil {
+			return nil, err
+		}
+		if e, ok := v.has(r, key); ok {
+			return e, nil
+		}
+	}
+	if !r.partial() {
+		return nil, nil
+	}
+	e, err := b.last(ctx, key)
+	if isNotFound(err) || err == nil && (e.deleted() || r.foreign(e) != nil) {
+		return nil, nil
+	}
+	return e, err
 }
 
 // Ancestors returns the parents of an entity, across workflows: the immediate parent

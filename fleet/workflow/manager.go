@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
@@ -27,7 +30,8 @@ const DefaultPatience = 30 * time.Second
 type Manager struct {
 	js      jetstream.JetStream
 	log     *slog.Logger
-	alarm   alarm           // rings when a deadline is new or has changed
+	alarm   alarm           // rings when something comes due earlier than before
+	clock   clock           // the server's
 	alive   context.Context // ends with Close
 	end     context.CancelFunc
 	watches sync.WaitGroup // added to under mu, while not closed
@@ -47,34 +51,84 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 		logger = slog.Default()
 	}
 	m := &Manager{js: js, log: logger, ops: nuid.Next() + ".", registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
+	m.clock.local = time.Now
 	m.alive, m.end = context.WithCancel(context.Background())
 	return m
 }
 
-// Close ends the views and watches and returns when they have ended. The caller
-// closes the connection. A second call does nothing. Other calls return ErrClosed
-// afterwards.
+// Close is [Manager.CloseContext] with 10 s.
 func (m *Manager) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	return m.CloseContext(ctx)
+}
+
+// closeTime bounds Close.
+const closeTime = 10 * time.Second
+
+// CloseContext ends the views and watches and returns when they have ended. When ctx
+// ends first, it returns an error that names the bucket of a view that has not: a
+// participant's method does not return. The caller closes the connection. A later call
+// waits for what is left. Other calls return ErrClosed afterwards.
+func (m *Manager) CloseContext(ctx context.Context) error {
 	m.mu.Lock()
 	m.closed = true
-	buckets := m.buckets
-	m.buckets = nil
+	buckets := slices.Collect(maps.Values(m.buckets))
 	m.mu.Unlock()
 	m.end()
 	for _, b := range buckets {
-		b.view.stop()
+		b.view.end()
 	}
-	m.watches.Wait()
-	return nil
+	for _, b := range buckets {
+		select {
+		case <-b.view.done:
+		case <-ctx.Done():
+			return fmt.Errorf("close: the view of bucket %s has not ended: %w", b.name, context.Cause(ctx))
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		m.watches.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close: a watch has not ended: %w", context.Cause(ctx))
+	}
 }
 
-// Ready waits until the views have read their buckets. With
+// Ready waits until the views have read their buckets. It returns ErrStale for a view
+// that has not been up to date for 10 s, because the server or the bucket is away.
+//
+// In a process that has begun a write, Ready also finds out whether the buckets take
+// writes: a server whose disk was full may answer reads and no writes. When nothing was
+// stored in a bucket for 10 s, Ready stores a marker under a reserved key, which no
+// query and no watch shows.
+//
+// With
 // app.Probe("missions", lifecycle.ProbeFunc(mgr.Ready)) a process becomes ready when
-// its queries are answered at once.
+// its queries are answered at once, and stays ready while the answers are true.
 func (m *Manager) Ready(ctx context.Context) error {
 	for _, r := range m.all() {
-		if err := r.bucket.view.wait(ctx, nil); err != nil {
+		v := r.bucket.view
+		if r.blind {
+			continue
+		}
+		if err := v.wait(ctx, nil); err != nil {
 			return fmt.Errorf("workflow %q: %w", r.workflow, err)
+		}
+		if at := v.asOf(); !at.IsZero() && time.Since(at) > staleTime {
+			return fmt.Errorf("workflow %q: %w", r.workflow, v.late(ErrStale))
+		}
+	}
+	if m.lastOp.Load() == 0 {
+		return nil
+	}
+	for _, b := range m.allBuckets() {
+		if err := canary.Check(ctx, m.js, b.name, staleTime); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -105,6 +159,13 @@ func (m *Manager) all() []*registration {
 	return regs
 }
 
+// allBuckets returns every bucket of the registered workflows.
+func (m *Manager) allBuckets() []*bucket {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.Collect(maps.Values(m.buckets))
+}
+
 // Create stores a new entity, in any phase of its table. It returns
 // ErrEntityExists when there is an entity of that id. The id of a deleted entity
 // may be used again.
@@ -128,7 +189,10 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 		if cur != nil && !cur.deleted() {
 			return decision{}, ErrEntityExists
 		}
-		return decision{next: initial, change: change{moved: true, source: TransitionSourceFramework}}, nil
+		data, err := r.encode(initial)
+		d := decision{next: initial, data: data, phase: initial.Phase(), version: strconv.Itoa(r.version)}
+		d.change = change{moved: true, source: TransitionSourceFramework}
+		return d, err
 	}, func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
 		if !fresh { // usually there is none
 			return nil, true, nil
@@ -180,14 +244,15 @@ func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator
 	if mutator == nil {
 		return fmt.Errorf("update %s %q: the mutator is nil, want a function that changes the entity", workflow, entityID)
 	}
-	err = m.mutate(ctx, r, entityID, options(opts), func(p Participant, _ *entry) (change, error) {
-		return change{}, mutator(p)
-	})
+	err = m.mutate(ctx, r, entityID, options(opts), keepPhase, mutator)
 	if err != nil {
 		return fmt.Errorf("update %s %q: %w", workflow, entityID, err)
 	}
 	return nil
 }
+
+// keepPhase is the decision of a write that changes no phase.
+func keepPhase(string, *entry) (change, error) { return change{}, nil }
 
 // Transition moves an entity to another phase when the table has that edge from
 // the entity's phase at the moment of the write. source and note are stored in the
@@ -217,37 +282,24 @@ func (m *Manager) transition(ctx context.Context, r *registration, entityID stri
 	if !source.valid() {
 		return fail(fmt.Errorf("its source is %q, want rule, operator, component or framework", source))
 	}
-	err := m.mutate(ctx, r, entityID, w, func(p Participant, cur *entry) (change, error) {
-		from := p.Phase()
+	err := m.mutate(ctx, r, entityID, w, func(from string, cur *entry) (change, error) {
 		to, err := choose(from, cur)
 		if err != nil {
 			return change{}, err
 		}
-		if err := r.allowed(entityID, from, to, cur); err != nil {
-			return change{}, err
+		if !r.table.IsValidTransition(from, to) {
+			return change{}, r.refusal(entityID, from, to, cur)
 		}
-		if mutator != nil {
-			if err := mutator(p); err != nil {
-				return change{}, err
-			}
-		}
-		return change{moved: true, from: from, source: source, note: note}, nil
-	}, func(p Participant) error {
-		to, err := choose(p.Phase(), nil)
-		if err != nil {
-			return err
-		}
-		r.fields.phase.of(p).SetString(to)
-		return nil
-	})
+		return change{moved: true, from: from, to: to, source: source, note: note}, nil
+	}, mutator)
 	if _, names := errors.AsType[*fsm.TransitionError](err); err == nil || names { // its text names the entity
 		return err
 	}
 	return fail(err)
 }
 
-// allowed returns why the table does not allow an edge, nil when it does.
-func (r *registration) allowed(entityID, from, to string, cur *entry) error {
+// refusal returns why the table does not allow an edge.
+func (r *registration) refusal(entityID, from, to string, cur *entry) error {
 	refused := &fsm.TransitionError{Kind: r.workflow, Name: entityID, From: from, To: to, Allowed: slices.Sorted(slices.Values(r.table[from]))}
 	switch {
 	case !r.table.Has(to):
@@ -256,10 +308,8 @@ func (r *registration) allowed(entityID, from, to string, cur *entry) error {
 		return errors.Join(r.unknownPhase(cur, from), refused)
 	case r.table.IsTerminal(from):
 		return fmt.Errorf("%w: %q, which is terminal", ErrTerminalPhase, from)
-	case !r.table.IsValidTransition(from, to):
-		return refused
 	}
-	return nil
+	return refused
 }
 
 // Complete moves an entity to the first terminal phase, by name, that the table
@@ -316,21 +366,25 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 	if err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	err = m.change(ctx, r, entityID, options(opts), func(cur *entry) (decision, error) {
+	if err := m.remove(ctx, r, entityID, options(opts), change{}); err != nil {
+		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
+	}
+	return nil
+}
+
+// remove deletes an entity. c has the note, and whether to purge its earlier writes.
+func (m *Manager) remove(ctx context.Context, r *registration, entityID string, w writing, c change) error {
+	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
 		}
 		if err := r.foreign(cur); err != nil {
 			return decision{}, err
 		}
-		from := ""
+		c.from, c.source = "", TransitionSourceFramework
 		if p, err := r.decode(cur); err == nil {
-			from = p.Phase()
+			c.from = p.Phase()
 		}
-		return decision{change: change{from: from, source: TransitionSourceFramework}}, nil
+		return decision{change: c}, nil
 	}, m.load(r))
-	if err != nil {
-		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
-	}
-	return nil
 }

@@ -35,7 +35,7 @@ func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID str
 			return fail(fmt.Errorf("%w: %s is a %v, and the value a %T", ErrFieldType, name, f.typ, patch[name]))
 		}
 	}
-	err = m.mutate(ctx, r, entityID, options(opts), func(p Participant, _ *entry) (change, error) {
+	err = m.mutate(ctx, r, entityID, options(opts), keepPhase, func(p Participant) error {
 		for name, value := range patch {
 			f := r.fields.byName[name]
 			to := reflect.Zero(f.typ)
@@ -44,7 +44,7 @@ func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID str
 			}
 			f.of(p).Set(to)
 		}
-		return change{}, nil
+		return nil
 	})
 	if err != nil {
 		return fail(err)

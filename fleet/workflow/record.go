@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ const (
 	headerNote     = "Lifecycle-Note"    // escaped like a URL path, because a header is one line
 	headerSince    = "Lifecycle-Since"   // unix nanoseconds; when the phase was entered, in writes that keep the phase
 	headerVersion  = "Lifecycle-Version" // of the record
+	headerOn       = "Lifecycle-On"      // the revision before: the server takes headerExpected out of a journal's messages
 
 	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
 	headerOperation = "KV-Operation"
@@ -37,7 +39,31 @@ type entry struct {
 	at       time.Time // when the server stored it
 	header   nats.Header
 	data     []byte
-	guessed  bool // its times are by this process's clock, not the server's
+	guessed  bool   // its times are by this process's clock, not the server's
+	known    *known // what the view knows of it, in place of headers; nil for an entry of the server
+}
+
+// known is what the view knows of an entry that it has decoded.
+type known struct {
+	phase, version string
+	since          int64  // unix nanoseconds
+	timers, keys   string // as in the headers
+}
+
+// timers returns the entity's timers as they are stored.
+func (e *entry) timers() string {
+	if e.known != nil {
+		return e.known.timers
+	}
+	return e.header.Get(headerTimers)
+}
+
+// version returns the version of the record.
+func (e *entry) version() string {
+	if e.known != nil {
+		return e.known.version
+	}
+	return e.header.Get(headerVersion)
 }
 
 // deleted reports whether the entry is a deletion: by this package, by the nats
@@ -49,6 +75,9 @@ func (e *entry) deleted() bool {
 
 // since returns when the phase was entered.
 func (e *entry) since() time.Time {
+	if e.known != nil {
+		return time.Unix(0, e.known.since)
+	}
 	if ns, err := strconv.ParseInt(e.header.Get(headerSince), 10, 64); err == nil {
 		return time.Unix(0, ns)
 	}
@@ -58,7 +87,11 @@ func (e *entry) since() time.Time {
 // predecessor returns the revision that the write was decided on. Records written by
 // other programs do not have it.
 func (e *entry) predecessor() (uint64, bool) {
-	n, err := strconv.ParseUint(e.header.Get(headerExpected), 10, 64)
+	on := e.header.Get(headerOn)
+	if on == "" {
+		on = e.header.Get(headerExpected) // of a program before there were journals
+	}
+	n, err := strconv.ParseUint(on, 10, 64)
 	return n, err == nil
 }
 
@@ -82,14 +115,20 @@ func (e *entry) note() string {
 // decode makes a participant from a record, and migrates an old one. The error is a
 // *DegradedError.
 func (r *registration) decode(e *entry) (Participant, error) {
+	p, _, err := r.open(e)
+	return p, err
+}
+
+// open is decode that also returns the JSON that it decoded: the record's, or what
+// became of it in a migration.
+func (r *registration) open(e *entry) (p Participant, data []byte, err error) {
 	if err := r.foreign(e); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var p Participant
 	// The type's own methods may panic on unexpected values, and the view's
 	// goroutine must go on.
-	err := call.Do("participant", func() (err error) {
-		if p, err = r.parse(e.header.Get(headerVersion), e.data); err != nil {
+	err = call.Do("participant", func() (err error) {
+		if p, data, err = r.parse(e.version(), e.data); err != nil {
 			return err
 		}
 		if key := r.sample.KVKey(p.EntityID()); key != e.key {
@@ -98,9 +137,9 @@ func (r *registration) decode(e *entry) (Participant, error) {
 		return askAll(p)
 	})
 	if err != nil {
-		return nil, r.degraded(e, err)
+		return nil, nil, r.degraded(e, err)
 	}
-	return p, nil
+	return p, data, nil
 }
 
 // foreign returns an error for a record that another workflow keeps under a key of
@@ -122,31 +161,77 @@ func (r *registration) degraded(e *entry, err error) *DegradedError {
 	return &DegradedError{Bucket: r.name, Key: e.key, Revision: e.revision, Err: err}
 }
 
-func (r *registration) parse(versionText string, data []byte) (Participant, error) {
-	version := 0
-	if versionText != "" {
-		var err error
-		if version, err = strconv.Atoi(versionText); err != nil || version < 0 {
-			return nil, fmt.Errorf("its version is %q, want a number", versionText)
-		}
-	}
-	if version > r.version {
-		return nil, fmt.Errorf("it is of version %d, and this process knows versions up to %d: update the program", version, r.version)
+func (r *registration) parse(versionText string, data []byte) (Participant, []byte, error) {
+	version, err := versionOf(versionText)
+	if err != nil {
+		return nil, nil, err
 	}
 	if version < r.version {
-		var err error
 		if data, err = migrate(r.migrate, version, data); err != nil {
-			return nil, fmt.Errorf("migrate from version %d to %d: %w", version, r.version, err)
+			return nil, nil, fmt.Errorf("migrate from version %d to %d: %w", version, r.version, err)
 		}
 	}
 	p := r.factory()
 	if err := json.Unmarshal(data, p); err != nil {
-		return nil, fmt.Errorf("it is not a record of %q: %w", r.workflow, err)
+		err = fmt.Errorf("it is not a record of %q: %w", r.workflow, err)
+		if version > r.version {
+			err = fmt.Errorf("it is of version %d, and this process knows versions up to %d: update the program: %w", version, r.version, err)
+		}
+		return nil, nil, err
 	}
 	if string(data) == "null" {
-		return nil, errors.New("it is the JSON value null")
+		return nil, nil, errors.New("it is the JSON value null")
 	}
-	return p, nil
+	return p, data, nil
+}
+
+func versionOf(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	version, err := strconv.Atoi(text)
+	if err != nil || version < 0 {
+		return 0, fmt.Errorf("its version is %q, want a number", text)
+	}
+	return version, nil
+}
+
+// encode returns the JSON of a participant.
+func (r *registration) encode(p Participant) (data []byte, err error) {
+	err = call.Do("participant", func() (err error) {
+		data, err = json.Marshal(p)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode a record of %q: %w", r.workflow, err)
+	}
+	return data, nil
+}
+
+// revise returns the JSON base with the changes that made p of the participant whose
+// encoding was before. What the program does not know stays.
+func (r *registration) revise(base, before []byte, p Participant) ([]byte, error) {
+	after, err := r.encode(p)
+	if err != nil {
+		return nil, err
+	}
+	data := r.shape.Apply(base, before, after)
+	if r.shape.Custom() {
+		// The program's own functions may read the result in another way.
+		back, _, err := r.parse(strconv.Itoa(r.version), data)
+		if err != nil {
+			return after, nil
+		}
+		if again, err := r.encode(back); err != nil || !bytes.Equal(again, after) {
+			return after, nil
+		}
+	}
+	return data, nil
+}
+
+// rephase returns the JSON of a record in another phase of the table.
+func (r *registration) rephase(base []byte, phase string) []byte {
+	return r.shape.Set(base, r.fields.phase.name, r.quoted[phase])
 }
 
 // migrate calls the program's function and recovers a panic.
@@ -174,40 +259,48 @@ func (r *registration) unknownPhase(e *entry, phase string) error {
 	return r.degraded(e, fmt.Errorf("the table of %q does not know its phase %q", r.workflow, phase))
 }
 
-// message makes the message that writes a record, or deletes it when p is nil.
-func (r *registration) message(key string, p Participant, expected uint64, c change) (*nats.Msg, error) {
-	msg := &nats.Msg{Subject: r.bucket.subject(key), Header: nats.Header{
+// message makes the message that writes a record, or deletes it.
+func (r *registration) message(key string, d decision, expected uint64) *nats.Msg {
+	c := d.change
+	on := strconv.FormatUint(expected, 10)
+	msg := &nats.Msg{Subject: r.bucket.subject(key), Data: d.data, Header: nats.Header{
 		headerOp:       {c.op},
 		headerWorkflow: {r.workflow},
-		headerExpected: {strconv.FormatUint(expected, 10)},
+		headerExpected: {on},
+		headerOn:       {on},
 	}}
-	if p == nil {
-		msg.Header.Set(headerOperation, "DEL")
-	} else {
-		data, err := json.Marshal(p)
-		if err != nil {
-			return nil, fmt.Errorf("encode %s/%s: %w", r.name, key, err)
+	if d.data == nil {
+		msg.Header[headerOperation] = []string{"DEL"}
+		if c.purge {
+			msg.Header[headerOperation], msg.Header[jetstream.MsgRollup] = []string{"PURGE"}, []string{jetstream.MsgRollupSubject}
 		}
-		msg.Data = data
-		if r.version > 0 {
-			msg.Header.Set(headerVersion, strconv.Itoa(r.version))
-		}
+	} else if version := d.version; version != "" && version != "0" {
+		msg.Header[headerVersion] = []string{version}
 	}
-	if !c.moved && p != nil {
-		msg.Header.Set(headerSince, strconv.FormatInt(c.since.UnixNano(), 10))
-		return msg, nil
+	if c.keys != "" {
+		msg.Header[headerKeys] = []string{c.keys}
 	}
-	if p != nil {
-		msg.Header.Set(headerPhase, url.PathEscape(p.Phase()))
+	if c.timers != "" {
+		msg.Header[headerTimers] = []string{c.timers}
+	}
+	if c.fired != "" {
+		msg.Header[headerFired] = []string{url.PathEscape(c.fired)}
+	}
+	if !c.moved && d.data != nil {
+		msg.Header[headerSince] = []string{strconv.FormatInt(c.since.UnixNano(), 10)}
+		return msg
+	}
+	if d.data != nil {
+		msg.Header[headerPhase] = []string{url.PathEscape(d.phase)}
 	}
 	if c.from != "" {
-		msg.Header.Set(headerFrom, url.PathEscape(c.from))
+		msg.Header[headerFrom] = []string{url.PathEscape(c.from)}
 	}
-	msg.Header.Set(headerSource, string(c.source))
+	msg.Header[headerSource] = []string{string(c.source)}
 	if c.note != "" {
-		msg.Header.Set(headerNote, url.PathEscape(c.note))
+		msg.Header[headerNote] = []string{url.PathEscape(c.note)}
 	}
-	return msg, nil
+	return msg
 }
 
 // change is the metadata that a write stores with the record.
@@ -215,7 +308,12 @@ type change struct {
 	op     string // the operation's id
 	moved  bool   // this write enters the phase: it changes, or the edge is a self-edge
 	from   string
+	to     string // the phase to enter, when it moved
 	source TransitionSource
 	note   string
 	since  time.Time // when the phase was entered, for a write that keeps it
+	purge  bool      // this deletion removes the earlier writes from the bucket
+	fired  string    // the timer that fires with this write
+	timers string    // the header of the entity's timers after it
+	keys   string    // the header of its idempotency keys
 }

@@ -1,10 +1,12 @@
 package workflow
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/splice"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -40,9 +43,13 @@ func WithDeadline(from, to string, after time.Duration) RegisterOption {
 // records without a version.
 //
 // migrate gets a record of an older version and returns the current form: JSON in,
-// JSON out. The next write of the entity, or [Manager.Migrate], stores it. A record
-// of a newer version is degraded here and is not written, because this process would
-// drop the fields that it does not know.
+// JSON out; it must keep the members that it does not know. The next write of the
+// entity, or [Manager.Migrate], stores it.
+//
+// This process reads a record of a newer version as one of its own, and a write
+// changes nothing in it but what the caller changed. A record of a newer version that
+// does not decode is degraded. So a new version must keep the name and the type of
+// every field that older programs still write: see docs/workflows.md.
 func WithVersion(version int, migrate func(from int, record []byte) ([]byte, error)) RegisterOption {
 	return func(r *registration) { r.version, r.migrate = version, migrate }
 }
@@ -55,9 +62,17 @@ type registration struct {
 	deadlines []Deadline
 	version   int
 	migrate   func(int, []byte) ([]byte, error)
+	journaled bool // the bucket has a journal
+	hooks     []Hook
 
 	sample Participant // for calls of KVKey
 	fields *fields
+	shape  *splice.Shape
+	plain  bool              // a change of phase alone needs no decoding
+	quoted map[string][]byte // the table's phases in JSON
+	blind  bool              // this process does not view it
+	only   map[string]bool   // the phases that the view has; nil for all
+	prefix string            // of the keys that the view has
 	bucket *bucket
 	name   string // the bucket's
 }
@@ -101,8 +116,10 @@ func (m *Manager) Register(workflow string, factory func() Participant, transiti
 		r.bucket = newBucket(m, r.name)
 		m.buckets[r.name] = r.bucket
 	}
+	if err := r.bucket.view.add(r); err != nil {
+		return fmt.Errorf("register workflow %q: %w", workflow, err)
+	}
 	m.registered[workflow] = r
-	r.bucket.view.add(r)
 	return nil
 }
 
@@ -124,7 +141,7 @@ func (r *registration) validate() error {
 		if r.fields, err = readFields(r.sample); err != nil {
 			return err
 		}
-		return errors.Join(r.checkSample(), r.checkOptions())
+		return errors.Join(r.checkSample(), r.checkOptions(), r.checkHooks())
 	})
 }
 
@@ -162,8 +179,30 @@ func (r *registration) checkSample() error {
 		fault("it cannot be stored: %v", err)
 	} else if back := r.factory(); json.Unmarshal(data, back) != nil || back.EntityID() != p.EntityID() || back.Phase() != p.Phase() {
 		fault("its id or phase is lost in JSON: %s", data)
+	} else {
+		r.checkShape(p, data)
 	}
 	return errors.Join(faults...)
+}
+
+// checkShape finds out how records of the type can be changed. p is a participant and
+// data its encoding.
+func (r *registration) checkShape(p Participant, data []byte) {
+	r.shape = splice.Of(reflect.TypeOf(p))
+	r.quoted = make(map[string][]byte)
+	for phase := range r.table {
+		r.quoted[phase], _ = json.Marshal(phase) // a string has an encoding
+	}
+	for phase := range r.table {
+		r.fields.phase.of(p).SetString(phase)
+		want, err := json.Marshal(p)
+		got := r.factory()
+		r.plain = err == nil && r.shape.Plain(r.fields.phase.name) && r.fields.phase.indexed < 0 &&
+			json.Unmarshal(r.rephase(data, phase), got) == nil && got.Phase() == phase && bytes.Equal(r.rephase(data, phase), want)
+		if !r.plain {
+			return
+		}
+	}
 }
 
 func (r *registration) checkOptions() error {
@@ -186,7 +225,7 @@ func (r *registration) checkOptions() error {
 	if r.version > 0 && r.migrate == nil {
 		faults = append(faults, fmt.Errorf("%w: version %d has no function that migrates older records", ErrInvalidParticipant, r.version))
 	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, r.checkScope())...)
 }
 
 var (
@@ -215,10 +254,15 @@ func (r *registration) key(entityID string) (string, error) {
 	if len(key) > maxKey {
 		return "", fmt.Errorf("%w: its key has %d bytes, want %d at most", ErrInvalidEntityID, len(key), maxKey)
 	}
-	if !keyName.MatchString(key) || strings.HasPrefix(key, ".") || strings.HasSuffix(key, ".") || strings.Contains(key, "..") {
+	if !validKey(key) {
 		return "", fmt.Errorf("%w: %q has the key %q, want letters, digits and - / _ = with single dots between", ErrInvalidEntityID, entityID, key)
 	}
 	return key, nil
+}
+
+// validKey reports whether a bucket takes a key.
+func validKey(key string) bool {
+	return keyName.MatchString(key) && !strings.HasPrefix(key, ".") && !strings.HasSuffix(key, ".") && !strings.Contains(key, "..")
 }
 
 // deadline returns the deadline of a phase.

@@ -17,6 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	child()
+	hookChild()
 
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
 }

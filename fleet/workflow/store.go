@@ -42,6 +42,7 @@ type bucket struct {
 	single atomic.Bool // it is known to have one replica
 	view   *view
 	queue  queue
+	recent recent // for workflows without a view
 }
 
 func newBucket(m *Manager, name string) *bucket {

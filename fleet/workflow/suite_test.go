@@ -11,13 +11,14 @@ import (
 const elsewhere = "^(Fuzz|Example|TestSuiteOnASeparateServer$|TestCoreOnACluster$|TestOneEntityIsLinearizable$|TestKillLosesNothing|TestRegisterRefuses$|TestOwnWriteThatWasDeletedMeanwhile$)"
 
 // core are the tests that differ most between one server and several: racing writes,
-// reads and watches, time, and old records.
+// reads and watches, time, old records, hooks and timers.
 var core = map[string]struct {
 	tests string
 	n     int
 }{
 	"writes": {"^(TestLifeOfAMission|TestEveryUpdateOfManyWritersLandsOnce|TestCompleteHasNoWindow|TestRefusals|TestMigration)$", 5},
 	"reads":  {"^(TestOwnWritesAreSeenAtOnce|TestListFiltersAndPages|TestWatchTellsEveryWriteOnce|TestHistoryThatIsTooShortSaysSo|TestDeadlines|TestServerThatGoesAwayAndComesBack)$", 6},
+	"later":  {"^(TestHistoryWithoutACap|TestTimersFireOnceInOrderAcrossProcesses|TestHookReactsToEveryTransitionInOrder|TestKeysOfManyWriters)$", 4},
 }
 
 // TestSuiteOnASeparateServer runs all of these tests on a server in a process of

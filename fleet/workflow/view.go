@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"strconv"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
@@ -18,46 +20,68 @@ type view struct {
 	m      *Manager
 	b      *bucket
 	follow *follower
-	stop   func() // ends the follower and waits until it has returned
+	end    func()        // ends the follower
+	done   chan struct{} // closed when it has returned
 
-	mu       sync.RWMutex // guards the fields below
+	mu       sync.RWMutex    // guards the fields below
+	regs     []*registration // sorted by name; its elements do not change
 	indexes  map[string]*index
 	entities map[string]*entity // by key
 	gone     map[string]uint64  // revisions of this process's deletions that the follower has not seen yet
+	unseen   map[string]uint64  // revisions of this process's writes that the follower has not seen yet
 	asked    map[string]uint64  // keys that the server is being asked about, with deletions that the follower saw meanwhile
 	seq      uint64             // the last message that the follower saw
 	ready    bool               // the initial content has been read
 	progress alarm              // rings at every change
+
+	agenda *agenda // what comes due
 }
 
 func newView(m *Manager, b *bucket) *view {
-	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
+	v := &view{m: m, b: b, end: func() {}, done: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64), unseen: make(map[string]uint64)}
+	close(v.done)
+	v.agenda = newAgenda(m.alarm.ring)
 	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
+	v.follow.caught, v.follow.settle = v.progress.ring, v.settle
 	return v
 }
 
 // add follows the bucket for one more workflow. It reads again what it has read for
 // another workflow, because it skipped this one's records then. It is not called
 // concurrently.
-func (v *view) add(r *registration) {
-	v.stop()
+func (v *view) add(r *registration) error {
+	for _, other := range v.regs {
+		if !other.blind && !r.blind && other.prefix != r.prefix {
+			return fmt.Errorf("%w: the view of bucket %s has the prefix %q for %q and %q here, want the same", ErrInvalidParticipant, v.b.name, other.prefix, other.workflow, r.prefix)
+		}
+	}
+	regs := append(slices.Clone(v.regs), r)
+	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
+	if r.blind {
+		v.mu.Lock()
+		v.regs = regs
+		v.mu.Unlock()
+		return nil
+	}
+	v.end()
+	<-v.done
 	v.mu.Lock()
+	v.regs = regs
 	v.indexes[r.workflow] = newIndex(r)
 	v.clearLocked()
 	v.mu.Unlock()
+	v.follow.filter = "$KV." + v.b.name + "." + r.prefix + ">"
 	v.follow.created = time.Time{}
 	v.follow.forget(0)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	v.stop = func() {
-		cancel()
-		<-done
-	}
+	v.end, v.done = cancel, done
 	go func() {
 		defer close(done)
 		v.follow.run(ctx)
 	}()
+	return nil
 }
 
 func (v *view) clearLocked() {
@@ -66,6 +90,8 @@ func (v *view) clearLocked() {
 	}
 	clear(v.entities)
 	clear(v.gone)
+	clear(v.unseen)
+	v.agenda.clear()
 	v.seq, v.ready = 0, false
 }
 
@@ -81,28 +107,42 @@ func (v *view) take(it stream.Item[*entry]) {
 	switch it.Kind {
 	case stream.Gap:
 		v.clearLocked()
-		v.m.log.Warn("the bucket was recreated or restored: reading all of it again", "bucket", v.b.name)
+		v.m.log.Warn("the bucket is gone, was recreated or restored: reading all of it again", "bucket", v.b.name)
 	case stream.Synced:
 		v.ready = true
 	}
 }
 
 func (v *view) entry(e *entry) {
-	v.mu.RLock()
-	known := v.entities[e.key]
-	gone := v.gone[e.key]
-	var r *registration
-	if known == nil || known.revision < e.revision {
-		r = v.ownerLocked(e)
+	v.mu.Lock()
+	known, gone, regs := v.entities[e.key], v.gone[e.key], v.regs
+	if at, own := v.unseen[e.key]; own && at <= e.revision {
+		delete(v.unseen, e.key)
 	}
-	v.mu.RUnlock()
+	if known != nil && known.revision == e.revision && !e.deleted() { // this process's own write, usually
+		defer v.mu.Unlock()
+		defer v.progress.ring()
+		v.seq = e.revision
+		if known.own {
+			v.retimeLocked(known, e)
+		}
+		return
+	}
+	newer := gone < e.revision && (known == nil || known.revision < e.revision)
+	v.mu.Unlock()
 
 	// Decode outside of the lock. Only the follower's goroutine does it.
+	var r *registration
 	var made *entity
-	if r != nil && !e.deleted() && gone < e.revision {
-		p, err := r.decode(e)
-		made = v.make(r, e, p, err)
-		made.data = bytes.Clone(e.data) // the message's buffer also has its headers
+	if newer && !e.deleted() {
+		if r = owner(regs, e); r != nil && !r.blind {
+			p, err := r.decode(e)
+			if made = v.make(r, e, p, err); made.decoded && !r.shows(made.phase.name) {
+				made = nil
+			} else {
+				made.data = bytes.Clone(e.data) // the message's buffer also has its headers
+			}
+		}
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -120,60 +160,49 @@ func (v *view) entry(e *entry) {
 	now := v.entities[e.key]
 	switch {
 	case now != nil && now.revision > e.revision:
-	case now != nil && now.revision == e.revision:
+	case now != nil && now.revision == e.revision && made == nil && !e.deleted():
 		if now.own {
 			v.retimeLocked(now, e)
 		}
 	case made != nil:
 		v.putLocked(r, made)
-	case now != nil: // deleted, or now another workflow's
+	case now != nil: // deleted, or now another workflow's, or in a phase that the view does not have
 		v.dropLocked(now)
 	}
 }
 
 // retimeLocked corrects the times of a record that this process wrote.
 func (v *view) retimeLocked(now *entity, e *entry) {
-	x := now.index
-	if now.due != 0 {
-		x.due.Delete(now)
-	}
 	now.own, now.at, now.since = false, e.at.UnixNano(), e.since().UnixNano()
-	if d, ok := x.r.deadline(now.phaseName()); ok && now.due != 0 {
-		now.due = now.since + int64(d.After)
-		x.due.ReplaceOrInsert(now)
-		v.m.alarm.ring()
+	if now.due != 0 {
+		now.due = now.index.r.dueAt(now.phaseName(), now.since, now.timers)
+		v.agenda.set(now.index.r, now.key, now.id, now.due)
 	}
 }
 
-// ownerLocked returns the workflow that a record belongs to, nil for none. A record
-// without a workflow, written by another program, belongs to the only workflow of the
-// bucket, or to the one whose keys have this form.
-func (v *view) ownerLocked(e *entry) *registration {
-	if name := e.header.Get(headerWorkflow); name != "" {
-		if x := v.indexes[name]; x != nil {
-			return x.r
-		}
+// owner returns the workflow that a record belongs to, of those that share the bucket,
+// nil for none. A record without a workflow, written by another program, belongs to the
+// only workflow of the bucket, or to the one whose keys have this form. regs is sorted
+// by name.
+func owner(regs []*registration, e *entry) *registration {
+	if e.key == canary.Key {
 		return nil
 	}
-	var first *registration
-	for _, x := range v.indexes {
-		if len(v.indexes) == 1 {
-			return x.r
-		}
-		if p, err := x.r.decode(e); err == nil && p.EntityID() != "" {
-			if first == nil || x.r.workflow < first.workflow {
-				first = x.r
-			}
+	name := e.header.Get(headerWorkflow)
+	for _, r := range regs {
+		if name == "" && len(regs) == 1 || r.workflow == name {
+			return r
 		}
 	}
-	if first == nil {
-		for _, x := range v.indexes { // one workflow has to report it
-			if first == nil || x.r.workflow < first.workflow {
-				first = x.r
-			}
+	if name != "" || len(regs) == 0 {
+		return nil
+	}
+	for _, r := range regs {
+		if p, err := r.decode(e); err == nil && p.EntityID() != "" {
+			return r
 		}
 	}
-	return first
+	return regs[0] // one workflow has to report it
 }
 
 // wrote adds this process's own write to the view, so that every read that begins
@@ -182,7 +211,6 @@ func (v *view) ownerLocked(e *entry) *registration {
 func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool) {
 	en := v.make(r, e, p, nil)
 	en.own = true
-	v.follow.wrote(e.revision, e.header.Get(headerOp))
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq >= e.revision {
@@ -199,26 +227,83 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 			v.mu.Lock()
 			deleted := v.asked[e.key]
 			delete(v.asked, e.key)
-			if !is || deleted > e.revision {
+			if !is || deleted >= e.revision {
 				return
 			}
 		}
 	}
-	if now := v.entities[e.key]; now != nil && now.revision >= e.revision {
+	now := v.entities[e.key]
+	switch {
+	case now != nil && now.revision >= e.revision:
 		return
+	case r.shows(p.Phase()) && strings.HasPrefix(e.key, r.prefix):
+		v.putLocked(r, en)
+	case now != nil:
+		v.dropLocked(now)
 	}
-	v.putLocked(r, en)
+	v.unseen[e.key] = e.revision
 	v.progress.ring()
 }
 
+// settle drops this process's own writes that were removed from the bucket before the
+// follower read them. It has everything up to revision whole.
+func (v *view) settle(ctx context.Context, whole uint64) {
+	var keys []string
+	v.mu.RLock()
+	for key, revision := range v.unseen {
+		if revision <= whole && len(keys) < maxChecks {
+			keys = append(keys, key)
+		}
+	}
+	v.mu.RUnlock()
+	gone, n := v.follow.confirm(ctx, keys)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.progress.ring()
+	for _, key := range gone {
+		if now := v.entities[key]; now != nil && now.revision <= whole {
+			v.dropLocked(now)
+		}
+	}
+	for _, key := range keys[:n] {
+		if v.unseen[key] <= whole {
+			delete(v.unseen, key)
+		}
+	}
+}
+
+// rephased does what wrote does for a change of phase alone, when the view has the
+// record that was changed. Otherwise it returns false.
+func (v *view) rephased(e *entry, phase string, before uint64) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := v.entities[e.key]
+	if now == nil || now.revision != before || now.degraded != nil {
+		return false
+	}
+	if !now.index.r.shows(phase) {
+		v.dropLocked(now)
+		v.progress.ring()
+		return true
+	}
+	en := *now
+	en.revision, en.at, en.since, en.data, en.own = e.revision, e.at.UnixNano(), e.at.UnixNano(), e.data, true
+	en.timers, en.keys = e.header.Get(headerTimers), e.header.Get(headerKeys)
+	en.phase, en.due = &named{name: phase}, now.index.r.dueAt(phase, en.since, en.timers)
+	v.swapLocked(now, &en)
+	v.unseen[e.key] = e.revision
+	v.progress.ring()
+	return true
+}
+
 // deletedOwn removes an entity that this process has deleted from the view.
-func (v *view) deletedOwn(key string, revision uint64, op string) {
-	v.follow.wrote(revision, op)
+func (v *view) deletedOwn(key string, revision uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq < revision {
 		v.gone[key] = revision
 	}
+	delete(v.unseen, key)
 	if now := v.entities[key]; now != nil && now.revision < revision {
 		v.dropLocked(now)
 	}
@@ -240,13 +325,23 @@ func (v *view) record(r *registration, key string) (*entry, bool) {
 	return en.entry(), true
 }
 
-// entry returns the entity's revision as the server would.
-func (en *entity) entry() *entry {
-	e := &entry{key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data, header: map[string][]string{headerSince: {strconv.FormatInt(en.since, 10)}}}
-	if en.version != "" {
-		e.header.Set(headerVersion, en.version)
+// has returns the view's entry of an entity, degraded or not.
+func (v *view) has(r *registration, key string) (*entry, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	en := v.entities[key]
+	if en == nil || en.index.r != r {
+		return nil, false
 	}
-	return e
+	return en.entry(), true
+}
+
+// entry returns the entity's revision, with what the view knows of it.
+func (en *entity) entry() *entry {
+	return &entry{
+		key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data,
+		known: &known{phase: en.phaseName(), version: en.version, since: en.since, timers: en.timers, keys: en.keys},
+	}
 }
 
 // wait waits until the view has read the bucket. After the Manager's Close it returns
@@ -267,32 +362,40 @@ func (v *view) wait(ctx context.Context, until func() bool) error {
 		case <-progress:
 		case <-v.m.alive.Done():
 		case <-ctx.Done():
-			return fmt.Errorf("the view of bucket %s is not up to date: %w", v.b.name, context.Cause(ctx))
+			return v.late(context.Cause(ctx))
 		}
 	}
 }
 
-// catchUp waits until the view has the revision that is the bucket's last one at the
-// time of the call.
-func (v *view) catchUp(ctx context.Context) error {
-	for {
-		// Ask for the last kept message: the follower never sees removed ones.
-		last, err := v.b.read(ctx, `{"last_by_subj":`+quote("$KV."+v.b.name+".>")+`}`)
-		if err == nil {
-			v.follow.rush()
-			return v.wait(ctx, func() bool { return v.seq >= last.revision })
-		}
-		if isNotFound(err) {
-			return v.wait(ctx, nil)
-		}
-		if v.m.alive.Err() != nil {
-			return ErrClosed
-		}
-		if ctx.Err() != nil {
-			return err
-		}
-		if collision.Sleep(ctx, 6) != nil {
-			return err
-		}
+// late says that the view is not up to date, and why.
+func (v *view) late(err error) error {
+	why := ""
+	if trouble := v.follow.trouble(); trouble != "" {
+		why = ": " + trouble
 	}
+	if at := v.asOf(); !at.IsZero() {
+		return fmt.Errorf("the view of bucket %s is as of %v ago: %w%s", v.b.name, time.Since(at).Round(time.Millisecond), err, why)
+	}
+	return fmt.Errorf("the view of bucket %s has not read it: %w%s", v.b.name, err, why)
+}
+
+// asOf returns a time, by this process's clock, at which the bucket was as the view
+// has it, apart from later writes. It is zero for a view that has not read the bucket.
+func (v *view) asOf() time.Time {
+	if ns := v.follow.asOf.Load(); ns != 0 {
+		return time.Unix(0, ns)
+	}
+	return time.Time{}
+}
+
+// catchUp waits until the view has everything that the bucket had at a time, and
+// nothing else but later writes.
+func (v *view) catchUp(ctx context.Context, at time.Time) error {
+	return v.wait(ctx, func() bool {
+		if v.asOf().Before(at) {
+			v.follow.look()
+			return false
+		}
+		return true
+	})
 }

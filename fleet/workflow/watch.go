@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
@@ -160,11 +161,15 @@ func (w *watcher) entry(e *entry) {
 func (w *watcher) mine(e *entry) (mine, shared bool) {
 	v := w.r.bucket.view
 	v.mu.RLock()
-	defer v.mu.RUnlock()
-	shared = len(v.indexes) > 1
+	regs := v.regs
+	v.mu.RUnlock()
+	shared = len(regs) > 1
+	if e.key == canary.Key {
+		return false, shared
+	}
 	if shared && e.deleted() && e.header.Get(headerWorkflow) == "" {
 		_, told := w.ids[e.key]
 		return told, shared
 	}
-	return v.ownerLocked(e) == w.r, shared
+	return owner(regs, e) == w.r, shared
 }

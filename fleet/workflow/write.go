@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -18,7 +17,10 @@ type writing struct {
 	dry      bool
 	revision *uint64
 	result   *Participant
-	refused  error // of the options themselves
+	timers   []timerEdit
+	key      string // the hash of its idempotency key, "" for none
+	searched bool   // the key is not in the history
+	refused  error  // of the options themselves
 }
 
 // IfMatch lets the write happen only when the record has this revision, which
@@ -47,10 +49,13 @@ func options(opts []WriteOption) writing {
 	return w
 }
 
-// decision is what to write. Without a participant it is a deletion.
+// decision is what to write. Without data it is a deletion.
 type decision struct {
-	next   Participant
-	change change
+	next    Participant // nil for a deletion, and for a change of phase that needed no decoding
+	data    []byte
+	phase   string
+	version string
+	change  change
 }
 
 // loader reads the record that a write is decided on. Unless fresh is true it may
@@ -61,7 +66,11 @@ type loader func(ctx context.Context, b *bucket, key string, fresh bool) (e *ent
 func (m *Manager) load(r *registration) loader {
 	return func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
 		if !fresh {
-			if e, ok := b.view.record(r, key); ok {
+			read := b.view.record
+			if r.blind {
+				read = b.recent.record
+			}
+			if e, ok := read(r, key); ok {
 				return e, true, nil
 			}
 		}
@@ -80,36 +89,71 @@ func (m *Manager) load(r *registration) loader {
 
 func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }
 
-// mutate does what change does, for an entity that exists and is not deleted. finish runs after
-// mutate has checked that id and phase were not changed.
-func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, w writing, fn func(Participant, *entry) (change, error), finish ...func(Participant) error) error {
+// mutate does what change does, for an entity that exists and is not deleted. prepare
+// decides, and mutator, which may be nil, changes the participant.
+func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, w writing, prepare func(phase string, cur *entry) (change, error), mutator func(Participant) error) error {
 	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
 		}
-		p, err := r.decode(cur)
-		if err != nil {
-			return decision{}, err
-		}
-		phase := p.Phase()
-		c, err := fn(p, cur)
-		if err != nil {
-			return decision{}, err
-		}
-		if p.EntityID() != entityID {
-			return decision{}, fmt.Errorf("%w: the mutator changed the id from %q to %q", ErrImmutableField, entityID, p.EntityID())
-		}
-		if p.Phase() != phase {
-			return decision{}, fmt.Errorf("%w: the mutator changed the phase from %q to %q: use Transition", ErrImmutableField, phase, p.Phase())
-		}
-		for _, f := range finish {
-			if err := f(p); err != nil {
+		if mutator == nil && w.result == nil && r.current(cur) {
+			c, err := prepare(cur.known.phase, cur)
+			if err == nil && c.moved {
+				return decision{data: r.rephase(cur.data, c.to), phase: c.to, version: cur.known.version, change: c}, nil
+			}
+			if err != nil {
 				return decision{}, err
 			}
 		}
-		c.since = cur.since()
-		return decision{p, c}, nil
+		return r.mutated(entityID, cur, prepare, mutator)
 	}, m.load(r))
+}
+
+// current reports whether the view has decoded the record, without a migration, and a
+// change of its phase needs nothing else.
+func (r *registration) current(cur *entry) bool {
+	if !r.plain || cur.known == nil {
+		return false
+	}
+	version, err := versionOf(cur.known.version)
+	return err == nil && version >= r.version
+}
+
+// mutated decodes the record, and decides and changes it.
+func (r *registration) mutated(entityID string, cur *entry, prepare func(string, *entry) (change, error), mutator func(Participant) error) (decision, error) {
+	p, base, err := r.open(cur)
+	if err != nil {
+		return decision{}, err
+	}
+	phase := p.Phase()
+	c, err := prepare(phase, cur)
+	if err != nil {
+		return decision{}, err
+	}
+	c.since = cur.since()
+	version, _ := versionOf(cur.version()) // open has read it
+	d := decision{next: p, data: base, version: strconv.Itoa(max(version, r.version)), change: c}
+	before, err := r.encode(p)
+	if err != nil {
+		return decision{}, err
+	}
+	if mutator != nil {
+		if err := mutator(p); err != nil {
+			return decision{}, err
+		}
+	}
+	if p.EntityID() != entityID {
+		return decision{}, fmt.Errorf("%w: the mutator changed the id from %q to %q", ErrImmutableField, entityID, p.EntityID())
+	}
+	if p.Phase() != phase {
+		return decision{}, fmt.Errorf("%w: the mutator changed the phase from %q to %q: use Transition", ErrImmutableField, phase, p.Phase())
+	}
+	if c.moved {
+		r.fields.phase.of(p).SetString(c.to)
+	}
+	d.phase = p.Phase()
+	d.data, err = r.revise(base, before, p)
+	return d, err
 }
 
 // change does every write: it reads and decides, and writes if the record is still
@@ -131,6 +175,9 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		return context.Cause(ctx)
 	}
 	b := r.bucket
+	if len(w.timers) > 0 {
+		_ = m.clock.look(ctx, b) // the write itself waits for a server that is away
+	}
 	leave, err := b.queue.enter(ctx, key)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
@@ -142,8 +189,11 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 	op := m.nextOp()
 	for n := 0; ; n++ {
 		cur, d, err := m.decideOn(ctx, b, key, w, decide, load, n > 0 || w.dry)
+		if err == nil {
+			err = w.older(ctx, r, key, cur)
+		}
 		if err != nil {
-			return err
+			return w.keyed(err)
 		}
 		if d.next != nil {
 			if err := call.Do("participant", func() error { return askAll(d.next) }); err != nil {
@@ -153,24 +203,17 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		if w.result != nil {
 			*w.result = d.next
 		}
-		d.change.op = op
-		msg, err := r.message(key, d.next, revisionOf(cur), d.change)
-		if err != nil || w.dry {
+		if d.change.timers, err = r.timersAfter(cur, d, w.timers, m.clock.now()); err != nil || w.dry {
 			return err
 		}
+		d.change.op, d.change.keys = op, keysAfter(cur, w.key)
+		msg := r.message(key, d, revisionOf(cur))
 		revision, err := b.write(ctx, key, msg, revisionOf(cur))
 		if err == nil {
 			if w.revision != nil {
 				*w.revision = revision
 			}
-			if d.next == nil {
-				b.view.deletedOwn(key, revision, op)
-			} else {
-				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next, func() bool {
-					last, err := b.last(ctx, key)
-					return err == nil && last.revision == revision
-				})
-			}
+			b.show(ctx, r, &entry{key: key, revision: revision, at: m.clock.now(), header: msg.Header, data: msg.Data}, d, revisionOf(cur))
 			return nil
 		}
 		if !errors.Is(err, errConflict) {
@@ -184,6 +227,33 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			return fmt.Errorf("%w: %d attempts: %w", ErrUpdateRetriesExhausted, n+1, err)
 		}
 	}
+}
+
+// show adds a write of this process to the view. It was decided on revision before.
+func (b *bucket) show(ctx context.Context, r *registration, e *entry, d decision, before uint64) {
+	if r.blind {
+		b.recent.wrote(r, e, d)
+		return
+	}
+	b.view.follow.wrote(e.revision, d.change.op)
+	if d.data == nil {
+		b.view.deletedOwn(e.key, e.revision)
+		return
+	}
+	if d.next == nil {
+		if b.view.rephased(e, d.phase, before) {
+			return
+		}
+		p, err := r.decode(e)
+		if err != nil {
+			return // the follower reports it
+		}
+		d.next = p
+	}
+	b.view.wrote(r, e, d.next, func() bool {
+		last, err := b.last(ctx, e.key)
+		return err == nil && last.revision == e.revision
+	})
 }
 
 // decideOn loads the record and decides. It loads a fresh record and decides again when
@@ -208,7 +278,7 @@ func (m *Manager) decideOn(ctx context.Context, b *bucket, key string, w writing
 	if err != nil {
 		return nil, decision{}, err
 	}
-	if cur != nil && cur.guessed && d.next != nil && !d.change.moved {
+	if cur != nil && cur.guessed && d.data != nil && !d.change.moved {
 		// The record stores when its phase began, by the server's clock.
 		if cur, _, err = load(ctx, b, key, true); err != nil {
 			return nil, decision{}, err
@@ -225,6 +295,9 @@ func (m *Manager) nextOp() string { return m.ops + strconv.FormatUint(m.lastOp.A
 
 // decide checks the record against what the caller expects, and decides.
 func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {
+	if err := w.already(cur); err != nil {
+		return decision{}, err
+	}
 	if w.match != nil && revisionOf(cur) != *w.match {
 		return decision{}, &RevisionError{Key: key, Want: *w.match, Is: revisionOf(cur)}
 	}

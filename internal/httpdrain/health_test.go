@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -179,6 +180,27 @@ func TestHealthServerFinishesItsAnswers(t *testing.T) {
 	wg.Wait()
 }
 
+// The end of a handler is not the end of its response: net/http may still have to write it.
+func TestHealthServerFinishesItsWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ln := newPipeListener()
+		s := NewHealthServer("127.0.0.1:0", planes, slog.New(slog.DiscardHandler), nil)
+		s.Use(ln)
+		served, closed := make(chan error, 1), make(chan error, 1)
+		go func() { served <- s.Serve() }()
+		c := ln.dial(t)
+		c.send(get)
+		synctest.Wait() // the handler has returned, and the client reads nothing
+		go func() { closed <- s.Close(t.Context()) }()
+		synctest.Wait()
+		if res, _ := c.response("GET"); res.StatusCode != 200 {
+			t.Error(res.Status)
+		}
+		must(t, <-closed)
+		must(t, <-served)
+	})
+}
+
 func TestHealthServerLimitsHeaders(t *testing.T) {
 	s := startServer(t, planes, nil)
 	conn := dialHealth(t, s)
@@ -285,7 +307,7 @@ func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
 	}
 	for i := range 4 {
 		if hc := accept(); i < 2 {
-			table.mark(hc, true) // the two oldest are being answered
+			hc.serving = true // the two oldest are being answered
 		}
 	}
 	accept() // closes 2
@@ -296,7 +318,7 @@ func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
 		}
 	}
 	for _, hc := range table.open {
-		table.mark(hc, true)
+		hc.serving = true
 	}
 	accept() // all are being answered: closes 0
 	if isOpen(0) || !isOpen(1) || !isOpen(6) || len(table.open) != 4 {
@@ -306,7 +328,8 @@ func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
 		t.Errorf("writing to a closed connection: %v", err)
 	}
 	waiting := accept() // 7, for 1
-	table.mark(waiting, false)
+	waiting.serving = true
+	table.state(waiting.conn, http.StateIdle)
 	table.closeWaiting()
 	for i, want := range map[int]error{4: nil, 7: io.ErrClosedPipe} {
 		_ = conns[i].SetWriteDeadline(time.Now()) // no goroutine reads from the open pipes

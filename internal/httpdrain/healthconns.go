@@ -21,7 +21,7 @@ type connTable struct {
 type healthConn struct {
 	conn    net.Conn
 	seq     uint64 // in the order of acceptance
-	serving bool   // a handler is answering a whole request; under the table's lock
+	serving bool   // from a handler's start until its response is written; under the table's lock
 }
 
 type healthConnKey struct{}
@@ -58,28 +58,28 @@ func (t *connTable) oldestLocked() *healthConn {
 
 // state is an http.Server's ConnState.
 func (t *connTable) state(conn net.Conn, state http.ConnState) {
-	if state == http.StateClosed || state == http.StateHijacked {
-		t.mu.Lock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch hc := t.open[conn]; {
+	case hc == nil: // closed by context
+	case state == http.StateIdle:
+		hc.serving = false
+	case state == http.StateClosed, state == http.StateHijacked:
 		delete(t.open, conn)
-		t.mu.Unlock()
 	}
 }
 
-// serving marks a connection while a handler answers a request on it.
+// serving marks a connection when a handler begins to answer a request on it. The mark
+// goes in state: net/http writes the rest of a response after the handler has returned.
 func (t *connTable) serving(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if hc, ok := req.Context().Value(healthConnKey{}).(*healthConn); ok {
-			t.mark(hc, true)
-			defer t.mark(hc, false)
+			t.mu.Lock()
+			hc.serving = true
+			t.mu.Unlock()
 		}
 		h.ServeHTTP(w, req)
 	})
-}
-
-func (t *connTable) mark(hc *healthConn, serving bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	hc.serving = serving
 }
 
 // closeWaiting closes the connections that no handler is answering.

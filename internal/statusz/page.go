@@ -3,6 +3,7 @@ package statusz
 import (
 	"fmt"
 	"html"
+	"strconv"
 	"strings"
 	"time"
 
@@ -230,6 +231,7 @@ func (p *page) unit(u worker.State, now time.Time, depth int) {
 	if u.Exit != nil && u.Exit.Error != "" && text == "" { // it runs again
 		text = "last failure: " + u.Exit.Error
 	}
+	text = strings.Join(append(filled(text), bounds(u.Containment)...), "; ")
 	restarts := ""
 	if u.Restarts > 0 {
 		restarts = fmt.Sprint(u.Restarts)
@@ -240,6 +242,34 @@ func (p *page) unit(u worker.State, now time.Time, depth int) {
 		p.unit(child, now, depth+1)
 	}
 }
+
+// bounds says what a contained process uses, of how much, and which limits do not hold.
+func bounds(c *worker.Containment) (said []string) {
+	if c == nil {
+		return nil
+	}
+	limit := func(text string, is bool) string {
+		if !is {
+			return ""
+		}
+		return " of " + text
+	}
+	if u := c.Usage; u != nil {
+		said = append(said,
+			"memory "+mebibytes(u.Memory)+limit(mebibytes(c.Limits.Memory), c.Limits.Memory > 0),
+			"processes "+strconv.Itoa(u.PIDs)+limit(strconv.Itoa(c.Limits.PIDs), c.Limits.PIDs > 0),
+			"processor time "+short(u.CPU))
+		if u.OOMKills > 0 {
+			said = append(said, fmt.Sprintf("%d killed for memory", u.OOMKills))
+		}
+	}
+	for _, m := range c.Missing {
+		said = append(said, "no limit of "+m)
+	}
+	return said
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 func filled(texts ...string) (kept []string) {
 	for _, t := range texts {

@@ -65,6 +65,18 @@ func TestPageShowsWhatAWorkerFailedWith(t *testing.T) {
 	}
 }
 
+// A process that is contained shows what it uses, of how much, and what does not hold.
+func TestPageShowsContainment(t *testing.T) {
+	unit := worker.State{Name: "w", Status: worker.StatusRunning, Restarts: 1, Exit: &worker.Exit{Error: "boom"}, Containment: &worker.Containment{
+		Limits: worker.Limits{Memory: 64 << 20, CPU: 0.5}, Missing: []string{"cpu: none of its cgroups has the controller"},
+		Usage: &worker.Usage{Memory: 3 << 19, PIDs: 2, CPU: 1500 * time.Millisecond, OOMKills: 1},
+	}}
+	want := "last failure: boom; memory 1.5 MiB of 64.0 MiB; processes 2; processor time 1.5s; 1 killed for memory; no limit of cpu: none of its cgroups has the controller"
+	if page := string(View{At: time.Now(), Units: []worker.State{unit}}.HTML()); !strings.Contains(page, want) {
+		t.Errorf("the page does not say %q:\n%s", want, page)
+	}
+}
+
 func TestColoursOfStates(t *testing.T) {
 	for state, want := range map[string]string{
 		"running": "good", "up": "good", "failed": "bad", "killed": "bad", "down": "bad",

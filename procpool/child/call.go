@@ -87,7 +87,7 @@ func (q *Query) Call(ctx context.Context, method string, params any) (json.RawMe
 	}
 	id, answer := q.w.calls.begin()
 	defer q.w.calls.end(id)
-	if err := q.write(func(w *wire.Writer) error { return w.Call(q.ID, id, method, raw) }); err != nil {
+	if err := q.write(len(raw), func(w *wire.Writer) error { return w.Call(q.ID, id, method, raw) }); err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
 	q.w.handOver(q.run) // the goroutine that reads may be this one

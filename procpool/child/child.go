@@ -40,59 +40,10 @@ var (
 )
 
 // Handler answers a query. json.Marshal encodes its result; a json.RawMessage is
-// sent as it is. The worker answers with an error when the handler returns one or
+// sent as it is, and a [Data] has bytes beside a value. The worker answers with an error when the handler returns one or
 // panics, and goes on. ctx is cancelled when the query is. One query runs at a
 // time, unless [Concurrency] says otherwise.
 type Handler func(ctx context.Context, q *Query) (result any, err error)
-
-// Query is one query for a handler. Its methods may be called concurrently until
-// the handler has returned.
-type Query struct {
-	ID      string
-	Payload json.RawMessage // the handler may keep it
-	About   About
-
-	w   *server
-	run *running
-}
-
-// errAnswered is returned to a goroutine that uses a query after its handler has
-// returned.
-var errAnswered = errors.New("the query has been answered")
-
-// write sends one message, unless the query has been answered.
-func (q *Query) write(send func(*wire.Writer) error) error {
-	return q.w.write(func(w *wire.Writer) error {
-		if q.run.answered {
-			return errAnswered
-		}
-		return send(w)
-	})
-}
-
-// Session tells the pool the worker's own id of the work. It returns an error once
-// the query is answered.
-func (q *Query) Session(id string) error {
-	return q.write(func(w *wire.Writer) error { return w.Session(q.ID, id) })
-}
-
-// Send sends a part of the answer, encoded as a result is. It waits while the
-// pool's caller has enough to read. The pool drops what is sent after the query was
-// cancelled. Send returns an error once the query is answered.
-func (q *Query) Send(content any) error {
-	raw, err := marshal(content)
-	if err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	return q.write(func(w *wire.Writer) error { return w.Message(q.ID, raw) })
-}
-
-func marshal(v any) (json.RawMessage, error) {
-	if raw, ok := v.(json.RawMessage); ok {
-		return raw, wire.CheckValue(raw)
-	}
-	return json.Marshal(v)
-}
 
 // lastWords is how long a handler may take to return after the pool has gone.
 const lastWords = 2 * time.Second
@@ -105,6 +56,7 @@ type server struct {
 
 	mu      sync.Mutex // held while writing; guards the fields below
 	writer  *wire.Writer
+	out     *gatherer
 	queries int64
 
 	ended   chan error    // capacity 1: why reading has ended
@@ -120,6 +72,8 @@ type server struct {
 	ctx     context.Context
 	reader  *wire.Reader
 	running *running
+	reuses  bool   // the bytes of queries are read into memory
+	memory  []byte // of the bytes of the last query
 }
 
 // running is the query that runs.
@@ -129,6 +83,7 @@ type running struct {
 	cancel   context.CancelCauseFunc
 	taken    atomic.Bool   // another goroutine reads now, or none needs to
 	answered bool          // guarded by server.mu
+	streams  bool          // it has sent a message; guarded by server.mu
 	done     chan struct{} // closed when the handler has returned and the answer is sent
 }
 
@@ -158,9 +113,11 @@ func Serve(ctx context.Context, handler Handler, opts ...Option) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	s := &server{
-		handler: handler, conn: conn, began: time.Now(), writer: wire.NewWriter(conn, limit), reader: wire.NewReader(conn, limit), ctx: ctx,
+		handler: handler, conn: conn, began: time.Now(), reader: wire.NewReader(conn, limit), ctx: ctx,
 		ended: make(chan error, 1), begun: make(chan struct{}, 1), places: 1,
 	}
+	s.out = newGatherer(conn, &s.mu)
+	s.writer = wire.NewWriter(s.out, limit)
 	for i, opt := range opts {
 		if opt == nil {
 			return fmt.Errorf("serve: option %d is nil", i+1)
@@ -170,6 +127,7 @@ func Serve(ctx context.Context, handler Handler, opts ...Option) error {
 	if s.places < 1 || s.places > wire.MaxConcurrency {
 		return fmt.Errorf("serve: Concurrency is %d, want 1 to %d", s.places, wire.MaxConcurrency)
 	}
+	s.reuses = s.reuses && s.places == 1
 	if err := s.write(s.announce); err != nil {
 		return fmt.Errorf("%w: say ready: %w", ErrPoolGone, err)
 	}
@@ -256,18 +214,15 @@ func (s *server) read() {
 func (s *server) serve() (err error, last bool) { //nolint:revive // the error is the result
 	var e wire.Envelope
 	for {
-		line, err := s.reader.Next()
-		if err == nil {
-			err = wire.Decode(line, &e)
-			if errors.Is(err, wire.ErrField) {
-				if e.RequestID == "" {
-					continue // without an id the message cannot be answered
-				}
-				refused := err
-				err = s.write(func(w *wire.Writer) error { return w.Error(e.RequestID, refused.Error()) })
-				if err == nil {
-					continue
-				}
+		data, err := s.next(&e)
+		if errors.Is(err, wire.ErrField) {
+			if e.RequestID == "" {
+				continue // without an id the message cannot be answered
+			}
+			refused := err
+			err = s.write(func(w *wire.Writer) error { return w.Error(e.RequestID, refused.Error()) })
+			if err == nil {
+				continue
 			}
 		}
 		if err != nil {
@@ -280,8 +235,8 @@ func (s *server) serve() (err error, last bool) { //nolint:revive // the error i
 		switch e.Type {
 		case wire.Query:
 			if s.places > 1 {
-				s.startOne(&e)
-			} else if !s.start(&e) {
+				s.startOne(&e, data)
+			} else if !s.start(&e, data) {
 				return nil, false
 			}
 		case wire.Cancel:
@@ -307,15 +262,15 @@ func (s *server) shutdown(graceful bool) error {
 			defer close(gone)
 			var e wire.Envelope
 			for {
-				line, err := s.reader.Next()
+				_, err := s.next(&e)
+				if errors.Is(err, wire.ErrField) || errors.Is(err, wire.ErrNotJSON) {
+					continue
+				}
 				if err != nil {
 					for _, run := range s.all() {
 						run.cancel(ErrPoolGone)
 					}
 					return
-				}
-				if wire.Decode(line, &e) != nil {
-					continue
 				}
 				switch e.Type { //nolint:exhaustive // only these matter to a query that runs
 				case wire.Cancel:
@@ -340,7 +295,11 @@ func (s *server) shutdown(graceful bool) error {
 	} else {
 		s.end(ErrCancelled, lastWords)
 	}
-	_ = s.write((*wire.Writer).ShutdownAck)
+	_ = s.write(func(w *wire.Writer) error {
+		err := w.ShutdownAck()
+		s.out.flush()
+		return err
+	})
 	return nil
 }
 
@@ -364,7 +323,7 @@ func (s *server) end(cause error, patience time.Duration) {
 // start runs the handler for a query in this goroutine, and refuses a query that
 // comes while another one runs. It returns false when another goroutine reads since
 // then.
-func (s *server) start(e *wire.Envelope) (goOn bool) {
+func (s *server) start(e *wire.Envelope, data []byte) (goOn bool) {
 	id := e.RequestID
 	if s.running != nil {
 		busy := false
@@ -381,7 +340,7 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	run := &running{id: id, ctx: ctx, cancel: cancel, done: make(chan struct{})}
 	s.running = run
-	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), About: aboutOf(&e.About), w: s, run: run}
+	q := s.newQuery(e, data, run)
 	s.inline.Store(run)
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
 		s.begun <- struct{}{} // does not block: watch was asleep, so the channel is empty
@@ -397,10 +356,11 @@ var errGoexit = fmt.Errorf("query: %w", call.ErrGoexit)
 // ends the goroutine that reads; then do starts another one.
 func (s *server) do(ctx context.Context, q *Query, run *running) {
 	var raw json.RawMessage
+	var data []byte
 	err := errGoexit
 	returned := false
 	defer func() {
-		s.answer(q.ID, raw, err, run)
+		s.answer(q.ID, raw, data, err, run)
 		run.cancel(nil)
 		if !returned {
 			s.handOver(run)
@@ -411,7 +371,7 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 		if err != nil {
 			return errors.New(err.Error()) // here call.Do catches a panic of Error
 		}
-		if raw, err = marshal(result); err != nil {
+		if raw, data, err = s.encode(result); err != nil {
 			return fmt.Errorf("the result: %w", err)
 		}
 		return nil
@@ -421,14 +381,15 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 
 // answer sends a query's answer. The pool may send the next query as soon as that is
 // written.
-func (s *server) answer(id string, raw json.RawMessage, err error, run *running) {
+func (s *server) answer(id string, raw json.RawMessage, data []byte, err error, run *running) {
 	defer close(run.done)
 	s.left(run)
 	_ = s.write(func(w *wire.Writer) error {
+		s.out.room(len(raw) + len(data))
 		s.queries++
 		run.answered = true
 		if err == nil {
-			if err = w.Complete(id, raw); !tooLong(err) {
+			if err = w.CompleteBytes(id, raw, data); !tooLong(err) {
 				return err
 			}
 			err = fmt.Errorf("the result: %w", err)

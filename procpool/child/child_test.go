@@ -46,7 +46,7 @@ type pool struct {
 }
 
 // serve runs Serve in this process.
-func serve(ctx context.Context, t *testing.T, handler child.Handler) *pool {
+func serve(ctx context.Context, t *testing.T, handler child.Handler, opts ...child.Option) *pool {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -55,7 +55,7 @@ func serve(ctx context.Context, t *testing.T, handler child.Handler) *pool {
 	defer l.Close()
 	t.Setenv(wire.EnvSocket, path)
 	p := &pool{t: t, ended: make(chan error, 1)}
-	go func() { p.ended <- child.Serve(ctx, handler) }()
+	go func() { p.ended <- child.Serve(ctx, handler, opts...) }()
 	if p.conn, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}

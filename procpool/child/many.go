@@ -2,7 +2,6 @@ package child
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 
@@ -50,7 +49,7 @@ func (s *server) cancel(id string, cause error) {
 }
 
 // startOne starts the handler of one of several queries.
-func (s *server) startOne(e *wire.Envelope) {
+func (s *server) startOne(e *wire.Envelope, data []byte) {
 	id := e.RequestID
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	run := &running{id: id, ctx: ctx, cancel: cancel, done: make(chan struct{})}
@@ -71,7 +70,7 @@ func (s *server) startOne(e *wire.Envelope) {
 		})
 		return
 	}
-	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), About: aboutOf(&e.About), w: s, run: run}
+	q := s.newQuery(e, data, run)
 	go s.do(ctx, q, run)
 }
 

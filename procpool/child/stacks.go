@@ -14,7 +14,7 @@ func (s *server) announce(w *wire.Writer) error {
 	if s.speaks2 = err == nil && version >= wire.Version; !s.speaks2 {
 		return w.Ready()
 	}
-	return w.Announce(wire.Offer{Version: wire.Version, Capabilities: []string{wire.CanStacks}, Concurrency: s.places})
+	return w.Announce(wire.Offer{Version: wire.Version, Capabilities: []string{wire.CanStacks, wire.CanBytes}, Concurrency: s.places})
 }
 
 // maxStacks bounds the text of the stacks, in bytes.

@@ -67,6 +67,7 @@ const (
 	slow    need = "it needs a payload that keeps the worker busy"
 	stream  need = "it needs a payload that the worker streams a lot for"
 	dumps   need = "the worker does not announce stacks"
+	takes   need = "the worker does not announce bytes"
 )
 
 const small = 4 << 10 // the limit of a line in a check
@@ -86,6 +87,8 @@ var checks = []check{
 	{name: "it sends no line over the limit, and answers with an error instead", run: ownLimit, limit: small},
 	{name: "health_check is answered by health_ok", run: health},
 	{name: "dump is answered by stacks", needs: dumps, run: dump},
+	{name: "bytes after a query are taken, all at once and in pieces", needs: takes, run: bytesAfterQuery},
+	{name: "line and bytes together are not over the limit, and it answers with an error instead", needs: takes, run: ownLimitWithBytes, limit: small},
 	{name: "shutdown is answered by shutdown_ack, and the process exits with code 0", run: shutdown},
 	{name: "the process exits when it gets SIGTERM", run: terminate},
 	{name: "the process exits when the pool's connection ends", run: eof},
@@ -254,9 +257,11 @@ func (r *rig) next() (wire.Envelope, error) {
 	if err := wire.Validate(line); err != nil {
 		return e, err
 	}
-	err = wire.Decode(line, &e)
+	if err = wire.Decode(line, &e); err == nil && e.Length > 0 {
+		err = r.bytesOf(&e)
+	}
 	switch e.Type { //nolint:exhaustive // the others are right
-	case wire.Query, wire.Cancel, wire.Shutdown, wire.HealthCheck, wire.Dump:
+	case wire.Query, wire.Cancel, wire.Shutdown, wire.HealthCheck, wire.Dump, wire.Reply:
 		err = fmt.Errorf("it sent %q, which only the pool does", e.Type)
 	}
 	return e, err

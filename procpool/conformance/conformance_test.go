@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestShippedWorkersConform checks the workers' sides in Go, Python and Node
+// TestShippedWorkersConform checks the workers' sides in Go, Python, Node and Ruby
 // against the contract.
 func TestShippedWorkersConform(t *testing.T) {
 	example := filepath.Join(t.TempDir(), "example")
@@ -41,7 +41,7 @@ func TestShippedWorkersConform(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for name, args := range map[string][]string{
-		"go": {example}, "go with several": {example, "3"}, "python with several": {"python3", "../sdk/python/example.py", "3"}, "node with several": {"node", "../sdk/node/example.mjs", "3"}, "python": {"python3", "../sdk/python/example.py"}, "node": {"node", "../sdk/node/example.mjs"},
+		"go": {example}, "go with several": {example, "3"}, "python with several": {"python3", "../sdk/python/example.py", "3"}, "node with several": {"node", "../sdk/node/example.mjs", "3"}, "ruby": {"ruby", "../sdk/ruby/example.rb"}, "ruby with several": {"ruby", "../sdk/ruby/example.rb", "3"}, "python": {"python3", "../sdk/python/example.py"}, "node": {"node", "../sdk/node/example.mjs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "go" {
@@ -59,11 +59,11 @@ func TestShippedWorkersConform(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, r := range results {
-				if r.Err != nil || r.Skipped != "" && !(strings.HasPrefix(name, "node") && strings.HasPrefix(r.Check, "dump")) {
+				if r.Err != nil || r.Skipped != "" && !(strings.HasPrefix(name, "node") && strings.HasPrefix(r.Check, "dump ")) {
 					t.Errorf("%s: %v %s\n%s", r.Check, r.Err, r.Skipped, r.Stderr)
 				}
 			}
-			if len(results) < 24 {
+			if len(results) < 26 {
 				t.Errorf("there were %d checks", len(results))
 			}
 		})
@@ -95,7 +95,12 @@ func wrong(mode string) {
 	case "ignores SIGTERM":
 		signal.Ignore(syscall.SIGTERM)
 	}
-	say(`{"type":"ready"}`)
+	switch mode {
+	case "reads bytes as lines", "lies about bytes":
+		say(`{"type":"ready","version":2,"capabilities":["bytes"]}`)
+	default:
+		say(`{"type":"ready"}`)
+	}
 	if mode == "ready twice" {
 		say(`{"type":"ready"}`)
 	}
@@ -125,6 +130,10 @@ func wrong(mode string) {
 				say(`{"type":"complete","requestId":%s,"result":1}`, id)
 			case "python repr":
 				say(`{'type':'complete','requestId':%s,'result':1}`, id)
+			case "bytes unannounced":
+				say(`{"type":"complete","requestId":%s,"result":1,"bytes":1}`+"\nx", id)
+			case "lies about bytes":
+				say(`{"type":"complete","requestId":%s,"result":1,"bytes":1}`+"\nxy", id)
 			case "no newline":
 				fmt.Fprintf(conn, `{"type":"complete","requestId":%s,"result":1}`, id)
 				conn.Close()
@@ -167,28 +176,31 @@ func wrong(mode string) {
 
 func TestWrongWorkersAreToldWhatIsWrong(t *testing.T) {
 	for mode, want := range map[string]string{
-		"right":             "",
-		"exits":             "exit code 4",
-		"deaf":              "it has to connect to the unix socket whose path is in " + wire.EnvSocket,
-		"no ready":          `its first message is "health_ok"`,
-		"ready twice":       `it sent ready while "c1" was waited for`,
-		"other id":          `requestId "x", want "c1"`,
-		"no result":         "a complete without result",
-		"answers twice":     `it sent complete "c1", want health_ok`,
-		"python repr":       "not JSON",
-		"no newline":        "its last line has no newline",
-		"ends":              "it closed its connection",
-		"health as text":    "uptime of a health_ok is of type string, want number",
-		"no ack":            "wait for shutdown_ack: it closed its connection",
-		"exit code":         "exit code 3, want exit code 0",
-		"stays":             "the process still runs after",
-		"hates the unknown": "it closed its connection",
-		"too long":          "sends no line over the limit, and answers with an error instead: a query of 4096 bytes, the limit: wait for the complete or error of \"c1\": a line is longer than 4096 bytes",
-		"ignores SIGTERM":   "exits when it gets SIGTERM: the process still runs",
-		"not UTF-8":         "not UTF-8",
-		"cannot nest":       "nested 10,000 deep is answered, and the next one too: wait for the complete or error of \"c1\": it closed its connection",
-		"promises":          "telepathy",
-		"is too new":        "to a pool of version 1 it says ready as well: its ready has version 2",
+		"right":                "",
+		"exits":                "exit code 4",
+		"deaf":                 "it has to connect to the unix socket whose path is in " + wire.EnvSocket,
+		"no ready":             `its first message is "health_ok"`,
+		"ready twice":          `it sent ready while "c1" was waited for`,
+		"other id":             `requestId "x", want "c1"`,
+		"no result":            "a complete without result",
+		"answers twice":        `it sent complete "c1", want health_ok`,
+		"python repr":          "not JSON",
+		"no newline":           "its last line has no newline",
+		"ends":                 "it closed its connection",
+		"health as text":       "uptime of a health_ok is of type string, want number",
+		"no ack":               "wait for shutdown_ack: it closed its connection",
+		"exit code":            "exit code 3, want exit code 0",
+		"stays":                "the process still runs after",
+		"hates the unknown":    "it closed its connection",
+		"too long":             "sends no line over the limit, and answers with an error instead: a query of 4096 bytes, the limit: wait for the complete or error of \"c1\": a line is longer than 4096 bytes",
+		"ignores SIGTERM":      "exits when it gets SIGTERM: the process still runs",
+		"not UTF-8":            "not UTF-8",
+		"cannot nest":          "nested 10,000 deep is answered, and the next one too: wait for the complete or error of \"c1\": it closed its connection",
+		"promises":             "telepathy",
+		"bytes unannounced":    `its complete has 1 bytes after it, and its ready does not announce the capability "bytes"`,
+		"lies about bytes":     "after the 1 bytes that its line announced came \"y\", want a newline",
+		"reads bytes as lines": `bytes after a query are taken, all at once and in pieces: the query after`,
+		"is too new":           "to a pool of version 1 it says ready as well: its ready has version 2",
 	} {
 		t.Run(mode, func(t *testing.T) {
 			self, err := os.Executable()

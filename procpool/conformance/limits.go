@@ -1,9 +1,11 @@
 package conformance
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -99,6 +101,69 @@ func readsWhileItWrites(r *rig) error {
 	}
 	if err := r.answer(id); err != nil && !errors.Is(err, errClosed) {
 		return err
+	}
+	return r.turn(r.cfg.Query)
+}
+
+// bytesOf reads the bytes that follow a message of the worker.
+func (r *rig) bytesOf(e *wire.Envelope) error {
+	if !slices.Contains(r.offer.Capabilities, wire.CanBytes) {
+		return fmt.Errorf("its %s has %d bytes after it, and its ready does not announce the capability %q", e.Type, e.Length, wire.CanBytes)
+	}
+	_, err := r.reader.Bytes(e.Length, nil)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("its %s says that %d bytes follow, with a newline after them, and they have not come within %v", e.Type, e.Length, r.cfg.Timeout)
+	}
+	return err
+}
+
+// turnWithBytes sends one query with bytes and waits for its answer.
+func (r *rig) turnWithBytes(data []byte) error {
+	r.id++
+	id := fmt.Sprintf("c%d", r.id)
+	if err := r.write(func() error { return r.writer.QueryBytes(id, r.cfg.Query, data, wire.About{}) }); err != nil {
+		return err
+	}
+	return r.answer(id)
+}
+
+// bytesAfterQuery has bytes that look like lines, and that are not text.
+func bytesAfterQuery(r *rig) error {
+	if !slices.Contains(r.offer.Capabilities, wire.CanBytes) {
+		return errSkipped
+	}
+	odd := []byte("\n{\"type\":\"shutdown\",\"graceful\":false}\n\x00\xff\n\n")
+	for _, data := range [][]byte{odd, {'x'}, bytes.Repeat(odd, 1<<20/len(odd)), {'\n'}} {
+		if err := r.turnWithBytes(data); err != nil {
+			return fmt.Errorf("a query with %d bytes: %w", len(data), err)
+		}
+		if err := r.turn(r.cfg.Query); err != nil {
+			return fmt.Errorf("the query after %d bytes: %w", len(data), err)
+		}
+	}
+	var line bytes.Buffer
+	if err := wire.NewWriter(&line, 0).QueryBytes("p1", r.cfg.Query, odd, wire.About{}); err != nil {
+		return err
+	}
+	for _, b := range line.Bytes() {
+		if err := r.write(func() error { _, err := r.conn.Write([]byte{b}); return err }); err != nil {
+			return err
+		}
+	}
+	if err := r.answer("p1"); err != nil {
+		return fmt.Errorf("a query with bytes, in pieces: %w", err)
+	}
+	return r.turn(r.cfg.Query)
+}
+
+// ownLimitWithBytes sends bytes that fit and that a worker cannot send back.
+func ownLimitWithBytes(r *rig) error {
+	if !slices.Contains(r.offer.Capabilities, wire.CanBytes) {
+		return errSkipped
+	}
+	line := len(fmt.Sprintf(`{"type":"query","requestId":"c1","bytes":1000,"payload":%s}`+"\n", r.cfg.Query))
+	if err := r.turnWithBytes(make([]byte, r.limit-line-1)); err != nil {
+		return fmt.Errorf("a query that is %d bytes with those after its line, the limit: %w", r.limit, err)
 	}
 	return r.turn(r.cfg.Query)
 }

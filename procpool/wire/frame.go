@@ -7,28 +7,42 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 )
 
-// TooLongError says that a line is longer than the limit. The next call of Next
-// returns the line after it.
+// TooLongError says that a line, or a line with the bytes that follow it, is longer than
+// the limit. After a line that is too long the next call of Next returns the line after
+// it.
 type TooLongError struct {
 	Limit int
+	// Length is how many bytes were to follow the line, 0 when the line itself is too
+	// long.
+	Length int
 	// Head is the beginning of the line, as much as the reader kept.
 	Head []byte
 }
 
 // Error says what the limit is and which setting changes it.
 func (e *TooLongError) Error() string {
+	if e.Length > 0 {
+		return fmt.Sprintf("a line with %d bytes after it is longer than %d bytes, the limit (MaxFrame)", e.Length, e.Limit)
+	}
 	return fmt.Sprintf("a line is longer than %d bytes, the limit (MaxFrame)", e.Limit)
 }
 
-// PartialError says that the stream ended in the middle of a line.
-type PartialError struct{ Line []byte }
+// PartialError says that the stream ended in the middle of a line, or of the bytes that
+// follow one.
+type PartialError struct {
+	Line    []byte // its beginning; nil when bytes are missing
+	Length  int    // how many bytes were to follow the line
+	Missing int    // of them and the newline after them
+}
 
-// Error shows the beginning of the line.
+// Error shows the beginning of the line, or how much is missing.
 func (e *PartialError) Error() string {
+	if e.Length > 0 {
+		return fmt.Sprintf("the connection ended in the middle of the %d bytes after a line: %d are missing, with the newline", e.Length, e.Missing)
+	}
 	return "the connection ended in the middle of a line: " + Excerpt(e.Line)
 }
 
@@ -48,6 +62,9 @@ type Reader struct {
 	from, to int // the bytes that were read and not returned
 	looked   int // how many of them are known to have no newline
 	skipping bool
+	lastLine int    // the length of the line that Next has returned, with its newline; 0 once its bytes are read
+	data     []byte // the bytes after it, and their newline, while they are read
+	have     int    // how many of them have come
 }
 
 // NewReader returns a reader of lines of up to limit bytes, including the newline.
@@ -76,6 +93,7 @@ func (r *Reader) Next() ([]byte, error) {
 			if blank(line) {
 				continue
 			}
+			r.lastLine = len(line) + 1
 			return line, nil
 		}
 		r.looked = r.to - r.from
@@ -160,7 +178,11 @@ func (w *Writer) Query(requestID string, payload json.RawMessage) error {
 
 // QueryAbout sends a query to a worker of version 2.
 func (w *Writer) QueryAbout(requestID string, payload json.RawMessage, about About) error {
-	b := w.begin(Query, requestID)
+	return w.carryAfter(appendAbout(w.begin(Query, requestID), about), "payload", payload)
+}
+
+// appendAbout appends what a worker of version 2 learns about a query.
+func appendAbout(b []byte, about About) []byte {
 	if about.TimeoutMs > 0 {
 		b = strconv.AppendInt(append(b, `,"timeoutMs":`...), about.TimeoutMs, 10)
 	}
@@ -171,13 +193,11 @@ func (w *Writer) QueryAbout(requestID string, payload json.RawMessage, about Abo
 		b = appendString(append(b, `,"tracestate":`...), about.Tracestate)
 	}
 	if len(about.Metadata) > 0 {
-		data, err := json.Marshal(about.Metadata)
-		if err != nil {
-			return err // cannot happen: texts can be marshalled
+		if data, err := json.Marshal(about.Metadata); err == nil { // texts can be marshalled
+			b = append(append(b, `,"metadata":`...), data...)
 		}
-		b = append(append(b, `,"metadata":`...), data...)
 	}
-	return w.carryAfter(b, "payload", payload)
+	return b
 }
 
 // Reply answers a call with its result, which must be one JSON value.
@@ -309,17 +329,10 @@ func (w *Writer) carryAfter(b []byte, field string, value json.RawMessage) error
 	if len(value) < bufferSize {
 		return w.flush(append(append(b, value...), "}\n"...))
 	}
-	w.buf = b
-	if w.broken != nil {
-		return fmt.Errorf("%w: %w", ErrPoisoned, w.broken)
-	}
-	w.vectors = [3][]byte{b, value, []byte("}\n")}
-	all := net.Buffers(w.vectors[:])
-	_, err := all.WriteTo(w.w)
-	w.vectors = [3][]byte{}
-	w.broken = err
-	return err
+	return w.flushAll(b, value, lineEnd)
 }
+
+var lineEnd = []byte("}\n")
 
 func (w *Writer) flush(b []byte) error {
 	w.buf = b

@@ -14,10 +14,11 @@ const Version = 2
 // What a worker of version 2 can say in its ready that it is able to do.
 const (
 	CanStacks = "stacks" // it answers dump, even during a query
+	CanBytes  = "bytes"  // it takes queries with bytes beside the payload, and may answer with bytes
 )
 
 // Capabilities returns all that a worker may announce.
-func Capabilities() []string { return []string{CanStacks} }
+func Capabilities() []string { return []string{CanStacks, CanBytes} }
 
 // MaxConcurrency bounds the queries that a worker may offer to have at a time.
 const MaxConcurrency = 1000

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"unicode/utf8"
 )
@@ -21,7 +22,7 @@ type Type string
 
 // Messages from the pool to a worker.
 const (
-	Query       Type = "query"        // do this: requestId, payload; version 2: timeoutMs, traceparent, tracestate, metadata
+	Query       Type = "query"        // do this: requestId, payload; version 2: timeoutMs, traceparent, tracestate, metadata, bytes
 	Cancel      Type = "cancel"       // stop that query: requestId
 	Shutdown    Type = "shutdown"     // end; graceful: after the running query
 	HealthCheck Type = "health_check" // answer with health_ok
@@ -33,8 +34,8 @@ const (
 const (
 	Ready       Type = "ready"        // the first message, once; version 2: version, capabilities, concurrency
 	Session     Type = "session"      // the worker's own id of the work: requestId, sessionId
-	Message     Type = "message"      // a part of the answer: requestId, content
-	Complete    Type = "complete"     // the end of the answer: requestId, result
+	Message     Type = "message"      // a part of the answer: requestId, content; version 2: bytes
+	Complete    Type = "complete"     // the end of the answer: requestId, result; version 2: bytes
 	Error       Type = "error"        // the query failed: requestId, error
 	ShutdownAck Type = "shutdown_ack" // the last message
 	HealthOK    Type = "health_ok"    // uptime in seconds, queriesProcessed
@@ -47,7 +48,7 @@ const (
 	EnvSocket   = "LIFECYCLE_WORKER_SOCKET"    // the path of the unix socket to connect to
 	EnvFD       = "LIFECYCLE_WORKER_FD"        // the descriptor of the connection, when it is inherited and there is no socket to connect to
 	EnvName     = "LIFECYCLE_WORKER_NAME"      // its name in the pool, for its log
-	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line, in bytes including its newline
+	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line with the bytes after it, in bytes including newlines
 	EnvVersion  = "LIFECYCLE_WORKER_WIRE"      // the newest version of the contract that the pool speaks; not set for 1
 	EnvLifeline = "LIFECYCLE_WORKER_LIFELINE"  // the descriptor of a pipe that ends when the pool's process does
 )
@@ -74,6 +75,7 @@ type Envelope struct {
 	Method           string
 	Params           json.RawMessage // of a call
 	Stacks           string          // of a stacks
+	Length           int             // of the bytes that follow the line; see Reader.Bytes
 
 	lastID string  // the RequestID of the previous message
 	faults []fault // usually nil
@@ -221,6 +223,8 @@ func (e *Envelope) set(name, raw []byte) {
 		if json.Unmarshal(raw, &e.About.Metadata) != nil || raw[0] == 'n' {
 			err = fmt.Errorf("%w: metadata is %s, want an object of texts", ErrField, Excerpt(raw))
 		}
+	case "bytes":
+		e.Length, err = whole("bytes", raw, 0, math.MaxInt32)
 	case "version":
 		e.Offer.Version, err = whole("version", raw, 1, Version)
 	case "concurrency":
@@ -300,7 +304,7 @@ func same(raw []byte, id string) bool {
 // has reports whether messages of type t have the field.
 func (t Type) has(field string) bool {
 	switch field {
-	case "type":
+	case "type", "bytes": // what has bytes after it cannot be read over without their length
 		return true
 	case "requestId":
 		return t == Query || t == Cancel || t == Session || t == Message || t == Complete || t == Error || t == Call

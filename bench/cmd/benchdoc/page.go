@@ -130,7 +130,7 @@ var sections = []section{
 		"This lists a hundred of many entities from the view's indexes.",
 		lists, listBench},
 	{"Worker processes",
-		"A pool of worker processes returns its input. The table shows the median in wall-clock time, because other work on the machine affects it least. Every worker is the same program. The floor is one connection with the same bytes as ours: it writes a line and reads a line, and parses neither. go-plugin speaks gRPC; RoadRunner's pool uses its own frames on pipes.",
+		"A pool of worker processes returns its input. The table shows the median in wall-clock time, because other work on the machine affects it least. Every worker is the same program. The floor is one connection with the same bytes as ours: it writes a line and reads a line, and parses neither. \"floor.bytes\" is a raw socket with a length before the bytes, read into the same memory each time. \"lifecycle-go.bytes\" sends the payload as bytes beside the JSON. go-plugin speaks gRPC, and \"grpc\" is gRPC over a unix socket without a plugin around it; RoadRunner's pool uses its own frames on pipes. In the tables of other languages the peers' callers are programs in that language, and ours are in Go. Each worker is a process of its own; the floor is a raw socket to a program in that language. At 1 MB the peers get bytes.",
 		pools, poolBench},
 	{"Hosted workers",
 		"Messages of 100 bytes are on an embedded NATS. The time runs from the request for the first message until the server has every acknowledgement. \"raw\" has no host: it uses the same iterator of the same client, and an acknowledgement. The other rows are a host with a handler that does nothing in that language; they include loading the code once.",

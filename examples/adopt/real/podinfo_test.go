@@ -53,6 +53,7 @@ func TestPodinfoStops(t *testing.T) {
 		if goodbye {
 			goodbyes++
 		}
+		time.Sleep(apart)
 	}
 	if goodbyes == 0 {
 		t.Error("no answer said goodbye")
@@ -62,6 +63,10 @@ func TestPodinfoStops(t *testing.T) {
 	}
 	p.exit(t)
 }
+
+// apart is the pause between requests of the window: longer than the quiet after which a
+// server without a window closes its listener.
+const apart = 1500 * time.Millisecond
 
 // inFlight says that the server counts a request in flight.
 func inFlight(t *testing.T, p *program) bool {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 )
@@ -19,6 +21,7 @@ type checked func() (code int)
 func (c checked) Run() int { return c() }
 
 func TestMain(m *testing.M) {
+	host.EngineMain(starlark.New())
 	testscript.Main(checked(func() (code int) {
 		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"), goleak.Cleanup(func(status int) { code = status }))
 		return code

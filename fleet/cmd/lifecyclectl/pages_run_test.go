@@ -52,7 +52,7 @@ var excused = []struct{ line, why string }{
 	{"lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json --junit prove.xml", "it needs a cluster with a Deployment: TestProve… of deploy/e2e"},
 	{"lifecyclectl doctor", "its exit status is that of the fleet: TestFaultsAreNamed runs it"},
 	{"lifecyclectl doctor --statusz http://10.1.2.3:8081/statusz", "the address is that of the reader's pod: TestDoctorOfOneProcess runs it"},
-	{"lifecyclectl workers create thumbs --type application/wasm --topic images.new --code thumbs.wasm", "thumbs.wasm is the reader's program; TestScripts creates workers"},
+	{"lifecyclectl workers create thumbs --type application/wasm --topic images.new --output-topic images.small --limit-time 5s --code thumbs.wasm", "thumbs.wasm is the reader's program; TestScripts creates workers"},
 	{"lifecyclectl workers create --type application/javascript --topic orders --group shop --url https://example.com/orders.js --digest sha256:…", "the URL and the digest are the reader's"},
 	{`go run ./procpool/cmd/conformance -slow '{"a payload":"that takes long"}' -stream '{"a payload":"that streams 8 MB"}' -- ./my-worker --its arguments`, "my-worker is the reader's; procpool/conformance tests the suite"},
 	{"helm template web chart | docker run --rm --interactive ghcr.io/pleme-io/lifecycle-vet -", "the image is in a registry; the tests of vet run the program"},

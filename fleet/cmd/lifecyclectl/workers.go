@@ -3,10 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -60,6 +62,8 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("type", w.GetMimeType())
 		t.line("topics", strings.Join(w.GetTopics(), ", "))
 		t.line("group", w.GetGroup())
+		t.line("output topic", w.GetOutputTopic())
+		t.line("limits", limits(w.GetLimits()))
 		t.line("host", w.GetHost())
 		t.line("digest", w.GetDigest())
 		t.line("backlog", fmt.Sprint(w.GetBacklog()))
@@ -67,6 +71,56 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("created", moment(w.GetCreatedAt()))
 		t.line("updated", moment(w.GetUpdatedAt()))
 	})
+}
+
+// limits returns a worker's own limits in the form of the flags of create.
+func limits(l *operatorv1.Limits) string {
+	var all []string
+	if l.GetTime() != nil {
+		all = append(all, "time "+l.GetTime().AsDuration().String())
+	}
+	if l.GetLoad() != nil {
+		all = append(all, "load "+l.GetLoad().AsDuration().String())
+	}
+	for _, n := range []struct {
+		name  string
+		value int64
+	}{{"memory", l.GetMemory()}, {"output", l.GetOutput()}, {"outputs", int64(l.GetOutputs())}} {
+		if n.value != 0 {
+			all = append(all, n.name+" "+strconv.FormatInt(n.value, 10))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// limitFlags set a worker's own limits.
+type limitFlags struct {
+	time, load     time.Duration
+	memory, output int64
+	outputs        int32
+}
+
+func (l *limitFlags) register(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&l.time, "limit-time", 0, "how long one message may take; default: the host's limit")
+	cmd.Flags().DurationVar(&l.load, "limit-load", 0, "how long the code may take to load")
+	cmd.Flags().Int64Var(&l.memory, "limit-memory", 0, "`bytes` that the code may hold")
+	cmd.Flags().Int64Var(&l.output, "limit-output", 0, "`bytes` that one message may publish and print")
+	cmd.Flags().Int32Var(&l.outputs, "limit-outputs", 0, "how many `messages` one message may publish")
+}
+
+// limits returns nil when no flag is given.
+func (l *limitFlags) limits() *operatorv1.Limits {
+	if *l == (limitFlags{}) {
+		return nil
+	}
+	m := &operatorv1.Limits{Memory: l.memory, Output: l.output, Outputs: l.outputs}
+	if l.time != 0 {
+		m.Time = durationpb.New(l.time)
+	}
+	if l.load != 0 {
+		m.Load = durationpb.New(l.load)
+	}
+	return m
 }
 
 func workerListCommand(r *remote) *cobra.Command {
@@ -142,11 +196,12 @@ func workerCreateCommand(r *remote) *cobra.Command {
 		o    output
 		req  operatorv1.CreateWorkerRequest
 		code codeFlags
+		own  limitFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "create [ID]",
 		Short: "Load code and begin to feed it",
-		Example: `  lifecyclectl workers create thumbs --type application/wasm --topic images.new --code thumbs.wasm
+		Example: `  lifecyclectl workers create thumbs --type application/wasm --topic images.new --output-topic images.small --limit-time 5s --code thumbs.wasm
   lifecyclectl workers create --type application/javascript --topic orders --group shop --url https://example.com/orders.js --digest sha256:…`,
 		Args: words("[ID]"),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
@@ -160,6 +215,7 @@ func workerCreateCommand(r *remote) *cobra.Command {
 			if req.Code, err = code.code(cmd); err != nil {
 				return err
 			}
+			req.Limits = own.limits()
 			w, err := a.Workers.CreateWorker(cmd.Context(), &req)
 			if err != nil {
 				return err
@@ -170,6 +226,8 @@ func workerCreateCommand(r *remote) *cobra.Command {
 	cmd.Flags().StringVar(&req.MimeType, "type", "", "the MIME `type` of the code")
 	cmd.Flags().StringArrayVar(&req.Topics, "topic", nil, "a `topic` that feeds it; may be given more than once")
 	cmd.Flags().StringVar(&req.Group, "group", "", "workers of one `group` handle one message at a time between them")
+	cmd.Flags().StringVar(&req.OutputTopic, "output-topic", "", "the `topic` of what the code returns; default: it is dropped")
+	own.register(cmd)
 	code.register(cmd)
 	o.register(cmd)
 	return cmd

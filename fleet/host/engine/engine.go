@@ -317,6 +317,16 @@ func (r *Registry) MIMETypes() []string {
 	return types
 }
 
+// Each returns a registry with the engines that change returns for those of r. It
+// calls change once for each MIME type.
+func (r *Registry) Each(change func(mimeType string, e Engine) Engine) *Registry {
+	changed := &Registry{byType: make(map[string]Engine, len(r.byType))}
+	for t, e := range r.byType {
+		changed.byType[t] = change(t, e)
+	}
+	return changed
+}
+
 // CheckKey returns an error that says what is wrong with a key of [State], and
 // nil for a valid key.
 func CheckKey(key string) error {

@@ -6,6 +6,10 @@
 //
 //	lifecycle_hosted_messages_total{worker, generation, result}  result is succeeded, failed or dead
 //	lifecycle_hosted_workers                                     workers that are loaded here
+//	lifecycle_hosted_children                                    child processes that run code
+//	lifecycle_hosted_children_started_total                      children until now
+//	lifecycle_hosted_children_killed_total                       those that their code ended, or that were ended to end their code
+//	lifecycle_hosted_floor_missing                               parts of the children's containment that this system does not have
 //
 // failed counts attempts, so a message that became a dead letter counts as failed
 // and as dead.
@@ -26,7 +30,11 @@ type Collector struct {
 var (
 	messages = prometheus.NewDesc("lifecycle_hosted_messages_total", "Results of the messages of a hosted worker on this host, by version of its code.",
 		[]string{"worker", "generation", "result"}, nil)
-	workers = prometheus.NewDesc("lifecycle_hosted_workers", "Hosted workers that are loaded on this host.", nil, nil)
+	children = prometheus.NewDesc("lifecycle_hosted_children", "Child processes that run the code of hosted workers.", nil, nil)
+	started  = prometheus.NewDesc("lifecycle_hosted_children_started_total", "Child processes that were started for the code of hosted workers.", nil, nil)
+	killed   = prometheus.NewDesc("lifecycle_hosted_children_killed_total", "Child processes that their code ended, or that were ended to end their code.", nil, nil)
+	missing  = prometheus.NewDesc("lifecycle_hosted_floor_missing", "Parts of the containment of hosted code that this system does not have.", nil, nil)
+	workers  = prometheus.NewDesc("lifecycle_hosted_workers", "Hosted workers that are loaded on this host.", nil, nil)
 )
 
 // New returns a collector for h.
@@ -36,11 +44,20 @@ func New(h *host.Host) *Collector { return &Collector{host: h} }
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- messages
 	ch <- workers
+	ch <- children
+	ch <- started
+	ch <- killed
+	ch <- missing
 }
 
 // Collect sends the present values.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(workers, prometheus.GaugeValue, float64(len(c.host.Local())))
+	i := c.host.Isolation()
+	ch <- prometheus.MustNewConstMetric(children, prometheus.GaugeValue, float64(i.Running))
+	ch <- prometheus.MustNewConstMetric(started, prometheus.CounterValue, float64(i.Started))
+	ch <- prometheus.MustNewConstMetric(killed, prometheus.CounterValue, float64(i.Killed))
+	ch <- prometheus.MustNewConstMetric(missing, prometheus.GaugeValue, float64(len(i.Missing)))
 	for _, t := range c.host.Tallies() {
 		for result, n := range map[string]uint64{"succeeded": t.Succeeded, "failed": t.Failed, "dead": t.DeadLetters} {
 			ch <- prometheus.MustNewConstMetric(messages, prometheus.CounterValue, float64(n), t.Worker, strconv.Itoa(t.Generation), result)

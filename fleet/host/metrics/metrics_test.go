@@ -56,6 +56,18 @@ func TestCountsPerVersion(t *testing.T) {
 		}
 	}
 	want := `
+# HELP lifecycle_hosted_children Child processes that run the code of hosted workers.
+# TYPE lifecycle_hosted_children gauge
+lifecycle_hosted_children 0
+# HELP lifecycle_hosted_children_killed_total Child processes that their code ended, or that were ended to end their code.
+# TYPE lifecycle_hosted_children_killed_total counter
+lifecycle_hosted_children_killed_total 0
+# HELP lifecycle_hosted_children_started_total Child processes that were started for the code of hosted workers.
+# TYPE lifecycle_hosted_children_started_total counter
+lifecycle_hosted_children_started_total 0
+# HELP lifecycle_hosted_floor_missing Parts of the containment of hosted code that this system does not have.
+# TYPE lifecycle_hosted_floor_missing gauge
+lifecycle_hosted_floor_missing 0
 # HELP lifecycle_hosted_messages_total Results of the messages of a hosted worker on this host, by version of its code.
 # TYPE lifecycle_hosted_messages_total counter
 lifecycle_hosted_messages_total{generation="1",result="dead",worker="w"} 1

@@ -35,7 +35,7 @@ func places() int {
 	return n
 }
 
-// question is what all three example workers understand. They echo anything else.
+// question is what all example workers understand. They echo anything else.
 type question struct {
 	Op      string          `json:"op"`
 	N       int             `json:"n"`
@@ -47,7 +47,7 @@ type question struct {
 func do(ctx context.Context, q *child.Query) (any, error) {
 	var ask question
 	if err := json.Unmarshal(q.Payload, &ask); err != nil {
-		return q.Payload, nil // not an object with these fields
+		return child.Data{Value: q.Payload, Bytes: q.Bytes}, nil // not an object with these fields
 	}
 	switch ask.Op {
 	case "count": // stream 0 to n-1
@@ -87,5 +87,5 @@ func do(ctx context.Context, q *child.Query) (any, error) {
 	case "pid":
 		return os.Getpid(), nil
 	}
-	return q.Payload, nil
+	return child.Data{Value: q.Payload, Bytes: q.Bytes}, nil
 }

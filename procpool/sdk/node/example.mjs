@@ -1,7 +1,7 @@
 // A worker in JavaScript, with the same questions as the other examples.
 
 import { setTimeout as sleep } from "node:timers/promises";
-import { serve } from "./lifecycle-worker.mjs";
+import { Data, serve } from "./lifecycle-worker.mjs";
 
 serve(async (query) => {
   const ask = query.payload ?? {};
@@ -30,6 +30,6 @@ serve(async (query) => {
     case "pid":
       return process.pid;
     default:
-      return query.payload;
+      return new Data(query.payload, query.bytes);
   }
 }, { concurrency: Number(process.argv[2] ?? 1) });

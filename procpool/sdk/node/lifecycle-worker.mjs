@@ -16,6 +16,10 @@
 // cancels the query. A handler that computes without awaiting cannot see it, and
 // cannot answer health checks.
 //
+// query.bytes is a Buffer with the bytes that the caller sent beside the payload, such
+// as an image; it is empty for none. To answer with bytes, return a Data or send one:
+// return new Data({ width: 200 }, png).
+//
 // Needs Node 16 or later and nothing else. docs/procpool-wire.md has the protocol.
 
 import { createConnection, Socket } from "node:net";
@@ -28,16 +32,27 @@ const ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME";
 const ENV_WIRE = "LIFECYCLE_WORKER_WIRE";
 const ENV_LIFELINE = "LIFECYCLE_WORKER_LIFELINE";
 
+/** A value with bytes beside it, a Buffer or another Uint8Array, which are sent as they
+ * are. Do not change them afterwards. */
+export class Data {
+  constructor(value, bytes = new Uint8Array(0)) {
+    if (!(bytes instanceof Uint8Array)) throw new TypeError("the bytes are not a Uint8Array");
+    this.value = value;
+    this.bytes = bytes;
+  }
+}
+
 /** One question. */
 export class Query {
   #worker;
   #abort = new AbortController();
   #answered = false;
 
-  constructor(worker, id, message) {
+  constructor(worker, id, message, bytes) {
     this.#worker = worker;
     this.id = id;
     this.payload = message.payload;
+    this.bytes = bytes; // beside the payload, empty for none
     this.metadata = message.metadata ?? {}; // texts of the caller
     this.traceparent = message.traceparent ?? ""; // of W3C Trace Context
     this.tracestate = message.tracestate ?? "";
@@ -60,9 +75,9 @@ export class Query {
     this.#answered = true;
   }
 
-  #write(message) {
+  #write(message, bytes) {
     if (this.#answered) throw new Error("the query has been answered");
-    return this.#worker.write(message);
+    return this.#worker.write(message, bytes);
   }
 
   /** Tells the pool the worker's own id of the work. */
@@ -82,7 +97,8 @@ export class Query {
    * read. Throws when content is not JSON or is longer than the pool accepts, and
    * when the query has been answered. */
   send(content) {
-    return this.#write({ type: "message", requestId: this.id, content: json(content) });
+    const [value, bytes] = split(content);
+    return this.#write({ type: "message", requestId: this.id, content: json(value) }, bytes);
   }
 }
 
@@ -91,6 +107,12 @@ class Raw {
   constructor(text) {
     this.text = text;
   }
+}
+
+/** Returns a value and the bytes beside it, undefined for none. */
+function split(value) {
+  if (!(value instanceof Data)) return [value, undefined];
+  return [value.value, value.bytes.length > 0 ? value.bytes : undefined];
 }
 
 /** Encodes a value. Throws where JSON.stringify throws or returns undefined. */
@@ -109,6 +131,8 @@ function describe(err) {
   }
 }
 
+const NONE = Buffer.alloc(0);
+
 class Worker {
   #connection;
   #handler;
@@ -120,6 +144,8 @@ class Worker {
   #queries = 0;
   #began = performance.now();
   #chunks = [];
+  #half; // the message whose bytes are read
+  #missing = 0; // of them and the newline after them
   #calls = new Map(); // id to what settles the promise
   #lastCall = 0;
   #speaks2 = Number(process.env[ENV_WIRE] ?? 1) >= 2;
@@ -136,14 +162,18 @@ class Worker {
 
   /** Resolves once the next message may be written. Throws when the message is too
    * long: an unawaited rejected promise would end the process. */
-  write(message) {
+  write(message, bytes) {
+    if (bytes !== undefined) {
+      if (!this.#speaks2) throw new Error("the pool takes no bytes: it speaks version 1");
+      message = { type: message.type, requestId: message.requestId, bytes: bytes.length, ...message };
+    }
     const fields = Object.entries(message).map(([name, value]) => `"${name}":${value instanceof Raw ? value.text : JSON.stringify(value)}`);
     const line = `{${fields.join(",")}}\n`;
-    const size = Buffer.byteLength(line);
+    const size = Buffer.byteLength(line) + (bytes === undefined ? 0 : bytes.length + 1);
     if (size > this.#maxFrame) {
       throw new RangeError(`a message of ${size} bytes is longer than the limit of ${this.#maxFrame}`);
     }
-    if (this.#connection.write(line)) return Promise.resolve();
+    if (this.#send(line, bytes)) return Promise.resolve();
     return new Promise((resolve) => {
       const done = () => {
         this.#connection.off("drain", done);
@@ -155,9 +185,20 @@ class Worker {
     });
   }
 
+  /** Returns false when the connection has enough to write. */
+  #send(line, bytes) {
+    if (bytes === undefined) return this.#connection.write(line);
+    this.#connection.cork(); // one write for the three
+    this.#connection.write(line);
+    this.#connection.write(bytes);
+    const more = this.#connection.write("\n");
+    this.#connection.uncork();
+    return more;
+  }
+
   /** Says ready, and to a pool that reads it what this worker is able to do. */
   ready() {
-    this.write(this.#speaks2 ? { type: "ready", version: 2, capabilities: [], concurrency: this.#concurrency } : { type: "ready" });
+    this.write(this.#speaks2 ? { type: "ready", version: 2, capabilities: ["bytes"], concurrency: this.#concurrency } : { type: "ready" });
   }
 
   async call(method, send) {
@@ -188,6 +229,23 @@ class Worker {
 
   #read(chunk) {
     for (let from = 0; ; ) {
+      if (this.#half !== undefined) {
+        const part = chunk.subarray(from, from + this.#missing);
+        this.#chunks.push(part);
+        this.#missing -= part.length;
+        from += part.length;
+        if (this.#missing > 0) return;
+        const bytes = Buffer.concat(this.#chunks);
+        const message = this.#half;
+        this.#chunks = [];
+        this.#half = undefined;
+        if (bytes[bytes.length - 1] !== 10) {
+          console.error("lifecycle-worker: the pool sent bytes of another length than it said");
+          this.#connection.destroy();
+          return;
+        }
+        this.#take(message, bytes.subarray(0, -1));
+      }
       const end = chunk.indexOf(10, from);
       if (end < 0) {
         if (from < chunk.length) this.#chunks.push(chunk.subarray(from));
@@ -206,11 +264,16 @@ class Worker {
         this.#connection.destroy();
         return;
       }
-      this.#take(message);
+      if (message.bytes > 0) {
+        this.#half = message;
+        this.#missing = message.bytes + 1;
+        continue;
+      }
+      this.#take(message, NONE);
     }
   }
 
-  #take(message) {
+  #take(message, bytes) {
     const { type, requestId } = message;
     switch (type) {
       case "query":
@@ -220,7 +283,7 @@ class Worker {
         } else if (this.#running.size >= this.#concurrency || this.#running.has(requestId)) {
           this.#fail(requestId, `busy with ${this.#running.size} of ${this.#concurrency} queries`);
         } else {
-          this.#work(new Query(this, requestId, message));
+          this.#work(new Query(this, requestId, message, bytes));
         }
         return;
       case "cancel":
@@ -263,7 +326,8 @@ class Worker {
   #answer(requestId, result, failed) {
     if (failed !== undefined) return this.#fail(requestId, failed);
     try {
-      return this.write({ type: "complete", requestId, result: json(result) });
+      const [value, bytes] = split(result);
+      return this.write({ type: "complete", requestId, result: json(value) }, bytes);
     } catch (err) {
       return this.#fail(requestId, `the result: ${describe(err)}`);
     }

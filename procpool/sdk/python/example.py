@@ -31,7 +31,7 @@ def handle(query):
         return {"metadata": query.metadata, "traceparent": query.traceparent, "tracestate": query.tracestate, "deadline": query.deadline is not None}
     if op == "pid":
         return os.getpid()
-    return query.payload
+    return lifecycle_worker.Data(query.payload, query.bytes)
 
 
 lifecycle_worker.serve(handle, int(sys.argv[1]) if len(sys.argv) > 1 else 1)

@@ -18,6 +18,11 @@ query's error, and the worker goes on; only SystemExit and KeyboardInterrupt end
 it. json.dumps encodes all of it; NaN and the infinities are errors, because JSON
 does not have them.
 
+query.bytes has the bytes that the caller sent beside the payload, such as an image.
+To answer with bytes, return a Data or send one:
+
+    return lifecycle_worker.Data({"width": 200}, png)
+
 The protocol has its own socket, so the handler may print.
 Needs Python 3.7 or later and nothing else. docs/procpool-wire.md has the
 protocol.
@@ -35,7 +40,7 @@ import threading
 import time
 import traceback
 
-__all__ = ["serve", "Query", "Cancelled", "CallError", "NoPool"]
+__all__ = ["serve", "Query", "Data", "Cancelled", "CallError", "NoPool"]
 
 ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET"
 ENV_FD = "LIFECYCLE_WORKER_FD"
@@ -44,7 +49,7 @@ ENV_WIRE = "LIFECYCLE_WORKER_WIRE"
 
 
 # The beginning of a query, to find the id of one whose payload is not readable.
-QUERY = re.compile(rb'\{"type":"query","requestId":("(?:[^"\\]|\\.)+"),')
+QUERY = re.compile(rb'\{"type":"query","requestId":("(?:[^"\\]|\\.)+"),(?:"bytes":(\d+),)?')
 
 
 class Cancelled(Exception):
@@ -63,16 +68,26 @@ class CallError(Exception):
     """The pool's process answered a call with an error."""
 
 
+class Data:
+    """A value with bytes beside it, which are sent as they are: anything that has the
+    buffer protocol. Do not change them afterwards."""
+
+    def __init__(self, value=None, bytes=b""):
+        self.value = value
+        self.bytes = bytes
+
+
 class Query:
     """One query. Its methods may be called from any thread. Sending raises once
     the handler has returned."""
 
-    def __init__(self, worker, request_id, message):
+    def __init__(self, worker, request_id, message, data):
         self._worker = worker
         self._cancelled = threading.Event()
         self._answered = False  # guarded by the worker's _writing
         self.id = request_id
         self.payload = message["payload"]
+        self.bytes = data  # beside the payload, b"" for none
         self.metadata = message.get("metadata", {})  # texts of the caller
         self.traceparent = message.get("traceparent", "")  # of W3C Trace Context
         self.tracestate = message.get("tracestate", "")
@@ -100,7 +115,7 @@ class Query:
 
     def send(self, content):
         """Send a part of the answer. Waits while the caller has enough to read."""
-        self._worker.write({"type": "message", "requestId": self.id, "content": content}, self)
+        self._worker.write_value({"type": "message", "requestId": self.id}, "content", content, self)
 
 
 class _Worker:
@@ -118,14 +133,33 @@ class _Worker:
         self.speaks2 = int(os.environ.get(ENV_WIRE, 1)) >= 2
         self.todo = queue.SimpleQueue()
 
-    def write(self, message, query=None):
+    def write(self, message, query=None, data=b""):
         line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        if len(line) > self._max_frame:
-            raise TooLong("a message of %d bytes is longer than the limit of %d" % (len(line), self._max_frame))
+        size = len(line) + (len(data) + 1 if data else 0)
+        if size > self._max_frame:
+            raise TooLong("a message of %d bytes is longer than the limit of %d" % (size, self._max_frame))
+        if data and len(data) < 64 << 10:
+            line = b"".join((line, data, b"\n"))
+            data = b""
         with self._writing:
             if query is not None and query._answered:
                 raise RuntimeError("the query has been answered")
             self._connection.sendall(line)
+            if data:
+                self._connection.sendall(data)
+                self._connection.sendall(b"\n")
+
+    def write_value(self, message, field, value, query=None):
+        """Write a message with a value, which may be a Data."""
+        data = b""
+        if isinstance(value, Data):
+            data, value = memoryview(value.bytes).cast("B"), value.value
+        if data:
+            if not self.speaks2:
+                raise RuntimeError("the pool takes no bytes: it speaks version 1")
+            message["bytes"] = len(data)
+        message[field] = value
+        self.write(message, query, data)
 
     def fail(self, request_id, text):
         """Answer with an error, cut to what fits."""
@@ -161,12 +195,18 @@ class _Worker:
     def read(self):
         """The reader's thread: handles every message, but runs no handler."""
         try:
-            with self._connection.makefile("rb") as lines:
+            with self._connection.makefile("rb", 64 << 10) as lines:
                 for line in lines:
                     if not line.endswith(b"\n"):
                         break  # a truncated line: the pool is gone
-                    if line.strip():
-                        self._take(self._parse(line))
+                    if not line.strip():
+                        continue
+                    message = self._parse(line)
+                    length = message.get("bytes", 0)
+                    data = lines.read(length) if length else b""
+                    if len(data) < length or length and lines.read(1) != b"\n":
+                        break  # truncated as well
+                    self._take(message, data)
         except Exception as err:  # any error: a worker that does not read must end
             print("lifecycle_worker: the pool is gone:", describe(err), file=sys.stderr)
         self._gone()
@@ -181,7 +221,7 @@ class _Worker:
             if not begin:
                 raise
             self.fail(json.loads(begin.group(1)), "the payload: " + describe(err))
-            return {}
+            return {"bytes": int(begin.group(2) or 0)}
 
     def _gone(self):
         with self._state:
@@ -197,7 +237,7 @@ class _Worker:
         leave.daemon = True
         leave.start()
 
-    def _take(self, message):
+    def _take(self, message, data):
         kind = message.get("type")
         request_id = message.get("requestId")
         if kind == "query":
@@ -208,7 +248,7 @@ class _Worker:
             with self._state:
                 busy = len(self._running) >= self._concurrency or request_id in self._running
                 if not busy:
-                    query = self._running[request_id] = Query(self, request_id, message)
+                    query = self._running[request_id] = Query(self, request_id, message, data)
                     self.todo.put(query)
             if busy:
                 self.fail(request_id, "busy with %d of %d queries" % (len(self._running), self._concurrency))
@@ -239,7 +279,7 @@ class _Worker:
         """Say ready, and to a pool that reads it what this worker is able to do."""
         message = {"type": "ready"}
         if self.speaks2:
-            message.update(version=2, capabilities=["stacks"], concurrency=self._concurrency)
+            message.update(version=2, capabilities=["stacks", "bytes"], concurrency=self._concurrency)
         self.write(message)
 
     def _show_stacks(self):
@@ -300,7 +340,7 @@ class _Worker:
             self.fail(query.id, failed)
             return
         try:
-            self.write({"type": "complete", "requestId": query.id, "result": result})
+            self.write_value({"type": "complete", "requestId": query.id}, "result", result)
         except OSError:
             raise  # the connection failed
         except Exception as err:  # the result is not JSON or is too long

@@ -120,3 +120,47 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- prepend (.Values.args | default list) (printf "-config=/etc/service/%s" .Values.configFile) | toYaml }}
 {{- end }}
+
+{{/* The ports of the container. The second listener of a port would fail. */}}
+{{- define "app.ports" -}}
+{{- $taken := dict (toString .Values.ports.http) "ports.http" -}}
+{{- range prepend (.Values.extraPorts | default list) (dict "port" .Values.ports.health) -}}
+{{- $name := "ports.health" -}}
+{{- with .name }}{{ $name = printf "the port of %s in extraPorts" . }}{{ end -}}
+{{- $port := toString .port -}}
+{{- with get $taken $port -}}
+{{- fail (printf "\n%s is %s, as %s is: want a port of its own" $name $port .) -}}
+{{- end -}}
+{{- $_ := set $taken $port $name -}}
+{{- end -}}
+- {name: http, containerPort: {{ .Values.ports.http }}}
+{{ include "lifecycle.ports" (include "app.lifecycle" . | fromYaml) }}
+{{- range .Values.extraPorts }}
+- {name: {{ .name }}, containerPort: {{ .port }}}
+{{- end }}
+{{- end }}
+
+{{/* The volumes of the pod. A Secret that is mounted in several places is one volume. */}}
+{{- define "app.volumes" -}}
+{{- $own := list "config" "tmp" -}}
+- name: config
+  configMap: {name: {{ include "app.fullname" . }}}
+- name: tmp
+  emptyDir: {sizeLimit: {{ .Values.tmpSize }}}
+{{- range .Values.secrets }}
+{{- $name := printf "secret-%s" .name }}
+{{- if not (has $name $own) }}
+- name: {{ $name }}
+  secret: {secretName: {{ .name }}}
+{{- $own = append $own $name }}
+{{- end }}
+{{- end }}
+{{- range .Values.volumes }}
+{{- if has .name $own }}
+{{- fail (printf "\nvolumes has %s, a name that the chart uses: want another one" .name) }}
+{{- end }}
+{{- end }}
+{{- with .Values.volumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -6,10 +6,14 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	isolate.Main(New())
+	goleak.VerifyTestMain(m)
+}
 
 const code = `
 const held = [];
@@ -48,7 +52,7 @@ function handle(message) {
 }`
 
 func TestConformance(t *testing.T) {
-	enginetest.Run(t, enginetest.Suite{
+	suite := enginetest.Suite{
 		Engine: New(),
 		Code:   []byte(code),
 		Bad: map[string]enginetest.BadCode{
@@ -58,6 +62,15 @@ func TestConformance(t *testing.T) {
 			"never ends": {Code: "while (true);", Fault: "load time limit of 1s exceeded"},
 			"no message": {Code: "state.get('x')", Fault: "there is no message"},
 		},
+	}
+	t.Run("in this process", func(t *testing.T) { enginetest.Run(t, suite) })
+	t.Run("in a child", func(t *testing.T) {
+		children, err := isolate.New(isolate.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		suite.Engine = children.Engine(suite.Engine.MIMETypes()[0], suite.Engine)
+		enginetest.Run(t, suite)
 	})
 }
 

@@ -36,6 +36,10 @@ func New(funcs map[string]Func) *Engine {
 // MIMETypes returns [MIMEType].
 func (*Engine) MIMETypes() []string { return []string{MIMEType} }
 
+// RunsInProcess says that the functions are the host's own: no host runs them in
+// another process. See [engine.IsTrusted].
+func (*Engine) RunsInProcess() {}
+
 // Features says that Go has no way to end a function or to bound its memory.
 func (*Engine) Features() engine.Features {
 	return engine.Features{Notes: "a function of this process: one that ignores its context is abandoned, its memory is the process's, and a panic in a goroutine that it starts ends the process"}

@@ -1,7 +1,6 @@
 package python
 
 import (
-	"encoding/json"
 	"errors"
 	"os/exec"
 	"runtime"
@@ -10,11 +9,14 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
-	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	isolate.Main()
+	goleak.VerifyTestMain(m)
+}
 
 func newEngine(tb testing.TB) *Engine {
 	tb.Helper()
@@ -72,7 +74,7 @@ def handle(message):
 `
 
 func TestConformance(t *testing.T) {
-	enginetest.Run(t, enginetest.Suite{
+	suite := enginetest.Suite{
 		Engine: newEngine(t),
 		Code:   []byte(code),
 		Bad: map[string]enginetest.BadCode{
@@ -83,6 +85,18 @@ func TestConformance(t *testing.T) {
 			"no message": {Code: "state.get('x')", Fault: "there is no message"},
 			"exits":      {Code: "import os; os._exit(3)", Fault: "3"},
 		},
+	}
+	t.Run("without a floor", func(t *testing.T) { enginetest.Run(t, suite) })
+	t.Run("in a child", func(t *testing.T) {
+		children, err := isolate.New(isolate.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		suite.Engine = children.Engine(suite.Engine.MIMETypes()[0], suite.Engine)
+		enginetest.Run(t, suite)
+		if err := children.Close(); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -142,19 +156,6 @@ def handle(message):
 	if largest, err := strconv.Atoi(string(outputs[0].Data)); err != nil || largest > 32<<20 {
 		t.Errorf("%d bytes of addresses are reserved in one piece, want fewer than 32 MiB (%v)", largest, err)
 	}
-}
-
-// FuzzPlain checks that no answer of a runner makes plain panic.
-func FuzzPlain(f *testing.F) {
-	for _, seed := range []string{`null`, `{"$bytes":"!"}`, `{"$bytes":"AA=="}`, `{"$type":"set"}`, `[{"$type":1}]`} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(_ *testing.T, text []byte) {
-		var v any
-		if json.Unmarshal(text, &v) == nil {
-			_, _ = value.Outputs(plain(v))
-		}
-	})
 }
 
 func BenchmarkHandle(b *testing.B) {

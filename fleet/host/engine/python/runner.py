@@ -1,15 +1,15 @@
-"""Runs hosted code: the other end of package python. It is given the code's path."""
+"""Runs hosted code: the child of package isolate for Python."""
 
 import base64
 import json
 import os
 import resource
-import socket
 import sys
 
 import lifecycle_worker
 
-code_path, memory, limit_output, limit_outputs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+limit_output = limit_outputs = 0  # of the load
+query = None  # in progress
 
 
 class Reject(Exception):
@@ -40,26 +40,19 @@ class Message:
 
 
 class State:
-    _lines = None
-
     def _ask(self, op, key, value=None):
         if not isinstance(key, str):
             raise TypeError("a key is text")
-        if self._lines is None:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.connect(os.environ["LIFECYCLE_STATE"])
-            self._lines = connection.makefile("rwb")
         if isinstance(value, str):
             value = value.encode()
-        ask = {"op": op, "key": key}
+        ask = {"key": key}
         if value is not None:
             ask["value"] = base64.b64encode(value).decode()
-        self._lines.write(json.dumps(ask).encode() + b"\n")
-        self._lines.flush()
-        answer = json.loads(self._lines.readline())
-        if answer.get("error"):
-            raise RuntimeError(answer["error"])
-        return base64.b64decode(answer["value"]) if answer.get("found") else None
+        try:
+            answer = query.call(op, ask)
+        except lifecycle_worker.CallError as err:
+            raise RuntimeError(str(err).partition(": ")[2])
+        return base64.b64decode(answer.get("value") or "") if answer.get("found") else None
 
     def get_bytes(self, key):
         return self._ask("get", key)
@@ -110,10 +103,21 @@ names = {"__name__": "hosted", "state": State(), "reject": reject, "Reject": Rej
 loaded = False
 
 
-def load():
-    global loaded
-    with open(code_path, "rb") as f:
-        exec(compile(f.read(), "hosted.py", "exec"), names)
+def load(fields):
+    """Loads code within limits that nothing in this process can raise again."""
+    global loaded, limit_output, limit_outputs
+    limits = fields["limits"]
+    limit_output, limit_outputs = limits["output"], limits["outputs"]
+    if hasattr(resource, "RLIMIT_AS"):
+        # The interpreter has mapped what it needs by now.
+        with open("/proc/self/statm") if os.path.exists("/proc/self/statm") else open(os.devnull) as f:
+            mapped = int((f.read().split() or ["65536"])[0]) * resource.getpagesize()
+        most = mapped + limits["memory"] + (16 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    code = base64.b64decode(fields["code"])
+    printed.left = limit_output
+    exec(compile(code, "hosted.py", "exec"), names)
     if not callable(names.get("handle")):
         raise ValueError("it defines no function handle(message)")
     loaded = True
@@ -148,28 +152,35 @@ def describe(err):
     return "%s%s: %s" % (where, type(err).__name__, err)
 
 
-def serve(query):
+def serve(asked):
+    global query
+    query = asked
+    loading = query.payload.get("load")
+    handling = query.payload.get("handle")
     printed.begin(query.send)
     sys.stdout = sys.stderr = printed
     try:
-        if query.payload is None or not loaded:
-            load()
-        if query.payload is None:
+        if loading is not None:
+            load(loading)
             return {}
-        result = plain(names["handle"](Message(query.payload)))
+        if handling is None:
+            return {}
+        if not loaded:
+            return {"empty": True}
+        result = plain(names["handle"](Message(handling)))
         if len(json.dumps(result)) > 2 * limit_output:
             raise Limit("output")
         return {"result": result}
     except Limit as err:
-        return {"limit": str(err)}
+        return {"limit": str(err), "badCode": loading is not None}
     except MemoryError:
-        return {"limit": "memory"}
+        return {"limit": "memory", "badCode": loading is not None}
     except Reject as err:
         return {"reject": str(err)}
     except SystemExit as err:
-        return {"error": "it called exit(%s)" % err}
+        return {"error": "it called exit(%s)" % err, "badCode": loading is not None}
     except Exception as err:
-        return {"error": describe(err)}
+        return {"error": describe(err), "badCode": loading is not None}
     finally:
         try:
             printed.end()
@@ -178,11 +189,4 @@ def serve(query):
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
-if hasattr(resource, "RLIMIT_AS"):
-    # The interpreter has mapped what it needs by now.
-    with open("/proc/self/statm") if os.path.exists("/proc/self/statm") else open(os.devnull) as f:
-        mapped = int((f.read().split() or ["65536"])[0]) * resource.getpagesize()
-    most = mapped + memory + (16 << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 lifecycle_worker.serve(serve)

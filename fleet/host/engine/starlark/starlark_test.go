@@ -4,10 +4,14 @@ import (
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	isolate.Main(New())
+	goleak.VerifyTestMain(m)
+}
 
 const code = `
 def handle(message):
@@ -55,7 +59,7 @@ def handle(message):
 `
 
 func TestConformance(t *testing.T) {
-	enginetest.Run(t, enginetest.Suite{
+	suite := enginetest.Suite{
 		Engine: New(),
 		Code:   []byte(code),
 		Bad: map[string]enginetest.BadCode{
@@ -67,6 +71,15 @@ func TestConformance(t *testing.T) {
 			"no message": {Code: "state.get('x')", Fault: "there is no message"},
 			"range":      {Code: "x = list(range(1 << 40))", Fault: "are more than"},
 		},
+	}
+	t.Run("in this process", func(t *testing.T) { enginetest.Run(t, suite) })
+	t.Run("in a child", func(t *testing.T) {
+		children, err := isolate.New(isolate.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		suite.Engine = children.Engine(suite.Engine.MIMETypes()[0], suite.Engine)
+		enginetest.Run(t, suite)
 	})
 }
 

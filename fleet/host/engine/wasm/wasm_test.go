@@ -11,10 +11,14 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	isolate.Main(New())
+	goleak.VerifyTestMain(m)
+}
 
 // guest builds the Go program in testdata, once.
 var guest = sync.OnceValues(func() ([]byte, error) {
@@ -56,7 +60,7 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	enginetest.Run(t, enginetest.Suite{
+	suite := enginetest.Suite{
 		Engine: shared,
 		Code:   code,
 		Bad: map[string]enginetest.BadCode{
@@ -64,6 +68,15 @@ func TestConformance(t *testing.T) {
 			"truncated": {Code: string(code[:1000]), Fault: "compile"},
 			"no start":  {Code: "\x00asm\x01\x00\x00\x00", Fault: "no _start"},
 		},
+	}
+	t.Run("in this process", func(t *testing.T) { enginetest.Run(t, suite) })
+	t.Run("in a child", func(t *testing.T) {
+		children, err := isolate.New(isolate.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		suite.Engine = children.Engine(suite.Engine.MIMETypes()[0], suite.Engine)
+		enginetest.Run(t, suite)
 	})
 }
 

@@ -1,0 +1,3 @@
+import workerpool from "workerpool";
+
+workerpool.worker({ echo: (payload) => payload });

@@ -1,0 +1,74 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
+)
+
+// quietTime is how long a declared bucket may store nothing before Check writes to it.
+const quietTime = 10 * time.Second
+
+// restartTime bounds the restart of the embedded server.
+const restartTime = 30 * time.Second
+
+// checkWrites finds out whether the embedded server takes writes, and restarts it when
+// it does not and the disk does.
+func (b *Broker) checkWrites(ctx context.Context) error {
+	err := b.canaries(ctx)
+	if !errors.Is(err, canary.ErrNoWrites) || ctx.Err() != nil {
+		return err
+	}
+	if full := writable(b.opts.StoreDir); full != nil {
+		return fmt.Errorf("%w: %w", err, full)
+	}
+	b.log.Error("the embedded server takes no writes though its disk does; starting it again", "error", err)
+	if failed := b.restart(ctx); failed != nil {
+		return fmt.Errorf("%w: restart the embedded server: %w", err, failed)
+	}
+	return nil
+}
+
+func (b *Broker) canaries(ctx context.Context) error {
+	for _, bucket := range b.owned {
+		if err := canary.Check(ctx, b.js, bucket, quietTime); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writable returns why nothing can be written to a folder.
+func writable(dir string) error {
+	name := filepath.Join(dir, "canary")
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, 1<<20)) // more than a server needs to start
+	return errors.Join(err, f.Sync(), f.Close(), os.Remove(name))
+}
+
+// restart stops the embedded server and starts another one on its folder. The
+// connection finds it by itself.
+func (b *Broker) restart(ctx context.Context) error {
+	b.reboot.Lock()
+	defer b.reboot.Unlock()
+	if b.nc.IsClosed() {
+		return ErrNotConnected
+	}
+	old := b.server()
+	old.Shutdown()
+	old.WaitForShutdown()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restartTime) // half of a restart helps no caller
+	defer cancel()
+	if err := b.boot(ctx); err != nil {
+		return err
+	}
+	return answers(ctx, b.js)
+}

@@ -1,0 +1,66 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+)
+
+// TestChain checks that a link whose outcome the writer did not learn is neither lost nor
+// taken for the one after it, and that a second writer ends the first.
+func TestChain(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Streams: []jetstream.StreamConfig{{Name: "CHAIN", Subjects: []string{"chain"}, AllowAtomicPublish: true}}})
+	stream, err := b.JetStream().Stream(t.Context(), "CHAIN")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &states{nc: b.Conn(), js: b.JetStream(), stream: stream}
+	link := func(data string) *nats.Msg {
+		return &nats.Msg{Subject: "chain", Header: nats.Header{}, Data: []byte(data)}
+	}
+	add := func(c *chain, data string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		m := link(data)
+		return c.append(ctx, m, m)
+	}
+	c := &chain{states: s, stream: stream, subject: "chain", fence: 7}
+	if err := add(c, "a"); err != nil {
+		t.Fatal(err)
+	}
+	// The writer gives up on b, and the server has it.
+	late := *c
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if m := link("b"); c.append(ended, m, m) == nil {
+		t.Fatal("append with a context that has ended")
+	}
+	if err := add(&late, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(c, "c"); err != nil {
+		t.Fatalf("after a link whose outcome was not known: %v", err)
+	}
+	other := &chain{states: s, stream: stream, subject: "chain", fence: 8, last: c.last}
+	if err := add(other, "d"); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(c, "e"); !errors.Is(err, ErrStale) {
+		t.Errorf("a writer that was replaced: %v", err)
+	}
+	var all string
+	for seq := uint64(1); seq <= stream.CachedInfo().State.LastSeq+4; seq++ {
+		if m, err := stream.GetMsg(t.Context(), seq); err == nil {
+			all += string(m.Data)
+		}
+	}
+	if all != "abcd" {
+		t.Errorf("the chain is %q", all)
+	}
+}

@@ -1,0 +1,235 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// commits writes what is staged until quit is closed and nothing is left.
+func (p *partition) commits() error {
+	defer close(p.ended)
+	var later <-chan time.Time // set while there is something to write later
+	for {
+		if err := p.write(false); err != nil {
+			return err
+		}
+		if later == nil && p.behind() {
+			later = time.After(tick)
+		}
+		select {
+		case <-p.wake:
+		case <-later:
+			later = nil
+			if err := p.write(true); err != nil {
+				return err
+			}
+			p.tidy(false)
+		case <-p.quit:
+			err := p.write(true)
+			for err == nil && !p.close() {
+				err = p.write(false)
+			}
+			if err == nil {
+				p.tidy(true)
+			}
+			return err
+		}
+	}
+}
+
+// close refuses further effects, and reports whether it could: nothing is staged.
+func (p *partition) close() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil && len(p.staged) > 0 {
+		return false
+	}
+	if p.err == nil {
+		p.err = ErrDetached
+	}
+	return true
+}
+
+// behind reports whether progress or values are to be written later.
+func (p *partition) behind() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err == nil && (p.unsaved || p.cells.waits())
+}
+
+// write commits everything that is staged. With progress it also writes progress that
+// has no effects.
+func (p *partition) write(progress bool) error {
+	for {
+		e, batch := p.next(progress)
+		if e == nil {
+			return nil
+		}
+		err := p.log.append(p.ctx, e)
+		if err != nil {
+			p.fail(err, batch)
+			return err
+		}
+		p.cells.commit(e.Values, e.last)
+		p.mu.Lock()
+		p.flying = false
+		for i, o := range e.Outputs {
+			o.number, o.since = e.Known.Next+uint64(i), e.at
+			o.id = p.outputID(p.fence, o.number)
+		}
+		p.known.Next = e.Known.Next + uint64(len(e.Outputs))
+		outputs := e.Outputs
+		e.Values, e.Outputs, e.outputs = nil, nil, len(outputs)
+		p.entries = append(p.entries, e)
+		p.mu.Unlock()
+		for _, o := range outputs {
+			p.relay.add(o)
+		}
+		for _, b := range batch {
+			b.then(nil)
+		}
+		progress = false
+	}
+}
+
+// next returns the next entry to write and the effects in it, or nil when there is
+// nothing to write.
+func (p *partition) next(progress bool) (*entry, []*effects) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.staged) == 0 && !(progress && p.unsaved) {
+		return nil, nil
+	}
+	room := int(p.host.nc.MaxPayload()) / 2 // more than half grows by the encoding
+	n := 0
+	for n < len(p.staged) && (n == 0 || room >= p.staged[n].size) {
+		room -= p.staged[n].size
+		n++
+	}
+	batch := p.staged[:n:n]
+	p.staged = p.staged[n:]
+	e := &entry{Fence: p.fence}
+	values := make(map[string]int)
+	for _, b := range batch {
+		if b.tries != nil {
+			p.known.Tries[b.seq] = *b.tries
+		}
+		if b.doom != nil {
+			p.known.Doomed[b.seq] = *b.doom
+		}
+		if b.done {
+			p.known.Done.Done(b.seq)
+			delete(p.known.Tries, b.seq)
+			delete(p.known.Doomed, b.seq)
+		}
+		for _, w := range b.writes {
+			subject := p.host.states.subject(&w)
+			if i, again := values[subject]; again {
+				e.Values[i] = w // only the newest value counts
+				continue
+			}
+			values[subject] = len(e.Values)
+			e.Values = append(e.Values, w)
+		}
+		e.Outputs = append(e.Outputs, b.outputs...)
+	}
+	k := p.known
+	k.Done, k.Sent, k.Tries, k.Doomed = k.Done.Clone(), k.Sent.Clone(), maps.Clone(k.Tries), maps.Clone(k.Doomed)
+	e.Known = &k
+	p.unsaved, p.flying = false, true
+	return e, batch
+}
+
+// fail makes everything that is staged void.
+func (p *partition) fail(err error, batch []*effects) {
+	if !errors.Is(err, ErrStale) {
+		err = fmt.Errorf("%w: %w", ErrDetached, err)
+	}
+	p.mu.Lock()
+	p.err, p.flying = err, false
+	void := append(batch, p.staged...)
+	p.staged = nil
+	p.mu.Unlock()
+	p.failed(err)
+	for _, e := range void {
+		e.then(err)
+	}
+}
+
+// tidy writes values to their own subjects and removes entries that are not needed any
+// more: those whose outputs were sent and whose values were written.
+func (p *partition) tidy(last bool) {
+	ctx, cancel := context.WithTimeout(p.ctx, commitWithin)
+	defer cancel()
+	flushed, err := p.cells.flush(ctx)
+	if errors.Is(err, ErrStale) {
+		p.mu.Lock()
+		gone := p.err != nil
+		p.mu.Unlock()
+		if !gone {
+			p.fail(err, nil)
+		}
+		return
+	}
+	if err != nil {
+		p.host.log.Warn("hosted worker: write state", "slot", p.slot, "err", err)
+	}
+	p.mu.Lock()
+	n, size := 0, 0
+	for n < len(p.entries)-1 { // the newest stays: it has what is known
+		e := p.entries[n]
+		if e.last > flushed || e.outputs > 0 && p.known.Sent.Floor() < e.Known.Next+uint64(e.outputs) {
+			break
+		}
+		n++
+		size += int(e.last-e.first) + 1
+	}
+	if n == 0 || size < trimEvery && !last {
+		p.mu.Unlock()
+		return
+	}
+	keep := p.entries[n].first
+	p.mu.Unlock()
+	if err := p.log.trim(ctx, keep); err != nil {
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			p.host.log.Warn("hosted worker: trim the log", "slot", p.slot, "err", err)
+		}
+		return
+	}
+	p.mu.Lock()
+	p.entries = p.entries[n:]
+	p.mu.Unlock()
+}
+
+// sendWithin is how long a slot that ends waits for its outputs. The next holder
+// publishes the others.
+const sendWithin = 2 * time.Second
+
+// trimEvery is how many messages of a log may be superfluous before they are removed.
+const trimEvery = 256
+
+// stop writes what is staged, ends the relay and the commits, and returns. Outputs that
+// were not sent when ctx ends stay in the log for the next host.
+func (p *partition) stop(ctx context.Context) {
+	p.mu.Lock()
+	lost := p.err != nil
+	p.mu.Unlock()
+	if !lost {
+		sending, cancel := context.WithTimeout(ctx, sendWithin)
+		_ = p.relay.room(sending, 1)
+		cancel()
+	}
+	close(p.quit)
+	select {
+	case <-p.ended:
+	case <-ctx.Done():
+	}
+	p.cancel()
+	<-p.ended
+	p.relay.stop()
+}

@@ -1,0 +1,164 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/procpool/child"
+)
+
+// Main makes this process's program able to run the code of the engines in children.
+// Call it first in main: in a child it runs code and never returns. In any other
+// process it returns at once. An [External] engine needs not to be given.
+func Main(engines ...engine.Engine) {
+	switch os.Getenv(envRole) {
+	case roleLaunch:
+		fail(launch(os.Getenv(envSpec)))
+	case roleProbe:
+		probe()
+	case roleRun:
+		fail(run(engines))
+	default:
+		selfRuns.Store(true)
+	}
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// run answers the host until the host ends this process.
+func run(engines []engine.Engine) error {
+	registry, err := engine.NewRegistry(engines...)
+	if err != nil {
+		return err
+	}
+	r := &runner{engines: registry}
+	return child.Serve(context.Background(), r.answer)
+}
+
+// runner is the life of a child: one program.
+type runner struct {
+	engines *engine.Registry
+	program engine.Program
+	worker  string
+	out     *child.Query // of the call in progress, where lines go
+}
+
+func (r *runner) answer(ctx context.Context, q *child.Query) (any, error) {
+	var question ask
+	if err := json.Unmarshal(q.Payload, &question); err != nil {
+		return nil, err
+	}
+	r.out = q
+	switch {
+	case question.Load != nil:
+		return r.load(ctx, question.Load), nil
+	case question.Handle == nil:
+		return answer{}, nil
+	case r.program == nil:
+		return answer{Empty: true}, nil
+	}
+	m := question.Handle
+	outputs, err := r.program.Handle(ctx, &engine.Message{
+		Worker: m.Worker, ID: m.ID, Topic: m.Topic, Attempt: m.Attempt, Fence: m.Fence, Header: m.Headers, Data: m.Data,
+	}, remote{q})
+	a := answered(err)
+	for _, o := range outputs {
+		a.Outputs = append(a.Outputs, output{o.Topic, o.Header, o.Data})
+	}
+	if errors.Is(err, engine.ErrLimit) {
+		a.Outputs = nil // they may be larger than the connection takes
+	}
+	return a, nil
+}
+
+func (r *runner) load(ctx context.Context, l *load) answer {
+	e, err := r.engines.Lookup(l.MIMEType)
+	if err != nil {
+		return answer{Error: "the program of the children: " + err.Error() + ": give its Main the engine"}
+	}
+	bound(l.Limits.Memory)
+	r.program, err = e.Load(ctx, l.Code, engine.Config{Worker: l.Worker, Limits: l.Limits, Log: func(line string) {
+		_ = r.out.Send(printed{line})
+	}})
+	return answered(err)
+}
+
+// bound limits the memory of this process to what it has by now and bytes more.
+func bound(bytes int64) {
+	debug.SetMemoryLimit(goMemory() + bytes)
+	debug.SetMaxStack(int(max(bytes/2, 1<<20)))
+	_ = limitData(bytes + margin) // what is missing was said at the start
+}
+
+// answered returns the answer for an error.
+func answered(err error) answer {
+	var limit *engine.LimitError
+	var reject *engine.RejectError
+	switch {
+	case err == nil:
+		return answer{}
+	case errors.As(err, &limit):
+		return answer{Limit: limit.What, BadCode: errors.Is(err, engine.ErrBadCode)}
+	case errors.As(err, &reject):
+		return answer{Reject: reject.Reason}
+	case errors.Is(err, engine.ErrBadCode):
+		return answer{Error: unwrapBad(err), BadCode: true}
+	}
+	return answer{Error: err.Error()}
+}
+
+// unwrapBad returns the text of an error of [engine.BadCode] without the words that
+// the host adds again.
+func unwrapBad(err error) string {
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		if errs := several.Unwrap(); len(errs) == 2 && errs[0] == engine.ErrBadCode { //nolint:errorlint // exactly what BadCode makes
+			return errs[1].Error()
+		}
+	}
+	return err.Error()
+}
+
+// remote is the state of the message in progress, which the host keeps.
+type remote struct{ query *child.Query }
+
+func (s remote) call(ctx context.Context, method string, a access) (access, error) {
+	if err := engine.CheckKey(a.Key); err != nil {
+		return access{}, err
+	}
+	raw, err := s.query.Call(ctx, method, a)
+	if err != nil {
+		var refused *child.CallError
+		if errors.As(err, &refused) {
+			err = errors.New(refused.Message)
+		}
+		return access{}, err
+	}
+	var result access
+	return result, json.Unmarshal(raw, &result)
+}
+
+func (s remote) Get(ctx context.Context, key string) ([]byte, bool, error) {
+	a, err := s.call(ctx, callGet, access{Key: key})
+	return a.Value, a.Found, err
+}
+
+func (s remote) Put(ctx context.Context, key string, v []byte) error {
+	_, err := s.call(ctx, callPut, access{Key: key, Value: v})
+	return err
+}
+
+func (s remote) Delete(ctx context.Context, key string) error {
+	_, err := s.call(ctx, callDelete, access{Key: key})
+	return err
+}

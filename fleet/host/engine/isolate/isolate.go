@@ -1,0 +1,187 @@
+// Package isolate runs hosted code in child processes, each with a floor below which
+// nothing falls: whatever the code does to its process, the host lives.
+//
+// A [Children] makes an engine of another one. Each program of that engine has a
+// child of its own, which starts for the first message, and ends when it has been
+// idle, when its code breaks a limit of time or memory, or when it dies. The child
+// is the program fleet/cmd/engine, or the host's own, whose main calls [Main] first.
+//
+// # The floor
+//
+// A launcher raises the floor and then becomes the child by execve(2), so that the
+// floor holds from the child's first instruction. It needs no privileges:
+//
+//   - rlimits: memory (RLIMIT_DATA, for Python RLIMIT_AS), open files, the size of a
+//     file, no core files
+//   - no_new_privs, no capabilities, a nice value
+//   - a seccomp filter: no new processes, no network, no signals to other processes,
+//     no access to other processes, no shared memory, no namespaces
+//   - Landlock: the code reads system libraries, and writes its own temporary folder
+//   - an environment that has nothing of the host's
+//   - an inherited connection to the host
+//
+// [Children.Missing] says what the kernel does not have. docs/hosted-security.md says
+// who is trusted with what.
+package isolate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// ErrNoProgram is wrapped by the error of [New] when there is no program to run
+// children with.
+var ErrNoProgram = errors.New("no program for child processes")
+
+// Config says how children run. The zero value of a field is its default.
+type Config struct {
+	// Program is the path of the program that runs code: fleet/cmd/engine, or one
+	// whose main calls [Main] first. Defaults to this process's own program, which
+	// must have called [Main].
+	Program string `koanf:"program"`
+	// Idle is how long a child lives without a message. Defaults to 1 min.
+	Idle time.Duration `koanf:"idle"`
+	// StartTimeout bounds the start of a child. Defaults to 30 s.
+	StartTimeout time.Duration `koanf:"start_timeout"`
+	// Cgroups are directories that were delegated to this process: see
+	// worker.WithCgroup. Each child gets a cgroup below them, with its memory limit.
+	// A child ends with everything in its cgroup. Defaults to none.
+	Cgroups []string `koanf:"cgroups"`
+	// UID and GID, when not 0, are the user and group of the children. The process
+	// needs the privilege to set them.
+	UID int `koanf:"uid"`
+	// GID defaults to UID.
+	GID int `koanf:"gid"`
+	// Required makes a child fail to start when a part of the floor is missing.
+	Required bool `koanf:"required"`
+}
+
+// External is an [engine.Engine] whose code another program than Go's runs, such as
+// an interpreter. The program speaks package procpool's protocol with the asks of
+// this package.
+type External interface {
+	engine.Engine
+	// Command writes the program's own files into dir, and returns its arguments, the
+	// first of which is a path, its environment, and the files and folders that it
+	// reads.
+	Command(dir string) (argv, env, read []string, err error)
+}
+
+// Children makes engines whose code runs in children. Its methods may be called
+// concurrently.
+type Children struct {
+	cfg  Config
+	self string
+	own  folder // of the private folders of the children
+
+	started, killed atomic.Uint64
+	running         atomic.Int64
+}
+
+// selfRuns is set once this process has called [Main].
+var selfRuns atomic.Bool
+
+// New returns children of cfg. It removes the private folders that processes have
+// left which were killed. It returns an error that wraps [ErrNoProgram] when cfg has
+// no program and this process has not called [Main].
+func New(cfg Config) (*Children, error) {
+	if cfg.Idle == 0 {
+		cfg.Idle = time.Minute
+	}
+	if cfg.StartTimeout == 0 {
+		cfg.StartTimeout = 30 * time.Second
+	}
+	if cfg.GID == 0 {
+		cfg.GID = cfg.UID
+	}
+	if cfg.Idle < 0 || cfg.StartTimeout < 0 || cfg.UID < 0 || cfg.GID < 0 {
+		return nil, errors.New("isolate: idle, start_timeout, uid and gid must not be negative")
+	}
+	c := &Children{cfg: cfg, self: cfg.Program}
+	var err error
+	switch {
+	case cfg.Program != "":
+		if c.self, err = exec.LookPath(cfg.Program); err != nil {
+			return nil, fmt.Errorf("isolate: %w: %w", ErrNoProgram, err)
+		}
+	case !selfRuns.Load():
+		return nil, fmt.Errorf("isolate: %w: call host.EngineMain first in main, name the program fleet/cmd/engine, or run code that you trust in this process with engine.Trusted", ErrNoProgram)
+	case runtime.GOOS == "linux":
+		c.self = "/proc/self/exe" // it is there when the file was replaced or removed
+	default:
+		if c.self, err = os.Executable(); err != nil {
+			return nil, fmt.Errorf("isolate: %w: %w", ErrNoProgram, err)
+		}
+	}
+	sweep(baseDir())
+	return c, nil
+}
+
+// Stats says what the children do.
+type Stats struct {
+	Running int    // children that have been started and have not ended
+	Started uint64 // children until now
+	Killed  uint64 // those that their code ended, or that were ended to end their code
+}
+
+// Stats returns the present counts.
+func (c *Children) Stats() Stats {
+	return Stats{int(c.running.Load()), c.started.Load(), c.killed.Load()}
+}
+
+// Engine returns an engine that runs the code of e in children. The engine takes the
+// MIME type alone. A trusted engine is returned as it is.
+func (c *Children) Engine(mimeType string, e engine.Engine) engine.Engine {
+	if engine.IsTrusted(e) {
+		return e
+	}
+	return &isolated{children: c, mime: mimeType, inner: e}
+}
+
+// Bare returns an engine that runs the code of e in children without a floor. It
+// needs no call of [Main].
+func Bare(mimeType string, e External) interface {
+	engine.Engine
+	engine.LateLoader
+} {
+	return &isolated{children: bare, mime: mimeType, inner: e}
+}
+
+// bare are the children without a floor.
+var bare = &Children{cfg: Config{Idle: time.Minute, StartTimeout: 30 * time.Second}}
+
+// command returns the command of a child. The pool adds the connection.
+func (c *Children) command(s spec, stderr *lastWords) *exec.Cmd {
+	if c == bare {
+		cmd := exec.Command(s.Exec[0], s.Exec[1:]...)
+		cmd.Env, cmd.Stderr = s.Env, stderr
+		return cmd
+	}
+	cmd := exec.Command(c.self)
+	cmd.Env = []string{envRole + "=" + roleLaunch, envSpec + "=" + s.encode()}
+	cmd.Dir = "/"
+	cmd.Stderr = stderr
+	c.become(cmd)
+	return cmd
+}
+
+// process returns the options of a child's process.
+func (c *Children) process(memory int64) []worker.ProcessOption {
+	if len(c.cfg.Cgroups) == 0 {
+		return nil
+	}
+	limits := worker.Limits{Memory: memory, PIDs: maxThreads, Required: c.cfg.Required}
+	return []worker.ProcessOption{worker.WithCgroup(slices.Clone(c.cfg.Cgroups)...), worker.WithLimits(limits)}
+}
+
+// maxThreads bounds the threads of a child with a cgroup.
+const maxThreads = 256

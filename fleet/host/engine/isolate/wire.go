@@ -1,0 +1,103 @@
+package isolate
+
+import (
+	"encoding/json"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+)
+
+// ask is what the host asks of a child: the payload of a query of package procpool.
+// One of its fields is set; none is a question whether the child is there.
+type ask struct {
+	Load   *load    `json:"load,omitempty"`
+	Handle *message `json:"handle,omitempty"`
+}
+
+// load has the child load code. It must be the first ask that is not empty.
+type load struct {
+	MIMEType string        `json:"mime"`
+	Worker   string        `json:"worker"`
+	Limits   engine.Limits `json:"limits"`
+	Code     []byte        `json:"code"`
+}
+
+// message is an [engine.Message].
+type message struct {
+	Worker  string              `json:"worker"`
+	ID      string              `json:"id"`
+	Topic   string              `json:"topic"`
+	Attempt int                 `json:"attempt"`
+	Fence   uint64              `json:"fence"`
+	Headers map[string][]string `json:"headers,omitempty"`
+	Data    []byte              `json:"data"`
+}
+
+// output is an [engine.Output].
+type output struct {
+	Topic   string              `json:"topic,omitempty"`
+	Headers map[string][]string `json:"headers,omitempty"`
+	Data    []byte              `json:"data,omitempty"`
+}
+
+// answer is the child's answer. All fields are empty for a load that succeeded and
+// for a handler that returned nothing.
+type answer struct {
+	Outputs []output        `json:"outputs,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"` // in place of Outputs: what an interpreter's handler returned
+	Error   string          `json:"error,omitempty"`
+	BadCode bool            `json:"badCode,omitempty"` // the error is the code's own fault
+	Reject  string          `json:"reject,omitempty"`
+	Limit   string          `json:"limit,omitempty"`  // the What of a LimitError
+	Empty   bool            `json:"empty,omitempty"`  // the child has loaded no code
+	Memory  int64           `json:"memory,omitempty"` // of a load: bytes of data that the kernel allows
+}
+
+// printed is a part of an answer: a line that the code prints.
+type printed struct {
+	Print string `json:"print"`
+}
+
+// The methods of a child's calls, with their parameters.
+const (
+	callGet    = "get"
+	callPut    = "put"
+	callDelete = "delete"
+)
+
+// access is the parameter of a call for state, and its result.
+type access struct {
+	Key   string `json:"key,omitempty"`
+	Value []byte `json:"value,omitempty"`
+	Found bool   `json:"found,omitempty"`
+}
+
+// The environment of a child.
+const (
+	envRole = "LIFECYCLE_ENGINE"      // one of the roles
+	envSpec = "LIFECYCLE_ENGINE_SPEC" // a spec in JSON, for the role of a launcher
+)
+
+// The roles of a process that [Main] knows.
+const (
+	roleLaunch = "launch" // raises the floor, then becomes the program of its spec
+	roleRun    = "run"    // runs code
+	roleProbe  = "probe"  // raises the floor, and writes what is missing
+)
+
+// spec tells a launcher what to do.
+type spec struct {
+	Exec  []string `json:"exec,omitempty"`  // the program and its arguments; empty for the launcher's own, as an engine
+	Env   []string `json:"env,omitempty"`   // of that program, beside the pool's
+	Read  []string `json:"read,omitempty"`  // files and folders that it may read, and whose programs it may execute
+	Write string   `json:"write,omitempty"` // the folder in which it may write, "" for none
+	// Required makes the launcher fail when a part of the floor is missing.
+	Required bool `json:"required,omitempty"`
+}
+
+func (s spec) encode() string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "" // a spec has only texts
+	}
+	return string(text)
+}

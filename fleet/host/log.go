@@ -1,0 +1,182 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+)
+
+// slotLog is the log of one slot: the messages of the subject host.log.SLOT, in a stream
+// that keeps them all. A host that takes the slot writes a claim, and then commits. They
+// are a chain, so the server refuses the commit of a host that was replaced, a commit out
+// of order, and a commit that it has already. Everything that messages have caused is in
+// commits, and nothing else is.
+//
+// An entry that does not fit one message is an atomic batch of several.
+type slotLog struct{ chain }
+
+// headerParts is on each message of an entry: how many messages the entry has.
+const headerParts = "Lifecycle-Parts"
+
+// entry is a claim or a commit. Values and Outputs are what it adds; the other fields
+// hold all that is known, so that the newest commit replaces them.
+type entry struct {
+	Fence uint64 `json:"fence"`
+	Host  string `json:"host,omitempty"` // of a claim
+	Known *known `json:"known,omitempty"`
+
+	Values  []write   `json:"values,omitempty"`
+	Outputs []*output `json:"outputs,omitempty"` // numbered from Known.Next on
+
+	outputs     int       // how many there were, once Outputs was handed to the relay
+	first, last uint64    // sequences of its messages, once it is stored
+	at          time.Time // when the server stored it
+}
+
+// known is what a slot knows about its messages.
+type known struct {
+	Source string           `json:"source"` // the stream with the messages, and when it was made
+	Done   lanes.Progress   `json:"done"`   // messages that were answered
+	Tries  map[uint64]tries `json:"tries,omitempty"`
+	Doomed map[uint64]doom  `json:"doomed,omitempty"`
+	Next   uint64           `json:"next"` // number of the first output of this entry
+	Sent   lanes.Progress   `json:"sent"` // outputs that were published, or stored as letters
+}
+
+// doom is the decision that a message becomes a dead letter. It is written before the
+// letter, so that no later attempt has effects.
+type doom struct {
+	Worker   string `json:"worker"`
+	Digest   string `json:"digest"`
+	Attempts int    `json:"attempts"`
+	Reason   string `json:"reason"`
+}
+
+// write is a value that a worker put or deleted.
+type write struct {
+	Worker  string `json:"worker"`
+	UID     string `json:"uid"`
+	Key     string `json:"key"`
+	Data    []byte `json:"data,omitempty"`
+	Deleted bool   `json:"deleted,omitempty"`
+
+	gen uint64
+}
+
+// output is a message to publish.
+type output struct {
+	Key    string              `json:"key"` // outputs of one key are published in order
+	Worker string              `json:"worker"`
+	Digest string              `json:"digest"`
+	Cause  string              `json:"cause"` // id of the message that was handled
+	Topic  string              `json:"topic"`
+	Header map[string][]string `json:"header,omitempty"`
+	Data   []byte              `json:"data,omitempty"`
+
+	number uint64
+	id     string
+	since  time.Time // when it was committed
+
+	doubt    bool      // it may have been published already
+	again    bool      // by this host
+	refused  time.Time // when the server first refused it
+	attempts int       // that were refused
+}
+
+// open claims the log. fence is the host's new fencing token. It returns the entries
+// before the claim. The error wraps [ErrStale] when a host with a newer token has the
+// log.
+func (l *slotLog) open(ctx context.Context, host string) ([]*entry, error) {
+	for looks := 1; ; looks++ {
+		m, err := l.newest(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read the log: %w", err)
+		}
+		l.last = 0
+		if m != nil {
+			l.last = m.Sequence
+			var fence uint64
+			if _, err := fmt.Sscanf(m.Header.Get(headerLink), "%d-", &fence); err == nil && fence > l.fence {
+				return nil, fmt.Errorf("claim the log: fencing token %d after %d: %w", l.fence, fence, ErrStale)
+			}
+		}
+		before := l.last
+		err = l.append(ctx, &entry{Fence: l.fence, Host: host})
+		if err == nil {
+			return l.read(ctx, before)
+		}
+		if !errors.Is(err, ErrStale) || looks == 10 {
+			return nil, err
+		}
+	}
+}
+
+// read returns the entries up to sequence last.
+func (l *slotLog) read(ctx context.Context, last uint64) ([]*entry, error) {
+	var all []*entry
+	var parts []byte
+	have := 0
+	e := new(entry)
+	for from := uint64(1); from <= last; {
+		m, err := l.stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(l.subject))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the log: %w", err)
+		}
+		if m.Sequence > last {
+			break
+		}
+		from = m.Sequence + 1
+		if have == 0 {
+			e.first = m.Sequence
+		}
+		parts = append(parts, m.Data...)
+		have++
+		if want, _ := strconv.Atoi(m.Header.Get(headerParts)); have < want {
+			continue
+		}
+		if err := json.Unmarshal(parts, e); err != nil {
+			return nil, fmt.Errorf("the log's entry %d: %w", m.Sequence, err)
+		}
+		e.last, e.at = m.Sequence, m.Time
+		all = append(all, e)
+		e, parts, have = new(entry), nil, 0
+	}
+	return all, nil
+}
+
+// append writes an entry behind the newest one.
+func (l *slotLog) append(ctx context.Context, e *entry) error {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("write the log: %w", err)
+	}
+	size := max(int(l.states.nc.MaxPayload())-4<<10, 1<<10)
+	parts := max(1, (len(data)+size-1)/size)
+	msgs := make([]*nats.Msg, parts)
+	for i := range msgs {
+		msgs[i] = nats.NewMsg(l.subject)
+		msgs[i].Data = data[min(i*size, len(data)):min((i+1)*size, len(data))]
+		msgs[i].Header.Set(headerParts, strconv.Itoa(parts))
+	}
+	if err := l.chain.append(ctx, msgs[0], msgs...); err != nil {
+		return fmt.Errorf("write the log: %w", err)
+	}
+	e.first, e.last, e.at = l.last-uint64(parts)+1, l.last, time.Now()
+	return nil
+}
+
+// trim removes the entries before sequence keep.
+func (l *slotLog) trim(ctx context.Context, keep uint64) error {
+	return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.subject), jetstream.WithPurgeSequence(keep))
+}

@@ -1,0 +1,228 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// relay publishes the outputs that a slot's log has, each under an id that names the
+// committed attempt. The stream of the output's topic drops a repetition within its
+// duplicate window. Before the relay repeats an output that may have arrived earlier
+// than that, it looks for the id in the stream.
+//
+// Outputs of one key are published in order. One that cannot be delivered holds up its
+// key until it becomes a letter.
+type relay struct {
+	host  *Host
+	queue *lanes.Queue[*output]
+	sent  func(*output) // called once an output was published or is a letter
+
+	begin  sync.Once // starts the workers with the first output
+	ctx    context.Context
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when the workers have returned
+
+	waiting atomic.Int64
+	moved   chan struct{} // of size 1; an output was sent
+	mu      sync.Mutex
+	there   map[string]map[string]bool // ids by topic, of outputs that an earlier host published
+	oldest  time.Time                  // when the first output was committed that an earlier host may have published
+}
+
+// Bounds of a relay.
+const (
+	relayWorkers = 4
+	maxWaiting   = 4096 // outputs that wait; handlers wait while there are more
+)
+
+func newRelay(h *Host, sent func(*output)) *relay {
+	r := &relay{host: h, sent: sent, queue: lanes.New[*output](0), ended: make(chan struct{}), moved: make(chan struct{}, 1), there: make(map[string]map[string]bool)}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r
+}
+
+// add publishes an output after the others of its key. It does not wait.
+func (r *relay) add(o *output) {
+	r.begin.Do(func() {
+		cfg := &r.host.cfg
+		run := lanes.Runner[*output]{
+			Workers: relayWorkers, Backoff: worker.Backoff{Min: cfg.RetryBase, Max: cfg.RetryMax},
+			Handle: r.publish, Dead: r.letter, Done: r.done,
+		}
+		call.Go("relay", func() error { run.Run(r.ctx, r.queue); return nil }, func(error) { close(r.ended) })
+	})
+	if o.doubt { // of the replay: all of these are added by one goroutine
+		r.mu.Lock()
+		if r.oldest.IsZero() || o.since.Before(r.oldest) {
+			r.oldest = o.since
+		}
+		r.mu.Unlock()
+	}
+	r.waiting.Add(1)
+	if r.queue.Add(r.ctx, o.Key, o, 0) != nil {
+		r.waiting.Add(-1) // the relay has ended; the log keeps the output
+	}
+}
+
+func (r *relay) done(t *lanes.Task[*output]) {
+	r.sent(t.Value)
+	r.waiting.Add(-1)
+	select {
+	case r.moved <- struct{}{}:
+	default:
+	}
+}
+
+// room waits until fewer than limit outputs wait. It returns ctx's cause when ctx ends
+// first.
+func (r *relay) room(ctx context.Context, limit int64) error {
+	for r.waiting.Load() >= limit {
+		select {
+		case <-r.moved:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// stop ends the relay. What was not sent stays in the log.
+func (r *relay) stop() {
+	r.cancel()
+	r.begin.Do(func() { close(r.ended) })
+	<-r.ended
+	r.queue.Close()
+}
+
+// publish publishes an output. The error says whether another attempt may succeed.
+func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
+	o := t.Value
+	ctx, cancel := context.WithTimeout(ctx, commitWithin)
+	defer cancel()
+	if o.doubt {
+		there, err := r.arrived(ctx, o)
+		if err != nil {
+			return lanes.Uncounted(err)
+		}
+		if there {
+			return nil
+		}
+	}
+	m := nats.NewMsg(o.Topic)
+	m.Data = o.Data
+	for name, values := range o.Header {
+		m.Header[name] = values
+	}
+	_, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(o.id))
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("publish output to %s: %w", o.Topic, err)
+	var refusal jetstream.JetStreamError
+	switch {
+	case tooLarge(err), errors.Is(err, nats.ErrBadSubject):
+		return lanes.Reject(err) // it can never be published
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders), errors.As(err, &refusal):
+		// No stream takes it. The stream may come back.
+		o.attempts++
+		if o.refused.IsZero() {
+			o.refused = time.Now()
+		}
+		if time.Since(o.refused) >= r.host.cfg.OutputPatience {
+			return lanes.Reject(err)
+		}
+	default:
+		o.doubt, o.again = true, true // the server may have it
+	}
+	return lanes.Uncounted(err)
+}
+
+// letter stores an output that cannot be delivered.
+func (r *relay) letter(ctx context.Context, t *lanes.Task[*output], why error) error {
+	o := t.Value
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err := r.host.letters.put(ctx, r.host.letters.dead+o.Worker, o.id, &DeadLetter{
+		Worker: o.Worker, Reason: why.Error(), Topic: o.Topic, Message: o.Cause, Attempts: o.attempts, Digest: o.Digest, Output: o.id, Header: o.Header, Data: o.Data,
+	})
+	if err == nil {
+		r.host.log.Warn("hosted worker: an output is a dead letter", "worker", o.Worker, "message", o.Cause, "topic", o.Topic, "err", why)
+	}
+	return err
+}
+
+// arrived reports whether the stream of an output's topic has the output already. It
+// asks the stream only when the output is older than the stream's duplicate window:
+// within the window the stream drops a repetition by itself.
+func (r *relay) arrived(ctx context.Context, o *output) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ids := r.there[o.Topic]
+	if ids == nil || o.again {
+		name, err := r.host.js.StreamNameBySubject(ctx, o.Topic)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
+		}
+		stream, err := r.host.js.Stream(ctx, name)
+		if err != nil {
+			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
+		}
+		if window := stream.CachedInfo().Config.Duplicates; time.Since(o.since) < window-window/4 {
+			return false, nil
+		}
+		from := o.since
+		if !o.again {
+			from = r.oldest
+		}
+		if ids, err = published(ctx, stream, o.Topic, from.Add(-time.Minute)); err != nil {
+			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
+		}
+		r.there[o.Topic], o.again = ids, false
+	}
+	return ids[o.id], nil
+}
+
+// published returns the ids of the messages on a subject since a time.
+func published(ctx context.Context, stream jetstream.Stream, subject string, since time.Time) (map[string]bool, error) {
+	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		FilterSubject: subject, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since, AckPolicy: jetstream.AckNonePolicy,
+		HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }()
+	ids := make(map[string]bool)
+	for left := c.CachedInfo().NumPending; left > 0; {
+		found, err := c.Fetch(int(min(left, 1000)), jetstream.FetchContext(ctx))
+		if err != nil {
+			return nil, err
+		}
+		for m := range found.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				return nil, err
+			}
+			ids[m.Headers().Get(jetstream.MsgIDHeader)] = true
+			left = meta.NumPending
+		}
+		if err := found.Error(); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}

@@ -1,0 +1,236 @@
+// Package lanes is the one place in the fleet that decides which task runs next: in
+// order within a key, in parallel across keys, again after a failure, and as a dead
+// letter when its budget is spent. It stores nothing and knows no server. The caller
+// brings the tasks and keeps what must outlive the process.
+//
+// A [Queue] has a lane for each key. A lane hands out its first task, and the next one
+// only when the caller has ended the first. A task that failed holds its lane until it
+// is tried again; the other lanes go on.
+//
+//	q := lanes.New[*message](1000)        // at most 1000 tasks; Add waits for room
+//	run := lanes.Runner[*message]{
+//		Workers: 8, Attempts: 4, Backoff: worker.DefaultBackoff(),
+//		Handle: func(ctx context.Context, t *lanes.Task[*message]) error { … },
+//		Dead:   func(ctx context.Context, t *lanes.Task[*message], why error) error { … },
+//		Done:   func(t *lanes.Task[*message]) { progress.Done(t.Value.seq); t.Value.Ack() },
+//	}
+//	for each message {
+//		if err := q.Add(ctx, m.key, m, m.failed); err != nil { … }
+//	}
+//	run.Run(ctx, q)                       // returns when ctx has ended
+//	for _, m := range q.Close() { … }     // what no worker has begun, or what failed
+//
+// A caller that runs its tasks by itself uses [Queue.Next], [Queue.Done] and
+// [Queue.Retry] without a Runner.
+//
+// [Progress] tells which numbered messages are done, in a few bytes: a floor, and what
+// is done above it. A caller stores it with the effects of the messages and knows after
+// a crash which of them it must not handle again.
+//
+// Handle and Dead are the caller's own functions. They call foreign code through
+// internal/call.
+package lanes
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// ErrClosed is returned by the methods of a queue after its Close.
+var ErrClosed = errors.New("the queue is closed")
+
+// Task is a value with its key. Only the caller to which Next returned the task may
+// use it, until that caller ends it.
+type Task[T any] struct {
+	Key   string
+	Value T
+	// Failed counts the attempts that failed. A caller that knows of attempts by an
+	// earlier process passes them to Add.
+	Failed int
+
+	dying error // why a Runner gave the task up; it is not stored yet
+	waits int   // attempts in a row that did not count
+}
+
+// Queue hands out tasks. All methods may be called concurrently. A queue that is no
+// longer used must be closed, because retries have timers.
+type Queue[T any] struct {
+	capacity int
+	wake     chan struct{} // of size 1; a task is due, or the queue is closed
+	room     chan struct{} // of size 1; the queue has room, or is closed
+
+	mu     sync.Mutex // guards everything below
+	lanes  map[string]*lane[T]
+	due    []*lane[T] // whose first task may be handed out, in the order in which they became due
+	size   int        // tasks that were added and not ended
+	closed bool
+}
+
+// lane has the tasks of one key. It exists while it has tasks.
+type lane[T any] struct {
+	tasks []*Task[T]
+	timer *time.Timer // of the retry of the first task
+	out   bool        // the first task was handed out
+}
+
+// New returns a queue of at most capacity tasks, those that run included. A capacity of
+// 0 sets no limit.
+func New[T any](capacity int) *Queue[T] {
+	return &Queue[T]{capacity: capacity, wake: make(chan struct{}, 1), room: make(chan struct{}, 1), lanes: make(map[string]*lane[T])}
+}
+
+// Add puts a value behind the other tasks of its key. It waits while the queue is full.
+// It returns ctx's cause when ctx ends first, and [ErrClosed] when the queue is closed.
+func (q *Queue[T]) Add(ctx context.Context, key string, value T, failed int) error {
+	for {
+		q.mu.Lock()
+		if q.closed {
+			q.mu.Unlock()
+			return ErrClosed
+		}
+		if q.capacity == 0 || q.size < q.capacity {
+			break
+		}
+		q.mu.Unlock()
+		select {
+		case <-q.room:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	defer q.mu.Unlock()
+	q.size++
+	l := q.lanes[key]
+	if l == nil {
+		l = &lane[T]{}
+		q.lanes[key] = l
+		q.ready(l)
+	}
+	l.tasks = append(l.tasks, &Task[T]{Key: key, Value: value, Failed: failed})
+	if q.capacity == 0 || q.size < q.capacity {
+		signal(q.room) // another call of Add may wait
+	}
+	return nil
+}
+
+// ready notes that a lane's first task is due. The caller holds the lock.
+func (q *Queue[T]) ready(l *lane[T]) {
+	q.due = append(q.due, l)
+	signal(q.wake)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Next waits for a task that is due and returns it. The caller ends the task with Done
+// or Retry. Next returns ctx's cause when ctx has ended, and [ErrClosed] when the queue
+// is closed.
+func (q *Queue[T]) Next(ctx context.Context) (*Task[T], error) {
+	for {
+		if ctx.Err() != nil {
+			signal(q.wake) // for another caller, if this one took its signal
+			return nil, context.Cause(ctx)
+		}
+		q.mu.Lock()
+		if q.closed {
+			q.mu.Unlock()
+			signal(q.wake)
+			return nil, ErrClosed
+		}
+		if len(q.due) > 0 {
+			l := q.due[0]
+			q.due = q.due[1:]
+			l.out = true
+			t := l.tasks[0]
+			if len(q.due) > 0 {
+				signal(q.wake)
+			}
+			q.mu.Unlock()
+			return t, nil
+		}
+		q.mu.Unlock()
+		select {
+		case <-q.wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Done ends a task. The next task of its key is due.
+func (q *Queue[T]) Done(t *Task[T]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lanes[t.Key]
+	if q.closed || l == nil {
+		return
+	}
+	q.size--
+	signal(q.room)
+	l.out = false
+	l.tasks = l.tasks[1:]
+	if len(l.tasks) == 0 {
+		delete(q.lanes, t.Key)
+		return
+	}
+	q.ready(l)
+}
+
+// Retry ends an attempt of a task. The task is due again after the wait, and holds its
+// key until then.
+func (q *Queue[T]) Retry(t *Task[T], wait time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lanes[t.Key]
+	if q.closed || l == nil {
+		return
+	}
+	l.out = false
+	l.timer = time.AfterFunc(wait, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if !q.closed {
+			q.ready(l)
+		}
+	})
+}
+
+// Len returns how many tasks were added and not ended.
+func (q *Queue[T]) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.size
+}
+
+// Close ends the queue and returns the values that wait, those that wait for a retry
+// included, and not those that were handed out. Within a key they are in order. A
+// second call returns nothing.
+func (q *Queue[T]) Close() []T {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return nil
+	}
+	q.closed = true
+	signal(q.wake)
+	signal(q.room)
+	var waiting []T
+	for _, l := range q.lanes {
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+		for i, t := range l.tasks {
+			if i > 0 || !l.out {
+				waiting = append(waiting, t.Value)
+			}
+		}
+	}
+	clear(q.lanes)
+	q.due = nil
+	return waiting
+}

@@ -1,0 +1,239 @@
+package lanes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var steady = worker.Backoff{Min: time.Second, Max: 4 * time.Second, Jitter: worker.NoJitter}
+
+// run starts a runner. The function that it returns ends it and returns what waits.
+func run[T any](r lanes.Runner[T], q *lanes.Queue[T]) (stop func() []T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx, q) }()
+	return func() []T {
+		cancel()
+		<-ended
+		return q.Close()
+	}
+}
+
+func add[T any](t *testing.T, q *lanes.Queue[T], key string, values ...T) {
+	t.Helper()
+	for _, v := range values {
+		if err := q.Add(t.Context(), key, v, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOrderByKey checks that the tasks of a key run in order and one at a time, also when
+// some fail, and that keys run beside each other.
+func TestOrderByKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		handled := make(map[string][]int)
+		inside := make(map[string]int)
+		most := 0
+		q := lanes.New[int](0)
+		stop := run(lanes.Runner[int]{Workers: 4, Attempts: 5, Backoff: steady,
+			Handle: func(_ context.Context, task *lanes.Task[int]) error {
+				mu.Lock()
+				inside[task.Key]++
+				if inside[task.Key] > 1 {
+					t.Errorf("%s runs twice at once", task.Key)
+				}
+				most = max(most, len(inside))
+				mu.Unlock()
+				time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				if inside[task.Key]--; inside[task.Key] == 0 {
+					delete(inside, task.Key)
+				}
+				if rand.IntN(4) == 0 && task.Failed < 4 {
+					return errors.New("not yet")
+				}
+				handled[task.Key] = append(handled[task.Key], task.Value)
+				return nil
+			},
+			Dead: func(_ context.Context, task *lanes.Task[int], why error) error { t.Error(why); return nil },
+		}, q)
+		for i := range 400 {
+			add(t, q, fmt.Sprint("key", i%10), i)
+		}
+		for q.Len() > 0 {
+			time.Sleep(time.Second)
+		}
+		if left := stop(); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+		for key, values := range handled {
+			if len(values) != 40 || !slices.IsSorted(values) {
+				t.Errorf("%s: %v", key, values)
+			}
+		}
+		if most != 4 {
+			t.Errorf("at most %d keys at once, want 4", most)
+		}
+	})
+}
+
+// TestRetryHoldsItsKeyOnly checks the waits, and that only the tasks behind the failed
+// one wait.
+func TestRetryHoldsItsKeyOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var log []string
+		note := func(what, value string) { log = append(log, fmt.Sprint(what, value, "@", time.Since(began))) }
+		q := lanes.New[string](0)
+		stop := run(lanes.Runner[string]{Attempts: 3, Backoff: steady,
+			Handle: func(_ context.Context, task *lanes.Task[string]) error {
+				note("", task.Value)
+				if task.Value == "bad" {
+					return errors.New("bad")
+				}
+				return nil
+			},
+			Failed: func(_ context.Context, task *lanes.Task[string], _ error) { note("failed ", fmt.Sprint(task.Failed)) },
+			Dead: func(_ context.Context, task *lanes.Task[string], why error) error {
+				note("dead ", fmt.Sprint(task.Failed, " ", why))
+				return nil
+			},
+			Done: func(task *lanes.Task[string]) { note("done ", task.Value) },
+		}, q)
+		add(t, q, "a", "bad", "behind")
+		add(t, q, "b", "beside")
+		time.Sleep(time.Minute)
+		stop()
+		want := []string{"bad@0s", "failed 1@0s", "beside@0s", "done beside@0s", "bad@1s", "failed 2@1s", "bad@3s", "dead 3 bad@3s", "done bad@3s", "behind@3s", "done behind@3s"}
+		if !slices.Equal(log, want) {
+			t.Errorf("%q\nwant %q", log, want)
+		}
+	})
+}
+
+// TestBudget checks attempts of an earlier process, rejection, errors that do not count,
+// and a letter that cannot be stored at once.
+func TestBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := make(map[string]int)
+		letters := make(map[string]string)
+		away := 6
+		q := lanes.New[string](0)
+		stop := run(lanes.Runner[string]{Attempts: 3, Backoff: steady,
+			Handle: func(_ context.Context, task *lanes.Task[string]) error {
+				calls[task.Value]++
+				switch {
+				case task.Value == "rejected":
+					return fmt.Errorf("wrapped: %w", lanes.Reject(errors.New("never")))
+				case task.Value == "away" && calls["away"] < 10:
+					return lanes.Uncounted(errors.New("the server is away"))
+				case task.Value == "away":
+					return nil
+				}
+				return errors.New("bad")
+			},
+			Dead: func(_ context.Context, task *lanes.Task[string], why error) error {
+				if away--; away >= 0 {
+					return errors.New("cannot store it")
+				}
+				letters[task.Value] = fmt.Sprint(task.Failed, " ", why)
+				return nil
+			},
+		}, q)
+		add(t, q, "a", "rejected")
+		add(t, q, "b", "away")
+		if err := q.Add(t.Context(), "c", "again", 2); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if left := stop(); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+		if want := "map[again:1 away:10 rejected:1]"; fmt.Sprint(calls) != want {
+			t.Errorf("calls %v, want %s", calls, want)
+		}
+		if want := "map[again:3 bad rejected:1 wrapped: never]"; fmt.Sprint(letters) != want {
+			t.Errorf("letters %v, want %s", letters, want)
+		}
+	})
+}
+
+// TestStop checks that a stop loses nothing: tasks that wait, that wait for a retry, and
+// whose attempt ended with the context come back.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := lanes.New[string](4)
+		stop := run(lanes.Runner[string]{Workers: 2, Attempts: 3, Backoff: steady,
+			Handle: func(ctx context.Context, task *lanes.Task[string]) error {
+				if task.Value == "failed" {
+					return errors.New("bad")
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			},
+			Dead: func(context.Context, *lanes.Task[string], error) error { t.Error("a letter"); return nil },
+		}, q)
+		add(t, q, "a", "failed")
+		add(t, q, "b", "running", "waits")
+		add(t, q, "c", "other")
+		short, cancel := context.WithTimeoutCause(t.Context(), time.Second/2, errors.New("full"))
+		defer cancel()
+		if err := q.Add(short, "d", "more", 0); err == nil || err.Error() != "full" {
+			t.Errorf("Add to a full queue: %v", err)
+		}
+		left := stop()
+		if got := slices.Sorted(slices.Values(left)); !slices.Equal(got, []string{"failed", "other", "running", "waits"}) {
+			t.Errorf("left %q", left)
+		}
+		if slices.Index(left, "running") > slices.Index(left, "waits") {
+			t.Errorf("out of order: %q", left)
+		}
+		if err := q.Add(t.Context(), "a", "late", 0); !errors.Is(err, lanes.ErrClosed) {
+			t.Errorf("Add after Close: %v", err)
+		}
+		if _, err := q.Next(t.Context()); !errors.Is(err, lanes.ErrClosed) {
+			t.Errorf("Next after Close: %v", err)
+		}
+	})
+}
+
+// TestAddWaits checks that every Add that waits for room goes on once there is room.
+func TestAddWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := lanes.New[int](2)
+		var adders sync.WaitGroup
+		for i := range 20 {
+			adders.Go(func() { add(t, q, fmt.Sprint(i), i) })
+		}
+		for range 20 {
+			synctest.Wait()
+			if q.Len() > 2 {
+				t.Errorf("%d tasks", q.Len())
+			}
+			task, err := q.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.Done(task)
+		}
+		adders.Wait()
+		q.Close()
+	})
+}

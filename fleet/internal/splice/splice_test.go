@@ -1,0 +1,168 @@
+package splice_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/splice"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type leg struct {
+	Name  string `json:"name" lifecycle:"key"`
+	Miles int    `json:"miles"`
+}
+
+type address struct {
+	City   string `json:"city"`
+	Street string `json:"street,omitempty"`
+}
+
+type person struct {
+	Phase string            `json:"phase"`
+	Count int               `json:"count,omitempty"`
+	Home  address           `json:"home"`
+	Work  *address          `json:"work,omitempty"`
+	Tags  []string          `json:"tags,omitempty"`
+	Legs  []leg             `json:"legs,omitempty"`
+	Past  []address         `json:"past,omitempty"`
+	Notes map[string]string `json:"notes,omitempty"`
+	Any   any               `json:"any,omitempty"`
+	Born  time.Time         `json:"born,omitzero"`
+}
+
+var people = splice.Of(reflect.TypeFor[*person]())
+
+func TestChangesTouchNothingElse(t *testing.T) {
+	tests := map[string]struct {
+		stored string
+		change func(*person)
+		want   string
+	}{
+		"nothing":                {`{ "phase" : "a" }`, func(*person) {}, `{ "phase" : "a" }`},
+		"unknown fields":         {`{"new":1,"phase":"a","home":{"zip":7}}`, func(p *person) { p.Phase = "b" }, `{"new":1,"phase":"b","home":{"zip":7}}`},
+		"depth":                  {`{"phase":"a","home":{"city":"Ulm","zip":7}}`, func(p *person) { p.Home.City = "Bonn" }, `{"phase":"a","home":{"city":"Bonn","zip":7}}`},
+		"pointer":                {`{"phase":"a","work":{"zip":7}}`, func(p *person) { p.Work.City = "Bonn" }, `{"phase":"a","work":{"zip":7,"city":"Bonn"}}`},
+		"emptied":                {`{"phase":"a","count":3,"x":null}`, func(p *person) { p.Count = 0 }, `{"phase":"a","x":null}`},
+		"filled":                 {`{"x":[ ]}`, func(p *person) { p.Count = 3 }, `{"x":[ ],"count":3}`},
+		"cleared object":         {`{"phase":"a","work":{"zip":7}}`, func(p *person) { p.Work = nil }, `{"phase":"a"}`},
+		"folded name":            {`{"PHASE":"a","Count":1}`, func(p *person) { p.Phase, p.Count = "b", 0 }, `{"PHASE":"b"}`},
+		"escaped name":           {`{"ph\u0061se":"a"}`, func(p *person) { p.Phase = "b" }, `{"ph\u0061se":"b"}`},
+		"a key twice":            {`{"phase":"a","phase":"b"}`, func(p *person) { p.Phase = "c" }, `{"phase":"c","phase":"c"}`},
+		"large numbers":          {`{"phase":"a","any":{"n":9007199254740993},"id":18446744073709551615}`, func(p *person) { p.Phase = "b" }, `{"phase":"b","any":{"n":9007199254740993},"id":18446744073709551615}`},
+		"large number beside":    {`{"any":{"n":9007199254740993,"m":1}}`, func(p *person) { p.Any.(map[string]any)["m"] = 2 }, `{"any":{"n":9007199254740993,"m":2}}`},
+		"map":                    {`{"notes":{"a":"1","A":"2","b":"3"}}`, func(p *person) { p.Notes["A"] = "x"; delete(p.Notes, "b") }, `{"notes":{"a":"1","A":"x"}}`},
+		"array":                  {`{"tags":["a", "b"]}`, func(p *person) { p.Tags = append(p.Tags, "c") }, `{"tags":["a","b","c"]}`},
+		"moved elements":         {`{"past":[{"city":"a","zip":1},{"city":"b","zip":2}]}`, func(p *person) { p.Past = p.Past[1:] }, `{"past":[{"city":"b","zip":2}]}`},
+		"changed element":        {`{"past":[{"city":"a","zip":1},{"city":"b","zip":2}]}`, func(p *person) { p.Past[0].City = "c" }, `{"past":[{"city":"c"},{"city":"b","zip":2}]}`},
+		"changed keyed element":  {`{"legs":[{"name":"a","miles":1,"x":1},{"name":"b","miles":2,"x":2}]}`, func(p *person) { p.Legs[0], p.Legs[1] = p.Legs[1], leg{"a", 9} }, `{"legs":[{"name":"b","miles":2,"x":2},{"name":"a","miles":9,"x":1}]}`},
+		"time":                   {`{"born":"2001-02-03T04:05:06Z","x":1}`, func(p *person) { p.Born = p.Born.Add(time.Hour) }, `{"born":"2001-02-03T05:05:06Z","x":1}`},
+		"another kind of value":  {`{"any":[1]}`, func(p *person) { p.Any = map[string]any{"a": 1} }, `{"any":{"a":1}}`},
+		"brackets in text":       {`{"x":"}],\"{[","phase":"a"}`, func(p *person) { p.Phase = "b" }, `{"x":"}],\"{[","phase":"b"}`},
+		"null became an object":  {`{"work":null,"x":1}`, func(p *person) { p.Work = &address{City: "c"} }, `{"work":{"city":"c"},"x":1}`},
+		"nothing but the change": {`{}`, func(p *person) { p.Phase = "b" }, `{"phase":"b"}`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var p person
+			must(t, json.Unmarshal([]byte(test.stored), &p))
+			before := encode(t, &p)
+			test.change(&p)
+			after := encode(t, &p)
+			got := people.Apply([]byte(test.stored), before, after)
+			if string(got) != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+			var back person
+			must(t, json.Unmarshal(got, &back))
+			if again := encode(t, &back); !bytes.Equal(again, after) {
+				t.Errorf("it decodes to %s, want %s", again, after)
+			}
+		})
+	}
+}
+
+func TestSet(t *testing.T) {
+	for stored, want := range map[string]string{
+		`{"phase":"a","x":[1]}`:     `{"phase":"new","x":[1]}`,
+		` { "Phase" : "a" , "x":1}`: ` { "Phase" : "new" , "x":1}`,
+		`{"x":{"phase":"a"}}`:       `{"x":{"phase":"a"},"phase":"new"}`,
+		`{"phase":1,"phase":"b"}`:   `{"phase":"new","phase":"new"}`,
+		`{}`:                        `{"phase":"new"}`,
+	} {
+		if got := people.Set([]byte(stored), "phase", []byte(`"new"`)); string(got) != want {
+			t.Errorf("%s: got %s, want %s", stored, got, want)
+		}
+	}
+}
+
+// A depth that package json still reads is no trouble.
+func TestDeepNesting(t *testing.T) {
+	deep := strings.Repeat(`{"a":[`, 4900) + strings.Repeat(`]}`, 4900)
+	got := people.Apply([]byte(`{"x":`+deep+`,"phase":"a"}`), []byte(`{"phase":"a"}`), []byte(`{"phase":"b"}`))
+	if want := `{"x":` + deep + `,"phase":"b"}`; string(got) != want {
+		t.Error("the deep value has changed")
+	}
+	other := strings.Replace(deep, `[]`, `[1]`, 1)
+	if got := people.Apply([]byte(deep), []byte(deep), []byte(other)); string(got) != other {
+		t.Error("a change at the depth is lost")
+	}
+}
+
+type custom struct{ v string }
+
+func (c custom) MarshalText() ([]byte, error)  { return []byte(c.v), nil }
+func (c *custom) UnmarshalText(b []byte) error { c.v = strings.ToLower(string(b)); return nil }
+
+func TestCustomIsKnown(t *testing.T) {
+	if people.Custom() {
+		t.Error("a time has an encoding that can be trusted")
+	}
+	for _, typ := range []reflect.Type{reflect.TypeFor[custom](), reflect.TypeFor[struct{ A []*custom }](), reflect.TypeFor[struct{ A map[string]custom }]()} {
+		if !splice.Of(typ).Custom() {
+			t.Errorf("%v has an encoding of its own", typ)
+		}
+	}
+}
+
+func FuzzApply(f *testing.F) {
+	f.Add(`{"phase":"a","x":{"y":[1,{"z":2}]}}`, `{"phase":"b"}`)
+	f.Add(`{"legs":[{"name":"a","q":1}]}`, `{"legs":[{"name":"a","miles":3},{"name":"b"}]}`)
+	f.Fuzz(func(t *testing.T, stored, change string) {
+		var p person
+		if json.Unmarshal([]byte(stored), &p) != nil || !strings.HasPrefix(strings.TrimSpace(stored), "{") {
+			return
+		}
+		before, err := json.Marshal(&p)
+		if err != nil || json.Unmarshal([]byte(change), &p) != nil {
+			return
+		}
+		after := encode(t, &p)
+		got := people.Apply([]byte(stored), before, after)
+		var back person
+		if err := json.Unmarshal(got, &back); err != nil {
+			t.Fatalf("%s with %s became %s: %v", stored, change, got, err)
+		}
+	})
+}
+
+func encode(t testing.TB, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	must(t, err)
+	return data
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

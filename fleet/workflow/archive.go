@@ -1,0 +1,162 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Archive removes entities that have been in a terminal phase for at least the time
+// after, by the server's clock, from the bucket and so from every view. Their history
+// stays in the [Journal], which the workflow must have, with the removal as the last
+// event. It returns how many it has removed, also with an error.
+//
+// It removes an entity only when the journal has its last write, and not when the entity
+// was written meanwhile. [Manager.Recall] returns an archived entity's last record, and
+// [Manager.Forget] removes its history. The id may be used again. Run it now and then,
+// in one process; a later call goes on where an earlier one ended.
+func (m *Manager) Archive(ctx context.Context, workflow string, after time.Duration) (archived int, err error) {
+	fail := func(err error) (int, error) {
+		return archived, fmt.Errorf("archive entities of %s: %w", workflow, err)
+	}
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fail(err)
+	}
+	if !r.journaled {
+		return fail(fmt.Errorf("%w: register the workflow with WithJournal", ErrJournal))
+	}
+	if after < 0 {
+		return fail(fmt.Errorf("after is %v, want 0 or more", after))
+	}
+	if err := m.clock.look(ctx, r.bucket); err != nil {
+		return fail(err)
+	}
+	before := m.clock.now().Add(-after)
+	for _, phase := range r.table.TerminalPhases() {
+		for next := ""; ; {
+			page, err := m.Query(ctx, workflow, ListOptions{Phase: phase, Limit: archivePage, After: next})
+			if err != nil {
+				return fail(err)
+			}
+			n, err := m.archivePage(ctx, r, page.Records, before)
+			archived += n
+			if err != nil {
+				return fail(err)
+			}
+			if next = page.Next; next == "" {
+				break
+			}
+		}
+	}
+	return archived, nil
+}
+
+const archivePage = 256
+
+// archivePage archives those of the records that are old enough.
+func (m *Manager) archivePage(ctx context.Context, r *registration, records []Record, before time.Time) (archived int, err error) {
+	if err := r.bucket.checkJournal(ctx); err != nil {
+		return 0, err
+	}
+	for _, rec := range records {
+		if rec.Degraded != nil || rec.Since.After(before) {
+			continue
+		}
+		if _, err := r.bucket.journal().at(ctx, rec.Revision); isNotFound(err) {
+			continue // the journal lags: next time
+		} else if err != nil {
+			return archived, err
+		}
+		err := m.remove(ctx, r, rec.EntityID, writing{match: &rec.Revision}, change{note: "archived", purge: true})
+		switch {
+		case errors.Is(err, ErrRevisionMismatch), errors.Is(err, ErrEntityNotFound): // it was written meanwhile
+		case err != nil:
+			return archived, fmt.Errorf("%q: %w", rec.EntityID, err)
+		default:
+			archived++
+		}
+	}
+	return archived, nil
+}
+
+// Recall returns the last record that an entity had, also one that was deleted or
+// archived, from the bucket or the journal. It returns ErrEntityNotFound when neither
+// has one.
+func (m *Manager) Recall(ctx context.Context, workflow, entityID string) (Record, error) {
+	fail := func(err error) (Record, error) {
+		return Record{}, fmt.Errorf("recall %s %q: %w", workflow, entityID, err)
+	}
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fail(err)
+	}
+	key, err := r.key(entityID)
+	if err != nil {
+		return fail(err)
+	}
+	var last *entry
+	err = r.revisions(ctx, key, 1, func(e *entry) bool {
+		if !e.deleted() {
+			last = e
+		}
+		return true
+	})
+	if err != nil {
+		return fail(err)
+	}
+	if last == nil {
+		return fail(ErrEntityNotFound)
+	}
+	return r.record(last), nil
+}
+
+// Forget removes the history of an entity that was deleted or archived from the bucket
+// and the journal, for good: for a retention that ends, or a person who asks for it.
+// Hooks that have not read it yet see a gap. It returns ErrEntityExists for an entity
+// that is not deleted.
+func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
+	fail := func(err error) error { return fmt.Errorf("forget %s %q: %w", workflow, entityID, err) }
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fail(err)
+	}
+	key, err := r.key(entityID)
+	if err != nil {
+		return fail(err)
+	}
+	cur, err := r.bucket.last(ctx, key)
+	if err != nil && !isNotFound(err) {
+		return fail(err)
+	}
+	if cur != nil && !cur.deleted() {
+		return fail(ErrEntityExists)
+	}
+	var upTo uint64 // what is written from now on stays
+	if cur != nil {
+		upTo = cur.revision + 1
+	} else {
+		stream, err := r.bucket.js.Stream(ctx, r.bucket.stream)
+		if err != nil {
+			return fail(err)
+		}
+		upTo = stream.CachedInfo().State.LastSeq + 1
+	}
+	streams := []string{r.bucket.stream}
+	if r.journaled {
+		streams = append(streams, journalOf(r.name))
+	}
+	for _, name := range streams {
+		stream, err := r.bucket.js.Stream(ctx, name)
+		if err != nil {
+			return fail(err)
+		}
+		if err := stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+r.name+"."+key), jetstream.WithPurgeSequence(upTo)); err != nil {
+			return fail(fmt.Errorf("purge %s: %w", name, err))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,289 @@
+package workflow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// quick makes failures short.
+var quick = worker.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond}
+
+func hookServer(t testing.TB) *broker.Broker {
+	t.Helper()
+	return brokertest.Server(t, broker.Config{
+		Buckets: []jetstream.KeyValueConfig{missionsBucket, workflow.HookBucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{missionsJournal},
+	})
+}
+
+func hooked(t testing.TB, b *broker.Broker, h workflow.Hook) *rig {
+	t.Helper()
+	if h.Name == "" {
+		h.Name = "test"
+	}
+	return rigOn(t, b, workflow.WithJournal(), workflow.WithHook(h))
+}
+
+// hooks runs Hooks until the test ends, or until the result is called.
+func (r *rig) hooks(t testing.TB) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Hooks(ctx) }()
+	ended := false
+	stop = func() {
+		if cancel(); !ended {
+			ended = true
+			must(t, <-done)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// seen collects reactions as text, by entity.
+type seen struct {
+	mu    sync.Mutex
+	lines map[string][]string
+	ids   map[string]int
+}
+
+func (s *seen) note(r workflow.Reaction) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lines == nil {
+		s.lines, s.ids = make(map[string][]string), make(map[string]int)
+	}
+	line := r.From + ">" + r.To
+	if r.Timer != "" {
+		line += " " + r.Timer
+	}
+	if r.Gap {
+		line += " gap"
+	}
+	s.lines[r.Record.EntityID] = append(s.lines[r.Record.EntityID], line)
+	s.ids[r.ID]++
+}
+
+func (s *seen) of(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprint(s.lines[id])
+}
+
+func (s *seen) await(t testing.TB, id, want string) {
+	t.Helper()
+	got := ""
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s: %s, want %s", id, got, want)
+		}
+	}()
+	brokertest.Await(t, "the reactions of "+id, func() bool { got = s.of(id); return got == want })
+}
+
+func TestHookReactsToEveryTransitionInOrder(t *testing.T) {
+	b := hookServer(t)
+	var all, landed seen
+	r := rigOn(t, b, workflow.WithJournal(),
+		workflow.WithHook(workflow.Hook{Name: "all", Do: func(_ context.Context, re workflow.Reaction) error { all.note(re); return nil }}),
+		workflow.WithHook(workflow.Hook{Name: "landed", On: []string{"landing", workflow.PhaseDeleted}, Timers: []string{"wake"}, Do: func(_ context.Context, re workflow.Reaction) error {
+			landed.note(re)
+			return nil
+		}}))
+	ctx := testContext(t)
+	r.create(t, "early", "planning") // before the hooks ran for the first time
+	r.copied(t)
+	stop := r.hooks(t)
+	brokertest.Await(t, "the hooks' first state", func() bool {
+		kv, err := b.JetStream().KeyValue(ctx, "MISSIONS_HOOKS")
+		must(t, err)
+		status, err := kv.Status(ctx)
+		must(t, err)
+		return status.Values() == 2
+	})
+	r.create(t, "m1", "planning")
+	must(t, r.missions.Transition(ctx, "m1", "flying", "rule", "", workflow.SetTimer(workflow.Timer{Name: "wake", After: time.Millisecond})))
+	must(t, r.missions.Update(ctx, "m1", func(m *Mission) error { m.Count++; return nil }))
+	off := r.deadlines(t)
+	all.await(t, "m1", "[>planning planning>flying flying>flying wake]")
+	off()
+	stop()
+	// No process runs the hooks.
+	r.move(t, "m1", "landing")
+	r.move(t, "m1", "completed")
+	must(t, r.missions.Delete(ctx, "m1"))
+	other := hooked(t, b, workflow.Hook{Name: "all", Do: func(_ context.Context, re workflow.Reaction) error { all.note(re); return nil }})
+	stop = other.hooks(t)
+	all.await(t, "m1", "[>planning planning>flying flying>flying wake flying>landing landing>completed completed><deleted>]")
+	stop()
+	r.hooks(t)
+	landed.await(t, "m1", "[flying>flying wake flying>landing completed><deleted>]")
+	if got := all.of("early"); got != "[]" {
+		t.Errorf("what was there before: %s", got)
+	}
+	for id, n := range all.ids {
+		if n != 1 {
+			t.Errorf("%s came %d times", id, n)
+		}
+	}
+}
+
+// TestHookThatFailsOrHangsBlocksItsEntityOnly has one entity whose calls fail, one whose
+// call never returns, and one with more reactions than a session holds.
+func TestHookThatFailsOrHangsBlocksItsEntityOnly(t *testing.T) {
+	b := hookServer(t)
+	var got seen
+	hang := make(chan struct{})
+	fails := map[string]int{}
+	var mu sync.Mutex
+	r := hooked(t, b, workflow.Hook{Replay: true, Attempts: 3, Backoff: quick, Concurrency: 2, Timeout: 50 * time.Millisecond, Do: func(_ context.Context, re workflow.Reaction) error {
+		mu.Lock()
+		defer mu.Unlock()
+		switch id := re.Record.EntityID; {
+		case id == "hangs" && re.To == "flying":
+			mu.Unlock()
+			<-hang
+			mu.Lock()
+		case id == "fails" && re.To == "flying":
+			if fails[re.ID]++; re.Attempt != fails[re.ID] && fails[re.ID] < 4 {
+				t.Errorf("attempt %d is said to be %d", fails[re.ID], re.Attempt)
+			}
+			return errors.New("no")
+		case id == "panics" && re.To == "planning":
+			if fails[re.ID]++; fails[re.ID] == 1 {
+				panic("at the first attempt")
+			}
+		}
+		got.note(re)
+		return nil
+	}})
+	ctx := testContext(t)
+	for _, id := range []string{"hangs", "fails", "panics"} {
+		r.create(t, id, "planning")
+		r.move(t, id, "flying")
+		r.move(t, id, "landing")
+	}
+	r.create(t, "busy", "flying")
+	want := "[>flying"
+	for i := range 120 {
+		from, to := "flying", "capturing"
+		if i%2 == 1 {
+			from, to = to, from
+		}
+		if i%50 == 49 {
+			r.copied(t)
+		}
+		r.move(t, "busy", to)
+		want += " " + from + ">" + to
+	}
+	r.hooks(t)
+	got.await(t, "panics", "[>planning planning>flying flying>landing]")
+	got.await(t, "fails", "[>planning flying>landing]")
+	got.await(t, "busy", want+"]")
+	if s := got.of("hangs"); s != "[>planning]" {
+		t.Errorf("behind a call that has not returned: %s", s)
+	}
+	letters, err := r.DeadLetters(ctx, survey, "test")
+	must(t, err)
+	if len(letters) != 1 || letters[0].Key != "mission.fails" || letters[0].Attempts != 3 || letters[0].Error != "no" {
+		t.Errorf("letters: %+v", letters)
+	}
+	revision := letters[0].Revision
+	if err := r.Redrive(ctx, survey, "test", revision); err == nil {
+		t.Error("it did not fail again")
+	}
+	again := hooked(t, b, workflow.Hook{Do: func(_ context.Context, re workflow.Reaction) error { got.note(re); return nil }})
+	must(t, again.Redrive(ctx, survey, "test", revision))
+	if err := again.Redrive(ctx, survey, "test", revision); !errors.Is(err, workflow.ErrEntityNotFound) {
+		t.Errorf("redriven twice: %v", err)
+	}
+	kv, err := b.JetStream().KeyValue(ctx, "MISSIONS_HOOKS")
+	must(t, err)
+	brokertest.Await(t, "the call to be abandoned, and that to be stored", func() bool {
+		state, err := kv.Get(ctx, fmt.Sprintf("state.%x.test", survey))
+		must(t, err)
+		return strings.Contains(string(state.Value()), `"failed":{"2":1}`)
+	})
+	close(hang)
+	got.await(t, "hangs", "[>planning planning>flying planning>flying flying>landing]")
+}
+
+// TestHookIsToldOfAGap removes writes from the journal that the hook has not read.
+func TestHookIsToldOfAGap(t *testing.T) {
+	b := hookServer(t)
+	var got seen
+	r := hooked(t, b, workflow.Hook{Replay: true, Do: func(_ context.Context, re workflow.Reaction) error { got.note(re); return nil }})
+	ctx := testContext(t)
+	r.create(t, "m1", "planning") // 1
+	r.create(t, "m2", "planning") // 2
+	r.move(t, "m1", "flying")     // 3, goes
+	r.move(t, "m1", "landing")    // 4
+	r.move(t, "m2", "flying")     // 5
+	r.copied(t)
+	journal, err := b.JetStream().Stream(ctx, missionsJournal.Name)
+	must(t, err)
+	must(t, journal.DeleteMsg(ctx, 3))
+	stop := r.hooks(t)
+	got.await(t, "m1", "[>planning flying>landing gap]")
+	got.await(t, "m2", "[>planning planning>flying]")
+	stop()
+	r.move(t, "m1", "completed") // 6, goes
+	r.copied(t)
+	must(t, journal.Purge(ctx))
+	must(t, r.missions.Delete(ctx, "m1"))
+	r.hooks(t)
+	brokertest.Await(t, "the deletion", func() bool { return got.of("") == "[completed><deleted> gap]" })
+}
+
+// TestHooksHaveOneRunner has two processes run them at once: the progress of one is
+// refused, and it goes on from that of the other.
+func TestHooksHaveOneRunner(t *testing.T) {
+	b := hookServer(t)
+	var got seen
+	h := workflow.Hook{Replay: true, Do: func(_ context.Context, re workflow.Reaction) error { got.note(re); return nil }}
+	r, other := hooked(t, b, h), hooked(t, b, h)
+	r.hooks(t)
+	other.hooks(t)
+	for i := range 50 {
+		r.create(t, fmt.Sprint(i), "planning")
+	}
+	brokertest.Await(t, "all reactions", func() bool {
+		got.mu.Lock()
+		defer got.mu.Unlock()
+		return len(got.lines) == 50
+	})
+}
+
+func TestHooksWithoutAJournal(t *testing.T) {
+	do := func(context.Context, workflow.Reaction) error { return nil }
+	m := workflow.NewManager(brokertest.Server(t, broker.Config{Buckets: buckets()}).JetStream(), brokertest.Quiet())
+	defer m.Close()
+	for name, opts := range map[string][]workflow.RegisterOption{
+		"no journal": {workflow.WithHook(workflow.Hook{Name: "a", Do: do})},
+		"its name":   {workflow.WithJournal(), workflow.WithHook(workflow.Hook{Name: "a b", Do: do})},
+		"two of":     {workflow.WithJournal(), workflow.WithHook(workflow.Hook{Name: "a", Do: do}), workflow.WithHook(workflow.Hook{Name: "a", Do: do})},
+		"Do is nil":  {workflow.WithJournal(), workflow.WithHook(workflow.Hook{Name: "a"})},
+		"no phase":   {workflow.WithJournal(), workflow.WithHook(workflow.Hook{Name: "a", Do: do, On: []string{"nowhere"}})},
+	} {
+		if err := m.Register(survey, newMission, table, opts...); !errors.Is(err, workflow.ErrInvalidParticipant) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	must(t, m.Register(survey, newMission, table, workflow.WithJournal(), workflow.WithHook(workflow.Hook{Name: "a", Do: do})))
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	must(t, m.Hooks(ctx)) // it keeps trying
+}

@@ -1,0 +1,103 @@
+package workflow_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+)
+
+var missionsJournal = workflow.Journal("MISSIONS")
+
+// journaled returns a rig whose bucket has a journal.
+func journaled(t testing.TB, opts ...workflow.RegisterOption) *rig {
+	t.Helper()
+	b := brokertest.Server(t, broker.Config{Buckets: buckets(), Streams: []jetstream.StreamConfig{missionsJournal}})
+	return rigOn(t, b, append(opts, workflow.WithJournal())...)
+}
+
+// TestHistoryWithoutACap writes an entity more often than its bucket remembers.
+func TestHistoryWithoutACap(t *testing.T) {
+	r := journaled(t)
+	ctx := testContext(t)
+	r.create(t, "m1", "flying")
+	for i := range 400 {
+		must(t, r.missions.Transition(ctx, "m1", []string{"capturing", "flying"}[i%2], "rule", fmt.Sprint(i)))
+		// The journal copies at its own pace. A bucket that is written faster than
+		// its journal copies loses what both do not have.
+		if i%32 == 0 {
+			r.copied(t)
+		}
+	}
+	trail, err := r.Trail(ctx, survey, "m1")
+	must(t, err)
+	if trail.Truncated || len(trail.Events) != 401 {
+		t.Fatalf("the trail has %d events, truncated: %v; want 401", len(trail.Events), trail.Truncated)
+	}
+	for i, e := range trail.Events[1:] {
+		if e.Note != fmt.Sprint(i) || e.From != trail.Events[i].To || e.At.Before(trail.Events[i].At) {
+			t.Fatalf("event %d is %+v after %+v", i+1, e, trail.Events[i])
+		}
+	}
+	if _, err := r.missions.History(ctx, "m2"); !errors.Is(err, workflow.ErrEntityNotFound) {
+		t.Errorf("history of no entity: %v", err)
+	}
+}
+
+// TestHistoryShowsWhatTheJournalMissed removes some of the journal's messages, as a
+// bucket does that was written faster than its journal could copy.
+func TestHistoryShowsWhatTheJournalMissed(t *testing.T) {
+	r := journaled(t)
+	ctx := testContext(t)
+	r.create(t, "m1", "flying")
+	for i := range 100 {
+		must(t, r.missions.Transition(ctx, "m1", []string{"capturing", "flying"}[i%2], "rule", fmt.Sprint(i)))
+		if i%32 == 0 {
+			r.copied(t)
+		}
+	}
+	r.copied(t)
+	journal, err := r.js.Stream(ctx, missionsJournal.Name)
+	must(t, err)
+	for seq := uint64(11); seq <= 13; seq++ {
+		must(t, journal.DeleteMsg(ctx, seq))
+	}
+	trail, err := r.Trail(ctx, survey, "m1")
+	must(t, err)
+	if !trail.Truncated || len(trail.Events) != 98 {
+		t.Fatalf("the trail has %d events, truncated: %v; want 98, true", len(trail.Events), trail.Truncated)
+	}
+	for i, e := range trail.Events[1:] {
+		if from := []string{"flying", "capturing"}[i%2]; i < 9 && e.From != from {
+			t.Errorf("event %d is from %s, want %s", i+1, e.From, from)
+		}
+	}
+}
+
+func TestJournalThatCannotBeUsed(t *testing.T) {
+	ctx := testContext(t)
+	r := rigOn(t, brokertest.Server(t, broker.Config{Buckets: buckets()}), workflow.WithJournal())
+	r.create(t, "m1", "flying")
+	if _, err := r.missions.History(ctx, "m1"); !errors.Is(err, workflow.ErrJournal) {
+		t.Errorf("history without a journal: %v", err)
+	}
+	r.move(t, "m1", "landing") // writes need no journal
+}
+
+// copied waits until the journal has the bucket's last write.
+func (r *rig) copied(t testing.TB) {
+	t.Helper()
+	ctx := testContext(t)
+	brokertest.Await(t, "the journal", func() bool {
+		bucket, err := r.js.Stream(ctx, "KV_MISSIONS")
+		must(t, err)
+		journal, err := r.js.Stream(ctx, missionsJournal.Name)
+		must(t, err)
+		return journal.CachedInfo().State.LastSeq >= bucket.CachedInfo().State.LastSeq
+	})
+}

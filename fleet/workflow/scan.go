@@ -1,0 +1,189 @@
+package workflow
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/google/btree"
+)
+
+// scanStep is how many entities a scan visits while it holds the view's lock. Writers
+// wait no longer than that takes, some microseconds.
+const scanStep = 128
+
+// selection is what a query asks for.
+type selection struct {
+	ListOptions
+	r    *registration
+	fast map[*field]any // values of indexed fields
+	slow map[*field]any // values of other fields
+	none bool           // a value of another type than the field's matches nothing
+}
+
+func (r *registration) selection(opts ListOptions) (*selection, error) {
+	q := &selection{ListOptions: opts, r: r, fast: make(map[*field]any), slow: make(map[*field]any)}
+	for name, want := range opts.Match {
+		f := r.fields.byName[name]
+		switch {
+		case f == nil:
+			return nil, fmt.Errorf("%w: match %q: the fields of %q are %v", ErrUnknownField, name, r.workflow, slices.Sorted(maps.Keys(r.fields.byName)))
+		case f.indexed < 0:
+			q.slow[f] = want
+		case reflect.TypeOf(want) != f.typ:
+			q.none = true
+		default:
+			q.fast[f] = want
+		}
+	}
+	return q, nil
+}
+
+// query returns the selected records. It holds the view's lock for a few entities at a
+// time, and decodes outside of it.
+func (v *view) query(ctx context.Context, q *selection) (page Page, err error) {
+	page.Records = []Record{}
+	skip, last := q.Offset, ""
+	err = v.scan(ctx, q, func(x *index) {
+		page.Total = x.all.Len()
+		if q.Phase != "" {
+			page.Total = 0
+			if p := x.phases[q.Phase]; p != nil {
+				page.Total = p.tree.Len()
+			}
+		}
+	}, func(en *entity) bool {
+		var p Participant
+		if len(q.slow) > 0 {
+			var failed error
+			if p, failed = q.r.decode(en.entry()); failed != nil || !q.has(p) {
+				return true
+			}
+		}
+		if skip > 0 {
+			skip--
+			return true
+		}
+		if q.Limit > 0 && len(page.Records) == q.Limit {
+			page.Next = last
+			return false
+		}
+		last = en.id
+		page.Records = append(page.Records, en.record(q.r, p))
+		return true
+	})
+	// A record that the view decoded decodes again, unless its type is at fault.
+	page.Records = slices.DeleteFunc(page.Records, func(rec Record) bool { return rec.Participant == nil })
+	return page, err
+}
+
+// has reports whether a participant has the wanted values in fields without an index.
+func (q *selection) has(p Participant) bool {
+	for f, want := range q.slow {
+		if !reflect.DeepEqual(f.of(p).Interface(), want) {
+			return false
+		}
+	}
+	return true
+}
+
+// scan calls visit for copies of the entities that the indexes select, ordered by id,
+// until visit returns false or ctx ends. It does not hold the view's lock meanwhile.
+// begin, if not nil, is called once under the lock.
+func (v *view) scan(ctx context.Context, q *selection, begin func(*index), visit func(*entity) bool) error {
+	step := make([]entity, 0, scanStep)
+	for after, more := q.After, true; more; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		step, after, more = v.step(q, after, step[:0], begin)
+		begin = nil
+		for i := range step {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if !visit(&step[i]) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// step appends the selected ones of the next entities after an id. It returns the last
+// id that it visited, and whether there may be more.
+func (v *view) step(q *selection, after string, found []entity, begin func(*index)) ([]entity, string, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	x := v.indexes[q.r.workflow]
+	tree := q.tree(x)
+	if begin != nil {
+		begin(x)
+	}
+	if tree == nil {
+		return found, after, false
+	}
+	visited, from := 0, after
+	tree.AscendGreaterOrEqual(&entity{id: from}, func(en *entity) bool {
+		if en.id == from && from != "" {
+			return true
+		}
+		if q.matches(en) {
+			found = append(found, *en)
+		}
+		after = en.id
+		visited++
+		return visited < scanStep
+	})
+	return found, after, visited == scanStep
+}
+
+// tree returns the smallest of the trees that have everything that is selected, nil
+// for none.
+func (q *selection) tree(x *index) *btree.BTreeG[*entity] {
+	if q.none {
+		return nil
+	}
+	tree := x.all
+	narrow := func(t *btree.BTreeG[*entity]) {
+		if t.Len() < tree.Len() {
+			tree = t
+		}
+	}
+	if q.Active {
+		narrow(x.active)
+	}
+	if q.Phase != "" {
+		p := x.phases[q.Phase]
+		if p == nil {
+			return nil
+		}
+		narrow(p.tree)
+	}
+	for f, want := range q.fast {
+		p := x.fields[f.indexed][want]
+		if p == nil {
+			return nil
+		}
+		narrow(p.tree)
+	}
+	return tree
+}
+
+// matches reports whether an entity has the values that the view knows of.
+func (q *selection) matches(en *entity) bool {
+	if q.Phase != "" && en.phaseName() != q.Phase || q.Active && !q.r.active(en.phaseName()) {
+		return false
+	}
+	if !q.UpdatedAfter.IsZero() && en.at <= q.UpdatedAfter.UnixNano() {
+		return false
+	}
+	for f, want := range q.fast {
+		if en.fields[f.indexed].value != want {
+			return false
+		}
+	}
+	return true
+}

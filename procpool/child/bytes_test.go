@@ -1,0 +1,62 @@
+//go:build unix
+
+package child_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/procpool/child"
+)
+
+func withBytes(id, data string) string {
+	return fmt.Sprintf(`{"type":"query","requestId":%q,"bytes":%d,"payload":1}`+"\n%s", id, len(data), data)
+}
+
+// TestReusedBytesAreTheHandlersUntilItReturns also has a query come while another one
+// runs, which a pool of this module does not send.
+func TestReusedBytesAreTheHandlersUntilItReturns(t *testing.T) {
+	var places []*byte
+	in, out := make(chan bool), make(chan bool)
+	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
+		places = append(places, &q.Bytes[0])
+		if q.ID == "slow" {
+			in <- true
+			<-out
+		}
+		return string(q.Bytes), nil
+	}, child.ReuseBytes())
+	p.say(withBytes("a", "four"))
+	p.want(`"result":"four"`)
+	p.say(withBytes("b", "two"))
+	p.want(`"result":"two"`)
+	if places[0] != places[1] {
+		t.Error("the memory was not used again")
+	}
+	p.say(withBytes("slow", "slow"))
+	<-in
+	p.say(withBytes("refused", "xxxx"))
+	p.want(`"error":"busy with slow"`)
+	out <- true
+	p.want(`"result":"slow"`)
+	p.say(withBytes("c", "longer than the memory"))
+	p.want(`"result":"longer than the memory"`)
+	p.conn.Close()
+	p.wantEnd(child.ErrPoolGone)
+}
+
+// TestAPoolOfVersion1GetsNoBytes has handlers send and return some.
+func TestAPoolOfVersion1GetsNoBytes(t *testing.T) {
+	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
+		if err := q.Send(child.Data{Bytes: []byte("x")}); !errors.Is(err, child.ErrNoBytes) {
+			t.Error(err)
+		}
+		return child.Data{Value: 1, Bytes: []byte("x")}, nil
+	})
+	p.say(query("a", "x"))
+	p.want("the result: the pool takes no bytes")
+	p.conn.Close()
+	p.wantEnd(child.ErrPoolGone)
+}
