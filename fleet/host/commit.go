@@ -85,7 +85,8 @@ func (p *partition) write(progress bool) error {
 		}
 		p.known.Next = e.Known.Next + uint64(len(e.Outputs))
 		outputs := e.Outputs
-		e.Values, e.Outputs, e.outputs = nil, nil, len(outputs)
+		e.upTo = p.known.Next
+		e.Values, e.Outputs, e.Known = nil, nil, nil
 		p.entries = append(p.entries, e)
 		p.mu.Unlock()
 		for _, o := range outputs {
@@ -125,8 +126,6 @@ func (p *partition) next(progress bool) (*entry, []*effects) {
 		}
 		if b.done {
 			p.known.Done.Done(b.seq)
-			delete(p.known.Tries, b.seq)
-			delete(p.known.Doomed, b.seq)
 		}
 		for _, w := range b.writes {
 			subject := p.host.states.subject(&w)
@@ -139,6 +138,8 @@ func (p *partition) next(progress bool) (*entry, []*effects) {
 		}
 		e.Outputs = append(e.Outputs, b.outputs...)
 	}
+	maps.DeleteFunc(p.known.Tries, func(seq uint64, _ tries) bool { return p.known.Done.Has(seq) })
+	maps.DeleteFunc(p.known.Doomed, func(seq uint64, _ doom) bool { return p.known.Done.Has(seq) })
 	k := p.known
 	k.Done, k.Sent, k.Tries, k.Doomed = k.Done.Clone(), k.Sent.Clone(), maps.Clone(k.Tries), maps.Clone(k.Doomed)
 	e.Known = &k
@@ -185,7 +186,7 @@ func (p *partition) tidy(last bool) {
 	n, size := 0, 0
 	for n < len(p.entries)-1 { // the newest stays: it has what is known
 		e := p.entries[n]
-		if e.last > flushed || e.outputs > 0 && p.known.Sent.Floor() < e.Known.Next+uint64(e.outputs) {
+		if e.last > flushed || p.known.Sent.Floor() < e.upTo {
 			break
 		}
 		n++
