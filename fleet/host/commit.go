@@ -79,6 +79,7 @@ func (p *partition) write(progress bool) error {
 		p.cells.commit(e.Values, e.last)
 		p.mu.Lock()
 		p.flying = false
+		p.known.learn(batch) // not before: what is not committed is not done
 		for i, o := range e.Outputs {
 			o.number, o.since = e.Known.Next+uint64(i), e.at
 			o.id = p.log.outputID(p.fence, o.number)
@@ -118,15 +119,6 @@ func (p *partition) next(progress bool) (*entry, []*effects) {
 	e := &entry{Fence: p.fence}
 	values := make(map[string]int)
 	for _, b := range batch {
-		if b.tries != nil {
-			p.known.Tries[b.seq] = *b.tries
-		}
-		if b.doom != nil {
-			p.known.Doomed[b.seq] = *b.doom
-		}
-		if b.done {
-			p.known.Done.Done(b.seq)
-		}
 		for _, w := range b.writes {
 			subject := p.host.states.subject(&w)
 			if i, again := values[subject]; again {
@@ -138,13 +130,29 @@ func (p *partition) next(progress bool) (*entry, []*effects) {
 		}
 		e.Outputs = append(e.Outputs, b.outputs...)
 	}
-	maps.DeleteFunc(p.known.Tries, func(seq uint64, _ tries) bool { return p.known.Done.Has(seq) })
-	maps.DeleteFunc(p.known.Doomed, func(seq uint64, _ doom) bool { return p.known.Done.Has(seq) })
 	k := p.known
 	k.Done, k.Sent, k.Tries, k.Doomed = k.Done.Clone(), k.Sent.Clone(), maps.Clone(k.Tries), maps.Clone(k.Doomed)
+	k.learn(batch)
 	e.Known = &k
 	p.unsaved, p.flying = false, true
 	return e, batch
+}
+
+// learn adds what effects say about their messages.
+func (k *known) learn(batch []*effects) {
+	for _, b := range batch {
+		if b.tries != nil {
+			k.Tries[b.seq] = *b.tries
+		}
+		if b.doom != nil {
+			k.Doomed[b.seq] = *b.doom
+		}
+		if b.done {
+			k.Done.Done(b.seq)
+		}
+	}
+	maps.DeleteFunc(k.Tries, func(seq uint64, _ tries) bool { return k.Done.Has(seq) })
+	maps.DeleteFunc(k.Doomed, func(seq uint64, _ doom) bool { return k.Done.Has(seq) })
 }
 
 // fail makes everything that is staged void.
