@@ -50,7 +50,6 @@ func run(engines []engine.Engine) error {
 type runner struct {
 	engines *engine.Registry
 	program engine.Program
-	worker  string
 	out     *child.Query // of the call in progress, where lines go
 }
 
