@@ -364,6 +364,7 @@ func (r *runner) letter(t *task, d *delivery, end doom) {
 		if d.member != nil {
 			d.member.counts.DeadLetters.Add(1)
 		}
+		r.host.letterStored(ctx, end.Worker)
 		r.host.log.Warn("hosted worker: dead letter", "worker", end.Worker, "message", d.id, "attempts", end.Attempts, "err", end.Reason)
 		err = r.part.commit(ctx, &effects{seq: d.seq, done: true})
 	}

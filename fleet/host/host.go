@@ -27,9 +27,14 @@
 // A message is handled at least once, or is in the dead letters with the reason.
 // No message is dropped, even when a host or a server dies. A handler may see a
 // message again when its host died before the server knew the outcome, or when
-// another host replaced a stalled one. The handler's writes to its state still take
-// effect once. The server drops repeated outputs as duplicates within the stream's
-// duplicate window, if the handler publishes the same the second time.
+// another host replaced a stalled one. What a handler writes and what it returns is
+// committed together, once for each message, and published after that. An attempt
+// that is not committed has published nothing, and neither has a dead letter. An
+// output is published once within the duplicate window of its topic's stream.
+//
+// The messages of a worker that have the same key are handled in order, and so are
+// their outputs published. The key is the header [HeaderKey], or the message's subject.
+// A message that waits for its next attempt holds up its key only.
 //
 // One worker handles one message at a time. The workers of a group handle one
 // message at a time among them all, across hosts. Each message goes to one worker
@@ -119,6 +124,7 @@ type Host struct {
 	began     time.Time // when recovery began
 	fault     error     // why recovery failed as a whole
 	tallies   map[tally]*Counts
+	lettered  map[string]int  // letters that this host has stored, by worker
 	listeners []chan struct{} // closed at the next change
 
 	running  sync.WaitGroup // runners and their watches
@@ -147,7 +153,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	policy := cfg.Fetch
 	policy.MaxSize = cmp.Or(policy.MaxSize, cfg.MaxCode)
 	h := &Host{cfg: cfg, js: js, nc: js.Conn(), log: cfg.Logger, fetcher: cfg.Fetcher, wake: make(chan struct{}, 1),
-		known: make(map[string]*Record), broken: make(map[string]error), slots: make(map[string]*slot), tallies: make(map[tally]*Counts), recovery: recoveryRuns}
+		known: make(map[string]*Record), broken: make(map[string]error), slots: make(map[string]*slot), tallies: make(map[tally]*Counts), lettered: make(map[string]int), recovery: recoveryRuns}
 	if cfg.RecoveryOff {
 		h.recovery = recoveryOff
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -178,6 +179,31 @@ func (l *slotLog) append(ctx context.Context, e *entry) error {
 	}
 	e.first, e.last, e.at = l.last-uint64(parts)+1, l.last, time.Now()
 	return nil
+}
+
+// unsent returns what the newest of the entries knows, and the outputs of all of them
+// that are not known to be published.
+func (l *slotLog) unsent(entries []*entry) ([]*output, known) {
+	var k known
+	var all []*output
+	for _, e := range entries {
+		if e.Known != nil {
+			k = *e.Known
+		}
+		for i, o := range e.Outputs {
+			o.number, o.since, o.doubt = k.Next+uint64(i), e.at, true
+			o.id = l.outputID(e.Fence, o.number)
+			all = append(all, o)
+		}
+		k.Next += uint64(len(e.Outputs))
+	}
+	return slices.DeleteFunc(all, func(o *output) bool { return k.Sent.Has(o.number + 1) }), k
+}
+
+// outputID names an output by the attempt that was committed: the fencing token and the
+// number in the log. No other attempt has the same.
+func (l *slotLog) outputID(fence, number uint64) string {
+	return l.subject + ":" + strconv.FormatUint(fence, 10) + ":" + strconv.FormatUint(number, 10)
 }
 
 // trim removes the entries before sequence keep.
