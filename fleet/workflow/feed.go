@@ -141,7 +141,7 @@ func (f *follower) gone(missing bool) {
 		f.missing = time.Time{}
 	case f.missing.IsZero():
 		f.missing = time.Now()
-	case !f.created.IsZero() && time.Since(f.missing) > lookTime:
+	case !f.created.IsZero() && time.Since(f.missing) > lookTime*f.b.pace:
 		f.created, f.told = time.Time{}, false
 		f.forget(f.owned())
 		f.to.Gap()
@@ -178,7 +178,7 @@ func (f *follower) session(ctx context.Context) error {
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute * f.b.pace,
 	}
 	if seq := f.seq.Load(); seq > 0 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq+1
@@ -317,7 +317,7 @@ func (f *follower) forget(own int) {
 func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) bool {
 	connected := f.b.nc.StatusChanged(nats.CONNECTED)
 	defer f.b.nc.RemoveStatusListener(connected)
-	tick := time.NewTicker(lookTime)
+	tick := time.NewTicker(lookTime * f.b.pace)
 	defer tick.Stop()
 	for {
 		select {
