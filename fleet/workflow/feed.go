@@ -352,12 +352,12 @@ func (f *follower) read(ctx context.Context, p *puller) error {
 		}
 		f.passed = n
 		f.pass(e)
+		if meta.NumPending == 0 && !f.told {
+			f.sync()
+		}
 		f.leave()
 		if !strings.HasPrefix(e.header.Get(headerOp), f.b.ops) {
 			p.news++
-		}
-		if meta.NumPending == 0 && !f.told {
-			f.sync()
 		}
 	}
 }
