@@ -110,9 +110,14 @@ func operate(ctx context.Context, app *lifecycle.App, b *broker.Broker, addr str
 	if err != nil {
 		return err
 	}
+	audit, err := operator.OpenAuditLog(ctx, b.JetStream(), operator.AuditLogConfig{})
+	if err != nil {
+		return err
+	}
 	op, err := operator.New(operator.Config{
 		Addr: addr, Name: "example fleet", Log: log,
 		Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(fleet), Workers: operator.FromHost(asks),
+		Dependencies: []operator.Dependency{{Name: "NATS", Check: b.Check}}, AuditLog: audit,
 	})
 	if err != nil {
 		return err

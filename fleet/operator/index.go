@@ -170,7 +170,7 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 			looked(len(f.Processes), "process", "processes")
 		}
 		if area, ok := s.cfg.Processes.(Journal); ok {
-			events, _, err := area.Events(within, EventQuery{Kinds: []string{"exit", "lost", "dropped", "unit", "returned"}, Since: f.Now.Add(-time.Hour), Limit: maxEnds})
+			events, _, err := area.Events(within, EventQuery{Kinds: []string{"exit", "lost", "dropped", "killed", "returned"}, Since: f.Now.Add(-time.Hour), Limit: maxEnds})
 			if err != nil {
 				not("the journal", err)
 			} else {
@@ -202,6 +202,7 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 			looked(len(f.Workflows), "workflow", "workflows")
 		}
 	}
+	f.Stuck, f.Hot = s.flows.look(s.cfg.StuckAfter, s.cfg.HotWrites)
 	answer.Findings = diagnosis.Diagnose(f)
 	return answer
 }
@@ -214,10 +215,8 @@ func sortEnds(f *diagnosis.Fleet, events []*operatorv1.Event) {
 		switch {
 		case e.GetKind() == "returned":
 			returned[e.GetProcess()] = true
-		case e.GetKind() == "unit":
-			if e.GetTo() == "Killed" {
-				f.Killed = append(f.Killed, e)
-			}
+		case e.GetKind() == "killed":
+			f.Killed = append(f.Killed, e)
 		case e.GetKind() == "lost" && returned[e.GetProcess()]:
 		default:
 			f.Ends = append(f.Ends, e)

@@ -25,6 +25,9 @@ func FromManager(m *workflow.Manager) Workflows {
 
 type manager struct{ m *workflow.Manager }
 
+// indexed says that Watch reports every entity.
+func (a *manager) indexed() {}
+
 // told turns a Manager's error into the error for the caller.
 func told(err error) error {
 	answer := func(code connect.Code, reason, field string) error {

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -83,6 +84,12 @@ type Config struct {
 	// with valid credentials. Defaults to 15 min.
 	MaxStreamAge time.Duration
 
+	// StuckAfter is how long an entity may be in a phase that is not terminal before a
+	// diagnosis names it. Defaults to 24 h. HotWrites is how many writes of one entity
+	// within a minute it names; defaults to 60.
+	StuckAfter time.Duration
+	HotWrites  int
+
 	// Name of the fleet, in the dashboard. Defaults to "fleet".
 	Name string
 
@@ -113,6 +120,7 @@ type Server struct {
 	processes *feed.Feed[*operatorv1.Process]
 	live      live
 	index     *index
+	flows     *flows
 	diagnosed diagnosed
 
 	mu       sync.Mutex // guards the fields below
@@ -174,6 +182,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.MaxStreamsEach == 0 {
 		cfg.MaxStreamsEach = min(2000, cfg.MaxStreams)
 	}
+	if cfg.StuckAfter < 0 || cfg.HotWrites < 0 {
+		return nil, fmt.Errorf("operator: StuckAfter is %v and HotWrites %d: want more than 0", cfg.StuckAfter, cfg.HotWrites)
+	}
+	cfg.StuckAfter, cfg.HotWrites = cmp.Or(cfg.StuckAfter, 24*time.Hour), cmp.Or(cfg.HotWrites, 60)
 	if cfg.Name == "" {
 		cfg.Name = "fleet"
 	}
@@ -221,7 +233,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.handler = s.guard(inner)
 	s.deps = newDependencies(cfg.Dependencies, cfg.Log)
-	s.index = newIndex(s)
+	s.index, s.flows = newIndex(s), newFlows(s)
 	return s, nil
 }
 
@@ -254,6 +266,7 @@ func (s *Server) HTTPServer() *http.Server {
 func (s *Server) Close(context.Context) error {
 	s.deps.close()
 	s.index.close()
+	s.flows.close()
 	s.mu.Lock()
 	s.closed = true
 	feeds := make([]*feed.Feed[*operatorv1.Entity], 0, len(s.entities))

@@ -166,7 +166,7 @@ func TestRequestsThatAreWrongNameTheField(t *testing.T) {
 		{move(&operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00000", Phase: "flying", IfMatch: "yesterday"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "if_match"},
 		{move(&operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00000", Phase: "flying", IfMatch: "\"999\""}), connect.CodeAborted, operator.ReasonStale, "if_match"},
 		{patch("org", "evil"), connect.CodePermissionDenied, operator.ReasonNotWritable, "fields.org"},
-		{patch("colour", "red"), connect.CodePermissionDenied, operator.ReasonNotWritable, "fields.colour"},
+		{patch("colour", "red"), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.colour"},
 		{patch("priority", "high"), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.priority"},
 		{patch("priority", 1.5), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.priority"},
 		{patch("priority", nil), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.priority"},

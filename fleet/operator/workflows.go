@@ -228,7 +228,11 @@ func (w workflowService) Patch(ctx context.Context, req *operatorv1.PatchRequest
 		fields := map[string]any{}
 		for _, name := range names {
 			t, ok := area.FieldType(req.GetType(), name)
-			if !ok || !slices.ContainsFunc(def.GetWritableFields(), func(f *operatorv1.Field) bool { return f.GetName() == name }) {
+			if !ok {
+				v.add("fields."+clip(name, 64), "%s has no such field", req.GetType())
+				continue
+			}
+			if !slices.ContainsFunc(def.GetWritableFields(), func(f *operatorv1.Field) bool { return f.GetName() == name }) {
 				return nil, Errorf(connect.CodePermissionDenied, ReasonNotWritable, "fields."+name,
 					"%s has no field %q that operators may write", req.GetType(), clip(name, 64))
 			}

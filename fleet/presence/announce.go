@@ -203,8 +203,11 @@ func (a *announcer) note(e fsm.Event) {
 		e.Name = ""
 	case worker.KindWorker:
 		kind = "unit"
-		if e.Name == "presence" {
+		switch {
+		case e.Name == "presence":
 			return
+		case worker.Status(e.To) == worker.StatusKilled: // ended by force, or abandoned
+			kind = "killed"
 		}
 	case fsm.KindGap:
 		a.journal.add(a.event(Event{Kind: "dropped", Count: int64(e.Seq), Cause: "the App changed faster than it could be written down"}))

@@ -23,8 +23,8 @@ type Event struct {
 	At      time.Time `json:"-"` // when it happened, by the broker's clock
 	Service string    `json:"service"`
 	Process string    `json:"process"` // the id
-	// Kind is "joined", "phase", "unit", "restart", "probe", "hook", "drainer", "reload",
-	// "suspended", "resumed", "command", "exit", "lost", "returned" or "dropped".
+	// Kind is "joined", "phase", "unit", "restart", "killed", "probe", "hook", "drainer",
+	// "reload", "suspended", "resumed", "command", "exit", "lost", "returned" or "dropped".
 	Kind       string `json:"kind"`
 	Name       string `json:"name,omitempty"` // of the unit, the probe, the hook
 	From       string `json:"from,omitempty"`
@@ -73,9 +73,10 @@ func openJournal(ctx context.Context, js jetstream.JetStream, c Config) (*eventl
 	return log, nil
 }
 
-// eventSubject returns the subject of a process's events.
-func eventSubject(c Config, service, id string) string {
-	return c.Prefix + ".event." + token(service) + "." + token(id)
+// eventSubject returns the subject of an event: PREFIX.event.SERVICE.INSTANCE.KIND. A
+// process needs the permission to publish only below its own instance.
+func eventSubject(c Config, e Event) string {
+	return strings.Join([]string{c.Prefix, "event", token(e.Service), token(e.Process), token(e.Kind)}, ".")
 }
 
 // token makes any text one token of a subject.
@@ -110,9 +111,10 @@ func readEvent(r eventlog.Record) Event {
 	}
 	// The subject is what the publisher's permissions allow. A record that claims to be of
 	// another process is forged.
-	parts := strings.Split(r.Subject, ".")
-	if n := len(parts); n < 2 || parts[n-1] != token(e.Process) || parts[n-2] != token(e.Service) {
-		e = Event{Kind: "forged", Service: parts[max(0, len(parts)-2)], Process: parts[len(parts)-1], Cause: "the record says that it is of " + text.Clip(e.Service+"/"+e.Process, 200)}
+	parts := append([]string{"", "", ""}, strings.Split(r.Subject, ".")...)
+	parts = parts[len(parts)-3:]
+	if parts[0] != token(e.Service) || parts[1] != token(e.Process) || parts[2] != token(e.Kind) {
+		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: "the record says that it is of " + text.Clip(e.Service+"/"+e.Process, 200)}
 	}
 	e.Seq, e.At = r.Seq, r.At.Add(-max(0, e.Waited))
 	return e
@@ -198,7 +200,7 @@ func (w *writer) flush(ctx context.Context, like Event) error {
 		if data, err = e.encode(); err != nil {
 			break
 		}
-		if err = journal.Append(ctx, eventSubject(w.cfg, e.Service, e.Process), "", data); err == nil {
+		if err = journal.Append(ctx, eventSubject(w.cfg, e), "", data); err == nil {
 			list = list[1:]
 		}
 	}
@@ -283,8 +285,15 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 	if q.Process != "" {
 		id = token(q.Process)
 	}
+	subjects := []string{}
+	for _, kind := range q.Kinds {
+		subjects = append(subjects, strings.Join([]string{f.cfg.Prefix, "event", service, id, token(kind)}, "."))
+	}
+	if len(q.Kinds) == 0 || slices.Contains(q.Kinds, "forged") { // a forged record may be under any kind
+		subjects = []string{strings.Join([]string{f.cfg.Prefix, "event", service, id, "*"}, ".")}
+	}
 	old := false // the rest is older than Since
-	records, next, err := journal.Back(ctx, []string{f.cfg.Prefix + ".event." + service + "." + id}, q.Before, q.Limit, func(r eventlog.Record) bool {
+	records, next, err := journal.Back(ctx, slices.Compact(slices.Sorted(slices.Values(subjects))), q.Before, q.Limit, func(r eventlog.Record) bool {
 		old = old || !q.Since.IsZero() && r.At.Before(q.Since)
 		return q.matches(readEvent(r))
 	})

@@ -216,8 +216,8 @@ func TestForgedRecords(t *testing.T) {
 	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
 	brokertest.Await(t, "the journal", func() bool { _, err := js.Stream(t.Context(), "FLEET_JOURNAL"); return err == nil })
 	for subject, data := range map[string]string{
-		"lifecycle.fleet.event.missions.evil":  `{"service":"missions","process":"` + id + `","kind":"exit","to":"failed"}`,
-		"lifecycle.fleet.event.missions.evil2": `not json`,
+		"lifecycle.fleet.event.missions.evil.exit":  `{"service":"missions","process":"` + id + `","kind":"exit","to":"failed"}`,
+		"lifecycle.fleet.event.missions.evil2.exit": `not json`,
 	} {
 		if _, err := js.Publish(t.Context(), subject, []byte(data)); err != nil {
 			t.Fatal(err)

@@ -64,7 +64,7 @@ func (w *writer) once(ctx context.Context, e Event, id string) error {
 	if err != nil {
 		return err
 	}
-	return journal.Append(ctx, eventSubject(w.cfg, e.Service, e.Process), id, data)
+	return journal.Append(ctx, eventSubject(w.cfg, e), id, data)
 }
 
 // tombstone describes a process that disappeared. Nothing is known but its last

@@ -32,7 +32,6 @@ const (
 	clockTime     = 30 * time.Second // a clock may differ by this much
 	memoryShare   = 90               // percent of the limit
 	endShown      = time.Hour        // how long a bad end is shown
-	hotWrites     = 60               // writes of one entity within a minute
 	backlogTime   = 5 * time.Minute  // a worker that should run and does not, with messages waiting
 )
 

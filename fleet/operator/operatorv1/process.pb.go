@@ -620,8 +620,10 @@ type Event struct {
 	Service string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
 	// The id of the process.
 	Process string `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"`
-	// "phase", "unit", "restart", "probe", "reload", "suspended", "resumed", "joined",
-	// "exit", "lost", "returned", "command", "dropped".
+	// "joined", "phase", "unit", "restart", "killed" (a worker that was ended by force),
+	// "probe", "drainer", "hook", "reload", "suspended", "resumed", "command", "exit",
+	// "lost" (it disappeared without a word), "returned" (it was not lost), "dropped"
+	// (events that are missing), "forged".
 	Kind string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The unit, the probe, the reload.
 	Name string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`

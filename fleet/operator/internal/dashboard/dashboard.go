@@ -94,6 +94,9 @@ func New(cfg Config) (*Dashboard, error) {
 		w.Header().Set("Cache-Control", "no-cache")
 		assets.ServeHTTP(w, r)
 	})
+	d.mux.HandleFunc("/ui/static/", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "there is no such file", http.StatusNotFound)
+	})
 	d.page("GET /ui/{$}", d.home)
 	d.page("GET /ui/processes/{id}", d.process)
 	d.page("GET /ui/workflows", d.workflows)

@@ -348,7 +348,7 @@ func (d *Dashboard) events(r *http.Request, v *view) error {
 }
 
 // kinds are the kinds of events.
-var kinds = []string{"joined", "phase", "unit", "restart", "probe", "drainer", "hook", "reload", "suspended", "resumed", "command", "exit", "lost", "returned", "dropped", "forged"}
+var kinds = []string{"joined", "phase", "unit", "restart", "killed", "probe", "drainer", "hook", "reload", "suspended", "resumed", "command", "exit", "lost", "returned", "dropped", "forged"}
 
 // nextPage links to the page of the same list that begins at token, "" for none.
 func nextPage(q url.Values, token string) string {

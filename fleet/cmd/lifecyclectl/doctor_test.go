@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/health"
+)
+
+// doctor judges one process by its /statusz, without an operator server.
+func TestDoctorOfOneProcess(t *testing.T) {
+	app, err := lifecycle.New(lifecycle.Config{Name: "shop", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("connection refused") }), lifecycle.WithPeriodic(50*time.Millisecond), health.WithTimeout(time.Second))
+	done := make(chan error, 1)
+	go func() { done <- app.Run(context.Background()) }()
+	defer func() { app.Stop(nil); <-done }()
+	srv := httptest.NewServer(app.Handler())
+	defer srv.Close()
+	var code int
+	var out string
+	brokertest.Await(t, "the finding", func() bool {
+		code, out = ctl(t, "http://127.0.0.1:1", "doctor", "--statusz", srv.URL+"/statusz")
+		return code == exitFindings && strings.Contains(out, "probe db is down: connection refused: /readyz fails")
+	})
+	if code, out := ctl(t, "http://127.0.0.1:1", "doctor", "--statusz", "http://127.0.0.1:1/statusz"); code != exitUnreachable {
+		t.Errorf("a process that is away: %d %s", code, out)
+	}
+	if code, out := ctl(t, "http://127.0.0.1:1", "doctor", "--statusz", srv.URL+"/readyz"); code == exitOK {
+		t.Errorf("another page: %d %s", code, out)
+	}
+	if code, out := ctl(t, "http://127.0.0.1:1", "doctor", "--rules"); code != exitOK || !strings.Contains(out, "crash-loop") {
+		t.Errorf("--rules: %d %s", code, out)
+	}
+}

@@ -1,0 +1,202 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// flows watches the entities of all workflows, and knows which ones are stuck in a
+// phase and which are written again and again.
+type flows struct {
+	s    *Server
+	stop context.CancelFunc
+	wait sync.WaitGroup
+
+	mu    sync.Mutex // guards types
+	types map[string]*flow
+}
+
+// flow is one type of workflow.
+type flow struct {
+	mu     sync.Mutex      // guards the fields below
+	living map[string]life // the entities that are not in a terminal phase
+	writes map[string]*heat
+}
+
+type life struct {
+	phase string
+	since time.Time // when it was first seen in the phase
+}
+
+// heat counts the writes of one entity within the minute that begins at begin.
+type heat struct {
+	begin time.Time
+	n     int
+	last  int // of the minute before
+}
+
+// newFlows returns nil for an area whose watch is not complete.
+func newFlows(s *Server) *flows {
+	if _, ok := s.cfg.Workflows.(interface{ indexed() }); !ok {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &flows{s: s, stop: cancel, types: map[string]*flow{}}
+	f.wait.Go(func() { f.run(ctx) })
+	return f
+}
+
+func (f *flows) close() {
+	if f != nil {
+		f.stop()
+		f.wait.Wait()
+	}
+}
+
+// run finds new types once a minute, and soon after the start.
+func (f *flows) run(ctx context.Context) {
+	for pause := time.Second; ; pause = time.Minute {
+		within, cancel := context.WithTimeout(ctx, f.s.cfg.Timeout)
+		defs, err := f.s.cfg.Workflows.Definitions(within)
+		cancel()
+		if err == nil {
+			for _, d := range defs {
+				f.begin(ctx, d.GetType())
+			}
+		} else {
+			pause = time.Second
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+func (f *flows) begin(ctx context.Context, typ string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.types[typ] != nil {
+		return
+	}
+	one := &flow{living: map[string]life{}, writes: map[string]*heat{}}
+	f.types[typ] = one
+	f.wait.Go(func() {
+		for ctx.Err() == nil {
+			r := f.s.entityFeed(typ).Read("")
+			synced := false
+			for {
+				items, err := r.Next(ctx, batch)
+				if err != nil {
+					break // ctx has ended, or the reader was too slow: read all again
+				}
+				synced = one.apply(items, synced)
+			}
+			r.Close()
+		}
+	})
+}
+
+// apply takes items. What comes before the sync existed before, and is no write.
+func (o *flow) apply(items []stream.Item[*operatorv1.Entity], synced bool) bool {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, it := range items {
+		switch it.Kind {
+		case stream.Synced:
+			synced = true
+		case stream.Deleted:
+			delete(o.living, it.Key)
+			delete(o.writes, it.Key)
+		case stream.Put:
+			e := it.Value
+			if old, ok := o.living[it.Key]; e.GetTerminal() || e.GetDegraded() != "" {
+				delete(o.living, it.Key)
+			} else if !ok || old.phase != e.GetPhase() {
+				o.living[it.Key] = life{e.GetPhase(), e.GetUpdatedAt().AsTime()}
+			}
+			if synced {
+				o.heated(it.Key, now)
+			}
+		}
+	}
+	return synced
+}
+
+// hotWindow is the time in which the writes of an entity are counted.
+const hotWindow = time.Minute
+
+func (o *flow) heated(id string, now time.Time) {
+	h := o.writes[id]
+	switch {
+	case h == nil:
+		h = &heat{begin: now}
+		o.writes[id] = h
+		if len(o.writes) > 4*maxLimiters { // entities that are quiet again
+			for other, x := range o.writes {
+				if now.Sub(x.begin) > 2*hotWindow {
+					delete(o.writes, other)
+				}
+			}
+		}
+	case now.Sub(h.begin) > 2*hotWindow:
+		*h = heat{begin: now}
+	case now.Sub(h.begin) > hotWindow:
+		*h = heat{begin: now, last: h.n}
+	}
+	h.n++
+}
+
+// maxNamed is how many stuck phases and hot entities one type may have in a diagnosis.
+const maxNamed = 5
+
+// look returns the stuck phases and the hot entities of all types.
+func (f *flows) look(stuckAfter time.Duration, hotWrites int) (stuck []diagnosis.Stuck, hot []diagnosis.Hot) {
+	if f == nil {
+		return nil, nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	for typ, o := range f.types {
+		o.mu.Lock()
+		phases := map[string]*diagnosis.Stuck{}
+		for id, l := range o.living {
+			if now.Sub(l.since) < stuckAfter {
+				continue
+			}
+			p := phases[l.phase]
+			if p == nil {
+				p = &diagnosis.Stuck{Type: typ, Phase: l.phase, ID: id, Since: l.since, Limit: stuckAfter}
+				phases[l.phase] = p
+			}
+			if p.Count++; l.since.Before(p.Since) {
+				p.ID, p.Since = id, l.since
+			}
+		}
+		for _, p := range phases {
+			stuck = append(stuck, *p)
+		}
+		var hottest []diagnosis.Hot
+		for id, h := range o.writes {
+			if n := max(h.n, h.last); n >= hotWrites && now.Sub(h.begin) <= 2*hotWindow {
+				hottest = append(hottest, diagnosis.Hot{Type: typ, ID: id, Since: h.begin, Writes: n})
+			}
+		}
+		o.mu.Unlock()
+		slices.SortFunc(hottest, func(a, b diagnosis.Hot) int { return cmp.Compare(b.Writes, a.Writes) })
+		hot = append(hot, hottest[:min(len(hottest), maxNamed)]...)
+	}
+	return stuck, hot
+}

@@ -1,0 +1,67 @@
+package operator_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+)
+
+// Replicas with the same key know each other's sessions. Behind a proxy that terminates
+// TLS the cookie is Secure. A session that ended is over, and a changed one is none.
+func TestSessionsOfReplicas(t *testing.T) {
+	_, auth := tokenFile(t)
+	key := []byte(strings.Repeat("k", 32))
+	one, _ := serve(t, operator.Config{Auth: auth, Workflows: newMemory(1), SessionKey: key})
+	two, _ := serve(t, operator.Config{Auth: auth, Workflows: newMemory(1), SessionKey: key})
+	other, _ := serve(t, operator.Config{Auth: auth, Workflows: newMemory(1)})
+	login := func(header ...string) *http.Cookie {
+		t.Helper()
+		code, h, text := request(t, "POST", one+"/ui/login", "token="+adaToken, append([]string{"Content-Type", "application/x-www-form-urlencoded"}, header...)...)
+		cookies := (&http.Response{Header: h}).Cookies()
+		if code != 303 || len(cookies) != 1 {
+			t.Fatalf("login: %d %v %s", code, h, text)
+		}
+		return cookies[0]
+	}
+	c := login()
+	if c.Secure || !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || strings.Contains(c.Value, adaToken) {
+		t.Errorf("the cookie is %v", c)
+	}
+	for header, value := range map[string]string{"X-Forwarded-Proto": "https", "Forwarded": "for=1.2.3.4;proto=https"} {
+		if c := login(header, value); !c.Secure {
+			t.Errorf("behind a proxy with %s the cookie is not Secure", header)
+		}
+	}
+	open := func(base, value string) int {
+		code, _, _ := request(t, "GET", base+"/ui/workflows", "", "Cookie", c.Name+"="+value)
+		return code
+	}
+	if a, b, x := open(one, c.Value), open(two, c.Value), open(other, c.Value); a != 200 || b != 200 || x != 401 {
+		t.Errorf("the session on its server %d, on a replica %d, on a stranger %d", a, b, x)
+	}
+	if code := open(two, c.Value[:len(c.Value)-2]+"AA"); code != 401 {
+		t.Errorf("a changed cookie: %d", code)
+	}
+	request(t, "POST", one+"/ui/logout", "", "Cookie", c.Name+"="+c.Value)
+	if code := open(one, c.Value); code != 401 {
+		t.Errorf("after the logout: %d", code)
+	}
+	if _, err := operator.New(operator.Config{SessionKey: []byte("short")}); err == nil {
+		t.Error("a short key is accepted")
+	}
+}
+
+// A file that does not exist is not found, for every caller.
+func TestStaticFiles(t *testing.T) {
+	_, auth := tokenFile(t)
+	for _, cfg := range []operator.Config{{}, {Auth: auth}} {
+		base, _ := serve(t, cfg)
+		for path, want := range map[string]int{"/ui/static/": 404, "/ui/static/none.js": 404, "/ui/static/a/b": 404, "/ui/static/live.js": 200} {
+			if code, _, _ := request(t, "GET", base+path, ""); code != want {
+				t.Errorf("%s: %d, want %d", path, code, want)
+			}
+		}
+	}
+}
