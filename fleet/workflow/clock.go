@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// clock tells the server's time. Whatever comes due was stored with the server's time,
+// clock tells the server's time. What comes due was stored with the server's time,
 // and this process's own clock may be wrong, or may be set while it runs.
 type clock struct {
 	local func() time.Time // with a monotonic reading; replaced by tests
