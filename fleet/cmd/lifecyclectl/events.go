@@ -73,6 +73,9 @@ func followEvents(a *api, cmd *cobra.Command, o *output, req *operatorv1.ListEve
 	out := &rows{w: cmd.OutOrStdout(), o: o, head: []string{"AT", "PROCESS", "WHAT", "WHY"}, widths: []int{20, 28, 40, 20}}
 	ctx, stop := whileRead(cmd.Context(), cmd.OutOrStdout())
 	defer stop()
+	if err := out.begin(); err != nil {
+		return err
+	}
 	last := uint64(0)
 	req.PageToken, req.PageSize = "", 1000
 	for {

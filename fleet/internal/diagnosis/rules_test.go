@@ -134,6 +134,9 @@ func TestFaults(t *testing.T) {
 		}
 		f := list[i]
 		said[f.GetRule()] = true
+		if k := slices.IndexFunc(diagnosis.Rules, func(r diagnosis.Rule) bool { return r.Name == f.GetRule() }); k < 0 || diagnosis.Rules[k].Severity != f.GetSeverity() {
+			t.Errorf("%s: the list of rules does not have %s with the severity %s", name, f.GetRule(), f.GetSeverity())
+		}
 		if !strings.Contains(f.GetCause(), test.cause) || !strings.Contains(f.GetChange()+" "+f.GetNext(), test.doing) || f.GetCount() == 0 && name != "an event storm" || f.GetSubject() == "" {
 			t.Errorf("%s: %v\nwant the cause %q and the advice %q", name, f, test.cause, test.doing)
 		}
