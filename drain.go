@@ -276,7 +276,7 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
-				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))
+				a.log.Error("drainer failed", call.Logged(out.err, "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))...)
 				out.err = call.About("drainer", d.name, out.err)
 			} else {
 				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)

@@ -95,7 +95,7 @@ func (a *App) Reload(ctx context.Context) error {
 		}
 		out := r.run(a.reloads.ctx, a.Config().ReloadTimeout, &a.events)
 		if out.err != nil {
-			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", call.Unnamed(r.name, out.err))
+			a.log.Error("reload failed, the old state stays", call.Logged(out.err, "reload", r.name, "took", out.Took, "error", call.Unnamed(r.name, out.err))...)
 			errs = append(errs, call.About("reload", r.name, out.err))
 		} else {
 			a.log.Info("reloaded", "reload", r.name, "took", out.Took)

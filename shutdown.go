@@ -375,7 +375,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
-		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", call.Unnamed(h.name, out.err))
+		s.say(slog.LevelError, "shutdown hook failed", call.Logged(out.err, "hook", h.name, "took", out.Took, "error", call.Unnamed(h.name, out.err))...)
 	} else {
 		s.say(slog.LevelInfo, "shutdown hook done", "hook", h.name, "took", out.Took)
 	}

@@ -355,7 +355,7 @@ func (a *App) watch(u *unit) {
 // unitFailed ends the unit with err and asks for the stop, unless the App goes on.
 func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	named := u.finish(err)
-	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", call.Unnamed(u.name, err))
+	a.log.Error("unit failed", call.Logged(err, "unit", u.name, "status", string(status), "error", call.Unnamed(u.name, err))...)
 	if !u.hasGivenUp() {
 		a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true, told: true})
 	}
@@ -426,7 +426,7 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 		<-u.over.Signaled() // watch has seen it
 	}
 	if out.err != nil && !errors.Is(u.failure(), out.err) {
-		a.log.Error("unit failed to stop", "unit", u.name, "error", call.Unnamed(u.name, out.err))
+		a.log.Error("unit failed to stop", call.Logged(out.err, "unit", u.name, "error", call.Unnamed(u.name, out.err))...)
 		a.stop.add(call.About("unit", u.name, out.err))
 	}
 }

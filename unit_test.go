@@ -409,7 +409,8 @@ func TestNamesAndLongErrorsInLogAndReport(t *testing.T) {
 		log := r.log.String()
 		for _, want := range []string{
 			`msg="unit failed" unit=poller status=Failed error=boom`,
-			`msg="unit failed" unit=cache status=Failed error="panic: oh no"`,
+			`msg="unit failed" unit=cache status=Failed error="panic: oh no" stack="goroutine`,
+			"unit_test.go:", // in that stack
 			"poller failed in 1s (boom), cache panicked in 1s (panic: oh no)",
 			"(1048576 bytes)",
 		} {

@@ -134,6 +134,7 @@ func (s *Supervisor) decide(c *child) {
 	c.decided = true
 	end := s.recordExit(c)
 	if !s.consider(c, end.status, end.err) {
+		s.logFailure(c, notAgain, end.status, end.err)
 		s.retire(c)
 	}
 }
@@ -256,7 +257,8 @@ func (s *Supervisor) stopEnded(c *child, w *instance, err error) {
 func (s *Supervisor) stopped(c *child) {
 	if c.w.ended() && !c.decided {
 		c.decided = true
-		s.recordExit(c)
+		end := s.recordExit(c)
+		s.logFailure(c, "child failed as it stopped", end.status, end.err)
 	}
 	s.retire(c)
 	s.advance(c.group)

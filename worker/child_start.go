@@ -319,6 +319,7 @@ func (s *Supervisor) startOverdue(c *child, op *startOp) {
 	if c.lives() { // the instance is Starting, and can be stopped
 		c.answerStart(err)
 		if !s.consider(c, StatusFailed, err) {
+			s.logFailure(c, notAgain, StatusFailed, err)
 			w, _ := c.current()
 			s.stop(c, w, s.deadline)
 		}
@@ -397,6 +398,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	c.answerStart(err)
 	if !s.consider(c, StatusFailed, err) {
 		c.answer(awaitsStart, err) // no other start will
+		s.logFailure(c, notAgain, StatusFailed, err)
 		s.retire(c)
 	}
 	s.advance(c.group)

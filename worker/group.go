@@ -413,6 +413,7 @@ func (s *Supervisor) finish() {
 		s.overdue.Stop()
 	}
 	s.ended = true
+	s.logOthers()
 	s.endProbes()
 	for _, c := range s.children {
 		s.unwatchHealth(c)

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"log/slog"
 	"time"
 
@@ -22,15 +23,24 @@ func (l *restartLog) due() bool { return l.log != nil && time.Since(l.last) >= t
 func (l *restartLog) say(msg string, err error, restarts int, wait time.Duration, who ...any) {
 	l.last = time.Now()
 	_ = call.Do("log handler", func() error {
-		l.log.Warn(msg, append(who, "error", err, "restarts", restarts, "wait", wait.Round(time.Millisecond))...)
+		l.log.Warn(msg, call.Logged(err, append(who, "error", err, "restarts", restarts, "wait", wait.Round(time.Millisecond))...)...)
 		return nil
 	})
+}
+
+// failureLog writes the failures that no restart answers, at most one line a second. Only
+// the loop of a supervisor uses it.
+type failureLog struct {
+	last   time.Time
+	others int // failures without a line
 }
 
 // LogTo makes the supervisor, and every supervisor and restarted function below it, log
 // each failure that is answered with a restart: the error, the number of the restart, and
 // the wait before it. Each of them writes at most one line a second, so the numbers may
-// jump. Call LogTo before Start.
+// jump. A supervisor also logs each child that fails and is not started again, and each
+// that fails as it stops; again that is at most one line a second, and the next line says
+// how many others there were. Call LogTo before Start.
 func (s *Supervisor) LogTo(log *slog.Logger) { s.log.log = log }
 
 func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
@@ -45,4 +55,38 @@ func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
 	restarts := int(c.restarts) + 1
 	s.mu.Unlock()
 	s.log.say(msg, call.Unnamed(c.name, err), restarts, wait, "supervisor", s.Name(), "child", c.name)
+}
+
+const notAgain = "child failed, and is not started again"
+
+// logFailure logs that a child has ended with err, unless that says only that it is done.
+func (s *Supervisor) logFailure(c *child, msg string, end Status, err error) {
+	done := func(e error) bool { return call.Same(e, ErrDoNotRestart) || call.Same(e, errGivenUp) }
+	switch {
+	case s.log.log == nil || end != StatusFailed || errors.Is(err, ErrTerminate) || call.Only(err, done):
+		return
+	case time.Since(s.failures.last) < time.Second:
+		s.failures.others++
+		return
+	}
+	s.failures.last = time.Now()
+	s.sayFailure(msg, call.Logged(err, "supervisor", s.Name(), "child", c.name, "error", call.Unnamed(c.name, err))...)
+}
+
+// logOthers logs, as the supervisor ends, how many failures had no line.
+func (s *Supervisor) logOthers() {
+	if s.failures.others > 0 {
+		s.sayFailure("children failed", "supervisor", s.Name())
+	}
+}
+
+func (s *Supervisor) sayFailure(msg string, attributes ...any) {
+	if n := s.failures.others; n > 0 {
+		s.failures.others = 0
+		attributes = append(attributes, "others", n)
+	}
+	_ = call.Do("log handler", func() error {
+		s.log.log.Error(msg, attributes...)
+		return nil
+	})
 }

@@ -138,6 +138,7 @@ type Supervisor struct {
 
 	// Only the loop uses the fields below.
 	log           restartLog
+	failures      failureLog
 	history       []*child       // children that are done, the oldest first
 	first         *group         // the children of the config, until each was started or given up
 	untried       int            // children that were never started

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -45,16 +46,19 @@ var peers = []struct{ name, mime, code string }{
 
 // bed is a NATS with a stream of one topic, and a host.
 type bed struct {
-	js   jetstream.JetStream
-	host *host.Host
+	js      jetstream.JetStream
+	host    *host.Host
+	trusted bool // the host runs the code of all engines in its own process
 }
 
 func newBed(b *testing.B) *bed { return newBedOf(b, broker.Config{}) }
 
-func newBedOf(b *testing.B, cfg broker.Config) *bed {
+func newBedOf(b *testing.B, cfg broker.Config) *bed { return new(bed).make(b, cfg) }
+
+func (bd *bed) make(b *testing.B, cfg broker.Config) *bed {
 	b.Helper()
 	cfg.Streams = []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>"}}, {Name: "OUT", Subjects: []string{"out.>"}}}
-	bd := &bed{js: brokertest.Embedded(b, cfg).JetStream()}
+	bd.js = brokertest.Embedded(b, cfg).JetStream()
 	bd.host = bd.start(b, "a")
 	return bd
 }
@@ -71,6 +75,11 @@ func (bd *bed) start(b *testing.B, id string) *host.Host {
 	})}
 	if py, err := python.New(); err == nil {
 		engines = append(engines, py)
+	}
+	if bd.trusted {
+		for i, e := range engines {
+			engines[i] = engine.Trusted(e)
+		}
 	}
 	registry, err := engine.NewRegistry(engines...)
 	check(b, err)
@@ -188,6 +197,40 @@ func BenchmarkNoop(b *testing.B) {
 			}
 			rate(b)
 		})
+	}
+}
+
+// BenchmarkIsolation measures what the child process of a worker costs beside the same
+// code in the host's process: when messages wait, so that the child goes ahead of the
+// host, and one message alone, when each is published once the one before is handled.
+func BenchmarkIsolation(b *testing.B) {
+	for _, p := range peers[2:] {
+		for _, trusted := range []bool{false, true} {
+			where := map[bool]string{false: "child", true: "host"}[trusted]
+			b.Run("language="+p.name+"/load=waiting/peer="+where, func(b *testing.B) {
+				bd := (&bed{trusted: trusted}).make(b, broker.Config{})
+				bd.hosted(b, host.CreateRequest{MIMEType: p.mime, Code: []byte(p.code)}, b.N)
+				rate(b)
+			})
+			b.Run("language="+p.name+"/load=alone/peer="+where, func(b *testing.B) {
+				bd := (&bed{trusted: trusted}).make(b, broker.Config{})
+				_, err := bd.host.Create(b.Context(), host.CreateRequest{ID: "w", MIMEType: p.mime, Topic: "work.x", Code: []byte(p.code)})
+				check(b, err)
+				handled := func(n int) {
+					for bd.host.Tallies()[0].Succeeded < uint64(n) {
+						runtime.Gosched()
+					}
+				}
+				bd.publish(b, 1)
+				handled(1) // its child has started
+				b.ResetTimer()
+				for i := range b.N {
+					bd.publish(b, 1)
+					handled(i + 2)
+				}
+				b.StopTimer()
+			})
+		}
 	}
 }
 

@@ -63,7 +63,7 @@ type peerOps struct {
 	transition func(ctx context.Context, id, to string) error // by the one writer of id
 }
 
-var peers = []peer{{"raw", raw}, {"lifecycle-go", ours}, {"semstreams", theirs}}
+var peers = []peer{{"raw", raw}, {"lifecycle-go", ours}, {"lifecycle-go-without-view", blind}, {"semstreams", theirs}}
 
 // raw is the floor: the same record in the same bucket, and each writer knows
 // the revision of its key.
@@ -111,8 +111,14 @@ func managerOf(b *testing.B, js jetstream.JetStream, opts ...workflow.RegisterOp
 	return m
 }
 
-func ours(b *testing.B, js jetstream.JetStream, _ string) peerOps {
-	m := manager(b, js)
+func ours(b *testing.B, js jetstream.JetStream, _ string) peerOps { return opsOf(manager(b, js)) }
+
+// blind is a process that follows no bucket.
+func blind(b *testing.B, js jetstream.JetStream, _ string) peerOps {
+	return opsOf(managerOf(b, js, workflow.WithoutView()))
+}
+
+func opsOf(m *workflow.Manager) peerOps {
 	return peerOps{
 		func(ctx context.Context, id string) error {
 			return m.Create(ctx, &mission{ID: id, State: "flying", Area: area})

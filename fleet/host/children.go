@@ -198,6 +198,38 @@ func (r *runner) wasKilled(d *delivery, err error) {
 	}
 }
 
+// messageOf returns a message as a handler sees it.
+func (r *runner) messageOf(d *delivery, attempt int) *engine.Message {
+	return &engine.Message{Worker: d.member.record.ID, ID: d.id, Topic: d.topic, Attempt: attempt, Fence: r.part.fence, Header: d.header, Data: d.data}
+}
+
+// maxAhead bounds how many messages a child handles ahead, and maxAheadSize their bytes.
+const (
+	maxAhead     = 64
+	maxAheadSize = 256 << 10
+)
+
+// lookAhead tells the program of a message which messages will come next, so that its
+// child need not wait for the host between two of them. A slow worker gains nothing.
+func (r *runner) lookAhead(t *task, d *delivery) {
+	p, ok := d.member.program.(engine.Forerunner)
+	if !ok || d.member.slow.Load() || len(*r.members.Load()) > 1 {
+		return
+	}
+	p.Ahead(func() (messages []*engine.Message) {
+		size := 0
+		for _, next := range r.queue.Behind(t, maxAhead) {
+			done, was, doomed := r.part.about(next.seq)
+			size += len(next.data)
+			if done || doomed != nil || was.Failed > 0 || next.suspect || next.body != "" || size > maxAheadSize || !matches(d.member.record.Topic, next.topic) {
+				break
+			}
+			messages = append(messages, &engine.Message{Worker: d.member.record.ID, ID: next.id, Topic: next.topic, Attempt: 1, Fence: r.part.fence, Header: next.header, Data: next.data})
+		}
+		return messages
+	})
+}
+
 // broken is code that turned out to be unable to run after its program was made.
 type broken struct {
 	uid        string

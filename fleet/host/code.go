@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -16,7 +19,8 @@ import (
 // the removal of a worker's code needs no reference count.
 type codes struct {
 	chunks
-	prefix string // "host.code."
+	prefix string        // "host.code."
+	aged   time.Duration // by which a test makes code older
 }
 
 func (s *codes) put(ctx context.Context, rec *Record, digest string, code []byte) error {
@@ -31,6 +35,32 @@ func (s *codes) get(ctx context.Context, rec *Record, digest string) ([]byte, er
 // drop removes every version of a worker's code.
 func (s *codes) drop(ctx context.Context, rec *Record) error {
 	return s.chunks.drop(ctx, s.prefix+rec.ID+"."+rec.UID)
+}
+
+// youngCode is the age below which prune keeps code that no version names: an update
+// stores its code before its version.
+const youngCode = time.Hour
+
+// prune removes the code that no version in a worker's history has.
+func (s *codes) prune(ctx context.Context, rec *Record) error {
+	prefix := s.prefix + rec.ID + "." + rec.UID + "."
+	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for subject := range info.State.Subjects {
+		digest, ok := strings.CutSuffix(strings.TrimPrefix(subject, prefix), ".0")
+		if !ok || slices.ContainsFunc(rec.History, func(v Version) bool { return v.Digest == digest }) {
+			continue
+		}
+		m, err := last(ctx, s.stream, subject)
+		if err == nil && m != nil && time.Since(m.Time) > youngCode-s.aged {
+			err = s.chunks.drop(ctx, prefix+digest)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // chunks stores data that does not fit into one message, as NAME.0, NAME.1 and so

@@ -70,17 +70,18 @@ func (p *partition) write(progress bool) error {
 		if e == nil {
 			return nil
 		}
-		err := p.log.append(p.ctx, e)
-		if err != nil {
+		began := time.Now()
+		if err := p.log.append(p.ctx, e); err != nil {
 			p.fail(err, batch)
 			return err
 		}
+		p.confirmed.Store(&began)
 		p.cells.commit(e.Values, e.last)
 		p.mu.Lock()
 		p.flying = false
 		for i, o := range e.Outputs {
 			o.number, o.since = e.Known.Next+uint64(i), e.at
-			o.id = p.outputID(p.fence, o.number)
+			o.id = p.log.outputID(p.fence, o.number)
 		}
 		p.known.Next = e.Known.Next + uint64(len(e.Outputs))
 		outputs := e.Outputs
@@ -155,6 +156,7 @@ func (p *partition) fail(err error, batch []*effects) {
 	void := append(batch, p.staged...)
 	p.staged = nil
 	p.mu.Unlock()
+	p.relay.cancel() // the next holder publishes the rest
 	p.failed(err)
 	for _, e := range void {
 		e.then(err)

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,8 +19,8 @@ import (
 // replaces to a field here.
 type Config struct {
 	// Name is the prefix of the streams and buckets that the hosts of one fleet
-	// share: the streams NAME_STATE, NAME_CODE and NAME_DEAD, and the buckets
-	// NAME_WORKERS and NAME_MEMBERS. It consists of capital letters, digits and
+	// share: the streams NAME_LOG, NAME_STATE, NAME_CODE and NAME_DEAD, and the
+	// buckets NAME_WORKERS and NAME_MEMBERS. It consists of capital letters, digits and
 	// "_". Defaults to "HOST".
 	Name string `koanf:"name"`
 	// HostID identifies this host in the fleet. Defaults to the machine's name and
@@ -65,8 +66,8 @@ type Config struct {
 	// handler may take longer: the host sends heartbeats while the handler runs.
 	// Defaults to 30 s, at least 1 s.
 	AckWait time.Duration `koanf:"ack_wait"`
-	// Prefetch bounds how many messages of a worker wait in the host. The host
-	// takes fewer when handlers are slow. Defaults to 128.
+	// Prefetch bounds how many messages of a worker wait in the host, those included
+	// that wait for their next attempt. Defaults to 128.
 	Prefetch int `koanf:"prefetch"`
 	// MaxMessage is the largest message that a handler gets, in bytes; a larger one
 	// becomes a dead letter. Defaults to 1 MiB.
@@ -81,6 +82,10 @@ type Config struct {
 	// letter. An output that could never be published becomes one at once. While
 	// the server is away the host waits without a limit. Defaults to 10 min.
 	OutputPatience time.Duration `koanf:"output_patience"`
+	// MaxDeadLetters is how many dead letters of a worker are kept. When there are
+	// a tenth more, a host removes the oldest, says so in its log and counts them
+	// as Tally.Evicted. Defaults to 10,000.
+	MaxDeadLetters int `koanf:"max_dead_letters"`
 	// DoneTTL has no effect any more: the log of a slot remembers which messages
 	// were handled for as long as the server may deliver them again. It remains so
 	// that configurations that set it stay valid.
@@ -135,6 +140,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.DrainTimeout, 30*time.Second)
 	def(&c.DoneTTL, 24*time.Hour)
 	def(&c.OutputPatience, 10*time.Minute)
+	def(&c.MaxDeadLetters, 10_000)
 	def(&c.MaxHandlers, defaultHandlers())
 	def(&c.MaxKills, 10)
 	c.Limits = c.Limits.WithDefaults()
@@ -173,6 +179,7 @@ func (c Config) Validate() error {
 	check(c.Prefetch > 0, "prefetch: %d must be positive", c.Prefetch)
 	check(c.MaxMessage > 0 && c.MaxCode > 0, "max_message, max_code: %d and %d must be positive", c.MaxMessage, c.MaxCode)
 	check(c.DrainTimeout > 0, "drain_timeout: %v must be positive", c.DrainTimeout)
+	check(c.MaxDeadLetters > 0, "max_dead_letters: %d must be positive", c.MaxDeadLetters)
 	check(c.OutputPatience > 0, "output_patience: %v must be positive", c.OutputPatience)
 	check(c.DoneTTL >= time.Second, "done_ttl: %v must be 1s or more", c.DoneTTL)
 	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
@@ -189,4 +196,22 @@ func (c Config) Validate() error {
 // attempts returns how often the host tries a message.
 func (c Config) attempts() int {
 	return max(c.MaxRetries, 0) + 1
+}
+
+// limits returns a worker's own limits, lowered to those of the host.
+func (h *Host) limits(r *Record) engine.Limits {
+	own, l := r.Limits, h.cfg.Limits
+	lower(&l.Time, own.Time)
+	lower(&l.Load, own.Load)
+	lower(&l.Memory, own.Memory)
+	lower(&l.Output, own.Output)
+	lower(&l.Outputs, own.Outputs)
+	return l
+}
+
+func lower[T cmp.Ordered](field *T, v T) {
+	var zero T
+	if v != zero && v < *field {
+		*field = v
+	}
 }

@@ -154,6 +154,38 @@ func (l *letters) count(ctx context.Context) (map[string]int, error) {
 	return counts, nil
 }
 
+// bound removes the oldest letters of a worker when it has more than limit and a tenth,
+// so that limit are left. It returns how many it has removed.
+func (l *letters) bound(ctx context.Context, worker string, limit int) (int, error) {
+	subject := l.dead + worker
+	info, err := l.stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		return 0, fmt.Errorf("count dead letters: %w", err)
+	}
+	over := int(info.State.Subjects[subject]) - limit
+	if over <= limit/10 {
+		return 0, nil
+	}
+	n := 0
+	err = l.each(ctx, subject, 1, func(d *DeadLetter) (bool, error) {
+		if n == over {
+			return false, nil
+		}
+		n++
+		if d.body == "" {
+			return true, nil
+		}
+		return true, l.drop(ctx, l.body+d.body)
+	})
+	if err == nil {
+		err = l.stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeKeep(uint64(limit)))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("remove the oldest dead letters: %w", err)
+	}
+	return over, nil
+}
+
 // keep stores the headers and the data of a message under body, in the stream of
 // letters.
 func (l *letters) keep(ctx context.Context, body string, d *DeadLetter) error {

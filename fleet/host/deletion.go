@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -12,7 +13,8 @@ import (
 
 // Delete waits until a worker has finished the message that it handles, and then
 // removes its consumer, its state, its code and its record. Messages that wait for
-// the worker go unhandled. Its dead letters stay. The worker's host carries out the
+// the worker go unhandled. Outputs that could not be published yet become dead
+// letters. Its dead letters stay. The worker's host carries out the
 // deletion. When no host runs, Delete carries it out itself, and also when the
 // worker's host has not done so after DrainTimeout and two LeaseTTLs. Delete returns
 // when the worker is gone. When ctx ends first it returns an error, and the hosts
@@ -102,6 +104,23 @@ func (h *Host) forget(rec *Record) {
 	}
 }
 
+// dropLog removes the log of a slot that has no worker any more. Outputs that were
+// committed and not published become letters.
+func (h *Host) dropLog(ctx context.Context, slot string) error {
+	l := &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot)}}
+	entries, err := l.read(ctx, math.MaxUint64)
+	if err != nil {
+		return err
+	}
+	outputs, _ := l.unsent(entries)
+	for _, o := range outputs {
+		if err := h.outputLetter(ctx, o, errors.New("its worker was deleted before it was published")); err != nil {
+			return err
+		}
+	}
+	return h.logs.Purge(ctx, jetstream.WithPurgeSubject(l.subject))
+}
+
 // erase removes the consumer, the state, the code and the record of a worker that no
 // host runs any more. others are the other workers of its slot. The caller may repeat
 // a call that failed halfway.
@@ -119,7 +138,7 @@ func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 		return fmt.Errorf("worker %s: remove its consumer: %w", rec.ID, err)
 	}
 	if len(others) == 0 {
-		err = h.logs.Purge(ctx, jetstream.WithPurgeSubject(h.logSubject(rec.slot())))
+		err = h.dropLog(ctx, rec.slot())
 	} else {
 		h.forget(rec)
 	}

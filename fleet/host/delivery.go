@@ -147,7 +147,7 @@ func (r *runner) one(t *task) {
 		r.doom(t, d, attempt, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, r.host.cfg.MaxMessage))
 		return
 	}
-	e, err := r.call(ctx, t.Key, d, attempt)
+	e, err := r.call(ctx, t, d, attempt)
 	if d.failed.Load() {
 		return // the watch has answered
 	}
@@ -237,15 +237,14 @@ func (r *runner) pick(subject string) *member {
 }
 
 // call runs the handler and returns its effects.
-func (r *runner) call(ctx context.Context, key string, d *delivery, attempt int) (*effects, error) {
+func (r *runner) call(ctx context.Context, t *task, d *delivery, attempt int) (*effects, error) {
 	rec := d.member.record
 	d.state = &handle{cells: r.part.cells, record: rec}
 	now := time.Now().UnixNano()
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
-	outputs, err := d.member.handle(ctx, &engine.Message{
-		Worker: rec.ID, ID: d.id, Topic: d.topic, Attempt: attempt, Fence: r.part.fence, Header: d.header, Data: d.data,
-	}, d.state)
+	r.lookAhead(t, d)
+	outputs, err := d.member.handle(ctx, r.messageOf(d, attempt), d.state)
 	r.began.Store(0)
 	r.wasKilled(d, err)
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
@@ -254,7 +253,7 @@ func (r *runner) call(ctx context.Context, key string, d *delivery, attempt int)
 	if err != nil {
 		return nil, err
 	}
-	return r.effects(key, d, outputs)
+	return r.effects(t.Key, d, outputs)
 }
 
 // effects returns what a handler has caused, or an error when the server could never
@@ -365,6 +364,7 @@ func (r *runner) letter(t *task, d *delivery, end doom) {
 		if d.member != nil {
 			d.member.counts.DeadLetters.Add(1)
 		}
+		r.host.letterStored(ctx, end.Worker)
 		r.host.log.Warn("hosted worker: dead letter", "worker", end.Worker, "message", d.id, "attempts", end.Attempts, "err", end.Reason)
 		err = r.part.commit(ctx, &effects{seq: d.seq, done: true})
 	}

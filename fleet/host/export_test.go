@@ -1,6 +1,9 @@
 package host
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Owner exports owner.
 var Owner = owner
@@ -52,3 +55,6 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 	}
 	return err
 }
+
+// AgeCode makes the stored code of workers older for this host.
+func (h *Host) AgeCode(by time.Duration) { h.code.aged = by }

@@ -27,9 +27,14 @@
 // A message is handled at least once, or is in the dead letters with the reason.
 // No message is dropped, even when a host or a server dies. A handler may see a
 // message again when its host died before the server knew the outcome, or when
-// another host replaced a stalled one. The handler's writes to its state still take
-// effect once. The server drops repeated outputs as duplicates within the stream's
-// duplicate window, if the handler publishes the same the second time.
+// another host replaced a stalled one. What a handler writes and what it returns is
+// committed together, once for each message, and published after that. An attempt
+// that is not committed has published nothing, and neither has a dead letter. An
+// output is published once within the duplicate window of its topic's stream.
+//
+// The messages of a worker that have the same key are handled in order, and so are
+// their outputs published. The key is the header [HeaderKey], or the message's subject.
+// A message that waits for its next attempt holds up its key only.
 //
 // One worker handles one message at a time. The workers of a group handle one
 // message at a time among them all, across hosts. Each message goes to one worker
@@ -53,7 +58,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	lifecycle "github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
-	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -120,6 +124,7 @@ type Host struct {
 	began     time.Time // when recovery began
 	fault     error     // why recovery failed as a whole
 	tallies   map[tally]*Counts
+	lettered  map[string]int  // letters that this host has stored, by worker
 	listeners []chan struct{} // closed at the next change
 
 	running  sync.WaitGroup // runners and their watches
@@ -148,7 +153,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	policy := cfg.Fetch
 	policy.MaxSize = cmp.Or(policy.MaxSize, cfg.MaxCode)
 	h := &Host{cfg: cfg, js: js, nc: js.Conn(), log: cfg.Logger, fetcher: cfg.Fetcher, wake: make(chan struct{}, 1),
-		known: make(map[string]*Record), broken: make(map[string]error), slots: make(map[string]*slot), tallies: make(map[tally]*Counts), recovery: recoveryRuns}
+		known: make(map[string]*Record), broken: make(map[string]error), slots: make(map[string]*slot), tallies: make(map[tally]*Counts), lettered: make(map[string]int), recovery: recoveryRuns}
 	if cfg.RecoveryOff {
 		h.recovery = recoveryOff
 	}
@@ -225,9 +230,6 @@ func (h *Host) ensure(ctx context.Context) error {
 	h.ready.Store(true)
 	return nil
 }
-
-// logSubject returns the subject of a slot's log.
-func (h *Host) logSubject(slot string) string { return strings.ToLower(h.cfg.Name) + ".log." + slot }
 
 // Start runs this host's share of the workers in the background. The host is Running
 // at once; [Host.Check] says whether recovery is over. Cancelling ctx stops the host
@@ -441,22 +443,4 @@ func (h *Host) Local() []string {
 	}
 	slices.Sort(ids)
 	return ids
-}
-
-// limits returns a worker's own limits, lowered to those of the host.
-func (h *Host) limits(r *Record) engine.Limits {
-	own, l := r.Limits, h.cfg.Limits
-	lower(&l.Time, own.Time)
-	lower(&l.Load, own.Load)
-	lower(&l.Memory, own.Memory)
-	lower(&l.Output, own.Output)
-	lower(&l.Outputs, own.Outputs)
-	return l
-}
-
-func lower[T cmp.Ordered](field *T, v T) {
-	var zero T
-	if v != zero && v < *field {
-		*field = v
-	}
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,6 +24,9 @@ import (
 //
 // An entry that does not fit one message is an atomic batch of several.
 type slotLog struct{ chain }
+
+// logSubject returns the subject of a slot's log.
+func (h *Host) logSubject(slot string) string { return strings.ToLower(h.cfg.Name) + ".log." + slot }
 
 // headerParts is on each message of an entry: how many messages the entry has.
 const headerParts = "Lifecycle-Parts"
@@ -174,6 +179,31 @@ func (l *slotLog) append(ctx context.Context, e *entry) error {
 	}
 	e.first, e.last, e.at = l.last-uint64(parts)+1, l.last, time.Now()
 	return nil
+}
+
+// unsent returns what the newest of the entries knows, and the outputs of all of them
+// that are not known to be published.
+func (l *slotLog) unsent(entries []*entry) ([]*output, known) {
+	var k known
+	var all []*output
+	for _, e := range entries {
+		if e.Known != nil {
+			k = *e.Known
+		}
+		for i, o := range e.Outputs {
+			o.number, o.since, o.doubt = k.Next+uint64(i), e.at, true
+			o.id = l.outputID(e.Fence, o.number)
+			all = append(all, o)
+		}
+		k.Next += uint64(len(e.Outputs))
+	}
+	return slices.DeleteFunc(all, func(o *output) bool { return k.Sent.Has(o.number + 1) }), k
+}
+
+// outputID names an output by the attempt that was committed: the fencing token and the
+// number in the log. No other attempt has the same.
+func (l *slotLog) outputID(fence, number uint64) string {
+	return l.subject + ":" + strconv.FormatUint(fence, 10) + ":" + strconv.FormatUint(number, 10)
 }
 
 // trim removes the entries before sequence keep.

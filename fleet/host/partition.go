@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
@@ -33,6 +33,8 @@ type partition struct {
 	quit   chan struct{} // closed to end commits once everything is written
 	ended  chan struct{} // closed when commits has returned
 	failed func(error)   // called once, when a commit was refused
+
+	confirmed atomic.Pointer[time.Time] // when the newest write of the log that succeeded began
 
 	mu      sync.Mutex // guards everything below
 	known   known
@@ -67,7 +69,9 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	}
 	p := &partition{host: h, slot: slot, fence: fence, failed: failed, wake: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}),
 		log: &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}}
+	began := time.Now()
 	p.entries, err = p.log.open(ctx, h.cfg.HostID)
+	p.confirmed.Store(&began)
 	if err != nil {
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}
@@ -76,7 +80,7 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cells = newCells(h.states, slot, fence)
-	p.relay = newRelay(h, p.sent)
+	p.relay = newRelay(h, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
 		p.relay.stop()
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
@@ -94,14 +98,10 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 // replay restores what the log says. Values and outputs of its commits may have been
 // written and published already.
 func (p *partition) replay(ctx context.Context, source string) error {
-	sent := lanes.Progress{}
-	var outputs []*output
+	outputs, k := p.log.unsent(p.entries)
+	p.known = k
 	lives := make(map[string]bool) // whether a worker whose values the log has still exists
 	for _, e := range p.entries {
-		if e.Known != nil {
-			p.known = *e.Known
-			sent = e.Known.Sent
-		}
 		var values []write
 		for _, w := range e.Values {
 			life := w.Worker + " " + w.UID
@@ -118,23 +118,14 @@ func (p *partition) replay(ctx context.Context, source string) error {
 		}
 		p.cells.restore(values, e.last)
 		e.Values = nil
-		for i, o := range e.Outputs {
-			o.number, o.since, o.doubt = p.known.Next+uint64(i), e.at, true
-			o.id = p.outputID(e.Fence, o.number)
-			outputs = append(outputs, o)
-		}
-		p.known.Next += uint64(len(e.Outputs))
 		e.Outputs, e.outputs = nil, len(e.Outputs)
 	}
-	p.known.Sent = sent
 	if p.known.Source != source {
 		p.known.Source, p.known.Done, p.known.Tries, p.known.Doomed = source, lanes.Progress{}, nil, nil
 	}
 	p.known.Tries, p.known.Doomed = cloned(p.known.Tries), cloned(p.known.Doomed)
 	for _, o := range outputs {
-		if !sent.Has(o.number + 1) {
-			p.relay.add(o)
-		}
+		p.relay.add(o)
 	}
 	p.unsaved = len(p.entries) > 1
 	return nil
@@ -147,10 +138,18 @@ func cloned[V any](m map[uint64]V) map[uint64]V {
 	return maps.Clone(m)
 }
 
-// outputID names an output by the attempt that was committed: the fencing token and the
-// number in the log. No other attempt has the same.
-func (p *partition) outputID(fence, number uint64) string {
-	return p.log.subject + ":" + strconv.FormatUint(fence, 10) + ":" + strconv.FormatUint(number, 10)
+// holds returns nil when this host had the slot less than holdFor ago, by its own clock.
+// If it does not know, it asks the log.
+func (p *partition) holds(ctx context.Context) error {
+	if time.Since(*p.confirmed.Load()) > holdFor/2 {
+		if err := p.commit(ctx, &effects{}); err != nil {
+			return err
+		}
+	}
+	if since := time.Since(*p.confirmed.Load()); since > holdFor {
+		return fmt.Errorf("the log of the slot answers slowly: %v", since)
+	}
+	return nil
 }
 
 // skip notes that no message with a sequence between after and before will come.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,6 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Record is a hosted worker as it is stored.
@@ -65,8 +67,16 @@ func (*Record) KVKey(id string) string { return id }
 func (*Record) ParentEntityID() string { return "" }
 
 // MaxHistory is how many versions of a worker's code a record keeps for a rollback.
-// Record.Dropped counts the older ones.
+// It keeps fewer when they need more than 24 KiB, and always the newest two.
+// Record.Dropped counts the older ones, whose code is removed.
 const MaxHistory = 100
+
+// Bounds of a record's history, in bytes. The bucket keeps the newest 64 revisions of
+// each record.
+const (
+	maxHistoryBytes = 24 << 10
+	maxSource       = 512
+)
 
 // Version is one generation of a worker's code.
 type Version struct {
@@ -108,12 +118,20 @@ func (r *Record) slot() string {
 func (r *Record) addVersion(v Version) {
 	r.Generation++
 	v.Generation = r.Generation
+	v.Source, v.By = text.Clip(v.Source, maxSource), text.Clip(v.By, maxSource)
 	r.Digest = v.Digest
 	r.History = append(r.History, v)
-	if over := len(r.History) - MaxHistory; over > 0 {
-		r.History = r.History[over:]
-		r.Dropped += over
+	size, keep := 0, 0
+	for _, v := range slices.Backward(r.History) {
+		size += len(v.Digest) + len(v.Source) + len(v.By) + 100 // the names of the fields and the numbers
+		if keep == MaxHistory || keep >= 2 && size > maxHistoryBytes {
+			break
+		}
+		keep++
 	}
+	over := len(r.History) - keep
+	r.History = r.History[over:]
+	r.Dropped += over
 }
 
 func uid() string {

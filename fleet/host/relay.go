@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -26,7 +27,9 @@ import (
 type relay struct {
 	host  *Host
 	queue *lanes.Queue[*output]
-	sent  func(*output) // called once an output was published or is a letter
+	sent  func(*output)               // called once an output was published or is a letter
+	holds func(context.Context) error // returns nil when this host had the slot less than holdFor ago
+	after time.Time                   // before that an earlier holder may still publish
 
 	begin  sync.Once // starts the workers with the first output
 	ctx    context.Context
@@ -42,12 +45,17 @@ type relay struct {
 
 // Bounds of a relay.
 const (
+	// A holder publishes only for so long after it last knew that it has the slot. A
+	// new holder waits for twice as long before it looks for what an earlier one has
+	// published, and publishes the rest.
+	holdFor = 2 * time.Second
+
 	relayWorkers = 4
 	maxWaiting   = 4096 // outputs that wait; handlers wait while there are more
 )
 
-func newRelay(h *Host, sent func(*output)) *relay {
-	r := &relay{host: h, sent: sent, queue: lanes.New[*output](0), ended: make(chan struct{}), moved: make(chan struct{}, 1), there: make(map[string]map[string]bool)}
+func newRelay(h *Host, sent func(*output), holds func(context.Context) error) *relay {
+	r := &relay{host: h, sent: sent, holds: holds, after: time.Now().Add(2 * holdFor), queue: lanes.New[*output](0), ended: make(chan struct{}), moved: make(chan struct{}, 1), there: make(map[string]map[string]bool)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
@@ -108,6 +116,13 @@ func (r *relay) stop() {
 // publish publishes an output. The error says whether another attempt may succeed.
 func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	o := t.Value
+	if o.doubt {
+		select {
+		case <-time.After(time.Until(r.after)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
 	if o.doubt {
@@ -124,7 +139,12 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	for name, values := range o.Header {
 		m.Header[name] = values
 	}
-	_, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(o.id))
+	if err := r.holds(ctx); err != nil {
+		return lanes.Uncounted(err)
+	}
+	// The client must not wait and publish again by itself: another host may have the
+	// slot by then.
+	_, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(o.id), jetstream.WithRetryAttempts(0))
 	if err == nil {
 		return nil
 	}
@@ -153,18 +173,25 @@ func (r *relay) letter(ctx context.Context, t *lanes.Task[*output], why error) e
 	o := t.Value
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	err := r.host.letters.put(ctx, r.host.letters.dead+o.Worker, o.id, &DeadLetter{
+	return r.host.outputLetter(ctx, o, why)
+}
+
+// outputLetter stores an output that was committed and is not published.
+func (h *Host) outputLetter(ctx context.Context, o *output, why error) error {
+	err := h.letters.put(ctx, h.letters.dead+o.Worker, o.id, &DeadLetter{
 		Worker: o.Worker, Reason: why.Error(), Topic: o.Topic, Message: o.Cause, Attempts: o.attempts, Digest: o.Digest, Output: o.id, Header: o.Header, Data: o.Data,
 	})
 	if err == nil {
-		r.host.log.Warn("hosted worker: an output is a dead letter", "worker", o.Worker, "message", o.Cause, "topic", o.Topic, "err", why)
+		h.letterStored(ctx, o.Worker)
+		h.log.Warn("hosted worker: an output is a dead letter", "worker", o.Worker, "message", o.Cause, "topic", o.Topic, "err", why)
 	}
 	return err
 }
 
-// arrived reports whether the stream of an output's topic has the output already. It
-// asks the stream only when the output is older than the stream's duplicate window:
-// within the window the stream drops a repetition by itself.
+// arrived reports whether the stream of an output's topic has the output already. For an
+// output of this host it asks the stream only when the output is older than the stream's
+// duplicate window: within the window the stream drops a repetition by itself. The clock
+// of an earlier host may differ, so for its outputs it always asks, once for a topic.
 func (r *relay) arrived(ctx context.Context, o *output) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,12 +208,12 @@ func (r *relay) arrived(ctx context.Context, o *output) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
 		}
-		if window := stream.CachedInfo().Config.Duplicates; time.Since(o.since) < window-window/4 {
-			return false, nil
-		}
-		from := o.since
-		if !o.again {
-			from = r.oldest
+		from := r.oldest
+		if o.again {
+			if window := stream.CachedInfo().Config.Duplicates; time.Since(o.since) < window-window/4 {
+				return false, nil
+			}
+			from = o.since
 		}
 		if ids, err = published(ctx, stream, o.Topic, from.Add(-time.Minute)); err != nil {
 			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
@@ -202,6 +229,9 @@ func published(ctx context.Context, stream jetstream.Stream, subject string, sin
 		FilterSubject: subject, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since, AckPolicy: jetstream.AckNonePolicy,
 		HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second,
 	})
+	if natserr.Code(err) != 0 {
+		return map[string]bool{}, nil // a work queue allows no such reader; its window has to do
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,8 @@ type CreateRequest struct {
 	// group handle one message at a time among them all, across hosts. The topics
 	// of one group must be in one stream.
 	Group string
-	// OutputTopic is the topic of outputs that have none of their own.
+	// OutputTopic is the topic of what the handler returns, and of outputs that have
+	// none of their own. Without it the host drops and counts them: Tally.Discarded.
 	OutputTopic string
 	// Limits lower those of the host.
 	Limits engine.Limits
@@ -331,6 +332,11 @@ func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options
 	})
 	if err != nil {
 		return fmt.Errorf("load code: %w", err)
+	}
+	if changed.Dropped > rec.Dropped {
+		if err := h.code.prune(ctx, changed); err != nil {
+			h.log.Warn("hosted worker: remove code that is too old for a rollback", "worker", rec.ID, "err", err)
+		}
 	}
 	return h.settle(ctx, changed)
 }

@@ -71,7 +71,7 @@ func (m *Manager) archivePage(ctx context.Context, r *registration, records []Re
 		} else if err != nil {
 			return archived, err
 		}
-		err := m.remove(ctx, r, rec.EntityID, writing{match: &rec.Revision}, change{note: "archived", purge: true})
+		err := m.remove(ctx, r, rec.EntityID, writing{match: &rec.Revision}, change{note: "archived", purge: r.bucket.journalName() != r.bucket.stream})
 		switch {
 		case errors.Is(err, ErrRevisionMismatch), errors.Is(err, ErrEntityNotFound): // it was written meanwhile
 		case err != nil:
@@ -147,7 +147,7 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 	}
 	streams := []string{r.bucket.stream}
 	if r.journaled {
-		streams = append(streams, journalOf(r.name))
+		streams = append(streams, r.bucket.journalName())
 	}
 	for _, name := range streams {
 		stream, err := r.bucket.js.Stream(ctx, name)

@@ -34,7 +34,7 @@ func (c *clock) now() time.Time {
 // look asks the server for its time when the last look is too old.
 func (c *clock) look(ctx context.Context, b *bucket) error {
 	c.mu.Lock()
-	fresh := !c.at.IsZero() && c.local().Sub(c.at) < lookEvery
+	fresh := !c.at.IsZero() && c.local().Sub(c.at) < lookEvery*b.pace
 	c.mu.Unlock()
 	if fresh {
 		return nil

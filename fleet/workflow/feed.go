@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,7 +68,7 @@ type follower struct {
 
 	mu   sync.Mutex // guards the fields below
 	last mark       // the last message it has passed on
-	own  []mark     // this process's writes that it has not seen yet, in the order of their acknowledgement
+	own  []mark     // this process's writes in the order of their acknowledgement; it has not seen the first and the last yet
 }
 
 // mark is a message that identifies a bucket: another bucket has a different
@@ -142,7 +141,7 @@ func (f *follower) gone(missing bool) {
 		f.missing = time.Time{}
 	case f.missing.IsZero():
 		f.missing = time.Now()
-	case !f.created.IsZero() && time.Since(f.missing) > lookTime:
+	case !f.created.IsZero() && time.Since(f.missing) > lookTime*f.b.pace:
 		f.created, f.told = time.Time{}, false
 		f.forget(f.owned())
 		f.to.Gap()
@@ -179,7 +178,7 @@ func (f *follower) session(ctx context.Context) error {
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute * f.b.pace,
 	}
 	if seq := f.seq.Load(); seq > 0 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq+1
@@ -283,7 +282,12 @@ func (f *follower) note(m mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last = m
-	f.own = slices.DeleteFunc(f.own, func(own mark) bool { return own.seq <= m.seq })
+	for len(f.own) > 0 && f.own[0].seq <= m.seq {
+		f.own = f.own[1:]
+	}
+	for len(f.own) > 0 && f.own[len(f.own)-1].seq <= m.seq {
+		f.own = f.own[:len(f.own)-1]
+	}
 	f.seq.Store(m.seq)
 }
 
@@ -313,7 +317,7 @@ func (f *follower) forget(own int) {
 func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) bool {
 	connected := f.b.nc.StatusChanged(nats.CONNECTED)
 	defer f.b.nc.RemoveStatusListener(connected)
-	tick := time.NewTicker(lookTime)
+	tick := time.NewTicker(lookTime * f.b.pace)
 	defer tick.Stop()
 	for {
 		select {

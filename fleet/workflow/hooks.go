@@ -189,7 +189,7 @@ func (s *session) read(ctx context.Context) error {
 	s.mu.Unlock()
 	consumer, err := stream.CreateConsumer(attempt, jetstream.ConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: at + 1,
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute * s.from.pace,
 	})
 	if err != nil {
 		return err
@@ -410,7 +410,7 @@ func (s *session) fetch(ctx context.Context, key string, after uint64) error {
 
 // keep stores the progress now and then.
 func (s *session) keep(ctx context.Context) {
-	tick := time.NewTicker(saveEvery)
+	tick := time.NewTicker(saveEvery * s.from.pace)
 	defer tick.Stop()
 	for {
 		select {

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"encoding/json"
 	"regexp"
 	"testing"
 	"time"
@@ -79,6 +80,25 @@ func FuzzNote(f *testing.F) {
 		event, ok := r.event(e, "", false)
 		if !ok || event.Note != text || event.To != phase || event.From != phase || back.Get(headerOp) != "op" || len(back) != len(msg.Header) {
 			t.Fatalf("%q from %q came back as %+v with %v", text, phase, event, back)
+		}
+	})
+}
+
+// FuzzAck compares the quick way to read an answer with package json's.
+func FuzzAck(f *testing.F) {
+	for _, answer := range []string{`{"stream":"KV_M","seq":17}`, `{"stream":"KV_M","seq":17,"duplicate":true}`, `{"stream":"","seq":1}`, `{"stream":"S","seq":0}`, `{"stream":"S","seq":12`, `{"error":{"code":400,"err_code":10071},"stream":"S","seq":0}`, `{"stream":"S","seq":99999999999999999999}`} {
+		f.Add([]byte(answer))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		quick, ok := plainAck(answer)
+		if _, err := acknowledged(answer); ok && err != nil {
+			t.Fatalf("%s: %v", answer, err)
+		}
+		var ack struct {
+			Seq uint64 `json:"seq"`
+		}
+		if ok && json.Unmarshal(answer, &ack) == nil && ack.Seq != quick {
+			t.Fatalf("%s: read %d, want %d", answer, quick, ack.Seq)
 		}
 	})
 }

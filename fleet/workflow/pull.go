@@ -31,6 +31,7 @@ type puller struct {
 	subject string
 	hurry   chan struct{} // ends a pause; nil for a puller without pauses
 	stopped chan struct{}
+	beat    time.Duration // between two heartbeats
 
 	want    int    // messages that the current request still expects
 	pending uint64 // messages at the server, as far as is known
@@ -52,7 +53,7 @@ func (b *bucket) pull(consumer string, pending uint64, hurry chan struct{}) (*pu
 		return nil, errors.Join(err, sub.Unsubscribe())
 	}
 	subject := b.api + "CONSUMER.MSG.NEXT." + b.stream + "." + consumer
-	return &puller{nc: b.nc, sub: sub, subject: subject, hurry: hurry, stopped: make(chan struct{}), pending: pending}, nil
+	return &puller{nc: b.nc, sub: sub, subject: subject, hurry: hurry, stopped: make(chan struct{}), beat: heartbeat * b.pace, pending: pending}, nil
 }
 
 // stop makes next return. Call it once, at any time.
@@ -70,7 +71,7 @@ func (p *puller) ask() error {
 		request = fmt.Sprintf(`{"batch":%d,"no_wait":true}`, p.want)
 	} else {
 		p.want = int(min(max(p.pending, pullFew), pullMany))
-		request = fmt.Sprintf(`{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, p.want, pullTime, heartbeat)
+		request = fmt.Sprintf(`{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, p.want, pullTime/heartbeat*p.beat, p.beat)
 	}
 	p.came, p.news = 0, 0
 	return p.nc.PublishRequest(p.subject, p.sub.Subject, []byte(request))
@@ -94,9 +95,9 @@ func (p *puller) next() (*nats.Msg, *nats.MsgMetadata, error) {
 				return nil, nil, err
 			}
 		}
-		msg, err := p.sub.NextMsg(3 * heartbeat)
+		msg, err := p.sub.NextMsg(3 * p.beat)
 		if errors.Is(err, nats.ErrTimeout) {
-			return nil, nil, fmt.Errorf("no heartbeat of the consumer for %v", 3*heartbeat)
+			return nil, nil, fmt.Errorf("no heartbeat of the consumer for %v", 3*p.beat)
 		}
 		if err != nil {
 			return nil, nil, err

@@ -228,10 +228,7 @@ func (r *registration) checkOptions() error {
 	return errors.Join(append(faults, r.checkScope())...)
 }
 
-var (
-	bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
-	keyName    = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
-)
+var bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
 
 // maxKey is the maximum length of a key in bytes. When a subject does not fit
 // into the server's protocol line, 4096 bytes by default, the server closes the
@@ -262,7 +259,17 @@ func (r *registration) key(entityID string) (string, error) {
 
 // validKey reports whether a bucket takes a key.
 func validKey(key string) bool {
-	return keyName.MatchString(key) && !strings.HasPrefix(key, ".") && !strings.HasSuffix(key, ".") && !strings.Contains(key, "..")
+	before := byte('.')
+	for i := range len(key) {
+		switch c := key[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '/', c == '_', c == '=':
+		case c == '.' && before != '.':
+		default:
+			return false
+		}
+		before = key[i]
+	}
+	return before != '.'
 }
 
 // deadline returns the deadline of a phase.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/pace"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -36,17 +37,18 @@ type bucket struct {
 	nc     *nats.Conn
 	name   string
 	stream string
-	api    string      // the prefix of JetStream's subjects
-	put    string      // the prefix of the keys' subjects
-	ops    string      // the prefix of the ids of this Manager's operations
-	single atomic.Bool // it is known to have one replica
+	api    string        // the prefix of JetStream's subjects
+	put    string        // the prefix of the keys' subjects
+	ops    string        // the prefix of the ids of this Manager's operations
+	single atomic.Bool   // it is known to have one replica
+	pace   time.Duration // by how much to multiply the time between two looks
 	view   *view
 	queue  queue
 	recent recent // for workflows without a view
 }
 
 func newBucket(m *Manager, name string) *bucket {
-	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + ".", ops: m.ops}
+	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + ".", ops: m.ops, pace: pace.Factor(m.js)}
 	opts := m.js.Options()
 	switch {
 	case opts.APIPrefix != "":
@@ -143,19 +145,6 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 			break
 		}
 	}
-}
-
-// publish sends a message once.
-func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	// The caller retries, not PublishMsg: it would take an answer to the first
-	// message for one to the second.
-	ack, err := b.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
-	if err != nil {
-		return 0, err
-	}
-	return ack.Sequence, nil
 }
 
 // isRefusal reports whether the server did not and will not take the message, or

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -21,6 +22,19 @@ func Unnamed(name string, err error) error {
 		return &unnamedError{err, text}
 	}
 	return err
+}
+
+// maxStack is the most of a stack that a line of a log has.
+const maxStack = 16 << 10
+
+// Logged returns the attributes of a line of a log about err. When err is a panic, it adds
+// the stack, without which its place could not be found.
+func Logged(err error, attributes ...any) []any {
+	var p *PanicError
+	if errors.As(err, &p) && len(p.Stack) > 0 {
+		attributes = append(attributes, "stack", clip(string(p.Stack), maxStack))
+	}
+	return attributes
 }
 
 type unnamedError struct {

@@ -8,8 +8,8 @@ import (
 
 // gatherer is the way to the pool. It writes what it is given at once, unless a handler
 // streams messages faster than they can be written one by one. Then a goroutine writes,
-// and messages wait while it does: each for no longer than the write before takes. What
-// waits is written together.
+// and messages wait while it does: each for no longer than the write before takes, as
+// long as the goroutine finds a processor. What waits is written together.
 //
 // The first message of a query never waits. So the pool knows of every query that a
 // handler has begun to answer, also when the handler then ends the process.
@@ -90,7 +90,10 @@ func (g *gatherer) write() {
 		_, err := g.conn.Write(b)
 		ended := time.Now()
 		g.mu.Lock()
-		g.spare, g.err, g.wrote, g.took = b, err, ended, ended.Sub(began)
+		g.err, g.wrote, g.took = err, ended, ended.Sub(began)
+		if g.spare = b; cap(b) > 2*maxWaiting {
+			g.spare = nil
+		}
 		g.free.Broadcast()
 	}
 	g.writing = false

@@ -84,7 +84,7 @@ func followEvents(a *api, cmd *cobra.Command, o *output, req *operatorv1.ListEve
 				continue
 			}
 			last = e.GetSeq()
-			if err := out.add(e, moment(e.GetAt()), e.GetProcess(), what(e), why(e)); err != nil {
+			if err := out.add(e, moment(e.GetAt()), e.GetProcess(), what(e), causeOf(e)); err != nil {
 				return err
 			}
 		}
@@ -110,7 +110,7 @@ func followEvents(a *api, cmd *cobra.Command, o *output, req *operatorv1.ListEve
 func eventTable(t *table, list []*operatorv1.Event) {
 	t.head("AT", "PROCESS", "WHAT", "WHY")
 	for _, e := range list {
-		t.row(moment(e.GetAt()), e.GetProcess(), cell{what(e), tone(e)}, why(e))
+		t.row(moment(e.GetAt()), e.GetProcess(), cell{what(e), tone(e)}, causeOf(e))
 	}
 }
 
@@ -132,7 +132,7 @@ func what(e *operatorv1.Event) string {
 	return text
 }
 
-func why(e *operatorv1.Event) string {
+func causeOf(e *operatorv1.Event) string {
 	text := e.GetCause()
 	if e.GetWho() != "" {
 		text = strings.TrimSpace(text + " by " + e.GetWho())

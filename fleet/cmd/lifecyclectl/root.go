@@ -22,6 +22,7 @@ var commands = []func() *cobra.Command{
 	transitionCommand,
 	patchCommand,
 	definitionsCommand,
+	workflowsCommand,
 	workersCommand,
 	deadLettersCommand,
 	redriveCommand,

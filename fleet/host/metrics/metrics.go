@@ -5,6 +5,7 @@
 // The counters cover this host since it started:
 //
 //	lifecycle_hosted_messages_total{worker, generation, result}  result is succeeded, failed or dead
+//	lifecycle_hosted_dropped_total{worker, generation, what}     what is output (without a topic) or letter (one too many)
 //	lifecycle_hosted_workers                                     workers that are loaded here
 //	lifecycle_hosted_children                                    child processes that run code
 //	lifecycle_hosted_children_started_total                      children until now
@@ -30,6 +31,8 @@ type Collector struct {
 var (
 	messages = prometheus.NewDesc("lifecycle_hosted_messages_total", "Results of the messages of a hosted worker on this host, by version of its code.",
 		[]string{"worker", "generation", "result"}, nil)
+	dropped = prometheus.NewDesc("lifecycle_hosted_dropped_total", "Outputs without a topic, and dead letters beyond the limit, that this host dropped.",
+		[]string{"worker", "generation", "what"}, nil)
 	children = prometheus.NewDesc("lifecycle_hosted_children", "Child processes that run the code of hosted workers.", nil, nil)
 	started  = prometheus.NewDesc("lifecycle_hosted_children_started_total", "Child processes that were started for the code of hosted workers.", nil, nil)
 	killed   = prometheus.NewDesc("lifecycle_hosted_children_killed_total", "Child processes that their code ended, or that were ended to end their code.", nil, nil)
@@ -43,6 +46,7 @@ func New(h *host.Host) *Collector { return &Collector{host: h} }
 // Describe sends the descriptions of the metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- messages
+	ch <- dropped
 	ch <- workers
 	ch <- children
 	ch <- started
@@ -61,6 +65,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, t := range c.host.Tallies() {
 		for result, n := range map[string]uint64{"succeeded": t.Succeeded, "failed": t.Failed, "dead": t.DeadLetters} {
 			ch <- prometheus.MustNewConstMetric(messages, prometheus.CounterValue, float64(n), t.Worker, strconv.Itoa(t.Generation), result)
+		}
+		for what, n := range map[string]uint64{"output": t.Discarded, "letter": t.Evicted} {
+			ch <- prometheus.MustNewConstMetric(dropped, prometheus.CounterValue, float64(n), t.Worker, strconv.Itoa(t.Generation), what)
 		}
 	}
 }

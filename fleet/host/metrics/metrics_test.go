@@ -65,6 +65,10 @@ lifecycle_hosted_children_killed_total 0
 # HELP lifecycle_hosted_children_started_total Child processes that were started for the code of hosted workers.
 # TYPE lifecycle_hosted_children_started_total counter
 lifecycle_hosted_children_started_total 0
+# HELP lifecycle_hosted_dropped_total Outputs without a topic, and dead letters beyond the limit, that this host dropped.
+# TYPE lifecycle_hosted_dropped_total counter
+lifecycle_hosted_dropped_total{generation="1",what="letter",worker="w"} 0
+lifecycle_hosted_dropped_total{generation="1",what="output",worker="w"} 0
 # HELP lifecycle_hosted_floor_missing Parts of the containment of hosted code that this system does not have.
 # TYPE lifecycle_hosted_floor_missing gauge
 lifecycle_hosted_floor_missing 0

@@ -10,7 +10,7 @@ import (
 // Shape is what Apply must know of a type: how stored names map to its fields, and
 // which elements of its arrays continue which.
 type Shape struct {
-	names  []string          // of a struct's fields, in the order of the struct
+	order  []string          // the names a struct's fields, in the order of the struct
 	fields map[string]*Shape // by name; nil for a type that is no struct
 	elem   *Shape            // of an array, a slice or a map
 	key    string            // the name of the field that tells elements apart
@@ -120,7 +120,7 @@ func (b *builder) add(s *Shape, typ reflect.Type, within map[reflect.Type]bool) 
 		if _, taken := s.fields[name]; taken {
 			continue
 		}
-		s.names = append(s.names, name)
+		s.order = append(s.order, name)
 		s.fields[name] = b.of(sf.Type)
 		s.coded[name] = coded(sf.Type)
 		for word := range strings.SplitSeq(sf.Tag.Get("lifecycle"), ",") {
@@ -143,7 +143,7 @@ func (s *Shape) resolve(stored string) string {
 	if _, exact := s.fields[stored]; exact {
 		return stored
 	}
-	for _, name := range s.names {
+	for _, name := range s.order {
 		if strings.EqualFold(name, stored) {
 			return name
 		}

@@ -38,7 +38,7 @@ func (s *Shape) Set(stored []byte, name string, value []byte) []byte {
 	out := make([]byte, 0, len(stored)+len(name)+len(value)+4)
 	done, copied := false, 0
 	scan(stored, func(m member) {
-		if s.resolve(m.name(stored)) == name {
+		if s.names(stored, m, name) {
 			out = append(append(out, stored[copied:m.value]...), value...)
 			done, copied = true, m.end
 		}
@@ -48,6 +48,14 @@ func (s *Shape) Set(stored []byte, name string, value []byte) []byte {
 	}
 	quoted, _ := json.Marshal(name) // a string has an encoding
 	return s.object(stored, []byte("{}"), bytes.Join([][]byte{[]byte("{"), quoted, []byte(":"), value, []byte("}")}, nil))
+}
+
+// names reports whether a stored member is decoded to the field of that name.
+func (s *Shape) names(stored []byte, m member, name string) bool {
+	if string(stored[m.start+1:m.close-1]) == name { // without a copy
+		return true
+	}
+	return s.resolve(m.name(stored)) == name
 }
 
 func (s *Shape) object(stored, before, after []byte) []byte {

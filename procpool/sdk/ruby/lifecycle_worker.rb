@@ -244,7 +244,7 @@ module LifecycleWorker
       start = QUERY.match(line.b)
       raise if start.nil?
 
-      fail(JSON.parse(start[1].force_encoding("UTF-8"), quirks_mode: true), "the payload: #{LifecycleWorker.describe(e)[0, 500]}")
+      fail(JSON.parse(start[1].force_encoding("UTF-8")), "the payload: #{LifecycleWorker.describe(e)[0, 500]}")
       { "bytes" => start[2].to_i }
     end
 

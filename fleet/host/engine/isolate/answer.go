@@ -1,17 +1,14 @@
 package isolate
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
-	"sync"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
-	"github.com/pleme-io/lifecycle-go/procpool"
 )
 
 // err returns the error that the answer stands for.
@@ -86,52 +83,6 @@ func plain(v any) any {
 		}
 	}
 	return v
-}
-
-// sharedState lets a child use the state of one message, from any number of threads,
-// until the message has its answer.
-type sharedState struct {
-	mu    sync.Mutex // held during a call, because a State is not for concurrent use
-	state engine.State
-	ended bool
-}
-
-func (s *sharedState) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
-}
-
-// answer answers a call of a child.
-func (s *sharedState) answer(ctx context.Context, c procpool.Call) (json.RawMessage, error) {
-	var a access
-	if err := json.Unmarshal(c.Params, &a); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state == nil || s.ended {
-		return nil, fmt.Errorf("state.%.20s: there is no message: call it from handle", c.Method)
-	}
-	var r access
-	var err error
-	switch c.Method {
-	case callGet:
-		r.Value, r.Found, err = s.state.Get(ctx, a.Key)
-	case callPut:
-		if a.Value == nil {
-			a.Value = []byte{} // an empty value; nil would be none
-		}
-		err = s.state.Put(ctx, a.Key, a.Value)
-	case callDelete:
-		err = s.state.Delete(ctx, a.Key)
-	default:
-		err = fmt.Errorf("there is no state.%.100q", c.Method)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(r)
 }
 
 func (c *Children) warn(what, worker string, err error) {

@@ -68,10 +68,23 @@ func (r *runner) answer(ctx context.Context, q *child.Query) (any, error) {
 	case r.program == nil:
 		return answer{Empty: true}, nil
 	}
-	m := question.Handle
+	for i := range question.Handle {
+		a, err := r.handle(ctx, q, i, &question.Handle[i])
+		if err != nil || i == len(question.Handle)-1 {
+			return a, nil //nolint:nilerr // the answer says it
+		}
+		if err := q.Send(part{Answer: &a}); err != nil {
+			return nil, err
+		}
+	}
+	return answer{}, nil
+}
+
+// handle handles one message.
+func (r *runner) handle(ctx context.Context, q *child.Query, i int, m *message) (answer, error) {
 	outputs, err := r.program.Handle(ctx, &engine.Message{
 		Worker: m.Worker, ID: m.ID, Topic: m.Topic, Attempt: m.Attempt, Fence: m.Fence, Header: m.Headers, Data: m.Data,
-	}, remote{q})
+	}, remote{q, i})
 	a := answered(err)
 	for _, o := range outputs {
 		a.Outputs = append(a.Outputs, output{o.Topic, o.Header, o.Data})
@@ -79,7 +92,7 @@ func (r *runner) answer(ctx context.Context, q *child.Query) (any, error) {
 	if errors.Is(err, engine.ErrLimit) {
 		a.Outputs = nil // they may be larger than the connection takes
 	}
-	return a, nil
+	return a, err
 }
 
 func (r *runner) load(ctx context.Context, l *load) answer {
@@ -89,7 +102,7 @@ func (r *runner) load(ctx context.Context, l *load) answer {
 	}
 	bound(l.Limits.Memory)
 	r.program, err = e.Load(ctx, l.Code, engine.Config{Worker: l.Worker, Limits: l.Limits, Log: func(line string) {
-		_ = r.out.Send(printed{line})
+		_ = r.out.Send(part{Print: &line})
 	}})
 	return answered(err)
 }
@@ -130,12 +143,16 @@ func unwrapBad(err error) string {
 }
 
 // remote is the state of the message in progress, which the host keeps.
-type remote struct{ query *child.Query }
+type remote struct {
+	query *child.Query
+	index int
+}
 
 func (s remote) call(ctx context.Context, method string, a access) (access, error) {
 	if err := engine.CheckKey(a.Key); err != nil {
 		return access{}, err
 	}
+	a.Index = s.index
 	raw, err := s.query.Call(ctx, method, a)
 	if err != nil {
 		var refused *child.CallError

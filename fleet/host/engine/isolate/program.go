@@ -2,7 +2,6 @@ package isolate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -61,8 +60,10 @@ type program struct {
 
 	mu     sync.Mutex // held during a call; guards everything below
 	closed bool
-	child  *process    // nil when there is none
-	idle   *time.Timer // ends the child
+	child  *process                 // nil when there is none
+	flight *flight                  // of a child that goes ahead; nil for none
+	ahead  func() []*engine.Message // of the next Handle
+	idle   *time.Timer              // ends the child
 }
 
 var errClosed = errors.New("the program is closed")
@@ -78,33 +79,78 @@ func (p *program) Prepare(ctx context.Context) error {
 	return p.boot(ctx)
 }
 
-// Handle sends the message to the child. It loads the code first when the child has
+// Ahead keeps the function for the next Handle.
+func (p *program) Ahead(next func() []*engine.Message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ahead = next
+}
+
+// Handle has the child handle the message. It loads the code first when the child has
 // ended since Prepare.
 func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.rest()
-	if p.child == nil {
-		if err := p.boot(ctx); err != nil {
-			return nil, err
-		}
+	a, err := p.continued(ctx, m, s)
+	messages := []*engine.Message{m}
+	if a == nil && err == nil && p.ahead != nil {
+		messages = append(messages, p.ahead()...)
 	}
-	question := ask{Handle: &message{m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header, m.Data}}
-	limit := p.cfg.Limits.Time
-	a, err := p.call(ctx, question, "message", limit, p.cfg.Limits.TimeLimit(), s)
-	if err == nil && a.Empty { // another child than the one that has loaded the code: that one ended while it was idle
-		if err = p.load(ctx); err == nil {
-			a, err = p.call(ctx, question, "message", limit, p.cfg.Limits.TimeLimit(), s)
+	p.ahead = nil
+	for tries := 0; err == nil && (a == nil || a.Empty) && tries < 2; tries++ {
+		switch {
+		case p.child == nil:
+			err = p.boot(ctx)
+		case a != nil: // another child than the one that has loaded the code: that one ended while it was idle
+			err = p.load(ctx)
+		}
+		if err == nil {
+			a, err = p.call(ctx, asks(messages), "message", p.cfg.Limits.Time, p.cfg.Limits.TimeLimit(), s, messages)
+		}
+		if errors.Is(err, errAlone) {
+			a, err, messages, tries = nil, nil, messages[:1], -1
 		}
 	}
 	if err != nil {
 		return nil, err
+	}
+	if a.Empty {
+		return nil, errors.New("the process of the code forgets what it has loaded")
 	}
 	outputs, err := a.outputs()
 	if err != nil {
 		return nil, err
 	}
 	return outputs, p.cfg.Limits.Check(outputs)
+}
+
+// asks returns the question for messages.
+func asks(messages []*engine.Message) ask {
+	q := ask{Handle: make([]message, len(messages))}
+	for i, m := range messages {
+		q.Handle[i] = message{m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header, m.Data}
+	}
+	return q
+}
+
+// continued returns the answer of a child that has gone ahead to the message, nil when
+// there is none.
+func (p *program) continued(ctx context.Context, m *engine.Message, s engine.State) (*answer, error) {
+	f := p.flight
+	if f == nil {
+		return nil, nil
+	}
+	if !f.expects(m) {
+		p.flight = nil
+		f.end()
+		return nil, nil
+	}
+	a, err := p.await(ctx, f, "message", p.cfg.Limits.Time, p.cfg.Limits.TimeLimit(), s)
+	if errors.Is(err, errAlone) {
+		return nil, nil
+	}
+	return a, err
 }
 
 // Close ends the child.
@@ -150,7 +196,7 @@ func (p *program) boot(ctx context.Context) error {
 	}
 	p.child = c
 	// The start of the process is not the code's time.
-	if _, err := p.call(ctx, ask{}, "start", p.engine.children.cfg.StartTimeout, errors.New("the process for the code did not start in time"), nil); err != nil {
+	if _, err := p.call(ctx, ask{}, "start", p.engine.children.cfg.StartTimeout, errors.New("the process for the code did not start in time"), nil, nil); err != nil {
 		return errors.Join(err, p.endLocked())
 	}
 	return p.load(ctx)
@@ -160,7 +206,7 @@ func (p *program) load(ctx context.Context) error {
 	l := p.cfg.Limits
 	question := ask{Load: &load{p.engine.mime, p.cfg.Worker, l, p.code}}
 	late := &engine.LimitError{What: "load time", Limit: l.Load.String()}
-	if _, err := p.call(ctx, question, "load", l.Load, late, nil); err != nil {
+	if _, err := p.call(ctx, question, "load", l.Load, late, nil, nil); err != nil {
 		err = errors.Join(err, p.endLocked())
 		if errors.Is(err, engine.ErrLimit) && !errors.Is(err, engine.ErrBadCode) {
 			err = engine.BadCode(err)
@@ -172,8 +218,11 @@ func (p *program) load(ctx context.Context) error {
 
 // end ends the child and waits until its processes have ended.
 func (p *program) endLocked() error {
-	c := p.child
-	p.child = nil
+	c, f := p.child, p.flight
+	p.child, p.flight = nil, nil
+	if f != nil {
+		f.end()
+	}
 	if c == nil {
 		return nil
 	}
@@ -182,52 +231,54 @@ func (p *program) endLocked() error {
 
 // call asks the child. It ends the child when limit or ctx is over. The error is late
 // when limit is.
-func (p *program) call(parent context.Context, question ask, during string, limit time.Duration, late error, s engine.State) (*answer, error) {
-	payload, err := json.Marshal(question)
-	if err != nil {
+func (p *program) call(ctx context.Context, question ask, during string, limit time.Duration, late error, s engine.State, messages []*engine.Message) (*answer, error) {
+	f, err := p.child.begin(question, messages)
+	if f == nil {
 		return nil, err
 	}
-	// The pool would ask a worker whose deadline has passed for its stacks. A deadline
-	// of ours is a cancellation.
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
-	defer cancel(nil)
-	stop := context.AfterFunc(parent, func() { cancel(context.Cause(parent)) })
-	defer stop()
-	timer := time.AfterFunc(limit, func() { cancel(late) })
-	defer timer.Stop()
-	shared := &sharedState{state: s}
-	defer shared.end()
-	q, err := p.child.pool.Submit(ctx, payload, procpool.Calls(shared.answer))
-	var raw json.RawMessage
-	if err == nil {
-		printer := engine.NewPrinter(p.cfg)
-		for part, err := range q.Messages() {
-			var line printed
-			if err == nil && json.Unmarshal(part, &line) == nil {
-				_ = printer.Println(line.Print)
-			}
-		}
-		printer.Close()
-		raw, err = q.Result()
-	}
 	if err != nil {
-		return nil, p.died(ctx, parent, err, during, late)
+		return nil, p.died(f, ctx, err, during, late)
 	}
-	var a answer
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, p.died(ctx, parent, fmt.Errorf("its answer: %w", err), during, late)
+	return p.await(ctx, f, during, limit, late, s)
+}
+
+// errAlone says that the child ended while it had several messages: which of them ended
+// it shows when each is handled alone.
+var errAlone = errors.New("the process of the code ended with several messages")
+
+// await returns the child's next answer.
+func (p *program) await(parent context.Context, f *flight, during string, limit time.Duration, late error, s engine.State) (*answer, error) {
+	stop := context.AfterFunc(parent, func() { f.cancel(context.Cause(parent)) })
+	defer stop()
+	timer := time.AfterFunc(limit, func() { f.cancel(late) })
+	defer timer.Stop()
+	f.seats[f.at].take(s)
+	printer := engine.NewPrinter(p.cfg)
+	a, last, err := f.read(printer)
+	printer.Close()
+	f.seats[f.at].end()
+	if f.at++; err != nil {
+		p.flight = nil
+		return nil, p.died(f, parent, err, during, late)
 	}
-	return &a, a.err(p.cfg.Limits)
+	if err = a.err(p.cfg.Limits); last || err != nil || f.at >= len(f.messages) {
+		p.flight = nil
+		f.end()
+	} else {
+		p.flight = f
+	}
+	return a, err
 }
 
 // died ends what is left of the child, and returns why there is no answer.
-func (p *program) died(ctx, parent context.Context, err error, during string, late error) error {
+func (p *program) died(f *flight, parent context.Context, err error, during string, late error) error {
 	c := p.child
+	cause := context.Cause(f.ctx)
+	f.end()
 	if failed := p.endLocked(); failed != nil {
 		p.engine.children.warn("end a child", p.cfg.Worker, failed)
 	}
 	killed := &engine.KilledError{During: during, Err: c.stderr.explain(err)}
-	cause := context.Cause(ctx)
 	switch {
 	case during == "start":
 		if cause != nil {
@@ -244,6 +295,8 @@ func (p *program) died(ctx, parent context.Context, err error, during string, la
 		return cause // the host has ended the call
 	case parent.Err() != nil:
 		return context.Cause(parent)
+	case len(f.messages) > 1:
+		return errAlone
 	case c.stderr.outOfMemory():
 		p.engine.children.killed.Add(1)
 		return fmt.Errorf("%w: %w", p.cfg.Limits.MemoryLimit(), killed)

@@ -9,8 +9,10 @@ import (
 // ask is what the host asks of a child: the payload of a query of package procpool.
 // One of its fields is set; none is a question whether the child is there.
 type ask struct {
-	Load   *load    `json:"load,omitempty"`
-	Handle *message `json:"handle,omitempty"`
+	Load *load `json:"load,omitempty"`
+	// Handle has messages to handle in order, until one fails. The answers of all but
+	// the last one that is handled are parts of the query's answer.
+	Handle []message `json:"handle,omitempty"`
 }
 
 // load has the child load code. It must be the first ask that is not empty.
@@ -52,9 +54,11 @@ type answer struct {
 	Memory  int64           `json:"memory,omitempty"` // of a load: bytes of data that the kernel allows
 }
 
-// printed is a part of an answer: a line that the code prints.
-type printed struct {
-	Print string `json:"print"`
+// part is a part of a query's answer: a line that the code prints, or the answer to a
+// message that is not the last one.
+type part struct {
+	Print  *string `json:"print,omitempty"`
+	Answer *answer `json:"answer,omitempty"`
 }
 
 // The methods of a child's calls, with their parameters.
@@ -66,6 +70,7 @@ const (
 
 // access is the parameter of a call for state, and its result.
 type access struct {
+	Index int    `json:"i,omitempty"` // of the message in its query
 	Key   string `json:"key,omitempty"`
 	Value []byte `json:"value,omitempty"`
 	Found bool   `json:"found,omitempty"`

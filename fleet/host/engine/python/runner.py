@@ -10,6 +10,7 @@ import lifecycle_worker
 
 limit_output = limit_outputs = 0  # of the load
 query = None  # in progress
+index = 0  # of the message in it
 
 
 class Reject(Exception):
@@ -45,7 +46,7 @@ class State:
             raise TypeError("a key is text")
         if isinstance(value, str):
             value = value.encode()
-        ask = {"key": key}
+        ask = {"i": index, "key": key}
         if value is not None:
             ask["value"] = base64.b64encode(value).decode()
         try:
@@ -153,7 +154,7 @@ def describe(err):
 
 
 def serve(asked):
-    global query
+    global query, index
     query = asked
     loading = query.payload.get("load")
     handling = query.payload.get("handle")
@@ -167,10 +168,15 @@ def serve(asked):
             return {}
         if not loaded:
             return {"empty": True}
-        result = plain(names["handle"](Message(handling)))
-        if len(json.dumps(result)) > 2 * limit_output:
-            raise Limit("output")
-        return {"result": result}
+        for index, fields in enumerate(handling):
+            printed.begin(query.send)
+            result = plain(names["handle"](Message(fields)))
+            if len(json.dumps(result)) > 2 * limit_output:
+                raise Limit("output")
+            printed.end()
+            if index == len(handling) - 1:
+                return {"result": result}
+            query.send({"answer": {"result": result}})
     except Limit as err:
         return {"limit": str(err), "badCode": loading is not None}
     except MemoryError:

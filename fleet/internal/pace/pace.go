@@ -1,0 +1,27 @@
+// Package pace makes the regular looks at a server rare, for a test in a synctest
+// bubble. Time in a bubble passes as fast as its goroutines allow: with a look every two
+// seconds a day would be forty thousand of them.
+package pace
+
+import (
+	"sync"
+	"time"
+)
+
+// rare has the connections whose looks are rare.
+var rare sync.Map
+
+// Slow makes the looks through a connection rare, for those who ask for its Factor from
+// now on. The returned function forgets the connection.
+func Slow(conn any) (forget func()) {
+	rare.Store(conn, nil)
+	return func() { rare.Delete(conn) }
+}
+
+// Factor returns by how much to multiply the time between two looks: 1, or many.
+func Factor(conn any) time.Duration {
+	if _, slow := rare.Load(conn); slow {
+		return 1000
+	}
+	return 1
+}
