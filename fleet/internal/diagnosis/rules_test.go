@@ -224,3 +224,18 @@ func TestView(t *testing.T) {
 		t.Errorf("the reason is %q", p.GetReason())
 	}
 }
+
+// One /statusz shows a crash loop too.
+func TestStatusAlone(t *testing.T) {
+	for restarts, want := range map[int]int{9: 1, 1: 0} {
+		p := &operatorv1.Process{Id: "web-1"}
+		s := lifecycle.Status{At: now, Report: lifecycle.Report{Phase: lifecycle.PhaseRunning}, Units: []worker.State{{
+			Name: "poller", Status: worker.StatusRunning, Restarts: restarts, UpdatedAt: now.Add(-time.Second), Exit: &worker.Exit{Error: "connection refused"},
+		}}}
+		diagnosis.Alone(p, s)
+		list := diagnosis.Process(p, now)
+		if len(list) != want || want == 1 && (list[0].GetRule() != "crash-loop" || !strings.Contains(list[0].GetCause(), "poller was started again 9 times") || !strings.HasSuffix(list[0].GetCause(), "connection refused")) {
+			t.Errorf("%d restarts: %v", restarts, list)
+		}
+	}
+}
