@@ -63,7 +63,7 @@ count as terminal. Without such entities the exit status is 0, else 1.`,
 				}
 				t.head("ID", "PHASE", "WHY")
 				for _, e := range orphans.GetEntities() {
-					t.row(e.GetId(), state(e.GetPhase()), cell{why(next, e.GetPhase()), bad})
+					t.row(e.GetId(), state(e.GetPhase()), cell{orphaned(next, e.GetPhase()), bad})
 				}
 			})
 			if err == nil && len(orphans.GetEntities()) > 0 {
@@ -162,8 +162,8 @@ func listAll(ctx context.Context, a *api, req *operatorv1.ListEntitiesRequest, a
 	}
 }
 
-// why says what a new table does to the entities of a phase.
-func why(next fsm.Table[string], phase string) string {
+// orphaned says what a new table does to the entities of a phase.
+func orphaned(next fsm.Table[string], phase string) string {
 	if !next.Has(phase) {
 		return "the new table does not have the phase"
 	}

@@ -442,17 +442,3 @@ func TestSignalsArePassedOn(t *testing.T) {
 	c.await("got quit")
 	c.wantExit(0)
 }
-
-func TestStdinIsInherited(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self, "-lifecycle.health-addr=off", "--", "/bin/cat")
-	cmd.Env = append(os.Environ(), "LIFECYCLECTL_TEST=run")
-	cmd.Stdin = strings.NewReader("through and through")
-	out, err := cmd.Output()
-	if err != nil || string(out) != "through and through" {
-		t.Errorf("%q, %v", out, err)
-	}
-}
