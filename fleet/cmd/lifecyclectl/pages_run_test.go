@@ -58,6 +58,8 @@ var excused = []struct{ line, why string }{
 	{"helm template web chart | docker run --rm --interactive ghcr.io/pleme-io/lifecycle-vet -", "the image is in a registry; the tests of vet run the program"},
 	{"docker build --file examples/service/Dockerfile --tag lifecycle-service .", "TestImage of examples/service runs it with an engine"},
 	{"kubectl apply --kustomize deploy/kustomize/overlays/dev", "it needs a cluster: deploy/e2e applies the overlay"},
+	{"kubectl create secret generic operator-key --from-file=operator.key", "it needs a cluster, and the reader's key"},
+	{"kubectl create configmap lifecycle-operators --from-file=operators.pem", "it needs a cluster, and the reader's key"},
 	{"helm upgrade --install web deploy/helm/lifecycle-service --set drainSeconds=15", "it needs a cluster: deploy/e2e installs the chart"},
 	{"helm upgrade --install web deploy/helm/lifecycle-service --set image.repository=registry.example/web --set drainSeconds=15", "it needs a cluster and an image: deploy/e2e installs the chart"},
 	{"helm test web", "it needs a cluster: deploy/e2e installs the chart"},
