@@ -169,6 +169,7 @@ docs: ## draw the pictures and tables in docs/ from the code, and copy the libra
 	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
 	cd bench && go run ./cmd/scaledoc
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
+	cd fleet && go test -count=1 -run '^TestPageListsTheRules$$' ./internal/diagnosis -update
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \
 		cd fleet && DASHBOARD_PICTURE=$(CURDIR)/docs/dashboard.png go test -count 1 -run '^TestDashboardPicture$$' ./operator; \
 	else echo "make docs: no chromium here: docs/dashboard.png stays as it is"; fi

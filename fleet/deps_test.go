@@ -55,6 +55,7 @@ func TestConventions(t *testing.T) {
 			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./internal/text", "./fleet/internal/diagram", "./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/httpcode", Imports: []string{connect}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/...", Imports: []string{"./worker", "./fleet/internal/stream"}, Never: []string{nats, server}},
+			{Path: "operator/metrics", Imports: []string{"./fleet/operator", "./fleet/operator/operatorv1", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			{Path: "operator", Imports: []string{
 				".", "./worker", "./internal/call", "./internal/text", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/broker/natserr", "./fleet/presence", "./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",

@@ -41,9 +41,7 @@ func zipped(t *testing.T, head string, n int, tail string) []byte {
 }
 
 func envelope(flags byte, message []byte) []byte {
-	head := make([]byte, 5)
-	head[0] = flags
-	binary.BigEndian.PutUint32(head[1:], uint32(len(message)))
+	head := binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message)))
 	return append(head, message...)
 }
 

@@ -171,11 +171,10 @@ func (p *sparse) warn(log *slog.Logger, what string, err error, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.times++
-	if text := fmt.Sprint(err); text == p.last && time.Since(p.at) < repeatEvery {
+	text := fmt.Sprint(err)
+	if text == p.last && time.Since(p.at) < repeatEvery {
 		return
-	} else {
-		p.last = text
 	}
 	log.Warn(what, append(args, "error", err, "times", p.times)...)
-	p.at, p.times = time.Now(), 0
+	p.last, p.at, p.times = text, time.Now(), 0
 }

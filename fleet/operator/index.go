@@ -140,6 +140,28 @@ func (s *Server) diagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, e
 	return answer, nil
 }
 
+// Rule is a rule by which a diagnosis finds what is wrong.
+type Rule struct {
+	Name     string
+	Severity string // "error" or "warning"
+	Means    string // what is wrong, in one sentence
+}
+
+// Rules returns all rules.
+func Rules() []Rule {
+	list := make([]Rule, len(diagnosis.Rules))
+	for i, r := range diagnosis.Rules {
+		list[i] = Rule(r)
+	}
+	return list
+}
+
+// Diagnosis returns what is wrong in the whole fleet, the worst first, at most a second
+// old. The caller must not change it.
+func (s *Server) Diagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
+	return s.diagnosis(ctx)
+}
+
 // maxEnds is how many ends of the last hour are looked at.
 const maxEnds = 200
 

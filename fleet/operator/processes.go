@@ -47,11 +47,20 @@ func (p processService) ListProcesses(ctx context.Context, req *operatorv1.ListP
 			return nil, err
 		}
 		all = slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !matches(req, x) })
-		slices.SortFunc(all, func(a, b *operatorv1.Process) int {
-			return cmp.Compare(order(a), order(b))
-		})
-		answer := &operatorv1.ListProcessesResponse{Totals: totals(all)}
-		answer.Processes, answer.NextPageToken = pageOf(all, order, after, size, list)
+		type row struct {
+			key string
+			x   *operatorv1.Process
+		}
+		rows := make([]row, len(all))
+		for i, x := range all {
+			rows[i] = row{order(x), x}
+		}
+		slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.key, b.key) })
+		page, next := pageOf(rows, func(r row) string { return r.key }, after, size, list)
+		answer := &operatorv1.ListProcessesResponse{Totals: totals(all), NextPageToken: next}
+		for _, r := range page {
+			answer.Processes = append(answer.Processes, r.x)
+		}
 		return answer, nil
 	})
 }

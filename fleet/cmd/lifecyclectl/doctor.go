@@ -124,7 +124,7 @@ func ofStatusz(ctx context.Context, from string, stdin io.Reader) (*operatorv1.D
 	if by := s.Suspended; !by.Since.IsZero() {
 		p.Suspended = by.Reason
 	}
-	diagnosis.FromStatus(p, s)
+	diagnosis.Alone(p, s)
 	return &operatorv1.DiagnoseResponse{Findings: diagnosis.Sort(diagnosis.Process(p, s.At)), LookedAt: []string{"1 process"}}, nil
 }
 

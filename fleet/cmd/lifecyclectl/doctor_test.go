@@ -8,8 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/health"
 )
 
@@ -39,5 +43,30 @@ func TestDoctorOfOneProcess(t *testing.T) {
 	}
 	if code, out := ctl(t, "http://127.0.0.1:1", "doctor", "--rules"); code != exitOK || !strings.Contains(out, "crash-loop") {
 		t.Errorf("--rules: %d %s", code, out)
+	}
+}
+
+// away is hosted workers whose NATS is away.
+type away struct{ operator.Workers }
+
+func (away) List(context.Context) ([]*operatorv1.Worker, error) { return nil, nats.ErrConnectionClosed }
+
+// While a service behind the server is away, a command that needs it exits with the
+// status for "try again", and any other says how old its answer is.
+func TestOldAnswersSaySo(t *testing.T) {
+	s := newSite(t)
+	cfg := s.config()
+	cfg.Workers = away{}
+	cfg.Dependencies = []operator.Dependency{{Name: "NATS", Check: func(context.Context) error { return errors.New("no route to host") }}}
+	url, err := s.serve(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Await(t, "the word of old answers", func() bool {
+		code, out := ctl(t, url, "definitions")
+		return code == exitOK && strings.Contains(out, "this is as of 20")
+	})
+	if code, out := ctl(t, url, "workers", "list"); code != exitUnreachable || !strings.Contains(out, "NATS is away since 20") {
+		t.Errorf("workers list: %d %s", code, out)
 	}
 }

@@ -73,6 +73,9 @@ func followEvents(a *api, cmd *cobra.Command, o *output, req *operatorv1.ListEve
 	out := &rows{w: cmd.OutOrStdout(), o: o, head: []string{"AT", "PROCESS", "WHAT", "WHY"}, widths: []int{20, 28, 40, 20}}
 	ctx, stop := whileRead(cmd.Context(), cmd.OutOrStdout())
 	defer stop()
+	if err := out.begin(); err != nil {
+		return err
+	}
 	last := uint64(0)
 	req.PageToken, req.PageSize = "", 1000
 	for {
@@ -81,7 +84,7 @@ func followEvents(a *api, cmd *cobra.Command, o *output, req *operatorv1.ListEve
 				continue
 			}
 			last = e.GetSeq()
-			if err := out.add(e, moment(e.GetAt()), e.GetProcess(), what(e), why(e)); err != nil {
+			if err := out.add(e, moment(e.GetAt()), e.GetProcess(), what(e), causeOf(e)); err != nil {
 				return err
 			}
 		}
@@ -107,7 +110,7 @@ func followEvents(a *api, cmd *cobra.Command, o *output, req *operatorv1.ListEve
 func eventTable(t *table, list []*operatorv1.Event) {
 	t.head("AT", "PROCESS", "WHAT", "WHY")
 	for _, e := range list {
-		t.row(moment(e.GetAt()), e.GetProcess(), cell{what(e), tone(e)}, why(e))
+		t.row(moment(e.GetAt()), e.GetProcess(), cell{what(e), tone(e)}, causeOf(e))
 	}
 }
 
@@ -129,7 +132,7 @@ func what(e *operatorv1.Event) string {
 	return text
 }
 
-func why(e *operatorv1.Event) string {
+func causeOf(e *operatorv1.Event) string {
 	text := e.GetCause()
 	if e.GetWho() != "" {
 		text = strings.TrimSpace(text + " by " + e.GetWho())

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,8 @@ func (r *remote) environment() error {
 // api is an operator server.
 type api struct {
 	*client.Client
-	url string
+	url  string
+	asOf atomic.Pointer[time.Time] // from when the last answer is; nil when it is not known
 }
 
 // open prepares the client. It does not connect.
@@ -100,14 +102,16 @@ func (r *remote) open() (*api, error) {
 		}
 	}
 	address := strings.TrimSuffix(base.String(), "/")
+	a := &api{url: address}
 	c, err := client.New(client.Config{
 		Server: address, TokenFile: r.tokenFile, CAFile: r.caFile, CertFile: r.certFile, KeyFile: r.keyFile,
-		Insecure: r.plaintextToken, Timeout: r.timeout,
+		Insecure: r.plaintextToken, Timeout: r.timeout, AsOf: func(at time.Time) { a.asOf.Store(&at) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &api{Client: c, url: address}, nil
+	a.Client = c
+	return a, nil
 }
 
 // parseServer parses a URL. Without a scheme it is http on this machine and
@@ -159,4 +163,16 @@ func checkToken(file string) error {
 		return fmt.Errorf("--token-file: the token in %s has characters that are not valid in a token", file)
 	}
 	return nil
+}
+
+// staleAfter is how old an answer may be without a word about it.
+const staleAfter = 5 * time.Second
+
+// stale says that the last answer is old, "" when it is not.
+func (a *api) stale() string {
+	at := a.asOf.Load()
+	if at == nil || time.Since(*at) < staleAfter {
+		return ""
+	}
+	return fmt.Sprintf("this is as of %s, %v ago: a service behind the server is away; lifecyclectl doctor names it", at.UTC().Format(time.RFC3339), time.Since(*at).Round(time.Second))
 }

@@ -67,13 +67,27 @@ func (r *rows) add(m proto.Message, cells ...any) error {
 	if r.o.format != "table" {
 		return r.o.item(r.w, m)
 	}
+	t := r.table()
+	t.row(cells...)
+	return send(r.w, t.text())
+}
+
+// begin writes the head, before there is a row.
+func (r *rows) begin() error {
+	if r.o.format != "table" {
+		return nil
+	}
+	return send(r.w, r.table().text())
+}
+
+// table returns a table with the head, unless that has been written.
+func (r *rows) table() *table {
 	t := &table{colours: colourful(r.w), least: r.widths}
 	if !r.started {
 		r.started = true
 		t.head(r.head...)
 	}
-	t.row(cells...)
-	return send(r.w, t.text())
+	return t
 }
 
 func watchEntities(a *api, cmd *cobra.Command, o *output, typ, id string) error {

@@ -29,6 +29,9 @@ func asks(r *remote, o *output, about func(args []string) subject, do func(a *ap
 		}
 		defer a.Close()
 		err = do(a, cmd, args)
+		if note := a.stale(); note != "" && err == nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), "lifecyclectl: "+note)
+		}
 		if isAnswer(err) {
 			return a.explain(cmd.Context(), err, about(args))
 		}

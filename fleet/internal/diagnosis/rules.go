@@ -37,36 +37,37 @@ const (
 
 // Rule is one thing that may be wrong.
 type Rule struct {
-	Name  string
-	Means string // in one sentence, for explain and the pages
+	Name     string
+	Severity string // of its findings
+	Means    string // in one sentence
 }
 
 // Rules lists all rules.
 var Rules = []Rule{
-	{"dependency-away", "A service behind the operator, such as NATS, does not answer; what is shown may be old."},
-	{"crash-loop", "A unit, or the processes of a service, fail and start again and again."},
-	{"unit-failed", "A unit has failed and is not started again."},
-	{"worker-ignores-stop", "A worker did not end when it was asked to, and was ended by force."},
-	{"start-blocked", "A start waits for longer than two minutes."},
-	{"probe-slow", "A probe does not answer within its timeout."},
-	{"probe-down", "A probe that decides on readiness fails."},
-	{"stop-hung", "A stop takes longer than its budget, or a hook did not return within its time."},
-	{"grace-too-short", "A stop had too little time: requests were cut, hooks were skipped, or the process was killed in the middle."},
-	{"out-of-memory", "The kernel killed a process or a worker because memory ran out, or probably did."},
-	{"process-lost", "A process disappeared without a word."},
-	{"process-failed", "A process ended with an error."},
-	{"memory-high", "The memory of a process is near its limit."},
-	{"suspended-long", "Readiness has been suspended for longer than 15 minutes."},
-	{"reload-refused", "The last reload failed; the old configuration is still in use."},
-	{"version-skew", "The processes of a service have different versions, and no rollout is in progress."},
-	{"clock-skew", "The clock of a host differs from that of the broker."},
-	{"journal-dropped", "Events are missing in the journal: a process had too many."},
-	{"dead-letters", "A hosted worker failed to handle messages."},
-	{"worker-failed", "A hosted worker does not do what it should."},
-	{"entity-degraded", "Stored records cannot be read."},
-	{"entity-stuck", "Entities have not left a phase for longer than allowed."},
-	{"entity-hot", "An entity is written again and again."},
-	{"announcement-unreadable", "The announcement of a process cannot be read."},
+	{"dependency-away", Error, "A service behind the operator, such as NATS, does not answer; what is shown may be old."},
+	{"crash-loop", Error, "A unit, or the processes of a service, fail and start again and again."},
+	{"unit-failed", Error, "A unit has failed and is not started again."},
+	{"worker-ignores-stop", Error, "A worker did not end when it was asked to, and was ended by force."},
+	{"start-blocked", Error, "A start waits for longer than two minutes."},
+	{"probe-slow", Error, "A probe does not answer within its timeout."},
+	{"probe-down", Error, "A probe that decides on readiness fails."},
+	{"stop-hung", Error, "A stop takes longer than its budget, or a hook did not return within its time."},
+	{"grace-too-short", Error, "A stop had too little time: requests were cut, hooks were skipped, or the process was killed in the middle."},
+	{"out-of-memory", Error, "The kernel killed a process or a worker because memory ran out, or probably did."},
+	{"process-lost", Error, "A process disappeared without a word."},
+	{"process-failed", Error, "A process ended with an error."},
+	{"memory-high", Warning, "The memory of a process is near its limit."},
+	{"suspended-long", Warning, "Readiness has been suspended for longer than 15 minutes."},
+	{"reload-refused", Warning, "The last reload failed; the old configuration is still in use."},
+	{"version-skew", Warning, "The processes of a service have different versions, and no rollout is in progress."},
+	{"clock-skew", Warning, "The clock of a host differs from that of the broker."},
+	{"journal-dropped", Warning, "Events are missing in the journal: a process had too many."},
+	{"dead-letters", Warning, "A hosted worker failed to handle messages."},
+	{"worker-failed", Error, "A hosted worker does not do what it should."},
+	{"entity-degraded", Error, "Stored records cannot be read."},
+	{"entity-stuck", Warning, "Entities have not left a phase for longer than allowed."},
+	{"entity-hot", Warning, "An entity is written again and again."},
+	{"announcement-unreadable", Warning, "The announcement of a process cannot be read."},
 }
 
 // Fleet is what the rules look at. A part that is not known stays empty.

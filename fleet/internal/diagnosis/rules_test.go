@@ -134,6 +134,9 @@ func TestFaults(t *testing.T) {
 		}
 		f := list[i]
 		said[f.GetRule()] = true
+		if k := slices.IndexFunc(diagnosis.Rules, func(r diagnosis.Rule) bool { return r.Name == f.GetRule() }); k < 0 || diagnosis.Rules[k].Severity != f.GetSeverity() {
+			t.Errorf("%s: the list of rules does not have %s with the severity %s", name, f.GetRule(), f.GetSeverity())
+		}
 		if !strings.Contains(f.GetCause(), test.cause) || !strings.Contains(f.GetChange()+" "+f.GetNext(), test.doing) || f.GetCount() == 0 && name != "an event storm" || f.GetSubject() == "" {
 			t.Errorf("%s: %v\nwant the cause %q and the advice %q", name, f, test.cause, test.doing)
 		}
@@ -219,5 +222,20 @@ func TestView(t *testing.T) {
 	}
 	if p.GetReason() != "probe db is down: connection refused" {
 		t.Errorf("the reason is %q", p.GetReason())
+	}
+}
+
+// One /statusz shows a crash loop too.
+func TestStatusAlone(t *testing.T) {
+	for restarts, want := range map[int]int{9: 1, 1: 0} {
+		p := &operatorv1.Process{Id: "web-1"}
+		s := lifecycle.Status{At: now, Report: lifecycle.Report{Phase: lifecycle.PhaseRunning}, Units: []worker.State{{
+			Name: "poller", Status: worker.StatusRunning, Restarts: restarts, UpdatedAt: now.Add(-time.Second), Exit: &worker.Exit{Error: "connection refused"},
+		}}}
+		diagnosis.Alone(p, s)
+		list := diagnosis.Process(p, now)
+		if len(list) != want || want == 1 && (list[0].GetRule() != "crash-loop" || !strings.Contains(list[0].GetCause(), "poller was started again 9 times") || !strings.HasSuffix(list[0].GetCause(), "connection refused")) {
+			t.Errorf("%d restarts: %v", restarts, list)
+		}
 	}
 }

@@ -46,6 +46,21 @@ func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
 	p.Reason = reason(p, r, s)
 }
 
+// Alone prepares a process of which nothing but one Status is known, for the rules. A
+// Status has no times of restarts: a unit that was started again often and has only just
+// changed counts as one that crashes again and again.
+func Alone(p *operatorv1.Process, s lifecycle.Status) {
+	FromStatus(p, s)
+	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {
+		if u.GetRestarts() < loopRestarts || u.GetSince() == nil || s.At.Sub(u.GetSince().AsTime()) > time.Minute {
+			return
+		}
+		for range min(int(u.GetRestarts()), 20) {
+			p.Restarts = append(p.Restarts, &operatorv1.Restart{Unit: path, At: u.GetSince(), Cause: strings.TrimPrefix(u.GetReason(), "the last run ended with: ")})
+		}
+	})
+}
+
 // reason says why a process stops, what it waits for, or why it is not ready.
 func reason(p *operatorv1.Process, r lifecycle.Report, s lifecycle.Status) string {
 	parts := []string{r.Reason, s.Waiting}

@@ -155,38 +155,3 @@ func (l *Log) between(ctx context.Context, stream jetstream.Stream, subjects []s
 	}
 	return list, nil
 }
-
-// After returns at most limit records with a sequence above after, oldest first.
-func (l *Log) After(ctx context.Context, subjects []string, after uint64, limit int) ([]Record, error) {
-	stream, err := l.js.Stream(ctx, l.name)
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", l.name, err)
-	}
-	state := stream.CachedInfo().State
-	if state.LastSeq <= after {
-		return nil, nil
-	}
-	list, err := l.between(ctx, stream, subjects, max(after+1, state.FirstSeq), min(state.LastSeq, after+uint64(limit)))
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", l.name, err)
-	}
-	return list[:min(len(list), limit)], nil
-}
-
-// State says how much the log has.
-type State struct {
-	Records     uint64
-	Bytes       uint64
-	Oldest      time.Time
-	First, Last uint64
-}
-
-// State returns the state of the stream.
-func (l *Log) State(ctx context.Context) (State, error) {
-	stream, err := l.js.Stream(ctx, l.name)
-	if err != nil {
-		return State{}, fmt.Errorf("stream %s: %w", l.name, err)
-	}
-	s := stream.CachedInfo().State
-	return State{s.Msgs, s.Bytes, s.FirstTime, s.FirstSeq, s.LastSeq}, nil
-}

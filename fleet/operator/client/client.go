@@ -51,6 +51,11 @@ type Config struct {
 	// other means. It never disables the verification of certificates.
 	Insecure bool
 
+	// AsOf is called with each answer of the server: from when its content is. That is
+	// older than the answer while a service behind the server, such as NATS, is away. It
+	// may be called concurrently, and must not block. Nil is no function.
+	AsOf func(at time.Time)
+
 	// Timeout bounds connecting, and waiting for the beginning of an answer. Defaults
 	// to 30 s. The whole call is bounded by its context.
 	Timeout time.Duration
@@ -155,8 +160,18 @@ func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	return c.Transport.RoundTrip(r)
+	resp, err := c.Transport.RoundTrip(r)
+	if err == nil && c.cfg.AsOf != nil {
+		if at, wrong := time.Parse(time.RFC3339Nano, resp.Header.Get(headerAsOf)); wrong == nil {
+			c.cfg.AsOf(at)
+		}
+	}
+	return resp, err
 }
+
+// headerAsOf is operator.HeaderAsOf. That package would link a NATS server; a test checks
+// that they are equal.
+const headerAsOf = "Lifecycle-As-Of"
 
 // Reason returns the reason of an error of the server, one of package operator's Reason
 // constants, or "" for any other error.

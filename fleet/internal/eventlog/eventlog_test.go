@@ -1,0 +1,85 @@
+package eventlog_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
+}
+
+// Pages have every record once, newest first, also of a subject with few records among
+// many, and after the oldest ones have gone.
+func TestPagesHaveEveryRecord(t *testing.T) {
+	js := brokertest.Embedded(t, broker.Config{}).JetStream()
+	log, err := eventlog.Open(t.Context(), js, eventlog.Config{Stream: "LOG", Subjects: []string{"log.>"}, MaxAge: time.Hour, MaxBytes: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page, next, err := log.Back(t.Context(), []string{"log.>"}, 0, 10, nil); len(page) != 0 || next != 0 || err != nil {
+		t.Errorf("an empty log: %v, %d, %v", page, next, err)
+	}
+	const records, every = 3000, 50
+	for i := range records {
+		subject := "log.often"
+		if i%every == 0 {
+			subject = "log.rare"
+		}
+		if err := log.Append(t.Context(), subject, "", fmt.Append(nil, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := func(subject string, limit int, keep func(eventlog.Record) bool) (seqs []uint64) {
+		t.Helper()
+		for before := uint64(0); ; {
+			page, next, err := log.Back(t.Context(), []string{subject}, before, limit, keep)
+			if err != nil || len(page) > limit {
+				t.Fatalf("%d records, %v", len(page), err)
+			}
+			for _, r := range page {
+				if n := len(seqs); n > 0 && r.Seq >= seqs[n-1] {
+					t.Fatalf("record %d after %d", r.Seq, seqs[n-1])
+				}
+				seqs = append(seqs, r.Seq)
+			}
+			if before = next; next == 0 {
+				return seqs
+			}
+		}
+	}
+	if n := len(all("log.>", 700, nil)); n != records {
+		t.Errorf("%d records of all", n)
+	}
+	if n := len(all("log.rare", 7, nil)); n != records/every {
+		t.Errorf("%d records of the rare subject", n)
+	}
+	if n := len(all("log.>", 7, func(r eventlog.Record) bool { return r.Subject == "log.rare" })); n != records/every {
+		t.Errorf("%d records that are kept", n)
+	}
+	stream, err := js.Stream(t.Context(), "LOG")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(t.Context(), 2500); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second has the same id
+		if err := log.Append(t.Context(), "log.rare", "one", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(all("log.>", 5, nil)); n != 1 {
+		t.Errorf("%d records after a purge", n)
+	}
+}
