@@ -42,7 +42,7 @@ An entity is orphaned when its phase is not in the new table. It is also named
 when its phase has next phases now and none in the new table: then it would
 count as terminal. Without such entities the exit status is 0, else 1.`,
 		Example: `  lifecyclectl workflows check drone-survey --table table.json`,
-		Args: words("TYPE"),
+		Args:    words("TYPE"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
 			next, err := readTable(file, cmd.InOrStdin())
 			if err != nil {
