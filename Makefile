@@ -48,6 +48,7 @@ test-long: cc ## the long tests: three servers, the browser on every page, load,
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow
+	CHAOS_HOOKS=40 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 30m ./fleet/workflow
 
 .PHONY: test-next
 test-next: ## test each module alone on the other supported Go release (GO_NEXT), without the race detector
@@ -86,6 +87,7 @@ chaos: cc ## a million random operations on trees, a hundred thousand on process
 	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool
 	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
+	CHAOS_HOOKS=300 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 60m ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
 	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator
 	HOST_TEST_SERVERS=3 go test -race -count 1 -timeout 60m ./fleet/host

@@ -52,6 +52,8 @@ func TestConventions(t *testing.T) {
 			{Module: "go.uber.org/zap", TestOnly: true}, // silences RoadRunner
 			{Module: "go.uber.org/goleak", TestOnly: true},
 			{Module: "golang.org/x/perf"},
+			{Module: "modernc.org/sqlite", TestOnly: true},
+			{Module: "github.com/jackc/pgx/v5", TestOnly: true},
 		},
 	})
 }

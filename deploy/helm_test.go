@@ -49,6 +49,7 @@ func TestChartIsClean(t *testing.T) {
 		"own config":         {"config.poll=2s", "config.lifecycle.linger=1s", "config.lifecycle.drain_readiness=serving"},
 		"asks the API":       {"kubernetesAPI.enabled=true"},
 		"leads":              {"kubernetesAPI.enabled=true", "kubernetesAPI.lease=sync", "kubernetesAPI.deletionCost=true"},
+		"on the bus":         {"bus.enabled=true", "bus.seedSecret=web-nats", "bus.nkey=" + nkey},
 		"no policy, no name": {"networkPolicy.enabled=false", "image.tag=v2"},
 	} {
 		t.Run(name, func(t *testing.T) { mustBeClean(t, chart(t, set...)) })
@@ -88,6 +89,9 @@ func TestChartRefusesBadValues(t *testing.T) {
 		"serviceMonitor.interval=often":        "interval",
 		"kubernetesAPI.enabled=maybe":          "enabled",
 		"kubernetesAPI.lease=a/b":              "lease",
+		"bus.enabled=true":                     "seedSecret",
+		"bus.nkey=SUABC":                       "nkey", // a seed in place of a public key
+		"bus.url=nats://ada:secret@nats":       "url",
 	} {
 		if out, err := output(t, tool(t, "helm"), chartArgs([]string{set})...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: error %v, want one that names %s\n%.200s", set, err, want, out)

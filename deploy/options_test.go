@@ -105,7 +105,7 @@ func TestEverythingIsClean(t *testing.T) {
 		kinds = append(kinds, o.Kind)
 	}
 	slices.Sort(kinds)
-	const want = "ConfigMap Deployment HTTPRoute HorizontalPodAutoscaler Ingress NetworkPolicy PodDisruptionBudget Role RoleBinding Service Service ServiceAccount ServiceMonitor"
+	const want = "ConfigMap ConfigMap Deployment HTTPRoute HorizontalPodAutoscaler Ingress NetworkPolicy PodDisruptionBudget Role RoleBinding Service Service ServiceAccount ServiceMonitor"
 	if got := strings.Join(kinds, " "); got != want {
 		t.Errorf("it has %s, want %s", got, want)
 	}

@@ -24,9 +24,9 @@ func Bytes(data []byte) Option { return func(q *Query) { q.data = data } }
 
 // Into gives [Pool.DoBytes] memory for the bytes of the answer. They are read into buf
 // when it has room for one more byte than they have and the caller's goroutine reads the
-// answer, as it mostly does, and into new memory otherwise: use what DoBytes returns. It saves the collection of garbage when answers have megabytes.
-// The pool does not use buf after DoBytes has returned. It has no effect on
-// [Pool.Submit].
+// answer, as it mostly does, and into new memory otherwise: use what DoBytes returns. It
+// saves the collection of garbage when answers have megabytes. The pool does not use buf
+// after DoBytes has returned. Into has no effect on [Pool.Submit].
 func Into(buf []byte) Option { return func(q *Query) { q.into = buf } }
 
 // DoBytes is [Pool.Do] with bytes beside the JSON in both directions: those for the
@@ -132,13 +132,15 @@ func (w *proc) hear() error {
 		into = w.into.q.into
 	}
 	data, err := w.reader.Bytes(e.Length, into)
+	if w.data, w.halfway = data, false; err == nil {
+		return nil
+	}
 	w.halfway = errors.Is(err, os.ErrDeadlineExceeded)
 	var long *wire.TooLongError
 	var length *wire.LengthError
 	if errors.As(err, &long) || errors.As(err, &length) { // what comes next cannot be read
 		return &ProtocolError{Worker: w.name, Err: err}
 	}
-	w.data = data
 	return err
 }
 

@@ -64,7 +64,7 @@ func TestChaos(t *testing.T) {
 	}
 	keyPerWorker := dice.n(2) == 0
 	t.Logf("KeyPerWorker: %v", keyPerWorker)
-	process, cgroup := contained(t, worker.Limits{Memory: 160 << 20, PIDs: 200, Files: 500})
+	process, cgroup := contained(t, worker.Limits{Memory: 128 << 20, PIDs: 200, Files: 500})
 	t.Logf("a cgroup for each worker: %v", cgroup)
 	p, err := procpool.New(procpool.Config{
 		Process: process, Name: "chaos", SocketDir: dir, Logger: quiet, MinWorkers: 2, MaxWorkers: 4, Surge: 2, MaxQueue: 20, MaxFrame: 1 << 20,
@@ -142,6 +142,9 @@ func TestChaos(t *testing.T) {
 	})
 	all.Go(func() { // kills and stops processes
 		for ctx.Err() == nil {
+			if dice.n(100) == 0 { // time for a worker to run out of memory
+				time.Sleep(300 * time.Millisecond)
+			}
 			time.Sleep(time.Duration(dice.n(20)) * time.Millisecond) // adds randomness; the test does not depend on it
 			workers := p.State().Children
 			if len(workers) == 0 {
@@ -199,9 +202,6 @@ func TestChaos(t *testing.T) {
 // chaoticQuery makes one query and checks how it ends.
 func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice, cgroup bool) {
 	asks := []ask{{}, {}, {Op: "count", N: dice.n(200), Size: dice.n(2000)}, {Op: "sleep", Seconds: 0.01}, {Op: "deaf", Seconds: 0.2}, {Op: "fail", Text: "x"}, {Op: "exit", N: 3}, {Op: "exit", N: 3, Text: strconv.Itoa(dice.n(1_000_000))}, {Op: "big", Size: 2 << 20}, {Op: "fork"}, {Op: "parts", N: dice.n(50), Size: dice.n(50_000)}}
-	if cgroup && dice.n(10) == 0 {
-		asks = append(asks, ask{Op: "escape"}, ask{Op: "leak", Size: 512 << 20})
-	}
 	var opts []procpool.Option
 	if dice.n(3) == 0 {
 		opts = append(opts, []func(string) procpool.Option{procpool.Key, procpool.Prefer}[dice.n(2)](strconv.Itoa(dice.n(5))))
@@ -222,6 +222,9 @@ func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice, cgroup bool) {
 		opts = append(opts, procpool.Bytes(make([]byte, dice.n(100_000))))
 	}
 	chosen := asks[dice.n(len(asks))]
+	if cgroup && dice.n(20) == 0 {
+		chosen = []ask{{Op: "escape"}, {Op: "leak", Size: 512 << 20, N: dice.n(1_000_000)}}[dice.n(2)]
+	}
 	opts = append(opts, procpool.Timeout(time.Duration(dice.n(300)+1)*time.Millisecond))
 	if chosen.Op == "leak" { // it takes a while
 		opts = append(opts, procpool.Timeout(10*time.Second))

@@ -2,6 +2,7 @@ package vet_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode"
@@ -42,17 +43,29 @@ func TestEveryObjectOfAStreamIsRead(t *testing.T) {
 	}
 }
 
-// Variables that refer to each other can be longer than any memory.
+// Variables and arguments that refer to each other could be longer than any memory.
 func TestReferencesThatGrow(t *testing.T) {
-	var env strings.Builder
-	env.WriteString("    - {name: A0, value: xxxxxxxxxx}\n")
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n"
+	deep := pod + "    env:\n    - {name: A0, value: xxxxxxxxxx}\n"
 	for i := range 6 {
-		fmt.Fprintf(&env, "    - {name: A%d, value: %s}\n", i+1, strings.Repeat(fmt.Sprintf("$(A%d)", i), 10))
+		deep += fmt.Sprintf("    - {name: A%d, value: %s}\n", i+1, strings.Repeat(fmt.Sprintf("$(A%d)", i), 10))
 	}
-	r := check(lifecycle.Config{}, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n    env:\n"+
-		env.String()+"    - {name: WEB_LIFECYCLE_NAME, value: $(A6)}\n")
-	if got := findings(r, "config-undecided"); len(got) != 1 {
-		t.Errorf("%+v", r.Findings)
+	many := pod + "    env:\n    - {name: A, value: " + strings.Repeat("x", 100<<10) + "}\n"
+	for i := range 1000 {
+		many += fmt.Sprintf("    - {name: A%d, value: $(A)}\n", i)
+	}
+	for name, text := range map[string]string{
+		"deep":      deep + "    - {name: WEB_LIFECYCLE_NAME, value: $(A6)}\n",
+		"many":      many + "    - {name: WEB_LIFECYCLE_NAME, value: $(A)}\n",
+		"arguments": many + "    args:\n" + strings.Repeat("    - $(A)\n", 1000) + "    - -lifecycle.name=$(A)\n",
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := check(lifecycle.Config{}, text)
+		runtime.ReadMemStats(&after)
+		if got := findings(r, "config-undecided"); len(got) != 1 || (after.TotalAlloc-before.TotalAlloc) > 100<<20 {
+			t.Errorf("%s: %s, with %d bytes of memory", name, got, after.TotalAlloc-before.TotalAlloc)
+		}
 	}
 }
 

@@ -246,7 +246,8 @@ func (c container) volume(m corev1.VolumeMount, vars []variable) (files []mounte
 	}
 	below, unknown := m.SubPath, ""
 	if m.SubPathExpr != "" {
-		below, unknown = expand(m.SubPathExpr, vars)
+		room := maxText
+		below, unknown = expand(m.SubPathExpr, vars, &room)
 	}
 	if unknown != "" {
 		return nil, unknown

@@ -26,6 +26,7 @@ type word struct {
 // variables returns the environment of the container as the kubelet makes it: envFrom
 // first, then env, and of two variables with one name the later one.
 func (c container) variables() (all []variable) {
+	room := maxTexts
 	add := func(v variable) {
 		all = slices.DeleteFunc(all, func(old variable) bool { return old.name == v.name })
 		all = append(all, v)
@@ -60,7 +61,7 @@ func (c container) variables() (all []variable) {
 				continue
 			}
 		} else {
-			v.value, v.unknown = expand(e.Value, all)
+			v.value, v.unknown = expand(e.Value, all, &room)
 		}
 		add(v)
 	}
@@ -115,54 +116,62 @@ func orEmpty(m map[string]string) map[string]string {
 	return m
 }
 
-// maxText is the longest variable or argument that a program can start with on Linux
-// (MAX_ARG_STRLEN). References to references could make far longer ones.
-const maxText = 128 << 10
+// A program on Linux cannot start with a variable or an argument that is longer than
+// maxText (MAX_ARG_STRLEN), or when all are longer than maxTexts (ARG_MAX with the usual
+// stack). References to references could make far longer ones.
+const (
+	maxText  = 128 << 10
+	maxTexts = 2 << 20
+)
 
 // expand replaces $(NAME) by the variable's value, as the kubelet does: $$ is a dollar,
-// and a reference to a variable that does not exist stays.
-func expand(text string, vars []variable) (out, unknown string) {
+// and a reference to a variable that does not exist stays. The result takes its length
+// from room.
+func expand(text string, vars []variable, room *int) (out, unknown string) {
 	var b strings.Builder
+	left := text
 	for {
-		before, after, found := strings.Cut(text, "$")
-		b.WriteString(before)
+		before, after, found := strings.Cut(left, "$")
+		value, rest := "", ""
 		switch {
-		case b.Len() > maxText:
-			return "", "it has more than 128 KiB, and no program starts with that"
 		case !found:
-			return b.String(), unknown
 		case strings.HasPrefix(after, "$"):
-			b.WriteByte('$')
-			text = after[1:]
-		case strings.HasPrefix(after, "("):
-			name, rest, closed := strings.Cut(after[1:], ")")
+			value, rest = "$", after[1:]
+		default:
+			value, rest = "$", after
+			name, behind, closed := strings.Cut(strings.TrimPrefix(after, "("), ")")
 			i := slices.IndexFunc(vars, func(v variable) bool { return v.name == name })
-			if !closed || i < 0 {
-				b.WriteByte('$')
-				text = after
-				continue
+			if !closed || i < 0 || after[0] != '(' {
+				break
 			}
-			b.WriteString(vars[i].value)
+			value, rest = vars[i].value, behind
 			if vars[i].unknown != "" {
 				unknown = vars[i].name + " is not known: " + vars[i].unknown
 			}
-			text = rest
-		default:
-			b.WriteByte('$')
-			text = after
 		}
+		if b.Len()+len(before)+len(value) > min(maxText, *room) {
+			return text, "it is too long for a program to start with"
+		}
+		b.WriteString(before)
+		b.WriteString(value)
+		if !found {
+			*room -= b.Len()
+			return b.String(), unknown
+		}
+		left = rest
 	}
 }
 
 // commandLine returns the arguments of the program, without what its image says.
 func (c container) commandLine(vars []variable) (line []word) {
+	room := maxTexts
 	for _, list := range []struct {
 		field string
 		words []string
 	}{{"command", c.c.Command}, {"args", c.c.Args}} {
 		for i, text := range list.words {
 			w := word{place: place{object: c.w.object, field: c.path.with(list.field, i)}}
-			w.text, w.unknown = expand(text, vars)
+			w.text, w.unknown = expand(text, vars, &room)
 			line = append(line, w)
 		}
 	}

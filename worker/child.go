@@ -32,7 +32,8 @@ type child struct {
 	ran      bool  // a start has succeeded
 	at       int32 // its index, in a Dynamic
 	stopping int32 // calls of Stop that have not returned
-	done     bool  // it has ended and is not started again; it is in s.history
+	done     bool  // it has ended and is not started again
+	listed   bool  // it is in s.history
 	asked    bool  // its function was asked to stop and has not returned
 	decided  bool  // the loop has acted on the end of w
 	parked   bool  // StopChild has stopped it, or is about to

@@ -131,7 +131,10 @@ func (s *Supervisor) probeEnded(c *child, p *probing, err error) {
 	}
 	if limit := c.spec.RestartUnhealthy; limit > 0 && p.failed >= limit && c.group == nil && c.op == nil {
 		p.failed = 0
-		s.consider(c, StatusFailed, fmt.Errorf("%w after %d probes: %w", ErrUnhealthy, limit, err))
+		failure := fmt.Errorf("%w after %d probes: %w", ErrUnhealthy, limit, err)
+		if c.spec.Restart.after(StatusFailed, failure) { // otherwise it runs on, and has not ended
+			s.consider(c, StatusFailed, failure)
+		}
 	}
 }
 

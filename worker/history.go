@@ -27,6 +27,10 @@ func (s *Supervisor) retire(c *child) {
 		s.mu.Unlock()
 		return
 	}
+	if c.listed { // it was done before, and was started again
+		s.history = slices.DeleteFunc(s.history, func(old *child) bool { return old == c })
+	}
+	c.listed = true
 	s.history = append(s.history, c)
 	if len(s.history) <= maxDone {
 		return
@@ -34,7 +38,8 @@ func (s *Supervisor) retire(c *child) {
 	old := s.history[:len(s.history)-minDone]
 	forgotten := make(map[*child]bool, len(old))
 	for _, c := range old {
-		if c.done { // otherwise it was started again with others
+		c.listed = false
+		if c.done { // otherwise it was started again
 			forgotten[c] = true
 			s.unwatchHealth(c)
 		}

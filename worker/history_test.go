@@ -106,3 +106,25 @@ func TestNameOfAChildThatIsDoneIsFree(t *testing.T) {
 		stop(t, s)
 	})
 }
+
+// A child that is done and started again by name, as often as one likes, takes one place
+// of those that are done.
+func TestChildThatIsStartedAgainIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		job := worker.FuncSpec("job", func(context.Context) error { return nil })
+		job.Restart = worker.Never
+		other := job
+		other.Name = "other"
+		s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{other, job}})
+		for i := range 1500 {
+			if err := s.RestartChild(t.Context(), "job"); err != nil {
+				t.Fatalf("after %d times: %v", i, err)
+			}
+			synctest.Wait()
+		}
+		if got := statuses(s.State()); got != "other=Finished job=Finished" {
+			t.Errorf("they are %s", got)
+		}
+		stop(t, s)
+	})
+}

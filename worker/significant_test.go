@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -219,5 +220,22 @@ func TestReplaceChangesSignificance(t *testing.T) {
 		if s.Status() != worker.StatusFinished {
 			t.Errorf("it is %s", s.Status())
 		}
+	})
+}
+
+// A child that is unhealthy and is not restarted for that has not ended.
+func TestUnhealthySignificantChildHasNotEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := worker.FuncSpec("a", idle)
+		spec.Restart, spec.Significant = worker.Never, true
+		spec.ProbePeriod, spec.RestartUnhealthy = time.Second, 3
+		spec.Probe = func(context.Context) worker.ProbeResult { return worker.ProbeResult{Health: worker.HealthUnhealthy} }
+		s := supervise(t, worker.SupervisorConfig{AutoShutdown: worker.AnySignificant, Children: []worker.Spec{spec}})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := statuses(s.State()); got != "a=Running" || s.Status() != worker.StatusRunning {
+			t.Errorf("it is %s, its supervisor %s", got, s.Status())
+		}
+		stop(t, s)
 	})
 }

@@ -146,7 +146,6 @@ func BenchmarkLanguages(b *testing.B) {
 						b.Fatal(err)
 					}
 					b.Cleanup(t.stop)
-					b.SetBytes(int64(size.n))
 					took.reset()
 					b.ResetTimer()
 					all, err := t.trips(b.N)

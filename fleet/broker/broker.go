@@ -96,6 +96,9 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		nats.ReconnectHandler(func(nc *nats.Conn) { b.log.Info("connected again", "server", nc.ConnectedServerName()) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("asynchronous error", "error", err) }),
 	}
+	if cfg.InboxPrefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(cfg.InboxPrefix))
+	}
 	if cfg.URL == "" {
 		if err := b.embed(ctx, cfg); err != nil {
 			return fmt.Errorf("embed a NATS server on %s: %w", cfg.StoreDir, err)

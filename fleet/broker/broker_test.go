@@ -113,6 +113,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"want either tls or the files":  {URL: "nats://x", TLS: &tls.Config{MinVersion: tls.VersionTLS13}, CAFile: file},
 		"no certificate in PEM":         {URL: "nats://x", CAFile: file},
 		"read nkey_file":                {URL: "nats://x", NKeyFile: file},
+		`inbox_prefix is "a.>"`:         {URL: "nats://x", InboxPrefix: "a.>"},
 		"no such file":                  {URL: "nats://x", CredentialsFile: filepath.Join(dir, "none")},
 		`listen is "nowhere"`:           {StoreDir: filepath.Join(dir, "a"), Listen: "nowhere"},
 		"the port is":                   {StoreDir: filepath.Join(dir, "b"), Listen: "127.0.0.1:http"},

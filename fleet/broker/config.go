@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -54,6 +55,11 @@ type Config struct {
 	// ReconnectWait is the pause between two rounds of attempts to connect
 	// again. There is no limit to their number. Defaults to 500 ms.
 	ReconnectWait time.Duration `koanf:"reconnect_wait"`
+	// InboxPrefix begins the subjects on which this client gets answers. Defaults to
+	// "_INBOX", which all clients of an account share: a client that may subscribe to it
+	// can read the answers to all others. With a prefix of its own, a service needs
+	// permission for "PREFIX.>" only.
+	InboxPrefix string `koanf:"inbox_prefix"`
 	// Domain is the JetStream domain, for a leaf node that uses the hub's JetStream.
 	Domain string `koanf:"domain"`
 
@@ -124,6 +130,9 @@ func (c Config) Validate() error {
 			}
 		}
 	}
+	if c.InboxPrefix != "" && !validInbox.MatchString(c.InboxPrefix) {
+		fault("inbox_prefix is %q, want words of letters, digits, - and _ with dots between them", c.InboxPrefix)
+	}
 	switch c.Sync {
 	case SyncAlways, SyncInterval, "":
 	default:
@@ -152,6 +161,8 @@ func (c Config) Validate() error {
 	}
 	return nil
 }
+
+var validInbox = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 
 // options returns the options of the connection to an external server.
 func (c Config) options() ([]nats.Option, error) {

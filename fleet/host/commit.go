@@ -79,13 +79,15 @@ func (p *partition) write(progress bool) error {
 		p.cells.commit(e.Values, e.last)
 		p.mu.Lock()
 		p.flying = false
+		p.known.learn(batch) // not before: what is not committed is not done
 		for i, o := range e.Outputs {
 			o.number, o.since = e.Known.Next+uint64(i), e.at
 			o.id = p.log.outputID(p.fence, o.number)
 		}
 		p.known.Next = e.Known.Next + uint64(len(e.Outputs))
 		outputs := e.Outputs
-		e.Values, e.Outputs, e.outputs = nil, nil, len(outputs)
+		e.upTo = p.known.Next
+		e.Values, e.Outputs, e.Known = nil, nil, nil
 		p.entries = append(p.entries, e)
 		p.mu.Unlock()
 		for _, o := range outputs {
@@ -117,17 +119,6 @@ func (p *partition) next(progress bool) (*entry, []*effects) {
 	e := &entry{Fence: p.fence}
 	values := make(map[string]int)
 	for _, b := range batch {
-		if b.tries != nil {
-			p.known.Tries[b.seq] = *b.tries
-		}
-		if b.doom != nil {
-			p.known.Doomed[b.seq] = *b.doom
-		}
-		if b.done {
-			p.known.Done.Done(b.seq)
-			delete(p.known.Tries, b.seq)
-			delete(p.known.Doomed, b.seq)
-		}
 		for _, w := range b.writes {
 			subject := p.host.states.subject(&w)
 			if i, again := values[subject]; again {
@@ -141,9 +132,27 @@ func (p *partition) next(progress bool) (*entry, []*effects) {
 	}
 	k := p.known
 	k.Done, k.Sent, k.Tries, k.Doomed = k.Done.Clone(), k.Sent.Clone(), maps.Clone(k.Tries), maps.Clone(k.Doomed)
+	k.learn(batch)
 	e.Known = &k
 	p.unsaved, p.flying = false, true
 	return e, batch
+}
+
+// learn adds what effects say about their messages.
+func (k *known) learn(batch []*effects) {
+	for _, b := range batch {
+		if b.tries != nil {
+			k.Tries[b.seq] = *b.tries
+		}
+		if b.doom != nil {
+			k.Doomed[b.seq] = *b.doom
+		}
+		if b.done {
+			k.Done.Done(b.seq)
+		}
+	}
+	maps.DeleteFunc(k.Tries, func(seq uint64, _ tries) bool { return k.Done.Has(seq) })
+	maps.DeleteFunc(k.Doomed, func(seq uint64, _ doom) bool { return k.Done.Has(seq) })
 }
 
 // fail makes everything that is staged void.
@@ -185,7 +194,7 @@ func (p *partition) tidy(last bool) {
 	n, size := 0, 0
 	for n < len(p.entries)-1 { // the newest stays: it has what is known
 		e := p.entries[n]
-		if e.last > flushed || e.outputs > 0 && p.known.Sent.Floor() < e.Known.Next+uint64(e.outputs) {
+		if e.last > flushed || p.known.Sent.Floor() < e.upTo {
 			break
 		}
 		n++

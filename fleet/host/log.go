@@ -41,7 +41,7 @@ type entry struct {
 	Values  []write   `json:"values,omitempty"`
 	Outputs []*output `json:"outputs,omitempty"` // numbered from Known.Next on
 
-	outputs     int       // how many there were, once Outputs was handed to the relay
+	upTo        uint64    // number up to which outputs must be sent before it may be removed
 	first, last uint64    // sequences of its messages, once it is stored
 	at          time.Time // when the server stored it
 }
@@ -196,6 +196,9 @@ func (l *slotLog) unsent(entries []*entry) ([]*output, known) {
 			all = append(all, o)
 		}
 		k.Next += uint64(len(e.Outputs))
+		if e.upTo = 0; len(e.Outputs) > 0 {
+			e.upTo = k.Next
+		}
 	}
 	return slices.DeleteFunc(all, func(o *output) bool { return k.Sent.Has(o.number + 1) }), k
 }

@@ -333,3 +333,42 @@ func TestResultWithoutTopic(t *testing.T) {
 	})
 	r.letters(h, "w", 0)
 }
+
+// TestRedeliveredWhileItsCommitWaits checks that a message that the server delivers again
+// while its commit is under way is not taken for one that is done: the commit may be
+// refused.
+func TestRedeliveredWhileItsCommitWaits(t *testing.T) {
+	r := newRig(t)
+	var calls atomic.Int64
+	r.tune = func(c *host.Config) { c.AckWait = 2 * time.Second }
+	h := r.startWith(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		return text(string(m.Data)), s.Put(ctx, "n", strconv.AppendInt(nil, calls.Add(1), 10))
+	}))
+	r.publish("work.w", "first")
+	r.wantOutputs("out.w", "first")
+	// The server takes no write of the log for longer than AckWait, and then another
+	// host has the slot.
+	logs, err := r.js.Stream(t.Context(), "HOST_LOG")
+	must(t, err)
+	cfg := logs.CachedInfo().Config
+	away := cfg
+	away.Subjects = []string{"away.>"}
+	_, err = r.js.UpdateStream(t.Context(), away)
+	must(t, err)
+	r.publish("work.w", "second")
+	c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
+	must(t, err)
+	r.eventually("the second message is delivered again", func() bool {
+		info, err := c.Info(t.Context())
+		must(t, err)
+		return info.NumRedelivered > 0 || info.NumPending == 0 && info.NumAckPending == 0
+	})
+	_, err = r.js.UpdateStream(t.Context(), cfg)
+	must(t, err)
+	must(t, r.host("b").Supersede(t.Context(), "w-w"))
+	r.eventually("both are published", func() bool { return len(r.outputs("out.w")) >= 2 })
+	if got := r.outputs("out.w"); !slices.Equal(got, []string{"first", "second"}) {
+		t.Errorf("published %q", got)
+	}
+	r.letters(h, "w", 0)
+}

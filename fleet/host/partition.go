@@ -82,6 +82,7 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	p.cells = newCells(h.states, slot, fence)
 	p.relay = newRelay(h, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
+		p.cancel()
 		p.relay.stop()
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}
@@ -118,7 +119,7 @@ func (p *partition) replay(ctx context.Context, source string) error {
 		}
 		p.cells.restore(values, e.last)
 		e.Values = nil
-		e.Outputs, e.outputs = nil, len(e.Outputs)
+		e.Outputs, e.Known = nil, nil
 	}
 	if p.known.Source != source {
 		p.known.Source, p.known.Done, p.known.Tries, p.known.Doomed = source, lanes.Progress{}, nil, nil

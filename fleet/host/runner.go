@@ -133,7 +133,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 func (r *runner) handleAll() error {
 	for {
 		if r.part.relay.room(r.taking, maxWaiting) != nil {
-			return nil // the runner halts
+			return nil //nolint:nilerr // the runner halts
 		}
 		t, err := r.queue.Next(r.taking)
 		if err != nil {

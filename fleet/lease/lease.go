@@ -60,7 +60,7 @@ type Lease struct {
 	mu       sync.Mutex // held for a whole attempt; guards everything below but term
 	revision uint64     // of this process's last entry; 0 when it has none or does not know
 	token    uint64
-	until    time.Time // when the trust ends, by this process's clock
+	until    end // when the trust ends
 
 	term atomic.Pointer[term] // token and until, for readers that must not wait for an attempt
 }
@@ -68,7 +68,21 @@ type Lease struct {
 // term is the term that this process believes it holds.
 type term struct {
 	token uint64
-	until time.Time
+	until end
+}
+
+// end is a moment by two clocks. The monotonic clock stands still while the machine is
+// suspended, and the wall clock may be set back. The moment has come when one of them
+// says so.
+type end struct {
+	monotonic, wall time.Time
+}
+
+func endOf(t time.Time) end { return end{t, t.Round(0)} }
+
+func (e end) over() bool {
+	now := time.Now()
+	return !now.Before(e.monotonic) || !now.Round(0).Before(e.wall)
 }
 
 // record is what the entry holds.
@@ -127,7 +141,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 		}
 		switch err := l.write(ctx); {
 		case err == nil:
-			l.until = began.Add(l.ttl)
+			l.until = endOf(began.Add(l.ttl))
 			l.term.Store(&term{l.token, l.until})
 			return l.ttl, nil
 		case natserr.Conflict(err):
@@ -171,7 +185,7 @@ func (l *Lease) look(ctx context.Context) (held bool, err error) {
 // write begins a term, or renews the entry of the current one.
 func (l *Lease) write(ctx context.Context) error {
 	r := record{Holder: l.holder, Nonce: l.nonce, Token: l.token}
-	if l.revision != 0 && time.Now().After(l.until) {
+	if l.revision != 0 && l.until.over() {
 		// The granted time has run out, so this is another term. It needs a new
 		// token: another process may have held the lease in between.
 		r.Token = 0
@@ -197,7 +211,7 @@ func (l *Lease) write(ctx context.Context) error {
 }
 
 func (l *Lease) forget() {
-	l.revision, l.token, l.until = 0, 0, time.Time{}
+	l.revision, l.token, l.until = 0, 0, end{}
 	l.term.Store(nil)
 }
 
@@ -228,13 +242,15 @@ func (l *Lease) Release(ctx context.Context) error {
 // process has a greater one. A store that remembers the greatest token it has seen and
 // refuses smaller ones is safe from a process that was paused for longer than its lease
 // and does not know. (A bucket restored from a backup continues with the backup's
-// revisions: reset the token that such a store remembers.) Token never waits.
+// revisions: reset the token that such a store remembers.) Token never waits. The trust
+// also ends when the machine was suspended for that long, and when its clock is set
+// forward.
 func (l *Lease) Token() (token uint64, valid bool) {
 	t := l.term.Load()
 	if t == nil {
 		return 0, false
 	}
-	return t.token, time.Now().Before(t.until)
+	return t.token, !t.until.over()
 }
 
 // Holder returns the name of the process that has the lease, or "" when no process has

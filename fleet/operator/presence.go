@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +32,9 @@ func processErr(err error) error {
 		return answer(connect.CodeNotFound, ReasonNotFound, "id")
 	case errors.Is(err, presence.ErrUnreachable):
 		return answer(connect.CodeUnavailable, ReasonUnreachable, "")
-	case errors.Is(err, presence.ErrRefused):
+	case errors.Is(err, presence.ErrAmbiguous):
+		return answer(connect.CodeInvalidArgument, ReasonInvalid, "id")
+	case errors.Is(err, presence.ErrRefused), errors.Is(err, presence.ErrUnsigned):
 		return answer(connect.CodeFailedPrecondition, ReasonRefused, "")
 	case errors.Is(err, presence.ErrNoJournal):
 		return answer(connect.CodeUnimplemented, ReasonNotServed, "")
@@ -108,6 +111,7 @@ func processOf(p presence.Process) *operatorv1.Process {
 		out.Restarts = append(out.Restarts, &operatorv1.Restart{Unit: r.Unit, At: timestamppb.New(r.At), Cause: r.Cause})
 	}
 	diagnosis.FromStatus(out, p.Status)
+	out.Reason = strings.Join(slices.DeleteFunc([]string{p.Suspect, out.GetReason()}, func(s string) bool { return s == "" }), "; ")
 	out.Findings = diagnosis.Sort(diagnosis.Process(out, time.Now()))
 	return out
 }

@@ -3,16 +3,15 @@ package presence
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -26,8 +25,8 @@ import (
 // it runs: at once, after every change of a phase, a unit or a probe (at most
 // five times a second), and every Config.Every. It answers the operators'
 // commands, and writes what happens into the fleet's journal. While NATS is away the
-// unit logs it and the app goes on. An invalid Config, or a bucket with another TTL,
-// stops the app.
+// unit logs it and the app goes on. An invalid Config, an OperatorsFile that cannot be
+// read, or a bucket with another TTL, stops the app.
 //
 // The process announces itself until its end: Announce also adds a shutdown hook,
 // named "presence", that writes the end into the journal and removes the process from
@@ -35,19 +34,29 @@ import (
 // closes the connection to NATS, and before all other hooks: then operators see each of
 // them run.
 //
-// It returns the id under which the process is seen.
+// It returns the id under which the process is seen: its service, a dot and Config.ID.
+// The service is the app's name, with a dash in place of each character that is not a
+// letter or a digit of ASCII, - or _, and at most 100 of them.
 func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string) {
 	cfg, err := cfg.withDefaults()
 	if cfg.ID == "" {
 		cfg.ID = identity.New()
 	}
+	cfg.ID = serviceToken(app.Config().Name) + "." + cfg.ID
+	public, private, keyErr := ed25519.GenerateKey(nil)
 	a := &announcer{
-		app: app, js: js, cfg: cfg, host: identity.Host(), started: time.Now(), kick: make(chan struct{}, 1), journal: newWriter(js, cfg),
+		app: app, js: js, cfg: cfg, host: identity.Host(), started: time.Now(), key: private, kick: make(chan struct{}, 1), journal: newWriter(js, cfg),
 		end: make(chan struct{}), ended: make(chan struct{}),
+	}
+	a.gate = gate{subject: commandSubject(cfg, cfg.ID), life: fingerprint(public), trust: a.trust, nonces: make(map[string]time.Time)}
+	if err == nil && cfg.OperatorsFile != "" {
+		if _, err = readOperators(cfg.OperatorsFile); err != nil {
+			err = fmt.Errorf("presence: OperatorsFile: %w", err)
+		}
 	}
 	app.OnShutdown("presence", a.leave)
 	app.Go("presence", func(ctx context.Context) error {
-		if err != nil {
+		if err := cmp.Or(err, keyErr); err != nil {
 			return err
 		}
 		return a.run(ctx)
@@ -61,8 +70,19 @@ type announcer struct {
 	cfg     Config
 	host    string
 	started time.Time
-	kick    chan struct{} // of size 1; filled when something has changed
+	key     ed25519.PrivateKey // of this life of the process
+	kick    chan struct{}      // of size 1; filled when something has changed
 	journal *writer
+
+	// Only the goroutine of the subscription uses these.
+	gate     gate
+	warned   time.Time // when a refusal was logged
+	unlogged int       // refusals since then
+
+	mu       sync.Mutex // guards the fields below
+	obeyed   []Command  // the last ones, newest first
+	refusals int64
+	refused  *Command
 
 	begun atomic.Bool   // the goroutine of announce was started
 	end   chan struct{} // closed by the hook: announce ends
@@ -72,6 +92,7 @@ type announcer struct {
 
 	// Only announce uses the fields below, and the hook after it.
 	kv       jetstream.KeyValue
+	number   uint64         // of the last announcement
 	before   map[string]int // the restarts of each unit at the last announcement
 	restarts []Restart
 	was      string // the reason of the suspension at the last announcement
@@ -80,13 +101,19 @@ type announcer struct {
 // pace is the least time between two announcements.
 const pace = 200 * time.Millisecond
 
+// maxPending is how many commands may wait while one is answered.
+const maxPending = 256
+
 // retry is the time until the unit looks for the bucket again.
 const retry = 2 * time.Second
 
 // run answers commands until ctx ends. The announcements that it begins go on until the
 // hook ends them.
 func (a *announcer) run(ctx context.Context) error {
-	commands, err := a.js.Conn().Subscribe(commandSubject(a.cfg, a.cfg.ID), a.answer)
+	commands, err := a.js.Conn().Subscribe(a.gate.subject, a.answer)
+	if err == nil {
+		err = commands.SetPendingLimits(maxPending, maxPending*maxCommand) // a flood must not fill the memory
+	}
 	if err != nil {
 		return fmt.Errorf("presence: %w", err)
 	}
@@ -271,8 +298,12 @@ func (a *announcer) wake() {
 func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	p := Process{
 		ID: a.cfg.ID, Host: a.host, PID: os.Getpid(), Version: a.cfg.Version, StartedAt: a.started,
-		Ready: a.app.Ready() == nil, Status: a.app.Status(), Memory: memory(),
+		Ready: a.app.Ready() == nil, Status: a.app.Status(), Memory: memory(), Number: a.number + 1, AnnouncedAt: time.Now().UTC(),
 	}
+	a.number++
+	a.mu.Lock()
+	p.Commands, p.Refusals, p.Refused = a.obeyed, a.refusals, a.refused
+	a.mu.Unlock()
 	p.Service = p.Status.Report.Name
 	if by := p.Status.Suspended; !by.Since.IsZero() {
 		p.Suspended = cmp.Or(by.Reason, "no reason given")
@@ -293,7 +324,7 @@ func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Every)
 	defer cancel()
-	_, err = kv.Put(ctx, a.cfg.ID, data)
+	_, err = kv.Put(ctx, a.cfg.ID, seal(a.key, a.purpose(), data))
 	return err
 }
 
@@ -362,7 +393,7 @@ func (a *announcer) leave(ctx context.Context) error {
 	if a.kv == nil {
 		return nil
 	}
-	if err := a.kv.Purge(ctx, a.cfg.ID); err != nil {
+	if err := a.farewell(ctx); err != nil {
 		a.cfg.Log.Warn("presence: operators see this process until its entry expires", "process", a.cfg.ID, "ttl", a.cfg.TTL, "error", err)
 	}
 	return nil
@@ -370,71 +401,3 @@ func (a *announcer) leave(ctx context.Context) error {
 
 // leaveTime is the longest that the hook takes.
 const leaveTime = 2 * time.Second
-
-// command is an operator's request to a process. The process replies with an answer.
-type command struct {
-	Do     string `json:"do"` // "drain", "suspend", "resume"
-	Reason string `json:"reason,omitempty"`
-	Who    string `json:"who,omitempty"`
-}
-
-type answer struct {
-	Phase string `json:"phase,omitempty"`
-	Error string `json:"error,omitempty"`
-}
-
-// maxReason bounds the reason and the operator's name in a command, in bytes.
-const maxReason = 256
-
-func (a *announcer) answer(m *nats.Msg) {
-	var c command
-	var out answer
-	if err := json.Unmarshal(m.Data, &c); err != nil {
-		out.Error = "the command is not JSON of the expected form"
-	} else if len(c.Reason) > maxReason || len(c.Who) > maxReason {
-		out.Error = fmt.Sprintf("the reason or the name is longer than %d bytes", maxReason)
-	} else {
-		out.Error = a.obey(c)
-	}
-	out.Phase = string(a.app.Phase())
-	reply, err := json.Marshal(out)
-	if err == nil {
-		err = m.Respond(reply)
-	}
-	if err != nil {
-		a.cfg.Log.Warn("presence: a command was not answered", "do", c.Do, "error", err)
-	}
-	a.wake()
-}
-
-// obey carries out a command. When it refuses, it returns the reason.
-func (a *announcer) obey(c command) (refused string) {
-	a.cfg.Log.Info("presence: command", "do", c.Do, "who", c.Who, "reason", c.Reason)
-	defer func() {
-		a.journal.add(a.event(Event{Kind: "command", Name: c.Do, Who: c.Who, Cause: c.Reason, To: cmp.Or(refused, "done")}))
-	}()
-	because := c.Reason
-	if c.Who != "" {
-		because = strings.TrimPrefix(c.Reason+" (asked by "+c.Who+")", " ")
-	}
-	if p := a.app.Phase(); p != lifecycle.PhaseRunning && p != lifecycle.PhaseStarting && p != lifecycle.PhaseCreated {
-		return fmt.Sprintf("the process is %s already", p)
-	}
-	switch c.Do {
-	case "drain":
-		a.app.StopBecause(strings.TrimSuffix("drain: "+because, ": "))
-	case "suspend":
-		if c.Reason == "" {
-			return "a suspension needs a reason"
-		}
-		a.app.Suspend(because)
-	case "resume":
-		a.app.Resume()
-	default:
-		return fmt.Sprintf("there is no command %q: want drain, suspend or resume", c.Do)
-	}
-	return ""
-}
-
-// commandSubject returns the subject on which a process takes commands.
-func commandSubject(c Config, id string) string { return c.Prefix + ".command." + id }

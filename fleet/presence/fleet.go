@@ -3,12 +3,11 @@ package presence
 import (
 	"cmp"
 	"context"
-	"encoding/json"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -24,39 +23,44 @@ var (
 	ErrRefused = errors.New("presence: the process refused")
 	// ErrNoJournal is returned by [Fleet.Events] when Config.Journal is JournalOff.
 	ErrNoJournal = errors.New("presence: this fleet keeps no journal")
+	// ErrAmbiguous is returned for an id without a service that processes of several
+	// services have. The error's text has their whole ids.
+	ErrAmbiguous = errors.New("presence: several services have a process of this id")
+	// ErrUnsigned is returned for a command to a process that does not sign its
+	// announcements: its version is too old to check a command.
+	ErrUnsigned = errors.New("presence: the process signs nothing, so it cannot be asked")
 )
 
 // Fleet is an operator's view of all processes. It keeps nothing open, so there is
-// no Close. Its methods may be called concurrently.
+// no Close. It remembers which key announces which process: use one Fleet for as long as
+// the program runs. Its methods may be called concurrently.
 type Fleet struct {
-	js  jetstream.JetStream
-	kv  jetstream.KeyValue
-	cfg Config
+	js   jetstream.JetStream
+	kv   jetstream.KeyValue
+	cfg  Config
+	key  ed25519.PrivateKey
+	book *book
 }
 
-// Open returns the fleet of cfg.Bucket. It creates a missing bucket.
+// Open returns the fleet of cfg.Bucket. It creates a missing bucket. A KeyFile that cannot
+// be read is an error.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if cfg.KeyFile != "" {
+		key, err = readKey(cfg.KeyFile)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("presence: KeyFile: %w", err)
+	}
 	kv, err := bucket(ctx, js, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &Fleet{js, kv, cfg}, nil
-}
-
-// decode reads one announcement. When it cannot read one, for example that of a newer
-// version, it returns a Process whose Reason says so.
-func decode(e jetstream.KeyValueEntry) Process {
-	var p Process
-	if err := json.Unmarshal(e.Value(), &p); err != nil {
-		p = Process{}
-		p.Status.Report.Reason = "its announcement cannot be read: " + err.Error()
-	}
-	p.ID, p.SeenAt = e.Key(), e.Created()
-	return p
+	return &Fleet{js, kv, cfg, key, newBook(cfg.TTL)}, nil
 }
 
 // List returns every process, sorted by service and id.
@@ -79,66 +83,26 @@ func (f *Fleet) List(ctx context.Context) ([]Process, error) {
 				slices.SortFunc(list, func(a, b Process) int { return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.ID, b.ID)) })
 				return list, nil
 			}
-			list = append(list, decode(e))
+			p, _ := f.read(e)
+			list = append(list, p)
 		}
 	}
 }
 
-// Get returns one process, or ErrNotFound.
+// Get returns one process, or ErrNotFound. The id may lack the service and the dot;
+// ErrAmbiguous is returned when processes of several services have it.
 func (f *Fleet) Get(ctx context.Context, id string) (Process, error) {
-	if !validID.MatchString(id) {
-		return Process{}, fmt.Errorf("%w: %q", ErrNotFound, id)
+	key, err := f.find(ctx, id)
+	if err != nil {
+		return Process{}, err
 	}
-	e, err := f.kv.Get(ctx, id)
+	e, err := f.kv.Get(ctx, key)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return Process{}, fmt.Errorf("%w: %q", ErrNotFound, id)
 	case err != nil:
 		return Process{}, fmt.Errorf("presence: get %s: %w", id, err)
 	}
-	return decode(e), nil
-}
-
-// Drain asks a process to stop as a signal would, and returns the process's phase once
-// it has agreed. who names the operator in the process's log.
-func (f *Fleet) Drain(ctx context.Context, id, reason, who string) (phase string, err error) {
-	return f.ask(ctx, id, command{"drain", reason, who})
-}
-
-// Suspend asks a process to report that it is not ready until Resume. The reason must
-// not be empty.
-func (f *Fleet) Suspend(ctx context.Context, id, reason, who string) (phase string, err error) {
-	return f.ask(ctx, id, command{"suspend", reason, who})
-}
-
-// Resume ends a suspension.
-func (f *Fleet) Resume(ctx context.Context, id, who string) (phase string, err error) {
-	return f.ask(ctx, id, command{Do: "resume", Who: who})
-}
-
-func (f *Fleet) ask(ctx context.Context, id string, c command) (string, error) {
-	if _, err := f.Get(ctx, id); err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return "", fmt.Errorf("presence: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.CommandTimeout)
-	defer cancel()
-	m, err := f.js.Conn().RequestWithContext(ctx, commandSubject(f.cfg, id), text)
-	if err != nil {
-		if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) {
-			return "", fmt.Errorf("%w: %s: %w", ErrUnreachable, id, err)
-		}
-		return "", fmt.Errorf("presence: %s %s: %w", c.Do, id, err)
-	}
-	var a answer
-	if err := json.Unmarshal(m.Data, &a); err != nil {
-		return "", fmt.Errorf("presence: %s %s: its answer: %w", c.Do, id, err)
-	}
-	if a.Error != "" {
-		return a.Phase, fmt.Errorf("%w: %s", ErrRefused, a.Error)
-	}
-	return a.Phase, nil
+	p, _ := f.read(e)
+	return p, nil
 }

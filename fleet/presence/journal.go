@@ -76,23 +76,7 @@ func openJournal(ctx context.Context, js jetstream.JetStream, c Config) (*eventl
 // eventSubject returns the subject of an event: PREFIX.event.SERVICE.INSTANCE.KIND. A
 // process needs the permission to publish only below its own instance.
 func eventSubject(c Config, e Event) string {
-	return strings.Join([]string{c.Prefix, "event", token(e.Service), token(e.Process), token(e.Kind)}, ".")
-}
-
-// token makes any text one token of a subject.
-func token(text string) string {
-	var b strings.Builder
-	for _, r := range text[:min(len(text), 100)] {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
-			b.WriteRune(r)
-		} else {
-			b.WriteByte('_')
-		}
-	}
-	if b.Len() == 0 {
-		return "_"
-	}
-	return b.String()
+	return strings.Join([]string{c.Prefix, "event", serviceToken(e.Service), serviceToken(e.Process), serviceToken(e.Kind)}, ".")
 }
 
 // encode returns the event as it is stored.
@@ -113,7 +97,7 @@ func readEvent(r eventlog.Record) Event {
 	// another process is forged.
 	parts := append([]string{"", "", ""}, strings.Split(r.Subject, ".")...)
 	parts = parts[len(parts)-3:]
-	if parts[0] != token(e.Service) || parts[1] != token(e.Process) || parts[2] != token(e.Kind) {
+	if parts[0] != serviceToken(e.Service) || parts[1] != serviceToken(e.Process) || parts[2] != serviceToken(e.Kind) {
 		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: "the record says that it is of " + text.Clip(e.Service+"/"+e.Process, 200)}
 	}
 	e.Seq, e.At = r.Seq, r.At.Add(-max(0, e.Waited))
@@ -251,7 +235,7 @@ func (w *writer) run(ctx context.Context, like Event) {
 
 // EventQuery selects events of the journal. An empty field selects all.
 type EventQuery struct {
-	Service, Process string
+	Service, Process string // Process may lack the service and the dot
 	Kinds            []string
 	Contains         string
 	Since, Until     time.Time
@@ -259,8 +243,13 @@ type EventQuery struct {
 	Limit            int    // at least 1
 }
 
+// of reports whether the query asks for a process.
+func (q EventQuery) of(id string) bool {
+	return q.Process == "" || q.Process == id || !strings.Contains(q.Process, ".") && strings.HasSuffix(id, "."+q.Process)
+}
+
 func (q EventQuery) matches(e Event) bool {
-	if q.Service != "" && e.Service != q.Service || q.Process != "" && e.Process != q.Process || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.Kind) ||
+	if q.Service != "" && e.Service != q.Service || !q.of(e.Process) || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.Kind) ||
 		!q.Since.IsZero() && e.At.Before(q.Since) || !q.Until.IsZero() && !e.At.Before(q.Until) {
 		return false
 	}
@@ -280,14 +269,14 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 	}
 	service, id := "*", "*"
 	if q.Service != "" {
-		service = token(q.Service)
+		service = serviceToken(q.Service)
 	}
-	if q.Process != "" {
-		id = token(q.Process)
+	if strings.Contains(q.Process, ".") {
+		id = serviceToken(q.Process)
 	}
 	subjects := []string{}
 	for _, kind := range q.Kinds {
-		subjects = append(subjects, strings.Join([]string{f.cfg.Prefix, "event", service, id, token(kind)}, "."))
+		subjects = append(subjects, strings.Join([]string{f.cfg.Prefix, "event", service, id, serviceToken(kind)}, "."))
 	}
 	if len(q.Kinds) == 0 || slices.Contains(q.Kinds, "forged") { // a forged record may be under any kind
 		subjects = []string{strings.Join([]string{f.cfg.Prefix, "event", service, id, "*"}, ".")}

@@ -15,10 +15,15 @@
 // Announcements are entries of a key-value bucket that expire: a process that is
 // killed disappears after [Config.TTL], and one that ends removes its entry at
 // once, after its shutdown hooks. The journal, a stream, keeps every phase, restart,
-// change of a probe, reload, command and end for days. Commands are requests to the process itself (NATS request-reply), so the
-// operator learns whether the process got them. Every client that may publish on
-// the subject "PREFIX.command.>" can send commands: restrict it with the
-// permissions of the NATS account.
+// change of a probe, reload, command and end for days. Commands are requests to the
+// process itself (NATS request-reply), so the operator learns whether the process got
+// them.
+//
+// The bus is not trusted. Each process signs its announcements and its answers with a
+// key that it makes at its start, and a Fleet shows an entry that does not fit as
+// suspect ([Process.Suspect]). Each Fleet signs its commands ([Config.KeyFile]), and a
+// process obeys the operators that it knows ([Config.OperatorsFile]). docs/bus.md in the
+// repository says what this withstands, and which permissions NATS needs.
 //
 // presence keeps no state of the process: it asks the App.
 package presence
@@ -54,9 +59,21 @@ type Config struct {
 	// Defaults to TTL/3, which is also the maximum.
 	Every time.Duration
 
-	// ID of this process, unique in the fleet. Defaults to the host's name, a
-	// dash and a random part. In Kubernetes the host's name is the pod's.
+	// ID of this process, unique among the processes of its service. Defaults to the
+	// host's name, a dash and a random part. In Kubernetes the host's name is the pod's.
 	ID string
+
+	// OperatorsFile has the public keys of the operators that this process obeys, as PEM:
+	// those of more than one while a key is replaced. The process reads it for each
+	// command. Without it the process obeys any key while its connection to NATS ends in
+	// this process or on this machine, and otherwise it refuses every command.
+	OperatorsFile string
+
+	// KeyFile has the private key with which a [Fleet] signs its commands: Ed25519,
+	// PKCS #8 in PEM, as "openssl genpkey -algorithm ed25519" writes it. [Open] reads it.
+	// Without it each Fleet makes a key of its own, which only processes without an
+	// OperatorsFile obey.
+	KeyFile string
 
 	// Version of the program, for operators to see.
 	Version string
@@ -156,15 +173,20 @@ var errTTL = errors.New("use the same TTL in all of the fleet")
 
 // bucket opens the fleet's bucket, and creates it when it is missing.
 func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.KeyValue, error) {
-	spec, err := BucketConfig(c)
+	ofFleet := c
+	ofFleet.ID = "" // an announcer's has its service
+	spec, err := BucketConfig(ofFleet)
 	if err != nil {
 		return nil, err
 	}
 	kv, err := js.KeyValue(ctx, c.Bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		kv, err = js.CreateKeyValue(ctx, spec)
-		if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
+		switch {
+		case errors.Is(err, jetstream.ErrBucketExists): // another process was faster
 			kv, err = js.KeyValue(ctx, c.Bucket)
+		case errors.Is(err, context.DeadlineExceeded): // the server does not answer what the user may not ask
+			err = fmt.Errorf("it does not exist yet, and this NATS user may not create it: the operators' server does (%w)", err)
 		}
 	}
 	if err != nil {
@@ -182,6 +204,8 @@ func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.Ke
 
 // Process is the last announcement of one process.
 type Process struct {
+	// ID is the service and the process's own id, with a dot between them. In a fleet
+	// where some processes run a version without signatures, theirs has no dot.
 	ID        string    `json:"id"`
 	Service   string    `json:"service"`
 	Host      string    `json:"host"`
@@ -201,8 +225,21 @@ type Process struct {
 	Memory Memory `json:"memory,omitzero"`
 	// Restarts are the latest restarts of units, newest first, at most 20.
 	Restarts []Restart `json:"restarts,omitempty"`
+	// Commands are the last commands that the process obeyed, newest first, at most 10.
+	Commands []Command `json:"commands,omitempty"`
+	// Refusals counts the commands that the process refused, and Refused is the last one.
+	Refusals int64    `json:"refusals,omitempty"`
+	Refused  *Command `json:"refused,omitempty"`
+	// Number counts the announcements of this process, from 1, and AnnouncedAt is the
+	// time of this one by the process's clock.
+	Number      uint64    `json:"number,omitempty"`
+	AnnouncedAt time.Time `json:"announcedAt"`
 	// SeenAt is when the server stored the announcement.
 	SeenAt time.Time `json:"-"`
+	// Suspect says why the entry, or a recent one of the same id, was not written by the
+	// process, "" when all is well. The other fields are then those that the process
+	// itself has announced last, and empty when it is not known.
+	Suspect string `json:"-"`
 }
 
 // Memory is a number of bytes and its limit; a limit of 0 is none.

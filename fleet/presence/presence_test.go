@@ -258,13 +258,28 @@ func TestProcessThatDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, id, stop := start(t, js, presence.Config{}, nil)
+	await(t, f, id, "the process", func(presence.Process) bool { return true })
+	e, err := kv.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), id, e.Value()); err != nil { // as if it had been killed
+		t.Fatal(err)
+	}
+	if _, err := f.Drain(t.Context(), id, "", ""); !errors.Is(err, presence.ErrUnreachable) {
+		t.Errorf("a command to a dead process: %v, want ErrUnreachable", err)
+	}
 	if _, err := kv.Put(t.Context(), "ghost", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Drain(t.Context(), "ghost", "", ""); !errors.Is(err, presence.ErrUnreachable) {
-		t.Errorf("a command to a dead process: %v, want ErrUnreachable", err)
+	if _, err := f.Drain(t.Context(), "ghost", "", ""); !errors.Is(err, presence.ErrUnsigned) {
+		t.Errorf("a command to a process of an old version: %v, want ErrUnsigned", err)
 	}
-	for _, id := range []string{"", "a b", "a.>", "*", strings.Repeat("x", 300)} {
+	for _, id := range []string{"", "a b", "a.>", "*", "a.b", "a.b.c", "*.b", "unknown", strings.Repeat("x", 300), strings.Repeat("x", 10_000)} {
 		if _, err := f.Get(t.Context(), id); !errors.Is(err, presence.ErrNotFound) {
 			t.Errorf("id %q: %v, want ErrNotFound", id, err)
 		}

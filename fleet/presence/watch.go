@@ -21,6 +21,9 @@ type Change = stream.Item[Process]
 // then for every announcement and every end of a process. It calls tell one call at a
 // time.
 //
+// An entry, or a removal, that the process has not signed changes nothing but
+// [Process.Suspect].
+//
 // It reports the end of a killed process within TTL + TTL/3. While NATS is away no
 // process ends: after that each has a TTL and a grace to announce itself again, also
 // when the server has lost the bucket.
@@ -37,6 +40,9 @@ func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
 func (f *Fleet) Attend(ctx context.Context, tell func(Change)) error {
 	if f.cfg.Journal == JournalOff {
 		return f.Watch(ctx, tell)
+	}
+	if _, err := openJournal(ctx, f.js, f.cfg); err != nil { // services may not create it
+		f.cfg.Log.Warn("presence: cannot open the journal", "journal", f.cfg.Journal, "error", err)
 	}
 	w := newWriter(f.js, f.cfg)
 	write := func(p Process, e Event) {
@@ -223,12 +229,12 @@ func (f *Fleet) watch(ctx context.Context, tell func(Change), bury func(Process,
 					to.Sync()
 				}
 			case e.Operation() != jetstream.KeyValuePut:
-				if known.left(e.Key()) {
+				if f.removed(e) && known.left(e.Key()) {
 					to.Delete(e.Key())
 				}
 			default:
-				p := decode(e)
-				if known.announced(p) {
+				p, alive := f.read(e)
+				if alive && known.announced(p) {
 					returned(p)
 				}
 				to.Put(p.ID, p)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// clock tells the server's time. Whatever comes due was stored with the server's time,
+// clock tells the server's time. What comes due was stored with the server's time,
 // and this process's own clock may be wrong, or may be set while it runs.
 type clock struct {
 	local func() time.Time // with a monotonic reading; replaced by tests
@@ -34,7 +34,7 @@ func (c *clock) now() time.Time {
 // look asks the server for its time when the last look is too old.
 func (c *clock) look(ctx context.Context, b *bucket) error {
 	c.mu.Lock()
-	fresh := !c.at.IsZero() && c.local().Sub(c.at) < lookEvery*b.pace
+	fresh := !c.at.IsZero() && c.local().Sub(c.at) < b.pace.Of(lookEvery)
 	c.mu.Unlock()
 	if fresh {
 		return nil

@@ -114,7 +114,7 @@ func (f *firing) round(ctx context.Context, b *bucket) time.Duration {
 	case next == 0:
 		return time.Minute
 	}
-	return min(time.Duration(max(next-now, 0)), lookEvery*b.pace)
+	return min(time.Duration(max(next-now, 0)), b.pace.Of(lookEvery))
 }
 
 func (f *firing) work(ctx context.Context, due <-chan *appointment) {

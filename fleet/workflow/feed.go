@@ -141,7 +141,7 @@ func (f *follower) gone(missing bool) {
 		f.missing = time.Time{}
 	case f.missing.IsZero():
 		f.missing = time.Now()
-	case !f.created.IsZero() && time.Since(f.missing) > lookTime*f.b.pace:
+	case !f.created.IsZero() && time.Since(f.missing) > f.b.pace.Of(lookTime):
 		f.created, f.told = time.Time{}, false
 		f.forget(f.owned())
 		f.to.Gap()
@@ -178,7 +178,7 @@ func (f *follower) session(ctx context.Context) error {
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute * f.b.pace,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: f.b.pace.Of(time.Minute),
 	}
 	if seq := f.seq.Load(); seq > 0 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq+1
@@ -317,7 +317,7 @@ func (f *follower) forget(own int) {
 func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) bool {
 	connected := f.b.nc.StatusChanged(nats.CONNECTED)
 	defer f.b.nc.RemoveStatusListener(connected)
-	tick := time.NewTicker(lookTime * f.b.pace)
+	tick := time.NewTicker(f.b.pace.Of(lookTime))
 	defer tick.Stop()
 	for {
 		select {
@@ -352,12 +352,12 @@ func (f *follower) read(ctx context.Context, p *puller) error {
 		}
 		f.passed = n
 		f.pass(e)
+		if meta.NumPending == 0 && !f.told {
+			f.sync()
+		}
 		f.leave()
 		if !strings.HasPrefix(e.header.Get(headerOp), f.b.ops) {
 			p.news++
-		}
-		if meta.NumPending == 0 && !f.told {
-			f.sync()
 		}
 	}
 }

@@ -72,7 +72,7 @@ func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
 const (
 	// keyRoom is how many reactions of one entity a session holds in memory, and
 	// queueRoom how many of all. The rest stays in the journal.
-	keyRoom, queueRoom = 16, 1 << 16
+	keyRoom, queueRoom = 16, 1 << 14
 	// saveEvery is how often a session stores its progress: what a crash repeats.
 	saveEvery = time.Second
 	// maxStuck is how many calls of a hook may ignore the end of their context before
@@ -189,7 +189,7 @@ func (s *session) read(ctx context.Context) error {
 	s.mu.Unlock()
 	consumer, err := stream.CreateConsumer(attempt, jetstream.ConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: at + 1,
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute * s.from.pace,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: s.from.pace.Of(time.Minute),
 	})
 	if err != nil {
 		return err
@@ -410,7 +410,7 @@ func (s *session) fetch(ctx context.Context, key string, after uint64) error {
 
 // keep stores the progress now and then.
 func (s *session) keep(ctx context.Context) {
-	tick := time.NewTicker(saveEvery * s.from.pace)
+	tick := time.NewTicker(s.from.pace.Of(saveEvery))
 	defer tick.Stop()
 	for {
 		select {

@@ -16,7 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 )
 
-// ErrSuperseded says that another process has begun to run a hook.
+// errSuperseded says that another process has begun to run a hook.
 var errSuperseded = errors.New("another process runs it")
 
 // hookState is what outlives the processes that run a hook: one key of the hooks'

@@ -285,7 +285,10 @@ func (b *bucket) lookup(ctx context.Context, r *registration, key string) (*entr
 		return nil, nil
 	}
 	e, err := b.last(ctx, key)
-	if isNotFound(err) || err == nil && (e.deleted() || r.foreign(e) != nil) {
+	switch {
+	case isNotFound(err):
+		return nil, nil //nolint:nilerr // there is none
+	case err == nil && (e.deleted() || r.foreign(e) != nil):
 		return nil, nil
 	}
 	return e, err

@@ -12,10 +12,9 @@ const (
 	// pullFew and pullMany are how many messages one request asks for: few when
 	// writes come one by one, many when a bucket is read.
 	pullFew, pullMany = 64, 4096
-	// pullTime is how long the server waits for them.
-	pullTime = 30 * time.Second
-	// heartbeat is how often the server sends a heartbeat meanwhile.
-	heartbeat = 2 * time.Second
+	// heartbeat is how often the server sends a heartbeat while it has none, and beats
+	// after how many of them it ends the request.
+	heartbeat, beats = 2 * time.Second, 15
 	// lingerTime is the pause before a request for messages that are probably this
 	// process's own writes.
 	lingerTime = 2 * time.Millisecond
@@ -53,7 +52,7 @@ func (b *bucket) pull(consumer string, pending uint64, hurry chan struct{}) (*pu
 		return nil, errors.Join(err, sub.Unsubscribe())
 	}
 	subject := b.api + "CONSUMER.MSG.NEXT." + b.stream + "." + consumer
-	return &puller{nc: b.nc, sub: sub, subject: subject, hurry: hurry, stopped: make(chan struct{}), beat: heartbeat * b.pace, pending: pending}, nil
+	return &puller{nc: b.nc, sub: sub, subject: subject, hurry: hurry, stopped: make(chan struct{}), beat: b.pace.Of(heartbeat), pending: pending}, nil
 }
 
 // stop makes next return. Call it once, at any time.
@@ -71,7 +70,7 @@ func (p *puller) ask() error {
 		request = fmt.Sprintf(`{"batch":%d,"no_wait":true}`, p.want)
 	} else {
 		p.want = int(min(max(p.pending, pullFew), pullMany))
-		request = fmt.Sprintf(`{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, p.want, pullTime/heartbeat*p.beat, p.beat)
+		request = fmt.Sprintf(`{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, p.want, beats*p.beat, p.beat)
 	}
 	p.came, p.news = 0, 0
 	return p.nc.PublishRequest(p.subject, p.sub.Subject, []byte(request))

@@ -37,18 +37,18 @@ type bucket struct {
 	nc     *nats.Conn
 	name   string
 	stream string
-	api    string        // the prefix of JetStream's subjects
-	put    string        // the prefix of the keys' subjects
-	ops    string        // the prefix of the ids of this Manager's operations
-	single atomic.Bool   // it is known to have one replica
-	pace   time.Duration // by how much to multiply the time between two looks
+	api    string      // the prefix of JetStream's subjects
+	put    string      // the prefix of the keys' subjects
+	ops    string      // the prefix of the ids of this Manager's operations
+	single atomic.Bool // it is known to have one replica
+	pace   pace.Pace   // of the regular looks at the server
 	view   *view
 	queue  queue
 	recent recent // for workflows without a view
 }
 
 func newBucket(m *Manager, name string) *bucket {
-	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + ".", ops: m.ops, pace: pace.Factor(m.js)}
+	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + ".", ops: m.ops, pace: pace.Through(m.js)}
 	opts := m.js.Options()
 	switch {
 	case opts.APIPrefix != "":

@@ -11,7 +11,7 @@ import (
 // and messages wait while it does: each for no longer than the write before takes, as
 // long as the goroutine finds a processor. What waits is written together.
 //
-// The first message of a query never waits. So the pool knows of every query that a
+// The first message of a query is written when Send returns. So the pool knows of every query that a
 // handler has begun to answer, also when the handler then ends the process.
 type gatherer struct {
 	conn io.Writer

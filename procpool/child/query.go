@@ -53,9 +53,16 @@ func (q *Query) Send(content any) error {
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
-	return q.write(len(raw)+len(data), func(w *wire.Writer) error {
-		q.w.out.part(!q.run.streams, len(raw)+len(data))
-		q.run.streams = true
+	size := len(raw) + len(data)
+	q.w.mu.Lock()
+	first := !q.run.streams
+	q.run.streams = true
+	q.w.mu.Unlock()
+	if first {
+		size = max(size, tooLarge) // it waits for what is written, and then does not wait
+	}
+	return q.write(size, func(w *wire.Writer) error {
+		q.w.out.part(first, size)
 		return w.MessageBytes(q.ID, raw, data)
 	})
 }

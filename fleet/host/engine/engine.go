@@ -82,6 +82,9 @@ type Config struct {
 	Worker string
 	// Limits bound each call. Zero fields have their defaults.
 	Limits Limits
+	// Disposable says that the caller ends this process when a call takes too long. The
+	// engine then need not be able to interrupt code, which costs time.
+	Disposable bool
 	// Log gets the lines that the code prints, without their newlines. Handle and
 	// Load call it. Nil drops the lines.
 	Log func(line string)

@@ -11,15 +11,21 @@ import (
 // rare has the connections whose looks are rare.
 var rare sync.Map
 
-// Slow makes the looks through a connection rare, for those who ask for its Factor from
+// Pace is by how much to multiply the time between two looks.
+type Pace int
+
+// Of returns the time between two looks that usually is d.
+func (p Pace) Of(d time.Duration) time.Duration { return time.Duration(p) * d }
+
+// Slow makes the looks through a connection rare, for those who ask for its pace from
 // now on. The returned function forgets the connection.
 func Slow(conn any) (forget func()) {
 	rare.Store(conn, nil)
 	return func() { rare.Delete(conn) }
 }
 
-// Factor returns by how much to multiply the time between two looks: 1, or many.
-func Factor(conn any) time.Duration {
+// Through returns the pace of a connection: 1, or many.
+func Through(conn any) Pace {
 	if _, slow := rare.Load(conn); slow {
 		return 1000
 	}

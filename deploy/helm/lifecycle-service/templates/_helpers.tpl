@@ -142,7 +142,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 
 {{/* The volumes of the pod. A Secret that is mounted in several places is one volume. */}}
 {{- define "app.volumes" -}}
-{{- $own := list "config" "tmp" -}}
+{{- $own := list "config" "tmp" "bus-user" "bus-operators" -}}
 - name: config
   configMap: {name: {{ include "app.fullname" . }}}
 - name: tmp
@@ -162,5 +162,36 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- with .Values.volumes }}
 {{ toYaml . }}
+{{- end }}
+{{- if .Values.bus.enabled }}
+- name: bus-user
+  secret: {secretName: {{ .Values.bus.seedSecret }}}
+- name: bus-operators
+  configMap: {name: {{ .Values.bus.operatorsConfigMap }}}
+{{- end }}
+{{- end }}
+
+{{/* The name of the service on the bus: that of its App, as presence makes one token of it. */}}
+{{- define "app.token" -}}
+{{- regexReplaceAll "[^A-Za-z0-9_-]" (include "app.config" . | fromYaml).lifecycle.name "-" | trunc 100 }}
+{{- end }}
+
+{{/* What the service needs to know of the fleet's NATS. */}}
+{{- define "app.busEnv" -}}
+{{- $prefix := include "app.prefix" . -}}
+- {name: {{ $prefix }}_NATS_URL, value: {{ .Values.bus.url | quote }}}
+- {name: {{ $prefix }}_NATS_NKEY_FILE, value: /etc/bus/user/user.nk}
+- {name: {{ $prefix }}_NATS_INBOX_PREFIX, value: {{ printf "_INBOX_%s" (include "app.token" .) | quote }}}
+- {name: {{ $prefix }}_OPERATORS_FILE, value: /etc/bus/operators/operators.pem}
+{{- end }}
+
+{{/* The ports of the servers in bus.url. */}}
+{{- define "app.busPorts" -}}
+{{- $ports := list -}}
+{{- range splitList "," .Values.bus.url -}}
+{{- $ports = append $ports (regexFind ":[0-9]+$" . | trimPrefix ":" | default "4222" | int) -}}
+{{- end -}}
+{{- range $ports | uniq }}
+- {port: {{ . }}, protocol: TCP}
 {{- end }}
 {{- end }}

@@ -54,7 +54,7 @@ func dropCapabilities() error {
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
 		// EINVAL is one that this kernel does not know. EPERM is a thread without
 		// CAP_SETPCAP: it has none to gain either, with no_new_privs.
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL && err != unix.EPERM { //nolint:errorlint // a number of the kernel's
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL && err != unix.EPERM {
 			return err
 		}
 	}
@@ -98,7 +98,7 @@ func landlock(read []string, write string) error {
 	allow := func(path string, rights uint64) error {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return nil //nolint:nilerr // what is missing needs no rule, and what is not readable gets none
+			return nil // what is missing needs no rule, and what is not readable gets none
 		}
 		defer unix.Close(fd)
 		var stat unix.Stat_t

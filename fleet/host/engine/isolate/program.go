@@ -237,7 +237,7 @@ func (p *program) call(ctx context.Context, question ask, during string, limit t
 		return nil, err
 	}
 	if err != nil {
-		return nil, p.died(f, ctx, err, during, late)
+		return nil, p.died(ctx, f, err, during, late)
 	}
 	return p.await(ctx, f, during, limit, late, s)
 }
@@ -259,7 +259,7 @@ func (p *program) await(parent context.Context, f *flight, during string, limit 
 	f.seats[f.at].end()
 	if f.at++; err != nil {
 		p.flight = nil
-		return nil, p.died(f, parent, err, during, late)
+		return nil, p.died(parent, f, err, during, late)
 	}
 	if err = a.err(p.cfg.Limits); last || err != nil || f.at >= len(f.messages) {
 		p.flight = nil
@@ -271,7 +271,7 @@ func (p *program) await(parent context.Context, f *flight, during string, limit 
 }
 
 // died ends what is left of the child, and returns why there is no answer.
-func (p *program) died(f *flight, parent context.Context, err error, during string, late error) error {
+func (p *program) died(parent context.Context, f *flight, err error, during string, late error) error {
 	c := p.child
 	cause := context.Cause(f.ctx)
 	f.end()

@@ -5,7 +5,8 @@
 //
 // A module is a WASI command (preview 1): it exports _start and its memory. The
 // engine makes a new instance for each message, so only state carries values from
-// one message to the next. The instance reads the message's data from standard
+// one message to the next. A module that exports handle in place of _start keeps its
+// instance: see below. The instance reads the message's data from standard
 // input. The host publishes its standard output, unless that is empty, to the
 // worker's output topic. Its exit status is the result:
 //
@@ -35,17 +36,24 @@
 // that fails, because of a pointer outside of memory, a bad key or a state that
 // cannot be reached, ends the instance; the message has failed, with that reason.
 // In Go, declare these functions with //go:wasmimport; see the package's tests.
+//
+// # An instance for many messages
+//
+// A module that exports a function handle without parameters, and its memory, is a WASI
+// reactor. The engine makes one instance, calls _initialize if the module exports it, and
+// then handle for each message. handle returns nothing or an i32, the exit status of the
+// minimal contract. Memory, globals and tables last from one message to the next, but
+// may be lost at any time. The engine drops an instance after a trap, an exit, and a
+// message that broke a limit. The environment is empty; the function header has the
+// message's fields under the names ":worker", ":id", ":topic", ":attempt" and ":fence".
 package wasm
 
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -88,7 +96,7 @@ func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engi
 	cfg.Limits = cfg.Limits.WithDefaults()
 	pages := uint32(min(max(cfg.Limits.Memory/pageSize, 1), 65536))
 	config := wazero.NewRuntimeConfig().WithCompilationCache(e.cache).
-		WithMemoryLimitPages(pages).WithCloseOnContextDone(true)
+		WithMemoryLimitPages(pages).WithCloseOnContextDone(!cfg.Disposable)
 	p := &program{cfg: cfg, pages: pages, runtime: wazero.NewRuntimeWithConfig(ctx, config)}
 	err := foreign.Do(cfg.Worker, func() error { return p.load(ctx, code) })
 	if err != nil {
@@ -104,6 +112,11 @@ type program struct {
 	runtime wazero.Runtime
 	module  wazero.CompiledModule
 	close   sync.Once
+
+	keeps    bool       // the instance
+	instance api.Module // kept; nil before the first message and after a failure
+	handle   api.Function
+	current  streams // of the message in progress
 }
 
 func (p *program) load(ctx context.Context, code []byte) error {
@@ -117,7 +130,12 @@ func (p *program) load(ctx context.Context, code []byte) error {
 	if p.module, err = p.runtime.CompileModule(ctx, code); err != nil {
 		return fmt.Errorf("compile: %w", err)
 	}
-	if start := p.module.ExportedFunctions()["_start"]; start == nil || len(start.ParamTypes())+len(start.ResultTypes()) > 0 {
+	if handle := p.module.ExportedFunctions()["handle"]; handle != nil {
+		p.keeps = true
+		if results := handle.ResultTypes(); len(handle.ParamTypes()) > 0 || len(results) > 1 || len(results) == 1 && results[0] != api.ValueTypeI32 {
+			return errors.New("its function handle has parameters or results: want no parameters, and no result or an i32")
+		}
+	} else if start := p.module.ExportedFunctions()["_start"]; start == nil || len(start.ParamTypes())+len(start.ResultTypes()) > 0 {
 		return errors.New("it exports no _start without parameters: build it as a WASI command")
 	}
 	if p.module.ExportedMemories()["memory"] == nil {
@@ -184,37 +202,17 @@ func (p *program) Handle(parent context.Context, m *engine.Message, s engine.Sta
 	printer := engine.NewPrinter(p.cfg)
 	defer printer.Close()
 	var tail tail
-	config := wazero.NewModuleConfig().WithName("").WithStartFunctions().
-		WithStdin(bytes.NewReader(m.Data)).
-		WithStdout(writer(func(b []byte) error {
-			stdout.Write(b)
-			return c.add(len(b))
-		}, c)).
-		WithStderr(writer(func(b []byte) error {
-			_, _ = tail.Write(b) // it never fails
-			_, err := printer.Write(b)
-			return err
-		}, c)).
-		WithSysNanotime().WithSysWalltime().WithRandSource(rand.Reader).
-		WithOsyield(runtime.Gosched).
-		WithEnv("LIFECYCLE_WORKER", m.Worker).
-		WithEnv("LIFECYCLE_MESSAGE_ID", m.ID).
-		WithEnv("LIFECYCLE_TOPIC", m.Topic).
-		WithEnv("LIFECYCLE_ATTEMPT", strconv.Itoa(m.Attempt)).
-		WithEnv("LIFECYCLE_FENCE", strconv.FormatUint(m.Fence, 10))
+	p.current = streams{bytes.NewReader(m.Data), writer(func(b []byte) error {
+		stdout.Write(b)
+		return c.add(len(b))
+	}, c), writer(func(b []byte) error {
+		_, _ = tail.Write(b) // it never fails
+		_, err := printer.Write(b)
+		return err
+	}, c)}
 	var full bool // the memory is full
-	err := foreign.Do(p.cfg.Worker, func() error {
-		mod, err := p.runtime.InstantiateModule(ctx, p.module, config)
-		if err != nil {
-			return fmt.Errorf("instantiate: %w", err)
-		}
-		defer mod.Close(context.WithoutCancel(ctx))
-		_, err = mod.ExportedFunction("_start").Call(ctx)
-		if memory := mod.Memory(); memory != nil {
-			// When memory grows in small steps and a step is refused, less than
-			// an eighth of the limit is free.
-			full = uint64(memory.Size()) >= uint64(p.pages)*pageSize/8*7
-		}
+	err := foreign.Do(p.cfg.Worker, func() (err error) {
+		full, err = p.run(ctx, m)
 		return err
 	})
 	var exit *sys.ExitError
@@ -243,12 +241,13 @@ func (p *program) Handle(parent context.Context, m *engine.Message, s engine.Sta
 	return c.outputs, p.cfg.Limits.Check(c.outputs)
 }
 
-// writer turns the function into an io.Writer. An error ends the call.
+// writer turns the function into an io.Writer. An error ends the call, also in a
+// process that is disposable, where the end of a context does not.
 func writer(write func([]byte) error, c *call) io.Writer {
 	return writeFunc(func(b []byte) (int, error) {
 		if err := write(b); err != nil {
 			c.stop(err)
-			return 0, err
+			panic(errStopped)
 		}
 		return len(b), nil
 	})
@@ -307,11 +306,11 @@ func (p *program) exportHost(ctx context.Context) error {
 		if err != nil {
 			return 0, err
 		}
-		values := c.message.Header[string(name)]
-		if len(values) == 0 {
+		value, ok := field(c.message, string(name))
+		if !ok {
 			return -1, nil
 		}
-		return fill(mem, args, []byte(values[0]))
+		return fill(mem, args, []byte(value))
 	})
 	export("state_get", 4, func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
 		key, err := read(mem, args, 0)

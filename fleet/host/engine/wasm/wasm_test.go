@@ -147,3 +147,27 @@ func BenchmarkHandleGo(b *testing.B) {
 	}
 	enginetest.Bench(b, New(), string(code))
 }
+
+// kept is a module whose function handle counts its messages in a global. It returns 7
+// for the second message, and traps for the third.
+const kept = "\x00asm\x01\x00\x00\x00\x01\x05\x01`\x00\x01\x7f\x03\x02\x01\x00\x05\x03\x01\x00\x01\x06\x06\x01\x7f\x01A\x00\x0b\x07\x13\x02\x06handle\x00\x00\x06memory\x02\x00\x0a!\x01\x1f\x00#\x00A\x01j$\x00#\x00A\x02F\x04@A\x07\x0f\x0b#\x00A\x03F\x04@\x00\x0bA\x00\x0b"
+
+// A module with a function handle keeps its instance from one message to the next, until
+// it traps.
+func TestInstanceIsKept(t *testing.T) {
+	for _, disposable := range []bool{false, true} {
+		p, err := New().Load(t.Context(), []byte(kept), engine.Config{Worker: "w", Disposable: disposable})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []string{"", "exit status 7", "unreachable", "", "exit status 7", "unreachable", ""} {
+			_, err := p.Handle(t.Context(), &engine.Message{}, enginetest.NewState())
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("message %d: %v, want %q", i, err, want)
+			}
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

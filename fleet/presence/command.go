@@ -1,0 +1,230 @@
+package presence
+
+import (
+	"cmp"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// command is an operator's request to one life of a process. The operator seals it for
+// the purpose "command SUBJECT". The process replies with a sealed answer.
+type command struct {
+	Do     string `json:"do"` // "drain", "suspend", "resume"
+	Reason string `json:"reason,omitempty"`
+	Who    string `json:"who"` // the principal that asked the operator
+
+	Life    string    `json:"life"` // the fingerprint of the process's own key
+	Issued  time.Time `json:"issued"`
+	Expires time.Time `json:"expires"`
+	Nonce   string    `json:"nonce"`
+}
+
+// answer is sealed by the process for the purpose "answer SUBJECT".
+type answer struct {
+	Nonce string `json:"nonce"` // the command's
+	Phase string `json:"phase,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// Command is an operator's command as the process itself has noted it.
+type Command struct {
+	At     time.Time `json:"at"`
+	Do     string    `json:"do"`
+	Reason string    `json:"reason,omitempty"`
+	// Who is the principal, as the operator names it.
+	Who string `json:"who,omitempty"`
+	// Key is the fingerprint of the key that has signed the command, "" when the
+	// signature does not hold. Then no other field can be trusted.
+	Key string `json:"key,omitempty"`
+	// Refused says why the process refused, "" when it obeyed.
+	Refused string `json:"refused,omitempty"`
+}
+
+// Limits of commands.
+const (
+	maxReason   = 256              // bytes of the reason and of the operator's name
+	maxCommand  = 8 << 10          // bytes of a sealed command
+	maxClockGap = 30 * time.Second // between an operator's clock and the process's
+	maxValid    = 2 * time.Minute  // from the issue of a command to its expiry
+	maxNonces   = 1000             // commands that are remembered until they expire
+	maxCommands = 10               // commands in an announcement
+)
+
+// gate decides whether a process obeys a command. One goroutine uses it.
+type gate struct {
+	subject string                        // on which the process takes commands
+	life    string                        // the fingerprint of the process's own key
+	trust   func(ed25519.PublicKey) error // nil when the key is an operator's
+	nonces  map[string]time.Time          // the used ones, and until when they count
+}
+
+// admit opens a command and checks everything that does not depend on the process's
+// phase. After an error it returns what it knows of the command; signer is "" when the
+// signature does not hold.
+func (g *gate) admit(now time.Time, message []byte) (c command, signer string, err error) {
+	if len(message) > maxCommand {
+		return c, "", fmt.Errorf("the command has %d bytes, at most %d are allowed", len(message), maxCommand)
+	}
+	key, body, err := unseal("command "+g.subject, message)
+	if err != nil {
+		return c, "", fmt.Errorf("the command is not signed for %s: %w", g.subject, err)
+	}
+	signer = fingerprint(key)
+	malformed := json.Unmarshal(body, &c)
+	if err := g.trust(key); err != nil {
+		return c, signer, err
+	}
+	gap := func(at time.Time) string {
+		return fmt.Sprintf("at %s, and this process's clock says %s: compare the clocks", at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	switch {
+	case malformed != nil:
+		return c, signer, errors.New("the command is not JSON of the expected form")
+	case c.Life != g.life:
+		return c, signer, fmt.Errorf("the command is for another life of this process (%s, this one is %s): it has restarted", text.Clip(c.Life, 40), g.life)
+	case c.Who == "":
+		return c, signer, errors.New("the command names no operator")
+	case len(c.Reason) > maxReason || len(c.Who) > maxReason:
+		return c, signer, fmt.Errorf("the reason or the name is longer than %d bytes", maxReason)
+	case len(c.Nonce) < 16 || len(c.Nonce) > 64:
+		return c, signer, fmt.Errorf("the command's nonce has %d bytes, want 16 to 64", len(c.Nonce))
+	case c.Expires.Sub(c.Issued) > maxValid || c.Expires.Before(c.Issued):
+		return c, signer, fmt.Errorf("the command is valid for %v, want at most %v", c.Expires.Sub(c.Issued), maxValid)
+	case c.Issued.After(now.Add(maxClockGap)):
+		return c, signer, errors.New("the command was issued in the future, " + gap(c.Issued))
+	case now.After(c.Expires.Add(maxClockGap)):
+		return c, signer, errors.New("the command expired " + gap(c.Expires))
+	}
+	for nonce, until := range g.nonces {
+		if now.After(until) {
+			delete(g.nonces, nonce)
+		}
+	}
+	if _, used := g.nonces[c.Nonce]; used {
+		return c, signer, errors.New("the command was sent before: it is a replay")
+	}
+	if len(g.nonces) >= maxNonces {
+		return c, signer, fmt.Errorf("there were %d commands within %v: too many", len(g.nonces), maxValid)
+	}
+	g.nonces[c.Nonce] = c.Expires.Add(maxClockGap)
+	return c, signer, nil
+}
+
+// trust decides whether a key is that of an operator. It reads the file for each
+// command, so that a key that is added or removed counts at once.
+func (a *announcer) trust(key ed25519.PublicKey) error {
+	if a.cfg.OperatorsFile == "" {
+		if onThisMachine(a.js.Conn()) {
+			return nil
+		}
+		return errors.New("this process knows no operator's key, and its NATS is on another machine: set presence.Config.OperatorsFile")
+	}
+	keys, err := readOperators(a.cfg.OperatorsFile)
+	if err != nil {
+		return fmt.Errorf("this process cannot read the operators' keys: %w", err)
+	}
+	if !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(key) }) {
+		return fmt.Errorf("the key %s is not in this process's OperatorsFile", fingerprint(key))
+	}
+	return nil
+}
+
+// onThisMachine reports whether the connection ends in this process or on its machine.
+func onThisMachine(nc *nats.Conn) bool {
+	if nc.Opts.InProcessServer != nil {
+		return true
+	}
+	host, _, err := net.SplitHostPort(nc.ConnectedAddr())
+	ip := net.ParseIP(host)
+	return err == nil && ip != nil && ip.IsLoopback()
+}
+
+// answer answers one message on the subject of commands.
+func (a *announcer) answer(m *nats.Msg) {
+	c, signer, err := a.gate.admit(time.Now(), m.Data)
+	out := answer{Nonce: text.Clip(c.Nonce, 64)}
+	if err != nil {
+		out.Error = err.Error()
+	} else {
+		out.Error = a.obey(c)
+	}
+	a.audit(c, signer, out.Error)
+	out.Phase = string(a.app.Phase())
+	reply, err := json.Marshal(out)
+	if err == nil && m.Reply != "" {
+		err = m.Respond(seal(a.key, "answer "+a.gate.subject, reply))
+	}
+	if err != nil {
+		a.cfg.Log.Warn("presence: a command was not answered", "do", text.Clip(c.Do, maxReason), "error", err)
+	}
+	a.wake()
+}
+
+// audit notes a command in the log, the journal and the announcement. Refused commands
+// may come in any number: at most one a second reaches the log and the journal.
+func (a *announcer) audit(c command, signer, refused string) {
+	now := time.Now()
+	clip := func(s string) string { return text.Clip(s, maxReason) }
+	e := Command{At: now.UTC(), Do: clip(c.Do), Reason: clip(c.Reason), Who: clip(c.Who), Key: signer, Refused: clip(refused)}
+	a.mu.Lock()
+	if refused == "" {
+		a.obeyed = append([]Command{e}, a.obeyed[:min(len(a.obeyed), maxCommands-1)]...)
+	} else {
+		a.refusals++
+		a.refused = &e
+	}
+	a.mu.Unlock()
+	event := a.event(Event{Kind: "command", Name: e.Do, Who: e.Who, Cause: e.Reason, To: cmp.Or(e.Refused, "done")})
+	if refused == "" {
+		a.journal.add(event)
+		a.cfg.Log.Info("presence: command", "do", e.Do, "who", e.Who, "key", signer, "reason", e.Reason)
+		return
+	}
+	if now.Sub(a.warned) < time.Second {
+		a.unlogged++
+		return
+	}
+	a.cfg.Log.Warn("presence: command refused", "do", e.Do, "who", e.Who, "key", signer, "reason", e.Reason, "error", e.Refused, "not_logged", a.unlogged)
+	a.journal.add(event)
+	a.warned, a.unlogged = now, 0
+}
+
+// commandSubject returns the subject on which a process takes commands.
+func commandSubject(c Config, id string) string { return c.Prefix + ".command." + id }
+
+// because is the reason of a command with the operator's name.
+func because(c command) string {
+	return strings.TrimPrefix(c.Reason+" (asked by "+c.Who+")", " ")
+}
+
+// obey carries out a command. When it refuses, it returns the reason.
+func (a *announcer) obey(c command) (refused string) {
+	if p := a.app.Phase(); p != lifecycle.PhaseRunning && p != lifecycle.PhaseStarting && p != lifecycle.PhaseCreated {
+		return fmt.Sprintf("the process is %s already", p)
+	}
+	switch c.Do {
+	case "drain":
+		a.app.StopBecause("drain: " + because(c))
+	case "suspend":
+		if c.Reason == "" {
+			return "a suspension needs a reason"
+		}
+		a.app.Suspend(because(c))
+	case "resume":
+		a.app.Resume()
+	default:
+		return fmt.Sprintf("there is no command %q: want drain, suspend or resume", c.Do)
+	}
+	return ""
+}

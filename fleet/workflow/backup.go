@@ -1,0 +1,287 @@
+package workflow
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ErrBackup is returned by [VerifyBackup] and [RestoreBackup] for a folder that is not a
+// complete backup, and for a stream that is not restored as it was.
+var ErrBackup = errors.New("lifecycle: not a usable backup")
+
+// manifest is the file that makes a folder a backup. It is written last.
+type manifest struct {
+	At      time.Time     `json:"at"`
+	Streams []savedStream `json:"streams"` // in the order in which they are restored
+}
+
+// savedStream is one stream of a backup.
+type savedStream struct {
+	Name   string          `json:"name"`
+	File   string          `json:"file"`
+	Size   int64           `json:"size"`
+	SHA256 string          `json:"sha256"`
+	Config json.RawMessage `json:"config"`
+	State  json.RawMessage `json:"state"`
+}
+
+const manifestName = "manifest.json"
+
+// Backup writes a bucket, its journal and the progress of its hooks, as far as they
+// exist, into a new folder. The server checks every message as it reads it. Writers need
+// not stop: the hooks' progress is from before the journal, and the journal from before
+// the bucket, so after a restore hooks repeat reactions and miss none.
+//
+// Use it with a connection of an operator's rights; the account must allow snapshots. A
+// folder without its manifest is of a Backup that failed.
+func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("back up bucket %s: %w", bucket, err)
+		}
+	}()
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		return err
+	}
+	m := manifest{At: time.Now().UTC()}
+	for _, name := range []string{"KV_" + hooksOf(bucket), journalOf(bucket), "KV_" + bucket} {
+		s, err := snapshot(ctx, js, name, dir)
+		if errors.Is(err, jetstream.ErrStreamNotFound) && name != "KV_"+bucket {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", name, err)
+		}
+		m.Streams = append([]savedStream{s}, m.Streams...)
+	}
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, manifestName)
+	if err := os.WriteFile(path+".part", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
+}
+
+// snapshot writes a stream into a file.
+func snapshot(ctx context.Context, js jetstream.JetStream, name, dir string) (s savedStream, err error) {
+	nc := js.Conn()
+	chunks, err := nc.SubscribeSync(nc.NewInbox())
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = chunks.Unsubscribe() }()
+	if err := chunks.SetPendingLimits(-1, -1); err != nil {
+		return s, err
+	}
+	var answer struct {
+		Error  *jetstream.APIError `json:"error"`
+		Config json.RawMessage     `json:"config"`
+		State  json.RawMessage     `json:"state"`
+	}
+	request := map[string]any{"deliver_subject": chunks.Subject, "no_consumers": true, "jsck": true}
+	if err := ask(ctx, js, "STREAM.SNAPSHOT."+name, request, &answer); err != nil {
+		return s, err
+	}
+	if answer.Error != nil {
+		if answer.Error.ErrorCode == jetstream.JSErrCodeStreamNotFound {
+			return s, jetstream.ErrStreamNotFound
+		}
+		return s, answer.Error
+	}
+	s = savedStream{Name: name, File: name + ".snapshot", Config: answer.Config, State: answer.State}
+	file, err := os.OpenFile(filepath.Join(dir, s.File), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	sum := sha256.New()
+	for {
+		msg, err := chunks.NextMsgWithContext(ctx)
+		if err != nil {
+			return s, err
+		}
+		if len(msg.Data) == 0 {
+			if status := msg.Header.Get("Status"); status != "" && status != "204" {
+				return s, fmt.Errorf("the server ended the snapshot: %s %s", status, msg.Header.Get("Description"))
+			}
+			break
+		}
+		n, err := io.MultiWriter(file, sum).Write(msg.Data)
+		if err != nil {
+			return s, err
+		}
+		s.Size += int64(n)
+		if msg.Reply != "" {
+			if err := msg.Respond(nil); err != nil {
+				return s, err
+			}
+		}
+	}
+	s.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return s, file.Sync()
+}
+
+// VerifyBackup checks that a folder is a complete backup and that no file of it has
+// changed. It needs no server. The error is an ErrBackup that names the file.
+func VerifyBackup(dir string) error {
+	_, err := readBackup(dir)
+	return err
+}
+
+func readBackup(dir string) (m manifest, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err == nil && len(m.Streams) == 0 {
+		err = errors.New("it names no stream")
+	}
+	if err != nil {
+		return m, fmt.Errorf("%w: %s: %w", ErrBackup, filepath.Join(dir, manifestName), err)
+	}
+	for _, s := range m.Streams {
+		if err := s.verify(dir); err != nil {
+			return m, fmt.Errorf("%w: %s: %w", ErrBackup, filepath.Join(dir, s.File), err)
+		}
+	}
+	return m, nil
+}
+
+func (s savedStream) verify(dir string) error {
+	if s.File != filepath.Base(s.File) {
+		return errors.New("it is not in the folder")
+	}
+	file, err := os.Open(filepath.Join(dir, s.File))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	sum := sha256.New()
+	size, err := io.Copy(sum, file)
+	switch {
+	case err != nil:
+		return err
+	case size != s.Size:
+		return fmt.Errorf("it has %d bytes, want %d", size, s.Size)
+	case hex.EncodeToString(sum.Sum(nil)) != s.SHA256:
+		return errors.New("its content has changed")
+	}
+	return nil
+}
+
+// RestoreBackup creates the streams of a backup as they were, with their revisions and
+// times. It verifies all files first, and afterwards that the server has as many
+// messages, with the same first and last revision. A stream that exists is not touched:
+// the error is the server's, and streams before it are restored. Delete the streams
+// first to go back in time, and restart the processes that use them, or let them find
+// out by themselves.
+func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string) error {
+	m, err := readBackup(dir)
+	if err != nil {
+		return err
+	}
+	for _, s := range m.Streams {
+		if err := s.restore(ctx, js, dir); err != nil {
+			return fmt.Errorf("restore stream %s: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+// counted is what a restored stream must agree on.
+type counted struct {
+	Messages uint64 `json:"messages"`
+	First    uint64 `json:"first_seq"`
+	Last     uint64 `json:"last_seq"`
+}
+
+func (s savedStream) restore(ctx context.Context, js jetstream.JetStream, dir string) error {
+	var begun struct {
+		Error *jetstream.APIError `json:"error"`
+		To    string              `json:"deliver_subject"`
+	}
+	if err := ask(ctx, js, "STREAM.RESTORE."+s.Name, map[string]any{"config": s.Config, "state": s.State}, &begun); err != nil {
+		return err
+	}
+	if begun.Error != nil {
+		return begun.Error
+	}
+	file, err := os.Open(filepath.Join(dir, s.File))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	chunk := make([]byte, 128<<10)
+	for {
+		n, err := io.ReadFull(file, chunk)
+		if errors.Is(err, io.EOF) {
+			n = 0 // an empty message ends the transfer
+		} else if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		reply, err := js.Conn().RequestWithContext(ctx, begun.To, chunk[:n])
+		if err != nil {
+			return err
+		}
+		if len(reply.Data) == 0 && n > 0 {
+			continue
+		}
+		return s.restored(reply)
+	}
+}
+
+// restored checks the server's last answer.
+func (s savedStream) restored(reply *nats.Msg) error {
+	var answer struct {
+		Error *jetstream.APIError `json:"error"`
+		State counted             `json:"state"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return err
+	}
+	if answer.Error != nil {
+		return answer.Error
+	}
+	var want counted
+	if err := json.Unmarshal(s.State, &want); err != nil {
+		return err
+	}
+	if answer.State != want {
+		return fmt.Errorf("%w: it has %+v, want %+v", ErrBackup, answer.State, want)
+	}
+	return nil
+}
+
+// ask sends a request to JetStream's API.
+func ask(ctx context.Context, js jetstream.JetStream, subject string, request, answer any) error {
+	data, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	opts, api := js.Options(), jetstream.DefaultAPIPrefix
+	switch {
+	case opts.APIPrefix != "":
+		api = opts.APIPrefix + "."
+	case opts.Domain != "":
+		api = "$JS." + opts.Domain + ".API."
+	}
+	reply, err := js.Conn().RequestWithContext(ctx, api+subject, data)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(reply.Data, answer)
+}
