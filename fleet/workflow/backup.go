@@ -78,6 +78,10 @@ func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (er
 
 // snapshot writes a stream into a file.
 func snapshot(ctx context.Context, js jetstream.JetStream, name, dir string) (s savedStream, err error) {
+	// A cluster does not answer a request for a snapshot of a stream that does not exist.
+	if _, err := js.Stream(ctx, name); err != nil {
+		return s, err
+	}
 	nc := js.Conn()
 	chunks, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {
@@ -97,9 +101,6 @@ func snapshot(ctx context.Context, js jetstream.JetStream, name, dir string) (s 
 		return s, err
 	}
 	if answer.Error != nil {
-		if answer.Error.ErrorCode == jetstream.JSErrCodeStreamNotFound {
-			return s, jetstream.ErrStreamNotFound
-		}
 		return s, answer.Error
 	}
 	s = savedStream{Name: name, File: name + ".snapshot", Config: answer.Config, State: answer.State}

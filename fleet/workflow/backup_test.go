@@ -44,7 +44,6 @@ func TestBackupIsRestoredAsItWas(t *testing.T) {
 	}
 	other := brokertest.Server(t, broker.Config{})
 	must(t, workflow.RestoreBackup(ctx, other.JetStream(), dir))
-	must(t, other.Ensure(ctx, []jetstream.KeyValueConfig{missionsBucket, workflow.HookBucket("MISSIONS")}, []jetstream.StreamConfig{missionsJournal}))
 	restored := hooked(t, other, workflow.Hook{Replay: true, Do: func(_ context.Context, re workflow.Reaction) error { after.note(re); return nil }})
 	got, err := restored.Trail(ctx, survey, "17")
 	must(t, err)
@@ -74,7 +73,7 @@ func TestBackupThatIsDamagedIsNotRestored(t *testing.T) {
 	must(t, err)
 	for name, bad := range map[string][]byte{"changed": append(slices.Clone(data[:len(data)-1]), data[len(data)-1]^1), "cut": data[:len(data)/2], "empty": nil} {
 		must(t, os.WriteFile(file, bad, 0o600))
-		if err := workflow.RestoreBackup(ctx, brokertest.Server(t, broker.Config{}).JetStream(), dir); !errors.Is(err, workflow.ErrBackup) {
+		if err := workflow.RestoreBackup(ctx, r.js, dir); !errors.Is(err, workflow.ErrBackup) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -52,11 +52,11 @@ type follower struct {
 	seq     atomic.Uint64 // the last message it has passed on
 	asOf    atomic.Int64  // when the bucket was as it is here, unix nanoseconds; 0 for never
 	whole   atomic.Uint64 // the bucket's last message then
-	told    bool          // synced was called
 	fresh   bool          // everything has to be read again
 	said    atomic.Value  // the last trouble, an error text
 
 	turn    chan struct{}     // room for one: it is held while something is passed on, and guards the fields below
+	told    bool              // synced was called
 	keys    map[string]uint64 // the last revision of each key, with the bit removed for a deletion
 	oldest  uint64            // no key has an older revision
 	others  int               // subjects of the stream that are no keys

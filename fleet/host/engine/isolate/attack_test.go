@@ -177,8 +177,8 @@ func leb(n int) string {
 	return string(append(b, byte(n)))
 }
 
-// No code takes longer than its limit or more than its memory, and whatever its child
-// dies of, the host and the other workers go on.
+// No code takes longer than its limit or more than its memory. When its child dies, the
+// host and the other workers go on.
 func TestAttacksEndTheirChild(t *testing.T) {
 	w := newWall(t)
 	messages := 0

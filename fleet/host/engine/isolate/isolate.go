@@ -1,5 +1,5 @@
-// Package isolate runs hosted code in child processes, each with a floor below which
-// nothing falls: whatever the code does to its process, the host lives.
+// Package isolate runs hosted code in child processes. Code can end its child, and it
+// cannot end the host. The floor is the containment that every child has.
 //
 // A [Children] makes an engine of another one. Each program of that engine has a
 // child of its own, which starts for the first message, and ends when it has been
