@@ -90,6 +90,8 @@ chaos: cc ## a million random operations on trees, a hundred thousand on process
 	CHAOS_HOOKS=300 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 60m ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
 	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator
+	CHAOS_SECONDS=600 go test -run '^TestChaos$$' -count 1 -timeout 60m -v ./fleet/host
+	HOST_HOSTILE=600s go test -run '^TestAHostileTenantCostsItsNeighbourNothing$$' -count 1 -timeout 60m -v ./fleet/host
 	HOST_TEST_SERVERS=3 go test -race -count 1 -timeout 60m ./fleet/host
 
 .PHONY: bench
