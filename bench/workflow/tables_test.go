@@ -63,7 +63,7 @@ func rowTransition(ctx context.Context, db *sql.DB, id, to string) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
 	var m mission
 	var data string
 	if err := tx.QueryRowContext(ctx, `SELECT record FROM missions WHERE id = $1`, id).Scan(&data); err != nil {
