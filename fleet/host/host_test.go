@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -25,14 +27,32 @@ import (
 // scenarioEnv makes the test binary run as a host process in place of the tests.
 const scenarioEnv = "HOST_TEST_SCENARIO"
 
+// programEnv names the program of the children. It is fleet/cmd/engine, because the tests
+// themselves, with the race detector and a server in them, take seconds to start.
+const programEnv = "HOST_TEST_ENGINE"
+
 func TestMain(m *testing.M) {
-	host.EngineMain(starlark.New(), js.New())
+	host.EngineMain(starlark.New(), js.New()) // of the example, which names no program
 	if os.Getenv(scenarioEnv) != "" {
 		os.Exit(hostProcess())
 	}
+	dir, err := os.MkdirTemp("", "engine")
+	if err != nil {
+		panic(err)
+	}
+	program := filepath.Join(dir, "engine")
+	if out, err := exec.Command("go", "build", "-o", program, "../cmd/engine").CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("%v\n%s", err, out))
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Setenv(programEnv, program)); err != nil { //nolint:gosec // children of other users run it
+		panic(err)
+	}
 	// nats-server 2.15.2 sometimes leaves the goroutine running that flushes a file of
 	// a stream, when the stream is removed or purged at that moment.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak), goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
 
 // TestLife takes one worker through every verb, from Create to Delete.

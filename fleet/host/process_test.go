@@ -21,6 +21,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 )
 
@@ -28,7 +29,7 @@ import (
 func chaosConfig(id string, replicas int) (host.Config, error) {
 	engines, err := engine.NewRegistry(starlark.New())
 	return host.Config{HostID: id, Engines: engines, Replicas: replicas, LeaseTTL: 2 * time.Second, AckWait: 3 * time.Second,
-		RetryBase: 20 * time.Millisecond, MaxUnanswered: 50, Logger: slog.New(slog.DiscardHandler)}, err
+		RetryBase: 20 * time.Millisecond, MaxUnanswered: 50, Logger: slog.New(slog.DiscardHandler), Isolation: isolate.Config{Program: os.Getenv(programEnv)}}, err
 }
 
 // hostProcess runs a host in a process of its own, until SIGTERM or the end of its

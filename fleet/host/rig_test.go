@@ -16,6 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/native"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
@@ -86,7 +87,7 @@ func (r *rig) host(id string) *host.Host {
 	engines, err := engine.NewRegistry(native.New(r.funcs), starlark.New(), js.New())
 	must(r.t, err)
 	cfg := host.Config{HostID: id, Engines: engines, Replicas: r.replicas, LeaseTTL: bound, RetryBase: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
-		AckWait: bound, Logger: slog.New(slog.DiscardHandler)}
+		AckWait: bound, Logger: slog.New(slog.DiscardHandler), Isolation: isolate.Config{Program: os.Getenv(programEnv)}}
 	r.tune(&cfg)
 	h, err := host.New(r.js, cfg)
 	must(r.t, err)

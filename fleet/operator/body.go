@@ -106,6 +106,7 @@ func (s *Server) whole(r *http.Request, who Principal) (free func(), err error) 
 	if err != nil {
 		return nil, err
 	}
+	in.keep(int64(len(plain))) // a watch holds it for its life
 	r.Body = io.NopCloser(bytes.NewReader(plain))
 	r.ContentLength = int64(len(plain))
 	r.TransferEncoding = nil
@@ -149,12 +150,17 @@ func (a *account) close() {
 	a.held = 0
 }
 
+// keep gives back what is held beyond n bytes.
+func (a *account) keep(n int64) {
+	a.all.give(a.caller, a.held-n)
+	a.held = n
+}
+
 // read reads all of from, which may have at most limit bytes together with those that
 // used counts.
 func (a *account) read(from io.Reader, used *int64) ([]byte, error) {
 	var out bytes.Buffer
-	for {
-		const step = 32 << 10
+	for step := int64(512); ; step = min(2*step, 32<<10) { // most requests are small
 		if !a.all.take(a.caller, step) {
 			return nil, errBusy
 		}

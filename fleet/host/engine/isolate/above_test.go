@@ -49,7 +49,7 @@ func childOf(t *testing.T) int {
 // Children run as the user that is configured.
 func TestChildrenHaveTheirOwnUser(t *testing.T) {
 	asRoot(t)
-	children, err := isolate.New(isolate.Config{UID: 65534})
+	children, err := isolate.New(isolate.Config{Program: program, UID: 65534})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestChildrenHaveTheirOwnCgroup(t *testing.T) {
 		defer os.Remove(dir)
 		parents = append(parents, dir)
 	}
-	children, err := isolate.New(isolate.Config{Cgroups: parents, Required: true})
+	children, err := isolate.New(isolate.Config{Program: program, Cgroups: parents, Required: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ type wall struct {
 
 func newWall(t *testing.T) *wall {
 	t.Helper()
-	children, err := isolate.New(isolate.Config{})
+	children, err := isolate.New(isolate.Config{Program: program})
 	if err != nil {
 		t.Fatal(err)
 	}

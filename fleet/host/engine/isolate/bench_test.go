@@ -10,7 +10,7 @@ import (
 // BenchmarkHandle measures a message that does nothing, in a child. The engines' own
 // packages measure it in this process.
 func BenchmarkHandle(b *testing.B) {
-	children, err := isolate.New(isolate.Config{})
+	children, err := isolate.New(isolate.Config{Program: program})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 // The kernel of the tests has the whole floor.
 func TestNothingOfTheFloorIsMissing(t *testing.T) {
-	children, err := isolate.New(isolate.Config{})
+	children, err := isolate.New(isolate.Config{Program: program})
 	if err != nil {
 		t.Fatal(err)
 	}

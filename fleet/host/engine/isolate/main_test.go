@@ -1,10 +1,13 @@
 package isolate_test
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
@@ -31,7 +34,24 @@ func languages() []language {
 	return all
 }
 
+// program is fleet/cmd/engine. The tests themselves, with the race detector, take far
+// longer to start as a child.
+var program string
+
 func TestMain(m *testing.M) {
-	isolate.Main(js.New(), starlark.New(), wasm.New())
-	goleak.VerifyTestMain(m)
+	dir, err := os.MkdirTemp("", "engine")
+	if err != nil {
+		panic(err)
+	}
+	program = filepath.Join(dir, "engine")
+	if out, err := exec.Command("go", "build", "-o", program, "../../../cmd/engine").CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("%v\n%s", err, out))
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // children of another user run it
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
