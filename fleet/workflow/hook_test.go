@@ -147,9 +147,9 @@ func TestHookThatFailsOrHangsBlocksItsEntityOnly(t *testing.T) {
 	b := hookServer(t)
 	var got seen
 	hang := make(chan struct{})
-	fails := map[string]int{}
+	fails, noted := map[string]int{}, map[string]bool{}
 	var mu sync.Mutex
-	r := hooked(t, b, workflow.Hook{Replay: true, Attempts: 3, Backoff: quick, Concurrency: 2, Timeout: 50 * time.Millisecond, Do: func(_ context.Context, re workflow.Reaction) error {
+	r := hooked(t, b, workflow.Hook{Replay: true, Attempts: 3, Backoff: quick, Concurrency: 2, Timeout: 2 * time.Second, Do: func(_ context.Context, re workflow.Reaction) error {
 		mu.Lock()
 		defer mu.Unlock()
 		switch id := re.Record.EntityID; {
@@ -167,6 +167,11 @@ func TestHookThatFailsOrHangsBlocksItsEntityOnly(t *testing.T) {
 				panic("at the first attempt")
 			}
 		}
+		// A busy machine may take longer than Timeout for any call.
+		if noted[re.ID] && re.Record.EntityID != "hangs" {
+			return nil
+		}
+		noted[re.ID] = true
 		got.note(re)
 		return nil
 	}})
