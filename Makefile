@@ -44,7 +44,7 @@ test: cc ## test every module: races on, leaked goroutines are failures; "make t
 .PHONY: test-long
 test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
 	tools/long.sh -race $(TESTFLAGS)
-	pkgs=$$(go list $(PACKAGES)) && go test -race -short -p $(TESTP) -timeout 20m $(TESTFLAGS) $$(echo "$$pkgs" | grep -E '$(PLAIN)')
+	pkgs=$$(go list $(PACKAGES)) && go test -race -short -skip /in_a_child -p $(TESTP) -timeout 20m $(TESTFLAGS) $$(echo "$$pkgs" | grep -E '$(PLAIN)')
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow

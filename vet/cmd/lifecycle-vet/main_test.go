@@ -112,13 +112,19 @@ func TestHookAndAction(t *testing.T) {
 		}
 	}
 	var hooks []struct {
-		ID, Name, Description, Language, Entry string
-		Types                                  []string
-		RequireSerial                          bool `yaml:"require_serial"`
+		ID, Name, Description, Language, Entry, Exclude string
+		Types                                           []string
+		RequireSerial                                   bool `yaml:"require_serial"`
 	}
 	read(".pre-commit-hooks.yaml", &hooks)
 	if len(hooks) != 1 || hooks[0].Language != "script" || !hooks[0].RequireSerial {
 		t.Fatalf("%+v", hooks)
+	}
+	leftOut := regexp.MustCompile(hooks[0].Exclude)
+	for file, want := range map[string]bool{".golangci.yml": true, ".github/workflows/test.yaml": true, "deploy/.tool/x.yaml": true, "deploy/web.yaml": false, "web.prod.yaml": false} {
+		if leftOut.MatchString(file) != want {
+			t.Errorf("the hook leaves out %s: %v, want %v", file, !want, want)
+		}
 	}
 	if info, err := os.Stat(filepath.Join(root, hooks[0].Entry)); err != nil || info.Mode()&0o111 == 0 && runtime.GOOS != "windows" {
 		t.Errorf("the hook's entry is no program: %v", err)
