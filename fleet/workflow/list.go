@@ -285,11 +285,8 @@ func (b *bucket) lookup(ctx context.Context, r *registration, key string) (*entr
 		return nil, nil
 	}
 	e, err := b.last(ctx, key)
-	switch {
-	case isNotFound(err):
-		return nil, nil //nolint:nilerr // there is none
-	case err == nil && (e.deleted() || r.foreign(e) != nil):
-		return nil, nil
+	if isNotFound(err) || err == nil && (e.deleted() || r.foreign(e) != nil) {
+		return nil, nil //nolint:nilerr // there is none, or it is another workflow's
 	}
 	return e, err
 }
