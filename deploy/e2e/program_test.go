@@ -33,7 +33,7 @@ func TestProgramWithoutTheLibrary(t *testing.T) {
 	d.restart(t)
 	pause(t.Context(), 2*time.Second)
 	mustLoseNothing(t, d.pods.stops(), load.stop()...)
-	d.endedWell(t)
+	d.endedWith(t, 128+15) // SIGTERM ended the program itself
 }
 
 // TestControlProgramWithoutADrain shows that the clients notice when there is no drain.

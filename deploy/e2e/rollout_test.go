@@ -116,6 +116,13 @@ func TestControlPlainServer(t *testing.T) {
 // and prints how long the stops took.
 func (d *deployed) endedWell(t *testing.T) {
 	t.Helper()
+	d.endedWith(t, 0)
+}
+
+// endedWith checks that every pod that was stopped ended once, with this exit status and
+// last words.
+func (d *deployed) endedWith(t *testing.T, status int) {
+	t.Helper()
 	var took []time.Duration
 	for _, p := range d.pods.list() {
 		if p.stopped.IsZero() {
@@ -126,8 +133,8 @@ func (d *deployed) endedWell(t *testing.T) {
 			continue
 		}
 		e := p.ends[0]
-		if e.ExitCode != 0 || e.Message == "" {
-			t.Errorf("pod %s: %s; want 0 and last words", p.name, e)
+		if e.ExitCode != status || e.Message == "" {
+			t.Errorf("pod %s: %s; want %d and last words", p.name, e, status)
 		}
 		took = append(took, e.seen.Sub(p.stopped))
 	}
