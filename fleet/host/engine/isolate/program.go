@@ -119,6 +119,11 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 		return nil, errors.New("the process of the code forgets what it has loaded")
 	}
 	outputs, err := a.outputs()
+	if errors.Is(err, engine.ErrLimit) {
+		// The child may still hold the memory that the message took, and would end at the
+		// next message.
+		return nil, errors.Join(err, p.endLocked())
+	}
 	if err != nil {
 		return nil, err
 	}
