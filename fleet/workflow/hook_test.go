@@ -39,9 +39,15 @@ func hooked(t testing.TB, b *broker.Broker, h workflow.Hook) *rig {
 // hooks runs Hooks until the test ends, or until the result is called.
 func (r *rig) hooks(t testing.TB) (stop func()) {
 	t.Helper()
+	return background(t, r.Hooks)
+}
+
+// background runs a function until stop is called or the test ends.
+func background(t testing.TB, run func(context.Context) error) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- r.Hooks(ctx) }()
+	go func() { done <- run(ctx) }()
 	ended := false
 	stop = func() {
 		if cancel(); !ended {

@@ -1,7 +1,6 @@
 package workflow_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,18 +15,7 @@ import (
 // deadlines runs Deadlines until the test ends, or until the result is called.
 func (r *rig) deadlines(t testing.TB) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- r.Deadlines(ctx) }()
-	ended := false
-	stop = func() {
-		if cancel(); !ended {
-			ended = true
-			must(t, <-done)
-		}
-	}
-	t.Cleanup(stop)
-	return stop
+	return background(t, r.Deadlines)
 }
 
 // timers returns an entity's timers as text, without their times.

@@ -86,25 +86,18 @@ func filter(pid uint32) []unix.SockFilter {
 	}
 	add(equal, unix.SYS_CLONE3, 0, 1) // its arguments are in memory; libraries fall back to clone
 	add(ret, none, 0, 0)
-	// A call with an argument: allowed when one of the values is equal.
-	only := func(number, arg uint32, values ...uint32) {
+	// A call with an argument: match when one of the values is equal, otherwise the other.
+	decide := func(match, otherwise, number, arg uint32, values []uint32) {
 		add(equal, number, 0, uint8(3+len(values)))
 		add(load, offArg(arg), 0, 0)
 		for i, v := range values {
 			add(equal, v, uint8(len(values)-i), 0)
 		}
-		add(ret, refuse, 0, 0)
-		add(ret, allow, 0, 0)
+		add(ret, otherwise, 0, 0)
+		add(ret, match, 0, 0)
 	}
-	never := func(number, arg uint32, values ...uint32) {
-		add(equal, number, 0, uint8(3+len(values)))
-		add(load, offArg(arg), 0, 0)
-		for i, v := range values {
-			add(equal, v, uint8(len(values)-i), 0)
-		}
-		add(ret, allow, 0, 0)
-		add(ret, refuse, 0, 0)
-	}
+	only := func(number, arg uint32, values ...uint32) { decide(allow, refuse, number, arg, values) }
+	never := func(number, arg uint32, values ...uint32) { decide(refuse, allow, number, arg, values) }
 	only(unix.SYS_KILL, 0, pid)
 	only(unix.SYS_TGKILL, 0, pid)
 	only(unix.SYS_PRLIMIT64, 0, 0, pid)
