@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	host.EngineMain(starlark.New(), js.New(), wasm.New())
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
+	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
 // tiny is a module whose _start does nothing (WebAssembly 2.0, chapter 5).

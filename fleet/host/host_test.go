@@ -47,12 +47,10 @@ func TestMain(m *testing.M) {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Setenv(programEnv, program)); err != nil { //nolint:gosec // children of other users run it
 		panic(err)
 	}
-	// nats-server 2.15.2 sometimes leaves the goroutine running that flushes a file of
-	// a stream, when the stream is removed or purged at that moment.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak), goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(m, append(brokertest.ServerLeaks(goleak.IgnoreTopFunction), goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)
-	}))
+	}))...)
 }
 
 // TestLife takes one worker through every verb, from Create to Delete.

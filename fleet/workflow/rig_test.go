@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	child()
 	hookChild()
 
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
+	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
 // patience bounds the waits of a test on a busy machine.

@@ -13,7 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
+	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
 // Pages have every record once, newest first, also of a subject with few records among
