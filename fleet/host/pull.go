@@ -66,13 +66,14 @@ func (r *runner) take() error {
 	return nil
 }
 
-// ask asks for messages when there is room for them.
+// ask asks for messages when there is room for many, or when there is nothing else to
+// handle: those that wait may all wait for their next attempts.
 func (p *pull) ask() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	most := p.r.host.cfg.Prefetch
 	room := most - p.asked - p.r.queue.Len()
-	if p.over || room <= 0 || p.asked > 0 && room < (most+1)/2 {
+	if few := room < (most+1)/2; p.over || room <= 0 || few && (p.asked > 0 || p.r.queue.Due() > 0) {
 		return
 	}
 	question, err := json.Marshal(map[string]int64{"batch": int64(room), "expires": int64(asks), "idle_heartbeat": int64(noWord)})

@@ -106,6 +106,11 @@ func TestPullAsksForWhatThereIsRoomFor(t *testing.T) {
 		}
 	}
 	a.says("408", "Nats-Pending-Messages", "7")
+	a.want() // there is something to do
+	if _, err := a.r.queue.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.ask()
 	a.want(1) // other keys have what is left
 }
 

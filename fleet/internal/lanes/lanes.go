@@ -225,6 +225,13 @@ func (q *Queue[T]) Len() int {
 	return q.size
 }
 
+// Due returns how many keys have a task that Next would return now.
+func (q *Queue[T]) Due() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.due)
+}
+
 // Close ends the queue and returns the values that wait, those that wait for a retry
 // included, and not those that were handed out. Within a key they are in order. A
 // second call returns nothing.
