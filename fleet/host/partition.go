@@ -70,7 +70,7 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	}
 	p := &partition{host: h, slot: slot, fence: fence, failed: failed, wake: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}),
 		active: true, // until the log is read
-		log: &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}}
+		log:    &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}}
 	began := time.Now()
 	p.entries, err = p.log.open(ctx, h.cfg.HostID)
 	p.confirmed.Store(&began)

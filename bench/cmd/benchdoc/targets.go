@@ -191,7 +191,7 @@ var targets = append([]target{
 		of:     hostBench,
 		text:   "A hosted no-op handler in Go handles 0.8× or more of what a raw consume-and-ack does",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Noop/peer=go", "Noop/peer=raw", 0.8) },
-		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. It uses the same iterator and the same acknowledgement. It also pays for a call with a time limit, a context with a cause, the headers, and the search for the message's worker. On a shared machine, runs differ by more than this difference.",
+		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. It takes and acknowledges messages in the same way. It also pays for a call with a time limit, a context with a cause, the headers, and the search for the message's worker. On a shared machine, runs differ by more than this difference.",
 	},
 	{
 		of:     hostBench,
