@@ -15,11 +15,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 )
 
-// BenchmarkIdle measures what a worker costs its host while no message comes: the
+// BenchmarkHostedIdle measures what a worker costs its host while no message comes: the
 // goroutines and the bytes of heap and stacks. All workers are on one stream, whose
 // server is another process. It reports how long the host took to recover them, too.
 // BENCH_WORKERS is how many there are, 500 without it.
-func BenchmarkIdle(b *testing.B) {
+func BenchmarkHostedIdle(b *testing.B) {
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("BENCH_WORKERS"), "500"))
 	check(b, err)
 	if testing.Short() {

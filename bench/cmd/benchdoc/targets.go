@@ -205,6 +205,14 @@ var targets = append([]target{
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=kv-lock", 1) },
 		reason: "A group is no faster than a key that is created and deleted for each message: a regression without a known reason.",
 	},
+	{
+		of:   stateBench,
+		text: "A hosted handler that gets and puts one of a thousand keys handles 0.3× or more of one that does nothing",
+		judge: func(r *results) (string, verdict) {
+			return ofRaw(r, "State/sync=interval/peer=host-counts", stateBench, 0.3)
+		},
+		reason: "A handler with state handles less than 0.3× of one without. Its messages share commits, each of which is a publish and its answer, and every quarter of a second the values go to their own subjects in one batch. While that batch is under way the next commit waits.",
+	},
 }, append(poolTargets, restTargets...)...)
 
 // aheadOfTrees compares us with the best measured peer, for each of ids.
