@@ -191,7 +191,7 @@ var targets = append([]target{
 		of:     hostBench,
 		text:   "A hosted no-op handler in Go handles 0.8× or more of what a raw consume-and-ack does",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Noop/peer=go", "Noop/peer=raw", 0.8) },
-		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. It uses the same iterator and the same acknowledgement. It also pays for a call with a time limit, a context with a cause, the headers, and the search for the message's worker. On a shared machine, runs differ by more than this difference.",
+		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. It takes and acknowledges messages in the same way. It also pays for a call with a time limit, a context with a cause, the headers, and the search for the message's worker. On a shared machine, runs differ by more than this difference.",
 	},
 	{
 		of:     hostBench,
@@ -204,6 +204,14 @@ var targets = append([]target{
 		text:   "A group is ahead of a lock that is a key in a store",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=kv-lock", 1) },
 		reason: "A group is no faster than a key that is created and deleted for each message: a regression without a known reason.",
+	},
+	{
+		of:   stateBench,
+		text: "A hosted handler that gets and puts one of a thousand keys handles 0.3× or more of one that does nothing",
+		judge: func(r *results) (string, verdict) {
+			return ofRaw(r, "State/sync=interval/peer=host-counts", stateBench, 0.3)
+		},
+		reason: "A handler with state handles less than 0.3× of one without. Its messages share commits, each of which is a publish and its answer, and every quarter of a second the values go to their own subjects in one batch. While that batch is under way the next commit waits.",
 	},
 }, append(poolTargets, restTargets...)...)
 
