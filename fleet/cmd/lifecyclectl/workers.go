@@ -21,7 +21,7 @@ func workersCommand() *cobra.Command {
 		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
 	},
 		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
-		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r),
+		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r), workerDevCommand(),
 		workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
 		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it stopped", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
