@@ -2623,7 +2623,7 @@ type ApplyWorkerResponse_Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the field in the spec, such as "code" or "limits.time".
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
-	// The value before, and the one of the spec. A code is shown by its digest.
+	// The worker's value, and the spec's. A code is shown by its digest.
 	From          string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	To            string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields

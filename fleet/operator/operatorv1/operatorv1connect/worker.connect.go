@@ -121,9 +121,8 @@ type WorkerServiceClient interface {
 	// FollowWorkerLogs returns the newest lines of a worker's log, and then each new
 	// one. Over REST: GET /watch/workers/{id}/logs.
 	FollowWorkerLogs(context.Context, *operatorv1.FollowWorkerLogsRequest) (*connect.ServerStreamForClient[operatorv1.FollowWorkerLogsResponse], error)
-	// ReadWorkerState returns what a worker has stored, in pages, in the order in
-	// which the keys were last written. A page may be shorter than page_size, or
-	// empty, and yet have a next one.
+	// ReadWorkerState returns what a worker has stored, in pages, by the time of the
+	// last write. A page may be shorter than page_size and yet have a next one.
 	ReadWorkerState(context.Context, *operatorv1.ReadWorkerStateRequest) (*operatorv1.ReadWorkerStateResponse, error)
 	// TestWorker runs a worker's code with one message, in a process of its own. It
 	// publishes nothing and stores nothing.
@@ -457,9 +456,8 @@ type WorkerServiceHandler interface {
 	// FollowWorkerLogs returns the newest lines of a worker's log, and then each new
 	// one. Over REST: GET /watch/workers/{id}/logs.
 	FollowWorkerLogs(context.Context, *operatorv1.FollowWorkerLogsRequest, *connect.ServerStream[operatorv1.FollowWorkerLogsResponse]) error
-	// ReadWorkerState returns what a worker has stored, in pages, in the order in
-	// which the keys were last written. A page may be shorter than page_size, or
-	// empty, and yet have a next one.
+	// ReadWorkerState returns what a worker has stored, in pages, by the time of the
+	// last write. A page may be shorter than page_size and yet have a next one.
 	ReadWorkerState(context.Context, *operatorv1.ReadWorkerStateRequest) (*operatorv1.ReadWorkerStateResponse, error)
 	// TestWorker runs a worker's code with one message, in a process of its own. It
 	// publishes nothing and stores nothing.
