@@ -82,9 +82,11 @@ func (rs *reacted) agree(t *testing.T, r *rig, id string, began time.Time, histo
 		return errors.Is(err, workflow.ErrEntityNotFound) || err == nil && !slices.ContainsFunc(rec.Timers, func(t workflow.Timer) bool { return !t.At.IsZero() })
 	})
 	key := newMission().KVKey(id)
-	bucket, journal := readerOf(t, r, "KV_MISSIONS", key), readerOf(t, r, missionsJournal.Name, key)
+	subject := "$KV.MISSIONS." + key
+	bucket, journal := &revisionReader{r: r, stream: "KV_MISSIONS", subject: subject}, &revisionReader{r: r, stream: missionsJournal.Name, subject: subject}
 	var all []happened
 	var told map[uint64]workflow.Reaction
+	var trail workflow.Trail
 	complaint := ""
 	defer func() {
 		if t.Failed() && complaint != "" {
@@ -92,7 +94,11 @@ func (rs *reacted) agree(t *testing.T, r *rig, id string, began time.Time, histo
 		}
 	}()
 	brokertest.Await(t, "journal, history and hook to have what the bucket has", func() bool {
-		if err := errors.Join(bucket.more(ctx), journal.more(ctx)); err != nil {
+		brief, cancel := context.WithTimeout(context.Background(), 5*time.Second) // a request may be lost while a leader is elected
+		defer cancel()
+		var read error
+		trail, read = r.Trail(brief, survey, id)
+		if err := errors.Join(bucket.more(brief), journal.more(brief), read); err != nil {
 			complaint = err.Error()
 			return false
 		}
@@ -100,8 +106,6 @@ func (rs *reacted) agree(t *testing.T, r *rig, id string, began time.Time, histo
 		complaint = compare(bucket.msgs, journal.msgs, all, told, history)
 		return complaint == ""
 	})
-	trail, err := r.Trail(ctx, survey, id)
-	must(t, err)
 	var want []workflow.TransitionEvent
 	for _, h := range all {
 		if h.event.To != "" {
@@ -116,36 +120,35 @@ func (rs *reacted) agree(t *testing.T, r *rig, id string, began time.Time, histo
 		t.Errorf("%s: the history is %+v, truncated: %v, and the bucket has %+v", id, got, trail.Truncated, want)
 	}
 	ops := firings(t, began, history, all, told)
-	call := time.Since(began)
-	last, ok := asked{verb: "read"}.do(ctx, r, id)
-	if !ok {
-		t.Errorf("%s cannot be read", id)
-	}
+	var call time.Duration
+	var last answered
+	brokertest.Await(t, "a last reading", func() (ok bool) {
+		call = time.Since(began)
+		last, ok = asked{verb: "read"}.do(ctx, r, id)
+		return ok
+	})
 	t.Logf("%s: %d revisions, %d changes of phase, %d timers have fired", id, len(all), len(want), len(ops))
 	return append(ops, porcupine.Operation{ClientId: 5000, Input: asked{verb: "read"}, Call: call.Nanoseconds(), Output: last, Return: time.Since(began).Nanoseconds()})
 }
 
 // revisionReader reads the revisions of a key from a stream.
 type revisionReader struct {
-	s       jetstream.Stream
-	subject string
-	msgs    []*jetstream.RawStreamMsg
-}
-
-func readerOf(t *testing.T, r *rig, stream, key string) *revisionReader {
-	t.Helper()
-	s, err := r.js.Stream(testContext(t), stream)
-	must(t, err)
-	return &revisionReader{s: s, subject: "$KV.MISSIONS." + key}
+	r               *rig
+	stream, subject string
+	msgs            []*jetstream.RawStreamMsg
 }
 
 // more reads those that are new.
 func (r *revisionReader) more(ctx context.Context) error {
+	s, err := r.r.js.Stream(ctx, r.stream)
+	if err != nil {
+		return err
+	}
 	for next := uint64(1); ; {
 		if n := len(r.msgs); n > 0 {
 			next = r.msgs[n-1].Sequence + 1
 		}
-		msg, err := r.s.GetMsg(ctx, next, jetstream.WithGetMsgSubject(r.subject))
+		msg, err := s.GetMsg(ctx, next, jetstream.WithGetMsgSubject(r.subject))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return nil
 		}
