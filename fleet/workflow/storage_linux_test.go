@@ -101,7 +101,7 @@ func TestStorageFaults(t *testing.T) {
 		s.begin()
 		fault.happen(s, ctx)
 		took := s.settle(limit)
-		t.Logf("%s: %d ghosts after %v", fault.name, 0, took.Round(time.Millisecond))
+		t.Logf("%s: no ghost after %v", fault.name, took.Round(time.Millisecond))
 	}
 	s.await("writes to go on", func() int { return s.done }, 100)
 	over()
