@@ -49,7 +49,7 @@ func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptio
 			return nil, err
 		}
 		if opts.After != "" {
-			return nil, fmt.Errorf("After is %q and OrderBy %q: After goes by the order of ids, use Offset", opts.After, opts.OrderBy)
+			return nil, fmt.Errorf("order by %q after %q: After goes by the order of ids, use Offset", opts.OrderBy, opts.After)
 		}
 	}
 	for name, want := range opts.Match {

@@ -280,8 +280,8 @@ func (s *storage) settle(limit time.Duration) time.Duration {
 	s.t.Helper()
 	s.gate.Lock()
 	defer s.gate.Unlock()
-	began, why := time.Now(), ""
-	for why = s.ghosts(); why != ""; why = s.ghosts() {
+	began := time.Now()
+	for why := s.ghosts(); why != ""; why = s.ghosts() {
 		if time.Since(began) > limit {
 			s.t.Fatalf("after %v %s", limit, why)
 		}
