@@ -80,7 +80,7 @@ type mark struct {
 }
 
 func (m mark) is(e *entry) bool {
-	return (m.at.IsZero() || m.at.Equal(e.at)) && m.op == e.header.Get(headerOp)
+	return (m.at.IsZero() || m.at.Equal(e.at)) && m.op == e.get(headerOp)
 }
 
 func (b *bucket) follower(log *slog.Logger, to reader) *follower {
@@ -161,7 +161,7 @@ func (f *follower) session(ctx context.Context) error {
 		return err
 	}
 	info := stream.CachedInfo()
-	f.b.single.Store(info.Config.Replicas == 1)
+	f.b.traits.learn(info)
 	earlier := f.owned()
 	moved, err := f.moved(attempt, info)
 	if err != nil {
@@ -356,7 +356,7 @@ func (f *follower) read(ctx context.Context, p *puller) error {
 			f.sync()
 		}
 		f.leave()
-		if !strings.HasPrefix(e.header.Get(headerOp), f.b.ops) {
+		if !strings.HasPrefix(e.get(headerOp), f.b.ops) {
 			p.news++
 		}
 	}
