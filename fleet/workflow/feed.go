@@ -44,8 +44,9 @@ type follower struct {
 	kick   chan struct{} // asks for a check of the bucket at once
 	hurry  chan struct{} // asks for pending messages at once; nil for a follower that never lingers
 
-	caught func()                        // called when asOf has changed; nil for none
-	settle func(context.Context, uint64) // called now and then with what it is certain to have read; nil for none
+	caught func()                                       // called when asOf has changed; nil for none
+	load   func(context.Context, *jetstream.StreamInfo) // called before the first message; nil for none
+	settle func(context.Context, uint64)                // called now and then with what it is certain to have read; nil for none
 
 	created time.Time     // of the stream that it follows
 	missing time.Time     // since when the stream is missing
@@ -175,6 +176,11 @@ func (f *follower) session(ctx context.Context) error {
 	case f.created.IsZero():
 		f.created, f.told = info.Created, false
 		f.forget(0)
+		if f.load != nil {
+			f.load(ctx, info)
+			attempt, cancel = context.WithTimeout(ctx, answerTime) // it may have taken long
+			defer cancel()
+		}
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,

@@ -28,7 +28,7 @@ const (
 	headerVersion  = "Lifecycle-Version" // of the record
 	headerOn       = "Lifecycle-On"      // the revision before: the server takes headerExpected out of a journal's messages
 
-	// headerCompact has the first of these in one line, in the order of compactOrder: the
+	// headerCompact has the first of these in one line, at the place that compactPlace tells: the
 	// server and every client read one header in less time than eight. A program of an
 	// earlier release does not know it, so it is written to a bucket that is marked.
 	headerCompact = "Lifecycle"
@@ -117,9 +117,27 @@ func (r *registration) compact(d decision, on string) string {
 	return string(append(line, '|'))
 }
 
-// compactOrder is the order of the values in headerCompact.
-var compactOrder = map[string]int{
-	headerOp: 0, headerWorkflow: 1, headerOn: 2, headerVersion: 3, headerPhase: 4, headerFrom: 5, headerSource: 6, headerSince: 7,
+// compactPlace returns where a header's value is in headerCompact, -1 for one that is not.
+func compactPlace(name string) int {
+	switch name {
+	case headerOp:
+		return 0
+	case headerWorkflow:
+		return 1
+	case headerOn:
+		return 2
+	case headerVersion:
+		return 3
+	case headerPhase:
+		return 4
+	case headerFrom:
+		return 5
+	case headerSource:
+		return 6
+	case headerSince:
+		return 7
+	}
+	return -1
 }
 
 // get returns the value of a header, "" for none, in either form.
@@ -131,9 +149,8 @@ func (e *entry) get(name string) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	place, ok := compactOrder[name]
 	value, rest := "", lines[0]
-	for ; ok && place >= 0; place-- {
+	for place := compactPlace(name); place >= 0; place-- {
 		value, rest, _ = strings.Cut(rest, "|")
 	}
 	if name == headerWorkflow { // the only one that is not escaped in its own header

@@ -32,7 +32,7 @@ func FuzzCompact(f *testing.F) {
 		spread := &entry{header: r.message("x", d, 7).Header}
 		r.bucket.traits.compact.Store(true)
 		compact := &entry{header: r.message("x", d, 7).Header}
-		for name := range compactOrder {
+		for _, name := range []string{headerOp, headerWorkflow, headerOn, headerVersion, headerPhase, headerFrom, headerSource, headerSince, headerTimers} {
 			if got, want := compact.get(name), spread.get(name); got != want {
 				t.Errorf("%s: %q, and %q in a header of its own", name, got, want)
 			}

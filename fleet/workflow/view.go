@@ -43,7 +43,7 @@ func newView(m *Manager, b *bucket) *view {
 	v.agenda = newAgenda(m.alarm.ring)
 	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
-	v.follow.caught, v.follow.settle = v.progress.ring, v.settle
+	v.follow.caught, v.follow.settle, v.follow.load = v.progress.ring, v.settle, v.loadSnapshot
 	return v
 }
 
@@ -79,7 +79,15 @@ func (v *view) add(r *registration) error {
 	v.end, v.done = cancel, done
 	go func() {
 		defer close(done)
+		var keeper sync.WaitGroup
+		if v.snapshotPath() != "" {
+			keeper.Go(func() { v.keepSnapshots(ctx) })
+		}
 		v.follow.run(ctx)
+		keeper.Wait()
+		if v.m.alive.Err() != nil {
+			v.saveSnapshot(context.Background())
+		}
 	}()
 	return nil
 }
