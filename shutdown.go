@@ -36,6 +36,7 @@ type stop struct {
 	refused   uint64    // connections that the kernel refused, at most
 	abandoned []string  // checks, health clients and reports that the App abandoned at the end
 	over      ending
+	joined    bool // Run has its error
 	untold    bool // the first part of result is not in the log at error level yet
 }
 
@@ -86,15 +87,14 @@ func (s *stop) arm() (begin bool) {
 	return s.request != nil
 }
 
-// add records errors that Run joins behind the primary one.
-func (s *stop) add(errs ...error) {
+// add records an error that Run joins behind the primary one, unless it has its result.
+func (s *stop) add(err error) (taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, err := range errs {
-		if err != nil {
-			s.further = append(s.further, err)
-		}
+	if err != nil && !s.joined {
+		s.further = append(s.further, err)
 	}
+	return !s.joined
 }
 
 // noteDrained records how a drainer ended.
