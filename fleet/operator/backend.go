@@ -111,6 +111,16 @@ type Processes interface {
 	Resume(ctx context.Context, id, who string) (phase string, err error)
 }
 
+// Inspector is an area of processes that can be looked into. The Processes of
+// [FromPresence] can.
+type Inspector interface {
+	// Logs returns the newest lines of a process's log after the one with the number
+	// after, at most limit; ReasonRefused when the process keeps none.
+	Logs(ctx context.Context, id, who string, after uint64, limit int) (*operatorv1.GetLogsResponse, error)
+	// Stacks returns the stacks of a process's goroutines.
+	Stacks(ctx context.Context, id, who string) (string, error)
+}
+
 // Journal is an area of processes that keeps a journal. The Processes of
 // [FromPresence] have one.
 type Journal interface {

@@ -54,7 +54,7 @@ func (f *Fleet) Attend(ctx context.Context, tell func(Change)) error {
 		}
 	}
 	return f.watch(ctx, tell,
-		func(p Process, heard time.Time) { write(p, tombstone(p, heard)) },
+		func(p Process, heard time.Time) { write(p, f.ended(ctx, p, tombstone(p, heard))) },
 		func(p Process) {
 			write(p, Event{Kind: "returned", Cause: "it announces itself again: it was not dead"})
 		})
