@@ -4,6 +4,8 @@ package operator_test
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +35,8 @@ import (
 
 // TestFleetAtScale measures an operator server with a large fleet: SCALE=20x500 are 20
 // operating-system processes with 500 announced processes each, and SCALE_ENTITIES is the
-// number of entities, 100000 by default. It asserts nothing about times: it prints what
+// number of entities, 100000 by default. SCALE_PROFILE names a file for the profile of the
+// server. It asserts nothing about times: it prints what
 // docs/fleet.md has. NATS, the server and the announced processes each have a process of
 // their own.
 func TestFleetAtScale(t *testing.T) {
@@ -73,19 +77,32 @@ func TestFleetAtScale(t *testing.T) {
 	all := hosts * each
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2000}}
 	defer client.CloseIdleConnections()
+	sent := 0 // bytes of the last answer, as a browser gets it
 	get := func(path string) (text string, took time.Duration) {
 		t.Helper()
 		begun := time.Now()
-		resp, err := client.Get(base + path)
+		req, err := http.NewRequest(http.MethodGet, base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept-Encoding", "gzip")
+		resp, err := client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
+		took, sent = time.Since(begun), len(body)
+		if err == nil && resp.Header.Get("Content-Encoding") == "gzip" {
+			var z *gzip.Reader
+			if z, err = gzip.NewReader(bytes.NewReader(body)); err == nil {
+				body, err = io.ReadAll(z)
+			}
+		}
 		if err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("%s: %d %v %.500s", path, resp.StatusCode, err, body)
 		}
-		return string(body), time.Since(begun)
+		return string(body), took
 	}
 	var page struct {
 		Totals    struct{ All, Ready string }
@@ -119,7 +136,7 @@ func TestFleetAtScale(t *testing.T) {
 				text, took := get(path)
 				times, size = append(times, took), len(text)
 			}
-			t.Logf("%s: %s, %.1f kB", path, spread(times), float64(size)/1000)
+			t.Logf("%s: %s, %.1f kB, of which %.1f kB are sent", path, spread(times), float64(size)/1000, float64(sent)/1000)
 		}
 	}
 	look()
@@ -228,7 +245,12 @@ func scaleChild(t *testing.T, role, nats string, n int, env ...string) (pid int,
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { stdin.Close(); cmd.Process.Kill(); cmd.Wait() })
+	t.Cleanup(func() {
+		stdin.Close()
+		stop := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		stop.Stop()
+	})
 	line, err = bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		t.Fatalf("%s: %v", role, err)
@@ -259,6 +281,11 @@ func scaleMain() {
 		fail(mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys))
 		f, err := presence.Open(ctx, b.JetStream(), presence.Config{})
 		fail(err)
+		if file := os.Getenv("SCALE_PROFILE"); file != "" {
+			f, err := os.Create(file)
+			fail(err)
+			fail(pprof.StartCPUProfile(f))
+		}
 		s, err := operator.New(operator.Config{Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(f), Rate: 1e6, Log: quiet})
 		fail(err)
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -284,6 +311,7 @@ func scaleMain() {
 		}
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+	pprof.StopCPUProfile()
 	os.Exit(0)
 }
 

@@ -64,7 +64,7 @@ func TestOperatorReadsTheLog(t *testing.T) {
 			t.Errorf("a limit of %d is accepted", limit)
 		}
 	}
-	p := await(t, f, id, "the commands", func(p presence.Process) bool { return len(p.Commands) > 0 })
+	p := await(t, f, id, "the commands", func(p presence.Process) bool { return len(p.Commands) >= 4 })
 	for _, c := range p.Commands {
 		if c.Do != "logs" || c.Who != "ada" {
 			t.Errorf("a command is %+v", c)

@@ -26,7 +26,7 @@ var runs = []struct {
 	status  int // the exit status that the page promises or, without a word, 0
 	stopped bool
 }{
-	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID)$`)},
+	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME))$`)},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: exitConflict}, // of an entity that is at another revision
 	{where: "site", line: regexp.MustCompile(`lifecyclectl (get|list|patch|transition|dead-letters|redrive) (drone-survey|thumbs)`)},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl events .*--watch`), stopped: true},
@@ -52,6 +52,7 @@ var excused = []struct{ line, why string }{
 	{"lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json --junit prove.xml", "it needs a cluster with a Deployment: TestProve… of deploy/e2e"},
 	{"lifecyclectl doctor", "its exit status is that of the fleet: TestFaultsAreNamed runs it"},
 	{"lifecyclectl doctor --statusz http://10.1.2.3:8081/statusz", "the address is that of the reader's pod: TestDoctorOfOneProcess runs it"},
+	{"lifecyclectl transition drone-survey aborted --selector phase=planning,org=acme --dry-run", "the entities are the reader's: TestScripts moves many"},
 	{"lifecyclectl processes drain --selector service=web,version!=1.2.4 --dry-run", "the service is the reader's: TestScripts drains by a selector"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --limit 50", "the process is the reader's: TestScripts reads logs"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --follow --contains ERROR", "the process is the reader's: TestScripts reads logs"},
