@@ -10,9 +10,11 @@ PACKAGES := $(addsuffix /...,$(MODULES))
 # Programs of other libraries: they only have to compile, and with the race detector
 # that takes minutes.
 ADOPT    := ./examples/adopt ./examples/adopt/real
-# The race detector makes these packages several times slower, and they start few
-# goroutines: "make test" runs them without it, "make test-long" with it.
-PLAIN    := /fleet/host/engine/(js|python|starlark|wasm)$$|/lifecycle-go/(bench|deploy|vet)(/|$$)
+# The race detector makes a NATS server and a browser's pages several times slower: "make
+# test" runs these modules without it, and "make test-next" with it.
+PLAIN    := bench deploy deploy/e2e examples examples/http3 fleet vet
+# What takes longest is begun first.
+FIRST    := ./procpool . ./worker ./internal/httpdrain ./fleet/host ./fleet/operator ./fleet/cmd/lifecyclectl ./fleet/workflow
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -33,27 +35,27 @@ run: ## run the example service; Ctrl-C shows how it stops
 	go run ./examples/service $(ARGS)
 
 # Programs without debug information link in a quarter of the time; stacks stay whole.
-test test-long race chaos: export GOFLAGS += -ldflags=-w
+test test-long test-next race chaos: export GOFLAGS += -ldflags=-w
 
 .PHONY: test
-test: cc ## test every module: races on, leaked goroutines are failures; "make test-long" has the rest
-	pkgs=$$(go list $(filter-out $(addsuffix /...,$(ADOPT)),$(PACKAGES))) && go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $$(echo "$$pkgs" | grep -Ev '$(PLAIN)')
-	pkgs=$$(go list $(PACKAGES)) && go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $$(echo "$$pkgs" | grep -E '$(PLAIN)|/examples/adopt')
+test: cc ## test every module: leaked goroutines and, in the libraries, data races are failures; "make test-long" has the rest
+	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out ./fleet/%,$(FIRST)) $(patsubst %,%/...,$(filter-out $(ADOPT) $(PLAIN:%=./%),$(MODULES)))
+	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter ./fleet/%,$(FIRST)) $(patsubst %,./%/...,$(PLAIN)) $(ADOPT:%=%/...)
 
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long
 test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
 	tools/long.sh -race $(TESTFLAGS)
-	pkgs=$$(go list $(PACKAGES)) && go test -race -short -skip /in_a_child -p $(TESTP) -timeout 20m $(TESTFLAGS) $$(echo "$$pkgs" | grep -E '$(PLAIN)')
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow
 	CHAOS_HOOKS=40 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 30m ./fleet/workflow
 
 .PHONY: test-next
-test-next: ## test each module alone on the other supported Go release (GO_NEXT), without the race detector
-	@set -e; for m in $(filter-out $(ADOPT),$(MODULES)); do echo "test $$m with $(GO_NEXT)"; \
-		(cd $$m && GOWORK=off GOTOOLCHAIN=$(GO_NEXT) go test -short -timeout 10m $(TESTFLAGS) ./...); done
+test-next: cc ## test each module alone on the other supported Go release (GO_NEXT); with the race detector where "make test" is without it
+	@set -e; export GOWORK=off GOTOOLCHAIN=$(GO_NEXT); for m in $(filter-out $(ADOPT),$(MODULES)); do echo "test $$m with $(GO_NEXT)"; \
+		case " $(PLAIN) " in *" $${m#./} "*) race='-race -skip /in_a_child' ;; *) race= ;; esac; \
+		(cd $$m && go test $$race -short -p $(TESTP) -timeout 15m $(TESTFLAGS) ./...); done
 
 .PHONY: race
 race: cc ## the same, twenty times each test: flaky is broken

@@ -210,6 +210,7 @@ func TestOneFailureIsToldOnceAtErrorLevel(t *testing.T) {
 		"a registration":     func(r *rig) { r.Go("boom", nil) },
 		"Stop":               func(r *rig) { r.after(time.Second, func() { r.Stop(errBoom) }) },
 		"Stop, twice": func(r *rig) {
+			r.OnShutdown("slow", func(context.Context) error { time.Sleep(time.Second); return nil })
 			r.after(time.Second, func() { r.Stop(nil); r.Stop(errBoom) }) // the second is joined
 		},
 		"a listener": func(r *rig) {
@@ -231,6 +232,22 @@ func TestOneFailureIsToldOnceAtErrorLevel(t *testing.T) {
 					t.Errorf("Run returned %v, and the log has\n%s", err, strings.Join(got, "\n"))
 				}
 			})
+		})
+	}
+}
+
+// TestCauseThatNoErrorHasIsNotLogged has a second cause arrive as Run returns: it is in
+// both, or in neither.
+func TestCauseThatNoErrorHasIsNotLogged(t *testing.T) {
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, lifecycle.Config{})
+			r.after(time.Second, func() { r.Stop(nil); r.Stop(errBoom) })
+			err := r.Run(t.Context())
+			synctest.Wait()
+			if logged := linesWith(r.log.String(), "level=ERROR"); errors.Is(err, errBoom) != (len(logged) == 1) {
+				t.Fatalf("Run returned %v, and the log has\n%s", err, strings.Join(logged, "\n"))
+			}
 		})
 	}
 }

@@ -34,9 +34,8 @@ func (a *App) Stop(cause error) {
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil {
+	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil && a.stop.add(cause) {
 		a.log.Error("the app is stopping, and one more reason came", "reason", reason)
-		a.stop.add(cause)
 	}
 }
 
@@ -393,7 +392,7 @@ func (a *App) collect(hooksErr error) error {
 			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
 		}
 	}
-	s.untold = primary != nil && !s.request.told
+	s.untold, s.over.joined = primary != nil && !s.request.told, true
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !errors.Is(primary, err) {

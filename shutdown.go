@@ -42,6 +42,7 @@ type stop struct {
 // ending is the result of a stop.
 type ending struct {
 	at     time.Time // when the last hook had returned
+	joined bool      // Run has its error
 	result error     // of Run
 	status int       // ExitCode of result
 }
@@ -86,15 +87,14 @@ func (s *stop) arm() (begin bool) {
 	return s.request != nil
 }
 
-// add records errors that Run joins behind the primary one.
-func (s *stop) add(errs ...error) {
+// add records an error that Run joins behind the primary one, unless it has its result.
+func (s *stop) add(err error) (taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, err := range errs {
-		if err != nil {
-			s.further = append(s.further, err)
-		}
+	if err != nil && !s.over.joined {
+		s.further = append(s.further, err)
 	}
+	return !s.over.joined
 }
 
 // noteDrained records how a drainer ended.

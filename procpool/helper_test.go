@@ -136,6 +136,19 @@ func submit(t testing.TB, p *procpool.Pool, payload json.RawMessage, opts ...pro
 	return q
 }
 
+// deaf has a worker run a query that ignores its cancel.
+func deaf(t testing.TB, p *procpool.Pool, opts ...procpool.Option) *procpool.Query {
+	t.Helper()
+	q := submit(t, p, ask{Op: "deaf", Seconds: 3600, Text: "it runs"}.raw(), opts...)
+	for _, err := range q.Messages() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	return q
+}
+
 // eventually waits for a condition.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()

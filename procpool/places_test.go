@@ -175,11 +175,10 @@ func TestFullWorkerIsReplacedWhenAllHaveAnswered(t *testing.T) {
 func TestNeighbourOfADeafQueryIsRepeated(t *testing.T) {
 	p := start(t, "many:2", func(c *procpool.Config) { c.MaxQueue, c.CancelGrace = 20, 50*time.Millisecond })
 	do(t, p, ask{}.raw())
-	deaf := submit(t, p, ask{Op: "deaf", Seconds: 3600}.raw())
-	eventually(t, "a worker has it", func() bool { return deaf.State() == procpool.QueryProcessing })
+	first := deaf(t, p)
 	q := submit(t, p, ask{Op: "sleep", Seconds: 0.5}.raw(), procpool.Idempotent())
 	eventually(t, "a worker has it", func() bool { return q.State() == procpool.QueryProcessing })
-	deaf.Cancel(nil)
+	first.Cancel(nil)
 	if got, err := q.Result(); err != nil || string(got) != `"slept"` {
 		t.Errorf("%s, %v", got, err)
 	}

@@ -168,9 +168,7 @@ func TestDeathsThatThePoolCausesAreNotTheQuerys(t *testing.T) {
 	if _, err := q.Result(); !errors.Is(err, procpool.ErrEvicted) {
 		t.Error(err)
 	}
-	q = submit(t, p, ask{Op: "deaf", Seconds: 3600}.raw(), who)
-	eventually(t, "it is busy", func() bool { return q.State() == procpool.QueryProcessing })
-	q.Cancel(nil)
+	deaf(t, p, who).Cancel(nil)
 	eventually(t, "its worker was ended", func() bool { s := p.Stats(); return s.Busy+s.ShuttingDown == 0 })
 	do(t, p, ask{}.raw(), who)
 	if len(p.Poisoned()) != 0 {

@@ -316,9 +316,7 @@ func TestCancelledWorkerIsBusyUntilItConfirms(t *testing.T) {
 func TestWorkerThatDoesNotConfirmIsEnded(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.CancelGrace = 50 * time.Millisecond })
 	pid := do(t, p, ask{Op: "pid"}.raw())
-	q := submit(t, p, ask{Op: "deaf", Seconds: 3600}.raw())
-	eventually(t, "the worker is busy", func() bool { return p.Stats().Busy == 1 })
-	q.Cancel(nil)
+	deaf(t, p).Cancel(nil)
 	eventually(t, "it is gone", func() bool { return p.Stats().Busy+p.Stats().ShuttingDown == 0 })
 	if now := do(t, p, ask{Op: "pid"}.raw()); now == pid {
 		t.Errorf("process %s still works", pid)

@@ -28,6 +28,7 @@ Needs Python 3.7 or later and nothing else. docs/procpool-wire.md has the
 protocol.
 """
 
+import io
 import json
 import os
 import queue
@@ -47,6 +48,7 @@ ENV_FD = "LIFECYCLE_WORKER_FD"
 ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
 ENV_WIRE = "LIFECYCLE_WORKER_WIRE"
 
+CHUNK = 64 << 10  # read at once
 
 # The beginning of a query, to find the id of one whose payload is not readable.
 QUERY = re.compile(rb'\{"type":"query","requestId":("(?:[^"\\]|\\.)+"),(?:"bytes":(\d+),)?')
@@ -116,6 +118,21 @@ class Query:
     def send(self, content):
         """Send a part of the answer. Waits while the caller has enough to read."""
         self._worker.write_value({"type": "message", "requestId": self.id}, "content", content, self)
+
+
+class _Stream(io.RawIOBase):
+    """What a socket receives. A large read waits for all of it in one call: the
+    reader asks for no more than the pool has promised."""
+
+    def __init__(self, connection):
+        super().__init__()
+        self._receive = connection.recv_into
+
+    def readable(self):
+        return True
+
+    def readinto(self, into):
+        return self._receive(into, 0, socket.MSG_WAITALL if len(into) > CHUNK else 0)
 
 
 class _Worker:
@@ -195,7 +212,7 @@ class _Worker:
     def read(self):
         """The reader's thread: handles every message, but runs no handler."""
         try:
-            with self._connection.makefile("rb", 64 << 10) as lines:
+            with io.BufferedReader(_Stream(self._connection), CHUNK) as lines:
                 for line in lines:
                     if not line.endswith(b"\n"):
                         break  # a truncated line: the pool is gone
