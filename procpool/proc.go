@@ -281,7 +281,7 @@ func (w *proc) send(a *attempt) {
 		}
 		if len(a.q.data) > 0 && !w.takesBytes() {
 			w.wmu.Unlock()
-			w.refuseBytes(a.q)
+			w.refuseBytes(a)
 			a = w.p.release(w, a, false)
 			continue
 		}
@@ -306,9 +306,13 @@ func (w *proc) send(a *attempt) {
 // sendCancel tells the worker to stop the attempt.
 func (w *proc) sendCancel(a *attempt) {
 	if !w.wmu.TryLock() {
-		// Another goroutine writes, most likely the query itself to a worker that
-		// does not read. The query has ended, so cut that write short.
-		_ = w.conn.SetWriteDeadline(time.Now().Add(pokeAfter))
+		if w.places == 1 {
+			// Another goroutine writes, most likely the query itself to a worker that
+			// does not read. The query has ended, so cut that write short. With more
+			// places it may be another caller's query, and a write that is cut ends the
+			// worker.
+			_ = w.conn.SetWriteDeadline(time.Now().Add(pokeAfter))
+		}
 		w.wmu.Lock()
 		w.writeUntil = time.Time{}
 	}

@@ -146,6 +146,9 @@ func helper(mode string) {
 		}
 		helper("serve")
 		return
+	case "unlucky":
+		unlucky(arg)
+		return
 	case "stay":
 		signal.Ignore(syscall.SIGTERM)
 		time.Sleep(time.Hour)
