@@ -275,7 +275,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 func (w *proc) sendNext(next *attempt) {
 	switch {
 	case next == nil:
-	case next.q.size() <= smallWrite:
+	case next.q.size() <= smallWrite && !w.mayWaitToWrite(next.q):
 		w.send(next)
 	default:
 		w.p.mu.Lock()

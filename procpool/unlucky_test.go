@@ -75,6 +75,39 @@ func TestACancelLeavesTheOthersOfItsWorker(t *testing.T) {
 	}
 }
 
+// TestADeadlineDoesNotWaitForOthers has a worker that does not read, and queries to it
+// whose deadline passes while they are written or wait for that.
+func TestADeadlineDoesNotWaitForOthers(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("GATE", dir)
+	p := start(t, "unlucky:reads-slowly", func(c *procpool.Config) {
+		c.CancelGrace, c.WriteTimeout, c.QueryTimeout = time.Hour, time.Hour, time.Hour
+	})
+	first := submit(t, p, ask{}.raw())
+	for name, size := range map[string]int{"large": 8 << 20, "small": 10} {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := p.Do(context.Background(), ask{Text: strings.Repeat("x", size)}.raw(), procpool.Timeout(100*time.Millisecond))
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			var late *procpool.DeadlineError
+			if !errors.As(err, &late) {
+				t.Errorf("the %s one: %v", name, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("the caller of the %s one still waits", name)
+		}
+	}
+	open(t, dir)
+	first.Cancel(nil)
+	eventually(t, "the cancels are confirmed", func() bool { return p.Stats().Ready == 1 && p.Stats().Late >= 1 })
+	if s := p.Stats(); s.Spawned != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestCallsWaitUntilTheyAreAnswered has a worker that makes many calls and reads no reply.
 // An answered call waits until its reply is written.
 func TestCallsWaitUntilTheyAreAnswered(t *testing.T) {
@@ -226,7 +259,7 @@ func unlucky(mode string) {
 		return e
 	}
 	if mode == "reads-slowly" {
-		say(`{"type":"ready","version":2,"concurrency":2}`)
+		say(`{"type":"ready","version":2,"concurrency":3}`)
 	} else if says := os.Getenv("SAYS"); says != "" {
 		say("%s", says)
 	} else {
