@@ -207,8 +207,11 @@ func (w *proc) arrive(d *door) (arrival, error) {
 	case <-w.process.Done():
 		return arrival{}, w.crash("", errors.New("it ended before it was ready"))
 	case <-timer.C:
-		return arrival{}, w.crash("", fmt.Errorf("it has not said that it is ready within %v: it has to connect to the socket that %s names and to send %s",
-			w.p.cfg.StartTimeout, wire.EnvSocket, `{"type":"ready"}`))
+		where := "connect to the socket that " + wire.EnvSocket + " names"
+		if w.p.cfg.Inherit {
+			where = "use the descriptor that " + wire.EnvFD + " names, which a wrapper has to pass on,"
+		}
+		return arrival{}, w.crash("", fmt.Errorf("it has not said that it is ready within %v: it has to %s and to send %s", w.p.cfg.StartTimeout, where, `{"type":"ready"}`))
 	case <-w.stop.Signaled():
 		return arrival{}, nil
 	}

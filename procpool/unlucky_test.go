@@ -55,6 +55,7 @@ func TestACancelLeavesTheOthersOfItsWorker(t *testing.T) {
 		c.CancelGrace, c.WriteTimeout, c.QueryTimeout = patience, patience, patience
 	})
 	first := submit(t, p, ask{Text: "first"}.raw())
+	eventually(t, "the worker has it", func() bool { return first.State() == procpool.QueryProcessing })
 	ended := make(chan error, 1)
 	go func() {
 		_, err := p.Do(context.Background(), ask{Text: strings.Repeat("x", 8<<20)}.raw())
@@ -84,7 +85,8 @@ func TestADeadlineDoesNotWaitForOthers(t *testing.T) {
 		c.CancelGrace, c.WriteTimeout, c.QueryTimeout = time.Hour, time.Hour, time.Hour
 	})
 	first := submit(t, p, ask{}.raw())
-	for name, size := range map[string]int{"large": 8 << 20, "small": 10} {
+	eventually(t, "the worker has it", func() bool { return first.State() == procpool.QueryProcessing })
+	for _, size := range []int{8 << 20, 10} {
 		ended := make(chan error, 1)
 		go func() {
 			_, err := p.Do(context.Background(), ask{Text: strings.Repeat("x", size)}.raw(), procpool.Timeout(100*time.Millisecond))
@@ -94,10 +96,10 @@ func TestADeadlineDoesNotWaitForOthers(t *testing.T) {
 		case err := <-ended:
 			var late *procpool.DeadlineError
 			if !errors.As(err, &late) {
-				t.Errorf("the %s one: %v", name, err)
+				t.Errorf("the one of %d bytes: %v", size, err)
 			}
 		case <-time.After(patience):
-			t.Fatalf("the caller of the %s one still waits", name)
+			t.Fatalf("the caller of the one of %d bytes still waits", size)
 		}
 	}
 	open(t, dir)
