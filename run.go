@@ -392,7 +392,7 @@ func (a *App) collect(hooksErr error) error {
 			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
 		}
 	}
-	s.untold, s.joined = primary != nil && !s.request.told, true
+	s.untold, s.over.joined = primary != nil && !s.request.told, true
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !errors.Is(primary, err) {

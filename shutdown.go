@@ -36,13 +36,13 @@ type stop struct {
 	refused   uint64    // connections that the kernel refused, at most
 	abandoned []string  // checks, health clients and reports that the App abandoned at the end
 	over      ending
-	joined    bool // Run has its error
 	untold    bool // the first part of result is not in the log at error level yet
 }
 
 // ending is the result of a stop.
 type ending struct {
 	at     time.Time // when the last hook had returned
+	joined bool      // Run has its error
 	result error     // of Run
 	status int       // ExitCode of result
 }
@@ -91,10 +91,10 @@ func (s *stop) arm() (begin bool) {
 func (s *stop) add(err error) (taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && !s.joined {
+	if err != nil && !s.over.joined {
 		s.further = append(s.further, err)
 	}
-	return !s.joined
+	return !s.over.joined
 }
 
 // noteDrained records how a drainer ended.

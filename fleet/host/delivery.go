@@ -57,14 +57,19 @@ func (r *runner) receive(m *nats.Msg) bool {
 	if body := header.Get(HeaderBody); header.Get(HeaderFor) != "" && checkID("body", body) == nil {
 		d.body = body
 	}
-	key := header.Get(HeaderKey)
-	if key == "" {
-		key = d.topic
-	}
-	if r.queue.Add(r.taking, key, d, 0) != nil {
+	if r.queue.Add(r.taking, r.keyOf(d), d, 0) != nil {
 		r.giveBack(d, 0)
 	}
 	return true
+}
+
+// keyOf returns the key of a message: messages with one key are handled in order.
+func (r *runner) keyOf(d *delivery) string {
+	name := HeaderKey
+	if members := *r.members.Load(); len(members) == 1 { // a group handles one message at a time anyway
+		name = cmp.Or(members[0].record.Key, HeaderKey)
+	}
+	return cmp.Or(d.header.Get(name), d.topic)
 }
 
 // giveBack makes the server deliver a message again after a delay.
@@ -337,6 +342,7 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 	if noted != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
 	}
+	r.host.lines.add(d.member.record, true, fmt.Sprintf("message %s, attempt %d: %v", d.id, attempt, err))
 	r.host.log.Debug("hosted worker: message failed", "worker", d.member.record.ID, "message", d.id, "attempt", attempt, "err", err)
 	if t == nil {
 		r.giveBack(d, delay)
@@ -357,6 +363,7 @@ func (r *runner) doom(t *task, d *delivery, attempt int, why error) {
 		return
 	}
 	d.member.counts.Failed.Add(1)
+	r.host.lines.add(rec, true, fmt.Sprintf("message %s is a dead letter after attempt %d: %s", d.id, attempt, end.Reason))
 	r.letter(t, d, end)
 }
 

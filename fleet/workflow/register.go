@@ -203,6 +203,27 @@ func (r *registration) checkShape(p Participant, data []byte) {
 			return
 		}
 	}
+	r.plain = !r.parentByPhase()
+}
+
+// parentByPhase reports whether a participant's parent depends on its phase, as far as
+// one whose strings are all set shows it.
+func (r *registration) parentByPhase() bool {
+	parents := make(map[string]bool)
+	err := call.Do("participant", func() error {
+		p := r.factory()
+		for name, f := range r.fields.byName {
+			if f.typ.Kind() == reflect.String {
+				f.of(p).SetString("probe-" + name)
+			}
+		}
+		for phase := range r.table {
+			r.fields.phase.of(p).SetString(phase)
+			parents[p.ParentEntityID()] = true
+		}
+		return nil
+	})
+	return err == nil && len(parents) > 1
 }
 
 func (r *registration) checkOptions() error {
