@@ -37,6 +37,8 @@ type slot struct {
 	turn atomic.Uint64             // counts messages
 	part atomic.Pointer[partition] // of the newest runner
 
+	handles atomic.Pointer[runner] // the newest runner
+
 	// Only the owning goroutine uses the fields below.
 	loaded      []*member
 	covered     []string // topics that the slot's consumer is known to take

@@ -75,6 +75,9 @@ var excused = []struct{ line, why string }{
 	{"helm upgrade --install web deploy/helm/lifecycle-service --set image.repository=registry.example/web --set drainSeconds=15", "it needs a cluster and an image: deploy/e2e installs the chart"},
 	{"helm test web", "it needs a cluster: deploy/e2e installs the chart"},
 	{"lifecyclectl workflows check drone-survey --table table.json", "table.json is the reader's table: TestScripts checks tables"},
+	{"lifecyclectl workflows backup MISSIONS missions-monday", "it writes a folder: TestScripts backs up and restores"},
+	{"lifecyclectl workflows restore missions-monday --check", "it reads that folder: TestScripts backs up and restores"},
+	{"lifecyclectl workflows restore missions-monday", "it needs another NATS: TestScripts backs up and restores"},
 	{"make e2e", ".ci/run runs it where it can"},
 	{"make e2e-long", "half an hour, on a cluster"},
 }
