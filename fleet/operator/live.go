@@ -130,7 +130,9 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 	case topic == "workers" && s.cfg.Workers != nil:
 		return batches(ctx, s, who, s.live.workers.Read(name), onChange[*operatorv1.Worker](ctx, tell))
 	case topic == "processes" && s.processes != nil:
-		return batches(ctx, s, who, s.processes.Read(name), onChange[*operatorv1.Process](ctx, tell))
+		// What a process announces all the time is no change. The page of one process shows
+		// it, and looks again now and then.
+		return batches(ctx, s, who, s.processes.Read(name), onChange[*operatorv1.Process](ctx, func(news bool) error { return tell(news || name != "") }))
 	case topic == "audit":
 		return batches(ctx, s, who, s.live.audit.Read(""), onChange[*operatorv1.AuditEntry](ctx, tell))
 	}

@@ -142,9 +142,9 @@ func New(cfg Config) (*Server, error) {
 		cfg.LoopbackRole = RoleOperator
 	case LoopbackNone:
 		cfg.LoopbackRole = RoleNone
-	case RoleViewer, RoleOperator:
+	case RoleViewer, RoleInspector, RoleOperator:
 	default:
-		return nil, fmt.Errorf("operator: LoopbackRole is %q: want viewer, operator or none", cfg.LoopbackRole)
+		return nil, fmt.Errorf("operator: LoopbackRole is %q: want viewer, inspector, operator or none", cfg.LoopbackRole)
 	}
 	if cfg.Auth == nil && cfg.LoopbackRole == RoleNone {
 		return nil, errors.New("operator: LoopbackRole is none and there is no Auth: every request would be refused")
@@ -214,8 +214,9 @@ func New(cfg Config) (*Server, error) {
 		entities: map[string]*feed.Feed[*operatorv1.Entity]{}, diagnosed: diagnosed{sem: make(chan struct{}, 1)},
 	}
 	if cfg.Processes != nil {
+		s.index = newIndex(cfg.Processes)
 		s.processes = feed.New(func(ctx context.Context, to Sink[*operatorv1.Process]) error {
-			return cfg.Processes.Watch(ctx, to)
+			return cfg.Processes.Watch(ctx, s.index.through(to))
 		}, feedRetry, feedLinger, s.restarts("the processes"))
 	}
 	s.live = s.newLive()
@@ -233,7 +234,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.handler = s.guard(inner)
 	s.deps = newDependencies(cfg.Dependencies, cfg.Log)
-	s.index, s.flows = newIndex(s), newFlows(s)
+	s.index.begin(s.processes)
+	s.flows = newFlows(s)
 	return s, nil
 }
 

@@ -26,7 +26,7 @@ var runs = []struct {
 	status  int // the exit status that the page promises or, without a word, 0
 	stopped bool
 }{
-	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|describe ID)$`)},
+	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME))$`)},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: exitConflict}, // of an entity that is at another revision
 	{where: "site", line: regexp.MustCompile(`lifecyclectl (get|list|patch|transition|dead-letters|redrive) (drone-survey|thumbs)`)},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl events .*--watch`), stopped: true},
@@ -52,6 +52,10 @@ var excused = []struct{ line, why string }{
 	{"lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json --junit prove.xml", "it needs a cluster with a Deployment: TestProve… of deploy/e2e"},
 	{"lifecyclectl doctor", "its exit status is that of the fleet: TestFaultsAreNamed runs it"},
 	{"lifecyclectl doctor --statusz http://10.1.2.3:8081/statusz", "the address is that of the reader's pod: TestDoctorOfOneProcess runs it"},
+	{"lifecyclectl transition drone-survey aborted --selector phase=planning,org=acme --dry-run", "the entities are the reader's: TestScripts moves many"},
+	{"lifecyclectl processes drain --selector service=web,version!=1.2.4 --dry-run", "the service is the reader's: TestScripts drains by a selector"},
+	{"lifecyclectl logs web-7d4b9-x2x4z --limit 50", "the process is the reader's: TestScripts reads logs"},
+	{"lifecyclectl logs web-7d4b9-x2x4z --follow --contains ERROR", "the process is the reader's: TestScripts reads logs"},
 	{"lifecyclectl workers create thumbs --type application/wasm --topic images.new --output-topic images.small --limit-time 5s --code thumbs.wasm", "thumbs.wasm is the reader's program; TestScripts creates workers"},
 	{"lifecyclectl workers create --type application/javascript --topic orders --group shop --url https://example.com/orders.js --digest sha256:…", "the URL and the digest are the reader's"},
 	{`lifecyclectl workers apply --file workers.yaml --dry-run`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
