@@ -133,6 +133,15 @@ bench-workers: ## measure units and workers alone, and put them into docs/benchm
 	cd bench && go run ./cmd/benchdoc
 
 # BenchmarkLanguages compares with workerpool.
+WORKFLOWBENCHES := -e '^Benchmark\(Workflow\|HotKey\|List\|Table\|Many\|Start\|Beside\|WatchLag\)/'
+.PHONY: bench-workflows
+bench-workflows: ## measure durable workflows alone, and put them into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v $(WORKFLOWBENCHES) docs/benchmarks.txt; \
+		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/workflow | grep $(WORKFLOWBENCHES); } > bench/results/workflows.txt
+	cp bench/results/workflows.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
 bench/procpool/testdata/node_modules: bench/procpool/testdata/package-lock.json
 	@if command -v npm >/dev/null; then cd $(@D) && npm ci --silent --no-audit --no-fund && touch node_modules; \
 	else echo "make: there is no npm: BenchmarkLanguages leaves out workerpool"; fi

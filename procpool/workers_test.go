@@ -30,9 +30,9 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 	case "sleep", "deaf":
 		if a.Op == "deaf" {
 			ctx = context.Background()
-		}
-		if a.Text != "" {
-			_ = q.Send(a.Text)
+			if a.Text != "" {
+				_ = q.Send(a.Text)
+			}
 		}
 		timer := time.NewTimer(time.Duration(a.Seconds * float64(time.Second)))
 		defer timer.Stop()

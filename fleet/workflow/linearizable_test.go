@@ -44,7 +44,7 @@ func (s stored) same(other stored) bool { return s.phase == other.phase && s.cou
 
 // asked is one operation on an entity.
 type asked struct {
-	verb  string // create, transition, update, set, delete, read, or fire, which the Manager does
+	verb  string // create, transition, update, bump, set, delete, read, or fire, which the Manager does
 	to    string // of a transition
 	timer int    // that is set, or fires
 	at    int64  // when that is due, or fires, in unix milliseconds
@@ -102,6 +102,9 @@ func (in asked) apply(s stored) (stored, string) {
 		}
 		t.at = 0
 		t.fired++
+	case "bump": // an update that asks for no revision, and may share one
+		s.count++
+		return s, "done"
 	case "transition":
 		if table.IsTerminal(s.phase) {
 			return s, "terminal"
@@ -169,6 +172,11 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 			defer func() { m.Count++ }()
 			return look(m)
 		}, written, workflow.SetTimer(workflow.Timer{Name: timerNames[in.timer : in.timer+1], At: time.UnixMilli(in.at), Keep: true}))
+	case "bump":
+		err = r.missions.Update(ctx, id, func(m *Mission) error {
+			defer func() { m.Count++ }()
+			return look(m)
+		})
 	case "delete":
 		err = r.missions.Delete(ctx, id, written)
 	case "read":
@@ -208,7 +216,7 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 }
 
 // verbs are the operations of clients, frequent ones several times.
-var verbs = []string{"create", "create", "transition", "transition", "transition", "transition", "update", "update", "set", "set", "read", "read", "read", "delete"}
+var verbs = []string{"create", "create", "transition", "transition", "transition", "transition", "update", "update", "bump", "bump", "set", "set", "read", "read", "read", "delete"}
 
 // faults are faults of the servers of a cluster. Each calls more before
 // and after: operations go on.
@@ -283,7 +291,7 @@ func TestOneEntityIsLinearizable(t *testing.T) {
 	for round := range rounds {
 		fault := faults[round%len(faults)]
 		id, began := fmt.Sprintf("hot-%d", round), time.Now()
-		history := record(t, rigs, id, began, func(more func()) {
+		history := record(t, rigs, id, began, 2, 10*time.Millisecond, func(more func()) {
 			more()
 			leader := -1
 			brokertest.Await(t, "a leader of the bucket", func() bool { leader = c.Leader("KV_MISSIONS"); return leader >= 0 })
@@ -298,34 +306,66 @@ func TestOneEntityIsLinearizable(t *testing.T) {
 				return in.verb == "read" || out.is != "done" && out.is != "unknown"
 			})
 		}
-		result, info := porcupine.CheckOperationsVerbose(entityModel.ToModel(), history, 60*time.Second)
-		t.Logf("%s: %d operations are %s", fault.name, len(history), result)
-		if result != porcupine.Ok {
-			page := t.ArtifactDir() + "/history.html"
-			if err := porcupine.VisualizePath(entityModel.ToModel(), info, page); err != nil {
-				page = err.Error()
-			}
-			t.Errorf("%s: no order explains the answers: %s (a picture: %s, kept with -artifacts)", fault.name, result, page)
-		}
+		explained(t, fault.name, history)
 	}
 }
 
-// record lets two clients of each rig do random operations on an entity
+// explained checks that the operations fit one order.
+func explained(t *testing.T, name string, history []porcupine.Operation) {
+	t.Helper()
+	result, info := porcupine.CheckOperationsVerbose(entityModel.ToModel(), history, 60*time.Second)
+	t.Logf("%s: %d operations are %s", name, len(history), result)
+	if result != porcupine.Ok {
+		page := t.ArtifactDir() + "/history.html"
+		if err := porcupine.VisualizePath(entityModel.ToModel(), info, page); err != nil {
+			page = err.Error()
+		}
+		t.Errorf("%s: no order explains the answers: %s (a picture: %s, kept with -artifacts)", name, result, page)
+	}
+}
+
+// TestUpdatesThatShareAWriteAreLinearizable lets the clients of two processes do the same
+// on one server without pauses, so that updates wait for each other and become one write,
+// while the connections break.
+func TestUpdatesThatShareAWriteAreLinearizable(t *testing.T) {
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
+	var rigs []*rig
+	var lines []*muffler
+	for range 2 {
+		p := muffle(t, srv.ClientURL())
+		lines = append(lines, p)
+		rigs = append(rigs, rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 5 * time.Millisecond})))
+	}
+	history := record(t, rigs, "hot", time.Now(), 6, time.Millisecond, func(more func()) {
+		for n := range 6 {
+			more()
+			p := lines[n%2]
+			p.mute.Store(true) // what the server carries out from now on gets no answer
+			time.Sleep(rand.N(5 * time.Millisecond))
+			p.mute.Store(false)
+			p.cut()
+		}
+		more()
+	})
+	explained(t, "cut connections", history)
+}
+
+// record lets some clients of each rig do random operations on an entity, with pauses,
 // while meanwhile runs. more waits until some have succeeded.
-func record(t *testing.T, rigs []*rig, id string, began time.Time, meanwhile func(more func())) []porcupine.Operation {
+func record(t *testing.T, rigs []*rig, id string, began time.Time, clients int, pause time.Duration, meanwhile func(more func())) []porcupine.Operation {
 	t.Helper()
 	stop := make(chan struct{})
 	var mu sync.Mutex
 	var history []porcupine.Operation
 	done := 0
 	var wg sync.WaitGroup
-	for i := range 2 * len(rigs) {
+	for i := range clients * len(rigs) {
 		wg.Go(func() {
 			for {
 				select {
 				case <-stop:
 					return
-				case <-time.After(rand.N(10 * time.Millisecond)): // a longer history shows no more, and takes longer to check
+				case <-time.After(rand.N(pause)): // a longer history shows no more, and takes longer to check
 				}
 				in := asked{verb: verbs[rand.N(len(verbs))]}
 				switch in.verb {

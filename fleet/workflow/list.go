@@ -210,6 +210,9 @@ func (m *Manager) Find(ctx context.Context, workflow, entityID string) (Record, 
 	if err != nil {
 		return Record{}, fmt.Errorf("get %s: %w", workflow, err)
 	}
+	if r.blind {
+		r.bucket.look(ctx)
+	}
 	e, err := r.bucket.last(ctx, key)
 	if err == nil && e.deleted() {
 		err = ErrEntityNotFound

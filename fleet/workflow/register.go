@@ -64,6 +64,7 @@ type registration struct {
 	migrate   func(int, []byte) ([]byte, error)
 	journaled bool // the bucket has a journal
 	hooks     []Hook
+	snapshot  string // the folder of the view's file, "" for none
 
 	sample Participant // for calls of KVKey
 	fields *fields

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"slices"
 
 	"github.com/google/btree"
@@ -140,6 +141,9 @@ func (v *view) scan(ctx context.Context, q *selection, begin func(*index), visit
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		// A scan may decode for seconds. Let writers run meanwhile: the scheduler by itself
+		// lets it run for 10 ms at a time.
+		runtime.Gosched()
 		step, after, more = v.step(q, after, step[:0], begin)
 		begin = nil
 		for i := range step {
