@@ -24,6 +24,9 @@ type ListOptions struct {
 	// indexable; for others, every record that meets the other conditions is decoded.
 	Match map[string]any
 
+	// Contains selects entities whose id has this text.
+	Contains string
+
 	// Limit is the maximum number of results. 0 means all.
 	Limit int
 
