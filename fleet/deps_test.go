@@ -49,7 +49,7 @@ func TestConventions(t *testing.T) {
 			{Path: "host/engine/js", Imports: []string{"./fleet/host/engine/...", "./internal/call", "github.com/dop251/goja"}, Brings: []string{"..."}},
 			{Path: "host/engine/isolate", Imports: []string{"./fleet/host/engine/...", "./procpool/...", "./worker", "golang.org/x/sys"}, Brings: []string{"..."}},
 			{Path: "host/engine/python", Imports: []string{"./fleet/host/engine/...", "./procpool/..."}, Brings: []string{"golang.org/x/sys"}},
-			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./internal/cgroup", "./internal/text", "./fleet/broker/identity", "./fleet/internal/eventlog", "./fleet/internal/stream", "golang.org/x/time"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./internal/call", "./internal/cgroup", "./internal/text", "./fleet/broker/identity", "./fleet/internal/eventlog", "./fleet/internal/stream", "golang.org/x/time"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./internal/text", "./fleet/internal/diagram", "./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},

@@ -31,4 +31,5 @@
 //	Window        discovery.k8s.io     endpointslices  list, watch
 //	Self          ""                   pods            get, watch
 //	DeletionCost  ""                   pods            patch
+//	Ended         ""                   pods            get
 package kube

@@ -136,7 +136,7 @@ const maxSecret = 64 << 10
 
 func readSecret(source string) (string, error) {
 	kind, at, _ := strings.Cut(source, ":")
-	v := ""
+	var v string
 	if kind == "env" {
 		v = os.Getenv(at)
 	} else {

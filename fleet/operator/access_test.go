@@ -24,6 +24,7 @@ import (
 const (
 	adaToken = "ada-0123456789-0123456789"
 	vicToken = "vic-0123456789-0123456789"
+	ivyToken = "ivy-0123456789-0123456789"
 	oldToken = "old-0123456789-0123456789"
 )
 
@@ -31,7 +32,7 @@ func tokenFile(t testing.TB) (path string, auth operator.Authenticator) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "tokens")
 	sum := sha256.Sum256([]byte(vicToken))
-	write(t, path, "# who may\noperator ada "+adaToken+"\nviewer vic sha256:"+hex.EncodeToString(sum[:])+"\noperator old "+oldToken+" 2020-01-01T00:00:00Z\n")
+	write(t, path, "# who may\noperator ada "+adaToken+"\ninspector ivy "+ivyToken+"\nviewer vic sha256:"+hex.EncodeToString(sum[:])+"\noperator old "+oldToken+" 2020-01-01T00:00:00Z\n")
 	auth, err := operator.TokenFile(path, quiet)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/token"
@@ -15,18 +16,24 @@ type Role string
 
 // The roles.
 const (
-	RoleNone     Role = ""         // nothing
-	RoleViewer   Role = "viewer"   // read
-	RoleOperator Role = "operator" // read and act
+	RoleNone      Role = ""          // nothing
+	RoleViewer    Role = "viewer"    // read
+	RoleInspector Role = "inspector" // read, also the logs and stacks of processes
+	RoleOperator  Role = "operator"  // read and act
 )
+
+// roles are the roles, from the least to the one that includes all.
+var roles = []Role{RoleNone, RoleViewer, RoleInspector, RoleOperator}
+
+// atLeast reports whether r includes the role need. An unknown role includes none.
+func (r Role) atLeast(need Role) bool { return slices.Index(roles, r) >= slices.Index(roles, need) }
 
 // ParseRole returns the role of that name, and an error for any other text.
 func ParseRole(text string) (Role, error) {
-	switch r := Role(text); r {
-	case RoleViewer, RoleOperator:
+	if r := Role(text); r.atLeast(RoleViewer) {
 		return r, nil
 	}
-	return RoleNone, fmt.Errorf("role %q: want viewer or operator", text)
+	return RoleNone, fmt.Errorf("role %q: want viewer, inspector or operator", text)
 }
 
 // Principal is an authenticated caller.

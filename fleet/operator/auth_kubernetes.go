@@ -192,7 +192,7 @@ func (k *kubernetes) review(ctx context.Context, token string) (Principal, error
 	}
 	p := Principal{Name: answer.Status.User.Username, Method: "kubernetes"}
 	for _, name := range append([]string{p.Name}, answer.Status.User.Groups...) {
-		if role := k.cfg.Roles[name]; role == RoleOperator || p.Role == RoleNone {
+		if role := k.cfg.Roles[name]; role.atLeast(p.Role) {
 			p.Role = role
 		}
 	}

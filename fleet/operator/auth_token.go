@@ -27,7 +27,7 @@ const (
 //
 //	ROLE NAME TOKEN [EXPIRES]
 //
-// ROLE is viewer or operator. NAME appears in the audit. TOKEN has 20 characters or
+// ROLE is viewer, inspector or operator. NAME appears in the audit. TOKEN has 20 characters or
 // more, or is "sha256:" and the hexadecimal digest of such a token; then the file is
 // not a secret. EXPIRES is a time of RFC 3339. Empty lines and lines that begin with
 // # are skipped.

@@ -98,10 +98,10 @@ type Workers interface {
 	Apply(ctx context.Context, spec *operatorv1.WorkerSpec, dryRun bool, who string) (*operatorv1.ApplyWorkerResponse, error)
 	// Logs returns at most limit of the newest lines before the one with the number
 	// before, oldest first; 0 is the end.
-	Logs(ctx context.Context, id string, before int64, limit int) ([]*operatorv1.LogLine, error)
+	Logs(ctx context.Context, id string, before int64, limit int) ([]*operatorv1.WorkerLogLine, error)
 	// FollowLogs sends every line behind the number after, until ctx ends or send
 	// fails, and returns that error.
-	FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.LogLine) error) error
+	FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.WorkerLogLine) error) error
 	// State returns at most limit keys after the one with the token after, and the
 	// token of the last one, "" when there are no more.
 	State(ctx context.Context, id, after string, limit int) (entries []*operatorv1.StateEntry, next string, err error)
@@ -125,6 +125,16 @@ type Processes interface {
 	Drain(ctx context.Context, id, reason, who string) (phase string, err error)
 	Suspend(ctx context.Context, id, reason, who string) (phase string, err error)
 	Resume(ctx context.Context, id, who string) (phase string, err error)
+}
+
+// Inspector is an area of processes that can be looked into. The Processes of
+// [FromPresence] can.
+type Inspector interface {
+	// Logs returns the newest lines of a process's log after the one with the number
+	// after, at most limit; ReasonRefused when the process keeps none.
+	Logs(ctx context.Context, id, who string, after uint64, limit int) (*operatorv1.GetLogsResponse, error)
+	// Stacks returns the stacks of a process's goroutines.
+	Stacks(ctx context.Context, id, who string) (string, error)
 }
 
 // Journal is an area of processes that keeps a journal. The Processes of

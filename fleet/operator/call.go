@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,8 @@ import (
 const HeaderAsOf = "Lifecycle-As-Of"
 
 // needs is the role that each method needs, by "Service.Method". A viewer may
-// call the methods that the contract declares free of side effects.
+// call the methods that the contract declares free of side effects, except those that
+// look into a process.
 var needs = func() map[string]Role {
 	roles := map[string]Role{}
 	for _, file := range operatorv1.Files() {
@@ -36,11 +38,17 @@ var needs = func() map[string]Role {
 				if o, ok := m.Options().(*descriptorpb.MethodOptions); ok && o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
 					roles[action(m)] = RoleViewer
 				}
+				if looksInto[action(m)] {
+					roles[action(m)] = RoleInspector
+				}
 			}
 		}
 	}
 	return roles
 }()
+
+// looksInto are the methods that show what a process has in its memory and its log.
+var looksInto = map[string]bool{"ProcessService.GetLogs": true, "ProcessService.GetStacks": true}
 
 func action(m protoreflect.MethodDescriptor) string {
 	return string(m.Parent().Name()) + "." + string(m.Name())
@@ -50,10 +58,11 @@ func action(m protoreflect.MethodDescriptor) string {
 type intent struct {
 	target, detail string
 	dryRun         bool
+	readsOn        bool // the begin of the reading is in the audit
 }
 
 // call does what all methods share: it checks the caller's role and the request, does
-// the work within its time limit, and audits a write.
+// the work within its time limit, and audits what more than a viewer may do.
 func call[A proto.Message](ctx context.Context, s *Server, action string, what intent, wrong violations, work func(ctx context.Context, who Principal) (A, error)) (answer A, err error) {
 	who, err := s.authorize(ctx, action)
 	if err == nil {
@@ -67,7 +76,7 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		info.ResponseHeader().Set(HeaderAsOf, s.deps.asOf().UTC().Format(time.RFC3339Nano))
 	}
-	if needs[action] == RoleOperator && !(what.dryRun && previews(ctx)) {
+	if needs[action] != RoleViewer && !(what.dryRun && previews(ctx)) && !(what.readsOn && err == nil) {
 		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(what.target, "/") {
 			what.target += made.GetId() // the server chose the id
 		}
@@ -93,10 +102,10 @@ func (s *Server) authorize(ctx context.Context, action string) (Principal, error
 	switch {
 	case !ok:
 		return who, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "the request has no authenticated caller")
-	case known && need == RoleViewer && (who.Role == RoleViewer || who.Role == RoleOperator), known && who.Role == RoleOperator:
+	case known && who.Role.atLeast(need):
 		return who, nil
 	}
-	return who, Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s: %s needs the role %s", who.Name, who.Role, action, RoleOperator)
+	return who, Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s: %s needs the role %s", who.Name, who.Role, action, cmp.Or(need, RoleOperator))
 }
 
 // guarded turns a panic into an error.

@@ -60,7 +60,7 @@ def handle(m):
 `
 	spec := &operatorv1.WorkerSpec{
 		Id: "w", Tenant: "acme", MimeType: "text/x-starlark", Topic: "orders.new", Group: "g", OutputTopic: "orders.done", Key: "Customer",
-		Limits: &operatorv1.Limits{Time: durationpb.New(20 * time.Second), Load: durationpb.New(20 * time.Second), Memory: 64 << 20, Output: 1000, Outputs: 5},
+		Limits: &operatorv1.Limits{Time: durationpb.New(time.Minute), Load: durationpb.New(time.Minute), Memory: 64 << 20, Output: 1000, Outputs: 5},
 		Env:    []string{"REGION"}, Secrets: []string{"TOKEN"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
 	}
 	for i, fields := 0, spec.ProtoReflect().Descriptor().Fields(); i < fields.Len(); i++ {

@@ -142,7 +142,7 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	}
 	p, err := s.cfg.Auth.Authenticate(r)
 	switch {
-	case err == nil && (p.Role == RoleViewer || p.Role == RoleOperator):
+	case err == nil && p.Role.atLeast(RoleViewer):
 		s.trusted.add(key)
 		return p, nil
 	case err == nil:

@@ -55,23 +55,23 @@ func (a hosts) Apply(ctx context.Context, s *operatorv1.WorkerSpec, dryRun bool,
 	return answer, err
 }
 
-func lineOf(l host.Line) *operatorv1.LogLine {
-	return &operatorv1.LogLine{Number: int64(l.Seq), At: timestamppb.New(l.At), Text: l.Text, Host: l.Host, Digest: "sha256:" + l.Digest, Error: l.Error}
+func lineOf(l host.Line) *operatorv1.WorkerLogLine {
+	return &operatorv1.WorkerLogLine{Number: int64(l.Seq), At: timestamppb.New(l.At), Text: l.Text, Host: l.Host, Digest: "sha256:" + l.Digest, Error: l.Error}
 }
 
-func (a hosts) Logs(ctx context.Context, id string, before int64, limit int) ([]*operatorv1.LogLine, error) {
+func (a hosts) Logs(ctx context.Context, id string, before int64, limit int) ([]*operatorv1.WorkerLogLine, error) {
 	lines, err := a.h.Logs(ctx, id, uint64(before), limit)
 	if err != nil {
 		return nil, workerErr(err)
 	}
-	list := make([]*operatorv1.LogLine, len(lines))
+	list := make([]*operatorv1.WorkerLogLine, len(lines))
 	for i, l := range lines {
 		list[i] = lineOf(l)
 	}
 	return list, nil
 }
 
-func (a hosts) FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.LogLine) error) error {
+func (a hosts) FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.WorkerLogLine) error) error {
 	return workerErr(a.h.FollowLogs(ctx, id, uint64(after), func(l host.Line) error { return send(lineOf(l)) }))
 }
 

@@ -3,83 +3,129 @@ package operator
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// index has every process of the fleet, from one watch. All lists and pages read it.
+// index has every process of the fleet, from one watch. All lists and pages read it. A
+// process announces itself every few seconds; the index passes on only what is new, so a
+// fleet at rest costs its watchers nothing.
 type index struct {
-	s *Server
+	alive *feed.Reader[*operatorv1.Process] // keeps the watch going; nothing reads it
 
 	mu     sync.Mutex // guards the fields below
-	list   map[string]*operatorv1.Process
+	list   map[string]known
+	fresh  map[string]known // from the begin of a watch to its sync; then it replaces list
 	synced bool
-
-	stop context.CancelFunc
-	done chan struct{}
 }
+
+// known is a process as it was announced last, and as watchers know it.
+type known struct{ last, told *operatorv1.Process }
 
 // newIndex returns an index of an area whose watch reports every process, and nil for
 // any other area.
-func newIndex(s *Server) *index {
-	if _, ok := s.cfg.Processes.(interface{ indexed() }); !ok || s.processes == nil {
+func newIndex(area Processes) *index {
+	if _, ok := area.(interface{ indexed() }); !ok {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	x := &index{s: s, list: map[string]*operatorv1.Process{}, stop: cancel, done: make(chan struct{})}
-	go x.run(ctx)
-	return x
+	return &index{}
+}
+
+// begin keeps the watch of the processes going.
+func (x *index) begin(processes *feed.Feed[*operatorv1.Process]) {
+	if x != nil {
+		x.alive = processes.Read("")
+	}
 }
 
 func (x *index) close() {
 	if x != nil {
-		x.stop()
-		<-x.done
+		x.alive.Close()
 	}
 }
 
-func (x *index) run(ctx context.Context) {
-	defer close(x.done)
-	for ctx.Err() == nil {
-		r := x.s.processes.Read("")
-		fresh := map[string]*operatorv1.Process{}
-		for {
-			items, err := r.Next(ctx, batch)
-			if err != nil {
-				break // ctx has ended, or the reader was too slow: read all again
-			}
-			x.apply(items, &fresh)
+// through returns a sink for one run of the watch. It remembers every item, and passes on
+// to another sink what is new.
+func (x *index) through(to Sink[*operatorv1.Process]) Sink[*operatorv1.Process] {
+	if x == nil {
+		return to
+	}
+	x.take(stream.Item[*operatorv1.Process]{Kind: stream.Gap})
+	return func(it stream.Item[*operatorv1.Process]) {
+		if x.take(it) {
+			to(it)
 		}
-		r.Close()
 	}
 }
 
-// apply takes items. Until the sync they go into fresh, which then replaces the list.
-func (x *index) apply(items []stream.Item[*operatorv1.Process], fresh *map[string]*operatorv1.Process) {
+// take remembers an item, and reports whether it is new for watchers.
+func (x *index) take(it stream.Item[*operatorv1.Process]) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, it := range items {
-		list := *fresh
-		if list == nil {
-			list = x.list
+	switch it.Kind {
+	case stream.Put:
+		if x.fresh != nil {
+			x.fresh[it.Key] = known{it.Value, it.Value}
+			return true
 		}
-		switch it.Kind {
-		case stream.Put:
-			list[it.Key] = it.Value
-		case stream.Deleted:
-			delete(list, it.Key)
-		case stream.Synced:
-			if *fresh != nil {
-				x.list, *fresh, x.synced = *fresh, nil, true
-			}
+		old, ok := x.list[it.Key]
+		if ok && sameNews(old.told, it.Value) {
+			x.list[it.Key] = known{it.Value, old.told}
+			return false
+		}
+		x.list[it.Key] = known{it.Value, it.Value}
+	case stream.Deleted:
+		delete(x.list, it.Key)
+		delete(x.fresh, it.Key)
+	case stream.Gap:
+		x.fresh = map[string]known{}
+	case stream.Synced:
+		if x.fresh != nil {
+			x.list, x.fresh, x.synced = x.fresh, nil, true
 		}
 	}
+	return true
+}
+
+// sameNews reports whether two announcements of a process tell an operator the same. Times
+// of the announcement, the use of memory, and small changes of the load tell nothing.
+func sameNews(a, b *operatorv1.Process) bool {
+	switch {
+	case a.GetPhase() != b.GetPhase(), a.GetReady() != b.GetReady(), a.GetSuspended() != b.GetSuspended(), a.GetReason() != b.GetReason(),
+		a.GetWaiting() != b.GetWaiting(), a.GetVersion() != b.GetVersion(), a.GetService() != b.GetService(), a.GetHost() != b.GetHost(), a.GetPid() != b.GetPid(),
+		a.GetTruncated() != b.GetTruncated(), a.GetSuspect() != b.GetSuspect(), a.GetMemoryLimitBytes() != b.GetMemoryLimitBytes(),
+		len(a.GetPhases()) != len(b.GetPhases()), !a.GetStartedAt().AsTime().Equal(b.GetStartedAt().AsTime()), loadMoved(a, b):
+		return false
+	}
+	return slices.EqualFunc(a.GetFindings(), b.GetFindings(), func(a, b *operatorv1.Finding) bool { return a.GetRule() == b.GetRule() }) &&
+		proto.Equal(&operatorv1.Process{Units: a.GetUnits(), Probes: a.GetProbes(), Restarts: a.GetRestarts(), Steps: a.GetSteps(), Budget: a.GetBudget()},
+			&operatorv1.Process{Units: b.GetUnits(), Probes: b.GetProbes(), Restarts: b.GetRestarts(), Steps: b.GetSteps(), Budget: b.GetBudget()})
+}
+
+// loadMoved reports whether what the servers of a process do has changed by more than a
+// quarter and by more than ten, or has begun or ended.
+func loadMoved(a, b *operatorv1.Process) bool {
+	sum := func(p *operatorv1.Process) (inFlight, connections int64) {
+		for _, s := range p.GetServers() {
+			inFlight += s.GetInFlight()
+			connections += s.GetConnections()
+		}
+		return inFlight, connections
+	}
+	moved := func(a, b int64) bool {
+		return (a == 0) != (b == 0) || max(a, b)-min(a, b) > max(10, max(a, b)/4)
+	}
+	wasInFlight, wasConnections := sum(a)
+	inFlight, connections := sum(b)
+	return len(a.GetServers()) != len(b.GetServers()) || moved(wasInFlight, inFlight) || moved(wasConnections, connections)
 }
 
 // all returns the processes, in any order, and whether the index knows them. The caller
@@ -90,7 +136,11 @@ func (x *index) all() ([]*operatorv1.Process, bool) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return slices.Collect(maps.Values(x.list)), x.synced
+	list := make([]*operatorv1.Process, 0, len(x.list))
+	for _, k := range x.list {
+		list = append(list, k.last)
+	}
+	return list, x.synced
 }
 
 // listed returns every process, with what is wrong with it now.

@@ -124,13 +124,18 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {
 			return err
 		}
+		if s.flows != nil { // which watches all workflows in brief
+			return batches(ctx, s, who, s.briefFeed(name).Read(""), onChange[brief](ctx, tell))
+		}
 		return batches(ctx, s, who, s.entityFeed(name).Read(""), onChange[*operatorv1.Entity](ctx, tell))
 	case topic == "workflows" && s.cfg.Workflows != nil:
 		return batches(ctx, s, who, s.live.definitions.Read(name), onChange[*operatorv1.Definition](ctx, tell))
 	case topic == "workers" && s.cfg.Workers != nil:
 		return batches(ctx, s, who, s.live.workers.Read(name), onChange[*operatorv1.Worker](ctx, tell))
 	case topic == "processes" && s.processes != nil:
-		return batches(ctx, s, who, s.processes.Read(name), onChange[*operatorv1.Process](ctx, tell))
+		// What a process announces all the time is no change. The page of one process shows
+		// it, and looks again now and then.
+		return batches(ctx, s, who, s.processes.Read(name), onChange[*operatorv1.Process](ctx, func(news bool) error { return tell(news || name != "") }))
 	case topic == "audit":
 		return batches(ctx, s, who, s.live.audit.Read(""), onChange[*operatorv1.AuditEntry](ctx, tell))
 	}

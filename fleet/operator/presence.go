@@ -3,7 +3,6 @@ package operator
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -86,6 +85,23 @@ func (a fleet) Events(ctx context.Context, q EventQuery) ([]*operatorv1.Event, u
 	return out, next, nil
 }
 
+func (a fleet) Logs(ctx context.Context, id, who string, after uint64, limit int) (*operatorv1.GetLogsResponse, error) {
+	logs, err := a.f.Logs(ctx, id, who, presence.LogQuery{After: after, Limit: limit})
+	if err != nil {
+		return nil, processErr(err)
+	}
+	answer := &operatorv1.GetLogsResponse{Missed: logs.Missed}
+	for _, l := range logs.Lines {
+		answer.Lines = append(answer.Lines, &operatorv1.LogLine{Seq: l.Seq, At: moment(l.At), Text: l.Text})
+	}
+	return answer, nil
+}
+
+func (a fleet) Stacks(ctx context.Context, id, who string) (string, error) {
+	text, err := a.f.Stacks(ctx, id, who)
+	return text, processErr(err)
+}
+
 func (a fleet) Drain(ctx context.Context, id, reason, who string) (string, error) {
 	phase, err := a.f.Drain(ctx, id, reason, who)
 	return phase, processErr(err)
@@ -104,14 +120,13 @@ func (a fleet) Resume(ctx context.Context, id, who string) (string, error) {
 // processOf turns an announcement into the contract's message.
 func processOf(p presence.Process) *operatorv1.Process {
 	out := &operatorv1.Process{
-		Id: p.ID, Service: p.Service, Host: p.Host, Pid: int32(p.PID), Version: p.Version, Ready: p.Ready, Suspended: p.Suspended, Truncated: p.Truncated,
+		Id: p.ID, Service: p.Service, Host: p.Host, Pid: int32(p.PID), Version: p.Version, Ready: p.Ready, Suspended: p.Suspended, Truncated: p.Truncated, Suspect: p.Suspect,
 		MemoryBytes: p.Memory.Used, MemoryLimitBytes: p.Memory.Limit, StartedAt: moment(p.StartedAt), SeenAt: moment(p.SeenAt), SaidAt: moment(p.Status.At),
 	}
 	for _, r := range p.Restarts {
 		out.Restarts = append(out.Restarts, &operatorv1.Restart{Unit: r.Unit, At: timestamppb.New(r.At), Cause: r.Cause})
 	}
 	diagnosis.FromStatus(out, p.Status)
-	out.Reason = strings.Join(slices.DeleteFunc([]string{p.Suspect, out.GetReason()}, func(s string) bool { return s == "" }), "; ")
 	out.Findings = diagnosis.Sort(diagnosis.Process(out, time.Now()))
 	return out
 }

@@ -183,6 +183,34 @@ func (p processService) GetProcess(ctx context.Context, req *operatorv1.GetProce
 	})
 }
 
+func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error) {
+	v := workerID(req.GetId())
+	limit := cmp.Or(int(req.GetLimit()), 200)
+	if limit < 0 || limit > 1000 {
+		v.add("limit", "is %d, want 1 to 1000, or 0 for 200", limit)
+	}
+	return inspect(ctx, p, "GetLogs", intent{target: "process/" + req.GetId(), readsOn: req.GetAfter() > 0}, v, func(ctx context.Context, area Inspector, who string) (*operatorv1.GetLogsResponse, error) {
+		return area.Logs(ctx, req.GetId(), who, req.GetAfter(), limit)
+	})
+}
+
+func (p processService) GetStacks(ctx context.Context, req *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error) {
+	return inspect(ctx, p, "GetStacks", intent{target: "process/" + req.GetId()}, workerID(req.GetId()), func(ctx context.Context, area Inspector, who string) (*operatorv1.GetStacksResponse, error) {
+		text, err := area.Stacks(ctx, req.GetId(), who)
+		return &operatorv1.GetStacksResponse{Text: text}, err
+	})
+}
+
+func inspect[A proto.Message](ctx context.Context, p processService, method string, what intent, v violations, work func(ctx context.Context, area Inspector, who string) (A, error)) (A, error) {
+	return call(ctx, p.s, "ProcessService."+method, what, v, func(ctx context.Context, who Principal) (answer A, err error) {
+		area, ok := p.s.cfg.Processes.(Inspector)
+		if !ok {
+			return answer, notServed("processes that can be looked into")
+		}
+		return work(ctx, area, who.Name)
+	})
+}
+
 func (p processService) DrainProcess(ctx context.Context, req *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error) {
 	v := workerID(req.GetId())
 	v.text("reason", req.GetReason(), false, maxName)

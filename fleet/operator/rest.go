@@ -185,7 +185,7 @@ func unary(contentType string) bool {
 // misread matches the transcoder's errors for a request that it cannot read. Their
 // codes would blame the server. Errors of the services have details and are never
 // matched.
-var misread = regexp.MustCompile(`^(the request is not UTF-8|proto:|in field path |invalid parameter |invalid value|.*unmarshal)`)
+var misread = regexp.MustCompile(`^(the request is not UTF-8|request should have no body|empty field path|proto:|in field path |invalid parameter |invalid value|.*unmarshal)`)
 
 // notText is the transcoder's error when it quotes a request that is not UTF-8.
 const notText = "failed to marshal end error"

@@ -28,6 +28,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	scaleMain()
 	host.EngineMain(starlark.New())
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
 }

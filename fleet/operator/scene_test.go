@@ -69,7 +69,7 @@ func (s *scene) pages() map[string]string {
 	}
 	entity := []string{"type", s.text("workflow"), "id", s.text("entity")}
 	return map[string]string{
-		"fleet": "/ui/", "process": "/ui/processes/" + p("process"), "workflows": "/ui/workflows", "workflow": "/ui/workflows/" + p("workflow"),
+		"fleet": "/ui/", "process": "/ui/processes/" + p("process"), "log": "/ui/processes/" + p("process") + "/logs", "stacks": "/ui/processes/" + p("process") + "/stacks", "workflows": "/ui/workflows", "workflow": "/ui/workflows/" + p("workflow"),
 		"filters": "/ui/workflows/" + p("workflow") + q("contains", s.text("contains"), "match", s.text("match"), "phase", s.text("phase")),
 		"entity":  "/ui/workflows/" + p("workflow") + "/" + p("entity"), "gone": "/ui/workflows/" + p("workflow") + "/" + p("unknown"),
 		"workers": "/ui/workers", "worker": "/ui/workers/" + p("worker"), "audit": "/ui/audit",
@@ -188,6 +188,14 @@ func (p sceneProcesses) Get(_ context.Context, id string) (*operatorv1.Process, 
 		Units: []*operatorv1.Unit{unit}, Probes: []*operatorv1.Probe{{Plane: t("plane"), Name: t("probe"), State: t("state"), Error: t("error")}},
 		Servers: []*operatorv1.Server{{Name: t("server"), Addr: t("addr")}}, Phases: []*operatorv1.PhaseTime{{Phase: t("phase"), Entered: now, Duration: durationpb.New(time.Second)}},
 	}, nil
+}
+
+func (p sceneProcesses) Logs(context.Context, string, string, uint64, int) (*operatorv1.GetLogsResponse, error) {
+	return &operatorv1.GetLogsResponse{Lines: []*operatorv1.LogLine{{Seq: 7, At: timestamppb.Now(), Text: p.s.text("line")}}}, nil
+}
+
+func (p sceneProcesses) Stacks(context.Context, string, string) (string, error) {
+	return "goroutine 1 [running]:\n" + p.s.text("stack"), nil
 }
 
 func (p sceneProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,6 +127,7 @@ type Server struct {
 
 	mu       sync.Mutex // guards the fields below
 	entities map[string]*feed.Feed[*operatorv1.Entity]
+	briefs   map[string]*feed.Feed[brief]
 	closed   bool
 }
 
@@ -142,9 +145,9 @@ func New(cfg Config) (*Server, error) {
 		cfg.LoopbackRole = RoleOperator
 	case LoopbackNone:
 		cfg.LoopbackRole = RoleNone
-	case RoleViewer, RoleOperator:
+	case RoleViewer, RoleInspector, RoleOperator:
 	default:
-		return nil, fmt.Errorf("operator: LoopbackRole is %q: want viewer, operator or none", cfg.LoopbackRole)
+		return nil, fmt.Errorf("operator: LoopbackRole is %q: want viewer, inspector, operator or none", cfg.LoopbackRole)
 	}
 	if cfg.Auth == nil && cfg.LoopbackRole == RoleNone {
 		return nil, errors.New("operator: LoopbackRole is none and there is no Auth: every request would be refused")
@@ -211,11 +214,12 @@ func New(cfg Config) (*Server, error) {
 		streams:  &streamLimit{most: cfg.MaxStreams, mostEach: cfg.MaxStreamsEach, each: map[string]int{}},
 		bodies:   &bodies{most: max(4*cfg.MaxBody, 1<<20), each: map[string]int64{}},
 		sessions: sealed,
-		entities: map[string]*feed.Feed[*operatorv1.Entity]{}, diagnosed: diagnosed{sem: make(chan struct{}, 1)},
+		entities: map[string]*feed.Feed[*operatorv1.Entity]{}, briefs: map[string]*feed.Feed[brief]{}, diagnosed: diagnosed{sem: make(chan struct{}, 1)},
 	}
 	if cfg.Processes != nil {
+		s.index = newIndex(cfg.Processes)
 		s.processes = feed.New(func(ctx context.Context, to Sink[*operatorv1.Process]) error {
-			return cfg.Processes.Watch(ctx, to)
+			return cfg.Processes.Watch(ctx, s.index.through(to))
 		}, feedRetry, feedLinger, s.restarts("the processes"))
 	}
 	s.live = s.newLive()
@@ -233,7 +237,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.handler = s.guard(inner)
 	s.deps = newDependencies(cfg.Dependencies, cfg.Log)
-	s.index, s.flows = newIndex(s), newFlows(s)
+	s.index.begin(s.processes)
+	s.flows = newFlows(s)
 	return s, nil
 }
 
@@ -273,8 +278,12 @@ func (s *Server) Close(context.Context) error {
 	for _, f := range s.entities {
 		feeds = append(feeds, f)
 	}
+	briefs := slices.Collect(maps.Values(s.briefs))
 	s.mu.Unlock()
 	for _, f := range feeds {
+		f.Close()
+	}
+	for _, f := range briefs {
 		f.Close()
 	}
 	if s.processes != nil {

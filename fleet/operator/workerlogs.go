@@ -60,7 +60,7 @@ func (w workerService) follow(ctx context.Context, req *operatorv1.FollowWorkerL
 	if begun == nil {
 		area, begun = w.area()
 	}
-	var lines []*operatorv1.LogLine
+	var lines []*operatorv1.WorkerLogLine
 	if begun == nil {
 		lines, begun = area.Logs(ctx, req.GetId(), 0, max(tail, 1))
 	}
@@ -80,13 +80,13 @@ func (w workerService) follow(ctx context.Context, req *operatorv1.FollowWorkerL
 }
 
 // sendLines sends lines, and then each one behind after.
-func (w workerService) sendLines(ctx context.Context, who Principal, area Workers, id string, lines []*operatorv1.LogLine, after int64, send func(*operatorv1.FollowWorkerLogsResponse) error) error {
+func (w workerService) sendLines(ctx context.Context, who Principal, area Workers, id string, lines []*operatorv1.WorkerLogLine, after int64, send func(*operatorv1.FollowWorkerLogsResponse) error) error {
 	over, leave, err := w.s.bounded(ctx, who)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	tell := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.LogLine) error {
+	tell := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
 		if err := send(&operatorv1.FollowWorkerLogsResponse{Kind: kind, Line: l}); err != nil {
 			return sendFailed(err)
 		}
@@ -102,7 +102,7 @@ func (w workerService) sendLines(ctx context.Context, who Principal, area Worker
 	}
 	for {
 		beat, stop := context.WithTimeout(over, heartbeat)
-		err := area.FollowLogs(beat, id, after, func(l *operatorv1.LogLine) error {
+		err := area.FollowLogs(beat, id, after, func(l *operatorv1.WorkerLogLine) error {
 			after = l.GetNumber()
 			return tell(operatorv1.WatchResponse_KIND_PUT, l)
 		})

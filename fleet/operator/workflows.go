@@ -179,7 +179,7 @@ func (w workflowService) Transition(ctx context.Context, req *operatorv1.Transit
 	v.text("phase", req.GetPhase(), true, maxName)
 	v.text("note", req.GetNote(), false, maxNote)
 	revision := v.revision(ctx, req.GetIfMatch())
-	what := intent{req.GetType() + "/" + req.GetId(), "to " + req.GetPhase(), req.GetDryRun()}
+	what := intent{target: req.GetType() + "/" + req.GetId(), detail: "to " + req.GetPhase(), dryRun: req.GetDryRun()}
 	if req.GetNote() != "" {
 		what.detail += ": " + req.GetNote()
 	}
@@ -214,7 +214,7 @@ func (w workflowService) Patch(ctx context.Context, req *operatorv1.PatchRequest
 	for _, name := range names[:min(len(names), maxFields)] {
 		v.text("fields", name, true, maxName)
 	}
-	what := intent{req.GetType() + "/" + req.GetId(), "fields " + strings.Join(names, ", "), req.GetDryRun()}
+	what := intent{target: req.GetType() + "/" + req.GetId(), detail: "fields " + strings.Join(names, ", "), dryRun: req.GetDryRun()}
 	return call(ctx, w.s, "WorkflowService.Patch", what, v, func(ctx context.Context, who Principal) (*operatorv1.PatchResponse, error) {
 		area, err := w.area()
 		if err != nil {

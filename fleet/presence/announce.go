@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -74,6 +75,8 @@ type announcer struct {
 	kick    chan struct{}      // of size 1; filled when something has changed
 	journal *writer
 
+	commands *nats.Subscription // set before begun
+
 	// Only the goroutine of the subscription uses these.
 	gate     gate
 	warned   time.Time // when a refusal was logged
@@ -107,8 +110,8 @@ const maxPending = 256
 // retry is the time until the unit looks for the bucket again.
 const retry = 2 * time.Second
 
-// run answers commands until ctx ends. The announcements that it begins go on until the
-// hook ends them.
+// run begins to announce and to answer commands. Both go on until the hook ends them: an
+// operator who asks why a stop hangs gets an answer.
 func (a *announcer) run(ctx context.Context) error {
 	commands, err := a.js.Conn().Subscribe(a.gate.subject, a.answer)
 	if err == nil {
@@ -117,20 +120,7 @@ func (a *announcer) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("presence: %w", err)
 	}
-	// A command in progress ends before the unit does, so its caller gets the
-	// answer.
-	defer func() {
-		closed := make(chan struct{})
-		commands.SetClosedHandler(func(string) { close(closed) })
-		if commands.Drain() == nil {
-			bound := time.NewTimer(a.cfg.CommandTimeout)
-			defer bound.Stop()
-			select {
-			case <-closed:
-			case <-bound.C:
-			}
-		}
-	}()
+	a.commands = commands
 	wrong := make(chan error, 1)
 	a.begun.Store(true)
 	go func() { // ends with the hook
@@ -378,6 +368,15 @@ func (a *announcer) leave(ctx context.Context) error {
 	<-a.ended
 	ctx, cancel := context.WithTimeout(ctx, leaveTime)
 	defer cancel()
+	// A command in progress ends first, so its caller gets the answer.
+	closed := make(chan struct{})
+	a.commands.SetClosedHandler(func(string) { close(closed) })
+	if a.commands.Drain() == nil {
+		select {
+		case <-closed:
+		case <-ctx.Done():
+		}
+	}
 	report := a.app.Report()
 	e := a.event(Event{Kind: "exit", From: string(report.Phase)})
 	e.To, e.Cause = describeEnd(report)

@@ -18,30 +18,33 @@ import (
 // it has agreed. who names the operator in the process's log; "" is the fingerprint of
 // the Fleet's key.
 func (f *Fleet) Drain(ctx context.Context, id, reason, who string) (phase string, err error) {
-	return f.ask(ctx, id, command{Do: "drain", Reason: reason, Who: who})
+	a, err := f.ask(ctx, id, command{Do: "drain", Reason: reason, Who: who})
+	return a.Phase, err
 }
 
 // Suspend asks a process to report that it is not ready until Resume. The reason must
 // not be empty.
 func (f *Fleet) Suspend(ctx context.Context, id, reason, who string) (phase string, err error) {
-	return f.ask(ctx, id, command{Do: "suspend", Reason: reason, Who: who})
+	a, err := f.ask(ctx, id, command{Do: "suspend", Reason: reason, Who: who})
+	return a.Phase, err
 }
 
 // Resume ends a suspension.
 func (f *Fleet) Resume(ctx context.Context, id, who string) (phase string, err error) {
-	return f.ask(ctx, id, command{Do: "resume", Who: who})
+	a, err := f.ask(ctx, id, command{Do: "resume", Who: who})
+	return a.Phase, err
 }
 
 // ask sends a signed command, and waits for the answer that the process has signed. It
 // passes over all others.
-func (f *Fleet) ask(ctx context.Context, id string, c command) (string, error) {
+func (f *Fleet) ask(ctx context.Context, id string, c command) (a answer, err error) {
 	p, err := f.Get(ctx, id)
 	if err != nil {
-		return "", err
+		return a, err
 	}
 	public := f.book.key(p.ID)
 	if public == nil {
-		return "", fmt.Errorf("%w: %s", ErrUnsigned, id)
+		return a, fmt.Errorf("%w: %s", ErrUnsigned, id)
 	}
 	subject := commandSubject(f.cfg, p.ID)
 	now := time.Now().UTC()
@@ -49,20 +52,20 @@ func (f *Fleet) ask(ctx context.Context, id string, c command) (string, error) {
 	c.Life, c.Nonce, c.Issued, c.Expires = fingerprint(public), rand.Text(), now, now.Add(min(f.cfg.CommandTimeout, maxValid))
 	body, err := json.Marshal(c)
 	if err != nil {
-		return "", fmt.Errorf("presence: %w", err)
+		return a, fmt.Errorf("presence: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.CommandTimeout)
 	defer cancel()
-	a, err := f.request(ctx, subject, seal(f.key, "command "+subject, body), c.Nonce, public)
+	a, err = f.request(ctx, subject, seal(f.key, "command "+subject, body), c.Nonce, public)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded):
-		return "", fmt.Errorf("%w: %s: %w", ErrUnreachable, p.ID, err)
+		return answer{}, fmt.Errorf("%w: %s: %w", ErrUnreachable, p.ID, err)
 	case err != nil:
-		return "", fmt.Errorf("presence: %s %s: %w", c.Do, p.ID, err)
+		return answer{}, fmt.Errorf("presence: %s %s: %w", c.Do, p.ID, err)
 	case a.Error != "":
-		return a.Phase, fmt.Errorf("%w: %s", ErrRefused, a.Error)
+		return a, fmt.Errorf("%w: %s", ErrRefused, a.Error)
 	}
-	return a.Phase, nil
+	return a, nil
 }
 
 // request sends a command and returns the answer with its nonce that the process's key

@@ -20,9 +20,13 @@ import (
 // command is an operator's request to one life of a process. The operator seals it for
 // the purpose "command SUBJECT". The process replies with a sealed answer.
 type command struct {
-	Do     string `json:"do"` // "drain", "suspend", "resume"
+	Do     string `json:"do"` // "drain", "suspend", "resume", "logs", "stacks"
 	Reason string `json:"reason,omitempty"`
 	Who    string `json:"who"` // the principal that asked the operator
+
+	// Of "logs".
+	After uint64 `json:"after,omitempty"`
+	Limit int    `json:"limit,omitempty"`
 
 	Life    string    `json:"life"` // the fingerprint of the process's own key
 	Issued  time.Time `json:"issued"`
@@ -35,6 +39,10 @@ type answer struct {
 	Nonce string `json:"nonce"` // the command's
 	Phase string `json:"phase,omitempty"`
 	Error string `json:"error,omitempty"`
+
+	Lines  []Line `json:"lines,omitempty"`
+	Missed uint64 `json:"missed,omitempty"`
+	Text   string `json:"text,omitempty"` // of "stacks"
 }
 
 // Command is an operator's command as the process itself has noted it.
@@ -154,12 +162,17 @@ func onThisMachine(nc *nats.Conn) bool {
 func (a *announcer) answer(m *nats.Msg) {
 	c, signer, err := a.gate.admit(time.Now(), m.Data)
 	out := answer{Nonce: text.Clip(c.Nonce, 64)}
-	if err != nil {
+	switch {
+	case err != nil:
 		out.Error = err.Error()
-	} else {
+	case c.reads():
+		out.Error = a.read(c, &out)
+	default:
 		out.Error = a.obey(c)
 	}
-	a.audit(c, signer, out.Error)
+	if out.Error != "" || !c.reads() || c.After == 0 { // a reader that reads on was noted
+		a.audit(c, signer, out.Error)
+	}
 	out.Phase = string(a.app.Phase())
 	reply, err := json.Marshal(out)
 	if err == nil && m.Reply != "" {
@@ -224,7 +237,7 @@ func (a *announcer) obey(c command) (refused string) {
 	case "resume":
 		a.app.Resume()
 	default:
-		return fmt.Sprintf("there is no command %q: want drain, suspend or resume", c.Do)
+		return fmt.Sprintf("there is no command %q: want drain, suspend, resume, logs or stacks", c.Do)
 	}
 	return ""
 }

@@ -50,6 +50,11 @@ const (
 	EndLost   = "lost"   // it disappeared without a word
 	EndOOM    = "oom"    // the same, with its memory at the limit
 	EndForced = "forced" // the same, in the middle of a stop
+
+	// By what the platform knows:
+	EndPanicked = "panicked" // it ended with the exit status of a panic
+	EndKilled   = "killed"   // a signal ended it, and not because memory ran out
+	EndEvicted  = "evicted"  // its host had to give it up
 )
 
 // Limits of the journal.

@@ -75,8 +75,17 @@ type Config struct {
 	// OperatorsFile obey.
 	KeyFile string
 
+	// Ended asks the platform how a process ended that disappeared without a word, for
+	// [Fleet.Attend]: kube.Client.Ended does on Kubernetes. Without it, and when it returns
+	// an error, the journal has what the last announcement suggests. It gets two seconds.
+	Ended func(ctx context.Context, p Process) (End, error)
+
 	// Version of the program, for operators to see.
 	Version string
+
+	// Lines has the last lines of the process's log, which operators may read. Without it
+	// they cannot.
+	Lines *Lines
 
 	// Journal is the name of the JetStream stream that keeps the events of the fleet.
 	// Defaults to "FLEET_JOURNAL". JournalOff keeps none.
@@ -240,6 +249,13 @@ type Process struct {
 	// process, "" when all is well. The other fields are then those that the process
 	// itself has announced last, and empty when it is not known.
 	Suspect string `json:"-"`
+}
+
+// End is how a process ended, by what its platform knows.
+type End struct {
+	Reason     string // the platform's word, such as "OOMKilled", "Error", "Evicted"
+	ExitStatus int    // 128 and a number when a signal ended it; -1 when it is not known
+	Message    string // last words
 }
 
 // Memory is a number of bytes and its limit; a limit of 0 is none.

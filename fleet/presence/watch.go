@@ -44,33 +44,19 @@ func (f *Fleet) Attend(ctx context.Context, tell func(Change)) error {
 	if _, err := openJournal(ctx, f.js, f.cfg); err != nil { // services may not create it
 		f.cfg.Log.Warn("presence: cannot open the journal", "journal", f.cfg.Journal, "error", err)
 	}
-	w := newWriter(f.js, f.cfg)
-	write := func(p Process, e Event) {
-		e.Service, e.Process, e.Version, e.Host = p.Service, p.ID, p.Version, p.Host
-		within, cancel := context.WithTimeout(ctx, retry)
-		defer cancel()
-		if err := w.once(within, e, fmt.Sprintf("%s.%s.%d", e.Kind, p.ID, p.StartedAt.UnixNano())); err != nil {
-			f.cfg.Log.Warn("presence: cannot store an event in the journal", "kind", e.Kind, "process", p.ID, "cause", e.Cause, "error", err)
-		}
-	}
+	c := newClerk(f)
+	writing, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { // ends with Attend
+		defer close(done)
+		c.run(writing)
+	}()
+	defer func() { cancel(); <-done }()
 	return f.watch(ctx, tell,
-		func(p Process, heard time.Time) { write(p, tombstone(p, heard)) },
+		func(p Process, heard time.Time) { c.add(p, tombstone(p, heard)) },
 		func(p Process) {
-			write(p, Event{Kind: "returned", Cause: "it announces itself again: it was not dead"})
+			c.add(p, Event{Kind: "returned", Cause: "it announces itself again: it was not dead"})
 		})
-}
-
-// once stores one event under an id that the journal takes only once.
-func (w *writer) once(ctx context.Context, e Event, id string) error {
-	journal, err := openJournal(ctx, w.js, w.cfg)
-	if err != nil {
-		return err
-	}
-	data, err := e.encode()
-	if err != nil {
-		return err
-	}
-	return journal.Append(ctx, eventSubject(w.cfg, e), id, data)
 }
 
 // tombstone describes a process that disappeared. Nothing is known but its last

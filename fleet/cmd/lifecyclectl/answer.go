@@ -74,7 +74,7 @@ func (a *api) explain(ctx context.Context, err error, about subject) error {
 	case reason == reasonNotWritable:
 		hint("to list the writable fields: lifecyclectl definitions %s", about.typ)
 	case reason == reasonForbidden:
-		hint("this needs the role operator; lifecyclectl whoami shows your role")
+		hint("lifecyclectl whoami shows your role")
 	case reason == reasonTimeout:
 		hint("a write may have been stored: read before trying again")
 	case reason == reasonExpired:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ func (c checked) Run() int { return c() }
 func TestMain(m *testing.M) {
 	host.EngineMain(starlark.New())
 	testscript.Main(checked(func() (code int) {
+		os.Setenv("LIFECYCLECTL_CONFIG", "testdata/no-such-file") // not the one of the user who runs the tests
 		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"), goleak.Cleanup(func(status int) { code = status }))
 		return code
 	}), map[string]func(){"lifecyclectl": main})

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"text/template"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -17,36 +19,58 @@ import (
 )
 
 // output is the format of a command's output: the value of -o.
-type output struct{ format string }
+type output struct {
+	format string
+	text   *template.Template // of -o template=…, set by check
+	path   jsonPath           // of -o jsonpath=…, set by check
+}
+
+// formats are the values of -o.
+const formats = "table, wide, json, yaml, name, jsonpath={.a.b}, or template={{.a}}"
 
 func (o *output) register(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.format, "output", "o", "table", "`format`: table, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	cmd.Flags().StringVarP(&o.format, "output", "o", "table", "`format`: "+formats)
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name", "jsonpath=", "template="}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
 // check refuses an unknown format, before the server is asked.
-func (o *output) check() error {
-	switch o.format {
-	case "table", "json", "yaml":
-		return nil
+func (o *output) check() (err error) {
+	kind, text, has := strings.Cut(o.format, "=")
+	switch {
+	case has && kind == "jsonpath":
+		o.path, err = parsePath(text)
+	case has && kind == "template":
+		o.text, err = template.New("-o template").Option("missingkey=zero").Parse(text)
+	case has || !slices.Contains([]string{"table", "wide", "json", "yaml", "name"}, kind):
+		err = fmt.Errorf("-o is %q, want %s", o.format, formats)
 	}
-	return fmt.Errorf("-o is %q, want table, json or yaml", o.format)
+	return err
 }
+
+// encode returns m in any format other than a table.
+func (o *output) encode(m proto.Message, indent string) ([]byte, error) {
+	switch {
+	case o.path != nil || o.text != nil:
+		return o.extract(m)
+	case o.format == "name":
+		return names(m), nil
+	case o.format == "yaml":
+		return asYAML(m)
+	}
+	return asJSON(m, indent)
+}
+
+// tabular reports whether the format is a table.
+func (o *output) tabular() bool { return o.format == "table" || o.format == "wide" || o.format == "" }
 
 // write writes m in the format. fill fills the table.
 func (o *output) write(w io.Writer, m proto.Message, fill func(*table)) error {
-	var text []byte
-	var err error
-	switch o.format {
-	case "json":
-		text, err = asJSON(m, "  ")
-	case "yaml":
-		text, err = asYAML(m)
-	default:
-		t := &table{colours: colourful(w)}
+	if o.tabular() {
+		t := &table{colours: colourful(w), wide: o.format == "wide"}
 		fill(t)
-		text = t.text()
+		return send(w, t.text())
 	}
+	text, err := o.encode(m, "  ")
 	if err != nil {
 		return fmt.Errorf("write as %s: %w", o.format, err)
 	}
@@ -56,11 +80,8 @@ func (o *output) write(w io.Writer, m proto.Message, fill func(*table)) error {
 // item writes one item of an endless sequence: JSON on one line, YAML as a
 // separate document.
 func (o *output) item(w io.Writer, m proto.Message) error {
-	var text []byte
-	var err error
-	if o.format == "json" {
-		text, err = asJSON(m, "")
-	} else if text, err = asYAML(m); err == nil {
+	text, err := o.encode(m, "")
+	if o.format == "yaml" {
 		text = append([]byte("---\n"), text...)
 	}
 	if err != nil {

@@ -29,6 +29,7 @@ func processListCommand(r *remote) *cobra.Command {
 	var (
 		o      output
 		req    operatorv1.ListProcessesRequest
+		chosen processSelector
 		follow bool
 		limit  int
 	)
@@ -37,8 +38,13 @@ func processListCommand(r *remote) *cobra.Command {
 		Short: "List the processes that announce themselves",
 		Args:  words(),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, _ []string) error {
+			if err := chosen.parse(); err != nil {
+				return err
+			}
 			if follow {
-				return watchProcesses(a, cmd, &o, req.GetService(), "")
+				return watchProcesses(a, cmd, &o, "", func(p *operatorv1.Process) bool {
+					return (req.GetService() == "" || p.GetService() == req.GetService()) && chosen.matches(p)
+				})
 			}
 			list := &operatorv1.ListProcessesResponse{}
 			for more := true; more; more = req.GetPageToken() != "" && (limit == 0 || len(list.GetProcesses()) < limit) {
@@ -47,14 +53,15 @@ func processListCommand(r *remote) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				list.Processes, list.Totals = append(list.GetProcesses(), page.GetProcesses()...), page.GetTotals()
+				list.Processes, list.Totals = append(list.GetProcesses(), slices.DeleteFunc(page.GetProcesses(), func(p *operatorv1.Process) bool { return !chosen.matches(p) })...), page.GetTotals()
 				req.PageToken = page.GetNextPageToken()
 			}
 			return o.write(cmd.OutOrStdout(), list, func(t *table) {
 				now := time.Now()
-				t.head("ID", "SERVICE", "PHASE", "READY", "UNITS", "AGE", "VERSION", "REASON")
+				t.head("ID", "SERVICE", "PHASE", "READY", "UNITS", "AGE", "VERSION", "REASON", "|", "HOST", "PID", "STARTED", "MEMORY", "IN FLIGHT")
 				for _, p := range list.GetProcesses() {
-					t.row(p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p), age(p.GetStartedAt(), now), p.GetVersion(), problem(p))
+					t.row(p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p), age(p.GetStartedAt(), now), p.GetVersion(), problem(p),
+						extra(p.GetHost()), extra(fmt.Sprint(p.GetPid())), extra(moment(p.GetStartedAt())), extra(used(p)), extra(fmt.Sprint(inFlight(p))))
 				}
 			})
 		}),
@@ -62,12 +69,28 @@ func processListCommand(r *remote) *cobra.Command {
 	cmd.Flags().StringVar(&req.Service, "service", "", "only those of this `service`")
 	cmd.Flags().StringVar(&req.Phase, "phase", "", "only those in this `phase`")
 	cmd.Flags().StringVar(&req.Contains, "contains", "", "only those whose id, service, host or version contains this `text`")
+	chosen.register(cmd)
 	cmd.Flags().BoolVar(&req.Problems, "problems", false, "only those with which something is wrong")
 	cmd.Flags().StringVar(&req.Sort, "sort", "service", "`order`: service, problems or started")
 	cmd.Flags().IntVar(&limit, "limit", 0, "at most this `many`; 0 is all")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change")
 	o.register(cmd)
 	return cmd
+}
+
+// used returns the memory of a process, "" when it is not known.
+func used(p *operatorv1.Process) string {
+	if p.GetMemoryLimitBytes() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d/%d MiB", p.GetMemoryBytes()>>20, p.GetMemoryLimitBytes()>>20)
+}
+
+func inFlight(p *operatorv1.Process) (n int64) {
+	for _, s := range p.GetServers() {
+		n += s.GetInFlight()
+	}
+	return n
 }
 
 func readyCell(p *operatorv1.Process) cell {
@@ -116,7 +139,7 @@ func problem(p *operatorv1.Process) cell {
 	return cell{text: p.GetReason()}
 }
 
-func watchProcesses(a *api, cmd *cobra.Command, o *output, service, id string) error {
+func watchProcesses(a *api, cmd *cobra.Command, o *output, id string, wanted func(*operatorv1.Process) bool) error {
 	out := &rows{w: cmd.OutOrStdout(), o: o, head: []string{"AT", "ID", "SERVICE", "PHASE", "READY", "UNITS"}, widths: []int{20, 28, 12, 10, 9, 6}}
 	tell := func(kind operatorv1.WatchResponse_Kind, p *operatorv1.Process) error {
 		m := &operatorv1.WatchProcessesResponse{Kind: kind, Process: p}
@@ -135,7 +158,7 @@ func watchProcesses(a *api, cmd *cobra.Command, o *output, service, id string) e
 		p := m.GetProcess()
 		switch m.GetKind() {
 		case operatorv1.WatchResponse_KIND_PUT:
-			if (service == "" || p.GetService() == service) && seen.put(p.GetId(), p) {
+			if wanted(p) && seen.put(p.GetId(), p) {
 				return tell(m.GetKind(), p)
 			}
 		case operatorv1.WatchResponse_KIND_DELETED:
@@ -183,7 +206,7 @@ func processGetCommand(r *remote) *cobra.Command {
 				return err
 			}
 			if follow {
-				return watchProcesses(a, cmd, &o, "", args[0])
+				return watchProcesses(a, cmd, &o, args[0], func(*operatorv1.Process) bool { return true })
 			}
 			return o.write(cmd.OutOrStdout(), p, func(t *table) { processTable(t, p) })
 		}),
@@ -203,6 +226,7 @@ func processTable(t *table, p *operatorv1.Process) {
 	t.row(cell{"readiness", faint}, readyCell(p))
 	t.line("suspended", p.GetSuspended())
 	t.line("reason", p.GetReason())
+	t.line("suspect", p.GetSuspect())
 	t.line("started", moment(p.GetStartedAt()))
 	t.line("seen", moment(p.GetSeenAt()))
 	if len(p.GetUnits()) > 0 {
@@ -245,27 +269,30 @@ func unitRows(t *table, list []*operatorv1.Unit, before string) {
 func processDrainCommand(r *remote) *cobra.Command {
 	var (
 		o   output
-		yes consent
+		b   bulk
 		req operatorv1.DrainProcessRequest
 	)
 	cmd := &cobra.Command{
-		Use:   "drain ID",
+		Use:   "drain [ID]",
 		Short: "Stop a process as a signal does: it finishes its work and ends",
 		Long: `Stop a process as a signal does: its readiness goes down, it finishes what is
-in flight, and it ends. Its supervisor may start another. The command asks first.`,
-		Args: words("ID"),
+in flight, and it ends. Its supervisor may start another. The command asks first. With
+--selector it stops every process that matches, one after the other.`,
+		Example: `  lifecyclectl processes drain --selector service=web,version!=1.2.4 --dry-run`,
+		Args:    words("[ID]"),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
-			req.Id = args[0]
-			if err := yes.ask(cmd, fmt.Sprintf("The process %s will drain and end.", req.GetId())); err != nil {
+			if err := b.selector.parse(); err != nil {
 				return err
 			}
-			answer, err := a.Processes.DrainProcess(cmd.Context(), &req)
-			return commanded(cmd, &o, answer, err, req.GetId()+" drains")
+			return b.act(a, cmd, &o, args, "%s will drain and end.", "drains", true, func(id string) (*operatorv1.CommandResponse, error) {
+				req.Id = id
+				return a.Processes.DrainProcess(cmd.Context(), &req)
+			})
 		}),
 		ValidArgsFunction: completeProcesses(r),
 	}
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; the fleet sees it while the process drains, and its log has it")
-	yes.register(cmd)
+	b.register(cmd)
 	o.register(cmd)
 	return cmd
 }
@@ -273,39 +300,55 @@ in flight, and it ends. Its supervisor may start another. The command asks first
 func processSuspendCommand(r *remote) *cobra.Command {
 	var (
 		o   output
+		b   bulk
 		req operatorv1.SuspendProcessRequest
 	)
 	cmd := &cobra.Command{
-		Use:   "suspend ID --reason WHY",
+		Use:   "suspend [ID] --reason WHY",
 		Short: "Take a process's readiness down until it is resumed; it goes on working",
-		Args:  words("ID"),
+		Long: `Take a process's readiness down until it is resumed; it goes on working. With
+--selector it does so for every process that matches, and asks first.`,
+		Args: words("[ID]"),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
-			req.Id = args[0]
 			if req.GetReason() == "" {
 				return fmt.Errorf("give a --reason: readiness shows it")
 			}
-			answer, err := a.Processes.SuspendProcess(cmd.Context(), &req)
-			return commanded(cmd, &o, answer, err, req.GetId()+" is suspended")
+			if err := b.selector.parse(); err != nil {
+				return err
+			}
+			return b.act(a, cmd, &o, args, "%s will not be ready.", "is suspended", false, func(id string) (*operatorv1.CommandResponse, error) {
+				req.Id = id
+				return a.Processes.SuspendProcess(cmd.Context(), &req)
+			})
 		}),
 		ValidArgsFunction: completeProcesses(r),
 	}
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; readiness shows it")
+	b.register(cmd)
 	o.register(cmd)
 	return cmd
 }
 
 func processResumeCommand(r *remote) *cobra.Command {
-	var o output
+	var (
+		o output
+		b bulk
+	)
 	cmd := &cobra.Command{
-		Use:   "resume ID",
+		Use:   "resume [ID]",
 		Short: "Restore the readiness of a suspended process",
-		Args:  words("ID"),
+		Args:  words("[ID]"),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
-			answer, err := a.Processes.ResumeProcess(cmd.Context(), &operatorv1.ResumeProcessRequest{Id: args[0]})
-			return commanded(cmd, &o, answer, err, args[0]+" is resumed")
+			if err := b.selector.parse(); err != nil {
+				return err
+			}
+			return b.act(a, cmd, &o, args, "%s will follow its checks again.", "is resumed", false, func(id string) (*operatorv1.CommandResponse, error) {
+				return a.Processes.ResumeProcess(cmd.Context(), &operatorv1.ResumeProcessRequest{Id: id})
+			})
 		}),
 		ValidArgsFunction: completeProcesses(r),
 	}
+	b.register(cmd)
 	o.register(cmd)
 	return cmd
 }

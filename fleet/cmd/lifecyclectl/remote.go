@@ -21,6 +21,7 @@ const defaultServer = "http://127.0.0.1:8090"
 // remote is how to reach an operator server: the flags of every command that
 // calls one, each with an environment variable.
 type remote struct {
+	context                   string
 	server, tokenFile         string
 	caFile, certFile, keyFile string
 	plaintextToken            bool
@@ -32,6 +33,7 @@ type remote struct {
 // variables are the flags of a connection and the environment variable of
 // each.
 var variables = map[string]string{
+	"context":         "LIFECYCLECTL_CONTEXT",
 	"server":          "LIFECYCLECTL_SERVER",
 	"token-file":      "LIFECYCLECTL_TOKEN_FILE",
 	"ca-file":         "LIFECYCLECTL_CA_FILE",
@@ -44,6 +46,7 @@ var variables = map[string]string{
 // register adds the flags to cmd and the commands below it.
 func (r *remote) register(cmd *cobra.Command) {
 	f := pflag.NewFlagSet("connection", pflag.ContinueOnError)
+	f.StringVar(&r.context, "context", "", "`name` of a context of the configuration file; see contexts")
 	f.StringVar(&r.server, "server", defaultServer, "`URL` of the operator server")
 	f.StringVar(&r.tokenFile, "token-file", "", "`file` with only the bearer token")
 	f.StringVar(&r.caFile, "ca-file", "", "`file` with the certificates (PEM) that may sign the server's; default: the system's")
@@ -80,6 +83,9 @@ type api struct {
 // open prepares the client. It does not connect.
 func (r *remote) open() (*api, error) {
 	if err := r.environment(); err != nil {
+		return nil, err
+	}
+	if err := r.choose(); err != nil {
 		return nil, err
 	}
 	base, err := parseServer(r.server)

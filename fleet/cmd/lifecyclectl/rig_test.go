@@ -151,7 +151,9 @@ func (s *site) process(name, id string, add func(*lifecycle.App)) error {
 	if err != nil {
 		return err
 	}
-	presence.Announce(app, s.js, presence.Config{ID: id, Version: "1.2.3", Log: brokertest.Quiet()})
+	lines := new(presence.Lines)
+	fmt.Fprintf(lines, "level=INFO msg=hello process=%s\nlevel=ERROR msg=\"disk\x1b[2J full\"\n", id)
+	presence.Announce(app, s.js, presence.Config{ID: id, Version: "1.2.3", Lines: lines, Log: brokertest.Quiet()})
 	if add != nil {
 		add(app)
 	}

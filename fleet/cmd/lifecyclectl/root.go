@@ -29,11 +29,16 @@ var commands = []func() *cobra.Command{
 	processesCommand,
 	describeCommand,
 	eventsCommand,
+	logsCommand,
+	stacksCommand,
 	doctorCommand,
+	bundleCommand,
+	explainCommand,
 	topCommand,
 	diagramCommand,
 	whoamiCommand,
 	auditCommand,
+	contextsCommand,
 	runCommand,
 	vetCommand,
 	proveCommand,
@@ -79,8 +84,8 @@ func newRoot() *cobra.Command {
 workers and processes, their states, and acts on them.
 
 The commands about workflows, workers and processes ask an operator server, set
-by --server or LIFECYCLECTL_SERVER. Every flag of the connection has such a
-variable; a flag overrides it.
+by --server, LIFECYCLECTL_SERVER or a context of the configuration file. Every flag
+of the connection has such a variable; a flag overrides it.
 
 ` + exitHelp(),
 		Args:          unknownCommand,

@@ -34,30 +34,47 @@ type cell struct {
 // cell is a line that does not affect the widths.
 type table struct {
 	colours bool
+	wide    bool // with more columns
 	rows    [][]cell
 	least   []int // minimum widths of columns, for rows that come one by one
 }
 
-// row adds a row of strings and cells.
+// extra is a cell that only a wide table has.
+type extra string
+
+// row adds a row of strings, cells and extras.
 func (t *table) row(cells ...any) {
-	row := make([]cell, len(cells))
-	for i, c := range cells {
+	row := make([]cell, 0, len(cells))
+	for _, c := range cells {
+		var one cell
 		switch c := c.(type) {
 		case cell:
-			row[i] = c
+			one = c
 		case string:
-			row[i] = cell{text: c}
+			one = cell{text: c}
+		case extra:
+			if !t.wide {
+				continue
+			}
+			one = cell{text: string(c)}
 		}
-		row[i].text = printable(row[i].text)
+		one.text = printable(one.text)
+		row = append(row, one)
 	}
 	t.rows = append(t.rows, row)
 }
 
-// head adds a row of column names.
+// head adds a row of column names. Names after "|" are those of a wide table.
 func (t *table) head(names ...string) {
-	cells := make([]any, len(names))
-	for i, n := range names {
-		cells[i] = cell{n, faint}
+	var cells []any
+	for _, n := range names {
+		if n == "|" {
+			if !t.wide {
+				break
+			}
+			continue
+		}
+		cells = append(cells, cell{n, faint})
 	}
 	t.row(cells...)
 }

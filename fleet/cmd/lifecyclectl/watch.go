@@ -64,7 +64,7 @@ type rows struct {
 
 // add writes one row, or m in another format.
 func (r *rows) add(m proto.Message, cells ...any) error {
-	if r.o.format != "table" {
+	if !r.o.tabular() {
 		return r.o.item(r.w, m)
 	}
 	t := r.table()
@@ -74,7 +74,7 @@ func (r *rows) add(m proto.Message, cells ...any) error {
 
 // begin writes the head, before there is a row.
 func (r *rows) begin() error {
-	if r.o.format != "table" {
+	if !r.o.tabular() {
 		return nil
 	}
 	return send(r.w, r.table().text())

@@ -55,7 +55,7 @@ ran it. It needs the role operator.`,
 }
 
 // showLine writes a line of a log.
-func showLine(cmd *cobra.Command, o *output, l *operatorv1.LogLine) error {
+func showLine(cmd *cobra.Command, o *output, l *operatorv1.WorkerLogLine) error {
 	if o.format != "table" {
 		return o.item(cmd.OutOrStdout(), l)
 	}

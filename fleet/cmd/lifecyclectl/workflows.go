@@ -183,9 +183,9 @@ func listCommand() *cobra.Command {
 			}
 			return o.write(cmd.OutOrStdout(), all, func(t *table) {
 				now := time.Now()
-				t.head("ID", "PHASE", "UPDATED", "PARENT", "DEGRADED")
+				t.head("ID", "PHASE", "UPDATED", "PARENT", "DEGRADED", "|", "ETAG", "NEXT")
 				for _, e := range all.GetEntities() {
-					t.row(e.GetId(), state(e.GetPhase()), age(e.GetUpdatedAt(), now), e.GetParentId(), cell{e.GetDegraded(), bad})
+					t.row(e.GetId(), state(e.GetPhase()), age(e.GetUpdatedAt(), now), e.GetParentId(), cell{e.GetDegraded(), bad}, extra(e.GetEtag()), extra(strings.Join(e.GetNext(), ",")))
 				}
 			})
 		}),

@@ -15,55 +15,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-func transitionCommand() *cobra.Command {
-	var (
-		r   remote
-		o   output
-		yes consent
-		req operatorv1.TransitionRequest
-	)
-	cmd := &cobra.Command{
-		Use:   "transition TYPE ID PHASE",
-		Short: "Move an entity to another phase along its table",
-		Long: `Move an entity to another phase along its table. It asks before it enters a
-terminal phase: there is no way back.`,
-		Example: `  lifecyclectl transition drone-survey m-17 landing --note "wind from the east"
-  lifecyclectl transition drone-survey m-17 aborted --if-match '"42"' --yes`,
-		Args: words("TYPE", "ID", "PHASE"),
-		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
-			req.Type, req.Id, req.Phase = args[0], args[1], args[2]
-			if !req.GetDryRun() && !yes.given {
-				d, err := a.Workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: req.GetType()})
-				if err != nil {
-					return err
-				}
-				for _, p := range d.GetPhases() {
-					if p.GetName() == req.GetPhase() && len(p.GetNext()) == 0 {
-						if err := yes.ask(cmd, fmt.Sprintf("%s ends the life of %s/%s: it is a terminal phase.", req.GetPhase(), req.GetType(), req.GetId())); err != nil {
-							return err
-						}
-					}
-				}
-			}
-			answer, err := a.Workflows.Transition(cmd.Context(), &req)
-			if err != nil {
-				return err
-			}
-			return o.write(cmd.OutOrStdout(), answer, func(t *table) {
-				e := answer.GetEntity()
-				t.row(fmt.Sprintf("%s/%s: %s -> %s%s", e.GetType(), e.GetId(), answer.GetFrom(), e.GetPhase(), dry(req.GetDryRun())))
-			})
-		}),
-		ValidArgsFunction: completeTransition(&r),
-	}
-	cmd.Flags().StringVar(&req.Note, "note", "", "`why`; stored with the transition")
-	writeFlags(cmd, &req.IfMatch, &req.DryRun)
-	yes.register(cmd)
-	o.register(cmd)
-	r.register(cmd)
-	return cmd
-}
-
 func patchCommand() *cobra.Command {
 	var (
 		r    remote

@@ -22,6 +22,11 @@ const (
 	EndLost   = "lost"   // it disappeared without a word
 	EndOOM    = "oom"    // the same, and its memory was at its limit, or the kernel is known to have killed it
 	EndForced = "forced" // the same, in the middle of a stop
+
+	// By what the platform knows:
+	EndPanicked = "panicked" // it ended with the exit status of a panic
+	EndKilled   = "killed"   // a signal ended it, and not because memory ran out
+	EndEvicted  = "evicted"  // its host had to give it up
 )
 
 // Bad reports whether an end is one that an operator wants to know of.
@@ -80,8 +85,12 @@ func end(e *operatorv1.Event) *operatorv1.Finding {
 		return found("out-of-memory", Error, subject, at, 1, "%s", cmp.Or(cause, "it disappeared with its memory at the limit")).do("resources.limits.memory, or what the process keeps", describe)
 	case EndForced:
 		return found("grace-too-short", Error, subject, at, 1, "%s", cmp.Or(cause, "it was killed in the middle of its stop")).do("terminationGracePeriodSeconds: more than the budget of a stop", describe)
-	case EndLost:
+	case EndLost, EndKilled:
 		return found("process-lost", Error, subject, at, 1, "%s", cmp.Or(cause, "it disappeared without a word")).do("", describe)
+	case EndEvicted:
+		return found("process-evicted", Error, subject, at, 1, "%s", cmp.Or(cause, "its host had to give it up")).do("resources.requests, so that the scheduler knows what the process needs", describe)
+	case EndPanicked:
+		return found("process-failed", Error, subject, at, 1, "it panicked%s", because(cause)).do("", describe)
 	case EndHung:
 		return found("stop-hung", Error, subject, at, 1, "%s", cause).do("lifecycle.shutdown_grace, when the part needs more time", describe)
 	case EndCut:

@@ -55,7 +55,8 @@ var Rules = []Rule{
 	{"grace-too-short", Error, "A stop had too little time: requests were cut, hooks were skipped, or the process was killed in the middle."},
 	{"out-of-memory", Error, "The kernel killed a process or a worker because memory ran out, or probably did."},
 	{"process-lost", Error, "A process disappeared without a word."},
-	{"process-failed", Error, "A process ended with an error."},
+	{"process-failed", Error, "A process ended with an error, or with a panic."},
+	{"process-evicted", Error, "The host of a process ran out of a resource and gave the process up."},
 	{"memory-high", Warning, "The memory of a process is near its limit."},
 	{"suspended-long", Warning, "Readiness has been suspended for longer than 15 minutes."},
 	{"reload-refused", Warning, "The last reload failed; the old configuration is still in use."},
@@ -67,6 +68,7 @@ var Rules = []Rule{
 	{"entity-degraded", Error, "Stored records cannot be read."},
 	{"entity-stuck", Warning, "Entities have not left a phase for longer than allowed."},
 	{"entity-hot", Warning, "An entity is written again and again."},
+	{"announcement-suspect", Error, "Another client has written the announcement of a process, or two processes have one id."},
 	{"announcement-unreadable", Warning, "The announcement of a process cannot be read."},
 }
 
@@ -156,6 +158,13 @@ func (f finding) do(change, next string) *operatorv1.Finding {
 func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
 	subject, describe := "process/"+p.GetId(), "lifecyclectl describe "+p.GetId()
 	add := func(f *operatorv1.Finding) { list = append(list, f) }
+	if s := p.GetSuspect(); s != "" {
+		add(found("announcement-suspect", Error, subject, p.GetSeenAt().AsTime(), 1, "%s", s).
+			do("the NATS permissions, when no second process has this id", "lifecyclectl processes get "+p.GetId()+" -o json"))
+		if p.GetPhase() == "" {
+			return list // nothing is known of it
+		}
+	}
 	if p.GetPhase() == "" {
 		add(found("announcement-unreadable", Warning, subject, p.GetSeenAt().AsTime(), 1, "%s", cmp.Or(p.GetReason(), "the announcement has no phase")).
 			do("", "lifecyclectl processes get "+p.GetId()+" -o json"))

@@ -122,6 +122,11 @@ func TestFaults(t *testing.T) {
 		"a service that crashes": {diagnosis.Fleet{Now: now, Ends: []*operatorv1.Event{
 			{Kind: "exit", To: "failed", At: before(3 * time.Minute), Service: "web", Process: "a"}, {Kind: "lost", To: "lost", At: before(2 * time.Minute), Service: "web", Process: "b"}, {Kind: "exit", To: "failed", At: before(time.Minute), Service: "web", Process: "c", Cause: "config: unknown key adress"},
 		}}, "crash-loop", "3 processes of web ended badly within 10m0s; the last one: config: unknown key adress", "events --service web --kind exit,lost"},
+		"a panic that Kubernetes knows":      {ended("lost", "panicked", time.Minute, "the platform says: Error; exit status 2, as of a panic; panic: boom"), "process-failed", "it panicked: the platform says: Error; exit status 2", "describe web-1"},
+		"a kill that Kubernetes knows":       {ended("lost", "killed", time.Minute, "the platform says: Error; signal 9 (killed) ended it"), "process-lost", "signal 9 (killed) ended it", "describe web-1"},
+		"an eviction":                        {ended("lost", "evicted", time.Minute, "the platform says: Evicted; the node was low on resource: memory"), "process-evicted", "low on resource", "resources.requests"},
+		"an announcement that is forged":     {fleet(process(func(p *operatorv1.Process) { p.Suspect = "another client has written its entry" })), "announcement-suspect", "another client has written its entry", "NATS permissions"},
+		"an announcement out of nowhere":     {fleet(&operatorv1.Process{Id: "web-1", Suspect: "it has no signature"}), "announcement-suspect", "it has no signature", "processes get web-1"},
 		"an announcement of a newer version": {fleet(&operatorv1.Process{Id: "web-1", Reason: "its announcement cannot be read: bad JSON"}), "announcement-unreadable", "cannot be read", "processes get web-1"},
 	}
 	said := map[string]bool{}

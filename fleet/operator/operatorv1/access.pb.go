@@ -2,7 +2,9 @@
 // to it. One address serves it as gRPC, gRPC-Web, Connect and REST.
 //
 // A method without side effects says so in its idempotency_level; viewers may
-// call it. Every other method needs the role operator and is audited.
+// call it. GetLogs and GetStacks of ProcessService look into a process: they need the
+// role inspector, which also reads, and are audited. Every other method needs the role
+// operator, which may do everything, and is audited.
 //
 // Errors carry a google.rpc.ErrorInfo with a reason. The error of an invalid
 // request also carries a google.rpc.BadRequest that names the fields.
@@ -74,7 +76,7 @@ func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
 type WhoAmIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// "viewer" or "operator".
+	// "viewer", "inspector" or "operator".
 	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
 	// How it was authenticated: "token", "certificate", "kubernetes", "loopback".
 	Method        string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
@@ -291,7 +293,7 @@ func (x *ListAuditResponse) GetNextPageToken() string {
 	return ""
 }
 
-// AuditEntry is one attempt to write, successful or refused.
+// AuditEntry is one attempt to write or to look into a process, successful or refused.
 type AuditEntry struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	At     *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`

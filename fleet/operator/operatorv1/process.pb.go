@@ -65,7 +65,10 @@ type Process struct {
 	// The parts for which a start or a stop waits.
 	Waiting string `protobuf:"bytes,24,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// When the process made the announcement, by its own clock.
-	SaidAt        *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=said_at,json=saidAt,proto3" json:"said_at,omitempty"`
+	SaidAt *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=said_at,json=saidAt,proto3" json:"said_at,omitempty"`
+	// Why the entry, or a recent one of the same id, was not written by the process: another
+	// client has forged it. Empty when all is well.
+	Suspect       string `protobuf:"bytes,26,opt,name=suspect,proto3" json:"suspect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,6 +276,13 @@ func (x *Process) GetSaidAt() *timestamppb.Timestamp {
 		return x.SaidAt
 	}
 	return nil
+}
+
+func (x *Process) GetSuspect() string {
+	if x != nil {
+		return x.Suspect
+	}
+	return ""
 }
 
 // UnitCounts counts the units of a process and their children. A unit that finished on
@@ -1749,6 +1759,271 @@ func (x *WatchProcessesResponse) GetProcess() *Process {
 	return nil
 }
 
+type GetLogsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Only lines after the one with this number; 0 for all that are kept.
+	After uint64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
+	// At most this many, the newest; 0 is 200, the most is 1000.
+	Limit         int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLogsRequest) Reset() {
+	*x = GetLogsRequest{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLogsRequest) ProtoMessage() {}
+
+func (x *GetLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLogsRequest.ProtoReflect.Descriptor instead.
+func (*GetLogsRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetLogsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GetLogsRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *GetLogsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type GetLogsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Oldest first.
+	Lines []*LogLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	// How many lines between "after" and the first one are not kept any more.
+	Missed        uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLogsResponse) Reset() {
+	*x = GetLogsResponse{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLogsResponse) ProtoMessage() {}
+
+func (x *GetLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLogsResponse.ProtoReflect.Descriptor instead.
+func (*GetLogsResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GetLogsResponse) GetLines() []*LogLine {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *GetLogsResponse) GetMissed() uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+type LogLine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts the lines of one life of the process, from 1.
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLine) Reset() {
+	*x = LogLine{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLine) ProtoMessage() {}
+
+func (x *LogLine) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
+func (*LogLine) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LogLine) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *LogLine) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *LogLine) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+type GetStacksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStacksRequest) Reset() {
+	*x = GetStacksRequest{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStacksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStacksRequest) ProtoMessage() {}
+
+func (x *GetStacksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStacksRequest.ProtoReflect.Descriptor instead.
+func (*GetStacksRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GetStacksRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type GetStacksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStacksResponse) Reset() {
+	*x = GetStacksResponse{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStacksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStacksResponse) ProtoMessage() {}
+
+func (x *GetStacksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStacksResponse.ProtoReflect.Descriptor instead.
+func (*GetStacksResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GetStacksResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 type DrainProcessRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1759,7 +2034,7 @@ type DrainProcessRequest struct {
 
 func (x *DrainProcessRequest) Reset() {
 	*x = DrainProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1771,7 +2046,7 @@ func (x *DrainProcessRequest) String() string {
 func (*DrainProcessRequest) ProtoMessage() {}
 
 func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1784,7 +2059,7 @@ func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProcessRequest.ProtoReflect.Descriptor instead.
 func (*DrainProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainProcessRequest) GetId() string {
@@ -1812,7 +2087,7 @@ type SuspendProcessRequest struct {
 
 func (x *SuspendProcessRequest) Reset() {
 	*x = SuspendProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +2099,7 @@ func (x *SuspendProcessRequest) String() string {
 func (*SuspendProcessRequest) ProtoMessage() {}
 
 func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +2112,7 @@ func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendProcessRequest.ProtoReflect.Descriptor instead.
 func (*SuspendProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SuspendProcessRequest) GetId() string {
@@ -1863,7 +2138,7 @@ type ResumeProcessRequest struct {
 
 func (x *ResumeProcessRequest) Reset() {
 	*x = ResumeProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1875,7 +2150,7 @@ func (x *ResumeProcessRequest) String() string {
 func (*ResumeProcessRequest) ProtoMessage() {}
 
 func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1888,7 +2163,7 @@ func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeProcessRequest.ProtoReflect.Descriptor instead.
 func (*ResumeProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ResumeProcessRequest) GetId() string {
@@ -1908,7 +2183,7 @@ type CommandResponse struct {
 
 func (x *CommandResponse) Reset() {
 	*x = CommandResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2195,7 @@ func (x *CommandResponse) String() string {
 func (*CommandResponse) ProtoMessage() {}
 
 func (x *CommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2208,7 @@ func (x *CommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResponse.ProtoReflect.Descriptor instead.
 func (*CommandResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CommandResponse) GetPhase() string {
@@ -1947,7 +2222,7 @@ var File_lifecycle_operator_v1_process_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\n" +
-	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$lifecycle/operator/v1/workflow.proto\"\xf8\a\n" +
+	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$lifecycle/operator/v1/workflow.proto\"\x92\b\n" +
 	"\aProcess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
@@ -1975,7 +2250,8 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x05steps\x18\x16 \x03(\v2\x1b.lifecycle.operator.v1.StepR\x05steps\x121\n" +
 	"\x06budget\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\x06budget\x12\x18\n" +
 	"\awaiting\x18\x18 \x01(\tR\awaiting\x123\n" +
-	"\asaid_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\x06saidAt\"\xa2\x01\n" +
+	"\asaid_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\x06saidAt\x12\x18\n" +
+	"\asuspect\x18\x1a \x01(\tR\asuspect\"\xa2\x01\n" +
 	"\n" +
 	"UnitCounts\x12\x10\n" +
 	"\x03all\x18\x01 \x01(\x05R\x03all\x12\x18\n" +
@@ -2100,7 +2376,22 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x91\x01\n" +
 	"\x16WatchProcessesResponse\x12=\n" +
 	"\x04kind\x18\x01 \x01(\x0e2).lifecycle.operator.v1.WatchResponse.KindR\x04kind\x128\n" +
-	"\aprocess\x18\x02 \x01(\v2\x1e.lifecycle.operator.v1.ProcessR\aprocess\"=\n" +
+	"\aprocess\x18\x02 \x01(\v2\x1e.lifecycle.operator.v1.ProcessR\aprocess\"L\n" +
+	"\x0eGetLogsRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limit\"_\n" +
+	"\x0fGetLogsResponse\x124\n" +
+	"\x05lines\x18\x01 \x03(\v2\x1e.lifecycle.operator.v1.LogLineR\x05lines\x12\x16\n" +
+	"\x06missed\x18\x02 \x01(\x04R\x06missed\"[\n" +
+	"\aLogLine\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"\"\n" +
+	"\x10GetStacksRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"'\n" +
+	"\x11GetStacksResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"=\n" +
 	"\x13DrainProcessRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
@@ -2110,7 +2401,8 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x14ResumeProcessRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"'\n" +
 	"\x0fCommandResponse\x12\x14\n" +
-	"\x05phase\x18\x01 \x01(\tR\x05phase2\x87\b\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase2\x86\n" +
+	"\n" +
 	"\x0eProcessService\x12\x81\x01\n" +
 	"\rListProcesses\x12+.lifecycle.operator.v1.ListProcessesRequest\x1a,.lifecycle.operator.v1.ListProcessesResponse\"\x15\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/processes\x90\x02\x01\x12r\n" +
@@ -2120,7 +2412,9 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\n" +
 	"ListEvents\x12(.lifecycle.operator.v1.ListEventsRequest\x1a).lifecycle.operator.v1.ListEventsResponse\"\x12\x82\xd3\xe4\x93\x02\t\x12\a/events\x90\x02\x01\x12r\n" +
 	"\bDiagnose\x12&.lifecycle.operator.v1.DiagnoseRequest\x1a'.lifecycle.operator.v1.DiagnoseResponse\"\x15\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/diagnosis\x90\x02\x01\x12\x84\x01\n" +
+	"/diagnosis\x90\x02\x01\x12y\n" +
+	"\aGetLogs\x12%.lifecycle.operator.v1.GetLogsRequest\x1a&.lifecycle.operator.v1.GetLogsResponse\"\x1f\x82\xd3\xe4\x93\x02\x16\x12\x14/processes/{id}/logs\x90\x02\x01\x12\x81\x01\n" +
+	"\tGetStacks\x12'.lifecycle.operator.v1.GetStacksRequest\x1a(.lifecycle.operator.v1.GetStacksResponse\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/processes/{id}/stacks\x90\x02\x01\x12\x84\x01\n" +
 	"\fDrainProcess\x12*.lifecycle.operator.v1.DrainProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/processes/{id}/drain\x12\x8a\x01\n" +
 	"\x0eSuspendProcess\x12,.lifecycle.operator.v1.SuspendProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/processes/{id}/suspend\x12\x87\x01\n" +
 	"\rResumeProcess\x12+.lifecycle.operator.v1.ResumeProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/processes/{id}/resumeBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
@@ -2137,7 +2431,7 @@ func file_lifecycle_operator_v1_process_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_process_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_lifecycle_operator_v1_process_proto_goTypes = []any{
 	(*Process)(nil),                // 0: lifecycle.operator.v1.Process
 	(*UnitCounts)(nil),             // 1: lifecycle.operator.v1.UnitCounts
@@ -2159,20 +2453,25 @@ var file_lifecycle_operator_v1_process_proto_goTypes = []any{
 	(*GetProcessRequest)(nil),      // 17: lifecycle.operator.v1.GetProcessRequest
 	(*WatchProcessesRequest)(nil),  // 18: lifecycle.operator.v1.WatchProcessesRequest
 	(*WatchProcessesResponse)(nil), // 19: lifecycle.operator.v1.WatchProcessesResponse
-	(*DrainProcessRequest)(nil),    // 20: lifecycle.operator.v1.DrainProcessRequest
-	(*SuspendProcessRequest)(nil),  // 21: lifecycle.operator.v1.SuspendProcessRequest
-	(*ResumeProcessRequest)(nil),   // 22: lifecycle.operator.v1.ResumeProcessRequest
-	(*CommandResponse)(nil),        // 23: lifecycle.operator.v1.CommandResponse
-	nil,                            // 24: lifecycle.operator.v1.ProcessTotals.PhasesEntry
-	nil,                            // 25: lifecycle.operator.v1.ProcessTotals.ServicesEntry
-	nil,                            // 26: lifecycle.operator.v1.ProcessTotals.VersionsEntry
-	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 28: google.protobuf.Duration
-	(WatchResponse_Kind)(0),        // 29: lifecycle.operator.v1.WatchResponse.Kind
+	(*GetLogsRequest)(nil),         // 20: lifecycle.operator.v1.GetLogsRequest
+	(*GetLogsResponse)(nil),        // 21: lifecycle.operator.v1.GetLogsResponse
+	(*LogLine)(nil),                // 22: lifecycle.operator.v1.LogLine
+	(*GetStacksRequest)(nil),       // 23: lifecycle.operator.v1.GetStacksRequest
+	(*GetStacksResponse)(nil),      // 24: lifecycle.operator.v1.GetStacksResponse
+	(*DrainProcessRequest)(nil),    // 25: lifecycle.operator.v1.DrainProcessRequest
+	(*SuspendProcessRequest)(nil),  // 26: lifecycle.operator.v1.SuspendProcessRequest
+	(*ResumeProcessRequest)(nil),   // 27: lifecycle.operator.v1.ResumeProcessRequest
+	(*CommandResponse)(nil),        // 28: lifecycle.operator.v1.CommandResponse
+	nil,                            // 29: lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	nil,                            // 30: lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	nil,                            // 31: lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	(*timestamppb.Timestamp)(nil),  // 32: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 33: google.protobuf.Duration
+	(WatchResponse_Kind)(0),        // 34: lifecycle.operator.v1.WatchResponse.Kind
 }
 var file_lifecycle_operator_v1_process_proto_depIdxs = []int32{
-	27, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	27, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
+	32, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	32, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
 	6,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
 	7,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
 	8,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
@@ -2181,49 +2480,55 @@ var file_lifecycle_operator_v1_process_proto_depIdxs = []int32{
 	4,  // 7: lifecycle.operator.v1.Process.findings:type_name -> lifecycle.operator.v1.Finding
 	2,  // 8: lifecycle.operator.v1.Process.restarts:type_name -> lifecycle.operator.v1.Restart
 	3,  // 9: lifecycle.operator.v1.Process.steps:type_name -> lifecycle.operator.v1.Step
-	28, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
-	27, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
-	27, // 12: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
-	28, // 13: lifecycle.operator.v1.Step.took:type_name -> google.protobuf.Duration
-	27, // 14: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
-	27, // 15: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
-	27, // 16: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
+	33, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
+	32, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
+	32, // 12: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
+	33, // 13: lifecycle.operator.v1.Step.took:type_name -> google.protobuf.Duration
+	32, // 14: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	32, // 15: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
+	32, // 16: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
 	6,  // 17: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
-	27, // 18: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
-	27, // 19: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
-	28, // 20: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
+	32, // 18: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
+	32, // 19: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
+	33, // 20: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
 	0,  // 21: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
 	12, // 22: lifecycle.operator.v1.ListProcessesResponse.totals:type_name -> lifecycle.operator.v1.ProcessTotals
-	24, // 23: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
-	25, // 24: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
-	26, // 25: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
-	27, // 26: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	27, // 27: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	29, // 23: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	30, // 24: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	31, // 25: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	32, // 26: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	32, // 27: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
 	5,  // 28: lifecycle.operator.v1.ListEventsResponse.events:type_name -> lifecycle.operator.v1.Event
 	4,  // 29: lifecycle.operator.v1.DiagnoseResponse.findings:type_name -> lifecycle.operator.v1.Finding
-	29, // 30: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
+	34, // 30: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
 	0,  // 31: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
-	10, // 32: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
-	17, // 33: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
-	18, // 34: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
-	13, // 35: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
-	15, // 36: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
-	20, // 37: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
-	21, // 38: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
-	22, // 39: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
-	11, // 40: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
-	0,  // 41: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
-	19, // 42: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
-	14, // 43: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
-	16, // 44: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
-	23, // 45: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	23, // 46: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	23, // 47: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	40, // [40:48] is the sub-list for method output_type
-	32, // [32:40] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	22, // 32: lifecycle.operator.v1.GetLogsResponse.lines:type_name -> lifecycle.operator.v1.LogLine
+	32, // 33: lifecycle.operator.v1.LogLine.at:type_name -> google.protobuf.Timestamp
+	10, // 34: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
+	17, // 35: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
+	18, // 36: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
+	13, // 37: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
+	15, // 38: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
+	20, // 39: lifecycle.operator.v1.ProcessService.GetLogs:input_type -> lifecycle.operator.v1.GetLogsRequest
+	23, // 40: lifecycle.operator.v1.ProcessService.GetStacks:input_type -> lifecycle.operator.v1.GetStacksRequest
+	25, // 41: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
+	26, // 42: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
+	27, // 43: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
+	11, // 44: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
+	0,  // 45: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
+	19, // 46: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
+	14, // 47: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
+	16, // 48: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
+	21, // 49: lifecycle.operator.v1.ProcessService.GetLogs:output_type -> lifecycle.operator.v1.GetLogsResponse
+	24, // 50: lifecycle.operator.v1.ProcessService.GetStacks:output_type -> lifecycle.operator.v1.GetStacksResponse
+	28, // 51: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	28, // 52: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	28, // 53: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	44, // [44:54] is the sub-list for method output_type
+	34, // [34:44] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_process_proto_init() }
@@ -2238,7 +2543,7 @@ func file_lifecycle_operator_v1_process_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_process_proto_rawDesc), len(file_lifecycle_operator_v1_process_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

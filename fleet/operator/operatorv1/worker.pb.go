@@ -1825,8 +1825,8 @@ func (x *ApplyWorkerResponse) GetWorker() *Worker {
 	return nil
 }
 
-// LogLine is a line of a worker's log.
-type LogLine struct {
+// WorkerLogLine is a line of a worker's log.
+type WorkerLogLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of two lines of a worker, the later one has the greater number.
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -1842,20 +1842,20 @@ type LogLine struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LogLine) Reset() {
-	*x = LogLine{}
+func (x *WorkerLogLine) Reset() {
+	*x = WorkerLogLine{}
 	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LogLine) String() string {
+func (x *WorkerLogLine) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LogLine) ProtoMessage() {}
+func (*WorkerLogLine) ProtoMessage() {}
 
-func (x *LogLine) ProtoReflect() protoreflect.Message {
+func (x *WorkerLogLine) ProtoReflect() protoreflect.Message {
 	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1867,47 +1867,47 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
-func (*LogLine) Descriptor() ([]byte, []int) {
+// Deprecated: Use WorkerLogLine.ProtoReflect.Descriptor instead.
+func (*WorkerLogLine) Descriptor() ([]byte, []int) {
 	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
-func (x *LogLine) GetNumber() int64 {
+func (x *WorkerLogLine) GetNumber() int64 {
 	if x != nil {
 		return x.Number
 	}
 	return 0
 }
 
-func (x *LogLine) GetAt() *timestamppb.Timestamp {
+func (x *WorkerLogLine) GetAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.At
 	}
 	return nil
 }
 
-func (x *LogLine) GetText() string {
+func (x *WorkerLogLine) GetText() string {
 	if x != nil {
 		return x.Text
 	}
 	return ""
 }
 
-func (x *LogLine) GetHost() string {
+func (x *WorkerLogLine) GetHost() string {
 	if x != nil {
 		return x.Host
 	}
 	return ""
 }
 
-func (x *LogLine) GetDigest() string {
+func (x *WorkerLogLine) GetDigest() string {
 	if x != nil {
 		return x.Digest
 	}
 	return ""
 }
 
-func (x *LogLine) GetError() bool {
+func (x *WorkerLogLine) GetError() bool {
 	if x != nil {
 		return x.Error
 	}
@@ -1979,7 +1979,7 @@ func (x *ReadWorkerLogsRequest) GetPageToken() string {
 type ReadWorkerLogsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Oldest first.
-	Lines []*LogLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	Lines []*WorkerLogLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
 	// Empty when there are no older lines.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2016,7 +2016,7 @@ func (*ReadWorkerLogsResponse) Descriptor() ([]byte, []int) {
 	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
-func (x *ReadWorkerLogsResponse) GetLines() []*LogLine {
+func (x *ReadWorkerLogsResponse) GetLines() []*WorkerLogLine {
 	if x != nil {
 		return x.Lines
 	}
@@ -2087,7 +2087,7 @@ type FollowWorkerLogsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// KIND_PUT is a line. KIND_SYNCED comes once, before the first new one.
 	Kind          WatchResponse_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=lifecycle.operator.v1.WatchResponse_Kind" json:"kind,omitempty"`
-	Line          *LogLine           `protobuf:"bytes,2,opt,name=line,proto3" json:"line,omitempty"`
+	Line          *WorkerLogLine     `protobuf:"bytes,2,opt,name=line,proto3" json:"line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2129,7 +2129,7 @@ func (x *FollowWorkerLogsResponse) GetKind() WatchResponse_Kind {
 	return WatchResponse_KIND_UNSPECIFIED
 }
 
-func (x *FollowWorkerLogsResponse) GetLine() *LogLine {
+func (x *FollowWorkerLogsResponse) GetLine() *WorkerLogLine {
 	if x != nil {
 		return x.Line
 	}
@@ -2948,8 +2948,8 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06Change\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\tR\x02to\"\xa3\x01\n" +
-	"\aLogLine\x12\x16\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"\xa9\x01\n" +
+	"\rWorkerLogLine\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x12\n" +
@@ -2960,16 +2960,16 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"v\n" +
-	"\x16ReadWorkerLogsResponse\x124\n" +
-	"\x05lines\x18\x01 \x03(\v2\x1e.lifecycle.operator.v1.LogLineR\x05lines\x12&\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"|\n" +
+	"\x16ReadWorkerLogsResponse\x12:\n" +
+	"\x05lines\x18\x01 \x03(\v2$.lifecycle.operator.v1.WorkerLogLineR\x05lines\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"=\n" +
 	"\x17FollowWorkerLogsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04tail\x18\x02 \x01(\x05R\x04tail\"\x8d\x01\n" +
+	"\x04tail\x18\x02 \x01(\x05R\x04tail\"\x93\x01\n" +
 	"\x18FollowWorkerLogsResponse\x12=\n" +
-	"\x04kind\x18\x01 \x01(\x0e2).lifecycle.operator.v1.WatchResponse.KindR\x04kind\x122\n" +
-	"\x04line\x18\x02 \x01(\v2\x1e.lifecycle.operator.v1.LogLineR\x04line\"t\n" +
+	"\x04kind\x18\x01 \x01(\x0e2).lifecycle.operator.v1.WatchResponse.KindR\x04kind\x128\n" +
+	"\x04line\x18\x02 \x01(\v2$.lifecycle.operator.v1.WorkerLogLineR\x04line\"t\n" +
 	"\n" +
 	"StateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -3073,7 +3073,7 @@ var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*RedriveResponse)(nil),                // 23: lifecycle.operator.v1.RedriveResponse
 	(*ApplyWorkerRequest)(nil),             // 24: lifecycle.operator.v1.ApplyWorkerRequest
 	(*ApplyWorkerResponse)(nil),            // 25: lifecycle.operator.v1.ApplyWorkerResponse
-	(*LogLine)(nil),                        // 26: lifecycle.operator.v1.LogLine
+	(*WorkerLogLine)(nil),                  // 26: lifecycle.operator.v1.WorkerLogLine
 	(*ReadWorkerLogsRequest)(nil),          // 27: lifecycle.operator.v1.ReadWorkerLogsRequest
 	(*ReadWorkerLogsResponse)(nil),         // 28: lifecycle.operator.v1.ReadWorkerLogsResponse
 	(*FollowWorkerLogsRequest)(nil),        // 29: lifecycle.operator.v1.FollowWorkerLogsRequest
@@ -3114,10 +3114,10 @@ var file_lifecycle_operator_v1_worker_proto_depIdxs = []int32{
 	1,  // 18: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
 	38, // 19: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
 	0,  // 20: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
-	41, // 21: lifecycle.operator.v1.LogLine.at:type_name -> google.protobuf.Timestamp
-	26, // 22: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.LogLine
+	41, // 21: lifecycle.operator.v1.WorkerLogLine.at:type_name -> google.protobuf.Timestamp
+	26, // 22: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.WorkerLogLine
 	43, // 23: lifecycle.operator.v1.FollowWorkerLogsResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	26, // 24: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.LogLine
+	26, // 24: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.WorkerLogLine
 	41, // 25: lifecycle.operator.v1.StateEntry.at:type_name -> google.protobuf.Timestamp
 	31, // 26: lifecycle.operator.v1.ReadWorkerStateResponse.entries:type_name -> lifecycle.operator.v1.StateEntry
 	34, // 27: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header

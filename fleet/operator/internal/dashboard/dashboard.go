@@ -8,14 +8,17 @@ package dashboard
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"embed"
 	"fmt"
 	"html/template"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -99,6 +102,8 @@ func New(cfg Config) (*Dashboard, error) {
 	})
 	d.page("GET /ui/{$}", d.home)
 	d.page("GET /ui/processes/{id}", d.process)
+	d.page("GET /ui/processes/{id}/logs", d.logs)
+	d.page("GET /ui/processes/{id}/stacks", d.stacks)
 	d.page("GET /ui/workflows", d.workflows)
 	d.page("GET /ui/workflows/{type}", d.workflow)
 	d.page("GET /ui/workflows/{type}/{id}", d.entity)
@@ -126,6 +131,7 @@ type view struct {
 	Title    string
 	Who      *operatorv1.WhoAmIResponse
 	Operator bool
+	Inspects bool // may look into processes
 	Sessions bool
 	Has      struct{ Workflows, Workers, Processes bool }
 	Topic    string   // the page is updated when this topic changes; "" for a static page
@@ -137,15 +143,17 @@ type view struct {
 
 	redirect string
 	code     int
+	zip      bool // the caller takes gzip
 }
 
 func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) {
 	d.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		v := d.view()
-		v.Done = outcome(r.URL.Query())
+		v.Done, v.zip = outcome(r.URL.Query()), takesGzip(r.Header.Get("Accept-Encoding"))
 		who, err := d.cfg.Access.WhoAmI(r.Context(), &operatorv1.WhoAmIRequest{})
 		if err == nil {
 			v.Who, v.Operator = who, who.GetRole() == "operator"
+			v.Inspects = v.Operator || who.GetRole() == "inspector"
 			err = fill(r, v)
 		}
 		if err == nil && v.redirect != "" {
@@ -210,8 +218,38 @@ func (d *Dashboard) render(w http.ResponseWriter, v *view) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept-Encoding")
+	if !v.zip {
+		w.WriteHeader(v.code)
+		_, _ = w.Write(b.Bytes()) // fails when the caller has gone
+		return
+	}
+	h.Set("Content-Encoding", "gzip")
 	w.WriteHeader(v.code)
-	_, _ = w.Write(b.Bytes()) // fails when the caller has gone
+	z, _ := zippers.Get().(*gzip.Writer)
+	z.Reset(w)
+	_, _ = z.Write(b.Bytes())
+	_ = z.Close()
+	z.Reset(io.Discard) // do not hold the connection
+	zippers.Put(z)
+}
+
+// zippers keeps compressors, which need a megabyte each.
+var zippers = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // the level is valid
+	return z
+}}
+
+// takesGzip reads the header Accept-Encoding (RFC 9110, section 12.5.3).
+func takesGzip(header string) bool {
+	for one := range strings.SplitSeq(header, ",") {
+		name, weight, _ := strings.Cut(one, ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			weight = strings.TrimSpace(weight)
+			return !strings.HasPrefix(weight, "q=0") || strings.Trim(weight, "q=0.") != ""
+		}
+	}
+	return false
 }
 
 // Login renders the login form.

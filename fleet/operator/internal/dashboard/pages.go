@@ -72,9 +72,15 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		q.Set("page", t)
 		next = "/ui/?" + q.Encode()
 	}
+	links := tallies(services)
+	slices.SortStableFunc(links, func(a, b tally) int { return cmp.Compare(b.Count, a.Count) })
+	others := max(0, len(links)-maxServices)
+	links = links[:len(links)-others]
+	slices.SortFunc(links, func(a, b tally) int { return cmp.Compare(a.Name, b.Name) })
 	v.Data = struct {
 		Query         *operatorv1.ListProcessesRequest
 		Services      []tally
+		Others        int // services without a link
 		Phases        []tally
 		Totals        *operatorv1.ProcessTotals
 		Processes     []*operatorv1.Process
@@ -84,7 +90,7 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		Shown         []*operatorv1.Finding
 		More, Wrong   int
 		NothingLooked bool
-	}{req, tallies(services), tallies(list.GetTotals().GetPhases()), list.GetTotals(), list.GetProcesses(), first, next, req.GetPageToken() != "", len(services) > 0,
+	}{req, links, others, tallies(list.GetTotals().GetPhases()), list.GetTotals(), list.GetProcesses(), first, next, req.GetPageToken() != "", len(services) > 0,
 		found, found.GetFindings()[:min(len(found.GetFindings()), maxFindings)], max(0, len(found.GetFindings())-maxFindings), len(found.GetFindings()), len(found.GetLookedAt()) == 0}
 	return nil
 }
@@ -93,6 +99,7 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 const (
 	maxProcesses = 100
 	maxFindings  = 50
+	maxServices  = 30 // links to a service each
 )
 
 func tallies(m map[string]int64) []tally {

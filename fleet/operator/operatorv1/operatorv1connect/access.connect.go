@@ -2,7 +2,9 @@
 // to it. One address serves it as gRPC, gRPC-Web, Connect and REST.
 //
 // A method without side effects says so in its idempotency_level; viewers may
-// call it. Every other method needs the role operator and is audited.
+// call it. GetLogs and GetStacks of ProcessService look into a process: they need the
+// role inspector, which also reads, and are audited. Every other method needs the role
+// operator, which may do everything, and is audited.
 //
 // Errors carry a google.rpc.ErrorInfo with a reason. The error of an invalid
 // request also carries a google.rpc.BadRequest that names the fields.

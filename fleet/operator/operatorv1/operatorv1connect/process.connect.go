@@ -49,6 +49,11 @@ const (
 	ProcessServiceListEventsProcedure = "/lifecycle.operator.v1.ProcessService/ListEvents"
 	// ProcessServiceDiagnoseProcedure is the fully-qualified name of the ProcessService's Diagnose RPC.
 	ProcessServiceDiagnoseProcedure = "/lifecycle.operator.v1.ProcessService/Diagnose"
+	// ProcessServiceGetLogsProcedure is the fully-qualified name of the ProcessService's GetLogs RPC.
+	ProcessServiceGetLogsProcedure = "/lifecycle.operator.v1.ProcessService/GetLogs"
+	// ProcessServiceGetStacksProcedure is the fully-qualified name of the ProcessService's GetStacks
+	// RPC.
+	ProcessServiceGetStacksProcedure = "/lifecycle.operator.v1.ProcessService/GetStacks"
 	// ProcessServiceDrainProcessProcedure is the fully-qualified name of the ProcessService's
 	// DrainProcess RPC.
 	ProcessServiceDrainProcessProcedure = "/lifecycle.operator.v1.ProcessService/DrainProcess"
@@ -66,7 +71,9 @@ type ProcessServiceClient interface {
 	ListProcesses(context.Context, *operatorv1.ListProcessesRequest) (*operatorv1.ListProcessesResponse, error)
 	GetProcess(context.Context, *operatorv1.GetProcessRequest) (*operatorv1.Process, error)
 	// WatchProcesses is like WorkflowService.Watch, for processes. Over REST:
-	// GET /watch/processes.
+	// GET /watch/processes. An announcement that says nothing new is not sent, so times of
+	// announcements, the memory and small changes of the load may be old: GetProcess and
+	// ListProcesses have the latest.
 	WatchProcesses(context.Context, *operatorv1.WatchProcessesRequest) (*connect.ServerStreamForClient[operatorv1.WatchProcessesResponse], error)
 	// ListEvents returns the journal of the fleet, newest first, in pages: each phase,
 	// restart, change of a probe, reload, command and end of a process. A page may be
@@ -74,6 +81,12 @@ type ProcessServiceClient interface {
 	ListEvents(context.Context, *operatorv1.ListEventsRequest) (*operatorv1.ListEventsResponse, error)
 	// Diagnose says what is wrong in the fleet, the worst first, and what was looked at.
 	Diagnose(context.Context, *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error)
+	// GetLogs returns the last lines of a process's log, those that the process keeps for
+	// it. It needs the role inspector.
+	GetLogs(context.Context, *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error)
+	// GetStacks returns the stacks of all goroutines of a process, also while it stops. It
+	// needs the role inspector.
+	GetStacks(context.Context, *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error)
 	// DrainProcess stops a process as a signal does: its readiness goes down, it
 	// finishes what is in flight, and it ends. Its supervisor may start another.
 	DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error)
@@ -129,6 +142,20 @@ func NewProcessServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		getLogs: connect.NewClient[operatorv1.GetLogsRequest, operatorv1.GetLogsResponse](
+			httpClient,
+			baseURL+ProcessServiceGetLogsProcedure,
+			connect.WithSchema(processServiceMethods.ByName("GetLogs")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		getStacks: connect.NewClient[operatorv1.GetStacksRequest, operatorv1.GetStacksResponse](
+			httpClient,
+			baseURL+ProcessServiceGetStacksProcedure,
+			connect.WithSchema(processServiceMethods.ByName("GetStacks")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		drainProcess: connect.NewClient[operatorv1.DrainProcessRequest, operatorv1.CommandResponse](
 			httpClient,
 			baseURL+ProcessServiceDrainProcessProcedure,
@@ -157,6 +184,8 @@ type processServiceClient struct {
 	watchProcesses *connect.Client[operatorv1.WatchProcessesRequest, operatorv1.WatchProcessesResponse]
 	listEvents     *connect.Client[operatorv1.ListEventsRequest, operatorv1.ListEventsResponse]
 	diagnose       *connect.Client[operatorv1.DiagnoseRequest, operatorv1.DiagnoseResponse]
+	getLogs        *connect.Client[operatorv1.GetLogsRequest, operatorv1.GetLogsResponse]
+	getStacks      *connect.Client[operatorv1.GetStacksRequest, operatorv1.GetStacksResponse]
 	drainProcess   *connect.Client[operatorv1.DrainProcessRequest, operatorv1.CommandResponse]
 	suspendProcess *connect.Client[operatorv1.SuspendProcessRequest, operatorv1.CommandResponse]
 	resumeProcess  *connect.Client[operatorv1.ResumeProcessRequest, operatorv1.CommandResponse]
@@ -203,6 +232,24 @@ func (c *processServiceClient) Diagnose(ctx context.Context, req *operatorv1.Dia
 	return nil, err
 }
 
+// GetLogs calls lifecycle.operator.v1.ProcessService.GetLogs.
+func (c *processServiceClient) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error) {
+	response, err := c.getLogs.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetStacks calls lifecycle.operator.v1.ProcessService.GetStacks.
+func (c *processServiceClient) GetStacks(ctx context.Context, req *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error) {
+	response, err := c.getStacks.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // DrainProcess calls lifecycle.operator.v1.ProcessService.DrainProcess.
 func (c *processServiceClient) DrainProcess(ctx context.Context, req *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error) {
 	response, err := c.drainProcess.CallUnary(ctx, connect.NewRequest(req))
@@ -236,7 +283,9 @@ type ProcessServiceHandler interface {
 	ListProcesses(context.Context, *operatorv1.ListProcessesRequest) (*operatorv1.ListProcessesResponse, error)
 	GetProcess(context.Context, *operatorv1.GetProcessRequest) (*operatorv1.Process, error)
 	// WatchProcesses is like WorkflowService.Watch, for processes. Over REST:
-	// GET /watch/processes.
+	// GET /watch/processes. An announcement that says nothing new is not sent, so times of
+	// announcements, the memory and small changes of the load may be old: GetProcess and
+	// ListProcesses have the latest.
 	WatchProcesses(context.Context, *operatorv1.WatchProcessesRequest, *connect.ServerStream[operatorv1.WatchProcessesResponse]) error
 	// ListEvents returns the journal of the fleet, newest first, in pages: each phase,
 	// restart, change of a probe, reload, command and end of a process. A page may be
@@ -244,6 +293,12 @@ type ProcessServiceHandler interface {
 	ListEvents(context.Context, *operatorv1.ListEventsRequest) (*operatorv1.ListEventsResponse, error)
 	// Diagnose says what is wrong in the fleet, the worst first, and what was looked at.
 	Diagnose(context.Context, *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error)
+	// GetLogs returns the last lines of a process's log, those that the process keeps for
+	// it. It needs the role inspector.
+	GetLogs(context.Context, *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error)
+	// GetStacks returns the stacks of all goroutines of a process, also while it stops. It
+	// needs the role inspector.
+	GetStacks(context.Context, *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error)
 	// DrainProcess stops a process as a signal does: its readiness goes down, it
 	// finishes what is in flight, and it ends. Its supervisor may start another.
 	DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error)
@@ -295,6 +350,20 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	processServiceGetLogsHandler := connect.NewUnaryHandlerSimple(
+		ProcessServiceGetLogsProcedure,
+		svc.GetLogs,
+		connect.WithSchema(processServiceMethods.ByName("GetLogs")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	processServiceGetStacksHandler := connect.NewUnaryHandlerSimple(
+		ProcessServiceGetStacksProcedure,
+		svc.GetStacks,
+		connect.WithSchema(processServiceMethods.ByName("GetStacks")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	processServiceDrainProcessHandler := connect.NewUnaryHandlerSimple(
 		ProcessServiceDrainProcessProcedure,
 		svc.DrainProcess,
@@ -325,6 +394,10 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 			processServiceListEventsHandler.ServeHTTP(w, r)
 		case ProcessServiceDiagnoseProcedure:
 			processServiceDiagnoseHandler.ServeHTTP(w, r)
+		case ProcessServiceGetLogsProcedure:
+			processServiceGetLogsHandler.ServeHTTP(w, r)
+		case ProcessServiceGetStacksProcedure:
+			processServiceGetStacksHandler.ServeHTTP(w, r)
 		case ProcessServiceDrainProcessProcedure:
 			processServiceDrainProcessHandler.ServeHTTP(w, r)
 		case ProcessServiceSuspendProcessProcedure:
@@ -358,6 +431,14 @@ func (UnimplementedProcessServiceHandler) ListEvents(context.Context, *operatorv
 
 func (UnimplementedProcessServiceHandler) Diagnose(context.Context, *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.Diagnose is not implemented"))
+}
+
+func (UnimplementedProcessServiceHandler) GetLogs(context.Context, *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.GetLogs is not implemented"))
+}
+
+func (UnimplementedProcessServiceHandler) GetStacks(context.Context, *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.GetStacks is not implemented"))
 }
 
 func (UnimplementedProcessServiceHandler) DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error) {

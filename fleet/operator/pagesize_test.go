@@ -1,0 +1,87 @@
+package operator_test
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// throng is a large fleet in which something is wrong with every process.
+type throng struct {
+	operator.Processes
+	n, services int
+}
+
+func (c throng) List(context.Context) ([]*operatorv1.Process, error) {
+	now := timestamppb.Now()
+	list := make([]*operatorv1.Process, c.n)
+	for i := range list {
+		service := fmt.Sprintf("orders-api-%03d", i%c.services)
+		id := fmt.Sprintf("%s.%s-7d4b9c8f6-%05d", service, service, i)
+		list[i] = &operatorv1.Process{
+			Id: id, Service: service, Host: id, Pid: int32(i), Version: "v1.24.3-9-g5c7ef9d", Phase: "running", StartedAt: now, SeenAt: now, Suspect: "another client has written its entry: it has no signature",
+			Counts:   &operatorv1.UnitCounts{All: 12, Running: 11, Failed: 1, Restarts: 1234},
+			Findings: []*operatorv1.Finding{{Rule: "crash-loop", Severity: "error", Subject: "process/" + id, Cause: fmt.Sprintf("unit poller was started again %d times within 5m0s; its last run ended with: dial tcp 10.0.0.%d:5432: connect: connection refused", i, i)}},
+			Probes:   []*operatorv1.Probe{{Name: "db", Plane: "readiness", State: "down", Critical: true, Error: fmt.Sprintf("dial tcp 10.0.0.%d:5432: connect: connection refused", i), Since: now}},
+		}
+	}
+	return list, nil
+}
+
+func (c throng) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+	to.Sync()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// The front page stays small, also when the fleet is large and something is wrong with all
+// of it: a browser gets at most 50 kB.
+func TestFrontPageOfALargeFleetIsSmall(t *testing.T) {
+	base, _ := serve(t, operator.Config{Processes: throng{n: 2000, services: 400}, Timeout: time.Minute})
+	for _, path := range []string{"/ui/", "/ui/?sort=service", "/ui/?service=orders-api-007"} {
+		req, err := http.NewRequest(http.MethodGet, base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept-Encoding", "gzip, br")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Encoding") != "gzip" {
+			t.Fatalf("%s: %d %v %v", path, resp.StatusCode, resp.Header, err)
+		}
+		z, err := gzip.NewReader(strings.NewReader(string(sent)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantText(t, path, string(text), "things are wrong", "crash-loop", "smaller services")
+		if len(sent) > 50_000 || len(text) > 250_000 {
+			t.Errorf("%s: %d bytes are sent for %d", path, len(sent), len(text))
+		}
+		t.Logf("%s: %d bytes are sent for %d", path, len(sent), len(text))
+	}
+	// A caller that does not take gzip gets the page as it is.
+	for _, header := range []string{"", "identity", "gzip;q=0", "br;q=1.0, gzip; q=0.0"} {
+		code, h, text := request(t, "GET", base+"/ui/", "", "Accept-Encoding", header)
+		if code != 200 || h.Get("Content-Encoding") != "" || !strings.Contains(text, "<h1>Fleet</h1>") {
+			t.Errorf("%q: %d %v", header, code, h)
+		}
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package operator_test
+
+func scaleMain() {}

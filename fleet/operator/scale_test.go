@@ -1,0 +1,355 @@
+//go:build linux
+
+package operator_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+)
+
+// TestFleetAtScale measures an operator server with a large fleet: SCALE=20x500 are 20
+// operating-system processes with 500 announced processes each, and SCALE_ENTITIES is the
+// number of entities, 100000 by default. SCALE_PROFILE names a file for the profile of the
+// server. It asserts nothing about times: it prints what
+// docs/fleet.md has. NATS, the server and the announced processes each have a process of
+// their own.
+func TestFleetAtScale(t *testing.T) {
+	var hosts, each int
+	if _, err := fmt.Sscanf(os.Getenv("SCALE"), "%dx%d", &hosts, &each); err != nil {
+		t.Skip("SCALE=20x500 measures: minutes, and most of two processors")
+	}
+	entities := 100_000
+	if n, err := strconv.Atoi(os.Getenv("SCALE_ENTITIES")); err == nil {
+		entities = n
+	}
+	b := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Sync: broker.SyncInterval, Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}})
+	mgr := workflow.NewManager(b.JetStream(), brokertest.Quiet())
+	defer mgr.Close()
+	if err := mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys); err != nil {
+		t.Fatal(err)
+	}
+	phases := []string{"planning", "flying", "capturing", "landing", "completed"}
+	var made sync.WaitGroup
+	var next atomic.Int64
+	for range 32 {
+		made.Go(func() {
+			for i := next.Add(1); i <= int64(entities); i = next.Add(1) {
+				if err := mgr.Create(t.Context(), &survey{ID: fmt.Sprintf("m-%06d", i), State: phases[i%5], Org: "acme"}); err != nil {
+					t.Errorf("create: %v", err)
+					return
+				}
+			}
+		})
+	}
+	made.Wait()
+	t.Logf("made %d entities", entities)
+
+	server, base := scaleChild(t, "server", b.ClientURL(), 0)
+	for i := range hosts {
+		scaleChild(t, "announcers", b.ClientURL(), each, fmt.Sprint("SCALE_HOST=", i))
+	}
+	all := hosts * each
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2000}}
+	defer client.CloseIdleConnections()
+	sent := 0 // bytes of the last answer, as a browser gets it
+	get := func(path string) (text string, took time.Duration) {
+		t.Helper()
+		begun := time.Now()
+		req, err := http.NewRequest(http.MethodGet, base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept-Encoding", "gzip")
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		took, sent = time.Since(begun), len(body)
+		if err == nil && resp.Header.Get("Content-Encoding") == "gzip" {
+			var z *gzip.Reader
+			if z, err = gzip.NewReader(bytes.NewReader(body)); err == nil {
+				body, err = io.ReadAll(z)
+			}
+		}
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d %v %.500s", path, resp.StatusCode, err, body)
+		}
+		return string(body), took
+	}
+	var page struct {
+		Totals    struct{ All, Ready string }
+		Processes []struct{ Id string }
+	}
+	for begun := time.Now(); page.Totals.Ready != fmt.Sprint(all); time.Sleep(time.Second) {
+		text, _ := get("/processes?page_size=1")
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(begun) > 10*time.Minute {
+			t.Fatalf("after ten minutes %s of %d processes are ready", page.Totals.Ready, all)
+		}
+	}
+	time.Sleep(30 * time.Second) // until what a start costs is over
+	atRest := func(what string) {
+		const window = 30 * time.Second
+		before := cpuTime(t, server)
+		time.Sleep(window)
+		used := cpuTime(t, server) - before
+		t.Logf("%s: the server uses %.1f %% of a processor, %.0f µs for each process and second; its memory is %d MiB, at most %d",
+			what, 100*used.Seconds()/window.Seconds(), float64(used.Microseconds())/window.Seconds()/float64(all), resident(t, server, "VmRSS:")>>20, resident(t, server, "VmHWM:")>>20)
+	}
+	atRest("at rest")
+	pages := []string{"/ui/", "/ui/?sort=service", "/ui/?contains=svc-7", "/ui/events", "/ui/workflows", "/ui/workflows/drone-survey", "/ui/workflows/drone-survey?phase=landing", "/processes", "/diagnosis"}
+	look := func() {
+		for _, path := range pages {
+			var times []time.Duration
+			size := 0
+			for range 20 {
+				text, took := get(path)
+				times, size = append(times, took), len(text)
+			}
+			t.Logf("%s: %s, %.1f kB, of which %.1f kB are sent", path, spread(times), float64(size)/1000, float64(sent)/1000)
+		}
+	}
+	look()
+
+	const watchers = 1000
+	ctx, cancel := context.WithCancel(t.Context())
+	var open sync.WaitGroup
+	defer open.Wait()
+	defer cancel()
+	told := make(chan struct{}, 100*watchers)
+	ready := make(chan struct{}, watchers)
+	for range watchers {
+		open.Go(func() {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodGet, base+"/ui/live?topic=processes", nil)
+			resp, err := client.Do(req)
+			if err != nil {
+				return
+			}
+			defer resp.Body.Close()
+			first := true
+			for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+				if lines.Text() != "data: changed" {
+					continue
+				}
+				if first {
+					first = false
+					ready <- struct{}{}
+				} else {
+					told <- struct{}{}
+				}
+			}
+		})
+	}
+	for range watchers {
+		<-ready
+	}
+	atRest("with 1000 open pages")
+	t.Logf("in these 30 s the pages were told %d times", len(told))
+	var onScreen, toAll []time.Duration
+	for i := range 10 {
+		for len(told) > 0 {
+			<-told
+		}
+		text, _ := get(fmt.Sprintf("/processes?page_size=1&contains=svc-%d", i))
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			t.Fatal(err)
+		}
+		id := page.Processes[0].Id
+		begun := time.Now()
+		resp, err := client.Post(base+"/processes/"+id+"/suspend", "application/json", strings.NewReader(`{"reason":"new disk"}`))
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("suspend: %v %v", resp, err)
+		}
+		resp.Body.Close()
+		for n := 0; n < watchers; n++ {
+			<-told
+			if n == 0 {
+				for shown := ""; !strings.Contains(shown, "wait\">suspended"); {
+					shown, _ = get("/ui/?contains=" + id)
+				}
+				onScreen = append(onScreen, time.Since(begun))
+			}
+		}
+		toAll = append(toAll, time.Since(begun))
+		time.Sleep(time.Second)
+	}
+	t.Logf("from a command to the changed row in a page: %s; until all of 1000 pages are told: %s", spread(onScreen), spread(toAll))
+	moved := make([]time.Duration, 0, 10)
+	for i := range 10 {
+		id := fmt.Sprintf("m-%06d", 5*(i+1))
+		begun := time.Now()
+		if err := mgr.Transition(t.Context(), "drone-survey", id, "flying", workflow.TransitionSourceComponent, ""); err != nil {
+			t.Fatal(err)
+		}
+		for shown := ""; !strings.Contains(shown, `"flying"`) && !strings.Contains(shown, "flying</span>"); {
+			shown, _ = get("/ui/workflows/drone-survey?contains=" + id)
+		}
+		moved = append(moved, time.Since(begun))
+	}
+	t.Logf("from a transition to the changed row in a page: %s", spread(moved))
+	look()
+	atRest("after all of it")
+}
+
+// spread describes times.
+func spread(list []time.Duration) string {
+	list = slices.Clone(list)
+	slices.Sort(list)
+	return fmt.Sprintf("median %v, at most %v", list[len(list)/2].Round(100*time.Microsecond), list[len(list)-1].Round(100*time.Microsecond))
+}
+
+// scaleChild starts this program in another role. It ends with the test.
+func scaleChild(t *testing.T, role, nats string, n int, env ...string) (pid int, line string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), append(env, "SCALE_ROLE="+role, "SCALE_NATS="+nats, fmt.Sprint("SCALE_N=", n))...)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		stop := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		stop.Stop()
+	})
+	line, err = bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatalf("%s: %v", role, err)
+	}
+	return cmd.Process.Pid, strings.TrimSpace(line)
+}
+
+// scaleMain is the program of a child of TestFleetAtScale.
+func scaleMain() {
+	role := os.Getenv("SCALE_ROLE")
+	if role == "" {
+		return
+	}
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, role+":", err)
+			os.Exit(1)
+		}
+	}
+	ctx := context.Background()
+	b, err := broker.Connect(ctx, broker.Config{URL: os.Getenv("SCALE_NATS"), Logger: quiet})
+	fail(err)
+	n, err := strconv.Atoi(os.Getenv("SCALE_N"))
+	fail(err)
+	switch role {
+	case "server":
+		mgr := workflow.NewManager(b.JetStream(), quiet)
+		fail(mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys))
+		f, err := presence.Open(ctx, b.JetStream(), presence.Config{})
+		fail(err)
+		if file := os.Getenv("SCALE_PROFILE"); file != "" {
+			f, err := os.Create(file)
+			fail(err)
+			fail(pprof.StartCPUProfile(f))
+		}
+		s, err := operator.New(operator.Config{Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(f), Rate: 1e6, Log: quiet})
+		fail(err)
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		fail(err)
+		go func() { fail(s.HTTPServer().Serve(ln)) }()
+		fmt.Println("http://" + ln.Addr().String())
+	case "announcers":
+		host, err := strconv.Atoi(os.Getenv("SCALE_HOST"))
+		fail(err)
+		for i := range n {
+			app, err := lifecycle.New(lifecycle.Config{Name: fmt.Sprintf("svc-%d", (host*n+i)%40), HealthAddr: lifecycle.HealthOff}, lifecycle.WithLogger(quiet))
+			fail(err)
+			presence.Announce(app, b.JetStream(), presence.Config{Version: "1.2.3", Log: quiet})
+			for _, name := range []string{"http", "poller", "sync"} {
+				app.Go(name, func(ctx context.Context) error { <-ctx.Done(); return nil })
+			}
+			app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return nil }))
+			go func() { fail(app.Run(ctx)) }()
+			time.Sleep(10 * time.Millisecond) // a fleet does not start at once
+			if i == 0 {
+				fmt.Println("begun")
+			}
+		}
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+	pprof.StopCPUProfile()
+	os.Exit(0)
+}
+
+// cpuTime returns the processor time of a process (proc(5), stat, fields 14 and 15, in
+// hundredths of a second).
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	var ticks int64
+	for _, f := range fields[11:13] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// resident returns a size of a process's memory, in bytes.
+func resident(t *testing.T, pid int, name string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n << 10
+		}
+	}
+	return 0
+}

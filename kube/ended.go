@@ -1,0 +1,100 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Ending is how a process ended, as the kubelet has reported it.
+type Ending struct {
+	// Reason is the kubelet's: "OOMKilled", "Error", "Completed", "Evicted",
+	// "ContainerStatusUnknown" …; or "PodDeleted" for a pod that does not exist any more.
+	Reason string
+	// ExitStatus is that of the process: 128 and the number of the signal that ended it,
+	// such as 137 for SIGKILL; -1 when it is not known.
+	ExitStatus int
+	// Message is the end of its termination message, or the kubelet's own words.
+	Message string
+}
+
+// ErrNoEnding is returned by [Client.Ended] when the pod's status does not have the end of
+// that process: it still runs, or the kubelet has forgotten it.
+var ErrNoEnding = errors.New("kube: the pod's status does not have the end of this process")
+
+// podEnd is the part of a Pod's status (core/v1) that says how its containers ended.
+type podEnd struct {
+	Status struct {
+		Phase             string            `json:"phase"`
+		Reason            string            `json:"reason"`
+		Message           string            `json:"message"`
+		ContainerStatuses []containerStatus `json:"containerStatuses"`
+	} `json:"status"`
+}
+
+type containerStatus struct {
+	State     containerState `json:"state"`
+	LastState containerState `json:"lastState"`
+}
+
+type containerState struct {
+	Terminated *struct {
+		Reason     string    `json:"reason"`
+		ExitCode   int       `json:"exitCode"`
+		Signal     int       `json:"signal"`
+		Message    string    `json:"message"`
+		StartedAt  time.Time `json:"startedAt"`
+		FinishedAt time.Time `json:"finishedAt"`
+	} `json:"terminated"`
+}
+
+// maxEndMessage is the part of a termination message that is kept, in bytes.
+const maxEndMessage = 1 << 10
+
+// Ended returns how a process ended: the one that began at started in a pod of the
+// client's namespace. The kubelet keeps the last two ends of a container, and reports one
+// within seconds. Give it to presence.Config.Ended, so that a fleet tells a process that
+// ran out of memory, one that panicked, and one that was evicted apart:
+//
+//	presence.Config{Ended: func(ctx context.Context, p presence.Process) (presence.End, error) {
+//		e, err := cluster.Ended(ctx, p.Host, p.StartedAt)
+//		return presence.End(e), err
+//	}}
+//
+// The pod's service account needs get for pods.
+func (c *Client) Ended(ctx context.Context, pod string, started time.Time) (Ending, error) {
+	o := c.podObject()
+	o.name = pod
+	var p podEnd
+	err := c.do(ctx, http.MethodGet, "get", o, nil, nil, &p)
+	if status(err) == http.StatusNotFound {
+		return Ending{Reason: "PodDeleted", ExitStatus: -1, Message: "the pod does not exist any more"}, nil
+	}
+	if err != nil {
+		return Ending{}, err
+	}
+	for _, s := range p.Status.ContainerStatuses {
+		for _, state := range []containerState{s.State, s.LastState} {
+			// The kubelet's times have no fractions of a second.
+			t := state.Terminated
+			if t == nil || started.Before(t.StartedAt.Add(-time.Second)) || started.After(t.FinishedAt.Add(time.Second)) {
+				continue
+			}
+			e := Ending{Reason: t.Reason, ExitStatus: t.ExitCode, Message: t.Message}
+			if t.Signal != 0 && e.ExitStatus == 0 {
+				e.ExitStatus = 128 + t.Signal
+			}
+			if p.Status.Reason == "Evicted" && e.Reason != "OOMKilled" {
+				e.Reason, e.Message = p.Status.Reason, p.Status.Message
+			}
+			e.Message = e.Message[max(0, len(e.Message)-maxEndMessage):]
+			return e, nil
+		}
+	}
+	if p.Status.Phase == "Failed" && p.Status.Reason != "" { // evicted: its containers may have no status
+		return Ending{Reason: p.Status.Reason, ExitStatus: -1, Message: p.Status.Message}, nil
+	}
+	return Ending{}, fmt.Errorf("%w: %s", ErrNoEnding, o)
+}
