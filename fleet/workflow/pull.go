@@ -16,8 +16,9 @@ const (
 	// after how many of them it ends the request.
 	heartbeat, beats = 2 * time.Second, 15
 	// lingerTime is the pause before a request for messages that are probably this
-	// process's own writes.
-	lingerTime = 5 * time.Millisecond
+	// process's own writes. What another process writes meanwhile is seen that much
+	// later; a Fresh list ends the pause.
+	lingerTime = 20 * time.Millisecond
 )
 
 // puller reads the messages of a pull consumer, in order. It ends at the first
