@@ -30,7 +30,7 @@ func goroutines(t *testing.T) (n int, stacks string) {
 // A worker that has nothing to do has three goroutines, also when it had something to do
 // before: for its record, for its messages, and for its handler.
 func TestAnIdleWorkerCostsThreeGoroutines(t *testing.T) {
-	const workers, others = 40, 20
+	const workers, others = 20, 15
 	r := newRig(t)
 	r.native("echo", func(_ context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 		return text(string(m.Data)), s.Put(context.Background(), "key", m.Data)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -28,6 +29,41 @@ type flow struct {
 	mu     sync.Mutex      // guards the fields below
 	living map[string]life // the entities that are not in a terminal phase
 	writes map[string]*heat
+}
+
+// brief is what flows and pages need of an entity. A feed of whole entities is kept only
+// while a client watches them: a hundred thousand are hundreds of megabytes.
+type brief struct {
+	phase string
+	since time.Time
+	over  bool // in a terminal phase, or degraded
+}
+
+// briefFeed returns the feed of a type in brief.
+func (s *Server) briefFeed(typ string) *feed.Feed[brief] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.briefs[typ]
+	if f == nil {
+		names := map[string]string{} // of the phases: each text once
+		f = feed.New(func(ctx context.Context, to Sink[brief]) error {
+			return s.cfg.Workflows.Watch(ctx, typ, stream.Convert(to, func(e *operatorv1.Entity) brief {
+				phase, ok := names[e.GetPhase()]
+				if !ok {
+					phase = e.GetPhase()
+					if len(names) < maxFields {
+						names[phase] = phase
+					}
+				}
+				return brief{phase, e.GetUpdatedAt().AsTime(), e.GetTerminal() || e.GetDegraded() != ""}
+			}))
+		}, feedRetry, feedLinger, s.restarts("the workflow "+typ))
+		if s.closed {
+			f.Close()
+		}
+		s.briefs[typ] = f
+	}
+	return f
 }
 
 type life struct {
@@ -93,7 +129,7 @@ func (f *flows) begin(ctx context.Context, typ string) {
 	f.types[typ] = one
 	f.wait.Go(func() {
 		for ctx.Err() == nil {
-			r := f.s.entityFeed(typ).Read("")
+			r := f.s.briefFeed(typ).Read("")
 			synced := false
 			for {
 				items, err := r.Next(ctx, batch)
@@ -108,7 +144,7 @@ func (f *flows) begin(ctx context.Context, typ string) {
 }
 
 // apply takes items. What comes before the sync existed before, and is no write.
-func (o *flow) apply(items []stream.Item[*operatorv1.Entity], synced bool) bool {
+func (o *flow) apply(items []stream.Item[brief], synced bool) bool {
 	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -121,10 +157,10 @@ func (o *flow) apply(items []stream.Item[*operatorv1.Entity], synced bool) bool 
 			delete(o.writes, it.Key)
 		case stream.Put:
 			e := it.Value
-			if old, ok := o.living[it.Key]; e.GetTerminal() || e.GetDegraded() != "" {
+			if old, ok := o.living[it.Key]; e.over {
 				delete(o.living, it.Key)
-			} else if !ok || old.phase != e.GetPhase() {
-				o.living[it.Key] = life{e.GetPhase(), e.GetUpdatedAt().AsTime()}
+			} else if !ok || old.phase != e.phase {
+				o.living[it.Key] = life{e.phase, e.since}
 			}
 			if synced {
 				o.heated(it.Key, now)

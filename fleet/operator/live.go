@@ -124,6 +124,9 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {
 			return err
 		}
+		if s.flows != nil { // which watches all workflows in brief
+			return batches(ctx, s, who, s.briefFeed(name).Read(""), onChange[brief](ctx, tell))
+		}
 		return batches(ctx, s, who, s.entityFeed(name).Read(""), onChange[*operatorv1.Entity](ctx, tell))
 	case topic == "workflows" && s.cfg.Workflows != nil:
 		return batches(ctx, s, who, s.live.definitions.Read(name), onChange[*operatorv1.Definition](ctx, tell))

@@ -161,29 +161,15 @@ func (a *manager) List(ctx context.Context, typ string, q Query) ([]*operatorv1.
 	if err != nil {
 		return nil, told(err)
 	}
-	opts := workflow.ListOptions{Phase: q.Phase, Active: q.Active, Match: q.Match, After: q.After, UpdatedAfter: q.UpdatedAfter, Limit: q.Limit}
-	if q.Contains != "" {
-		opts.Limit = 1000 // fetch more, because only some of them contain the text
+	page, err := a.m.Query(ctx, typ, workflow.ListOptions{Phase: q.Phase, Active: q.Active, Match: q.Match, Contains: q.Contains, After: q.After, UpdatedAfter: q.UpdatedAfter, Limit: q.Limit})
+	if err != nil {
+		return nil, told(err)
 	}
 	var list []*operatorv1.Entity
-	for {
-		page, err := a.m.Query(ctx, typ, opts)
-		if err != nil {
-			return nil, told(err)
-		}
-		for _, rec := range page.Records {
-			if !strings.Contains(rec.EntityID, q.Contains) {
-				continue
-			}
-			if list = append(list, entity(def.Transitions, rec)); len(list) == q.Limit {
-				return list, nil
-			}
-		}
-		if page.Next == "" {
-			return list, nil
-		}
-		opts.After = page.Next
+	for _, rec := range page.Records {
+		list = append(list, entity(def.Transitions, rec))
 	}
+	return list, nil
 }
 
 // entity turns a record into the contract's message.

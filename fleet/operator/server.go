@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,6 +127,7 @@ type Server struct {
 
 	mu       sync.Mutex // guards the fields below
 	entities map[string]*feed.Feed[*operatorv1.Entity]
+	briefs   map[string]*feed.Feed[brief]
 	closed   bool
 }
 
@@ -211,7 +214,7 @@ func New(cfg Config) (*Server, error) {
 		streams:  &streamLimit{most: cfg.MaxStreams, mostEach: cfg.MaxStreamsEach, each: map[string]int{}},
 		bodies:   &bodies{most: max(4*cfg.MaxBody, 1<<20), each: map[string]int64{}},
 		sessions: sealed,
-		entities: map[string]*feed.Feed[*operatorv1.Entity]{}, diagnosed: diagnosed{sem: make(chan struct{}, 1)},
+		entities: map[string]*feed.Feed[*operatorv1.Entity]{}, briefs: map[string]*feed.Feed[brief]{}, diagnosed: diagnosed{sem: make(chan struct{}, 1)},
 	}
 	if cfg.Processes != nil {
 		s.index = newIndex(cfg.Processes)
@@ -275,8 +278,12 @@ func (s *Server) Close(context.Context) error {
 	for _, f := range s.entities {
 		feeds = append(feeds, f)
 	}
+	briefs := slices.Collect(maps.Values(s.briefs))
 	s.mu.Unlock()
 	for _, f := range feeds {
+		f.Close()
+	}
+	for _, f := range briefs {
 		f.Close()
 	}
 	if s.processes != nil {

@@ -89,24 +89,37 @@ func (o *operation) wait(ctx context.Context) (place, error) {
 			}
 			return place{}, context.Cause(ctx)
 		}
-		select {
-		case e := <-c.told:
-			switch {
-			case e.again:
-				continue
-			case e.a != nil:
-				return place{a: e.a, first: &answer{err: nats.ErrTimeout}, crew: e.crew}, nil
-			}
-			return place{done: true}, nil
-		case <-ctx.Done():
-		}
-		if c.left.Swap(true) { // the write was handed to it
-			e := <-c.told
+		e := c.ending(ctx)
+		switch {
+		case e == nil:
+			return place{}, fmt.Errorf("%w: another update of this process writes it: %w", ErrOutcomeUnknown, context.Cause(ctx))
+		case e.again:
+			continue
+		case e.a != nil:
 			return place{a: e.a, first: &answer{err: nats.ErrTimeout}, crew: e.crew}, nil
 		}
-		return place{}, fmt.Errorf("%w: another update of this process writes it: %w", ErrOutcomeUnknown, context.Cause(ctx))
+		return place{done: true}, nil
 	}
 	return place{}, q.enter(ctx, o.key)
+}
+
+// ending waits for the end of the write that it joined. It returns nil when ctx ends
+// first.
+func (c *crewman) ending(ctx context.Context) *ending {
+	select {
+	case e := <-c.told:
+		return e
+	case <-ctx.Done():
+	}
+	if c.left.Swap(true) { // the write was handed to it
+		return <-c.told
+	}
+	select {
+	case e := <-c.told: // both at once
+		return e
+	default:
+		return nil
+	}
 }
 
 // join changes the record for another one's write.

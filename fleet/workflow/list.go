@@ -41,6 +41,9 @@ type ListOptions struct {
 	OrderBy    string
 	Descending bool
 
+	// Contains selects entities whose id has this text.
+	Contains string
+
 	// Limit is the maximum number of results. 0 means all.
 	Limit int
 

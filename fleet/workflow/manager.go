@@ -225,7 +225,10 @@ func (m *Manager) Get(ctx context.Context, workflow, entityID string) (Participa
 // it must not call the Manager. When it returns an error, Update returns that error
 // and writes nothing.
 //
-// Writers of this process take turns at an entity. When another process was faster,
+// Writers of this process take turns at an entity. Updates that wait for the same entity
+// become one write, unless they have an option other than [WithKey]: each mutator gets the
+// record as the one before left it, on its caller's goroutine, and each caller its own
+// result. When another process was faster,
 // Update tries again after a random pause until ctx ends (DefaultPatience when it
 // has no deadline), and then returns ErrUpdateRetriesExhausted. Other errors:
 // ErrEntityNotFound; ErrImmutableField when the mutator changed the id or the phase;

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/google/btree"
 )
@@ -221,6 +222,9 @@ func (q *selection) tree(x *index) *btree.BTreeG[*entity] {
 // matches reports whether an entity has the values that the view knows of.
 func (q *selection) matches(en *entity) bool {
 	if q.Phase != "" && en.phaseName() != q.Phase || q.Active && !q.r.active(en.phaseName()) {
+		return false
+	}
+	if !strings.Contains(en.id, q.Contains) {
 		return false
 	}
 	if !q.UpdatedAfter.IsZero() && en.at <= q.UpdatedAfter.UnixNano() {

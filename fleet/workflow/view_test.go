@@ -55,6 +55,9 @@ func TestListFiltersAndPages(t *testing.T) {
 		{"m4 m5", workflow.ListOptions{After: "m3"}},
 		{"m4", workflow.ListOptions{Match: match("org_id", "other"), Offset: 0}},
 		{"m5", workflow.ListOptions{After: "m4x", Limit: 1}},
+		{"m3", workflow.ListOptions{Contains: "3"}},
+		{"m1", workflow.ListOptions{Contains: "m", Phase: "flying", Limit: 1}},
+		{"", workflow.ListOptions{Contains: "m3", Active: true, After: "m3"}},
 	} {
 		if got := listIDs(t, r, c.opts); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.opts, got, c.want)

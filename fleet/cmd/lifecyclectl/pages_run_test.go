@@ -26,11 +26,11 @@ var runs = []struct {
 	status  int // the exit status that the page promises or, without a word, 0
 	stopped bool
 }{
-	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME))$`)},
+	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\])$`)},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: exitConflict}, // of an entity that is at another revision
 	{where: "site", line: regexp.MustCompile(`lifecyclectl (get|list|patch|transition|dead-letters|redrive) (drone-survey|thumbs)`)},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl events .*--watch`), stopped: true},
-	{where: "site", line: regexp.MustCompile(`^lifecyclectl (audit|events|doctor --service)`)},
+	{where: "site", line: regexp.MustCompile(`^lifecyclectl (audit|events|explain|doctor --service)`)},
 	{where: "site", line: regexp.MustCompile(`^source <\(lifecyclectl`)},
 	{where: "deploy", line: regexp.MustCompile(`^kustomize build kustomize/base`), status: exitFindings}, // it shows a finding
 	{where: "deploy/kustomize", line: regexp.MustCompile(`^kustomize build overlays/production`)},
@@ -53,6 +53,8 @@ var excused = []struct{ line, why string }{
 	{"lifecyclectl doctor", "its exit status is that of the fleet: TestFaultsAreNamed runs it"},
 	{"lifecyclectl doctor --statusz http://10.1.2.3:8081/statusz", "the address is that of the reader's pod: TestDoctorOfOneProcess runs it"},
 	{"lifecyclectl transition drone-survey aborted --selector phase=planning,org=acme --dry-run", "the entities are the reader's: TestScripts moves many"},
+	{"lifecyclectl bundle --logs --stacks", "it writes a file into the reader's folder: TestBundle makes archives"},
+	{"lifecyclectl bundle --file - --since 2h | ssh support 'cat >bundle.tar.gz'", "the host is the reader's: TestBundle makes archives"},
 	{"lifecyclectl processes drain --selector service=web,version!=1.2.4 --dry-run", "the service is the reader's: TestScripts drains by a selector"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --limit 50", "the process is the reader's: TestScripts reads logs"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --follow --contains ERROR", "the process is the reader's: TestScripts reads logs"},
@@ -224,9 +226,16 @@ func (p *place) writeFiles(t *testing.T) {
 // prepare brings the site into the state that the lines of the page expect.
 func (p *place) prepare(t *testing.T) {
 	t.Helper()
-	_ = p.site.mgr.Delete(t.Context(), "drone-survey", "m-17") // of the line before
-	if err := p.site.mgr.Create(t.Context(), &survey{ID: "m-17", State: "flying", Org: "acme"}); err != nil {
-		t.Fatal(err)
+	for revision := uint64(42); revision == 42; { // the pages show 42 as the etag of a change before
+		_ = p.site.mgr.Delete(t.Context(), "drone-survey", "m-17") // of the line before
+		if err := p.site.mgr.Create(t.Context(), &survey{ID: "m-17", State: "flying", Org: "acme"}); err != nil {
+			t.Fatal(err)
+		}
+		rec, err := p.site.mgr.Find(t.Context(), "drone-survey", "m-17")
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision = rec.Revision
 	}
 	p.site.workers.die("thumbs", 20, 0)
 }

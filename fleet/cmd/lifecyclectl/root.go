@@ -32,6 +32,8 @@ var commands = []func() *cobra.Command{
 	logsCommand,
 	stacksCommand,
 	doctorCommand,
+	bundleCommand,
+	explainCommand,
 	topCommand,
 	diagramCommand,
 	whoamiCommand,

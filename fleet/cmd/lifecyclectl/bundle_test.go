@@ -1,0 +1,134 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// unpacked returns the files of an archive.
+func unpacked(t *testing.T, file string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, name, _ := strings.Cut(h.Name, "/")
+		files[name] = string(text)
+	}
+}
+
+// The archive has what support needs, and no secret. What is missing is named.
+func TestBundle(t *testing.T) {
+	s := newSite(t)
+	if err := s.process("missions", "m-1", nil); err != nil {
+		t.Fatal(err)
+	}
+	const why = `dial postgres://ada:hunter2@db/missions: {"password":"hunter2"} token=hunter2`
+	if _, err := s.fleet.Suspend(t.Context(), "m-1", why, "ada"); err != nil {
+		t.Fatal(err)
+	}
+	url, err := s.serve(s.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "b.tar.gz")
+	if code, out := ctl(t, url, "bundle", "--file", file, "--logs", "--stacks"); code != exitOK {
+		t.Fatalf("bundle: %d %s", code, out)
+	}
+	files := unpacked(t, file)
+	for name, want := range map[string]string{
+		"about.txt": url, "whoami.json": `"loopback"`, "doctor.json": "findings", "processes.json": `"missions.m-1"`, "events.json": `"joined"`, "audit.json": "entries",
+		"workflows.json": `"drone-survey"`, "workers.json": "workers", "logs/missions.m-1.txt": "msg=hello", "stacks/missions.m-1.txt": "goroutine ",
+	} {
+		if !strings.Contains(files[name], want) {
+			t.Errorf("%s does not have %s: %.500s", name, want, files[name])
+		}
+	}
+	for name, text := range files {
+		if strings.Contains(text, "hunter2") {
+			t.Errorf("%s has a secret: %s", name, text)
+		}
+		if strings.HasSuffix(name, ".json") && !json.Valid([]byte(text)) {
+			t.Errorf("%s is not JSON: %.500s", name, text)
+		}
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("others may read the archive: %v, %v", info.Mode(), err)
+	}
+
+	code, out := ctl(t, url, "bundle", "--file", file, "--statusz", "http://127.0.0.1:1/statusz")
+	if code != exitFindings || !strings.Contains(out, "statusz-1.json") {
+		t.Errorf("with a process that is away: %d %s", code, out)
+	}
+	if files := unpacked(t, file); !strings.Contains(files["missing.txt"], "statusz-1.json") || files["logs/missions.m-1.txt"] != "" {
+		t.Errorf("the archive has %v", files["missing.txt"])
+	}
+	s.halt()
+	if code, out := ctl(t, url, "bundle", "--file", file); code != exitUnreachable {
+		t.Errorf("without a server: %d %s", code, out)
+	}
+}
+
+func TestScrub(t *testing.T) {
+	for text, want := range map[string]string{
+		`password=hunter2 user=ada`:                                      `password=[removed] user=ada`,
+		`{"api_key": "a\"b", "name": "x"}`:                               `{"api_key": "[removed]", "name": "x"}`,
+		`DB_PASSWORD="a b", retry`:                                       `DB_PASSWORD="[removed]", retry`,
+		`{\"token\":\"abc\"} at 3`:                                       `{\"token\":[removed]\"} at 3`,
+		`secret: 'a b' x`:                                                `secret: '[removed]' x`,
+		`postgres://ada:hunter2@db:5432/x`:                               `postgres://[removed]@db:5432/x`,
+		`Authorization: Bearer abcdefgh.ijk`:                             `Authorization: Bearer [removed]`,
+		`got eyJhbGciOiJIUzI1.eyJzdWIiOiIx.c2ln here`:                    `got [removed: a token] here`,
+		"-----BEGIN PRIVATE KEY-----\nMC4\n-----END PRIVATE KEY-----\nx": "[removed: a private key]\nx",
+		`AKIAIOSFODNN7EXAMPLE`:                                           `[removed: an access key]`,
+		`the token is missing, want 20 characters`:                       `the token is missing, want 20 characters`,
+		`unit poller has failed: connection refused`:                     `unit poller has failed: connection refused`,
+		`https://operator.example.com/ui/?contains=a@b`:                  `https://operator.example.com/ui/?contains=a@b`,
+	} {
+		if got := scrub(text); got != want {
+			t.Errorf("%s\nbecomes %s\nwant    %s", text, got, want)
+		}
+	}
+}
+
+// What is taken out of JSON leaves JSON without the secret.
+func FuzzScrub(f *testing.F) {
+	f.Add("password", `x "token": "b\" \\`)
+	f.Add(`\"`, `secret='`)
+	f.Fuzz(func(t *testing.T, a, b string) {
+		text, err := json.Marshal(map[string]any{a: b, "list": []any{b + a, map[string]string{"api_key": "hunter2"}}, "cause": a + " password=hunter2 " + b})
+		if err != nil {
+			t.Skip()
+		}
+		clean, err := scrubJSON(text)
+		if err != nil || !json.Valid(clean) || !strings.Contains(a+b, "hunter2") && strings.Contains(string(clean), "hunter2") {
+			t.Errorf("%s\nbecomes %s, %v", text, clean, err)
+		}
+	})
+}
