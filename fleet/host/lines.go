@@ -143,7 +143,8 @@ func (h *Host) Logs(ctx context.Context, id string, before uint64, limit int) ([
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: read its log: %w", id, err)
 	}
-	return all[max(0, len(all)-max(limit, 0)):], nil
+	limit = min(max(limit, 0), MaxLines) // lines that came while it read replaced others
+	return all[max(0, len(all)-limit):], nil
 }
 
 // pollLines is how often FollowLogs looks for lines while there is none.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
@@ -85,8 +86,12 @@ def handle(message):
 		}
 		return dropped != ""
 	})
-	if n := len(texts(0, 2*host.MaxLines)); n != host.MaxLines {
-		t.Errorf("the log has %d lines, want %d: %s", n, host.MaxLines, dropped)
+	stream, err := r.js.Stream(t.Context(), "HOST_LINES")
+	must(t, err)
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("host.lines.w"))
+	must(t, err)
+	if n, kept := len(texts(0, 2*host.MaxLines)), info.State.Subjects["host.lines.w"]; n != host.MaxLines || kept != host.MaxLines {
+		t.Errorf("the log has %d lines, and %d are kept, want %d: %s", n, kept, host.MaxLines, dropped)
 	}
 	must(t, h.Delete(t.Context(), "w"))
 	for what, err := range map[string]error{
