@@ -84,12 +84,13 @@ fuzz-seeds: ## run the seeds and past findings of each fuzz target
 	@tools/fuzz.sh
 
 .PHONY: chaos
-chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, releases side by side, full disks and restores under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool
 	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
 	CHAOS_HOOKS=300 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 60m ./fleet/workflow
+	BESIDE_SECONDS=600 CHAOS_STORAGE=60 go test -run '^(TestReleasesSideBySide|TestStorageFaults)$$' -count 1 -timeout 60m -v ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
 	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator
 	CHAOS_SECONDS=600 go test -run '^TestChaos$$' -count 1 -timeout 60m -v ./fleet/host
@@ -132,6 +133,15 @@ bench-workers: ## measure units and workers alone, and put them into docs/benchm
 	cd bench && go run ./cmd/benchdoc
 
 # BenchmarkLanguages compares with workerpool.
+WORKFLOWBENCHES := -e '^Benchmark\(Workflow\|HotKey\|List\|Table\|Many\|Start\|Beside\|WatchLag\)/'
+.PHONY: bench-workflows
+bench-workflows: ## measure durable workflows alone, and put them into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v $(WORKFLOWBENCHES) docs/benchmarks.txt; \
+		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/workflow | grep $(WORKFLOWBENCHES); } > bench/results/workflows.txt
+	cp bench/results/workflows.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
 bench/procpool/testdata/node_modules: bench/procpool/testdata/package-lock.json
 	@if command -v npm >/dev/null; then cd $(@D) && npm ci --silent --no-audit --no-fund && touch node_modules; \
 	else echo "make: there is no npm: BenchmarkLanguages leaves out workerpool"; fi

@@ -62,13 +62,16 @@ func TestConventions(t *testing.T) {
 			}, Brings: []string{"..."}},
 			{Path: "cmd/engine", Imports: []string{"./fleet/host/engine/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./health", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "cmd/lifecyclectl/dev", Imports: []string{"./fleet/host/engine/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/prove/load"},
+			{Path: "cmd/lifecyclectl/backup", Imports: []string{nats, "./fleet/workflow"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{"./fleet/cmd/lifecyclectl/prove/load"}},
 			{Path: "cmd/lifecyclectl", Imports: []string{
-				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet/command", "./fleet/cmd/lifecyclectl/run", "./fleet/cmd/lifecyclectl/prove/...",
+				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet/command", "./fleet/cmd/lifecyclectl/dev", "./fleet/host/engine", "./fleet/cmd/lifecyclectl/run", "./fleet/cmd/lifecyclectl/prove/...",
+				"./fleet/cmd/lifecyclectl/backup", "./fleet/workflow",
 				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
 				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",
-			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server, nats}},
+			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},

@@ -42,6 +42,10 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 		}
 		w.ensureReadingLocked()
 	}
+	later := a != nil && w.mayWaitToWrite(q)
+	if later {
+		p.sendLater(w, a)
+	}
 	displaced := q.displaces
 	var busy error
 	if displaced != nil {
@@ -62,7 +66,7 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 		q.arm()
 	}
 	q.watch(ctx)
-	if a != nil {
+	if a != nil && !later {
 		w.send(a)
 	}
 	return w, direct

@@ -103,8 +103,13 @@ func (w *proc) takesBytes() bool {
 	return w.offer.Version >= 2 && slices.Contains(w.offer.Capabilities, wire.CanBytes)
 }
 
-// refuseBytes ends a query whose bytes its worker does not take.
-func (w *proc) refuseBytes(q *Query) {
+// refuseBytes ends a query whose bytes its worker does not take. No answer comes for a
+// caller that reads.
+func (w *proc) refuseBytes(a *attempt) {
+	q := a.q
+	w.p.mu.Lock()
+	w.kickLocked(a)
+	w.p.mu.Unlock()
 	q.finish(QueryError, nil, fmt.Errorf("%s: %w: %s has to announce the capability %q, and the query has %d", q.id, ErrNoBytes, w.name, wire.CanBytes, len(q.data)))
 }
 
@@ -124,7 +129,7 @@ func (w *proc) hear() error {
 			return nil
 		}
 		if !w.takesBytes() {
-			return &ProtocolError{Worker: w.name, Err: fmt.Errorf("its %s has %d bytes after it, and it did not announce the capability %q", e.Type, e.Length, wire.CanBytes)}
+			return &ProtocolError{Worker: w.name, Err: fmt.Errorf("its message of type %s has %d bytes after it, and it did not announce the capability %q", wire.Excerpt([]byte(e.Type)), e.Length, wire.CanBytes)}
 		}
 	}
 	var into []byte

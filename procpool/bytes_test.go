@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -142,7 +143,8 @@ func TestLengthsThatLie(t *testing.T) {
 			}, func(cfg *procpool.Config) {
 				cfg.MaxFrame, cfg.MaxWorkers, cfg.MaxQueue = 1<<20, 2, 10
 			})
-			beside := submit(t, p, ask{Op: "sleep", Seconds: 0.3}.raw())
+			dir := t.TempDir()
+			beside := submit(t, p, ask{Op: "wait", Path: filepath.Join(dir, "open")}.raw())
 			eventually(t, "one is busy", func() bool { return p.Stats().Busy == 1 })
 			_, err := p.Do(within(t), ask{}.raw())
 			var broke *procpool.ProtocolError
@@ -163,6 +165,7 @@ func TestLengthsThatLie(t *testing.T) {
 					t.Errorf("%v, want %T", err, want)
 				}
 			}
+			open(t, dir)
 			if _, err := beside.Result(); err != nil {
 				t.Errorf("the query of another worker: %v", err)
 			}

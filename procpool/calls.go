@@ -41,13 +41,16 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 	p := w.p
 	c := Call{Worker: w.name, Method: e.Method, Params: bytes.Clone(e.Params)}
 	id := e.CallID
+	if len(id) > maxName {
+		return fmt.Errorf("it made a call whose callId has %d bytes, want at most %d", len(id), maxName)
+	}
 	p.mu.Lock()
 	a := w.find(e.RequestID)
 	if a == nil {
 		known := slices.Contains(w.recent, e.RequestID)
 		p.mu.Unlock()
 		if !known {
-			return fmt.Errorf("it made a call for the request %q, which it was not given", e.RequestID)
+			return fmt.Errorf("it made a call for the request %s, which it was not given", wire.Excerpt([]byte(e.RequestID)))
 		}
 		w.refuseCall(id, "the query has ended")
 		return w.ignore(&p.counts.late)
@@ -79,10 +82,11 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 		}
 		return err
 	}, func(err error) {
-		p.mu.Lock()
-		w.calls--
-		p.mu.Unlock()
-		w.reply(id, result, err)
+		w.reply(id, result, err, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			w.calls--
+		})
 	})
 	return nil
 }
@@ -90,13 +94,15 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 // refuseCall answers a call without a handler, in the background: the goroutine that
 // reads must not wait for a worker that does not.
 func (w *proc) refuseCall(id, why string) {
-	call.Go(w.name, func() error { return errors.New(why) }, func(err error) { w.reply(id, nil, err) })
+	call.Go(w.name, func() error { return errors.New(why) }, func(err error) { w.reply(id, nil, err, func() {}) })
 }
 
-// reply answers a call.
-func (w *proc) reply(id string, result json.RawMessage, failed error) {
+// reply answers a call. It calls begins when it has its turn to write: until then the
+// call waits, and its result needs memory.
+func (w *proc) reply(id string, result json.RawMessage, failed error, begins func()) {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
+	begins()
 	w.behind = true
 	w.armWrite(time.Now())
 	var err error

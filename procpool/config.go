@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os/exec"
 	"time"
 
@@ -53,9 +54,9 @@ type Config struct {
 	// starts.
 	Surge int
 	// MaxQueue bounds the queries that wait for a worker, first come, first
-	// served unless FairShares or [Priority] says otherwise. Queries for which a worker is starting do not count. With the default
-	// of 0 no query waits: the pool rejects a query at once when every worker is
-	// busy and it cannot start another.
+	// served unless FairShares or [Priority] says otherwise. Queries for which a
+	// worker is starting do not count. With the default of 0 no query waits: the pool
+	// rejects a query at once when every worker is busy and it cannot start another.
 	MaxQueue int
 	// FairShares has the callers that wait take turns, in place of first come, first
 	// served: a [Caller] with many queries does not delay one with few. When the queue
@@ -130,7 +131,7 @@ type Config struct {
 	BreakAfter int
 
 	// MaxFrame bounds a message, in bytes including its newline, and with the bytes that
-	// follow its line. Defaults to 16 MiB.
+	// follow its line, from 256 bytes to 2 GiB less one. Defaults to 16 MiB.
 	MaxFrame int
 	// StreamBuffer is how many unread messages the pool keeps for a query; when
 	// they are that many, the worker has to wait. Defaults to 16.
@@ -256,7 +257,7 @@ func (c Config) Validate() error {
 	bad(c.HealthInterval < 0 && c.HealthInterval != Off, "HealthInterval is %v, want more than 0, or Off", c.HealthInterval)
 	bad(c.StarveAfter < 0 && c.StarveAfter != Off, "StarveAfter is %v, want more than 0, or Off", c.StarveAfter)
 	bad(c.BreakAfter < Off, "BreakAfter is %d, want 1 or more, or Off", c.BreakAfter)
-	bad(c.MaxFrame < 256, "MaxFrame is %d bytes, want 256 or more", c.MaxFrame)
+	bad(c.MaxFrame < 256 || c.MaxFrame > math.MaxInt32, "MaxFrame is %d bytes, want 256 to %d", c.MaxFrame, math.MaxInt32)
 	bad(c.StreamBuffer < 1, "StreamBuffer is %d, want 1 or more", c.StreamBuffer)
 	bad(c.OutputLines < Off, "OutputLines is %d, want 1 or more, or Off", c.OutputLines)
 	bad(c.StderrTail < 0, "StderrTail is %d bytes, want 0 or more", c.StderrTail)

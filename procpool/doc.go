@@ -12,11 +12,11 @@
 //	result, err := pool.Do(ctx, json.RawMessage(`{"image":"a.png"}`))
 //
 // A worker has one query at a time unless it offers more places. [Pool.Do] waits for
-// the answer. [Pool.Submit]
-// also yields the messages that a worker streams while it works. An image or an archive
-// needs no base64: [Pool.DoBytes], [Bytes] and [Query.Parts] carry bytes beside the JSON.
-// Package
-// procpool/child is the worker's side for Go; procpool/sdk has one file each for
+// the answer. [Pool.Submit] also yields the messages that a worker streams while it
+// works. An image or an archive needs no base64: [Pool.DoBytes], [Bytes] and
+// [Query.Parts] carry bytes beside the JSON.
+//
+// Package procpool/child is the worker's side for Go; procpool/sdk has one file each for
 // Python, Node and Ruby. procpool/cmd/conformance checks a worker in any language.
 //
 // Four kinds of life are in it, each with its table: the worker process
@@ -26,7 +26,8 @@
 //
 // Every query ends in exactly one terminal state. The caller gets an error that
 // says what happened: [*WorkerError] when the worker reported it, [*CrashError],
-// [*ProtocolError], [*DeadlineError], [*RejectedError] or [ErrCancelled].
+// [*ProtocolError], [*PoisonError], [*DeadlineError], [*RejectedError], or one that is
+// [ErrCancelled], [ErrEvicted], [ErrDraining] or [ErrNoBytes].
 //
 // A [Pool] is a worker.Worker and has the method of a lifecycle.Drainable. An App
 // stops its units after its servers, so a pool behind a server needs only App.Add.

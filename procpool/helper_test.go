@@ -136,6 +136,19 @@ func submit(t testing.TB, p *procpool.Pool, payload json.RawMessage, opts ...pro
 	return q
 }
 
+// waits has a worker run a query until release is called; then it answers "waited".
+func waits(t testing.TB, p *procpool.Pool, opts ...procpool.Option) (q *procpool.Query, release func()) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "open")
+	q = submit(t, p, ask{Op: "wait", Path: path}.raw(), opts...)
+	eventually(t, "a worker has it", func() bool { return q.State() == procpool.QueryProcessing })
+	return q, func() {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // deaf has a worker run a query that ignores its cancel.
 func deaf(t testing.TB, p *procpool.Pool, opts ...procpool.Option) *procpool.Query {
 	t.Helper()

@@ -7,10 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
 func TestWorkersInheritTheirConnection(t *testing.T) {
@@ -91,4 +94,15 @@ func TestInheritedConnectionOfAWorkerThatFails(t *testing.T) {
 		t.Error("it was answered")
 	}
 	do(t, p, ask{}.raw())
+}
+
+// TestErrorOfAStartNamesTheDescriptor has a worker, or a wrapper, that does not know of an
+// inherited connection.
+func TestErrorOfAStartNamesTheDescriptor(t *testing.T) {
+	p := start(t, "never-ready", func(c *procpool.Config) {
+		c.Inherit, c.BreakAfter, c.StartTimeout = true, 1, 50*time.Millisecond
+	})
+	if _, err := p.Do(within(t), ask{}.raw()); err == nil || !strings.Contains(err.Error(), wire.EnvFD) || strings.Contains(err.Error(), wire.EnvSocket) {
+		t.Errorf("got %v", err)
+	}
 }

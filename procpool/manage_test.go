@@ -65,12 +65,12 @@ func TestResize(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, "there are four", func() bool { s := p.Stats(); return s.Ready == 3 && s.Busy == 1 })
-	c := submit(t, p, ask{Op: "sleep", Seconds: 0.2}.raw())
-	eventually(t, "two are busy", func() bool { return p.Stats().Busy == 2 })
+	c, release := waits(t, p)
 	if err := p.Resize(0, 1); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.Result(); err != nil || string(got) != `"slept"` {
+	release()
+	if got, err := c.Result(); err != nil || string(got) != `"waited"` {
 		t.Errorf("a query of a worker that is too many: %s, %v", got, err)
 	}
 	a.Cancel(nil)
@@ -116,9 +116,9 @@ func TestSlowQueriesAreLogged(t *testing.T) {
 
 func TestCostOfAQuery(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 1 })
-	first := submit(t, p, ask{Op: "sleep", Seconds: 0.2}.raw())
-	eventually(t, "it is busy", func() bool { return first.State() == procpool.QueryProcessing })
+	first, release := waits(t, p)
 	second := submit(t, p, ask{Op: "leak", Size: 32 << 20}.raw(), procpool.Measured())
+	time.AfterFunc(200*time.Millisecond, release)
 	for _, q := range []*procpool.Query{first, second} {
 		if _, err := q.Result(); err != nil {
 			t.Fatal(err)

@@ -42,6 +42,19 @@ func (w *proc) runs(q *Query) bool {
 	})
 }
 
+// mayWaitToWrite reports whether the write of a query may have to wait for the queries of
+// others: its caller must not wait for that beyond its deadline.
+func (w *proc) mayWaitToWrite(q *Query) bool {
+	if w.places == 1 {
+		return false
+	}
+	if q.size() > smallWrite || !w.wmu.TryLock() {
+		return true
+	}
+	defer w.wmu.Unlock()
+	return w.behind
+}
+
 // fillLocked gives a worker queries until it is full or none waits that it may take.
 func (p *Pool) fillLocked(w *proc) {
 	for slices.Contains(p.ready, w) {

@@ -143,15 +143,25 @@ func TestEachQueryOfADeadWorkerIsTriedAlone(t *testing.T) {
 func TestFullWorkerIsReplacedWhenAllHaveAnswered(t *testing.T) {
 	p := start(t, "many:3", func(c *procpool.Config) { c.MaxQueue, c.CancelGrace = 20, patience })
 	var all []*procpool.Query
+	var releases []func()
 	for range 3 {
-		all = append(all, submit(t, p, ask{Op: "sleep", Seconds: 0.3}.raw()))
+		q, release := waits(t, p)
+		all = append(all, q)
+		releases = append(releases, release)
 	}
-	eventually(t, "it is full", func() bool { return p.Stats().Busy == 1 })
+	if s := p.Stats(); s.Busy != 1 {
+		t.Errorf("it is not full: %+v", s)
+	}
+	time.AfterFunc(300*time.Millisecond, func() { // most likely the reload waits for them by then
+		for _, release := range releases {
+			release()
+		}
+	})
 	if got, err := p.Reload(within(t), nil); err != nil || got.Workers != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, q := range all {
-		if got, err := q.Result(); err != nil || string(got) != `"slept"` {
+		if got, err := q.Result(); err != nil || string(got) != `"waited"` {
 			t.Errorf("%s, %v", got, err)
 		}
 	}
@@ -176,10 +186,11 @@ func TestNeighbourOfADeafQueryIsRepeated(t *testing.T) {
 	p := start(t, "many:2", func(c *procpool.Config) { c.MaxQueue, c.CancelGrace = 20, 50*time.Millisecond })
 	do(t, p, ask{}.raw())
 	first := deaf(t, p)
-	q := submit(t, p, ask{Op: "sleep", Seconds: 0.5}.raw(), procpool.Idempotent())
-	eventually(t, "a worker has it", func() bool { return q.State() == procpool.QueryProcessing })
+	q, release := waits(t, p, procpool.Idempotent())
 	first.Cancel(nil)
-	if got, err := q.Result(); err != nil || string(got) != `"slept"` {
+	eventually(t, "it is repeated", func() bool { return p.Stats().Retried == 1 })
+	release()
+	if got, err := q.Result(); err != nil || string(got) != `"waited"` {
 		t.Errorf("%s, %v", got, err)
 	}
 	if len(p.Poisoned()) != 0 {

@@ -231,6 +231,9 @@ func TestPayloadIsCheckedBeforeAWorkerSeesIt(t *testing.T) {
 }
 
 func TestConfigIsValidated(t *testing.T) {
+	if _, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return self("serve") }, MaxFrame: 1 << 40}); err == nil || !strings.Contains(err.Error(), "MaxFrame is 1099511627776 bytes, want 256 to 2147483647") {
+		t.Errorf("a line of a length that no message can say: %v", err)
+	}
 	_, err := procpool.New(procpool.Config{MaxWorkers: -1, MinWorkers: 3, MaxQueue: -2, Eviction: "mru", StartTimeout: -1, MaxFrame: 10, BreakAfter: -3,
 		Recycle: procpool.Recycle{Jitter: 2, MaxAge: -1, AtOnce: -1}, Backoff: worker.Backoff{Factor: 0.5}})
 	if err == nil {

@@ -207,8 +207,11 @@ func (w *proc) arrive(d *door) (arrival, error) {
 	case <-w.process.Done():
 		return arrival{}, w.crash("", errors.New("it ended before it was ready"))
 	case <-timer.C:
-		return arrival{}, w.crash("", fmt.Errorf("it has not said that it is ready within %v: it has to connect to the socket that %s names and to send %s",
-			w.p.cfg.StartTimeout, wire.EnvSocket, `{"type":"ready"}`))
+		where := "connect to the socket that " + wire.EnvSocket + " names"
+		if w.p.cfg.Inherit {
+			where = "use the descriptor that " + wire.EnvFD + " names, which a wrapper has to pass on,"
+		}
+		return arrival{}, w.crash("", fmt.Errorf("it has not said that it is ready within %v: it has to %s and to send %s", w.p.cfg.StartTimeout, where, `{"type":"ready"}`))
 	case <-w.stop.Signaled():
 		return arrival{}, nil
 	}
@@ -281,7 +284,7 @@ func (w *proc) send(a *attempt) {
 		}
 		if len(a.q.data) > 0 && !w.takesBytes() {
 			w.wmu.Unlock()
-			w.refuseBytes(a.q)
+			w.refuseBytes(a)
 			a = w.p.release(w, a, false)
 			continue
 		}
@@ -306,9 +309,13 @@ func (w *proc) send(a *attempt) {
 // sendCancel tells the worker to stop the attempt.
 func (w *proc) sendCancel(a *attempt) {
 	if !w.wmu.TryLock() {
-		// Another goroutine writes, most likely the query itself to a worker that
-		// does not read. The query has ended, so cut that write short.
-		_ = w.conn.SetWriteDeadline(time.Now().Add(pokeAfter))
+		if w.places == 1 {
+			// Another goroutine writes, most likely the query itself to a worker that
+			// does not read. The query has ended, so cut that write short. With more
+			// places it may be another caller's query, and a write that is cut ends the
+			// worker.
+			_ = w.conn.SetWriteDeadline(time.Now().Add(pokeAfter))
+		}
 		w.wmu.Lock()
 		w.writeUntil = time.Time{}
 	}

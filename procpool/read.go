@@ -140,6 +140,10 @@ func (w *proc) step() error {
 	switch {
 	case errors.As(err, &broken):
 		return broken
+	case errors.As(err, &long) && w.takesBytes():
+		// Bytes may follow the line, and what says so may be in the part that was not
+		// kept. They must not be read as messages.
+		err = fmt.Errorf("%w; bytes may follow it, so what comes next cannot be read", long)
 	case errors.As(err, &long):
 		_ = wire.Decode(long.Head, e) // decodes as much as there is
 		err = w.tooLong(e, long)
@@ -229,7 +233,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		known := slices.Contains(w.recent, e.RequestID)
 		p.mu.Unlock()
 		if !known {
-			return fmt.Errorf("it sent %q for the request %q, which it was not given", e.Type, e.RequestID)
+			return fmt.Errorf("it sent %q for the request %s, which it was not given", e.Type, wire.Excerpt([]byte(e.RequestID)))
 		}
 		return w.ignore(&p.counts.late)
 	}
@@ -271,7 +275,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 func (w *proc) sendNext(next *attempt) {
 	switch {
 	case next == nil:
-	case next.q.size() <= smallWrite:
+	case next.q.size() <= smallWrite && !w.mayWaitToWrite(next.q):
 		w.send(next)
 	default:
 		w.p.mu.Lock()

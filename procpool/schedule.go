@@ -113,12 +113,25 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	if w != nil {
 		w.awaitConfirmLocked(a)
 		w.kickLocked(a)
+		if w.places > 1 {
+			p.cancelLater(w, a)
+		}
 	}
 	p.mu.Unlock()
-	if w != nil {
+	if w != nil && w.places == 1 {
 		w.sendCancel(a)
 	}
 	return true
+}
+
+// cancelLater tells the worker to stop the attempt, for a caller that holds the lock and
+// does not wait: the write of another query may take long.
+func (p *Pool) cancelLater(w *proc, a *attempt) {
+	p.alive.Add(1)
+	go func() {
+		defer p.alive.Done()
+		w.sendCancel(a)
+	}()
 }
 
 // release takes back a worker that has confirmed the end of its attempt. It

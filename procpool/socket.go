@@ -188,6 +188,12 @@ func (d *door) hear(conn *net.UnixConn, pid int) {
 		if err == nil && e.Type != wire.Ready {
 			err = fmt.Errorf("its first message is %s, want ready", wire.Excerpt(line))
 		}
+		if err == nil && e.Length > 0 {
+			err = fmt.Errorf("a ready takes no bytes, and it has %d after it", e.Length)
+		}
+		if a.offer.Version < 2 {
+			a.offer = wire.Offer{} // the other fields are unknown to version 1
+		}
 		if err != nil {
 			a = arrival{err: err}
 		}

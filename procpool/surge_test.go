@@ -186,12 +186,12 @@ func TestReloadReplacesAllWorkersUnderLoad(t *testing.T) {
 
 func TestReloadWaitsForRunningQueries(t *testing.T) {
 	p := startPool(t, version("1"), func(c *procpool.Config) { c.MaxQueue = 1 })
-	q := submit(t, p, ask{Op: "sleep", Seconds: 0.5}.raw())
-	eventually(t, "it is busy", func() bool { return q.State() == procpool.QueryProcessing })
+	q, release := waits(t, p)
+	time.AfterFunc(300*time.Millisecond, release) // most likely the reload waits for it by then
 	if got, err := p.Reload(within(t), version("2")); err != nil || got.Workers != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err := q.Result(); err != nil || string(got) != `"slept"` {
+	if got, err := q.Result(); err != nil || string(got) != `"waited"` {
 		t.Errorf("%s, %v", got, err)
 	}
 }

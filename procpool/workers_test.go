@@ -87,6 +87,11 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 		fmt.Fprint(os.Stderr, a.Text)
 	case "env":
 		return os.Getenv(a.Text), nil
+	case "wait": // for a file
+		for _, err := os.Stat(a.Path); err != nil && ctx.Err() == nil; _, err = os.Stat(a.Path) {
+			time.Sleep(5 * time.Millisecond)
+		}
+		return "waited", nil
 	case "pid":
 		return os.Getpid(), nil
 	case "files":
@@ -145,6 +150,9 @@ func helper(mode string) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		helper("serve")
+		return
+	case "unlucky":
+		unlucky(arg)
 		return
 	case "stay":
 		signal.Ignore(syscall.SIGTERM)

@@ -34,7 +34,7 @@ const tiny = "\x00asm\x01\x00\x00\x00\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x0
 	"\x07\x13\x02\x06_start\x00\x00\x06memory\x02\x00\x0a\x04\x01\x02\x00\x0b"
 
 // peers are handlers that do nothing. "raw" is not a host:
-// the same iterator of the same client, and an acknowledgement.
+// an iterator of the same client, and an acknowledgement.
 var peers = []struct{ name, mime, code string }{
 	{"raw", "", ""},
 	{"go", native.MIMEType, "none"},

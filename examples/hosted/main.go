@@ -1,10 +1,12 @@
 // Command hosted is a text pipeline whose workers arrive while it runs, in three
 // languages: a Starlark worker cleans lines, a JavaScript worker counts words
 // with its own state, and a Python worker writes the report (in Starlark
-// where there is no python3). Messages flow all the time. One worker is updated;
+// where there is no python3). Each is deployed by a spec; the second one asks for a
+// variable and a secret by name. Messages flow all the time. One worker is updated;
 // an update of another does not compile and changes nothing; a third one
 // compiles, fails and fills the dead letters, is rolled back, and its
-// dead letters are handled after all.
+// dead letters are handled after all. At the end the story looks at the state and the
+// log of a worker, and tries its code with a message that commits nothing.
 //
 //	go run ./examples/hosted
 //
@@ -18,6 +20,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -55,7 +58,11 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	h, report, err := newHost(b, quiet)
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte("hunter2-of-acme\n"), 0o600); err != nil {
+		return err
+	}
+	h, report, err := newHost(b, quiet, token)
 	if err != nil {
 		return err
 	}
@@ -76,8 +83,8 @@ func run(ctx context.Context, out io.Writer) error {
 
 // newHost returns a host, and the worker that writes the report in an available
 // language.
-func newHost(b *broker.Broker, log *slog.Logger) (*host.Host, host.CreateRequest, error) {
-	report := host.CreateRequest{ID: "report", Topic: "text.counted", OutputTopic: "text.report"}
+func newHost(b *broker.Broker, log *slog.Logger, token string) (*host.Host, host.Spec, error) {
+	report := host.Spec{ID: "report", Topic: "text.counted", OutputTopic: "text.report"}
 	engines := languages()
 	if py, err := python.New(); err == nil {
 		engines = append(engines, py)
@@ -89,7 +96,12 @@ func newHost(b *broker.Broker, log *slog.Logger) (*host.Host, host.CreateRequest
 	if err != nil {
 		return nil, report, err
 	}
-	h, err := host.New(b.JetStream(), host.Config{Engines: registry, Logger: log, RetryBase: 10 * time.Millisecond, MaxRetries: 1})
+	h, err := host.New(b.JetStream(), host.Config{
+		Engines: registry, Logger: log, RetryBase: 10 * time.Millisecond, MaxRetries: 1,
+		Grants: map[string]host.Grant{ // what workers may ask for by name
+			"acme": {Env: map[string]string{"CUSTOMER": "acme"}, Secrets: map[string]string{"TOKEN": "file:" + token}},
+		},
+	})
 	return h, report, err
 }
 
@@ -107,6 +119,7 @@ function handle(message) {
     const words = message.text.split(" ").length;
     const total = Number(state.get("total") ?? 0) + words;
     state.put("total", String(total)); // once for each message, however often that is delivered
+    console.log("counted " + words + " words for " + env.CUSTOMER + " with the token " + env.TOKEN);
     return JSON.stringify({line: message.text, words, total});
 }
 `
@@ -136,12 +149,12 @@ type pipeline struct {
 	host   *host.Host
 	js     jetstream.JetStream
 	out    io.Writer
-	report host.CreateRequest
+	report host.Spec
 	sent   int
 }
 
 func (p *pipeline) story(ctx context.Context) error {
-	steps := []func(context.Context) error{p.create, p.update, p.broken, p.wrong, p.history}
+	steps := []func(context.Context) error{p.create, p.update, p.broken, p.wrong, p.history, p.look}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			if errors.Is(err, context.Canceled) {
@@ -157,16 +170,29 @@ func (p *pipeline) say(format string, args ...any) { fmt.Fprintf(p.out, "--- "+f
 
 func (p *pipeline) create(ctx context.Context) error {
 	p.say("three workers: clean (Starlark), count (JavaScript), report (%s)", strings.TrimPrefix(p.report.MIMEType, "text/x-"))
-	for _, req := range []host.CreateRequest{
+	for _, spec := range []host.Spec{
 		{ID: "clean", MIMEType: "text/x-starlark", Topic: "text.raw", OutputTopic: "text.clean", Code: []byte(cleanV1)},
-		{ID: "count", MIMEType: "text/javascript", Topic: "text.clean", OutputTopic: "text.counted", Code: []byte(count)},
+		{
+			ID: "count", Tenant: "acme", MIMEType: "text/javascript", Topic: "text.clean", OutputTopic: "text.counted", Code: []byte(count),
+			Env: []string{"CUSTOMER"}, Secrets: []string{"TOKEN"}, Limits: engine.Limits{Time: 10 * time.Second},
+		},
 		p.report,
 	} {
-		req.By = "the example"
-		if _, err := p.host.Create(ctx, req); err != nil {
+		spec.By = "the example"
+		if _, err := p.host.Apply(ctx, spec); err != nil {
 			return err
 		}
+		plan, err := p.host.Apply(ctx, spec) // a second time changes nothing
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.out, "%s is as its spec says: %d differences\n", spec.ID, len(plan.Differences))
 	}
+	spec := host.Spec{ID: "spy", Tenant: "other", MIMEType: "text/javascript", Topic: "text.clean", Code: []byte(count), Secrets: []string{"TOKEN"}}
+	if _, err := p.host.Apply(ctx, spec); !errors.Is(err, host.ErrNotGranted) {
+		return fmt.Errorf("a worker of another tenant has the secret: %w", err)
+	}
+	p.say("a worker of another tenant does not get the secret")
 	return p.send(ctx, 3, "  Some   Lines of TEXT ", "and  another   one", "three")
 }
 
@@ -233,6 +259,37 @@ func (p *pipeline) history(ctx context.Context) error {
 	}
 	for _, t := range p.host.Tallies() {
 		fmt.Fprintf(p.out, "%s generation %d: %d handled, %d failures, %d dead letters\n", t.Worker, t.Generation, t.Succeeded, t.Failed, t.DeadLetters)
+	}
+	return nil
+}
+
+// look shows what count has stored and printed, and what a message would cause.
+func (p *pipeline) look(ctx context.Context) error {
+	p.say("the state and the log of count")
+	var total *host.Value
+	for total == nil {
+		v, err := p.host.Value(ctx, "count", "total")
+		switch {
+		case err == nil:
+			total = v
+		case !errors.Is(err, host.ErrNoKey):
+			return err
+		}
+		if err := sleep(ctx); err != nil {
+			return err
+		}
+	}
+	lines, err := p.host.Logs(ctx, "count", 0, 1)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "total is %s\n%s\n", total.Data, lines[0].Text)
+	trial, err := p.host.Test(ctx, "count", host.TestRequest{Data: []byte("what if")})
+	if err != nil {
+		return err
+	}
+	for _, c := range trial.Changes {
+		fmt.Fprintf(p.out, "a test would write %s = %s and publish to %s\n", c.Key, c.Data, trial.Outputs[0].Topic)
 	}
 	return nil
 }

@@ -17,11 +17,25 @@ const quietTime = 10 * time.Second
 // restartTime bounds the restart of the embedded server.
 const restartTime = 30 * time.Second
 
+// errShutDown says that the embedded server has shut JetStream down. It does that when a
+// mirror, such as a journal, meets a full disk, and then answers no request.
+var errShutDown = errors.New("the embedded server has shut JetStream down")
+
 // checkWrites finds out whether the embedded server takes writes, and restarts it when
 // it does not and the disk does.
 func (b *Broker) checkWrites(ctx context.Context) error {
-	err := b.canaries(ctx)
-	if !errors.Is(err, canary.ErrNoWrites) || ctx.Err() != nil {
+	if !b.reboot.TryLock() {
+		return fmt.Errorf("%w: the embedded server is being started again", ErrNotConnected)
+	}
+	up := b.server().JetStreamEnabled()
+	b.reboot.Unlock()
+	err := errShutDown
+	if up {
+		if err = b.canaries(ctx); !errors.Is(err, canary.ErrNoWrites) {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
 		return err
 	}
 	if full := writable(b.opts.StoreDir); full != nil {

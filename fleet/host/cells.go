@@ -2,11 +2,14 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // cells are the values of a slot's workers as its handlers see them: those of the server
@@ -27,6 +30,10 @@ type cells struct {
 	dirty map[string]write // committed values that are not on their subjects yet
 	upTo  uint64           // sequence of the log up to which dirty, or the server, has everything
 	order []string         // subjects of dirty, in the order of their first commit
+
+	reads map[string]int  // values that were read one by one, by the prefix of their worker
+	whole map[string]bool // prefixes of which cells has every value that the server has
+	drops int             // how often values were dropped to make room
 }
 
 // cell is a value, as the next handler sees it.
@@ -41,25 +48,37 @@ type cell struct {
 const maxCells = 4 << 20
 
 func newCells(s *states, slot string, fence uint64) *cells {
-	return &cells{states: s, cells: make(map[string]*cell), dirty: make(map[string]write),
+	return &cells{states: s, cells: make(map[string]*cell), dirty: make(map[string]write), reads: make(map[string]int), whole: make(map[string]bool),
 		chain: chain{states: s, stream: s.stream, subject: s.fenceSubject(slot), fence: fence, last: fence}}
 }
 
-// get returns a value, and false when there is none. The caller must not change it.
-func (c *cells) get(ctx context.Context, subject string) ([]byte, bool, error) {
+// get returns a value of a worker, and false when there is none. prefix is that of the
+// worker's values. The caller must not change the value.
+func (c *cells) get(ctx context.Context, prefix, key string) ([]byte, bool, error) {
+	subject := prefix + key
 	c.mu.Lock()
 	found := c.cells[subject]
+	if found == nil && c.reads[prefix] == readOnes && !c.whole[prefix] {
+		c.reads[prefix]++ // once
+		c.mu.Unlock()
+		_ = c.readAll(ctx, prefix) // if it fails, each value is read when it is needed
+		c.mu.Lock()
+		found = c.cells[subject]
+	}
+	if found == nil && c.whole[prefix] {
+		found = &cell{missing: true, clean: true}
+	}
 	c.mu.Unlock()
 	if found == nil {
 		m, err := last(ctx, c.states.stream, subject)
 		if err != nil {
 			return nil, false, err
 		}
-		found = &cell{missing: true, clean: true}
-		if m != nil && m.Header.Get(headerOp) == "" {
-			found.data, found.missing = m.Data, false
-		}
+		found = cellOf(m)
 		c.mu.Lock()
+		if c.reads[prefix] < readOnes {
+			c.reads[prefix]++
+		}
 		if newer := c.cells[subject]; newer != nil {
 			found = newer
 		} else {
@@ -68,6 +87,67 @@ func (c *cells) get(ctx context.Context, subject string) ([]byte, bool, error) {
 		c.mu.Unlock()
 	}
 	return found.data, !found.missing, nil
+}
+
+// cellOf returns the cell of a message of the server, or of none.
+func cellOf(m *jetstream.RawStreamMsg) *cell {
+	if m == nil || m.Header.Get(headerOp) != "" {
+		return &cell{missing: true, clean: true}
+	}
+	return &cell{data: m.Data, clean: true}
+}
+
+// A worker that has read readOnes values one by one gets the others all at once, when
+// they are at most maxWhole and do not take more than half of the room.
+const (
+	readOnes = 8
+	maxWhole = 2000
+)
+
+// readAll reads the values of a worker.
+func (c *cells) readAll(ctx context.Context, prefix string) error {
+	c.mu.Lock()
+	drops := c.drops
+	c.mu.Unlock()
+	subjects, err := c.states.subjects(ctx, prefix+">", maxWhole)
+	if err != nil || subjects == nil {
+		return err
+	}
+	var next atomic.Int64
+	var size atomic.Int64
+	read := make([]*cell, len(subjects))
+	errs := make([]error, 32)
+	var readers sync.WaitGroup
+	for i := range errs {
+		readers.Go(func() {
+			for n := next.Add(1) - 1; n < int64(len(subjects)) && size.Load() < maxCells/2; n = next.Add(1) - 1 {
+				m, err := last(ctx, c.states.stream, subjects[n])
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				read[n] = cellOf(m)
+				size.Add(int64(len(subjects[n]) + len(read[n].data)))
+			}
+		})
+	}
+	readers.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	whole := true
+	for i, subject := range subjects {
+		if c.drops != drops {
+			return nil // what was read may be older than what was dropped
+		}
+		if whole = whole && read[i] != nil; read[i] != nil && c.cells[subject] == nil {
+			c.set(subject, read[i])
+		}
+	}
+	c.whole[prefix] = whole && c.drops == drops
+	return nil
 }
 
 // set replaces a cell and makes room. The caller holds the lock.
@@ -80,6 +160,8 @@ func (c *cells) set(subject string, now *cell) {
 	if c.size <= maxCells {
 		return
 	}
+	clear(c.whole)
+	c.drops++
 	for subject, old := range c.cells {
 		if old.clean && old != now {
 			c.size -= len(subject) + len(old.data)
@@ -135,6 +217,8 @@ func (c *cells) waits() bool {
 func (c *cells) forget(prefix string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	delete(c.reads, prefix)
+	delete(c.whole, prefix)
 	for subject := range c.dirty {
 		if strings.HasPrefix(subject, prefix) {
 			delete(c.dirty, subject)

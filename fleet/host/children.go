@@ -174,6 +174,7 @@ func (r *runner) prepare(ctx context.Context, d *delivery) (leave func(), err er
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
+		err = d.member.veil.err(err)
 		r.slot.hasBroken(d.member.record, fmt.Errorf("load code: %w", err))
 		r.halt()
 		return nil, err
@@ -193,7 +194,7 @@ func (r *runner) wasKilled(d *delivery, err error) {
 		return
 	}
 	if n := d.member.kills.add(messageKey(d)); n >= r.host.cfg.MaxKills {
-		r.slot.hasBroken(d.member.record, fmt.Errorf("%d messages ended the process of the code, the last one: %w", n, killed))
+		r.slot.hasBroken(d.member.record, fmt.Errorf("%d messages ended the process of the code, the last one: %w", n, d.member.veil.err(killed)))
 		r.halt()
 	}
 }

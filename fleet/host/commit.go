@@ -10,15 +10,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// commits writes what is staged until quit is closed and nothing is left.
-func (p *partition) commits() error {
-	defer close(p.ended)
+// commits writes what is staged until nothing is left to write; then nudge starts it
+// again. Once quit is closed it writes everything and ends for good.
+func (p *partition) commits() (err error) {
+	rests := false
+	defer func() {
+		if !rests {
+			close(p.ended)
+		}
+	}()
 	var later <-chan time.Time // set while there is something to write later
 	for {
 		if err := p.write(false); err != nil {
 			return err
 		}
-		if later == nil && p.behind() {
+		if later == nil {
+			if rests = p.rest(); rests {
+				return nil
+			}
 			later = time.After(tick)
 		}
 		select {
@@ -55,11 +64,21 @@ func (p *partition) close() bool {
 	return true
 }
 
-// behind reports whether progress or values are to be written later.
-func (p *partition) behind() bool {
+// rest reports whether nothing is left to write, so that the goroutine that commits may
+// return.
+func (p *partition) rest() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.err == nil && (p.unsaved || p.cells.waits())
+	select {
+	case <-p.quit:
+		return false
+	default:
+	}
+	if p.err == nil && (len(p.staged) > 0 || p.unsaved || p.cells.waits()) {
+		return false
+	}
+	p.active = false
+	return true
 }
 
 // write commits everything that is staged. With progress it also writes progress that
@@ -236,6 +255,7 @@ func (p *partition) stop(ctx context.Context) {
 		cancel()
 	}
 	close(p.quit)
+	p.nudge()
 	select {
 	case <-p.ended:
 	case <-ctx.Done():

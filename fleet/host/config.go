@@ -19,8 +19,8 @@ import (
 // replaces to a field here.
 type Config struct {
 	// Name is the prefix of the streams and buckets that the hosts of one fleet
-	// share: the streams NAME_LOG, NAME_STATE, NAME_CODE and NAME_DEAD, and the
-	// buckets NAME_WORKERS and NAME_MEMBERS. It consists of capital letters, digits and
+	// share: the streams NAME_LOG, NAME_STATE, NAME_CODE, NAME_DEAD and NAME_LINES,
+	// and the buckets NAME_WORKERS and NAME_MEMBERS. It consists of capital letters, digits and
 	// "_". Defaults to "HOST".
 	Name string `koanf:"name"`
 	// HostID identifies this host in the fleet. Defaults to the machine's name and
@@ -92,6 +92,10 @@ type Config struct {
 	DoneTTL time.Duration `koanf:"done_ttl"`
 	// Limits bound every worker's calls. A worker may have lower limits of its own.
 	Limits engine.Limits `koanf:"limits"`
+	// Grants has, by tenant, the variables and secrets that workers may ask for by
+	// name. The tenant "*" stands for every tenant and for workers without one; what
+	// a tenant's own grant has goes first. Defaults to none.
+	Grants map[string]Grant `koanf:"grants"`
 	// Fetch is the policy for code by URL.
 	Fetch fetch.Policy `koanf:"fetch"`
 
@@ -185,6 +189,9 @@ func (c Config) Validate() error {
 	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
 	check(c.MaxKills > 0, "max_kills: %d must be positive", c.MaxKills)
 	if err := c.Limits.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := validateGrants(c.Grants); err != nil {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {

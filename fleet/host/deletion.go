@@ -151,6 +151,9 @@ func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 	if err := h.code.drop(ctx, rec); err != nil {
 		return fmt.Errorf("worker %s: remove its code: %w", rec.ID, err)
 	}
+	if err := h.lines.drop(ctx, rec); err != nil {
+		return fmt.Errorf("worker %s: remove its log: %w", rec.ID, err)
+	}
 	rec, err = h.records.update(ctx, rec.ID, Change{By: h.cfg.HostID}, func(r *Record) (bool, error) {
 		if r.UID != rec.UID {
 			return false, ErrNotFound

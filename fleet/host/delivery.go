@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
@@ -18,7 +19,7 @@ import (
 
 // receive puts a message into the queue, unless it was answered or is there already. It
 // returns false when deliveries before this one are missing.
-func (r *runner) receive(m jetstream.Msg) bool {
+func (r *runner) receive(m *nats.Msg) bool {
 	meta, err := m.Metadata()
 	if err != nil {
 		r.host.log.Error("hosted worker: a message without metadata", "slot", r.slot.name, "err", err)
@@ -32,38 +33,43 @@ func (r *runner) receive(m jetstream.Msg) bool {
 	if before > 0 {
 		r.part.skip(before, seq)
 	}
-	header := m.Headers()
+	header, from := m.Header, &answerer{r.host.nc, m.Reply}
 	if to := header.Get(HeaderFor); to != "" && to != r.slot.name {
 		r.part.skip(seq-1, seq+1)
-		_ = m.Ack() // redriven for another group or worker
+		_ = from.Ack() // redriven for another group or worker
 		return true
 	}
 	if done, _, _ := r.part.about(seq); done {
-		_ = m.Ack() // the answer to an earlier delivery was lost
+		_ = from.Ack() // the answer to an earlier delivery was lost
 		return true
 	}
 	r.mu.Lock()
 	if known := r.inHand[seq]; known != nil {
-		known.msg.Store(&answerer{m})
+		known.msg.Store(from)
 		r.mu.Unlock()
 		return true
 	}
-	d := &delivery{meta: meta, seq: seq, id: meta.Stream + ":" + strconv.FormatUint(seq, 10), topic: m.Subject(), header: header, data: m.Data(),
+	d := &delivery{meta: meta, seq: seq, id: meta.Stream + ":" + strconv.FormatUint(seq, 10), topic: m.Subject, header: header, data: m.Data,
 		suspect: meta.NumDelivered > 1 || seq <= r.reached}
-	d.msg.Store(&answerer{m})
+	d.msg.Store(from)
 	r.inHand[seq] = d
 	r.mu.Unlock()
 	if body := header.Get(HeaderBody); header.Get(HeaderFor) != "" && checkID("body", body) == nil {
 		d.body = body
 	}
-	key := header.Get(HeaderKey)
-	if key == "" {
-		key = d.topic
-	}
-	if r.queue.Add(r.taking, key, d, 0) != nil {
+	if r.queue.Add(r.taking, r.keyOf(d), d, 0) != nil {
 		r.giveBack(d, 0)
 	}
 	return true
+}
+
+// keyOf returns the key of a message: messages with one key are handled in order.
+func (r *runner) keyOf(d *delivery) string {
+	name := HeaderKey
+	if members := *r.members.Load(); len(members) == 1 { // a group handles one message at a time anyway
+		name = cmp.Or(members[0].record.Key, HeaderKey)
+	}
+	return cmp.Or(d.header.Get(name), d.topic)
 }
 
 // giveBack makes the server deliver a message again after a delay.
@@ -78,6 +84,21 @@ func (r *runner) giveBack(d *delivery, delay time.Duration) {
 	}
 }
 
+// later makes a message wait for another attempt. It holds up the later messages of its
+// key, so that their order is kept. A runner that halts gives the message back.
+func (r *runner) later(t *task, d *delivery, delay time.Duration) {
+	r.mu.Lock()
+	next := d.again()
+	t.Value = next
+	if r.inHand[d.seq] != nil {
+		r.inHand[d.seq] = next
+	}
+	r.mu.Unlock()
+	if !r.queue.Retry(t, delay) {
+		r.giveBack(next, 0)
+	}
+}
+
 type task = lanes.Task[*delivery]
 
 // one handles one message, or decides that it has to wait.
@@ -86,7 +107,7 @@ func (r *runner) one(t *task) {
 	ctx := r.ctx
 	if err := r.body(ctx, d); err != nil {
 		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
-		r.queue.Retry(t, r.host.cfg.RetryBase)
+		r.later(t, d, r.host.cfg.RetryBase)
 		return
 	}
 	_, was, doomed := r.part.about(d.seq)
@@ -101,7 +122,7 @@ func (r *runner) one(t *task) {
 	if d.member = r.pick(d.topic); d.member == nil {
 		if err := r.host.hold(ctx, r.slot.name, d); err != nil {
 			r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
-			r.queue.Retry(t, r.host.cfg.RetryBase)
+			r.later(t, d, r.host.cfg.RetryBase)
 			return
 		}
 		r.done(t, d, &effects{}, nil)
@@ -114,8 +135,7 @@ func (r *runner) one(t *task) {
 	defer r.message.Store(nil)
 	leave, err := r.prepare(ctx, d)
 	if err != nil {
-		r.giveBack(d, r.host.cfg.RetryBase) // its code was not called
-		r.queue.Done(t)
+		r.later(t, d, r.host.cfg.RetryBase) // its code was not called
 		return
 	}
 	defer leave()
@@ -123,7 +143,7 @@ func (r *runner) one(t *task) {
 		done, marked, err := r.before(ctx, d, was)
 		switch {
 		case err != nil:
-			r.queue.Retry(t, r.host.cfg.RetryBase)
+			r.later(t, d, r.host.cfg.RetryBase)
 			return
 		case done:
 			r.done(t, d, &effects{}, nil)
@@ -300,10 +320,11 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 	switch {
 	case errors.Is(err, ErrDetached), errors.Is(err, ErrStale):
 		// This is not the handler's fault and does not count as an attempt. The
-		// host that took over gets the message.
-		r.giveBack(d, 0)
-		if t != nil {
-			r.queue.Done(t)
+		// host that took over gets the message, when there is one.
+		if t == nil {
+			r.giveBack(d, 0)
+		} else {
+			r.later(t, d, r.host.cfg.RetryBase)
 		}
 		return
 	case errors.As(err, &rejected) || attempt >= r.host.cfg.attempts():
@@ -321,18 +342,12 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 	if noted != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
 	}
+	r.host.lines.add(d.member.record, true, fmt.Sprintf("message %s, attempt %d: %v", d.id, attempt, err))
 	r.host.log.Debug("hosted worker: message failed", "worker", d.member.record.ID, "message", d.id, "attempt", attempt, "err", err)
-	if t == nil || noted != nil {
+	if t == nil {
 		r.giveBack(d, delay)
-	}
-	if t != nil && noted != nil {
-		r.queue.Done(t)
-	} else if t != nil {
-		r.mu.Lock()
-		t.Value = d.again()
-		r.inHand[d.seq] = t.Value
-		r.mu.Unlock()
-		r.queue.Retry(t, delay)
+	} else {
+		r.later(t, d, delay)
 	}
 }
 
@@ -348,6 +363,7 @@ func (r *runner) doom(t *task, d *delivery, attempt int, why error) {
 		return
 	}
 	d.member.counts.Failed.Add(1)
+	r.host.lines.add(rec, true, fmt.Sprintf("message %s is a dead letter after attempt %d: %s", d.id, attempt, end.Reason))
 	r.letter(t, d, end)
 }
 
@@ -381,7 +397,7 @@ func (r *runner) letter(t *task, d *delivery, end doom) {
 		r.giveBack(d, r.host.cfg.RetryBase)
 	default:
 		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
-		r.queue.Retry(t, r.host.cfg.RetryBase)
+		r.later(t, d, r.host.cfg.RetryBase)
 	}
 }
 

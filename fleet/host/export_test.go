@@ -58,3 +58,13 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 
 // AgeCode makes the stored code of workers older for this host.
 func (h *Host) AgeCode(by time.Duration) { h.code.aged = by }
+
+// Trust makes the host trust its lease, or not, as after beats that succeeded or failed.
+func (h *Host) Trust(lease bool) {
+	h.members.mu.Lock()
+	defer h.members.mu.Unlock()
+	h.members.kept = time.Time{}
+	if lease {
+		h.members.kept = time.Now()
+	}
+}

@@ -107,8 +107,10 @@ type Host struct {
 	members *members
 	code    *codes
 	logs    jetstream.Stream // of the slots
+	lines   *lines
 
 	children children
+	backlogs backlogs
 
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
@@ -191,6 +193,7 @@ func (h *Host) ensure(ctx context.Context) error {
 		{Name: name + "_STATE", Subjects: []string{low + ".state.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld,
 			AllowAtomicPublish: true, AllowMsgTTL: true, Replicas: h.cfg.Replicas, Description: "what hosted workers remember, and their fences"},
 		{Name: name + "_LOG", Subjects: []string{low + ".log.>"}, AllowAtomicPublish: true, Replicas: h.cfg.Replicas, Description: "what messages of hosted workers have caused"},
+		{Name: name + "_LINES", Subjects: []string{low + ".lines.>"}, MaxMsgsPerSubject: MaxLines, Discard: jetstream.DiscardOld, MaxAge: linesFor, Replicas: h.cfg.Replicas, Description: "what the code of hosted workers prints"},
 		{Name: name + "_CODE", Subjects: []string{low + ".code.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld, Replicas: h.cfg.Replicas, Description: "code of hosted workers"},
 		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>", low + ".body.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
 	}
@@ -220,6 +223,11 @@ func (h *Host) ensure(ctx context.Context) error {
 	if h.logs, err = h.js.Stream(ctx, name+"_LOG"); err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
+	printed, err := h.js.Stream(ctx, name+"_LINES")
+	if err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
+	h.lines = &lines{nc: h.nc, stream: printed, prefix: low + ".lines.", host: h.cfg.HostID}
 	if h.records, err = newRecords(h.js, workers, h.log); err != nil {
 		return fmt.Errorf("host: %w", err)
 	}

@@ -41,6 +41,7 @@ type partition struct {
 	staged  []*effects
 	flying  bool     // a commit is under way
 	unsaved bool     // known has changed since the last commit
+	active  bool     // the goroutine that commits runs, or has ended for good
 	err     error    // why the partition failed, or ErrDetached once it has ended
 	entries []*entry // that the log still has, the oldest first
 }
@@ -68,7 +69,8 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 		return nil, err
 	}
 	p := &partition{host: h, slot: slot, fence: fence, failed: failed, wake: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}),
-		log: &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}}
+		active: true, // until the log is read
+		log:    &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}}
 	began := time.Now()
 	p.entries, err = p.log.open(ctx, h.cfg.HostID)
 	p.confirmed.Store(&began)
@@ -86,13 +88,13 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 		p.relay.stop()
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}
-	h.running.Add(1)
-	call.Go("commits of slot "+slot, p.commits, func(err error) {
-		if err != nil && !errors.Is(err, ErrStale) {
-			h.log.Warn("hosted worker: its commits ended", "slot", slot, "err", err)
-		}
-		h.running.Done()
-	})
+	p.mu.Lock()
+	p.active = false
+	begin := p.unsaved || p.cells.waits()
+	p.mu.Unlock()
+	if begin {
+		p.nudge()
+	}
 	return p, nil
 }
 
@@ -224,11 +226,26 @@ func (p *partition) commit(ctx context.Context, e *effects) error {
 	}
 }
 
+// nudge has commits look at what there is to write.
 func (p *partition) nudge() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
+	p.mu.Lock()
+	start := !p.active
+	p.active = true
+	p.mu.Unlock()
+	if !start {
+		return
+	}
+	p.host.running.Add(1)
+	call.Go("commits of slot "+p.slot, p.commits, func(err error) {
+		if err != nil && !errors.Is(err, ErrStale) {
+			p.host.log.Warn("hosted worker: its commits ended", "slot", p.slot, "err", err)
+		}
+		p.host.running.Done()
+	})
 }
 
 // sent notes that an output was published, or stored as a letter.

@@ -12,15 +12,21 @@ import (
 
 // loadCode makes a program of code with the engine of a record. It returns an error
 // when the engine panics. It abandons an engine that does not return before ctx ends,
-// and closes a program that the engine returns later.
-func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte, later bool) (engine.Program, error) {
+// and closes a program that the engine returns later. print gets the lines that the
+// code prints, without secrets; nil drops them.
+func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte, later bool, print func(string)) (engine.Program, error) {
 	e, err := h.cfg.Engines.Lookup(rec.MIMEType)
 	if err != nil {
 		return nil, err
 	}
-	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Log: func(line string) {
-		h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
-	}}
+	env, veil, err := h.granted(rec)
+	if err != nil {
+		return nil, err
+	}
+	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Env: env}
+	if print != nil {
+		cfg.Log = func(line string) { print(veil.text(line)) }
+	}
 	var p engine.Program // not to be read before the call has ended
 	load := call.Start("engine", func() (err error) {
 		if late, ok := e.(engine.LateLoader); ok && later {
@@ -34,7 +40,7 @@ func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte, later boo
 		if did[*call.AbandonedError](err) {
 			call.Go("engine", func() error { <-load.Done(); return nil }, func(error) { h.closeProgram(rec.ID, p) })
 		}
-		return nil, fmt.Errorf("load code: %w", err)
+		return nil, fmt.Errorf("load code: %w", veil.err(err))
 	}
 	if call.IsNil(p) {
 		return nil, fmt.Errorf("load code: the engine %T returned no program and no error", e)
@@ -62,7 +68,7 @@ func (m *member) handle(ctx context.Context, message *engine.Message, state engi
 		outputs, err = m.program.Handle(ctx, message, state)
 		return err
 	})
-	return outputs, err
+	return outputs, m.veil.err(err)
 }
 
 // quarantine blocks the loading of code that made the engine panic or hang, or that

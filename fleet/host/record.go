@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -31,6 +32,10 @@ type Record struct {
 	Group       string        `json:"group,omitempty"`
 	OutputTopic string        `json:"outputTopic,omitempty"`
 	Limits      engine.Limits `json:"limits,omitzero"`
+	Tenant      string        `json:"tenant,omitempty"`
+	Key         string        `json:"key,omitempty"` // the header with a message's key
+	Env         []string      `json:"env,omitempty"` // names of variables, sorted
+	Secrets     []string      `json:"secrets,omitempty"`
 	Generation  int           `json:"generation"` // of the code: 1 at the creation
 	Digest      string        `json:"digest"`     // SHA-256 of its code, in hex
 	History     []Version     `json:"history"`    // the newest last; the newest MaxHistory
@@ -82,7 +87,7 @@ const (
 type Version struct {
 	Generation int       `json:"generation"`
 	Digest     string    `json:"digest"`
-	Source     string    `json:"source"` // "content", a URL, or "rollback"
+	Source     string    `json:"source"` // "content", a URL, "rollback", or "settings" for the same code with other limits or variables
 	Size       int       `json:"size"`
 	By         string    `json:"by,omitempty"`
 	At         time.Time `json:"at"`
@@ -132,6 +137,26 @@ func (r *Record) addVersion(v Version) {
 	over := len(r.History) - keep
 	r.History = r.History[over:]
 	r.Dropped += over
+}
+
+// version returns the version of the code with this digest, or with one that begins
+// with these eight digits or more.
+func (r *Record) version(digest string) (*Version, error) {
+	var found *Version
+	for i := range r.History {
+		v := &r.History[i]
+		if len(digest) < 8 || !strings.HasPrefix(v.Digest, strings.ToLower(digest)) {
+			continue
+		}
+		if found != nil && found.Digest != v.Digest {
+			return nil, fmt.Errorf("worker %s: %w: more than one digest begins with %s", r.ID, ErrInvalid, digest)
+		}
+		found = v
+	}
+	if found == nil {
+		return nil, fmt.Errorf("worker %s to %.80q: %w", r.ID, digest, ErrNoVersion)
+	}
+	return found, nil
 }
 
 func uid() string {

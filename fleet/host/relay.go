@@ -31,16 +31,21 @@ type relay struct {
 	holds func(context.Context) error // returns nil when this host had the slot less than holdFor ago
 	after time.Time                   // before that an earlier holder may still publish
 
-	begin  sync.Once // starts the workers with the first output
 	ctx    context.Context
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when the workers have returned
 
 	waiting atomic.Int64
 	moved   chan struct{} // of size 1; an output was sent
-	mu      sync.Mutex
-	there   map[string]map[string]bool // ids by topic, of outputs that an earlier host published
-	oldest  time.Time                  // when the first output was committed that an earlier host may have published
+
+	runs    sync.WaitGroup     // of the workers
+	running sync.Mutex         // guards the next three
+	rest    context.CancelFunc // ends the workers; nil when none run
+	idle    *time.Timer        // calls it
+	stopped bool
+
+	mu     sync.Mutex                 // guards the next two
+	there  map[string]map[string]bool // ids by topic, of outputs that an earlier host published
+	oldest time.Time                  // when the first output was committed that an earlier host may have published
 }
 
 // Bounds of a relay.
@@ -51,25 +56,18 @@ const (
 	holdFor = 2 * time.Second
 
 	relayWorkers = 4
-	maxWaiting   = 4096 // outputs that wait; handlers wait while there are more
+	relayRests   = 5 * time.Second // without an output, after which the workers end
+	maxWaiting   = 4096            // outputs that wait; handlers wait while there are more
 )
 
 func newRelay(h *Host, sent func(*output), holds func(context.Context) error) *relay {
-	r := &relay{host: h, sent: sent, holds: holds, after: time.Now().Add(2 * holdFor), queue: lanes.New[*output](0), ended: make(chan struct{}), moved: make(chan struct{}, 1), there: make(map[string]map[string]bool)}
+	r := &relay{host: h, sent: sent, holds: holds, after: time.Now().Add(2 * holdFor), queue: lanes.New[*output](0), moved: make(chan struct{}, 1), there: make(map[string]map[string]bool)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
 
 // add publishes an output after the others of its key. It does not wait.
 func (r *relay) add(o *output) {
-	r.begin.Do(func() {
-		cfg := &r.host.cfg
-		run := lanes.Runner[*output]{
-			Workers: relayWorkers, Backoff: worker.Backoff{Min: cfg.RetryBase, Max: cfg.RetryMax},
-			Handle: r.publish, Dead: r.letter, Done: r.done,
-		}
-		call.Go("relay", func() error { run.Run(r.ctx, r.queue); return nil }, func(error) { close(r.ended) })
-	})
 	if o.doubt { // of the replay: all of these are added by one goroutine
 		r.mu.Lock()
 		if r.oldest.IsZero() || o.since.Before(r.oldest) {
@@ -77,9 +75,47 @@ func (r *relay) add(o *output) {
 		}
 		r.mu.Unlock()
 	}
-	r.waiting.Add(1)
+	r.begin()
 	if r.queue.Add(r.ctx, o.Key, o, 0) != nil {
 		r.waiting.Add(-1) // the relay has ended; the log keeps the output
+	}
+}
+
+// begin counts an output that is to be sent, and starts the workers unless they run.
+func (r *relay) begin() {
+	r.running.Lock()
+	defer r.running.Unlock()
+	r.waiting.Add(1)
+	if r.rest != nil || r.stopped {
+		return
+	}
+	cfg := &r.host.cfg
+	run := lanes.Runner[*output]{
+		Workers: relayWorkers, Backoff: worker.Backoff{Min: cfg.RetryBase, Max: cfg.RetryMax},
+		Handle: r.publish, Dead: r.letter, Done: r.done,
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	r.rest = cancel
+	r.runs.Add(1)
+	call.Go("relay", func() error { run.Run(ctx, r.queue); return nil }, func(error) { r.runs.Done() })
+	if r.idle == nil {
+		r.idle = time.AfterFunc(relayRests, r.sleep)
+	} else {
+		r.idle.Reset(relayRests)
+	}
+}
+
+// sleep ends the workers when there is no output.
+func (r *relay) sleep() {
+	r.running.Lock()
+	defer r.running.Unlock()
+	switch {
+	case r.rest == nil || r.stopped:
+	case r.waiting.Load() > 0:
+		r.idle.Reset(relayRests)
+	default:
+		r.rest()
+		r.rest = nil
 	}
 }
 
@@ -108,8 +144,13 @@ func (r *relay) room(ctx context.Context, limit int64) error {
 // stop ends the relay. What was not sent stays in the log.
 func (r *relay) stop() {
 	r.cancel()
-	r.begin.Do(func() { close(r.ended) })
-	<-r.ended
+	r.running.Lock()
+	r.stopped = true
+	if r.idle != nil {
+		r.idle.Stop()
+	}
+	r.running.Unlock()
+	r.runs.Wait()
 	r.queue.Close()
 }
 

@@ -54,16 +54,13 @@ func newRig(t *testing.T) *rig {
 		}
 		must(t, b.JetStream().DeleteStream(t.Context(), name))
 	}
-	r := rigOn(t, b, 3)
-	js, err := jetstream.New(b.Conn(), jetstream.WithDefaultTimeout(bound)) // three servers are slow on a busy machine
-	must(t, err)
-	r.js = js
-	return r
+	return rigOn(t, b, 3)
 }
 
 func rigOn(t *testing.T, b *broker.Broker, replicas int) *rig {
-	r := &rig{t: t, js: b.JetStream(), replicas: replicas, funcs: make(map[string]native.Func), tune: func(*host.Config) {}}
-	var err error
+	js, err := jetstream.New(b.Conn(), jetstream.WithDefaultTimeout(bound)) // servers are slow on a busy machine
+	must(t, err)
+	r := &rig{t: t, js: js, replicas: replicas, funcs: make(map[string]native.Func), tune: func(*host.Config) {}}
 	r.eventually("the stream is there", func() bool { // a cluster that has just begun may lack peers
 		err = broker.Ensure(t.Context(), r.js, nil, []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>", "out.>"}, Replicas: replicas}})
 		return err == nil || replicas == 1

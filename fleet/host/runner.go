@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -43,7 +45,9 @@ type runner struct {
 
 	life      call.Call // the goroutine that handles
 	halting   atomic.Bool
-	iterator  atomic.Pointer[iterator]
+	watched   atomic.Bool // a goroutine watches its handlers
+	pull      atomic.Pointer[pull]
+	deaf      atomic.Bool   // fed is closed
 	fed       chan struct{} // closed when no more messages come
 	fault     error         // why they ended; read it once fed is closed
 	ended     chan struct{}
@@ -52,12 +56,10 @@ type runner struct {
 	leave     sync.Once
 }
 
-type iterator struct{ jetstream.MessagesContext }
-
 // delivery is a message that is being handled.
 type delivery struct {
 	msg     atomic.Pointer[answerer] // of the newest delivery
-	meta    *jetstream.MsgMetadata
+	meta    *nats.MsgMetadata
 	seq     uint64
 	id      string
 	topic   string
@@ -74,12 +76,10 @@ type delivery struct {
 	failed  atomic.Bool // the watch has answered it, or left it to another host
 }
 
-type answerer struct{ jetstream.Msg }
-
 // again returns the message for its next attempt. The watch may still look at the
 // last one.
 func (d *delivery) again() *delivery {
-	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read}
+	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read, member: d.member, suspect: d.suspect}
 	next.msg.Store(d.msg.Load())
 	return next
 }
@@ -101,7 +101,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	}
 	// A stream that is made again under its old name has other messages.
 	source := records[0].Stream + "@" + strconv.FormatInt(stream.CachedInfo().Created.UnixNano(), 36)
-	r := &runner{slot: s, host: s.host, consumer: consumer, sem: make(chan struct{}, 1), queue: lanes.New[*delivery](s.host.cfg.Prefetch),
+	r := &runner{slot: s, host: s.host, consumer: consumer, sem: make(chan struct{}, 1), queue: lanes.New[*delivery](0),
 		inHand: make(map[uint64]*delivery), fed: make(chan struct{}), ended: make(chan struct{}), abandoned: make(chan struct{}),
 		reached: consumer.CachedInfo().Delivered.Stream}
 	r.members.Store(&members)
@@ -116,15 +116,14 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 		r.part.stop(ctx)
 		return nil, err
 	}
+	if err := r.take(); err != nil {
+		r.cancel(nil)
+		r.part.stop(ctx)
+		return nil, err
+	}
 	s.part.Store(r.part)
-	s.host.running.Add(3)
-	call.Go("watch of slot "+s.name, func() error { r.watch(); return nil }, func(error) { s.host.running.Done() })
-	call.Go("deliveries of slot "+s.name, r.feed, func(err error) {
-		r.fault = err
-		close(r.fed)
-		r.halt()
-		s.host.running.Done()
-	})
+	s.handles.Store(r)
+	s.host.running.Add(1)
 	r.life.Start("slot "+s.name, r.handleAll, r.end)
 	return r, nil
 }
@@ -145,6 +144,7 @@ func (r *runner) handleAll() error {
 		if r.isAbandoned() {
 			return nil
 		}
+		r.pull.Load().ask()
 	}
 }
 
@@ -175,6 +175,7 @@ func (r *runner) finish(err error) {
 	r.part.stop(ctx)
 	<-r.fed
 	r.err = errors.Join(err, r.fault)
+	r.slot.handles.CompareAndSwap(r, nil)
 	close(r.ended)
 }
 
@@ -182,8 +183,8 @@ func (r *runner) finish(err error) {
 func (r *runner) halt() {
 	r.halting.Store(true)
 	r.enough()
-	if it := r.iterator.Load(); it != nil {
-		it.Drain()
+	if p := r.pull.Load(); p != nil {
+		p.drain()
 	}
 	for _, d := range r.queue.Close() {
 		r.giveBack(d, 0)
@@ -245,55 +246,6 @@ func (r *runner) abandon() {
 	})
 }
 
-// noWord is the interval of the heartbeats that the server sends while it has no
-// message. After two intervals without a heartbeat the runner asks for messages
-// again, because a restarted server may have lost the request.
-const noWord = 5 * time.Second
-
-// feed puts messages into the queue until the runner halts or fails.
-func (r *runner) feed() error {
-	for !r.halting.Load() {
-		it, err := r.consumer.Messages(jetstream.PullMaxMessages(r.host.cfg.Prefetch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(noWord))
-		if err != nil {
-			return err
-		}
-		r.iterator.Store(&iterator{it})
-		if r.halting.Load() {
-			it.Drain()
-		}
-		err = r.take(it)
-		it.Stop()
-		if err == nil && !r.halting.Load() {
-			err = r.startOver()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// take receives the messages of an iterator. It returns nil when the runner halts, or
-// when messages before the newest one are missing.
-func (r *runner) take(it jetstream.MessagesContext) error {
-	for {
-		m, err := it.Next()
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("consumer %s: %w", r.slot.name, err)
-		}
-		if r.halting.Load() {
-			_ = m.Nak() // not handled; this delivery does not count
-			continue
-		}
-		if !r.receive(m) {
-			return nil
-		}
-	}
-}
-
 // startOver makes the server deliver again, in order, what was not answered. It returns
 // an error when another host has the slot.
 func (r *runner) startOver() error {
@@ -341,7 +293,7 @@ type arrivals struct {
 // next notes a delivery. It returns the sequence of the message before it, when no
 // message for this consumer is between the two, and 0 when that is not known. It returns
 // false when deliveries before this one are missing.
-func (a *arrivals) next(meta *jetstream.MsgMetadata) (before uint64, ok bool) {
+func (a *arrivals) next(meta *nats.MsgMetadata) (before uint64, ok bool) {
 	missing := a.known && meta.Sequence.Consumer != a.consumer+1
 	if missing && a.resets {
 		return 0, false
@@ -359,19 +311,60 @@ func (a *arrivals) next(meta *jetstream.MsgMetadata) (before uint64, ok bool) {
 	return before, true
 }
 
-// watch sends heartbeats to the server and enforces the time limit while handlers
-// run.
-func (r *runner) watch() {
-	period := min(max(r.host.cfg.AckWait/6, 10*time.Millisecond), 250*time.Millisecond)
+// watch looks at every runner of the host until ctx ends. Those that handle a message get
+// a goroutine for it.
+func (h *Host) watch(ctx context.Context) error {
+	period := min(max(h.cfg.AckWait/6, 10*time.Millisecond), 250*time.Millisecond)
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
 		select {
+		case <-ctx.Done():
+			return nil
 		case <-tick.C:
-			r.look(time.Now())
+		}
+		now, connected, reconnects := time.Now(), h.nc.IsConnected(), h.nc.Stats().Reconnects
+		h.mu.Lock()
+		slots := slices.Collect(maps.Values(h.slots))
+		h.mu.Unlock()
+		for _, s := range slots {
+			r := s.handles.Load()
+			if r == nil || r.isDone() {
+				continue
+			}
+			r.pull.Load().look(now, connected, reconnects)
+			if r.message.Load() != nil && r.watched.CompareAndSwap(false, true) {
+				h.running.Add(1)
+				call.Go("watch of slot "+s.name, func() error { r.watch(period); return nil }, func(error) { h.running.Done() })
+			}
+		}
+	}
+}
+
+// watch sends heartbeats to the server and enforces the time limit while handlers run.
+func (r *runner) watch(period time.Duration) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for quiet := 0; quiet < 20; {
+		r.look(time.Now())
+		select {
+		case <-tick.C:
 		case <-r.ended:
 			return
 		}
+		if quiet++; r.message.Load() != nil {
+			quiet = 0
+		}
+	}
+	r.watched.Store(false) // the host's watch sees the next message
+}
+
+func (r *runner) isDone() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
 	}
 }
 

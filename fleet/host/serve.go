@@ -24,6 +24,9 @@ func (h *Host) serve(ctx context.Context) error {
 	h.mu.Lock()
 	h.began = time.Now()
 	h.mu.Unlock()
+	watching, unwatch := context.WithCancel(work)
+	h.running.Add(1)
+	call.Go("watch of hosted workers", func() error { return h.watch(watching) }, func(error) { h.running.Done() })
 	var err error
 	for {
 		if err = h.session(ctx, work); ctx.Err() != nil {
@@ -34,6 +37,7 @@ func (h *Host) serve(ctx context.Context) error {
 		_ = startOver.Sleep(ctx, 1)
 	}
 	h.letGo()
+	unwatch()
 	h.running.Wait()
 	if h.ready.Load() {
 		leaving, cancel := context.WithTimeout(work, 2*time.Second)

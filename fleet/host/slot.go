@@ -37,6 +37,8 @@ type slot struct {
 	turn atomic.Uint64             // counts messages
 	part atomic.Pointer[partition] // of the newest runner
 
+	handles atomic.Pointer[runner] // the newest runner
+
 	// Only the owning goroutine uses the fields below.
 	loaded      []*member
 	covered     []string // topics that the slot's consumer is known to take
@@ -52,6 +54,7 @@ type member struct {
 	limits  engine.Limits
 	turn    *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts  *Counts
+	veil    *veil // hides its secrets
 	kills   *kills
 	slow    *atomic.Bool // its last message took long
 }
@@ -299,6 +302,9 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	if rec.State == want {
 		return // the first reason stays: a new one would change the record, and the slot would act on it
 	}
+	if err != nil {
+		s.host.lines.add(rec, true, "load: "+reason)
+	}
 	_, writeErr := s.host.records.update(ctx, rec.ID, Change{By: s.host.cfg.HostID, Note: reason}, func(r *Record) (bool, error) {
 		// An operator may have stopped or updated it meanwhile. The slot tries
 		// again then.
@@ -346,7 +352,8 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 	if !later {
 		delete(s.eager, rec.ID)
 	}
-	return &member{record: rec, program: program, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
+	_, veil, _ := s.host.granted(rec) // the load has looked
+	return &member{record: rec, program: program, veil: veil, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
 }
 
 // swap gives the runner its members between two messages and closes the programs

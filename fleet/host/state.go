@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -99,6 +102,48 @@ func (s *states) purge(ctx context.Context, r *Record) error {
 	return s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.valuesOf(r.ID, r.UID)+">"))
 }
 
+// api returns the prefix of requests to the server's JetStream.
+func api(js jetstream.JetStream) string {
+	switch opts := js.Options(); {
+	case opts.APIPrefix != "":
+		return strings.TrimSuffix(opts.APIPrefix, ".") + "."
+	case opts.Domain != "":
+		return "$JS." + opts.Domain + ".API."
+	}
+	return jetstream.DefaultAPIPrefix
+}
+
+// subjects returns the subjects of values that match a pattern, and nil when there are
+// more than most. It asks the stream's leader, which has every acknowledged write.
+func (s *states) subjects(ctx context.Context, pattern string, most int) ([]string, error) {
+	question, err := json.Marshal(map[string]string{"subjects_filter": pattern})
+	if err != nil {
+		return nil, err
+	}
+	// The client's own call reads all pages, of 100,000 subjects each.
+	reply, err := s.nc.RequestWithContext(ctx, api(s.js)+"STREAM.INFO."+s.stream.CachedInfo().Config.Name, question)
+	if err != nil {
+		return nil, fmt.Errorf("list the values: %w", err)
+	}
+	var found struct {
+		Error *jetstream.APIError `json:"error"`
+		Total int                 `json:"total"`
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}
+	if err := json.Unmarshal(reply.Data, &found); err != nil {
+		return nil, fmt.Errorf("list the values: %w", err)
+	}
+	if found.Error != nil {
+		return nil, fmt.Errorf("list the values: %w", found.Error)
+	}
+	if len(found.State.Subjects) > most || found.Total > len(found.State.Subjects) {
+		return nil, nil
+	}
+	return slices.AppendSeq(make([]string, 0, len(found.State.Subjects)), maps.Keys(found.State.Subjects)), nil
+}
+
 // handle is the [engine.State] of one message. Only the message's handler uses it;
 // it is not for concurrent use.
 type handle struct {
@@ -125,7 +170,7 @@ func (h *handle) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	if v, ok := h.writes[key]; ok {
 		return bytes.Clone(v), v != nil, nil
 	}
-	v, ok, err := h.cells.get(ctx, h.cells.states.valuesOf(h.record.ID, h.record.UID)+key)
+	v, ok, err := h.cells.get(ctx, h.cells.states.valuesOf(h.record.ID, h.record.UID), key)
 	if err != nil {
 		return nil, false, fmt.Errorf("read state %s: %w", key, err)
 	}

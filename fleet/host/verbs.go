@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -13,37 +12,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
-
-// CreateRequest describes a new worker.
-type CreateRequest struct {
-	// ID is the worker's id, which never changes: 1 to 100 letters, digits, - and _.
-	// Defaults to a random id.
-	ID string
-	// MIMEType selects the engine that runs the code.
-	MIMEType string
-	// Code is the worker's code. Set either Code or URL.
-	Code []byte
-	// URL is where the host gets the code, under the policy of Config.Fetch.
-	URL string
-	// Digest, when not empty, is the SHA-256 that the code must have, in hex.
-	Digest string
-	// Topic is the subject that feeds the worker. It may have wildcards. A stream
-	// must have it. The worker handles messages published after its creation. On a
-	// work queue it also handles those that wait already. A worker that joins a
-	// group takes part from the group's position in the stream.
-	Topic string
-	// Group is the group that the worker joins; empty means none. The members of a
-	// group handle one message at a time among them all, across hosts. The topics
-	// of one group must be in one stream.
-	Group string
-	// OutputTopic is the topic of what the handler returns, and of outputs that have
-	// none of their own. Without it the host drops and counts them: Tally.Discarded.
-	OutputTopic string
-	// Limits lower those of the host.
-	Limits engine.Limits
-	// By and Note say who creates it and why, for the history.
-	By, Note string
-}
 
 // Option adds detail to one call.
 type Option func(*options)
@@ -80,11 +48,16 @@ func (o options) change() Change { return Change{By: o.by, Note: o.note} }
 // once its consumer exists. Errors wrap [ErrInvalid], [engine.ErrNoEngine],
 // [engine.ErrBadCode], [ErrNoTopic], [ErrExists] or those of package fetch, or say
 // what could not be reached.
-func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err error) {
+func (h *Host) Create(ctx context.Context, req Spec) (id string, err error) {
 	rec, code, err := h.prepare(ctx, &req)
 	if err != nil {
 		return "", fmt.Errorf("create worker: %w", err)
 	}
+	return h.create(ctx, &req, rec, code)
+}
+
+// create stores and starts what prepare has returned.
+func (h *Host) create(ctx context.Context, req *Spec, rec *Record, code []byte) (id string, err error) {
 	undo := func(what string, err error, steps ...func(context.Context) error) (string, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -132,27 +105,11 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 
 // prepare does the steps that store nothing: it checks the request, looks up the
 // engine, gets the code and loads it once.
-func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte, error) {
+func (h *Host) prepare(ctx context.Context, req *Spec) (*Record, []byte, error) {
 	if req.ID == "" {
 		req.ID = uid()
 	}
-	errs := []error{checkID("id", req.ID), req.Limits.Validate()}
-	if req.Group != "" {
-		errs = append(errs, checkID("group", req.Group))
-	}
-	if (req.URL == "") == (len(req.Code) == 0) {
-		errs = append(errs, fmt.Errorf("%w: give either Code or URL", ErrInvalid))
-	}
-	if !validPattern(req.Topic) {
-		errs = append(errs, fmt.Errorf("topic %.200q: %w: want tokens between single dots, * for one token and > for the rest", req.Topic, ErrInvalid))
-	}
-	if req.OutputTopic != "" && !engine.ValidTopic(req.OutputTopic) {
-		errs = append(errs, fmt.Errorf("output topic %.200q: %w: want tokens between single dots, without wildcards", req.OutputTopic, ErrInvalid))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, nil, err
-	}
-	if _, err := h.cfg.Engines.Lookup(req.MIMEType); err != nil {
+	if err := h.validate(req); err != nil {
 		return nil, nil, err
 	}
 	if err := h.ensure(ctx); err != nil {
@@ -166,8 +123,9 @@ func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte
 		return nil, nil, fmt.Errorf("topic %s: %w", req.Topic, err)
 	}
 	now := time.Now().UTC()
-	rec := &Record{ID: req.ID, UID: uid(), State: StateDeploying, MIMEType: req.MIMEType, Topic: req.Topic, Stream: stream, Group: req.Group,
-		OutputTopic: req.OutputTopic, Limits: req.Limits, Changed: Change{By: req.By, Note: req.Note, At: now}}
+	rec := &Record{ID: req.ID, UID: uid(), Tenant: req.Tenant, State: StateDeploying, MIMEType: req.MIMEType, Topic: req.Topic, Stream: stream, Group: req.Group,
+		Changed: Change{By: req.By, Note: req.Note, At: now}}
+	req.settle(rec)
 	code, source, err := h.source(ctx, req.Code, req.URL, req.Digest)
 	if err != nil {
 		return nil, nil, err
@@ -191,7 +149,7 @@ func (h *Host) source(ctx context.Context, code []byte, url, digest string) ([]b
 // try loads code to check it, and closes the program. It returns the error of the
 // load.
 func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
-	p, err := h.loadCode(ctx, rec, code, false)
+	p, err := h.loadCode(ctx, rec, code, false, nil)
 	if err != nil {
 		return err
 	}
@@ -204,14 +162,23 @@ func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
 func (h *Host) load(ctx context.Context, rec *Record, later bool) (engine.Program, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limits(rec).Load+30*time.Second)
 	defer cancel()
-	code, err := h.code.get(ctx, rec, rec.Digest)
+	code, err := h.readCode(ctx, rec, rec.Digest)
+	if err != nil {
+		return nil, err
+	}
+	return h.loadCode(ctx, rec, code, later, h.printer(rec))
+}
+
+// readCode returns a version of a worker's code.
+func (h *Host) readCode(ctx context.Context, rec *Record, digest string) ([]byte, error) {
+	code, err := h.code.get(ctx, rec, digest)
 	if err == nil {
-		err = fetch.Verify(code, rec.Digest)
+		err = fetch.Verify(code, digest)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read code %s: %w", rec.Digest, err)
+		return nil, fmt.Errorf("read code %s: %w", digest, err)
 	}
-	return h.loadCode(ctx, rec, code, later)
+	return code, nil
 }
 
 // StartWorker sets a stopped worker Running. The worker continues with the first
@@ -275,14 +242,7 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 	if err != nil {
 		return fmt.Errorf("worker %s: %w", id, err)
 	}
-	err = h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code)}, o)
-	var refused *fsm.TransitionError
-	if errors.Is(err, ErrNotFound) || errors.As(err, &refused) {
-		// The worker was deleted meanwhile. The deletion may have removed its code
-		// before put stored this version, so remove the code again.
-		err = errors.Join(err, h.code.drop(ctx, rec))
-	}
-	return err
+	return h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code)}, o)
 }
 
 // Rollback gives a worker an earlier version of its code. digest is the version's
@@ -293,19 +253,9 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 	if err != nil {
 		return fmt.Errorf("roll back: %w", err)
 	}
-	var found *Version
-	for i := range rec.History {
-		v := &rec.History[i]
-		if len(digest) < 8 || !strings.HasPrefix(v.Digest, strings.ToLower(digest)) {
-			continue
-		}
-		if found != nil && found.Digest != v.Digest {
-			return fmt.Errorf("roll back worker %s: %w: more than one digest begins with %s", id, ErrInvalid, digest)
-		}
-		found = v
-	}
-	if found == nil {
-		return fmt.Errorf("roll back worker %s to %.80q: %w", id, digest, ErrNoVersion)
+	found, err := rec.version(digest)
+	if err != nil {
+		return fmt.Errorf("roll back: %w", err)
 	}
 	trial := *rec
 	trial.Digest = found.Digest
@@ -319,18 +269,34 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 
 // newVersion makes v the code of rec's worker.
 func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options) error {
-	v.By, v.At = o.by, time.Now().UTC()
+	return h.deploy(ctx, rec, &v, o, func(*Record) {})
+}
+
+// deploy changes rec's worker, and makes v its code unless v is nil. It removes code
+// that was stored for v when the worker was deleted meanwhile.
+func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, set func(*Record)) error {
 	changed, err := h.change(ctx, rec.ID, o, func(r *Record) (bool, error) {
 		if r.UID != rec.UID {
 			return false, fmt.Errorf("worker %s: %w: it was deleted meanwhile", rec.ID, ErrNotFound)
 		}
+		set(r)
+		if v == nil {
+			return true, nil
+		}
+		v.By, v.At = o.by, time.Now().UTC()
 		if r.State == StateDeploying || r.State == StateFailed {
 			r.State, r.Reason = StateRunning, ""
 		}
-		r.addVersion(v)
+		r.addVersion(*v)
 		return true, nil
 	})
 	if err != nil {
+		var refused *fsm.TransitionError
+		if v != nil && (errors.Is(err, ErrNotFound) || errors.As(err, &refused)) {
+			// The deletion may have removed the worker's code before this version was
+			// stored, so remove the code again.
+			err = errors.Join(err, h.code.drop(ctx, rec))
+		}
 		return fmt.Errorf("load code: %w", err)
 	}
 	if changed.Dropped > rec.Dropped {

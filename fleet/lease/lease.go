@@ -154,13 +154,16 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 	return 0, nil
 }
 
-// look reports whether another process has the lease. It does not ask the server when
-// this process knows its own last revision.
+// look reports whether another process has the lease.
 func (l *Lease) look(ctx context.Context) (held bool, err error) {
-	if l.revision != 0 {
-		return false, nil
-	}
 	entry, err := l.kv.Get(ctx, l.key)
+	if l.revision != 0 {
+		// The write decides, by the revision. But a bucket that was restored from a
+		// backup, or created anew, gives a revision twice: then it is another's entry.
+		if err != nil || entry.Revision() != l.revision {
+			return false, nil //nolint:nilerr // the write tells
+		}
+	}
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		l.forget()
 		return false, nil
@@ -242,7 +245,8 @@ func (l *Lease) Release(ctx context.Context) error {
 // process has a greater one. A store that remembers the greatest token it has seen and
 // refuses smaller ones is safe from a process that was paused for longer than its lease
 // and does not know. (A bucket restored from a backup continues with the backup's
-// revisions: reset the token that such a store remembers.) Token never waits. The trust
+// revisions: reset the token that such a store remembers. A holder of before notices at
+// its next attempt that the entry of its revision is another's.) Token never waits. The trust
 // also ends when the machine was suspended for that long, and when its clock is set
 // forward.
 func (l *Lease) Token() (token uint64, valid bool) {

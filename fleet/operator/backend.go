@@ -93,6 +93,22 @@ type Workers interface {
 	// Redrive gives dead letters to the worker again, all of them when ids is empty,
 	// and returns how many.
 	Redrive(ctx context.Context, id string, ids []string, who string) (int64, error)
+	// Apply makes a worker be as its spec says. With dryRun it only says what would
+	// change.
+	Apply(ctx context.Context, spec *operatorv1.WorkerSpec, dryRun bool, who string) (*operatorv1.ApplyWorkerResponse, error)
+	// Logs returns at most limit of the newest lines before the one with the number
+	// before, oldest first; 0 is the end.
+	Logs(ctx context.Context, id string, before int64, limit int) ([]*operatorv1.WorkerLogLine, error)
+	// FollowLogs sends every line behind the number after, until ctx ends or send
+	// fails, and returns that error.
+	FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.WorkerLogLine) error) error
+	// State returns at most limit keys after the one with the token after, and the
+	// token of the last one, "" when there are no more.
+	State(ctx context.Context, id, after string, limit int) (entries []*operatorv1.StateEntry, next string, err error)
+	// Value returns one key with its whole value; ReasonNotFound when there is none.
+	Value(ctx context.Context, id, key string) (*operatorv1.StateEntry, error)
+	// Test runs the code of a worker with a message, and publishes and stores nothing.
+	Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error)
 }
 
 // Processes is where a [Server] finds the processes of the fleet. [FromPresence]

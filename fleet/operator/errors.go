@@ -41,6 +41,7 @@ const (
 	ReasonDegraded          = "DEGRADED"            // the stored record cannot be decoded
 	ReasonExists            = "ALREADY_EXISTS"      // the id is taken
 	ReasonBadCode           = "CODE_REJECTED"       // the code does not load or may not be fetched
+	ReasonNotGranted        = "NOT_GRANTED"         // the host grants the tenant no such variable or secret
 	ReasonUnreachable       = "PROCESS_UNREACHABLE" // the process did not answer
 	ReasonRefused           = "PROCESS_REFUSED"     // the process refused
 	ReasonUnavailable       = "BACKEND_UNAVAILABLE" // a backend is not available now

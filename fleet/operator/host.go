@@ -31,6 +31,8 @@ func workerErr(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, host.ErrNoKey):
+		return answer(connect.CodeNotFound, ReasonNotFound, "key")
 	case errors.Is(err, host.ErrNotFound):
 		return answer(connect.CodeNotFound, ReasonNotFound, "id")
 	case errors.Is(err, host.ErrExists):
@@ -43,6 +45,8 @@ func workerErr(err error) error {
 		return answer(connect.CodeInvalidArgument, ReasonBadCode, "code")
 	case errors.Is(err, host.ErrNoVersion):
 		return answer(connect.CodeNotFound, ReasonNotFound, "digest")
+	case errors.Is(err, host.ErrNotGranted):
+		return answer(connect.CodeInvalidArgument, ReasonNotGranted, "")
 	case errors.Is(err, host.ErrInvalid):
 		return answer(connect.CodeInvalidArgument, ReasonInvalid, "")
 	}
@@ -68,7 +72,7 @@ func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Work
 	w := &operatorv1.Worker{
 		Id: rec.ID, MimeType: rec.MIMEType, Topics: []string{rec.Topic}, Group: rec.Group, State: string(rec.State), Desired: desired(rec.State),
 		Digest: "sha256:" + rec.Digest, Error: rec.Reason, UpdatedAt: timestamppb.New(rec.Changed.At), Versions: a.versions(rec),
-		Backlog: int64(waiting.Backlog), DeadLetters: int64(waiting.DeadLetters), OutputTopic: rec.OutputTopic, Limits: limitsOf(rec.Limits),
+		Backlog: int64(waiting.Backlog), DeadLetters: int64(waiting.DeadLetters), OutputTopic: rec.OutputTopic, Limits: limitsOf(rec.Limits), Spec: specOf(rec),
 	}
 	if len(rec.History) > 0 {
 		w.CreatedAt = timestamppb.New(rec.History[0].At)

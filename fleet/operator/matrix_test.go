@@ -102,6 +102,8 @@ func restOf(m protoreflect.MethodDescriptor) (verb, path string) {
 		return "GET", "/watch/workflows/{type}"
 	case "WatchProcesses":
 		return "GET", "/watch/processes"
+	case "FollowWorkerLogs":
+		return "GET", "/watch/workers/{id}/logs"
 	}
 	rule := proto.GetExtension(m.Options(), annotations.E_Http).(*annotations.HttpRule)
 	switch p := rule.GetPattern().(type) {

@@ -354,6 +354,29 @@ func (w willing) Recover(context.Context, string) (*operatorv1.RecoverWorkersRes
 func (w willing) Redrive(_ context.Context, _ string, ids []string, _ string) (int64, error) {
 	return int64(len(ids)), nil
 }
+func (w willing) Apply(ctx context.Context, spec *operatorv1.WorkerSpec, _ bool, _ string) (*operatorv1.ApplyWorkerResponse, error) {
+	x, err := w.Get(ctx, spec.GetId())
+	return &operatorv1.ApplyWorkerResponse{Worker: x}, err
+}
+func (w willing) Logs(context.Context, string, int64, int) ([]*operatorv1.WorkerLogLine, error) {
+	return []*operatorv1.WorkerLogLine{{Number: 7, Text: w.s.text("line")}}, nil
+}
+func (w willing) FollowLogs(ctx context.Context, _ string, _ int64, send func(*operatorv1.WorkerLogLine) error) error {
+	if err := send(&operatorv1.WorkerLogLine{Number: 7, Text: w.s.text("line")}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+func (w willing) State(context.Context, string, string, int) ([]*operatorv1.StateEntry, string, error) {
+	return []*operatorv1.StateEntry{{Key: "k", Value: []byte(w.s.text("value"))}}, "", nil
+}
+func (w willing) Value(_ context.Context, _, key string) (*operatorv1.StateEntry, error) {
+	return &operatorv1.StateEntry{Key: key, Value: []byte(w.s.text("value"))}, nil
+}
+func (w willing) Test(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
+	return &operatorv1.TestWorkerResponse{Logs: []string{w.s.text("line")}}, nil
+}
 
 // eager are processes that obey.
 type eager struct{ sceneProcesses }

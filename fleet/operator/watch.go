@@ -82,28 +82,11 @@ func follow[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader
 // drain. It closes r.
 func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func([]stream.Item[T]) error) error {
 	defer r.Close()
-	leave, err := s.streams.enter(who.Name)
+	over, leave, err := s.bounded(ctx, who)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	until := time.Now().Add(s.cfg.MaxStreamAge)
-	if !who.Until.IsZero() && who.Until.Before(until) {
-		until = who.Until
-	}
-	over, cancel := context.WithDeadlineCause(ctx, until, errStreamOver)
-	defer cancel()
-	drained := make(chan struct{})
-	defer func() { cancel(); <-drained }()
-	draining := lifecycle.Stream(ctx)
-	go func() {
-		defer close(drained)
-		select {
-		case <-draining:
-			cancel()
-		case <-over.Done():
-		}
-	}()
 	for {
 		beat, stop := context.WithTimeout(over, heartbeat)
 		items, err := r.Next(beat, batch)
@@ -121,6 +104,35 @@ func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reade
 			return sendFailed(err)
 		}
 	}
+}
+
+// bounded takes a place for a stream of a caller. The context ends when the stream is too
+// old, the credentials expire, or the process begins to drain.
+func (s *Server) bounded(ctx context.Context, who Principal) (over context.Context, leave func(), err error) {
+	free, err := s.streams.enter(who.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	until := time.Now().Add(s.cfg.MaxStreamAge)
+	if !who.Until.IsZero() && who.Until.Before(until) {
+		until = who.Until
+	}
+	over, cancel := context.WithDeadlineCause(ctx, until, errStreamOver)
+	drained := make(chan struct{})
+	draining := lifecycle.Stream(ctx)
+	go func() {
+		defer close(drained)
+		select {
+		case <-draining:
+			cancel()
+		case <-over.Done():
+		}
+	}()
+	return over, func() {
+		cancel()
+		<-drained
+		free()
+	}, nil
 }
 
 var errStreamOver = errors.New("the watch is old")
@@ -161,8 +173,9 @@ func (l *streamLimit) enter(name string) (leave func(), err error) {
 
 // serveEvents serves the watches as server-sent events.
 func (s *Server) serveEvents(mux *http.ServeMux) {
+	s.serveLogs(mux)
 	mux.HandleFunc("GET /watch/workflows/{type}", func(w http.ResponseWriter, r *http.Request) {
-		id, err := onlyID(r)
+		id, err := only(r, "id", "id=ID")
 		if err != nil {
 			refuse(w, r, err)
 			return
@@ -173,7 +186,7 @@ func (s *Server) serveEvents(mux *http.ServeMux) {
 		})
 	})
 	mux.HandleFunc("GET /watch/processes", func(w http.ResponseWriter, r *http.Request) {
-		id, err := onlyID(r)
+		id, err := only(r, "id", "id=ID")
 		if err != nil {
 			refuse(w, r, err)
 			return
@@ -185,19 +198,18 @@ func (s *Server) serveEvents(mux *http.ServeMux) {
 	})
 }
 
-// onlyID reads the only parameter of a watch. A misspelt one is an error, not a watch
-// of everything.
-func onlyID(r *http.Request) (string, error) {
+// only reads the only parameter that a watch has. A misspelt one is an error.
+func only(r *http.Request, name, form string) (string, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return "", Errorf(connect.CodeInvalidArgument, ReasonMalformed, "", "the query cannot be read: want id=ID or none")
+		return "", Errorf(connect.CodeInvalidArgument, ReasonMalformed, "", "the query cannot be read: want %s or none", form)
 	}
-	for name, values := range query {
-		if name != "id" || len(values) > 1 {
-			return "", Errorf(connect.CodeInvalidArgument, ReasonMalformed, clip(name, maxName), "parameter %q: want id=ID once, or none", clip(name, 64))
+	for got, values := range query {
+		if got != name || len(values) > 1 {
+			return "", Errorf(connect.CodeInvalidArgument, ReasonMalformed, clip(got, maxName), "parameter %q: want %s once, or none", clip(got, 64), form)
 		}
 	}
-	return query.Get("id"), nil
+	return query.Get(name), nil
 }
 
 func eventName(k operatorv1.WatchResponse_Kind) string {

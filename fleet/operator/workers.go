@@ -43,27 +43,27 @@ func workerID(id string) (v violations) {
 	return v
 }
 
-// code checks the form of code. The host checks whether it loads.
-func (v *violations) code(c *operatorv1.Code) (detail string) {
+// code checks the form of code in a field. The host checks whether it loads.
+func (v *violations) code(field string, c *operatorv1.Code) (detail string) {
 	switch src := c.GetSource().(type) {
 	case nil:
-		v.add("code", "is missing: want content or url")
+		v.add(field, "is missing: want content or url")
 	case *operatorv1.Code_Content:
 		detail = "inline code"
 		if n := len(src.Content); n == 0 || n > maxCode {
-			v.add("code.content", "has %d bytes, want 1 to %d", n, maxCode)
+			v.add(field+".content", "has %d bytes, want 1 to %d", n, maxCode)
 		}
 	case *operatorv1.Code_Url:
 		detail = "code of " + src.Url
 		if u, err := url.Parse(src.Url); err != nil || u.Host == "" || len(src.Url) > maxNote || u.Scheme != "https" && u.Scheme != "http" {
-			v.add("code.url", "is %q, want an https URL", clip(src.Url, 128))
+			v.add(field+".url", "is %q, want an https URL", clip(src.Url, 128))
 		} else if u.User != nil {
-			v.add("code.url", "has a user name in it: credentials do not belong in a URL")
+			v.add(field+".url", "has a user name in it: credentials do not belong in a URL")
 			detail = "code of " + u.Redacted()
 		}
 	}
 	if c.GetDigest() != "" {
-		v.digest("code.digest", c.GetDigest())
+		v.digest(field+".digest", c.GetDigest())
 	}
 	return detail
 }
@@ -87,7 +87,7 @@ func (w workerService) CreateWorker(ctx context.Context, req *operatorv1.CreateW
 		v.text("topics", t, true, maxName)
 	}
 	v.text("output_topic", req.GetOutputTopic(), false, maxName)
-	detail := v.code(req.GetCode())
+	detail := v.code("code", req.GetCode())
 	return onWorker(ctx, w, "CreateWorker", req.GetId(), req.GetMimeType()+", "+detail, v, func(ctx context.Context, area Workers, who string) (*operatorv1.Worker, error) {
 		return area.Create(ctx, req, who)
 	})
@@ -134,7 +134,7 @@ func (w workerService) StopWorker(ctx context.Context, req *operatorv1.StopWorke
 
 func (w workerService) LoadCode(ctx context.Context, req *operatorv1.LoadCodeRequest) (*operatorv1.Worker, error) {
 	v := workerID(req.GetId())
-	detail := v.code(req.GetCode())
+	detail := v.code("code", req.GetCode())
 	return onWorker(ctx, w, "LoadCode", req.GetId(), detail, v, func(ctx context.Context, area Workers, who string) (*operatorv1.Worker, error) {
 		return area.LoadCode(ctx, req.GetId(), req.GetCode(), who)
 	})

@@ -6,25 +6,42 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// answer is the server's answer to one message that writes: the revision or a refusal,
+// or why there is none.
+type answer struct {
+	revision uint64
+	err      error
+}
+
 // publish sends a message once.
-func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
+func (b *bucket) publish(ctx context.Context, msg *nats.Msg) *answer {
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > answerTime {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, answerTime)
+		defer cancel()
+	}
 	// The caller retries. A client that retried by itself would take an answer to the
 	// first message for one to the second.
 	reply, err := b.nc.RequestMsgWithContext(ctx, msg)
+	return answered(reply, err)
+}
+
+// answered reads the server's answer to a message that writes.
+func answered(reply *nats.Msg, err error) *answer {
 	if errors.Is(err, nats.ErrNoResponders) {
-		return 0, jetstream.ErrNoStreamResponse
+		return &answer{err: jetstream.ErrNoStreamResponse}
 	}
 	if err != nil {
-		return 0, err
+		return &answer{err: err}
 	}
-	return acknowledged(reply.Data)
+	revision, err := acknowledged(reply.Data)
+	return &answer{revision, err}
 }
 
 // acknowledged returns the revision of the server's answer to a write, or its refusal.

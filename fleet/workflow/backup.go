@@ -143,6 +143,41 @@ func VerifyBackup(dir string) error {
 	return err
 }
 
+// BackupStatus describes a backup.
+type BackupStatus struct {
+	// At is when it was begun, by the clock of the process that made it.
+	At time.Time
+	// Streams are its streams, the bucket's first.
+	Streams []StreamBackup
+}
+
+// StreamBackup describes one stream of a backup.
+type StreamBackup struct {
+	// Name is the stream's.
+	Name string
+	// Messages is how many it has, and Last the revision of the last one.
+	Messages, Last uint64
+	// Bytes is the size of its file.
+	Bytes int64
+}
+
+// ReadBackup is VerifyBackup that also describes the backup.
+func ReadBackup(dir string) (BackupStatus, error) {
+	m, err := readBackup(dir)
+	if err != nil {
+		return BackupStatus{}, err
+	}
+	status := BackupStatus{At: m.At}
+	for _, s := range m.Streams {
+		var n counted
+		if err := json.Unmarshal(s.State, &n); err != nil {
+			return BackupStatus{}, fmt.Errorf("%w: %s: %w", ErrBackup, filepath.Join(dir, manifestName), err)
+		}
+		status.Streams = append(status.Streams, StreamBackup{Name: s.Name, Messages: n.Messages, Last: n.Last, Bytes: s.Size})
+	}
+	return status, nil
+}
+
 func readBackup(dir string) (m manifest, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if err == nil {

@@ -31,12 +31,16 @@ func (c *clock) now() time.Time {
 	return c.server.Add(c.local().Sub(c.at))
 }
 
+// fresh reports whether the last look is not too old.
+func (c *clock) fresh(b *bucket) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.at.IsZero() && c.local().Sub(c.at) < b.pace.Of(lookEvery)
+}
+
 // look asks the server for its time when the last look is too old.
 func (c *clock) look(ctx context.Context, b *bucket) error {
-	c.mu.Lock()
-	fresh := !c.at.IsZero() && c.local().Sub(c.at) < b.pace.Of(lookEvery)
-	c.mu.Unlock()
-	if fresh {
+	if c.fresh(b) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)

@@ -68,3 +68,46 @@ func Example() {
 	// "landing" -> "completed" by framework: ""
 	// <nil>
 }
+
+// Many missions take off. One of them may not, and that does not concern the others.
+func ExampleManager_TransitionMany() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "missions")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	b, err := broker.Connect(ctx, broker.Config{
+		StoreDir: dir, Logger: brokertest.Quiet(),
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer b.Close(ctx)
+	mgr := workflow.NewManager(b.JetStream(), brokertest.Quiet())
+	defer mgr.Close()
+	err = mgr.Register("drone-survey", func() workflow.Participant { return new(Mission) }, table)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	missions := workflow.For[*Mission](mgr, "drone-survey")
+	var moves []workflow.Move
+	for i, phase := range []string{"planning", "planning", "landing"} {
+		id := fmt.Sprint("m-", i)
+		if err := missions.Create(ctx, &Mission{ID: id, State: phase}); err != nil {
+			fmt.Println(err)
+		}
+		moves = append(moves, workflow.Move{EntityID: id, To: "flying", Source: workflow.TransitionSourceRule, Note: "wind is fine"})
+	}
+	for i, moved := range missions.TransitionMany(ctx, moves) {
+		fmt.Println(moves[i].EntityID, moved.Err)
+	}
+	// Output:
+	// m-0 <nil>
+	// m-1 <nil>
+	// m-2 drone-survey "m-2": lifecycle: invalid transition: "landing" -> "flying" (allowed are "completed", "failed")
+}

@@ -44,8 +44,9 @@ type follower struct {
 	kick   chan struct{} // asks for a check of the bucket at once
 	hurry  chan struct{} // asks for pending messages at once; nil for a follower that never lingers
 
-	caught func()                        // called when asOf has changed; nil for none
-	settle func(context.Context, uint64) // called now and then with what it is certain to have read; nil for none
+	caught func()                                       // called when asOf has changed; nil for none
+	load   func(context.Context, *jetstream.StreamInfo) // called before the first message; nil for none
+	settle func(context.Context, uint64)                // called now and then with what it is certain to have read; nil for none
 
 	created time.Time     // of the stream that it follows
 	missing time.Time     // since when the stream is missing
@@ -80,7 +81,7 @@ type mark struct {
 }
 
 func (m mark) is(e *entry) bool {
-	return (m.at.IsZero() || m.at.Equal(e.at)) && m.op == e.header.Get(headerOp)
+	return (m.at.IsZero() || m.at.Equal(e.at)) && m.op == e.get(headerOp)
 }
 
 func (b *bucket) follower(log *slog.Logger, to reader) *follower {
@@ -161,7 +162,7 @@ func (f *follower) session(ctx context.Context) error {
 		return err
 	}
 	info := stream.CachedInfo()
-	f.b.single.Store(info.Config.Replicas == 1)
+	f.b.traits.learn(info)
 	earlier := f.owned()
 	moved, err := f.moved(attempt, info)
 	if err != nil {
@@ -175,6 +176,11 @@ func (f *follower) session(ctx context.Context) error {
 	case f.created.IsZero():
 		f.created, f.told = info.Created, false
 		f.forget(0)
+		if f.load != nil {
+			f.load(ctx, info)
+			attempt, cancel = context.WithTimeout(ctx, answerTime) // it may have taken long
+			defer cancel()
+		}
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
@@ -356,7 +362,7 @@ func (f *follower) read(ctx context.Context, p *puller) error {
 			f.sync()
 		}
 		f.leave()
-		if !strings.HasPrefix(e.header.Get(headerOp), f.b.ops) {
+		if !strings.HasPrefix(e.get(headerOp), f.b.ops) {
 			p.news++
 		}
 	}

@@ -3,6 +3,7 @@ package workflow_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -141,4 +142,38 @@ func TestMaxStale(t *testing.T) {
 	if _, err := r.Query(brief, survey, workflow.ListOptions{MaxStale: time.Nanosecond}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("of a bucket that is away: %v", err)
 	}
+}
+
+// watched is the set of entities that a watch has told of.
+type watched struct {
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+func watchIDs(t *testing.T, r *rig) *watched {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	events, err := r.WatchEvents(ctx, survey)
+	must(t, err)
+	w := &watched{ids: make(map[string]bool)}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for e := range events {
+			w.mu.Lock()
+			switch e.Kind {
+			case workflow.EventPut:
+				w.ids[e.Record.EntityID] = true
+			case workflow.EventDeleted:
+				delete(w.ids, e.Record.EntityID)
+			case workflow.EventGap:
+				clear(w.ids)
+			}
+			w.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		reading.Wait()
+	})
+	return w
 }

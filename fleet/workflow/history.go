@@ -66,7 +66,7 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 		phase = ""
 	}
 	event := TransitionEvent{From: phase, At: e.at, Triggered: e.source(), Note: e.note()}
-	if from, err := url.PathUnescape(e.header.Get(headerFrom)); err == nil && from != "" {
+	if from, err := url.PathUnescape(e.get(headerFrom)); err == nil && from != "" {
 		event.From = from
 	}
 	if e.deleted() {
@@ -76,7 +76,7 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 	if event.To = r.phaseOf(e); event.To == "" {
 		return TransitionEvent{}, false // it does not decode, and names no phase
 	}
-	moved := e.header.Get(headerPhase) != ""
+	moved := e.get(headerPhase) != ""
 	if !moved && (cut || event.To == phase) {
 		return TransitionEvent{}, false
 	}
@@ -85,7 +85,7 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 
 // phaseOf returns the phase of a revision, from its header or its record.
 func (r *registration) phaseOf(e *entry) string {
-	if phase, err := url.PathUnescape(e.header.Get(headerPhase)); err == nil && phase != "" {
+	if phase, err := url.PathUnescape(e.get(headerPhase)); err == nil && phase != "" {
 		return phase
 	}
 	if p, err := r.decode(e); err == nil {

@@ -146,11 +146,11 @@ func (r *registration) checkHooks() error {
 
 // wants reports whether the hook reacts to an entry.
 func (h *Hook) wants(r *registration, e *entry) bool {
-	if of := e.header.Get(headerWorkflow); of != r.workflow {
+	if of := e.get(headerWorkflow); of != r.workflow {
 		return false
 	}
-	timer := e.header.Get(headerFired)
-	moved := e.deleted() || e.header.Get(headerPhase) != ""
+	timer := e.get(headerFired)
+	moved := e.deleted() || e.get(headerPhase) != ""
 	if len(h.On) == 0 && len(h.Timers) == 0 {
 		return moved || timer != ""
 	}
@@ -160,7 +160,7 @@ func (h *Hook) wants(r *registration, e *entry) bool {
 	if e.deleted() {
 		return slices.Contains(h.On, PhaseDeleted)
 	}
-	phase, err := url.PathUnescape(e.header.Get(headerPhase))
+	phase, err := url.PathUnescape(e.get(headerPhase))
 	return err == nil && moved && slices.Contains(h.On, phase)
 }
 
@@ -169,7 +169,7 @@ func (h *Hook) wants(r *registration, e *entry) bool {
 func (r *registration) reaction(e *entry, before func(revision uint64) (*entry, error)) Reaction {
 	// A bucket that was restored from a backup gives a revision again, at another time.
 	re := Reaction{ID: fmt.Sprintf("%s/%s@%d.%d", r.name, e.key, e.revision, e.at.UnixNano()), Record: r.record(e)}
-	re.Timer, _ = url.PathUnescape(e.header.Get(headerFired))
+	re.Timer, _ = url.PathUnescape(e.get(headerFired))
 	if e.deleted() {
 		re.Record = Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Phase: PhaseDeleted}
 		if on, known := e.predecessor(); known && on > 0 {

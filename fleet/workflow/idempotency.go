@@ -82,7 +82,7 @@ func (e *entry) keys() []string {
 	if e == nil {
 		return nil
 	}
-	header := e.header.Get(headerKeys)
+	header := e.get(headerKeys)
 	if e.known != nil {
 		header = e.known.keys
 	}
@@ -157,9 +157,15 @@ func (w *writing) already(cur *entry) error {
 	return nil
 }
 
+// searches reports whether the history has to tell that the write with w's key has not
+// happened.
+func (w *writing) searches(cur *entry) bool {
+	return w.key != "" && !w.searched && len(cur.keys()) >= maxKeys
+}
+
 // older looks for w's key among those that the record no longer carries.
 func (w *writing) older(ctx context.Context, r *registration, key string, cur *entry) error {
-	if w.key == "" || w.searched || len(cur.keys()) < maxKeys {
+	if !w.searches(cur) {
 		return nil
 	}
 	revision, cut, err := r.search(ctx, key, w.key)

@@ -69,7 +69,7 @@ func newIndex(r *registration) *index {
 // make makes an entity from an entry and the result of decoding it. It does not touch
 // the view.
 func (v *view) make(r *registration, e *entry, p Participant, err error) *entity {
-	en := &entity{key: e.key, revision: e.revision, at: e.at.UnixNano(), since: e.since().UnixNano(), version: e.header.Get(headerVersion), data: e.data, degraded: err}
+	en := &entity{key: e.key, revision: e.revision, at: e.at.UnixNano(), since: e.since().UnixNano(), version: e.get(headerVersion), data: e.data, degraded: err}
 	if p == nil {
 		return en
 	}
@@ -85,7 +85,7 @@ func (v *view) make(r *registration, e *entry, p Participant, err error) *entity
 	for i, f := range r.fields.indexed {
 		en.fields[i] = &posting{value: f.of(p).Interface()}
 	}
-	en.timers, en.keys = e.header.Get(headerTimers), e.header.Get(headerKeys)
+	en.timers, en.keys = e.get(headerTimers), e.get(headerKeys)
 	en.due = r.dueAt(p.Phase(), en.since, en.timers)
 	return en
 }

@@ -26,15 +26,28 @@ import (
 type stored struct {
 	phase    string
 	count    int
+	timers   [len(timerNames)]pending
 	revision uint64 // at least this one
+}
+
+// timerNames are the reminders that an entity may have.
+const timerNames = "ab"
+
+// pending is a reminder.
+type pending struct {
+	set   bool
+	at    int64 // unix milliseconds; 0 when it has fired
+	fired int
 }
 
 func (s stored) same(other stored) bool { return s.phase == other.phase && s.count == other.count }
 
 // asked is one operation on an entity.
 type asked struct {
-	verb string // create, transition, update, delete or read
-	to   string // of a transition
+	verb  string // create, transition, update, bump, set, delete, read, or fire, which the Manager does
+	to    string // of a transition
+	timer int    // that is set, or fires
+	at    int64  // when that is due, or fires, in unix milliseconds
 }
 
 // answered is the outcome of an operation.
@@ -42,10 +55,14 @@ type answered struct {
 	is       string // done, unknown, or the reason of a refusal
 	on       stored // the state that it was decided on, or that was read
 	decided  bool   // on is known
+	timed    bool   // so are its timers
 	revision uint64 // of a write that was done
 }
 
 func (in asked) String() string {
+	if in.at != 0 {
+		return fmt.Sprintf("%s %c %d", in.verb, timerNames[in.timer], in.at)
+	}
 	return strings.TrimSpace(in.verb + " " + in.to)
 }
 
@@ -67,6 +84,27 @@ func (in asked) apply(s stored) (stored, string) {
 		return stored{revision: s.revision + 1}, "done"
 	case "update":
 		s.count++
+	case "set":
+		if table.IsTerminal(s.phase) {
+			return s, "no timer"
+		}
+		s.count++
+		s.timers[in.timer].set, s.timers[in.timer].at = true, in.at
+	case "fire":
+		t := &s.timers[in.timer]
+		if !t.set || t.at == 0 || t.at > in.at {
+			return s, "not due"
+		}
+		for _, other := range s.timers {
+			if other.at != 0 && other.at < t.at {
+				return s, "not first"
+			}
+		}
+		t.at = 0
+		t.fired++
+	case "bump": // an update that asks for no revision, and may share one
+		s.count++
+		return s, "done"
 	case "transition":
 		if table.IsTerminal(s.phase) {
 			return s, "terminal"
@@ -74,7 +112,9 @@ func (in asked) apply(s stored) (stored, string) {
 		if !table.IsValidTransition(s.phase, in.to) {
 			return s, "invalid"
 		}
-		s.phase = in.to
+		if s.phase = in.to; table.IsTerminal(in.to) {
+			s.timers = stored{}.timers
+		}
 	}
 	s.revision++
 	return s, "done"
@@ -90,7 +130,7 @@ var entityModel = porcupine.NondeterministicModel{
 		in, _ := input.(asked)
 		out, _ := output.(answered)
 		next, says := in.apply(s)
-		fits := !out.decided || out.on.same(s)
+		fits := (!out.decided || out.on.same(s)) && (!out.timed || out.on.timers == s.timers)
 		switch {
 		case out.is == "unknown" && says == "done" && fits:
 			return []any{s, next}
@@ -127,12 +167,33 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 			defer func() { m.Count++ }()
 			return look(m)
 		}, written)
+	case "set":
+		err = r.missions.Update(ctx, id, func(m *Mission) error {
+			defer func() { m.Count++ }()
+			return look(m)
+		}, written, workflow.SetTimer(workflow.Timer{Name: timerNames[in.timer : in.timer+1], At: time.UnixMilli(in.at), Keep: true}))
+	case "bump":
+		err = r.missions.Update(ctx, id, func(m *Mission) error {
+			defer func() { m.Count++ }()
+			return look(m)
+		})
 	case "delete":
 		err = r.missions.Delete(ctx, id, written)
 	case "read":
-		var m *Mission
-		if m, err = r.missions.Get(ctx, id); err == nil {
+		var rec workflow.Record
+		if rec, err = r.Find(ctx, survey, id); err != nil {
+			break
+		}
+		if m, ok := rec.Participant.(*Mission); ok {
 			err = look(m)
+		}
+		out.timed = true
+		for _, t := range rec.Timers {
+			p := pending{set: true, fired: t.Fired}
+			if !t.At.IsZero() {
+				p.at = t.At.UnixMilli()
+			}
+			out.on.timers[strings.Index(timerNames, t.Name)] = p
 		}
 	}
 	switch {
@@ -145,7 +206,7 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 	}
 	for why, is := range map[error]string{
 		workflow.ErrEntityExists: "exists", workflow.ErrEntityNotFound: "not found",
-		workflow.ErrTerminalPhase: "terminal", workflow.ErrInvalidTransition: "invalid",
+		workflow.ErrTerminalPhase: "terminal", workflow.ErrInvalidTransition: "invalid", workflow.ErrInvalidTimer: "no timer",
 	} {
 		if errors.Is(err, why) {
 			return answered{is: is}, true
@@ -155,7 +216,7 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 }
 
 // verbs are the operations of clients, frequent ones several times.
-var verbs = []string{"create", "create", "transition", "transition", "transition", "transition", "update", "update", "read", "read", "read", "delete"}
+var verbs = []string{"create", "create", "transition", "transition", "transition", "transition", "update", "update", "bump", "bump", "set", "set", "read", "read", "read", "delete"}
 
 // faults are faults of the servers of a cluster. Each calls more before
 // and after: operations go on.
@@ -196,9 +257,10 @@ var faults = []struct {
 
 // TestOneEntityIsLinearizable lets eight clients of four processes create, change,
 // read and delete one entity on three servers, while those are killed, paused and
-// started again. It checks that all their answers fit one order: every
-// write happened once, in the order of revisions, on the state that it was decided
-// on, or not at all.
+// started again. Two of the processes run timers, and one a hook. The test checks that
+// all answers fit one order: every write happened once, in the order of revisions, on the
+// state that it was decided on, or not at all, and so did the firing of each timer, not
+// before its time. The journal, the history and the hook agree with the bucket.
 func TestOneEntityIsLinearizable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: three servers that are killed and started")
@@ -208,21 +270,35 @@ func TestOneEntityIsLinearizable(t *testing.T) {
 		rounds = n
 	}
 	c := brokertest.StartCluster(t, 3)
-	replicated := missionsBucket
-	replicated.Replicas = 3
+	replicated, journal, hooks := missionsBucket, missionsJournal, workflow.HookBucket("MISSIONS")
+	replicated.Replicas, journal.Replicas, hooks.Replicas = 3, 3, 3
 	rigs := make([]*rig, 4)
+	var reactions reacted
 	for i := range rigs {
-		rigs[i] = rigOn(t, brokertest.Connect(t, broker.Config{URL: c.URL(), ReconnectWait: 20 * time.Millisecond, Buckets: []jetstream.KeyValueConfig{replicated}}))
+		opts := []workflow.RegisterOption{workflow.WithJournal()}
+		if i == 2 {
+			opts = append(opts, workflow.WithHook(workflow.Hook{Name: "check", Replay: true, Attempts: 1000, Backoff: quick, Do: reactions.note}))
+		}
+		rigs[i] = rigOn(t, brokertest.Connect(t, broker.Config{
+			URL: c.URL(), ReconnectWait: 20 * time.Millisecond,
+			Buckets: []jetstream.KeyValueConfig{replicated, hooks}, Streams: []jetstream.StreamConfig{journal},
+		}), opts...)
 	}
+	keepAll(t, rigs[0])
+	rigs[0].deadlines(t)
+	rigs[1].deadlines(t)
+	rigs[2].hooks(t)
 	for round := range rounds {
 		fault := faults[round%len(faults)]
-		history := record(t, rigs, fmt.Sprintf("hot-%d", round), func(more func()) {
+		id, began := fmt.Sprintf("hot-%d", round), time.Now()
+		history := record(t, rigs, id, began, 2, 10*time.Millisecond, func(more func()) {
 			more()
 			leader := -1
 			brokertest.Await(t, "a leader of the bucket", func() bool { leader = c.Leader("KV_MISSIONS"); return leader >= 0 })
 			fault.happen(c, leader, more)
 			more()
 		})
+		history = append(history, reactions.agree(t, rigs[0], id, began, history)...)
 		if fault.stale {
 			history = slices.DeleteFunc(history, func(op porcupine.Operation) bool {
 				in, _ := op.Input.(asked)
@@ -230,39 +306,73 @@ func TestOneEntityIsLinearizable(t *testing.T) {
 				return in.verb == "read" || out.is != "done" && out.is != "unknown"
 			})
 		}
-		result, info := porcupine.CheckOperationsVerbose(entityModel.ToModel(), history, 60*time.Second)
-		t.Logf("%s: %d operations are %s", fault.name, len(history), result)
-		if result != porcupine.Ok {
-			page := t.ArtifactDir() + "/history.html"
-			if err := porcupine.VisualizePath(entityModel.ToModel(), info, page); err != nil {
-				page = err.Error()
-			}
-			t.Errorf("%s: no order explains the answers: %s (a picture: %s, kept with -artifacts)", fault.name, result, page)
-		}
+		explained(t, fault.name, history)
 	}
 }
 
-// record lets two clients of each rig do random operations on an entity
-// while meanwhile runs. more waits until some have succeeded.
-func record(t *testing.T, rigs []*rig, id string, meanwhile func(more func())) []porcupine.Operation {
+// explained checks that the operations fit one order.
+func explained(t *testing.T, name string, history []porcupine.Operation) {
 	t.Helper()
-	began := time.Now()
+	result, info := porcupine.CheckOperationsVerbose(entityModel.ToModel(), history, 60*time.Second)
+	t.Logf("%s: %d operations are %s", name, len(history), result)
+	if result != porcupine.Ok {
+		page := t.ArtifactDir() + "/history.html"
+		if err := porcupine.VisualizePath(entityModel.ToModel(), info, page); err != nil {
+			page = err.Error()
+		}
+		t.Errorf("%s: no order explains the answers: %s (a picture: %s, kept with -artifacts)", name, result, page)
+	}
+}
+
+// TestUpdatesThatShareAWriteAreLinearizable lets the clients of two processes do the same
+// on one server without pauses, so that updates wait for each other and become one write,
+// while the connections break.
+func TestUpdatesThatShareAWriteAreLinearizable(t *testing.T) {
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
+	var rigs []*rig
+	var lines []*muffler
+	for range 2 {
+		p := muffle(t, srv.ClientURL())
+		lines = append(lines, p)
+		rigs = append(rigs, rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 5 * time.Millisecond})))
+	}
+	history := record(t, rigs, "hot", time.Now(), 6, time.Millisecond, func(more func()) {
+		for n := range 6 {
+			more()
+			p := lines[n%2]
+			p.mute.Store(true) // what the server carries out from now on gets no answer
+			time.Sleep(rand.N(5 * time.Millisecond))
+			p.mute.Store(false)
+			p.cut()
+		}
+		more()
+	})
+	explained(t, "cut connections", history)
+}
+
+// record lets some clients of each rig do random operations on an entity, with pauses,
+// while meanwhile runs. more waits until some have succeeded.
+func record(t *testing.T, rigs []*rig, id string, began time.Time, clients int, pause time.Duration, meanwhile func(more func())) []porcupine.Operation {
+	t.Helper()
 	stop := make(chan struct{})
 	var mu sync.Mutex
 	var history []porcupine.Operation
 	done := 0
 	var wg sync.WaitGroup
-	for i := range 2 * len(rigs) {
+	for i := range clients * len(rigs) {
 		wg.Go(func() {
 			for {
 				select {
 				case <-stop:
 					return
-				case <-time.After(rand.N(10 * time.Millisecond)): // a longer history shows no more, and takes longer to check
+				case <-time.After(rand.N(pause)): // a longer history shows no more, and takes longer to check
 				}
 				in := asked{verb: verbs[rand.N(len(verbs))]}
-				if in.verb == "transition" {
+				switch in.verb {
+				case "transition":
 					in.to = []string{"flying", "flying", "capturing", "landing", "completed"}[rand.N(5)]
+				case "set":
+					in.timer, in.at = rand.N(len(timerNames)), time.Now().Add(rand.N(30*time.Millisecond)).UnixMilli()
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 				call := time.Since(began)

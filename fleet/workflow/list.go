@@ -27,6 +27,23 @@ type ListOptions struct {
 	// Contains selects entities whose id has this text.
 	Contains string
 
+	// Range maps JSON names of indexed fields, numbers or strings, to the values between
+	// which theirs must be. A field that is not indexed is ErrUnknownField, a bound of
+	// another type than the field's ErrFieldType. It decodes nothing, and visits every
+	// entity that the other conditions select.
+	Range map[string]Range
+
+	// InPhaseFor selects entities that have been in their phase for at least this long,
+	// by the server's clock. 0 means any time. See also [Manager.Counts].
+	InPhaseFor time.Duration
+
+	// OrderBy is the JSON name of an indexed field, a number or a string, whose values
+	// order the results; equal ones are ordered by id. Descending reverses the order of
+	// the values. "" orders by id. It visits every entity that the conditions select,
+	// and goes with Limit and Offset, not with After: the page has no Next.
+	OrderBy    string
+	Descending bool
+
 	// Limit is the maximum number of results. 0 means all.
 	Limit int
 
@@ -116,10 +133,7 @@ func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) 
 	if err != nil {
 		return Page{}, fmt.Errorf("list: %w", err)
 	}
-	if opts.Limit < 0 || opts.Offset < 0 {
-		return Page{}, fmt.Errorf("list %s: limit is %d and offset is %d, want 0 or more", workflow, opts.Limit, opts.Offset)
-	}
-	q, err := r.selection(opts)
+	q, err := m.selection(ctx, r, opts)
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
@@ -198,6 +212,9 @@ func (m *Manager) Find(ctx context.Context, workflow, entityID string) (Record, 
 	key, err := r.key(entityID)
 	if err != nil {
 		return Record{}, fmt.Errorf("get %s: %w", workflow, err)
+	}
+	if r.blind {
+		r.bucket.look(ctx)
 	}
 	e, err := r.bucket.last(ctx, key)
 	if err == nil && e.deleted() {

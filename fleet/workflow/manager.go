@@ -185,7 +185,7 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 	if !r.table.Has(initial.Phase()) {
 		return fail(fmt.Errorf("%w: its phase is %q, want one of %s", ErrInvalidTransition, initial.Phase(), strings.Join(r.table.Phases(), ", ")))
 	}
-	err = m.change(ctx, r, id, options(opts), func(cur *entry) (decision, error) {
+	o, err := m.operation(r, id, options(opts), func(cur *entry) (decision, error) {
 		if cur != nil && !cur.deleted() {
 			return decision{}, ErrEntityExists
 		}
@@ -193,16 +193,11 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 		d := decision{next: initial, data: data, phase: initial.Phase(), version: strconv.Itoa(r.version)}
 		d.change = change{moved: true, source: TransitionSourceFramework}
 		return d, err
-	}, func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
-		if !fresh { // usually there is none
-			return nil, true, nil
-		}
-		e, err := b.last(ctx, key)
-		if isNotFound(err) {
-			return nil, false, nil
-		}
-		return e, false, err
-	})
+	}, r.unknown)
+	if err == nil {
+		o.quick = true
+		err = o.run(ctx)
+	}
 	if err != nil {
 		return fail(err)
 	}
@@ -230,7 +225,10 @@ func (m *Manager) Get(ctx context.Context, workflow, entityID string) (Participa
 // it must not call the Manager. When it returns an error, Update returns that error
 // and writes nothing.
 //
-// Writers of this process take turns at an entity. When another process was faster,
+// Writers of this process take turns at an entity. Updates that wait for the same entity
+// become one write, unless they have an option other than [WithKey]: each mutator gets the
+// record as the one before left it, on its caller's goroutine, and each caller its own
+// result. When another process was faster,
 // Update tries again after a random pause until ctx ends (DefaultPatience when it
 // has no deadline), and then returns ErrUpdateRetriesExhausted. Other errors:
 // ErrEntityNotFound; ErrImmutableField when the mutator changed the id or the phase;
@@ -244,7 +242,11 @@ func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator
 	if mutator == nil {
 		return fmt.Errorf("update %s %q: the mutator is nil, want a function that changes the entity", workflow, entityID)
 	}
-	err = m.mutate(ctx, r, entityID, options(opts), keepPhase, mutator)
+	o, err := m.mutation(r, entityID, options(opts), keepPhase, mutator)
+	if err == nil {
+		o.joins = o.w.joins()
+		err = o.run(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("update %s %q: %w", workflow, entityID, err)
 	}
@@ -278,11 +280,19 @@ func (m *Manager) TransitionWith(ctx context.Context, workflow, entityID, newPha
 // transition moves an entity to the phase that choose returns for its current
 // phase. It calls choose for each attempt.
 func (m *Manager) transition(ctx context.Context, r *registration, entityID string, source TransitionSource, note string, mutator func(Participant) error, w writing, choose func(from string, cur *entry) (string, error)) error {
-	fail := func(err error) error { return fmt.Errorf("transition of %s %q: %w", r.workflow, entityID, err) }
-	if !source.valid() {
-		return fail(fmt.Errorf("its source is %q, want rule, operator, component or framework", source))
+	o, err := m.transit(r, entityID, source, note, mutator, w, choose)
+	if err == nil {
+		err = o.run(ctx)
 	}
-	err := m.mutate(ctx, r, entityID, w, func(from string, cur *entry) (change, error) {
+	return r.untransited(entityID, err)
+}
+
+// transit returns the operation of a transition.
+func (m *Manager) transit(r *registration, entityID string, source TransitionSource, note string, mutator func(Participant) error, w writing, choose func(from string, cur *entry) (string, error)) (*operation, error) {
+	if !source.valid() {
+		return nil, fmt.Errorf("its source is %q, want rule, operator, component or framework", source)
+	}
+	return m.mutation(r, entityID, w, func(from string, cur *entry) (change, error) {
 		to, err := choose(from, cur)
 		if err != nil {
 			return change{}, err
@@ -292,10 +302,17 @@ func (m *Manager) transition(ctx context.Context, r *registration, entityID stri
 		}
 		return change{moved: true, from: from, to: to, source: source, note: note}, nil
 	}, mutator)
-	if _, names := errors.AsType[*fsm.TransitionError](err); err == nil || names { // its text names the entity
+}
+
+// untransited adds to the error of a transition what was to be moved.
+func (r *registration) untransited(entityID string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, names := errors.AsType[*fsm.TransitionError](err); names { // its text names the entity
 		return err
 	}
-	return fail(err)
+	return fmt.Errorf("transition of %s %q: %w", r.workflow, entityID, err)
 }
 
 // refusal returns why the table does not allow an edge.
@@ -374,7 +391,7 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 
 // remove deletes an entity. c has the note, and whether to purge its earlier writes.
 func (m *Manager) remove(ctx context.Context, r *registration, entityID string, w writing, c change) error {
-	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
+	o, err := m.operation(r, entityID, w, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
 		}
@@ -386,5 +403,9 @@ func (m *Manager) remove(ctx context.Context, r *registration, entityID string, 
 			c.from = p.Phase()
 		}
 		return decision{change: c}, nil
-	}, m.load(r))
+	}, r.known)
+	if err != nil {
+		return err
+	}
+	return o.run(ctx)
 }

@@ -37,7 +37,10 @@ type Participant interface {
 	KVKey(entityID string) string
 
 	// ParentEntityID returns the id of the parent, which may be of another
-	// workflow, or "" for none.
+	// workflow, or "" for none. It must depend on stored fields only, and not on the
+	// phase: the view takes over the parent when a write changes the phase alone.
+	// Register finds most types that do otherwise, and decodes their records for
+	// each change.
 	ParentEntityID() string
 }
 

@@ -17,7 +17,7 @@ const (
 	heartbeat, beats = 2 * time.Second, 15
 	// lingerTime is the pause before a request for messages that are probably this
 	// process's own writes.
-	lingerTime = 2 * time.Millisecond
+	lingerTime = 5 * time.Millisecond
 )
 
 // puller reads the messages of a pull consumer, in order. It ends at the first

@@ -58,7 +58,7 @@ func (f *follower) pass(e *entry) {
 	if f.asking && len(f.keys) > before {
 		f.added = append(f.added, e.revision)
 	}
-	f.note(mark{e.revision, e.at, e.header.Get(headerOp)})
+	f.note(mark{e.revision, e.at, e.get(headerOp)})
 	if l := f.pending; l != nil && e.revision == l.last {
 		f.pending = nil
 		f.reached(*l)
@@ -131,6 +131,9 @@ func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consume
 	}
 	if err == nil && (!info.Created.Equal(f.created) || info.State.LastSeq < seq) {
 		return true
+	}
+	if err == nil {
+		f.b.traits.learn(info)
 	}
 	if !f.enter(ctx) {
 		return false

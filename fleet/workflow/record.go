@@ -10,26 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
-)
-
-// The headers of an entity's messages. All but the first two belong to transitions.
-// A header without information is absent.
-const (
-	headerOp       = "Lifecycle-Op"       // the operation that wrote it
-	headerWorkflow = "Lifecycle-Workflow" // whose record it is
-	headerPhase    = "Lifecycle-Phase"    // the phase it entered
-	headerFrom     = "Lifecycle-From"     // the phase it left
-	headerSource   = "Lifecycle-Source"
-	headerNote     = "Lifecycle-Note"    // escaped like a URL path, because a header is one line
-	headerSince    = "Lifecycle-Since"   // unix nanoseconds; when the phase was entered, in writes that keep the phase
-	headerVersion  = "Lifecycle-Version" // of the record
-	headerOn       = "Lifecycle-On"      // the revision before: the server takes headerExpected out of a journal's messages
-
-	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
-	headerOperation = "KV-Operation"
 )
 
 // entry is one revision of one key.
@@ -39,7 +21,7 @@ type entry struct {
 	at       time.Time // when the server stored it
 	header   nats.Header
 	data     []byte
-	guessed  bool   // its times are by this process's clock, not the server's
+	guessed  bool   // when its phase began is by this process's clock, not the server's
 	known    *known // what the view knows of it, in place of headers; nil for an entry of the server
 }
 
@@ -55,7 +37,7 @@ func (e *entry) timers() string {
 	if e.known != nil {
 		return e.known.timers
 	}
-	return e.header.Get(headerTimers)
+	return e.get(headerTimers)
 }
 
 // version returns the version of the record.
@@ -63,14 +45,14 @@ func (e *entry) version() string {
 	if e.known != nil {
 		return e.known.version
 	}
-	return e.header.Get(headerVersion)
+	return e.get(headerVersion)
 }
 
 // deleted reports whether the entry is a deletion: by this package, by the nats
 // command or by the bucket's limits.
 func (e *entry) deleted() bool {
-	op := e.header.Get(headerOperation)
-	return op == "DEL" || op == "PURGE" || e.header.Get("Nats-Marker-Reason") != ""
+	op := e.get(headerOperation)
+	return op == "DEL" || op == "PURGE" || e.get("Nats-Marker-Reason") != ""
 }
 
 // since returns when the phase was entered.
@@ -78,7 +60,7 @@ func (e *entry) since() time.Time {
 	if e.known != nil {
 		return time.Unix(0, e.known.since)
 	}
-	if ns, err := strconv.ParseInt(e.header.Get(headerSince), 10, 64); err == nil {
+	if ns, err := strconv.ParseInt(e.get(headerSince), 10, 64); err == nil {
 		return time.Unix(0, ns)
 	}
 	return e.at
@@ -87,9 +69,9 @@ func (e *entry) since() time.Time {
 // predecessor returns the revision that the write was decided on. Records written by
 // other programs do not have it.
 func (e *entry) predecessor() (uint64, bool) {
-	on := e.header.Get(headerOn)
+	on := e.get(headerOn)
 	if on == "" {
-		on = e.header.Get(headerExpected) // of a program before there were journals
+		on = e.get(headerExpected) // of a program before there were journals
 	}
 	n, err := strconv.ParseUint(on, 10, 64)
 	return n, err == nil
@@ -97,7 +79,7 @@ func (e *entry) predecessor() (uint64, bool) {
 
 // source returns what caused the transition.
 func (e *entry) source() TransitionSource {
-	if s := TransitionSource(e.header.Get(headerSource)); s.valid() {
+	if s := TransitionSource(e.get(headerSource)); s.valid() {
 		return s
 	}
 	return TransitionSourceFramework
@@ -105,7 +87,7 @@ func (e *entry) source() TransitionSource {
 
 // note returns the transition's note.
 func (e *entry) note() string {
-	raw := e.header.Get(headerNote)
+	raw := e.get(headerNote)
 	if text, err := url.PathUnescape(raw); err == nil {
 		return text
 	}
@@ -145,7 +127,7 @@ func (r *registration) open(e *entry) (p Participant, data []byte, err error) {
 // foreign returns an error for a record that another workflow keeps under a key of
 // this one, nil otherwise.
 func (r *registration) foreign(e *entry) error {
-	if of := e.header.Get(headerWorkflow); of != "" && of != r.workflow {
+	if of := e.get(headerWorkflow); of != "" && of != r.workflow {
 		return r.degraded(e, fmt.Errorf("it is an entity of workflow %q: give each workflow of a bucket keys of its own", of))
 	}
 	return nil
@@ -265,50 +247,6 @@ func (r *registration) unknownPhase(e *entry, phase string) error {
 		return nil
 	}
 	return r.degraded(e, fmt.Errorf("the table of %q does not know its phase %q", r.workflow, phase))
-}
-
-// message makes the message that writes a record, or deletes it.
-func (r *registration) message(key string, d decision, expected uint64) *nats.Msg {
-	c := d.change
-	on := strconv.FormatUint(expected, 10)
-	msg := &nats.Msg{Subject: r.bucket.subject(key), Data: d.data, Header: nats.Header{
-		headerOp:       {c.op},
-		headerWorkflow: {r.workflow},
-		headerExpected: {on},
-		headerOn:       {on},
-	}}
-	if d.data == nil {
-		msg.Header[headerOperation] = []string{"DEL"}
-		if c.purge {
-			msg.Header[headerOperation], msg.Header[jetstream.MsgRollup] = []string{"PURGE"}, []string{jetstream.MsgRollupSubject}
-		}
-	} else if version := d.version; version != "" && version != "0" {
-		msg.Header[headerVersion] = []string{version}
-	}
-	if c.keys != "" {
-		msg.Header[headerKeys] = []string{c.keys}
-	}
-	if c.timers != "" {
-		msg.Header[headerTimers] = []string{c.timers}
-	}
-	if c.fired != "" {
-		msg.Header[headerFired] = []string{url.PathEscape(c.fired)}
-	}
-	if !c.moved && d.data != nil {
-		msg.Header[headerSince] = []string{strconv.FormatInt(c.since.UnixNano(), 10)}
-		return msg
-	}
-	if d.data != nil {
-		msg.Header[headerPhase] = []string{url.PathEscape(d.phase)}
-	}
-	if c.from != "" {
-		msg.Header[headerFrom] = []string{url.PathEscape(c.from)}
-	}
-	msg.Header[headerSource] = []string{string(c.source)}
-	if c.note != "" {
-		msg.Header[headerNote] = []string{url.PathEscape(c.note)}
-	}
-	return msg
 }
 
 // change is the metadata that a write stores with the record.

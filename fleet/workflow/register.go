@@ -64,6 +64,7 @@ type registration struct {
 	migrate   func(int, []byte) ([]byte, error)
 	journaled bool // the bucket has a journal
 	hooks     []Hook
+	snapshot  string // the folder of the view's file, "" for none
 
 	sample Participant // for calls of KVKey
 	fields *fields
@@ -203,6 +204,27 @@ func (r *registration) checkShape(p Participant, data []byte) {
 			return
 		}
 	}
+	r.plain = !r.parentByPhase()
+}
+
+// parentByPhase reports whether a participant's parent depends on its phase, as far as
+// one whose strings are all set shows it.
+func (r *registration) parentByPhase() bool {
+	parents := make(map[string]bool)
+	err := call.Do("participant", func() error {
+		p := r.factory()
+		for name, f := range r.fields.byName {
+			if f.typ.Kind() == reflect.String {
+				f.of(p).SetString("probe-" + name)
+			}
+		}
+		for phase := range r.table {
+			r.fields.phase.of(p).SetString(phase)
+			parents[p.ParentEntityID()] = true
+		}
+		return nil
+	})
+	return err == nil && len(parents) > 1
 }
 
 func (r *registration) checkOptions() error {

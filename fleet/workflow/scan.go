@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -22,10 +23,37 @@ type selection struct {
 	fast map[*field]any // values of indexed fields
 	slow map[*field]any // values of other fields
 	none bool           // a value of another type than the field's matches nothing
+
+	ranges []bounds
+	by     *field // to order by, nil for the id
+	before int64  // since when they have been in their phase at the latest, unix nanoseconds; 0 for any
 }
 
-func (r *registration) selection(opts ListOptions) (*selection, error) {
+func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptions) (*selection, error) {
 	q := &selection{ListOptions: opts, r: r, fast: make(map[*field]any), slow: make(map[*field]any)}
+	if opts.Limit < 0 || opts.Offset < 0 || opts.InPhaseFor < 0 {
+		return nil, fmt.Errorf("limit is %d, offset is %d and the time in the phase is %v, want 0 or more", opts.Limit, opts.Offset, opts.InPhaseFor)
+	}
+	if opts.InPhaseFor > 0 {
+		_ = m.clock.look(ctx, r.bucket) // without the server, time goes on by this process's clock
+		q.before = m.clock.now().Add(-opts.InPhaseFor).UnixNano()
+	}
+	for _, name := range slices.Sorted(maps.Keys(opts.Range)) {
+		b, err := r.within(name, opts.Range[name])
+		if err != nil {
+			return nil, err
+		}
+		q.ranges = append(q.ranges, b)
+	}
+	if opts.OrderBy != "" {
+		var err error
+		if q.by, err = r.ordered(opts.OrderBy, "order by"); err != nil {
+			return nil, err
+		}
+		if opts.After != "" {
+			return nil, fmt.Errorf("order by %q after %q: After goes by the order of ids, use Offset", opts.OrderBy, opts.After)
+		}
+	}
 	for name, want := range opts.Match {
 		f := r.fields.byName[name]
 		switch {
@@ -45,23 +73,19 @@ func (r *registration) selection(opts ListOptions) (*selection, error) {
 // query returns the selected records. It holds the view's lock for a few entities at a
 // time, and decodes outside of it.
 func (v *view) query(ctx context.Context, q *selection) (page Page, err error) {
+	// A record that the view decoded decodes again, unless its type is at fault.
+	defer func() {
+		page.Records = slices.DeleteFunc(page.Records, func(rec Record) bool { return rec.Participant == nil })
+	}()
+	if q.by != nil {
+		return v.sorted(ctx, q)
+	}
 	page.Records = []Record{}
 	skip, last := q.Offset, ""
-	err = v.scan(ctx, q, func(x *index) {
-		page.Total = x.all.Len()
-		if q.Phase != "" {
-			page.Total = 0
-			if p := x.phases[q.Phase]; p != nil {
-				page.Total = p.tree.Len()
-			}
-		}
-	}, func(en *entity) bool {
-		var p Participant
-		if len(q.slow) > 0 {
-			var failed error
-			if p, failed = q.r.decode(en.entry()); failed != nil || !q.has(p) {
-				return true
-			}
+	err = v.scan(ctx, q, func(x *index) { page.Total = x.total(q.Phase) }, func(en *entity) bool {
+		p, ok := q.decoded(en)
+		if !ok {
+			return true
 		}
 		if skip > 0 {
 			skip--
@@ -75,9 +99,28 @@ func (v *view) query(ctx context.Context, q *selection) (page Page, err error) {
 		page.Records = append(page.Records, en.record(q.r, p))
 		return true
 	})
-	// A record that the view decoded decodes again, unless its type is at fault.
-	page.Records = slices.DeleteFunc(page.Records, func(rec Record) bool { return rec.Participant == nil })
 	return page, err
+}
+
+// total is how many entities are in a phase, or in any for "".
+func (x *index) total(phase string) int {
+	if phase == "" {
+		return x.all.Len()
+	}
+	if p := x.phases[phase]; p != nil {
+		return p.tree.Len()
+	}
+	return 0
+}
+
+// decoded reports whether an entity has the wanted values in fields without an index.
+// If it had to be decoded for that, it returns the participant.
+func (q *selection) decoded(en *entity) (Participant, bool) {
+	if len(q.slow) == 0 {
+		return nil, true
+	}
+	p, err := q.r.decode(en.entry())
+	return p, err == nil && q.has(p)
 }
 
 // has reports whether a participant has the wanted values in fields without an index.
@@ -99,6 +142,9 @@ func (v *view) scan(ctx context.Context, q *selection, begin func(*index), visit
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		// A scan may decode for seconds. Let writers run meanwhile: the scheduler by itself
+		// lets it run for 10 ms at a time.
+		runtime.Gosched()
 		step, after, more = v.step(q, after, step[:0], begin)
 		begin = nil
 		for i := range step {
@@ -184,8 +230,16 @@ func (q *selection) matches(en *entity) bool {
 	if !q.UpdatedAfter.IsZero() && en.at <= q.UpdatedAfter.UnixNano() {
 		return false
 	}
+	if q.before != 0 && en.since > q.before {
+		return false
+	}
 	for f, want := range q.fast {
 		if en.fields[f.indexed].value != want {
+			return false
+		}
+	}
+	for _, b := range q.ranges {
+		if !b.has(en) {
 			return false
 		}
 	}

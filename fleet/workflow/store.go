@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,18 +31,19 @@ var errConflict = errors.New("conflict")
 // bucket is one bucket. It uses the stream directly where the key-value API hides
 // headers.
 type bucket struct {
-	js     jetstream.JetStream
-	nc     *nats.Conn
-	name   string
-	stream string
-	api    string      // the prefix of JetStream's subjects
-	put    string      // the prefix of the keys' subjects
-	ops    string      // the prefix of the ids of this Manager's operations
-	single atomic.Bool // it is known to have one replica
-	pace   pace.Pace   // of the regular looks at the server
-	view   *view
-	queue  queue
-	recent recent // for workflows without a view
+	js       jetstream.JetStream
+	nc       *nats.Conn
+	name     string
+	stream   string
+	api      string    // the prefix of JetStream's subjects
+	put      string    // the prefix of the keys' subjects
+	ops      string    // the prefix of the ids of this Manager's operations
+	traits   traits    // what is known of its stream
+	pace     pace.Pace // of the regular looks at the server
+	view     *view
+	queue    queue
+	joinTime time.Duration // replaced by tests
+	recent   recent        // for workflows without a view
 }
 
 func newBucket(m *Manager, name string) *bucket {
@@ -59,7 +58,8 @@ func newBucket(m *Manager, name string) *bucket {
 	if b.api != jetstream.DefaultAPIPrefix {
 		b.put = b.api + b.put // as the key-value API does, for accounts and domains that import the bucket
 	}
-	b.queue.keys = make(map[string]*turn)
+	b.queue.keys = make(map[string][]*waiter)
+	b.joinTime = joinTime
 	b.view = newView(m, b)
 	return b
 }
@@ -76,22 +76,29 @@ func (b *bucket) subject(key string) string { return b.put + key }
 // successor. If the successor is another operation's, this write was not carried
 // out and never will be. If there is no successor yet, write sends the message
 // again, and the server accepts one of the two.
-func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected uint64) (uint64, error) {
+//
+// first is the answer to a message that was already sent, nil when write sends the
+// first.
+func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected uint64, first *answer) (uint64, error) {
 	sent := false   // a message was sent
 	silent := false // a message got no answer
 	conflicts := 0
 	for n := 0; ; n++ {
-		if ctx.Err() != nil && !sent {
-			return 0, fmt.Errorf("write %s/%s: %w", b.name, key, context.Cause(ctx))
+		if first == nil {
+			if ctx.Err() != nil && !sent {
+				return 0, fmt.Errorf("write %s/%s: %w", b.name, key, context.Cause(ctx))
+			}
+			if b.nc.IsClosed() && !sent {
+				return 0, fmt.Errorf("write %s/%s: %w", b.name, key, nats.ErrConnectionClosed)
+			}
+			first = b.publish(ctx, msg)
 		}
-		if b.nc.IsClosed() && !sent {
-			return 0, fmt.Errorf("write %s/%s: %w", b.name, key, nats.ErrConnectionClosed)
-		}
-		revision, err := b.publish(ctx, msg)
+		revision, err := first.revision, first.err
+		first = nil
 		switch {
 		case err == nil:
 			return revision, nil
-		case !sent && natserr.Conflict(err) && b.single.Load():
+		case !sent && natserr.Conflict(err) && b.traits.single.Load():
 			return 0, errConflict
 		case natserr.Conflict(err):
 			sent = true
@@ -120,7 +127,7 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 				_ = collision.Sleep(ctx, n+1)
 				break
 			}
-			revision, is, err := b.outcome(ctx, key, msg.Header.Get(headerOp), expected)
+			revision, is, err := b.outcome(ctx, key, (&entry{header: msg.Header}).get(headerOp), expected)
 			if err != nil {
 				why = err
 				_ = collision.Sleep(ctx, n+1)
@@ -203,7 +210,7 @@ func (b *bucket) outcome(ctx context.Context, key, op string, expected uint64) (
 	if err != nil {
 		return 0, 0, err
 	}
-	if next.header.Get(headerOp) == op {
+	if next.get(headerOp) == op {
 		return next.revision, landed, nil
 	}
 	if on, known := next.predecessor(); known && on == expected {
@@ -219,26 +226,76 @@ func (b *bucket) outcome(ctx context.Context, key, op string, expected uint64) (
 	return 0, untraceable, nil
 }
 
-// last reads the latest revision of a key from the stream's leader, which has every
-// write that it acknowledged. It returns ErrEntityNotFound for a key that was never
-// written; a deleted key has an entry.
+// last reads the latest revision of a key, with every write that was acknowledged. It
+// returns ErrEntityNotFound for a key that was never written; a deleted key has an entry.
 func (b *bucket) last(ctx context.Context, key string) (*entry, error) {
-	return b.read(ctx, `{"last_by_subj":`+quote("$KV."+b.name+"."+key)+`}`)
+	if b.traits.direct() {
+		if e := b.lastDirect(ctx, key); e != nil {
+			return e, nil
+		}
+	}
+	return b.get(ctx, `{"last_by_subj":`+quote("$KV."+b.name+"."+key)+`}`)
+}
+
+// directTime is how long a direct get waits. A connection without the permission gets no
+// answer.
+const directTime = time.Second
+
+// lastDirect reads the latest revision of a key with a direct get, which costs half of a
+// question to the stream's leader. The only replica of a stream has every write that it
+// acknowledged. A mirror, such as a [Journal], may answer in its place and lag: the
+// answer names the stream that it is from. lastDirect returns nil when only the leader
+// can know.
+func (b *bucket) lastDirect(ctx context.Context, key string) *entry {
+	own, cancel := context.WithTimeout(ctx, directTime)
+	defer cancel()
+	reply, err := b.nc.RequestWithContext(own, b.api+"DIRECT.GET."+b.stream+".$KV."+b.name+"."+key, nil)
+	switch {
+	case err != nil:
+		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			b.traits.indirect.Store(true)
+		}
+		return nil
+	case reply.Header.Get("Status") != "": // a mirror may not have the key yet
+		return nil
+	case reply.Header.Get(jetstream.StreamHeader) != b.stream:
+		b.traits.indirect.Store(true)
+		return nil
+	}
+	e, err := direct(b.name, reply)
+	if err != nil || e.key != key {
+		return nil
+	}
+	return e
+}
+
+// read reads the latest revision of a key for a decision, nil for none. Like the write
+// that follows, it waits for a server that is away.
+func (b *bucket) read(ctx context.Context, key string) (*entry, error) {
+	for n := 0; ; n++ {
+		e, err := b.last(ctx, key)
+		if isNotFound(err) {
+			return nil, nil //nolint:nilnil // there is none
+		}
+		if err == nil || !isAway(err) || collision.Sleep(ctx, n+1) != nil {
+			return e, err
+		}
+	}
 }
 
 // next reads the oldest kept revision of a key, starting at revision from.
 func (b *bucket) next(ctx context.Context, key string, from uint64) (*entry, error) {
-	return b.read(ctx, fmt.Sprintf(`{"seq":%d,"next_by_subj":%s}`, from, quote("$KV."+b.name+"."+key)))
+	return b.get(ctx, fmt.Sprintf(`{"seq":%d,"next_by_subj":%s}`, from, quote("$KV."+b.name+"."+key)))
 }
 
 // at reads the message of a sequence number, of any key.
 func (b *bucket) at(ctx context.Context, seq uint64) (*entry, error) {
-	return b.read(ctx, fmt.Sprintf(`{"seq":%d}`, seq))
+	return b.get(ctx, fmt.Sprintf(`{"seq":%d}`, seq))
 }
 
 func quote(s string) string { return `"` + s + `"` } // a valid key needs no JSON escapes
 
-func (b *bucket) read(ctx context.Context, request string) (*entry, error) {
+func (b *bucket) get(ctx context.Context, request string) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	reply, err := b.nc.RequestWithContext(ctx, b.api+"STREAM.MSG.GET."+b.stream, []byte(request))
@@ -282,45 +339,3 @@ func (b *bucket) read(ctx context.Context, request string) (*entry, error) {
 // bound that doubles to 100 ms, so that writers that collided do not collide
 // again.
 var collision = worker.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond, Jitter: 1}
-
-// queue makes the writers of this process take turns at each key, in order of
-// arrival. Otherwise they would only conflict at the server.
-type queue struct {
-	mu   sync.Mutex // guards the fields below
-	keys map[string]*turn
-}
-
-// turn is the turn at one key. The writer that has it holds the token.
-type turn struct {
-	token chan struct{}
-	users int // writers that have it or wait for it
-}
-
-// enter waits for the key's turn.
-func (q *queue) enter(ctx context.Context, key string) (leave func(), err error) {
-	q.mu.Lock()
-	t := q.keys[key]
-	if t == nil {
-		t = &turn{token: make(chan struct{}, 1)}
-		q.keys[key] = t
-	}
-	t.users++
-	q.mu.Unlock()
-	release := func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(q.keys, key)
-		}
-	}
-	select {
-	case t.token <- struct{}{}:
-		return func() {
-			<-t.token
-			release()
-		}, nil
-	case <-ctx.Done():
-		release()
-		return nil, context.Cause(ctx)
-	}
-}

@@ -86,6 +86,11 @@ func (t Typed[P]) TransitionWith(ctx context.Context, entityID, newPhase string,
 	return t.m.TransitionWith(ctx, t.workflow, entityID, newPhase, source, note, t.mutator(mutator), opts...)
 }
 
+// TransitionMany is [Manager.TransitionMany].
+func (t Typed[P]) TransitionMany(ctx context.Context, moves []Move) []Moved {
+	return t.m.TransitionMany(ctx, t.workflow, moves)
+}
+
 // Complete is [Manager.Complete].
 func (t Typed[P]) Complete(ctx context.Context, entityID string, opts ...WriteOption) error {
 	return t.m.Complete(ctx, t.workflow, entityID, opts...)

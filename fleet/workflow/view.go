@@ -43,7 +43,7 @@ func newView(m *Manager, b *bucket) *view {
 	v.agenda = newAgenda(m.alarm.ring)
 	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
-	v.follow.caught, v.follow.settle = v.progress.ring, v.settle
+	v.follow.caught, v.follow.settle, v.follow.load = v.progress.ring, v.settle, v.loadSnapshot
 	return v
 }
 
@@ -79,7 +79,15 @@ func (v *view) add(r *registration) error {
 	v.end, v.done = cancel, done
 	go func() {
 		defer close(done)
+		var keeper sync.WaitGroup
+		if v.snapshotPath() != "" {
+			keeper.Go(func() { v.keepSnapshots(ctx) })
+		}
 		v.follow.run(ctx)
+		keeper.Wait()
+		if v.m.alive.Err() != nil {
+			v.saveSnapshot(context.Background())
+		}
 	}()
 	return nil
 }
@@ -188,7 +196,7 @@ func owner(regs []*registration, e *entry) *registration {
 	if e.key == canary.Key {
 		return nil
 	}
-	name := e.header.Get(headerWorkflow)
+	name := e.get(headerWorkflow)
 	for _, r := range regs {
 		if name == "" && len(regs) == 1 || r.workflow == name {
 			return r
@@ -288,7 +296,7 @@ func (v *view) rephased(e *entry, phase string, before uint64) bool {
 	}
 	en := *now
 	en.revision, en.at, en.since, en.data, en.own = e.revision, e.at.UnixNano(), e.at.UnixNano(), e.data, true
-	en.timers, en.keys = e.header.Get(headerTimers), e.header.Get(headerKeys)
+	en.timers, en.keys = e.get(headerTimers), e.get(headerKeys)
 	en.phase, en.due = &named{name: phase}, now.index.r.dueAt(phase, en.since, en.timers)
 	v.swapLocked(now, &en)
 	v.unseen[e.key] = e.revision
@@ -339,7 +347,7 @@ func (v *view) has(r *registration, key string) (*entry, bool) {
 // entry returns the entity's revision, with what the view knows of it.
 func (en *entity) entry() *entry {
 	return &entry{
-		key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data,
+		key: en.key, revision: en.revision, guessed: en.own && en.since == en.at, at: time.Unix(0, en.at), data: en.data,
 		known: &known{phase: en.phaseName(), version: en.version, since: en.since, timers: en.timers, keys: en.keys},
 	}
 }

@@ -135,7 +135,7 @@ func (w *watcher) entry(e *entry) {
 	if !mine {
 		return
 	}
-	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Moved: e.header.Get(headerPhase) != ""}
+	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Moved: e.get(headerPhase) != ""}
 	if change, ok := w.r.event(e, "", true); ok {
 		event.From, event.Source, event.Note = change.From, change.Triggered, change.Note
 	}
@@ -167,7 +167,7 @@ func (w *watcher) mine(e *entry) (mine, shared bool) {
 	if e.key == canary.Key {
 		return false, shared
 	}
-	if shared && e.deleted() && e.header.Get(headerWorkflow) == "" {
+	if shared && e.deleted() && e.get(headerWorkflow) == "" {
 		_, told := w.ids[e.key]
 		return told, shared
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-
-	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // WriteOption modifies one write.
@@ -49,6 +47,12 @@ func options(opts []WriteOption) writing {
 	return w
 }
 
+// joins reports whether an update may be one write with others of its key: it names no
+// revision and changes nothing but the record.
+func (w *writing) joins() bool {
+	return w.match == nil && w.revision == nil && !w.dry && len(w.timers) == 0
+}
+
 // decision is what to write. Without data it is a deletion.
 type decision struct {
 	next    Participant // nil for a deletion, and for a change of phase that needed no decoding
@@ -58,41 +62,33 @@ type decision struct {
 	change  change
 }
 
-// loader reads the record that a write is decided on. Unless fresh is true it may
-// return the view's record, or a guess. Then stale is true, and the write confirms a
-// refusal with a fresh record.
-type loader func(ctx context.Context, b *bucket, key string, fresh bool) (e *entry, stale bool, err error)
-
-func (m *Manager) load(r *registration) loader {
-	return func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
-		if !fresh {
-			read := b.view.record
-			if r.blind {
-				read = b.recent.record
-			}
-			if e, ok := read(r, key); ok {
-				return e, true, nil
-			}
-		}
-		for n := 0; ; n++ {
-			e, err := b.last(ctx, key)
-			if isNotFound(err) {
-				return nil, false, nil
-			}
-			// Like the write that follows, the read waits for a server that is away.
-			if err == nil || !isAway(err) || collision.Sleep(ctx, n+1) != nil {
-				return e, false, err
-			}
-		}
-	}
-}
-
 func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }
 
-// mutate does what change does, for an entity that exists and is not deleted. prepare
-// decides, and mutator, which may be nil, changes the participant.
+// known returns the view's record of an entity, or what this process wrote last, and
+// false when only the server can know it.
+func (r *registration) known(key string) (*entry, bool) {
+	if r.blind {
+		return r.bucket.recent.record(r, key)
+	}
+	return r.bucket.view.record(r, key)
+}
+
+// unknown is the guess of a write of a new entity: usually there is none of its id.
+func (r *registration) unknown(string) (*entry, bool) { return nil, true }
+
+// mutate changes an entity that exists and is not deleted. prepare decides, and mutator,
+// which may be nil, changes the participant.
 func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, w writing, prepare func(phase string, cur *entry) (change, error), mutator func(Participant) error) error {
-	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
+	o, err := m.mutation(r, entityID, w, prepare, mutator)
+	if err != nil {
+		return err
+	}
+	return o.run(ctx)
+}
+
+// mutation returns the operation of mutate.
+func (m *Manager) mutation(r *registration, entityID string, w writing, prepare func(phase string, cur *entry) (change, error), mutator func(Participant) error) (*operation, error) {
+	o, err := m.operation(r, entityID, w, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
 		}
@@ -106,7 +102,11 @@ func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, 
 			}
 		}
 		return r.mutated(entityID, cur, prepare, mutator)
-	}, m.load(r))
+	}, r.known)
+	if o != nil {
+		o.quick = mutator == nil
+	}
+	return o, err
 }
 
 // current reports whether the view has decoded the record, without a migration, and a
@@ -156,79 +156,6 @@ func (r *registration) mutated(entityID string, cur *entry, prepare func(string,
 	return d, err
 }
 
-// change does every write: it reads and decides, and writes if the record is still
-// the one that it decided on. Otherwise it begins again.
-func (m *Manager) change(ctx context.Context, r *registration, entityID string, w writing, decide func(*entry) (decision, error), load loader) error {
-	if w.refused != nil {
-		return w.refused
-	}
-	key, err := r.key(entityID)
-	if err != nil {
-		return err
-	}
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, DefaultPatience)
-		defer cancel()
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	b := r.bucket
-	if len(w.timers) > 0 {
-		_ = m.clock.look(ctx, b) // the write itself waits for a server that is away
-	}
-	leave, err := b.queue.enter(ctx, key)
-	if err != nil {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return err
-		}
-		return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
-	}
-	defer leave()
-	op := m.nextOp()
-	for n := 0; ; n++ {
-		cur, d, err := m.decideOn(ctx, b, key, w, decide, load, n > 0 || w.dry)
-		if err == nil {
-			err = w.older(ctx, r, key, cur)
-		}
-		if err != nil {
-			return w.keyed(err)
-		}
-		if d.next != nil {
-			if err := call.Do("participant", func() error { return askAll(d.next) }); err != nil {
-				return fmt.Errorf("%w: %w", ErrInvalidParticipant, err)
-			}
-		}
-		if w.result != nil {
-			*w.result = d.next
-		}
-		if d.change.timers, err = r.timersAfter(cur, d, w.timers, m.clock.now()); err != nil || w.dry {
-			return err
-		}
-		d.change.op, d.change.keys = op, keysAfter(cur, w.key)
-		msg := r.message(key, d, revisionOf(cur))
-		revision, err := b.write(ctx, key, msg, revisionOf(cur))
-		if err == nil {
-			if w.revision != nil {
-				*w.revision = revision
-			}
-			b.show(ctx, r, &entry{key: key, revision: revision, at: m.clock.now(), header: msg.Header, data: msg.Data}, d, revisionOf(cur))
-			return nil
-		}
-		if !errors.Is(err, errConflict) {
-			return err
-		}
-		op = m.nextOp() // the earlier operation was not carried out; this is a new one
-		if err := collision.Sleep(ctx, n+1); err != nil {
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return err
-			}
-			return fmt.Errorf("%w: %d attempts: %w", ErrUpdateRetriesExhausted, n+1, err)
-		}
-	}
-}
-
 // show adds a write of this process to the view. It was decided on revision before.
 func (b *bucket) show(ctx context.Context, r *registration, e *entry, d decision, before uint64) {
 	if r.blind {
@@ -256,53 +183,8 @@ func (b *bucket) show(ctx context.Context, r *registration, e *entry, d decision
 	})
 }
 
-// decideOn loads the record and decides. It loads a fresh record and decides again when
-// a stale one led to a refusal, and when the decision keeps the phase of a guessed one.
-func (m *Manager) decideOn(ctx context.Context, b *bucket, key string, w writing, decide func(*entry) (decision, error), load loader, fresh bool) (*entry, decision, error) {
-	cur, stale, err := load(ctx, b, key, fresh)
-	if err != nil {
-		return nil, decision{}, err
-	}
-	d, err := m.decide(cur, key, w, decide)
-	if err != nil && stale {
-		again, _, failed := load(ctx, b, key, true)
-		if failed != nil {
-			return nil, decision{}, failed
-		}
-		if revisionOf(again) == revisionOf(cur) {
-			return nil, decision{}, err
-		}
-		cur = again
-		d, err = m.decide(cur, key, w, decide)
-	}
-	if err != nil {
-		return nil, decision{}, err
-	}
-	if cur != nil && cur.guessed && d.data != nil && !d.change.moved {
-		// The record stores when its phase began, by the server's clock.
-		if cur, _, err = load(ctx, b, key, true); err != nil {
-			return nil, decision{}, err
-		}
-		if d, err = m.decide(cur, key, w, decide); err != nil {
-			return nil, decision{}, err
-		}
-	}
-	return cur, d, nil
-}
-
 // nextOp returns a unique id of an operation.
 func (m *Manager) nextOp() string { return m.ops + strconv.FormatUint(m.lastOp.Add(1), 36) }
-
-// decide checks the record against what the caller expects, and decides.
-func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {
-	if err := w.already(cur); err != nil {
-		return decision{}, err
-	}
-	if w.match != nil && revisionOf(cur) != *w.match {
-		return decision{}, &RevisionError{Key: key, Want: *w.match, Is: revisionOf(cur)}
-	}
-	return decide(cur)
-}
 
 func revisionOf(e *entry) uint64 {
 	if e == nil {

@@ -33,9 +33,9 @@ var errNoLine = errors.New("no line was read that the bytes could follow")
 // line's Length and more than 0. It reads into buf when that has a capacity of n+1 or
 // more, and otherwise into new memory. The line stays valid. When reading fails because
 // of a deadline, call Bytes again to go on, and Keep first when buf gets another use. It
-// returns
-// a [*TooLongError] when line and bytes are longer than the limit, a [*LengthError] when
-// no newline follows them, and a [*PartialError] when the stream ends before.
+// returns a [*TooLongError] when line and bytes are longer than the limit, a
+// [*LengthError] when no newline follows them, and a [*PartialError] when the stream ends
+// before.
 func (r *Reader) Bytes(n int, buf []byte) ([]byte, error) {
 	if r.data == nil {
 		if r.lastLine == 0 || n < 1 {

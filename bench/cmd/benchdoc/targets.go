@@ -148,14 +148,14 @@ var targets = append([]target{
 	{
 		of:     workflowBench,
 		text:   "A transition is at 0.9× of a raw update of the same record or more, where each write is synced, on the clock",
-		judge:  func(r *results) (string, verdict) { return nearRaw(r, "always", wallclock) },
+		judge:  func(r *results) (string, verdict) { return nearRaw(r, "Transition", "always", us, wallclock, 0.9) },
 		reason: "A transition is at less than 0.9× of a raw update where each write is synced. The disk takes most of the time in both. The difference is the view's copy of each write, and headers that the raw write does not have.",
 	},
 	{
 		of:     workflowBench,
-		text:   "The same where writes are left to the operating system, in processor time",
-		judge:  func(r *results) (string, verdict) { return nearRaw(r, "interval", processor) },
-		reason: "A transition is at less than 0.9× of a raw update where writes are not synced. Both are one request and one answer. A transition also decodes the record, which the raw writer never reads. It stores source, note and operation in headers, and updates the indexes of the view. The server also sends each write to the view, so that the view has the writes of other processes.",
+		text:   "A transition of a process with a view is at 0.75× of a raw update or more, where writes are left to the operating system, in processor time",
+		judge:  func(r *results) (string, verdict) { return nearRaw(r, "Transition", "interval", us, processor, 0.75) },
+		reason: "A transition is at less than 0.75× of a raw update where writes are not synced. Both are one request and one answer. A transition also stores source, note and operation in a header, and updates the indexes of the view. The server also sends each write to the view, so that the view has the writes of other processes.",
 	},
 	{
 		of:     workflowBench,
@@ -191,7 +191,7 @@ var targets = append([]target{
 		of:     hostBench,
 		text:   "A hosted no-op handler in Go handles 0.8× or more of what a raw consume-and-ack does",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Noop/peer=go", "Noop/peer=raw", 0.8) },
-		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. It uses the same iterator and the same acknowledgement. It also pays for a call with a time limit, a context with a cause, the headers, and the search for the message's worker. On a shared machine, runs differ by more than this difference.",
+		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. It takes and acknowledges messages in the same way. It also pays for a call with a time limit, a context with a cause, the headers, and the search for the message's worker. On a shared machine, runs differ by more than this difference.",
 	},
 	{
 		of:     hostBench,
@@ -205,7 +205,15 @@ var targets = append([]target{
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=kv-lock", 1) },
 		reason: "A group is no faster than a key that is created and deleted for each message: a regression without a known reason.",
 	},
-}, append(poolTargets, restTargets...)...)
+	{
+		of:   stateBench,
+		text: "A hosted handler that gets and puts one of a thousand keys handles 0.3× or more of one that does nothing",
+		judge: func(r *results) (string, verdict) {
+			return ofRaw(r, "State/sync=interval/peer=host-counts", stateBench, 0.3)
+		},
+		reason: "A handler with state handles less than 0.3× of one without. Its messages share commits, each of which is a publish and its answer, and every quarter of a second the values go to their own subjects in one batch. While that batch is under way the next commit waits.",
+	},
+}, append(append(workflowTargets, poolTargets...), restTargets...)...)
 
 // aheadOfTrees compares us with the best measured peer, for each of ids.
 func aheadOfTrees(r *results, ids []string, unit string) (measured string, v verdict) {

@@ -34,14 +34,38 @@ type Cluster struct {
 // system to flush writes. A kill loses none, since the system still has them.
 func StartCluster(tb testing.TB, n int) *Cluster {
 	tb.Helper()
+	return startCluster(tb, n, "", "")
+}
+
+// StartRegions starts a cluster of n servers, the hub, and one of m, the region, whose
+// servers are leaf nodes of the hub. Their JetStreams are of the domains "hub" and
+// "region": each goes on without the other.
+func StartRegions(tb testing.TB, n, m int) (hub, region *Cluster) {
+	tb.Helper()
+	hub = startCluster(tb, n, "hub", "")
+	var leaves []string
+	for _, conf := range hub.confs {
+		leaves = append(leaves, "nats://127.0.0.1:"+strconv.Itoa(conf.LeafPort))
+	}
+	return hub, startCluster(tb, m, "region", strings.Join(leaves, ","))
+}
+
+func startCluster(tb testing.TB, n int, domain, hub string) *Cluster {
+	tb.Helper()
 	c := &Cluster{tb: tb, dir: tb.TempDir(), http: http.Client{Timeout: time.Second}, servers: make([]*process, n)}
-	ports := freePorts(tb, 2*n)
+	ports := freePorts(tb, 3*n)
 	var routes []string
 	for i := range n {
 		routes = append(routes, "nats://127.0.0.1:"+strconv.Itoa(ports[n+i]))
 	}
 	for i := range n {
 		conf := serverConfig{Name: fmt.Sprintf("n%d", i+1), Port: ports[i], Dir: filepath.Join(c.dir, strconv.Itoa(i))}
+		if conf.Domain, conf.Hub = domain, hub; domain != "" {
+			conf.Name = domain + conf.Name
+		}
+		if domain == "hub" {
+			conf.LeafPort = ports[2*n+i]
+		}
 		if n > 1 {
 			conf.RoutePort, conf.Routes = ports[n+i], strings.Join(routes, ",")
 		}

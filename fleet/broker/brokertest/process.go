@@ -35,6 +35,9 @@ type serverConfig struct {
 	RoutePort int    // 0 for a single server
 	Routes    string // to all servers, separated by commas
 	Dir       string
+	Domain    string // of JetStream, "" for none
+	LeafPort  int    // where the servers of another cluster connect, 0 for none
+	Hub       string // those ports of another cluster to connect to, "" for none
 }
 
 func (c serverConfig) log() string { return c.Dir + ".log" }
@@ -56,8 +59,16 @@ func serve(conf string) error {
 	if c.RoutePort != 0 {
 		// The servers do not tell clients of each other, so that a client whose URL is
 		// a proxy cannot bypass it.
-		opts.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: c.RoutePort, NoAdvertise: true}
+		opts.Cluster = server.ClusterOpts{Name: "test" + c.Domain, Host: "127.0.0.1", Port: c.RoutePort, NoAdvertise: true}
 		opts.Routes = server.RoutesFromStr(c.Routes)
+	}
+	opts.JetStreamDomain = c.Domain
+	if c.LeafPort != 0 {
+		opts.LeafNode.Host, opts.LeafNode.Port = "127.0.0.1", c.LeafPort
+	}
+	if c.Hub != "" {
+		opts.LeafNode.ReconnectInterval = 100 * time.Millisecond
+		opts.LeafNode.Remotes = []*server.RemoteLeafOpts{{URLs: server.RoutesFromStr(c.Hub)}}
 	}
 	srv, err := server.NewServer(opts)
 	if err != nil {

@@ -24,6 +24,7 @@ const (
 	InProcess Kind = "embedded" // in the process of the test: the default
 	Separate  Kind = "process"  // one, in a process of its own
 	Clustered Kind = "cluster"  // three, each in a process of its own
+	Mirrored  Kind = "mirrored" // three, and a mirror of each bucket in a second cluster, a leaf of the first
 )
 
 // KindEnv is the environment variable that names the [Kind], for a whole run of
@@ -38,10 +39,10 @@ func KindOfRun(tb testing.TB) Kind {
 	switch kind := Kind(os.Getenv(KindEnv)); kind {
 	case "", InProcess:
 		return InProcess
-	case Separate, Clustered:
+	case Separate, Clustered, Mirrored:
 		return kind
 	default:
-		tb.Fatalf("%s is %q, want %s, %s or %s", KindEnv, kind, InProcess, Separate, Clustered)
+		tb.Fatalf("%s is %q, want %s, %s, %s or %s", KindEnv, kind, InProcess, Separate, Clustered, Mirrored)
 		return ""
 	}
 }
@@ -67,6 +68,7 @@ type Site struct {
 
 	replicas    int
 	stop, start func()
+	region      *Cluster // the second cluster, nil for none
 }
 
 // NewSite starts a server, which listens on the loopback and ends with the test.
@@ -79,6 +81,9 @@ func NewSite(tb testing.TB) *Site {
 	case Clustered:
 		c := StartCluster(tb, 3)
 		return &Site{URL: c.URL(), Dir: c.Dir(), replicas: 3, stop: c.StopAll, start: c.StartAll}
+	case Mirrored:
+		c, region := StartRegions(tb, 3, 2)
+		return &Site{URL: c.URL(), Dir: c.Dir(), replicas: 3, stop: c.StopAll, start: c.StartAll, region: region}
 	}
 	cfg := broker.Config{StoreDir: filepath.Join(tb.TempDir(), "nats"), Listen: "127.0.0.1:" + strconv.Itoa(freePorts(tb, 1)[0]), Sync: broker.SyncInterval, Logger: Quiet()}
 	var b *broker.Broker
@@ -117,7 +122,14 @@ func (s *Site) Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	if cfg.ReconnectWait == 0 {
 		cfg.ReconnectWait = 20 * time.Millisecond
 	}
-	return Connect(tb, replicated(cfg, s.replicas))
+	cfg = replicated(cfg, s.replicas)
+	b := Connect(tb, cfg)
+	if s.region != nil {
+		for _, bucket := range cfg.Buckets {
+			s.region.mirror(tb, b, bucket.Bucket)
+		}
+	}
+	return b
 }
 
 // replicated returns cfg with n replicas for each bucket and stream that sets none.

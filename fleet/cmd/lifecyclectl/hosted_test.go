@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -27,7 +29,14 @@ func startHost(tb testing.TB, js jetstream.JetStream) *host.Host {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	h, err := host.New(js, host.Config{Engines: engines, Logger: brokertest.Quiet(), RetryBase: time.Millisecond, MaxRetries: 1})
+	token := filepath.Join(tb.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("hunter2-of-the-shop\n"), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	h, err := host.New(js, host.Config{Engines: engines, Logger: brokertest.Quiet(), RetryBase: time.Millisecond, MaxRetries: 1, Grants: map[string]host.Grant{
+		"*":    {Env: map[string]string{"REGION": "north"}},
+		"shop": {Secrets: map[string]string{"TOKEN": "file:" + token}},
+	}})
 	if err != nil {
 		tb.Fatal(err)
 	}

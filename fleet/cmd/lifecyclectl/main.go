@@ -19,9 +19,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/dev"
 )
 
 func main() {
+	dev.Main() // a child of "workers dev" runs code and does not return
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()

@@ -54,6 +54,7 @@ var surveys = workflow.Transitions{
 // that can be stopped and started again.
 type site struct {
 	js      jetstream.JetStream
+	nats    string // its URL
 	mgr     *workflow.Manager
 	fleet   *presence.Fleet
 	workers *faulty
@@ -68,10 +69,12 @@ type site struct {
 func newSite(tb testing.TB) *site {
 	tb.Helper()
 	s := &site{}
-	s.js = brokertest.Embedded(tb, broker.Config{
+	b := brokertest.Embedded(tb, broker.Config{
+		Listen:  "127.0.0.1:0",
 		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")},
 		Streams: []jetstream.StreamConfig{{Name: "ORDERS", Subjects: []string{"orders.>"}}},
-	}).JetStream()
+	})
+	s.js, s.nats = b.JetStream(), b.ClientURL()
 	s.workers = &faulty{Workers: operator.FromHost(startHost(tb, s.js))}
 	s.mgr = workflow.NewManager(s.js, brokertest.Quiet())
 	tb.Cleanup(func() { s.mgr.Close() })

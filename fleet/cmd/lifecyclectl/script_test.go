@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"status": statusCommand, "await": awaitCommand,
 			"site": siteCommand, "server": serverCommand, "entity": entityCommand, "move": moveCommand, "process": processCommand,
-			"publish": publishCommand, "deadletters": lettersCommand, "lost": lostCommand, "certificate": certificateCommand,
+			"publish": publishCommand, "deadletters": lettersCommand, "lost": lostCommand, "certificate": certificateCommand, "bucket": bucketCommand,
 		},
 	})
 }
@@ -100,6 +100,7 @@ func siteCommand(ts *testscript.TestScript, _ bool, _ []string) {
 	url, err := s.site.serve(s.site.config())
 	ts.Check(err)
 	ts.Setenv("LIFECYCLECTL_SERVER", url)
+	ts.Setenv("LIFECYCLECTL_NATS", s.site.nats)
 }
 
 // serverCommand: server stop; server start [tokens FILE | tls].
@@ -163,6 +164,11 @@ func entityCommand(ts *testscript.TestScript, _ bool, args []string) {
 // moveCommand: move ID PHASE is a transition by the program, not by an operator.
 func moveCommand(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(siteOf(ts).mgr.Transition(context.Background(), "drone-survey", args[0], args[1], workflow.TransitionSourceComponent, "by a script"))
+}
+
+// bucketCommand: bucket delete NAME deletes a bucket.
+func bucketCommand(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(siteOf(ts).js.DeleteKeyValue(context.Background(), args[1]))
 }
 
 // processCommand: process SERVICE ID runs one that announces itself, with a

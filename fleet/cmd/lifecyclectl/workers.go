@@ -21,6 +21,7 @@ func workersCommand() *cobra.Command {
 		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
 	},
 		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
+		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r), workerDevCommand(),
 		workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
 		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it stopped", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
@@ -64,6 +65,10 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("group", w.GetGroup())
 		t.line("output topic", w.GetOutputTopic())
 		t.line("limits", limits(w.GetLimits()))
+		t.line("tenant", w.GetSpec().GetTenant())
+		t.line("key", w.GetSpec().GetKey())
+		t.line("env", strings.Join(w.GetSpec().GetEnv(), ", "))
+		t.line("secrets", strings.Join(w.GetSpec().GetSecrets(), ", "))
 		t.line("host", w.GetHost())
 		t.line("digest", w.GetDigest())
 		t.line("backlog", fmt.Sprint(w.GetBacklog()))

@@ -20,7 +20,7 @@ func workflowsCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "workflows",
 		Short: "Commands about whole workflows",
-	}, workflowsCheckCommand())
+	}, workflowsCheckCommand(), workflowsBackupCommand(), workflowsRestoreCommand())
 }
 
 func workflowsCheckCommand() *cobra.Command {

@@ -85,6 +85,10 @@ type Config struct {
 	// Disposable says that the caller ends this process when a call takes too long. The
 	// engine then need not be able to interrupt code, which costs time.
 	Disposable bool
+	// Env has variables that the code gets by name: an object or a dictionary with the
+	// name env, and the environment for WebAssembly and Python. The values may be
+	// secrets.
+	Env map[string]string
 	// Log gets the lines that the code prints, without their newlines. Handle and
 	// Load call it. Nil drops the lines.
 	Log func(line string)
@@ -328,6 +332,20 @@ func (r *Registry) Each(change func(mimeType string, e Engine) Engine) *Registry
 		changed.byType[t] = change(t, e)
 	}
 	return changed
+}
+
+// CheckName returns an error that says what is wrong with a name in [Config].Env, and
+// nil for a valid name.
+func CheckName(name string) error {
+	for i, r := range name {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '_' && (i == 0 || r < '0' || r > '9') {
+			return fmt.Errorf("%.200q is not a name of a variable: want letters, digits and _, and no digit first", name)
+		}
+	}
+	if name == "" || len(name) > 128 || strings.HasPrefix(name, "LIFECYCLE_") {
+		return fmt.Errorf("%.200q is not a name of a variable: want 1 to 128 letters, digits and _, not beginning with LIFECYCLE_", name)
+	}
+	return nil
 }
 
 // CheckKey returns an error that says what is wrong with a key of [State], and

@@ -56,6 +56,9 @@ func TestCountsPerVersion(t *testing.T) {
 		}
 	}
 	want := `
+# HELP lifecycle_hosted_backlog Messages that wait for a hosted worker of this host, or for its group.
+# TYPE lifecycle_hosted_backlog gauge
+lifecycle_hosted_backlog{group="",worker="w"} 0
 # HELP lifecycle_hosted_children Child processes that run the code of hosted workers.
 # TYPE lifecycle_hosted_children gauge
 lifecycle_hosted_children 0
@@ -65,6 +68,9 @@ lifecycle_hosted_children_killed_total 0
 # HELP lifecycle_hosted_children_started_total Child processes that were started for the code of hosted workers.
 # TYPE lifecycle_hosted_children_started_total counter
 lifecycle_hosted_children_started_total 0
+# HELP lifecycle_hosted_dead_letters Dead letters of a hosted worker of this host that have not been redriven.
+# TYPE lifecycle_hosted_dead_letters gauge
+lifecycle_hosted_dead_letters{worker="w"} 1
 # HELP lifecycle_hosted_dropped_total Outputs without a topic, and dead letters beyond the limit, that this host dropped.
 # TYPE lifecycle_hosted_dropped_total counter
 lifecycle_hosted_dropped_total{generation="1",what="letter",worker="w"} 0

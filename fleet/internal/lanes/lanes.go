@@ -198,13 +198,14 @@ func (q *Queue[T]) Done(t *Task[T]) {
 }
 
 // Retry ends an attempt of a task. The task is due again after the wait, and holds its
-// key until then.
-func (q *Queue[T]) Retry(t *Task[T], wait time.Duration) {
+// key until then. Retry returns false when the queue is closed: the task will not run
+// again.
+func (q *Queue[T]) Retry(t *Task[T], wait time.Duration) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.lanes[t.Key]
 	if q.closed || l == nil {
-		return
+		return false
 	}
 	l.out = false
 	l.timer = time.AfterFunc(wait, func() {
@@ -214,6 +215,7 @@ func (q *Queue[T]) Retry(t *Task[T], wait time.Duration) {
 			q.ready(l)
 		}
 	})
+	return true
 }
 
 // Len returns how many tasks were added and not ended.
@@ -221,6 +223,13 @@ func (q *Queue[T]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.size
+}
+
+// Due returns how many keys have a task that Next would return now.
+func (q *Queue[T]) Due() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.due)
 }
 
 // Close ends the queue and returns the values that wait, those that wait for a retry

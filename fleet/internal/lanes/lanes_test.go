@@ -264,3 +264,41 @@ func TestBehind(t *testing.T) {
 		t.Errorf("with another lane: %v", got)
 	}
 }
+
+// TestDue checks which keys have something to hand out, and that a task that fails after
+// Close is its caller's.
+func TestDue(t *testing.T) {
+	q := lanes.New[string](0)
+	due := func(want int) {
+		t.Helper()
+		if got := q.Due(); got != want {
+			t.Errorf("%d keys are due, want %d", got, want)
+		}
+	}
+	add(t, q, "a", "1", "2")
+	add(t, q, "b", "3")
+	due(2)
+	first, err := q.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	due(1) // 2 waits behind 1
+	q.Done(first)
+	due(2)
+	second, err := q.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !q.Retry(second, time.Hour) {
+		t.Error("a queue that is open refuses a retry")
+	}
+	due(1)
+	third, err := q.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Close()
+	if q.Retry(third, 0) {
+		t.Error("a queue that is closed takes a retry")
+	}
+}

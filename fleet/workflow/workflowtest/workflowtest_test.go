@@ -3,6 +3,7 @@ package workflowtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -112,4 +113,46 @@ func TestWorldsOneAfterTheOther(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStuckEntities counts and lists what has been in its phase for hours.
+func TestStuckEntities(t *testing.T) {
+	workflowtest.Run(t, []string{"ORDERS"}, func(t *testing.T, w *workflowtest.World) {
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(w.Register("order", func() workflow.Participant { return new(order) }, phases))
+		ctx, began := t.Context(), time.Now()
+		must(w.Create(ctx, &order{"1", "placed"}))
+		must(w.Create(ctx, &order{"2", "placed"}))
+		w.Advance(2 * time.Hour)
+		must(w.Create(ctx, &order{"3", "placed"}))
+		must(w.Transition(ctx, "order", "2", "paid", workflow.TransitionSourceRule, ""))
+		w.Advance(time.Hour)
+		counts, err := w.Counts(ctx, "order", 2*time.Hour)
+		must(err)
+		got := ""
+		for _, c := range counts {
+			got += fmt.Sprintf("%s %d %d %v, ", c.Phase, c.Entities, c.Stuck, c.Terminal)
+		}
+		if got != "cancelled 0 0 true, paid 1 0 false, placed 2 1 false, shipped 0 0 true, " || counts[2].Oldest.Sub(began) > time.Minute {
+			t.Errorf("%s%+v", got, counts)
+		}
+		for _, c := range []struct {
+			opts workflow.ListOptions
+			want int
+		}{
+			{workflow.ListOptions{InPhaseFor: 2 * time.Hour}, 1}, {workflow.ListOptions{InPhaseFor: time.Hour}, 3},
+			{workflow.ListOptions{InPhaseFor: time.Hour, Phase: "paid"}, 1}, {workflow.ListOptions{InPhaseFor: 4 * time.Hour}, 0},
+		} {
+			list, err := w.List(ctx, "order", c.opts)
+			must(err)
+			if len(list) != c.want {
+				t.Errorf("%+v: %d, want %d", c.opts, len(list), c.want)
+			}
+		}
+	})
 }

@@ -40,6 +40,7 @@ var Modes = map[string]string{
 	"nothing":   "return nothing",
 	"two":       `publish "1" to out.a with the header K: v, and "2" to out.b`,
 	"fields":    "publish worker|id|topic|attempt|fence|value of the header X",
+	"env":       "publish the value of the variable GREETING",
 	"state":     `add 1 to the number in state under "n", delete "gone", publish the number`,
 	"retry":     `fail with the text "try later"`,
 	"reject":    `reject with the reason "never"`,
@@ -100,7 +101,7 @@ type runner struct {
 }
 
 func (r *runner) load(t *testing.T, limits engine.Limits) {
-	p, err := r.Engine.Load(t.Context(), r.Code, engine.Config{Worker: "w", Limits: limits, Log: func(line string) { r.printed = append(r.printed, line) }})
+	p, err := r.Engine.Load(t.Context(), r.Code, engine.Config{Worker: "w", Limits: limits, Env: map[string]string{"GREETING": "h\u00e9llo, \"world\"\n"}, Log: func(line string) { r.printed = append(r.printed, line) }})
 	if err != nil {
 		t.Fatalf("Load: %v", err)
 	}
@@ -144,6 +145,7 @@ func (r *runner) behaves(t *testing.T) {
 	wants("echo", "\x00\xff\xfe", text("\x00\xff\xfe"))
 	wants("nothing", "x")
 	wants("two", "", engine.Output{Topic: "out.a", Data: []byte("1"), Header: map[string][]string{"K": {"v"}}}, engine.Output{Topic: "out.b", Data: []byte("2")})
+	wants("env", "", text("h\u00e9llo, \"world\"\n"))
 	wants("fields", "", text(fmt.Sprintf("w|S:7|test.fields|2|%d|y", uint64(1<<40))))
 	_ = r.state.Put(t.Context(), "gone", []byte("x"))
 	wants("state", "", text("1"))

@@ -100,7 +100,7 @@ func (r *runner) load(ctx context.Context, l *load) answer {
 		return answer{Error: "the program of the children: " + err.Error() + ": give its Main the engine"}
 	}
 	bound(l.Limits.Memory)
-	r.program, err = e.Load(ctx, l.Code, engine.Config{Worker: l.Worker, Limits: l.Limits, Disposable: true, Log: func(line string) {
+	r.program, err = e.Load(ctx, l.Code, engine.Config{Worker: l.Worker, Limits: l.Limits, Disposable: true, Env: l.Env, Log: func(line string) {
 		_ = r.out.Send(part{Print: &line})
 	}})
 	return answered(err)

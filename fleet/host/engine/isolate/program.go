@@ -209,7 +209,7 @@ func (p *program) boot(ctx context.Context) error {
 
 func (p *program) load(ctx context.Context) error {
 	l := p.cfg.Limits
-	question := ask{Load: &load{p.engine.mime, p.cfg.Worker, l, p.code}}
+	question := ask{Load: &load{p.engine.mime, p.cfg.Worker, l, p.code, p.cfg.Env}}
 	late := &engine.LimitError{What: "load time", Limit: l.Load.String()}
 	if _, err := p.call(ctx, question, "load", l.Load, late, nil, nil); err != nil {
 		err = errors.Join(err, p.endLocked())

@@ -21,6 +21,8 @@ type load struct {
 	Worker   string        `json:"worker"`
 	Limits   engine.Limits `json:"limits"`
 	Code     []byte        `json:"code"`
+
+	Env map[string]string `json:"env,omitempty"`
 }
 
 // message is an [engine.Message].

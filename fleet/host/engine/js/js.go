@@ -18,7 +18,8 @@
 // without waiting for anything. state.get returns a string or undefined,
 // state.getBytes an ArrayBuffer or undefined; state.put and state.delete change
 // the state. reject(reason) makes the message a dead letter; after any other
-// error the host tries the message again. console.log writes to the log.
+// error the host tries the message again. env has the worker's variables, such as
+// env.GREETING. console.log writes to the log.
 //
 // Globals last from one message to the next, but may be lost at any time. Keep
 // data that must not be lost in state.
@@ -269,7 +270,12 @@ func (p *program) predeclare() error {
 		}
 		return goja.Undefined()
 	}
+	env := vm.NewObject()
+	for name, v := range p.cfg.Env {
+		check(env.Set(name, v))
+	}
 	return errors.Join(
+		vm.Set("env", env),
 		vm.Set("state", state),
 		vm.Set("reject", reject),
 		vm.Set("console", map[string]any{"log": log, "info": log, "warn": log, "error": log}),

@@ -20,6 +20,7 @@ const held = [];
 function handle(message) {
     switch (message.topic.split(".")[1]) {
     case "echo": return message.bytes;
+    case "env": return env.GREETING;
     case "nothing": return;
     case "two": return [{topic: "out.a", data: "1", headers: {K: ["v"]}}, {topic: "out.b", data: new Uint8Array([50])}];
     case "fields": return [message.worker, message.id, message.topic, message.attempt, message.fence, message.headers.X[0]].join("|");

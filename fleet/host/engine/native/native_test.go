@@ -60,6 +60,7 @@ func TestConformance(t *testing.T) {
 		Code:   []byte(" modes\n"),
 		Bad:    map[string]enginetest.BadCode{"unknown": {Code: "nodes", Fault: `no function "nodes": the engine has modes`}},
 		Without: map[string]string{
+			"env":       "a function has the environment of the process",
 			"wrongtype": "the compiler does not let it",
 			"print":     "a function of the process prints where the process does",
 		},

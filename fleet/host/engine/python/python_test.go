@@ -37,6 +37,8 @@ def handle(message):
     mode = message.topic.split(".")[1]
     if mode == "echo":
         return message.data
+    if mode == "env":
+        return os.environ["GREETING"]
     if mode == "two":
         return [{"topic": "out.a", "data": "1", "headers": {"K": "v"}}, {"topic": "out.b", "data": b"2"}]
     if mode == "fields":

@@ -116,6 +116,7 @@ def load(fields):
         most = mapped + limits["memory"] + (16 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ.update(fields.get("env") or {})
     code = base64.b64decode(fields["code"])
     printed.left = limit_output
     exec(compile(code, "hosted.py", "exec"), names)

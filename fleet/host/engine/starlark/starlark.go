@@ -16,7 +16,8 @@
 // a list of these. state.get returns text or None, state.get_bytes bytes or None;
 // state.put and state.delete change the state. reject(reason) makes the message a
 // dead letter; after fail(reason), or any other error, the host tries the message
-// again. json is Starlark's module of that name. print writes to the log.
+// again. json is Starlark's module of that name. env is a dict of the worker's
+// variables, such as env["GREETING"]. print writes to the log.
 //
 // The engine freezes the code's globals once the code is loaded, so only state
 // carries values from one message to the next.
@@ -217,7 +218,13 @@ func (p *program) predeclared() starlark.StringDict {
 		c.reject = engine.Reject(reason)
 		return nil, c.reject
 	}
+	env := starlark.NewDict(len(p.cfg.Env))
+	for name, v := range p.cfg.Env {
+		_ = env.SetKey(starlark.String(name), starlark.String(v)) // a text is a key
+	}
+	env.Freeze()
 	return starlark.StringDict{
+		"env":    env,
 		"state":  state,
 		"json":   json.Module,
 		"reject": starlark.NewBuiltin("reject", reject),

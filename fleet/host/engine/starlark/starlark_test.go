@@ -18,6 +18,8 @@ def handle(message):
     mode = message.topic.split(".")[1]
     if mode == "echo":
         return message.data
+    if mode == "env":
+        return env["GREETING"]
     if mode == "nothing":
         return None
     if mode == "two":

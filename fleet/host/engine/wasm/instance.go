@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
+	"slices"
 	"strconv"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
@@ -24,12 +26,16 @@ type streams struct {
 // config is that of an instance. Its streams are always those of the message in
 // progress.
 func (p *program) config() wazero.ModuleConfig {
-	return wazero.NewModuleConfig().WithName("").WithStartFunctions().
+	config := wazero.NewModuleConfig().WithName("").WithStartFunctions().
 		WithStdin(readFunc(func(b []byte) (int, error) { return p.current.in.Read(b) })).
 		WithStdout(writeFunc(func(b []byte) (int, error) { return p.current.out.Write(b) })).
 		WithStderr(writeFunc(func(b []byte) (int, error) { return p.current.err.Write(b) })).
 		WithSysNanotime().WithSysWalltime().WithRandSource(rand.Reader).
 		WithOsyield(runtime.Gosched)
+	for _, name := range slices.Sorted(maps.Keys(p.cfg.Env)) {
+		config = config.WithEnv(name, p.cfg.Env[name])
+	}
+	return config
 }
 
 type readFunc func([]byte) (int, error)

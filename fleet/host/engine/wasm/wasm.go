@@ -16,7 +16,7 @@
 //
 // The end of standard error is the reason. All of standard error goes to the log.
 // The environment has LIFECYCLE_WORKER, LIFECYCLE_MESSAGE_ID, LIFECYCLE_TOPIC,
-// LIFECYCLE_ATTEMPT and LIFECYCLE_FENCE. There are no files, no arguments and no
+// LIFECYCLE_ATTEMPT, LIFECYCLE_FENCE and the worker's variables. There are no files, no arguments and no
 // network; clocks and random numbers are real.
 //
 // # The richer contract
@@ -44,7 +44,7 @@
 // then handle for each message. handle returns nothing or an i32, the exit status of the
 // minimal contract. Memory, globals and tables last from one message to the next, but
 // may be lost at any time. The engine drops an instance after a trap, an exit, and a
-// message that broke a limit. The environment is empty; the function header has the
+// message that broke a limit. The environment has the worker's variables; the function header has the
 // message's fields under the names ":worker", ":id", ":topic", ":attempt" and ":fence".
 package wasm
 

@@ -67,6 +67,21 @@ const (
 	WorkerServiceListDeadLettersProcedure = "/lifecycle.operator.v1.WorkerService/ListDeadLetters"
 	// WorkerServiceRedriveProcedure is the fully-qualified name of the WorkerService's Redrive RPC.
 	WorkerServiceRedriveProcedure = "/lifecycle.operator.v1.WorkerService/Redrive"
+	// WorkerServiceApplyWorkerProcedure is the fully-qualified name of the WorkerService's ApplyWorker
+	// RPC.
+	WorkerServiceApplyWorkerProcedure = "/lifecycle.operator.v1.WorkerService/ApplyWorker"
+	// WorkerServiceReadWorkerLogsProcedure is the fully-qualified name of the WorkerService's
+	// ReadWorkerLogs RPC.
+	WorkerServiceReadWorkerLogsProcedure = "/lifecycle.operator.v1.WorkerService/ReadWorkerLogs"
+	// WorkerServiceFollowWorkerLogsProcedure is the fully-qualified name of the WorkerService's
+	// FollowWorkerLogs RPC.
+	WorkerServiceFollowWorkerLogsProcedure = "/lifecycle.operator.v1.WorkerService/FollowWorkerLogs"
+	// WorkerServiceReadWorkerStateProcedure is the fully-qualified name of the WorkerService's
+	// ReadWorkerState RPC.
+	WorkerServiceReadWorkerStateProcedure = "/lifecycle.operator.v1.WorkerService/ReadWorkerState"
+	// WorkerServiceTestWorkerProcedure is the fully-qualified name of the WorkerService's TestWorker
+	// RPC.
+	WorkerServiceTestWorkerProcedure = "/lifecycle.operator.v1.WorkerService/TestWorker"
 )
 
 // WorkerServiceClient is a client for the lifecycle.operator.v1.WorkerService service.
@@ -97,6 +112,21 @@ type WorkerServiceClient interface {
 	ListDeadLetters(context.Context, *operatorv1.ListDeadLettersRequest) (*operatorv1.ListDeadLettersResponse, error)
 	// Redrive gives dead letters to their worker once more.
 	Redrive(context.Context, *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error)
+	// ApplyWorker makes a worker be as its spec says: it creates the worker, or
+	// changes what differs. It changes nothing of a worker that is so already.
+	ApplyWorker(context.Context, *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error)
+	// ReadWorkerLogs returns what the code of a worker printed, and the errors of
+	// its messages, in pages: the first page has the newest lines.
+	ReadWorkerLogs(context.Context, *operatorv1.ReadWorkerLogsRequest) (*operatorv1.ReadWorkerLogsResponse, error)
+	// FollowWorkerLogs returns the newest lines of a worker's log, and then each new
+	// one. Over REST: GET /watch/workers/{id}/logs.
+	FollowWorkerLogs(context.Context, *operatorv1.FollowWorkerLogsRequest) (*connect.ServerStreamForClient[operatorv1.FollowWorkerLogsResponse], error)
+	// ReadWorkerState returns what a worker has stored, in pages, by the time of the
+	// last write. A page may be shorter than page_size and yet have a next one.
+	ReadWorkerState(context.Context, *operatorv1.ReadWorkerStateRequest) (*operatorv1.ReadWorkerStateResponse, error)
+	// TestWorker runs a worker's code with one message, in a process of its own. It
+	// publishes nothing and stores nothing.
+	TestWorker(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error)
 }
 
 // NewWorkerServiceClient constructs a client for the lifecycle.operator.v1.WorkerService service.
@@ -186,6 +216,36 @@ func NewWorkerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(workerServiceMethods.ByName("Redrive")),
 			connect.WithClientOptions(opts...),
 		),
+		applyWorker: connect.NewClient[operatorv1.ApplyWorkerRequest, operatorv1.ApplyWorkerResponse](
+			httpClient,
+			baseURL+WorkerServiceApplyWorkerProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("ApplyWorker")),
+			connect.WithClientOptions(opts...),
+		),
+		readWorkerLogs: connect.NewClient[operatorv1.ReadWorkerLogsRequest, operatorv1.ReadWorkerLogsResponse](
+			httpClient,
+			baseURL+WorkerServiceReadWorkerLogsProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("ReadWorkerLogs")),
+			connect.WithClientOptions(opts...),
+		),
+		followWorkerLogs: connect.NewClient[operatorv1.FollowWorkerLogsRequest, operatorv1.FollowWorkerLogsResponse](
+			httpClient,
+			baseURL+WorkerServiceFollowWorkerLogsProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("FollowWorkerLogs")),
+			connect.WithClientOptions(opts...),
+		),
+		readWorkerState: connect.NewClient[operatorv1.ReadWorkerStateRequest, operatorv1.ReadWorkerStateResponse](
+			httpClient,
+			baseURL+WorkerServiceReadWorkerStateProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("ReadWorkerState")),
+			connect.WithClientOptions(opts...),
+		),
+		testWorker: connect.NewClient[operatorv1.TestWorkerRequest, operatorv1.TestWorkerResponse](
+			httpClient,
+			baseURL+WorkerServiceTestWorkerProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("TestWorker")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -203,6 +263,11 @@ type workerServiceClient struct {
 	recoverWorkers   *connect.Client[operatorv1.RecoverWorkersRequest, operatorv1.RecoverWorkersResponse]
 	listDeadLetters  *connect.Client[operatorv1.ListDeadLettersRequest, operatorv1.ListDeadLettersResponse]
 	redrive          *connect.Client[operatorv1.RedriveRequest, operatorv1.RedriveResponse]
+	applyWorker      *connect.Client[operatorv1.ApplyWorkerRequest, operatorv1.ApplyWorkerResponse]
+	readWorkerLogs   *connect.Client[operatorv1.ReadWorkerLogsRequest, operatorv1.ReadWorkerLogsResponse]
+	followWorkerLogs *connect.Client[operatorv1.FollowWorkerLogsRequest, operatorv1.FollowWorkerLogsResponse]
+	readWorkerState  *connect.Client[operatorv1.ReadWorkerStateRequest, operatorv1.ReadWorkerStateResponse]
+	testWorker       *connect.Client[operatorv1.TestWorkerRequest, operatorv1.TestWorkerResponse]
 }
 
 // CreateWorker calls lifecycle.operator.v1.WorkerService.CreateWorker.
@@ -313,6 +378,47 @@ func (c *workerServiceClient) Redrive(ctx context.Context, req *operatorv1.Redri
 	return nil, err
 }
 
+// ApplyWorker calls lifecycle.operator.v1.WorkerService.ApplyWorker.
+func (c *workerServiceClient) ApplyWorker(ctx context.Context, req *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error) {
+	response, err := c.applyWorker.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ReadWorkerLogs calls lifecycle.operator.v1.WorkerService.ReadWorkerLogs.
+func (c *workerServiceClient) ReadWorkerLogs(ctx context.Context, req *operatorv1.ReadWorkerLogsRequest) (*operatorv1.ReadWorkerLogsResponse, error) {
+	response, err := c.readWorkerLogs.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// FollowWorkerLogs calls lifecycle.operator.v1.WorkerService.FollowWorkerLogs.
+func (c *workerServiceClient) FollowWorkerLogs(ctx context.Context, req *operatorv1.FollowWorkerLogsRequest) (*connect.ServerStreamForClient[operatorv1.FollowWorkerLogsResponse], error) {
+	return c.followWorkerLogs.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// ReadWorkerState calls lifecycle.operator.v1.WorkerService.ReadWorkerState.
+func (c *workerServiceClient) ReadWorkerState(ctx context.Context, req *operatorv1.ReadWorkerStateRequest) (*operatorv1.ReadWorkerStateResponse, error) {
+	response, err := c.readWorkerState.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// TestWorker calls lifecycle.operator.v1.WorkerService.TestWorker.
+func (c *workerServiceClient) TestWorker(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
+	response, err := c.testWorker.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // WorkerServiceHandler is an implementation of the lifecycle.operator.v1.WorkerService service.
 type WorkerServiceHandler interface {
 	// CreateWorker loads code and begins to feed it.
@@ -341,6 +447,21 @@ type WorkerServiceHandler interface {
 	ListDeadLetters(context.Context, *operatorv1.ListDeadLettersRequest) (*operatorv1.ListDeadLettersResponse, error)
 	// Redrive gives dead letters to their worker once more.
 	Redrive(context.Context, *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error)
+	// ApplyWorker makes a worker be as its spec says: it creates the worker, or
+	// changes what differs. It changes nothing of a worker that is so already.
+	ApplyWorker(context.Context, *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error)
+	// ReadWorkerLogs returns what the code of a worker printed, and the errors of
+	// its messages, in pages: the first page has the newest lines.
+	ReadWorkerLogs(context.Context, *operatorv1.ReadWorkerLogsRequest) (*operatorv1.ReadWorkerLogsResponse, error)
+	// FollowWorkerLogs returns the newest lines of a worker's log, and then each new
+	// one. Over REST: GET /watch/workers/{id}/logs.
+	FollowWorkerLogs(context.Context, *operatorv1.FollowWorkerLogsRequest, *connect.ServerStream[operatorv1.FollowWorkerLogsResponse]) error
+	// ReadWorkerState returns what a worker has stored, in pages, by the time of the
+	// last write. A page may be shorter than page_size and yet have a next one.
+	ReadWorkerState(context.Context, *operatorv1.ReadWorkerStateRequest) (*operatorv1.ReadWorkerStateResponse, error)
+	// TestWorker runs a worker's code with one message, in a process of its own. It
+	// publishes nothing and stores nothing.
+	TestWorker(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error)
 }
 
 // NewWorkerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -426,6 +547,36 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(workerServiceMethods.ByName("Redrive")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workerServiceApplyWorkerHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceApplyWorkerProcedure,
+		svc.ApplyWorker,
+		connect.WithSchema(workerServiceMethods.ByName("ApplyWorker")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceReadWorkerLogsHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceReadWorkerLogsProcedure,
+		svc.ReadWorkerLogs,
+		connect.WithSchema(workerServiceMethods.ByName("ReadWorkerLogs")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceFollowWorkerLogsHandler := connect.NewServerStreamHandlerSimple(
+		WorkerServiceFollowWorkerLogsProcedure,
+		svc.FollowWorkerLogs,
+		connect.WithSchema(workerServiceMethods.ByName("FollowWorkerLogs")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceReadWorkerStateHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceReadWorkerStateProcedure,
+		svc.ReadWorkerState,
+		connect.WithSchema(workerServiceMethods.ByName("ReadWorkerState")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceTestWorkerHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceTestWorkerProcedure,
+		svc.TestWorker,
+		connect.WithSchema(workerServiceMethods.ByName("TestWorker")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lifecycle.operator.v1.WorkerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkerServiceCreateWorkerProcedure:
@@ -452,6 +603,16 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 			workerServiceListDeadLettersHandler.ServeHTTP(w, r)
 		case WorkerServiceRedriveProcedure:
 			workerServiceRedriveHandler.ServeHTTP(w, r)
+		case WorkerServiceApplyWorkerProcedure:
+			workerServiceApplyWorkerHandler.ServeHTTP(w, r)
+		case WorkerServiceReadWorkerLogsProcedure:
+			workerServiceReadWorkerLogsHandler.ServeHTTP(w, r)
+		case WorkerServiceFollowWorkerLogsProcedure:
+			workerServiceFollowWorkerLogsHandler.ServeHTTP(w, r)
+		case WorkerServiceReadWorkerStateProcedure:
+			workerServiceReadWorkerStateHandler.ServeHTTP(w, r)
+		case WorkerServiceTestWorkerProcedure:
+			workerServiceTestWorkerHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -507,4 +668,24 @@ func (UnimplementedWorkerServiceHandler) ListDeadLetters(context.Context, *opera
 
 func (UnimplementedWorkerServiceHandler) Redrive(context.Context, *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.Redrive is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) ApplyWorker(context.Context, *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.ApplyWorker is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) ReadWorkerLogs(context.Context, *operatorv1.ReadWorkerLogsRequest) (*operatorv1.ReadWorkerLogsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.ReadWorkerLogs is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) FollowWorkerLogs(context.Context, *operatorv1.FollowWorkerLogsRequest, *connect.ServerStream[operatorv1.FollowWorkerLogsResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.FollowWorkerLogs is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) ReadWorkerState(context.Context, *operatorv1.ReadWorkerStateRequest) (*operatorv1.ReadWorkerStateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.ReadWorkerState is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) TestWorker(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.TestWorker is not implemented"))
 }

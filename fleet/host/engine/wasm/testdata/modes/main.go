@@ -62,6 +62,8 @@ func main() {
 	topic := os.Getenv("LIFECYCLE_TOPIC")
 	_, mode, _ := strings.Cut(topic, ".")
 	switch mode {
+	case "env":
+		fmt.Print(os.Getenv("GREETING"))
 	case "echo":
 		if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
 			panic(err)

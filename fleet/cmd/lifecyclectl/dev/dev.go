@@ -1,0 +1,160 @@
+// Package dev runs the code of a hosted worker on this machine, as a host does and
+// without a host, a NATS or an operator server.
+package dev
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
+)
+
+// Main makes this program able to run code in children. Call it first in main: in a
+// child it runs code and never returns.
+func Main() { isolate.Main(starlark.New(), js.New(), wasm.New()) }
+
+// Worker is what runs.
+type Worker struct {
+	ID, MIMEType, Topic, OutputTopic string
+	Limits                           engine.Limits
+	Env                              map[string]string // variables and secrets
+	Code                             []byte
+}
+
+// Result is what a message causes.
+type Result struct {
+	Outputs []engine.Output // an output without a topic would be discarded
+	Changes []Change        // of the state, sorted by key
+	Lines   []string        // that the code printed
+	Took    time.Duration
+	Err     error // why the message failed; its outputs and changes then have no effect
+}
+
+// Change is a key that is written or deleted.
+type Change struct {
+	Key     string
+	Data    []byte
+	Deleted bool
+}
+
+// Runner runs a worker's code. Its methods must not be called concurrently.
+type Runner struct {
+	worker   Worker
+	children *isolate.Children
+	program  engine.Program
+	state    map[string][]byte
+	lines    []string
+	messages int
+}
+
+// Open loads the code of a worker in a child process. The state is empty.
+func Open(ctx context.Context, w Worker) (*Runner, error) {
+	engines := []engine.Engine{starlark.New(), js.New(), wasm.New()}
+	if strings.Contains(w.MIMEType, "python") {
+		py, err := python.New()
+		if err != nil {
+			return nil, err
+		}
+		engines = append(engines, py)
+	}
+	registry, err := engine.NewRegistry(engines...)
+	if err != nil {
+		return nil, err
+	}
+	inner, err := registry.Lookup(w.MIMEType)
+	if err != nil {
+		return nil, err
+	}
+	mime, _, _ := strings.Cut(w.MIMEType, ";")
+	r := &Runner{worker: w, state: make(map[string][]byte)}
+	if r.children, err = isolate.New(isolate.Config{}); err != nil {
+		return nil, err
+	}
+	r.program, err = r.children.Engine(strings.TrimSpace(mime), inner).Load(ctx, w.Code, engine.Config{
+		Worker: w.ID, Limits: w.Limits, Env: w.Env, Log: func(line string) { r.lines = append(r.lines, line) },
+	})
+	if err != nil {
+		_ = r.children.Close()
+		return nil, fmt.Errorf("load %s: %w", w.ID, err)
+	}
+	return r, nil
+}
+
+// Handle handles a message. Its changes are there for the next one, unless it failed.
+func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []byte) Result {
+	limits := r.worker.Limits.WithDefaults()
+	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
+	defer cancel()
+	r.messages++
+	s := &state{stored: r.state, staged: make(map[string]*Change)}
+	began := time.Now()
+	outputs, err := r.program.Handle(ctx, &engine.Message{
+		Worker: r.worker.ID, ID: fmt.Sprint("dev:", r.messages), Topic: r.worker.Topic, Attempt: 1, Header: header, Data: data,
+	}, s)
+	result := Result{Lines: r.lines, Took: time.Since(began), Err: err}
+	r.lines = nil
+	if err != nil {
+		return result
+	}
+	for _, o := range outputs {
+		o.Topic = cmp.Or(o.Topic, r.worker.OutputTopic)
+		result.Outputs = append(result.Outputs, o)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.staged)) {
+		c := s.staged[key]
+		result.Changes = append(result.Changes, *c)
+		if delete(r.state, key); !c.Deleted {
+			r.state[key] = c.Data
+		}
+	}
+	return result
+}
+
+// Close ends the child.
+func (r *Runner) Close() error {
+	err := r.program.Close()
+	if failed := r.children.Close(); err == nil {
+		err = failed
+	}
+	return err
+}
+
+// state is the State of one message.
+type state struct {
+	stored map[string][]byte
+	staged map[string]*Change
+}
+
+func (s *state) Get(_ context.Context, key string) ([]byte, bool, error) {
+	if c := s.staged[key]; c != nil {
+		return slices.Clone(c.Data), !c.Deleted, nil
+	}
+	v, ok := s.stored[key]
+	return slices.Clone(v), ok, engine.CheckKey(key)
+}
+
+func (s *state) Put(_ context.Context, key string, v []byte) error {
+	return s.set(&Change{Key: key, Data: slices.Clone(v)})
+}
+
+func (s *state) Delete(_ context.Context, key string) error {
+	return s.set(&Change{Key: key, Deleted: true})
+}
+
+func (s *state) set(c *Change) error {
+	if err := engine.CheckKey(c.Key); err != nil {
+		return err
+	}
+	s.staged[c.Key] = c
+	return nil
+}

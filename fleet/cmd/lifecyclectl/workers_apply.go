@@ -1,0 +1,194 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// specHelp describes the files of apply and diff.
+const specHelp = `A file is YAML or JSON, with one or more documents. A spec has the fields of
+the contract's WorkerSpec: id, tenant, mimeType, topic, group, outputTopic, key,
+limits, env, secrets and code. Its code is {file: PATH} beside the file,
+{text: ...}, or {url: URL, digest: ...}. A field that is unknown or there twice is
+an error.`
+
+func workerApplyCommand(r *remote) *cobra.Command {
+	var (
+		o      output
+		files  []string
+		dryRun bool
+	)
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Make workers be as files say: create them, or change what differs",
+		Long: `Make workers be as files say: create them, or change what differs. It checks all
+of them, with the server, before it changes the first one. It changes nothing of a
+worker that is as its file says, and leaves workers alone that no file has.
+
+` + specHelp,
+		Example: `  lifecyclectl workers apply --file workers.yaml --dry-run
+  lifecyclectl workers apply --file workers.yaml`,
+		Args: words(),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
+			specs, err := readFiles(cmd, files)
+			if err != nil {
+				return err
+			}
+			plans, err := planSpecs(a, cmd, specs)
+			if err != nil {
+				return err
+			}
+			for i, s := range specs {
+				if dryRun || !differs(plans[i]) {
+					continue
+				}
+				if plans[i], err = a.Workers.ApplyWorker(cmd.Context(), &operatorv1.ApplyWorkerRequest{Spec: s}); err != nil {
+					fmt.Fprintf(cmd.ErrOrStderr(), "lifecyclectl: %d of %d workers were as their files say before this: %s\n", i, len(specs), s.GetId())
+					return err
+				}
+			}
+			return showPlans(cmd, &o, specs, plans, dryRun)
+		}),
+	}
+	specFlags(cmd, &files)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check everything and change nothing")
+	o.register(cmd)
+	return cmd
+}
+
+func workerDiffCommand(r *remote) *cobra.Command {
+	var (
+		o     output
+		files []string
+	)
+	cmd := &cobra.Command{
+		Use:   "diff",
+		Short: "Show what apply would change; the exit status is 1 when there is something",
+		Long: `Show what apply would change, and change nothing. The exit status is 1 when
+something differs.
+
+` + specHelp,
+		Example: `  lifecyclectl workers diff --file workers.yaml`,
+		Args:    words(),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
+			specs, err := readFiles(cmd, files)
+			if err != nil {
+				return err
+			}
+			plans, err := planSpecs(a, cmd, specs)
+			if err != nil {
+				return err
+			}
+			if err := showPlans(cmd, &o, specs, plans, true); err != nil {
+				return err
+			}
+			n := 0
+			for _, p := range plans {
+				if differs(p) {
+					n++
+				}
+			}
+			if n > 0 {
+				return &failure{status: exitFindings, err: fmt.Errorf("%d of %d workers differ", n, len(specs))}
+			}
+			return nil
+		}),
+	}
+	specFlags(cmd, &files)
+	o.register(cmd)
+	return cmd
+}
+
+func specFlags(cmd *cobra.Command, files *[]string) {
+	cmd.Flags().StringArrayVarP(files, "file", "f", nil, "the specs, from this `file`; - is standard input; may be given more than once")
+}
+
+// readFiles returns the specs of all files.
+func readFiles(cmd *cobra.Command, files []string) ([]*operatorv1.WorkerSpec, error) {
+	if len(files) == 0 {
+		return nil, errors.New("which workers? give --file FILE")
+	}
+	var all []*operatorv1.WorkerSpec
+	var faults []error
+	from := map[string]string{}
+	for _, file := range files {
+		specs, err := readSpecs(file, cmd.InOrStdin())
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		for _, s := range specs {
+			if other, twice := from[s.GetId()]; twice {
+				faults = append(faults, fmt.Errorf("%s: the worker %s is in %s already", file, s.GetId(), other))
+			}
+			from[s.GetId()] = file
+		}
+		all = append(all, specs...)
+	}
+	return all, errors.Join(faults...)
+}
+
+// planSpecs asks the server what each spec would change.
+func planSpecs(a *api, cmd *cobra.Command, specs []*operatorv1.WorkerSpec) ([]*operatorv1.ApplyWorkerResponse, error) {
+	p := begin(cmd.ErrOrStderr(), "checking")
+	defer p.end()
+	plans := make([]*operatorv1.ApplyWorkerResponse, len(specs))
+	for i, s := range specs {
+		p.say("checking %s", s.GetId())
+		var err error
+		if plans[i], err = a.Workers.ApplyWorker(cmd.Context(), &operatorv1.ApplyWorkerRequest{Spec: s, DryRun: true}); err != nil {
+			return nil, err
+		}
+	}
+	return plans, nil
+}
+
+func differs(p *operatorv1.ApplyWorkerResponse) bool {
+	return p.GetCreated() || len(p.GetChanges()) > 0
+}
+
+// showPlans writes what was changed, or what would be.
+func showPlans(cmd *cobra.Command, o *output, specs []*operatorv1.WorkerSpec, plans []*operatorv1.ApplyWorkerResponse, dryRun bool) error {
+	if o.format != "table" {
+		for _, p := range plans {
+			if err := o.item(cmd.OutOrStdout(), p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t := &table{colours: colourful(cmd.OutOrStdout())}
+	for i, p := range plans {
+		result := cell{"unchanged", faint}
+		switch {
+		case p.GetCreated():
+			result = cell{"created", good}
+		case differs(p):
+			result = cell{"changed", wait}
+		}
+		if dryRun && differs(p) {
+			result.text = map[bool]string{true: "would be created", false: "would be changed"}[p.GetCreated()]
+		}
+		t.row(specs[i].GetId(), result)
+		for _, c := range p.GetChanges() {
+			t.row("  "+c.GetField(), short(c.GetFrom())+" -> "+short(c.GetTo()))
+		}
+	}
+	return send(cmd.OutOrStdout(), t.text())
+}
+
+// short shows a digest by its first digits, and no value as (none).
+func short(value string) string {
+	if rest, ok := strings.CutPrefix(value, "sha256:"); ok && len(rest) > 12 {
+		return "sha256:" + rest[:12]
+	}
+	if value == "" {
+		return "(none)"
+	}
+	return value
+}

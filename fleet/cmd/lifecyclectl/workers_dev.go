@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/dev"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+func workerDevCommand() *cobra.Command {
+	var (
+		o   output
+		run devRun
+	)
+	cmd := &cobra.Command{
+		Use:   "dev FILE",
+		Short: "Run the code of a spec on this machine against sample messages",
+		Long: `Run the code of a spec on this machine against sample messages, one after the
+other. It needs no server. The code runs in a process of its own, within the limits of
+its spec. The state is empty at first and lasts until the command ends. It shows what
+each message would publish and write, and what the code prints. The exit status is 1
+when a message failed.
+
+` + specHelp,
+		Example: `  lifecyclectl workers dev workers.yaml --message "one two" --message three
+  lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x --watch`,
+		Args: words("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			if len(run.texts) == 0 && run.file == "" {
+				return errors.New("which messages? give --message TEXT, or --messages FILE with one in each line")
+			}
+			if run.watch && (args[0] == "-" || run.file == "-") {
+				return errors.New("--watch needs files: standard input cannot be read again")
+			}
+			if run.watch {
+				return run.again(cmd, &o, args[0])
+			}
+			return run.once(cmd, &o, args[0])
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&run.id, "id", "", "the `id` of the worker, in a file with several")
+	f.StringArrayVar(&run.texts, "message", nil, "a message; may be given more than once")
+	f.StringVar(&run.file, "messages", "", "messages, one in each line of this `file`; - is standard input")
+	f.StringArrayVar(&run.headers, "header", nil, "a `header` of each message, as Name=value; may be given more than once")
+	f.StringArrayVar(&run.env, "env", nil, "the value of a variable or secret of the spec, as `NAME=value`; may be given more than once")
+	f.BoolVar(&run.watch, "watch", false, "run all messages again when a file changes, until it is interrupted")
+	o.register(cmd)
+	return cmd
+}
+
+// devRun is one command line.
+type devRun struct {
+	id, file            string
+	texts, headers, env []string
+	watch               bool
+}
+
+// again runs the messages each time that a file has changed.
+func (d *devRun) again(cmd *cobra.Command, o *output, file string) error {
+	tick := time.NewTicker(300 * time.Millisecond)
+	defer tick.Stop()
+	for before := ""; ; {
+		if now := d.stamp(file); now != before {
+			before = now
+			if err := d.once(cmd, o, file); err != nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "lifecyclectl: %s\n", printableLines(err.Error()))
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "lifecyclectl: waiting for a change of %s\n", file)
+		}
+		select {
+		case <-tick.C:
+		case <-cmd.Context().Done():
+			return nil
+		}
+	}
+}
+
+// stamp changes when a file of the run does: the spec, a file beside it, or the messages.
+func (d *devRun) stamp(file string) string {
+	var all strings.Builder
+	names, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "*")) // the pattern is valid
+	for _, name := range append(names, d.file) {
+		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+			fmt.Fprintln(&all, name, info.Size(), info.ModTime().UnixNano())
+		}
+	}
+	return all.String()
+}
+
+// once runs the messages.
+func (d *devRun) once(cmd *cobra.Command, o *output, file string) error {
+	spec, err := d.spec(cmd, file)
+	if err != nil {
+		return err
+	}
+	messages, err := d.messages(cmd)
+	if err != nil {
+		return err
+	}
+	headers, err := headerFlags(d.headers)
+	if err != nil {
+		return err
+	}
+	header := map[string][]string{}
+	for _, h := range headers {
+		header[h.GetName()] = append(header[h.GetName()], h.GetValues()...)
+	}
+	env, err := d.variables(spec)
+	if err != nil {
+		return err
+	}
+	l := spec.GetLimits()
+	topic := spec.GetTopic()
+	r, err := dev.Open(cmd.Context(), dev.Worker{
+		ID: spec.GetId(), MIMEType: spec.GetMimeType(), Topic: topic, OutputTopic: spec.GetOutputTopic(), Env: env, Code: spec.GetCode().GetContent(),
+		Limits: engine.Limits{Time: l.GetTime().AsDuration(), Load: l.GetLoad().AsDuration(), Memory: l.GetMemory(), Output: l.GetOutput(), Outputs: int(l.GetOutputs())},
+	})
+	if err != nil {
+		return &failure{status: exitFindings, err: err}
+	}
+	failed := 0
+	for i, data := range messages {
+		if cmd.Context().Err() != nil {
+			break
+		}
+		result := r.Handle(cmd.Context(), header, data)
+		if result.Err != nil {
+			failed++
+		}
+		if err := showResult(cmd, o, i+1, data, result); err != nil {
+			return errors.Join(err, r.Close())
+		}
+	}
+	switch err := r.Close(); {
+	case err != nil:
+		return &failure{status: exitFindings, err: err}
+	case cmd.Context().Err() != nil:
+		return context.Canceled
+	case failed > 0:
+		return &failure{status: exitFindings, err: fmt.Errorf("%d of %d messages failed", failed, len(messages))}
+	}
+	return nil
+}
+
+// spec returns the spec to run.
+func (d *devRun) spec(cmd *cobra.Command, file string) (*operatorv1.WorkerSpec, error) {
+	specs, err := readSpecs(file, cmd.InOrStdin())
+	if err != nil {
+		return nil, err
+	}
+	if d.id != "" {
+		i := slices.IndexFunc(specs, func(s *operatorv1.WorkerSpec) bool { return s.GetId() == d.id })
+		if i < 0 {
+			return nil, fmt.Errorf("%s has no worker %s", file, d.id)
+		}
+		specs = specs[i : i+1]
+	}
+	if len(specs) > 1 {
+		return nil, fmt.Errorf("which worker? %s has %d: give --id", file, len(specs))
+	}
+	if specs[0].GetCode().GetUrl() != "" {
+		return nil, fmt.Errorf("the code of %s is at a URL, which only a host fetches: give it as a file or a text", specs[0].GetId())
+	}
+	return specs[0], nil
+}
+
+// variables returns the values that the flags give to the names of a spec.
+func (d *devRun) variables(spec *operatorv1.WorkerSpec) (map[string]string, error) {
+	names := slices.Concat(spec.GetEnv(), spec.GetSecrets())
+	env := map[string]string{}
+	for _, text := range d.env {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, errors.New("--env: want NAME=value") // the text may be a secret
+		}
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("--env: the spec of %s asks for no %s: want %s", spec.GetId(), name, strings.Join(names, ", "))
+		}
+		env[name] = value
+	}
+	for _, name := range names {
+		if _, ok := env[name]; !ok {
+			return nil, fmt.Errorf("the spec of %s asks for %s: give --env %s=value", spec.GetId(), name, name)
+		}
+	}
+	return env, nil
+}
+
+// messages returns the sample messages.
+func (d *devRun) messages(cmd *cobra.Command) (all [][]byte, err error) {
+	for _, text := range d.texts {
+		all = append(all, []byte(text))
+	}
+	if d.file == "" {
+		return all, nil
+	}
+	text, err := readAll(d.file, cmd.InOrStdin())
+	if err != nil {
+		return nil, fmt.Errorf("--messages: %w", err)
+	}
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimRight(line, "\r\n"); len(line) > 0 {
+			all = append(all, line)
+		}
+	}
+	return all, nil
+}
+
+// showResult shows what a message causes, in the form of workers test.
+func showResult(cmd *cobra.Command, o *output, number int, data []byte, r dev.Result) error {
+	t := &operatorv1.TestWorkerResponse{Logs: r.Lines, Duration: durationpb.New(r.Took.Round(time.Microsecond))}
+	for _, out := range r.Outputs {
+		m := &operatorv1.TestWorkerResponse_Output{Topic: out.Topic, Data: out.Data}
+		for name, values := range out.Header {
+			m.Headers = append(m.Headers, &operatorv1.Header{Name: name, Values: values})
+		}
+		slices.SortFunc(m.Headers, func(a, b *operatorv1.Header) int { return strings.Compare(a.GetName(), b.GetName()) })
+		t.Outputs = append(t.Outputs, m)
+	}
+	for _, c := range r.Changes {
+		t.Changes = append(t.Changes, &operatorv1.TestWorkerResponse_Change{Key: c.Key, Value: c.Data, Deleted: c.Deleted})
+	}
+	if r.Err != nil {
+		var rejected *engine.RejectError
+		t.Error, t.Rejected = r.Err.Error(), errors.As(r.Err, &rejected)
+	}
+	if o.format != "table" {
+		return o.item(cmd.OutOrStdout(), t)
+	}
+	out := &table{colours: colourful(cmd.OutOrStdout())}
+	out.row(cell{fmt.Sprintf("message %d: %s", number, preview(data, int64(len(data)))), strong})
+	trialTable(out, t)
+	if t.GetError() != "" {
+		out.row("  " + t.GetError())
+	}
+	return send(cmd.OutOrStdout(), out.text())
+}

@@ -1,0 +1,295 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+)
+
+// Spec describes a hosted worker. The API, REST and the command line have the same
+// fields. [Host.Create] makes a new worker of it. [Host.Apply] makes a worker be as its
+// spec says.
+type Spec struct {
+	// ID is the worker's id, which never changes: 1 to 100 letters, digits, - and _.
+	// Create chooses a random one when it is empty. Apply needs one.
+	ID string
+	// Tenant says whose worker it is: it gets what Config.Grants has for this tenant.
+	// It consists of letters, digits, - and _, or is empty. It never changes.
+	Tenant string
+	// MIMEType selects the engine that runs the code. It never changes.
+	MIMEType string
+	// Code is the worker's code. Set either Code or URL.
+	Code []byte
+	// URL is where the host gets the code, under the policy of Config.Fetch.
+	URL string
+	// Digest, when not empty, is the SHA-256 that the code must have, in hex.
+	Digest string
+	// Topic is the subject that feeds the worker. It may have wildcards. A stream
+	// must have it. The worker handles messages published after its creation. On a
+	// work queue it also handles those that wait already. A worker that joins a
+	// group takes part from the group's position in the stream. Topic never changes.
+	Topic string
+	// Group is the group that the worker joins; empty means none. The members of a
+	// group handle one message at a time among them all, across hosts. The topics
+	// of one group must be in one stream. Group never changes.
+	Group string
+	// OutputTopic is the topic of what the handler returns, and of outputs that have
+	// none of their own. Without it the host drops and counts them: Tally.Discarded.
+	OutputTopic string
+	// Key is the header whose first value is a message's key: messages with one key
+	// are handled in order. Defaults to [HeaderKey]. A message without the header has
+	// its subject as key. A change holds for messages that arrive after it.
+	Key string
+	// Limits lower those of the host.
+	Limits engine.Limits
+	// Env and Secrets are names of variables that the code gets. Config.Grants has
+	// their values. A name that it does not grant to the tenant is refused.
+	Env, Secrets []string
+	// By and Note say who makes the change and why, for the history.
+	By, Note string
+}
+
+// CreateRequest is the older name of [Spec].
+type CreateRequest = Spec
+
+// maxNames is how many variables and secrets a worker may have, each.
+const maxNames = 100
+
+// validate returns an error that names each invalid field.
+func (h *Host) validate(s *Spec) error {
+	errs := []error{checkID("id", s.ID), s.Limits.Validate()}
+	if s.Tenant != "" {
+		errs = append(errs, checkID("tenant", s.Tenant))
+	}
+	if s.Group != "" {
+		errs = append(errs, checkID("group", s.Group))
+	}
+	if (s.URL == "") == (len(s.Code) == 0) {
+		errs = append(errs, fmt.Errorf("%w: give either Code or URL", ErrInvalid))
+	}
+	if !validPattern(s.Topic) {
+		errs = append(errs, fmt.Errorf("topic %.200q: %w: want tokens between single dots, * for one token and > for the rest", s.Topic, ErrInvalid))
+	}
+	if s.OutputTopic != "" && !engine.ValidTopic(s.OutputTopic) {
+		errs = append(errs, fmt.Errorf("output topic %.200q: %w: want tokens between single dots, without wildcards", s.OutputTopic, ErrInvalid))
+	}
+	if len(s.Key) > 100 || strings.ContainsFunc(s.Key, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
+		errs = append(errs, fmt.Errorf("key %.200q: %w: want the name of a header", s.Key, ErrInvalid))
+	}
+	names := slices.Concat(s.Env, s.Secrets)
+	if len(s.Env) > maxNames || len(s.Secrets) > maxNames {
+		errs = append(errs, fmt.Errorf("env, secrets: %w: %d and %d names are more than %d", ErrInvalid, len(s.Env), len(s.Secrets), maxNames))
+	}
+	slices.Sort(names)
+	for i, name := range names {
+		if err := engine.CheckName(name); err != nil {
+			errs = append(errs, fmt.Errorf("env, secrets: %w: %w", ErrInvalid, err))
+		}
+		if i > 0 && name == names[i-1] {
+			errs = append(errs, fmt.Errorf("env, secrets: %w: %.100s is there twice", ErrInvalid, name))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	_, err := h.cfg.Engines.Lookup(s.MIMEType)
+	return err
+}
+
+// settle writes the fields that may change into a record.
+func (s *Spec) settle(r *Record) {
+	r.OutputTopic, r.Key, r.Limits = s.OutputTopic, s.Key, s.Limits
+	r.Env, r.Secrets = slices.Sorted(slices.Values(s.Env)), slices.Sorted(slices.Values(s.Secrets))
+}
+
+// Difference is a field of a spec whose value is another one than the worker's.
+type Difference struct {
+	Field string // as in the API: "code", "outputTopic", "limits.time"
+	From  string // the worker's value; "" for none
+	To    string // the spec's; a code is named by its digest
+}
+
+// Plan says what [Host.Apply] changes.
+type Plan struct {
+	Create      bool // the worker does not exist
+	Differences []Difference
+}
+
+// differences compares a spec, whose code has this digest, with a record.
+func (s *Spec) differences(r *Record, digest string) (changes, fixed []Difference) {
+	add := func(to *[]Difference, field, before, after string) {
+		if before != after {
+			*to = append(*to, Difference{field, before, after})
+		}
+	}
+	add(&fixed, "tenant", r.Tenant, s.Tenant)
+	add(&fixed, "mimeType", r.MIMEType, s.MIMEType)
+	add(&fixed, "topic", r.Topic, s.Topic)
+	add(&fixed, "group", r.Group, s.Group)
+	add(&changes, "code", r.digest(), "sha256:"+digest)
+	add(&changes, "outputTopic", r.OutputTopic, s.OutputTopic)
+	add(&changes, "key", r.Key, s.Key)
+	before, after := limitTexts(r.Limits), limitTexts(s.Limits)
+	for i := range before {
+		add(&changes, before[i][0], before[i][1], after[i][1])
+	}
+	add(&changes, "env", nameList(r.Env), nameList(s.Env))
+	add(&changes, "secrets", nameList(r.Secrets), nameList(s.Secrets))
+	return changes, fixed
+}
+
+// digest returns the digest in the form of the API, "" before the first version.
+func (r *Record) digest() string {
+	if r.Digest == "" {
+		return ""
+	}
+	return "sha256:" + r.Digest
+}
+
+// limitTexts returns the name and the text of each limit.
+func limitTexts(l engine.Limits) [5][2]string {
+	number := func(n int64) string {
+		if n == 0 {
+			return ""
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	period := func(d time.Duration) string {
+		if d == 0 {
+			return ""
+		}
+		return d.String()
+	}
+	return [5][2]string{
+		{"limits.time", period(l.Time)}, {"limits.load", period(l.Load)},
+		{"limits.memory", number(l.Memory)}, {"limits.output", number(l.Output)}, {"limits.outputs", number(int64(l.Outputs))},
+	}
+}
+
+func nameList(names []string) string {
+	return strings.Join(slices.Sorted(slices.Values(names)), ", ")
+}
+
+// Diff returns what [Host.Apply] would change, and checks everything that Apply checks.
+// It loads new code once and changes nothing.
+func (h *Host) Diff(ctx context.Context, spec Spec) (*Plan, error) {
+	d, err := h.plan(ctx, &spec)
+	if err != nil {
+		return nil, fmt.Errorf("worker %s: %w", spec.ID, err)
+	}
+	return &d.Plan, nil
+}
+
+// Apply makes a worker be as its spec says and returns what it has changed. It creates
+// a worker that does not exist. It changes nothing of a worker that is so already. It
+// leaves a stopped worker stopped. New code, limits, variables or secrets are a new
+// version, which the worker takes between two messages; a rollback brings back code and
+// leaves the rest. Fields that never change are refused. The errors are those of
+// [Host.Create], and [ErrNotGranted].
+func (h *Host) Apply(ctx context.Context, spec Spec) (*Plan, error) {
+	for {
+		d, err := h.plan(ctx, &spec)
+		if err == nil {
+			err = h.carryOut(ctx, &spec, d)
+		}
+		if err != nil && d != nil && d.Create && errors.Is(err, ErrExists) && ctx.Err() == nil {
+			continue // another caller has created it meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("worker %s: %w", spec.ID, err)
+		}
+		return &d.Plan, nil
+	}
+}
+
+// deployment is a plan with what it takes to carry it out.
+type deployment struct {
+	Plan
+	rec    *Record // the stored one; the new one for a plan that creates
+	code   []byte  // nil when it is the worker's own
+	digest string
+	source string
+	reload bool // the worker needs a new version
+}
+
+func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
+	if spec.ID == "" {
+		return nil, fmt.Errorf("%w: a spec needs an id", ErrInvalid)
+	}
+	if err := h.validate(spec); err != nil {
+		return nil, err
+	}
+	rec, err := h.get(ctx, spec.ID)
+	if errors.Is(err, ErrNotFound) {
+		rec, code, err := h.prepare(ctx, spec)
+		if err != nil {
+			return nil, err
+		}
+		changes, fixed := spec.differences(&Record{}, rec.Digest)
+		return &deployment{Plan: Plan{Create: true, Differences: slices.Concat(fixed, changes)}, rec: rec, code: code}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if rec.State == StateDeleting || rec.State == StateDeleted {
+		return nil, fmt.Errorf("%w: it is being deleted", ErrExists)
+	}
+	d := &deployment{rec: rec, digest: rec.Digest, source: "settings"}
+	if spec.URL == "" || spec.Digest != rec.Digest { // otherwise the worker has this code
+		if d.code, d.source, err = h.source(ctx, spec.Code, spec.URL, spec.Digest); err != nil {
+			return nil, err
+		}
+		if d.digest = fetch.Digest(d.code); d.digest == rec.Digest {
+			d.code, d.source = nil, "settings"
+		}
+	}
+	changes, fixed := spec.differences(rec, d.digest)
+	if len(fixed) > 0 {
+		f := fixed[0]
+		return nil, fmt.Errorf("%w: %s is %q and cannot become %q: delete the worker first, or give the new one another id", ErrInvalid, f.Field, f.From, f.To)
+	}
+	d.Differences = changes
+	d.reload = slices.ContainsFunc(changes, func(c Difference) bool { return c.Field != "outputTopic" && c.Field != "key" })
+	if !d.reload {
+		return d, nil
+	}
+	trial := *rec
+	spec.settle(&trial)
+	code := d.code
+	if code == nil {
+		if code, err = h.readCode(ctx, rec, rec.Digest); err != nil {
+			return nil, err
+		}
+	}
+	return d, h.try(ctx, &trial, code)
+}
+
+func (h *Host) carryOut(ctx context.Context, spec *Spec, d *deployment) error {
+	if d.Create {
+		_, err := h.create(ctx, spec, d.rec, d.code)
+		return err
+	}
+	if len(d.Differences) == 0 {
+		return nil
+	}
+	var v *Version
+	if d.reload {
+		v = &Version{Digest: d.digest, Source: d.source, Size: len(d.code)}
+		if n := len(d.rec.History); d.code == nil && n > 0 {
+			v.Size = d.rec.History[n-1].Size
+		}
+	}
+	if d.code != nil {
+		if err := h.code.put(ctx, d.rec, d.digest, d.code); err != nil {
+			return err
+		}
+	}
+	return h.deploy(ctx, d.rec, v, options{by: spec.By, note: spec.Note}, spec.settle)
+}

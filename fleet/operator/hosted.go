@@ -1,0 +1,136 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// specOf returns the spec of a worker, with the digest of its code.
+func specOf(rec *host.Record) *operatorv1.WorkerSpec {
+	return &operatorv1.WorkerSpec{
+		Id: rec.ID, Tenant: rec.Tenant, MimeType: rec.MIMEType, Topic: rec.Topic, Group: rec.Group, OutputTopic: rec.OutputTopic, Key: rec.Key,
+		Limits: limitsOf(rec.Limits), Env: rec.Env, Secrets: rec.Secrets, Code: &operatorv1.Code{Digest: "sha256:" + rec.Digest},
+	}
+}
+
+// specFrom is the inverse of specOf.
+func specFrom(s *operatorv1.WorkerSpec, who string) (host.Spec, error) {
+	limits, err := limitsFrom(s.GetLimits())
+	return host.Spec{
+		ID: s.GetId(), Tenant: s.GetTenant(), MIMEType: s.GetMimeType(), Topic: s.GetTopic(), Group: s.GetGroup(), OutputTopic: s.GetOutputTopic(), Key: s.GetKey(),
+		Limits: limits, Env: s.GetEnv(), Secrets: s.GetSecrets(),
+		Code: s.GetCode().GetContent(), URL: s.GetCode().GetUrl(), Digest: sha(s.GetCode().GetDigest()), By: who,
+	}, err
+}
+
+func (a hosts) Apply(ctx context.Context, s *operatorv1.WorkerSpec, dryRun bool, who string) (*operatorv1.ApplyWorkerResponse, error) {
+	spec, err := specFrom(s, who)
+	if err != nil {
+		return nil, err
+	}
+	do := a.h.Apply
+	if dryRun {
+		do = a.h.Diff
+	}
+	plan, err := do(ctx, spec)
+	if err != nil {
+		return nil, codeErr(s.GetCode(), err)
+	}
+	answer := &operatorv1.ApplyWorkerResponse{Created: plan.Create}
+	for _, d := range plan.Differences {
+		answer.Changes = append(answer.Changes, &operatorv1.ApplyWorkerResponse_Change{Field: d.Field, From: d.From, To: d.To})
+	}
+	if !dryRun || !plan.Create {
+		answer.Worker, err = a.Get(ctx, spec.ID)
+	}
+	return answer, err
+}
+
+func lineOf(l host.Line) *operatorv1.WorkerLogLine {
+	return &operatorv1.WorkerLogLine{Number: int64(l.Seq), At: timestamppb.New(l.At), Text: l.Text, Host: l.Host, Digest: "sha256:" + l.Digest, Error: l.Error}
+}
+
+func (a hosts) Logs(ctx context.Context, id string, before int64, limit int) ([]*operatorv1.WorkerLogLine, error) {
+	lines, err := a.h.Logs(ctx, id, uint64(before), limit)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	list := make([]*operatorv1.WorkerLogLine, len(lines))
+	for i, l := range lines {
+		list[i] = lineOf(l)
+	}
+	return list, nil
+}
+
+func (a hosts) FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.WorkerLogLine) error) error {
+	return workerErr(a.h.FollowLogs(ctx, id, uint64(after), func(l host.Line) error { return send(lineOf(l)) }))
+}
+
+// maxPreview is how many bytes of a value a list of keys shows.
+const maxPreview = 256
+
+func (a hosts) State(ctx context.Context, id, after string, limit int) ([]*operatorv1.StateEntry, string, error) {
+	from := uint64(0)
+	if after != "" {
+		var err error
+		if from, err = strconv.ParseUint(after, 10, 63); err != nil {
+			return nil, "", Errorf(connect.CodeInvalidArgument, ReasonInvalid, "page_token", "is not a next_page_token of this server")
+		}
+	}
+	values, more, err := a.h.Values(ctx, id, from, limit)
+	if err != nil {
+		return nil, "", workerErr(err)
+	}
+	var list []*operatorv1.StateEntry
+	for _, v := range values {
+		if v.Key != "" {
+			list = append(list, entryOf(v, maxPreview))
+		}
+	}
+	if !more {
+		return list, "", nil
+	}
+	return list, fmt.Sprint(values[len(values)-1].Seq), nil
+}
+
+func (a hosts) Value(ctx context.Context, id, key string) (*operatorv1.StateEntry, error) {
+	v, err := a.h.Value(ctx, id, key)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	return entryOf(*v, len(v.Data)), nil
+}
+
+func entryOf(v host.Value, most int) *operatorv1.StateEntry {
+	return &operatorv1.StateEntry{Key: v.Key, Value: v.Data[:min(len(v.Data), most)], Size: int64(len(v.Data)), At: timestamppb.New(v.At)}
+}
+
+func (a hosts) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
+	t, err := a.h.Test(ctx, req.GetId(), host.TestRequest{
+		Topic: req.GetTopic(), Header: headersFrom(req.GetHeaders()), Data: req.GetData(), Digest: sha(req.GetDigest()),
+		Code: req.GetCode().GetContent(), URL: req.GetCode().GetUrl(),
+	})
+	if err != nil {
+		return nil, codeErr(req.GetCode(), err)
+	}
+	answer := &operatorv1.TestWorkerResponse{Logs: t.Lines, Duration: durationpb.New(t.Took.Round(time.Microsecond)), Digest: "sha256:" + t.Digest}
+	for _, o := range t.Outputs {
+		answer.Outputs = append(answer.Outputs, &operatorv1.TestWorkerResponse_Output{Topic: o.Topic, Headers: headersOf(o.Header), Data: o.Data})
+	}
+	for _, c := range t.Changes {
+		answer.Changes = append(answer.Changes, &operatorv1.TestWorkerResponse_Change{Key: c.Key, Value: c.Data, Deleted: c.Deleted})
+	}
+	if t.Err != nil {
+		answer.Error, answer.Rejected = t.Err.Error(), t.Rejected()
+	}
+	return answer, nil
+}

@@ -1,0 +1,178 @@
+package workflow
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// Range bounds the values of an indexed field. Both bounds belong to it. A nil bound is
+// none.
+type Range struct {
+	Min, Max any
+}
+
+// bounds is a Range of a field, checked.
+type bounds struct {
+	field    *field
+	min, max any // of the field's type, or nil
+}
+
+// ordered returns an indexed field whose values have an order.
+func (r *registration) ordered(name, what string) (*field, error) {
+	f := r.fields.byName[name]
+	if f == nil || f.indexed < 0 {
+		return nil, fmt.Errorf("%w: %s %q: the indexed fields of %q are %v", ErrUnknownField, what, name, r.workflow, r.fields.names(func(f *field) bool { return f.indexed >= 0 }))
+	}
+	switch f.typ.Kind() {
+	case reflect.String, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+		return f, nil
+	}
+	return nil, fmt.Errorf("%w: %s %q: a %v has no order, want a number or a string", ErrFieldType, what, name, f.typ)
+}
+
+// within returns the bounds of a range.
+func (r *registration) within(name string, in Range) (bounds, error) {
+	f, err := r.ordered(name, "range")
+	if err != nil {
+		return bounds{}, err
+	}
+	for _, bound := range []any{in.Min, in.Max} {
+		if bound != nil && reflect.TypeOf(bound) != f.typ {
+			return bounds{}, fmt.Errorf("%w: range %q: the bound is a %T and the field a %v", ErrFieldType, name, bound, f.typ)
+		}
+	}
+	return bounds{f, in.Min, in.Max}, nil
+}
+
+func (b bounds) has(en *entity) bool {
+	value := en.fields[b.field.indexed].value
+	return (b.min == nil || compare(value, b.min) >= 0) && (b.max == nil || compare(value, b.max) <= 0)
+}
+
+// compare compares two values of one type that has an order.
+func compare(a, b any) int {
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	switch {
+	case x.CanInt():
+		return cmp.Compare(x.Int(), y.Int())
+	case x.CanUint():
+		return cmp.Compare(x.Uint(), y.Uint())
+	case x.CanFloat():
+		return cmp.Compare(x.Float(), y.Float())
+	}
+	return cmp.Compare(x.String(), y.String())
+}
+
+// sorted returns the selected records ordered by a field. It visits all that the other
+// conditions select, and keeps as many as the page needs.
+func (v *view) sorted(ctx context.Context, q *selection) (page Page, err error) {
+	page.Records = []Record{}
+	type found struct {
+		entity
+		p Participant
+	}
+	var best []found
+	inOrder := func(a, b found) int {
+		c := compare(a.fields[q.by.indexed].value, b.fields[q.by.indexed].value)
+		if q.Descending {
+			c = -c
+		}
+		return cmp.Or(c, cmp.Compare(a.id, b.id))
+	}
+	enough := q.Offset + q.Limit
+	err = v.scan(ctx, q, func(x *index) { page.Total = x.total(q.Phase) }, func(en *entity) bool {
+		p, ok := q.decoded(en)
+		if !ok {
+			return true
+		}
+		best = append(best, found{*en, p})
+		if q.Limit > 0 && len(best) >= 2*enough+scanStep {
+			slices.SortFunc(best, inOrder)
+			clear(best[enough:])
+			best = best[:enough]
+		}
+		return true
+	})
+	slices.SortFunc(best, inOrder)
+	for i, f := range best {
+		if i >= q.Offset && (q.Limit == 0 || i < enough) {
+			page.Records = append(page.Records, f.record(q.r, f.p))
+		}
+	}
+	return page, err
+}
+
+// PhaseCount is how many entities of a workflow are in a phase.
+type PhaseCount struct {
+	// Phase is the phase, and Terminal whether it is terminal in the table.
+	Phase    string
+	Terminal bool
+	// Entities is how many are in it.
+	Entities int
+	// Stuck is how many of them have been in it for as long as the caller asked about,
+	// or longer.
+	Stuck int
+	// Oldest is since when the first of those in it has been there; zero for none.
+	Oldest time.Time
+}
+
+// Counts returns how many entities of a workflow are in each phase, sorted by phase:
+// those of the table, and others that entities are in. Stuck counts those that have been
+// in their phase for at least the time longer, by the server's clock;
+// [ListOptions].InPhaseFor lists them. It visits every entity of the view and decodes
+// none.
+func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Duration) ([]PhaseCount, error) {
+	fail := func(err error) ([]PhaseCount, error) { return nil, fmt.Errorf("count %s: %w", workflow, err) }
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fail(err)
+	}
+	q, err := m.selection(ctx, r, ListOptions{InPhaseFor: longer})
+	if err != nil {
+		return fail(err)
+	}
+	v, err := r.view("")
+	if err == nil {
+		err = v.wait(ctx, nil)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	counts := make(map[string]*PhaseCount)
+	count := func(phase string) *PhaseCount {
+		if counts[phase] == nil {
+			counts[phase] = &PhaseCount{Phase: phase, Terminal: !r.active(phase)}
+		}
+		return counts[phase]
+	}
+	for _, phase := range r.table.Phases() {
+		count(phase)
+	}
+	before := q.before
+	q.before = 0
+	err = v.scan(ctx, q, nil, func(en *entity) bool {
+		c := count(en.phaseName())
+		c.Entities++
+		if before == 0 || en.since <= before {
+			c.Stuck++
+		}
+		if at := time.Unix(0, en.since); c.Oldest.IsZero() || at.Before(c.Oldest) {
+			c.Oldest = at
+		}
+		return true
+	})
+	if err != nil {
+		return fail(err)
+	}
+	list := make([]PhaseCount, 0, len(counts))
+	for _, c := range counts {
+		list = append(list, *c)
+	}
+	slices.SortFunc(list, func(a, b PhaseCount) int { return cmp.Compare(a.Phase, b.Phase) })
+	return list, nil
+}
