@@ -106,7 +106,7 @@ func TestFleetAtScale(t *testing.T) {
 	}
 	var page struct {
 		Totals    struct{ All, Ready string }
-		Processes []struct{ Id string }
+		Processes []struct{ ID string }
 	}
 	for begun := time.Now(); page.Totals.Ready != fmt.Sprint(all); time.Sleep(time.Second) {
 		text, _ := get("/processes?page_size=1")
@@ -184,14 +184,14 @@ func TestFleetAtScale(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &page); err != nil {
 			t.Fatal(err)
 		}
-		id := page.Processes[0].Id
+		id := page.Processes[0].ID
 		begun := time.Now()
 		resp, err := client.Post(base+"/processes/"+id+"/suspend", "application/json", strings.NewReader(`{"reason":"new disk"}`))
 		if err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("suspend: %v %v", resp, err)
 		}
 		resp.Body.Close()
-		for n := 0; n < watchers; n++ {
+		for n := range watchers {
 			<-told
 			if n == 0 {
 				for shown := ""; !strings.Contains(shown, "wait\">suspended"); {
