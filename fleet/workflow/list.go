@@ -24,9 +24,6 @@ type ListOptions struct {
 	// indexable; for others, every record that meets the other conditions is decoded.
 	Match map[string]any
 
-	// Contains selects entities whose id has this text.
-	Contains string
-
 	// Range maps JSON names of indexed fields, numbers or strings, to the values between
 	// which theirs must be. A field that is not indexed is ErrUnknownField, a bound of
 	// another type than the field's ErrFieldType. It decodes nothing, and visits every
@@ -43,6 +40,9 @@ type ListOptions struct {
 	// and goes with Limit and Offset, not with After: the page has no Next.
 	OrderBy    string
 	Descending bool
+
+	// Contains selects entities whose id has this text.
+	Contains string
 
 	// Limit is the maximum number of results. 0 means all.
 	Limit int
