@@ -43,7 +43,7 @@ private keys. Look into the archive before you send it: a secret without such a 
 
 What could not be read is in the file missing.txt of the archive; the exit status is then 1.`,
 		Example: `  lifecyclectl bundle --logs --stacks
-  lifecyclectl bundle --file - --since 2h | ssh support 'cat >bundle.tar.gz'`,
+  lifecyclectl bundle --since 2h --file incident.tar.gz`,
 		Args: words(),
 		RunE: asks(&r, &output{format: "table"}, noSubject, func(a *api, cmd *cobra.Command, _ []string) error {
 			if _, err := a.Access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{}); err != nil {

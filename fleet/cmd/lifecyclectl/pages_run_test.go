@@ -54,7 +54,7 @@ var excused = []struct{ line, why string }{
 	{"lifecyclectl doctor --statusz http://10.1.2.3:8081/statusz", "the address is that of the reader's pod: TestDoctorOfOneProcess runs it"},
 	{"lifecyclectl transition drone-survey aborted --selector phase=planning,org=acme --dry-run", "the entities are the reader's: TestScripts moves many"},
 	{"lifecyclectl bundle --logs --stacks", "it writes a file into the reader's folder: TestBundle makes archives"},
-	{"lifecyclectl bundle --file - --since 2h | ssh support 'cat >bundle.tar.gz'", "the host is the reader's: TestBundle makes archives"},
+	{"lifecyclectl bundle --since 2h --file incident.tar.gz", "it writes a file into the reader's folder: TestBundle makes archives"},
 	{"lifecyclectl processes drain --selector service=web,version!=1.2.4 --dry-run", "the service is the reader's: TestScripts drains by a selector"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --limit 50", "the process is the reader's: TestScripts reads logs"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --follow --contains ERROR", "the process is the reader's: TestScripts reads logs"},
