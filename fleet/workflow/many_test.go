@@ -238,22 +238,29 @@ func TestOneOfManyMovesThatWaitsDelaysNoOther(t *testing.T) {
 	others.Wait()
 }
 
-// TestManyMovesWhoseAnswersAreLostAreFound drops the answers of a server that carries
-// the moves out. No more than a bounded number are sent then. When the connection is
-// back, each has happened once.
-func TestManyMovesWhoseAnswersAreLostAreFound(t *testing.T) {
+// muffled returns a process, another one whose answers p may drop, and 300 moves of
+// missions.
+func muffled(t *testing.T) (here, there *rig, p *muffler, moves []workflow.Move) {
+	t.Helper()
 	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
-	p := muffle(t, srv.ClientURL())
-	here := rigOn(t, srv)
-	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
-	ctx := testContext(t)
-	var moves []workflow.Move
+	p = muffle(t, srv.ClientURL())
+	here = rigOn(t, srv)
+	there = rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
 	for n := range 300 {
 		moves = append(moves, workflow.Move{EntityID: fmt.Sprint("m", n), To: "flying", Source: rule})
 		here.create(t, fmt.Sprint("m", n), "planning")
 	}
-	_, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true})
+	_, err := there.missions.List(testContext(t), workflow.ListOptions{Fresh: true})
 	must(t, err)
+	return here, there, p, moves
+}
+
+// TestManyMovesWhoseAnswersAreLostAreFound drops the answers of a server that carries
+// the moves out. No more than a bounded number are sent then. When the connection is
+// back, each has happened once.
+func TestManyMovesWhoseAnswersAreLostAreFound(t *testing.T) {
+	ctx := testContext(t)
+	here, there, p, moves := muffled(t)
 	flying := func() int {
 		page, err := here.Query(ctx, survey, workflow.ListOptions{Phase: "flying", Limit: 1, Fresh: true})
 		must(t, err)
@@ -285,18 +292,8 @@ func TestManyMovesWhoseAnswersAreLostAreFound(t *testing.T) {
 // TestManyMovesEndWithTheirContext ends the context of moves that get no answer: those
 // that were sent have an unknown outcome, the others were not begun.
 func TestManyMovesEndWithTheirContext(t *testing.T) {
-	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
-	p := muffle(t, srv.ClientURL())
-	here := rigOn(t, srv)
-	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
 	ctx := testContext(t)
-	var moves []workflow.Move
-	for n := range 300 {
-		moves = append(moves, workflow.Move{EntityID: fmt.Sprint("m", n), To: "flying", Source: rule})
-		here.create(t, fmt.Sprint("m", n), "planning")
-	}
-	_, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true})
-	must(t, err)
+	here, there, p, moves := muffled(t)
 	p.mute.Store(true)
 	short, cancel := context.WithCancelCause(ctx)
 	done := make(chan []workflow.Moved, 1)

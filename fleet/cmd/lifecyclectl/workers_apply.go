@@ -35,11 +35,7 @@ worker that is as its file says, and leaves workers alone that no file has.
   lifecyclectl workers apply --file workers.yaml`,
 		Args: words(),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
-			specs, err := readFiles(cmd, files)
-			if err != nil {
-				return err
-			}
-			plans, err := planSpecs(a, cmd, specs)
+			specs, plans, err := planFiles(a, cmd, files)
 			if err != nil {
 				return err
 			}
@@ -76,11 +72,7 @@ something differs.
 		Example: `  lifecyclectl workers diff --file workers.yaml`,
 		Args:    words(),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
-			specs, err := readFiles(cmd, files)
-			if err != nil {
-				return err
-			}
-			plans, err := planSpecs(a, cmd, specs)
+			specs, plans, err := planFiles(a, cmd, files)
 			if err != nil {
 				return err
 			}
@@ -133,19 +125,22 @@ func readFiles(cmd *cobra.Command, files []string) ([]*operatorv1.WorkerSpec, er
 	return all, errors.Join(faults...)
 }
 
-// planSpecs asks the server what each spec would change.
-func planSpecs(a *api, cmd *cobra.Command, specs []*operatorv1.WorkerSpec) ([]*operatorv1.ApplyWorkerResponse, error) {
+// planFiles reads specs and asks the server what each would change.
+func planFiles(a *api, cmd *cobra.Command, files []string) ([]*operatorv1.WorkerSpec, []*operatorv1.ApplyWorkerResponse, error) {
+	specs, err := readFiles(cmd, files)
+	if err != nil {
+		return nil, nil, err
+	}
 	p := begin(cmd.ErrOrStderr(), "checking")
 	defer p.end()
 	plans := make([]*operatorv1.ApplyWorkerResponse, len(specs))
 	for i, s := range specs {
 		p.say("checking %s", s.GetId())
-		var err error
 		if plans[i], err = a.Workers.ApplyWorker(cmd.Context(), &operatorv1.ApplyWorkerRequest{Spec: s, DryRun: true}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return plans, nil
+	return specs, plans, nil
 }
 
 func differs(p *operatorv1.ApplyWorkerResponse) bool {
