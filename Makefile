@@ -11,7 +11,7 @@ PACKAGES := $(addsuffix /...,$(MODULES))
 # that takes minutes.
 ADOPT    := ./examples/adopt ./examples/adopt/real
 # The race detector makes a NATS server and a browser's pages several times slower: "make
-# test" runs these modules without it, and "make test-next" with it.
+# test" and "make test-long" run these modules without it, and "make test-next" with it.
 PLAIN    := bench deploy deploy/e2e examples examples/http3 fleet vet
 # What takes longest is begun first.
 FIRST    := ./procpool . ./worker ./internal/httpdrain ./fleet/host ./fleet/operator ./fleet/cmd/lifecyclectl ./fleet/workflow
@@ -45,7 +45,7 @@ test: cc ## test every module: leaked goroutines and, in the libraries, data rac
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long
 test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
-	tools/long.sh -race $(TESTFLAGS)
+	PLAIN='$(PLAIN)' tools/long.sh $(TESTFLAGS)
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow

@@ -401,11 +401,18 @@ func record(t *testing.T, rigs []*rig, id string, began time.Time, clients int, 
 		mu.Lock()
 		at := done
 		mu.Unlock()
-		brokertest.Await(t, "writes to go on", func() bool {
+		goesOn := func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return done >= at+20
-		})
+		}
+		// All clients may be connected to a server that is paused. They notice after three
+		// pings, which is a minute.
+		for began := time.Now(); !goesOn(); time.Sleep(5 * time.Millisecond) {
+			if time.Since(began) > 3*time.Minute {
+				t.Fatal("writes do not go on")
+			}
+		}
 	})
 	close(stop)
 	wg.Wait()
