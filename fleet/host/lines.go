@@ -123,8 +123,8 @@ func (l *lines) drop(ctx context.Context, rec *Record) error {
 }
 
 // Logs returns up to limit of the newest lines of a worker's log before sequence
-// before, the oldest first; 0 is the end. Whatever host ran the code, each host
-// returns the same. A worker has at most [MaxLines] lines of at most 4 KiB, for a week.
+// before, the oldest first; 0 is the end. Each host
+// returns the lines of all hosts. A worker has at most [MaxLines] lines of at most 4 KiB, for a week.
 // A worker that prints more than 1000 lines at once and 100 a second after that loses
 // lines; the log says how many. The lines have no secrets.
 func (h *Host) Logs(ctx context.Context, id string, before uint64, limit int) ([]Line, error) {

@@ -32,8 +32,8 @@ type Moved struct {
 
 // TransitionMany moves many entities of a workflow. The result has one element for each
 // move, at the same index. Each move is a write of its own with all that
-// [Manager.Transition] promises: it happens once or not at all, whatever becomes of the
-// others, and its error is the one that Transition returns. They are not one
+// [Manager.Transition] promises: it happens once or not at all, also when
+// others fail, and its error is the one that Transition returns. They are not one
 // transaction.
 //
 //	for i, moved := range mgr.TransitionMany(ctx, "drone-survey", moves) {

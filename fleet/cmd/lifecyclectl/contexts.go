@@ -104,17 +104,22 @@ func (r *remote) choose() error {
 	return nil
 }
 
+// ownContexts reads the caller's configuration file.
+func ownContexts() (path string, c contexts, err error) {
+	if path, err = contextsFile(); err != nil {
+		return "", c, err
+	}
+	c, err = readContexts(path)
+	return path, c, err
+}
+
 func contextsCommand() *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
 		Short: "List the contexts of the configuration file",
 		Args:  words(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			path, err := contextsFile()
-			if err != nil {
-				return err
-			}
-			c, err := readContexts(path)
+			_, c, err := ownContexts()
 			if err != nil {
 				return err
 			}
@@ -135,11 +140,7 @@ func contextsCommand() *cobra.Command {
 		Short: "Choose the context that commands use without --context",
 		Args:  words("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := contextsFile()
-			if err != nil {
-				return err
-			}
-			c, err := readContexts(path)
+			path, c, err := ownContexts()
 			if err != nil {
 				return err
 			}
