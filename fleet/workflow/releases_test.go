@@ -358,8 +358,12 @@ func watchLosses(t *testing.T, s jetstream.Stream) func(*testing.T) []loss {
 	t.Cleanup(reading.Stop)
 	return func(t *testing.T) []loss {
 		t.Helper()
-		info, err := s.Info(t.Context())
-		must(t, err)
+		var info *jetstream.StreamInfo
+		brokertest.Await(t, "the server, which was killed a moment ago", func() bool {
+			var err error
+			info, err = s.Info(t.Context())
+			return err == nil
+		})
 		brokertest.Await(t, "every revision to be read", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
