@@ -234,7 +234,7 @@ func FuzzREST(f *testing.F) {
 		w := &sink{header: http.Header{}}
 		handlers[viewer].ServeHTTP(&once{w, cancel}, r)
 		runtime.ReadMemStats(&after)
-		if used, most := after.TotalAlloc-before.TotalAlloc, uint64(48<<20+300*len(text)); used > most {
+		if used, most := after.TotalAlloc-before.TotalAlloc, uint64(96<<20+300*len(text)); used > most {
 			t.Errorf("%s %s: %d bytes as %q: allocated %d MiB", op.method, target, len(body), header, used>>20)
 		}
 		judge(t, op.method+" "+target+" as "+header, w.code, w.text)
