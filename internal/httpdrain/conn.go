@@ -142,6 +142,7 @@ type conn struct {
 
 	used     atomic.Bool  // the peer has sent a byte
 	http1    atomic.Bool  // it has carried an HTTP/1 request
+	rests    atomic.Bool  // net/http has written its last response and waits for the next request
 	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
 	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
@@ -195,9 +196,10 @@ func (f *farewell) channel() <-chan struct{} {
 	return f.ch
 }
 
-// idle reports whether the connection waits for its next HTTP/1 request.
+// idle reports whether the connection waits for its next HTTP/1 request, and its last
+// response is written: a handler that has returned may have left it in a buffer.
 func (c *conn) idle() bool {
-	return c.http1.Load() && c.request.Load() == 0 && c.http2.Load() == nil && !c.hijacked.Load()
+	return c.http1.Load() && c.rests.Load() && c.request.Load() == 0 && c.http2.Load() == nil && !c.hijacked.Load()
 }
 
 // trackedConn finds our connection below what net/http was given, which is

@@ -57,8 +57,8 @@ func (s *Server) wrap() {
 
 	userState := s.srv.ConnState
 	s.srv.ConnState = func(nc net.Conn, state http.ConnState) {
-		if state == http.StateHijacked {
-			if c := trackedConn(nc); c != nil {
+		if c := trackedConn(nc); c != nil {
+			if c.rests.Store(state == http.StateIdle); state == http.StateHijacked {
 				s.hijack(c)
 			}
 		}
