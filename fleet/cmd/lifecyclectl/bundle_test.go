@@ -124,7 +124,7 @@ func FuzzScrub(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b string) {
 		text, err := json.Marshal(map[string]any{a: b, "list": []any{b + a, map[string]string{"api_key": "hunter2"}}, "cause": a + " password=hunter2 " + b})
 		if err != nil {
-			t.Skip()
+			t.Fatal(err) // strings can always be marshalled
 		}
 		clean, err := scrubJSON(text)
 		if err != nil || !json.Valid(clean) || !strings.Contains(a+b, "hunter2") && strings.Contains(string(clean), "hunter2") {
