@@ -129,10 +129,17 @@ func TestSignalContextGivesSignalsBack(t *testing.T) {
 	})
 }
 
+// A repeat within 250 ms does not end the process. On a busy machine the process may stand
+// still for longer than that between its two signals, so a process that dies gets another try.
 func TestSignalContextTakesRepeatsAsOne(t *testing.T) {
-	p := launch(t, "signal context", Config{}, env(modeEnv, "twice at once"))
-	p.wantExit(0)
-	p.says("survived")
+	for range 10 {
+		p := launch(t, "signal context", Config{}, env(modeEnv, "twice"))
+		if p.wait(); p.status.Exited() && p.status.ExitStatus() == 0 {
+			p.says("survived")
+			return
+		}
+	}
+	t.Error("a repeat ended each of ten processes")
 }
 
 func TestSignalContextAsParentOfAnApp(t *testing.T) {
