@@ -387,11 +387,12 @@ func signalContext() int {
 		stop()
 		say("stopped: %v", context.Cause(ctx))
 		hangForEver("hangs")
-	case "twice": // the second signal comes when a goroutine that restores at once has long done so
+	case "twice": // the pauses give a signal time to be restored, and one that kills time to do so
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		<-ctx.Done()
 		time.Sleep(20 * time.Millisecond)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
+		time.Sleep(50 * time.Millisecond)
 		say("survived")
 		return 0
 	case "app": // a SignalContext as the parent of an App
