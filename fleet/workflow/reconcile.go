@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -54,7 +55,9 @@ func (f *follower) pass(e *entry) {
 		revision |= removed
 	}
 	before := len(f.keys)
-	f.keys[e.key] = revision
+	if listed(e.key) {
+		f.keys[e.key] = revision
+	}
 	if f.asking && len(f.keys) > before {
 		f.added = append(f.added, e.revision)
 	}
@@ -63,6 +66,12 @@ func (f *follower) pass(e *entry) {
 		f.pending = nil
 		f.reached(*l)
 	}
+}
+
+// listed reports whether a list of names has a key as it is. The server replaces bytes
+// that are not UTF-8, so two such keys may have one name. They count as no keys.
+func listed(key string) bool {
+	return utf8.ValidString(key) && !strings.ContainsRune(key, utf8.RuneError)
 }
 
 // lose passes on that a key is gone. The caller has the turn.
@@ -108,7 +117,7 @@ func (f *follower) reached(l look) {
 func (f *follower) current(l look) {
 	f.suspect = false
 	f.whole.Store(l.last)
-	f.asOf.Store(l.at.UnixNano())
+	f.asOf.Store(&l.at)
 	if f.caught != nil {
 		f.caught()
 	}
@@ -271,7 +280,9 @@ func (f *follower) names(ctx context.Context) (l look, names map[string]bool, ot
 			return l, nil, 0, false, p.Error
 		}
 		for subject := range p.State.Subjects {
-			names[strings.TrimPrefix(subject, "$KV."+f.b.name+".")] = true
+			if key := strings.TrimPrefix(subject, "$KV."+f.b.name+"."); listed(key) {
+				names[key] = true
+			}
 		}
 		if offset == 0 {
 			first = p
