@@ -58,7 +58,7 @@ type follower struct {
 
 	turn    chan struct{}     // room for one: it is held while something is passed on, and guards the fields below
 	told    bool              // synced was called
-	keys    map[string]uint64 // the last revision of each key that can be listed, with the bit removed for a deletion
+	keys    map[string]uint64 // the last revision of each key, with the bit removed for a deletion
 	oldest  uint64            // no key has an older revision
 	others  int               // subjects of the stream that are no keys
 	passed  uint64            // messages of the current consumer

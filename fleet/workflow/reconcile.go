@@ -55,9 +55,7 @@ func (f *follower) pass(e *entry) {
 		revision |= removed
 	}
 	before := len(f.keys)
-	if listed(e.key) {
-		f.keys[e.key] = revision
-	}
+	f.keys[e.key] = revision
 	if f.asking && len(f.keys) > before {
 		f.added = append(f.added, e.revision)
 	}
@@ -69,7 +67,7 @@ func (f *follower) pass(e *entry) {
 }
 
 // listed reports whether a list of names has a key as it is. The server replaces bytes
-// that are not UTF-8, so two such keys may have one name. They count as no keys.
+// that are not UTF-8, so two such keys may have one name.
 func listed(key string) bool {
 	return utf8.ValidString(key) && !strings.ContainsRune(key, utf8.RuneError)
 }
@@ -202,19 +200,24 @@ func (f *follower) reconcile(ctx context.Context) bool {
 	if err != nil || !f.enter(ctx) {
 		return false
 	}
-	var missing []string
+	var missing, ask []string
 	for key, revision := range f.keys {
-		if revision&^removed <= l.last && !names[key] {
+		switch {
+		case revision&^removed > l.last || names[key]:
+		case steady && listed(key):
 			missing = append(missing, key)
+		default: // the pages are of different times, or do not have it: ask for each key
+			ask = append(ask, key)
 		}
 	}
-	if !steady { // the pages are of different times: ask for each key
+	if len(ask) > 0 {
 		f.leave()
-		if len(missing) > maxChecks {
+		if len(ask) > maxChecks {
 			f.fresh = true
 			return true
 		}
-		missing, _ = f.confirm(ctx, missing)
+		gone, _ := f.confirm(ctx, ask)
+		missing = append(missing, gone...)
 		if !f.enter(ctx) {
 			return false
 		}
@@ -226,8 +229,14 @@ func (f *follower) reconcile(ctx context.Context) bool {
 		}
 	}
 	if steady {
-		f.others = max(others, 0) // the server counts and lists at two moments
-		if len(f.keys) == len(names) && f.seq.Load() >= l.last {
+		unlisted := 0
+		for key := range f.keys {
+			if !listed(key) {
+				unlisted++
+			}
+		}
+		f.others = max(others-unlisted, 0) // the server counts and lists at two moments
+		if len(f.keys)-unlisted == len(names) && f.seq.Load() >= l.last {
 			f.current(l)
 		}
 	}
