@@ -96,10 +96,12 @@ type output struct {
 	attempts int       // that were refused
 }
 
-// open claims the log. fence is the host's new fencing token. It returns the entries
-// before the claim. The error wraps [ErrStale] when a host with a newer token has the
-// log.
-func (l *slotLog) open(ctx context.Context, host string) ([]*entry, error) {
+// open claims the log with the fencing token that it has, which is the sequence of a
+// message on the subject claimed. It returns the entries before the claim. The error wraps
+// [ErrStale] when a host with a newer token has the log. When the log has a token that the
+// subject of the tokens never had, open takes the next one after that.
+func (l *slotLog) open(ctx context.Context, host, claimed string) ([]*entry, error) {
+	token := l.fence
 	for looks := 1; ; looks++ {
 		m, err := l.newest(ctx)
 		if err != nil {
@@ -110,7 +112,16 @@ func (l *slotLog) open(ctx context.Context, host string) ([]*entry, error) {
 			l.last = m.Sequence
 			var fence uint64
 			if _, err := fmt.Sscanf(m.Header.Get(headerLink), "%d-", &fence); err == nil && fence > l.fence {
-				return nil, fmt.Errorf("claim the log: fencing token %d after %d: %w", l.fence, fence, ErrStale)
+				newest, err := last(ctx, l.states.stream, claimed)
+				if err != nil {
+					return nil, fmt.Errorf("claim the log: %w", err)
+				}
+				if newest == nil || newest.Sequence != token {
+					return nil, fmt.Errorf("claim the log: fencing token %d after %d: %w", token, fence, ErrStale)
+				}
+				// No newer token was given out. The stream of the tokens was made anew, or
+				// restored from an older backup.
+				l.fence = fence + 1
 			}
 		}
 		before := l.last
@@ -142,6 +153,9 @@ func (l *slotLog) read(ctx context.Context, last uint64) ([]*entry, error) {
 			break
 		}
 		from = m.Sequence + 1
+		if m.Header.Get(headerLink) == "" {
+			continue // no host has written it
+		}
 		if have == 0 {
 			e.first = m.Sequence
 		}
