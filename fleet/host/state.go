@@ -33,6 +33,7 @@ type states struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	prefix string // "host.state."
+	asking gate   // caps the slots that ask the server for what they need
 }
 
 // Headers of the protocol that the client has no names for.
