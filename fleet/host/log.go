@@ -223,7 +223,17 @@ func (l *slotLog) outputID(fence, number uint64) string {
 	return l.subject + ":" + strconv.FormatUint(fence, 10) + ":" + strconv.FormatUint(number, 10)
 }
 
-// trim removes the entries before sequence keep.
-func (l *slotLog) trim(ctx context.Context, keep uint64) error {
+// trim removes the entries before sequence keep, which are old. A purge looks at all
+// messages of the stream between the entries, and there are as many as hosts have slots:
+// few entries are deleted one by one. An entry of several messages must go as a whole.
+func (l *slotLog) trim(ctx context.Context, keep uint64, old []*entry) error {
+	const few = 4
+	one := len(old) <= few && !slices.ContainsFunc(old, func(e *entry) bool { return e.first != e.last })
+	for _, e := range old {
+		one = one && l.stream.DeleteMsg(ctx, e.first) == nil
+	}
+	if one {
+		return nil
+	}
 	return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.subject), jetstream.WithPurgeSequence(keep))
 }
