@@ -33,7 +33,8 @@ import (
 //
 // BENCH_WORKERS is how many there are, 500 without it. With it the benchmark also
 // reports how long it takes to create a worker, to list all, to count what waits for
-// them, to stop their host, and to take over those of a host that was killed; the
+// them, to stop their host, to hand half of them to another host, and to take over those
+// of a host that was killed; the
 // processor time that host and server need while no message comes, and the server's
 // memory.
 func BenchmarkHostedIdle(b *testing.B) {
@@ -108,7 +109,9 @@ func BenchmarkHostedIdle(b *testing.B) {
 		b.StopTimer()
 		if all {
 			other := startProcess(b, server.URL())
+			began = time.Now()
 			h := bd.start(b, "c")
+			took("handover", began)
 			share := len(h.Local())
 			check(b, other.Process.Kill())
 			_ = other.Wait()
