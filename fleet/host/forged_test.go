@@ -1,10 +1,8 @@
 package host_test
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
@@ -108,34 +106,4 @@ func TestStateStreamIsMadeAnew(t *testing.T) {
 			t.Errorf("the fencing tokens are %q", tokens)
 		}
 	}
-}
-
-// A worker whose creator died, and whose creator's clock was ahead, is finished as soon as
-// any other.
-func TestACreationFromTheFuture(t *testing.T) {
-	r := newRig(t)
-	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix(">")})
-	rec, err := h.Get(t.Context(), "w")
-	must(t, err)
-	rec.State, rec.Changed.At = host.StateDeploying, time.Now().Add(time.Hour)
-	r.stop(h)
-	r.putRecord(rec)
-	h = r.start("b")
-	r.eventually("it runs", func() bool {
-		rec, err := h.Get(t.Context(), "w")
-		must(t, err)
-		return rec.State == host.StateRunning
-	})
-}
-
-// putRecord stores a record as it is.
-func (r *rig) putRecord(rec *host.Record) {
-	r.t.Helper()
-	kv, err := r.js.KeyValue(r.t.Context(), "HOST_WORKERS")
-	must(r.t, err)
-	data, err := json.Marshal(rec)
-	must(r.t, err)
-	_, err = kv.Put(r.t.Context(), rec.ID, data)
-	must(r.t, err)
 }

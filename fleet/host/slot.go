@@ -272,7 +272,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 
 // deploying reports whether the creation of r may still be in progress.
 func (r *Record) deploying() bool {
-	return r.State == StateDeploying && time.Since(r.Changed.At).Abs() < deployTime // its creator's clock may be ahead
+	return r.State == StateDeploying && time.Since(r.Changed.At) < deployTime
 }
 
 // deployTime is how long a creation may take before the slot's host finishes it.
