@@ -99,6 +99,7 @@ type announcer struct {
 	before   map[string]int // the restarts of each unit at the last announcement
 	restarts []Restart
 	was      string // the reason of the suspension at the last announcement
+	words    *words // nil for none
 }
 
 // pace is the least time between two announcements.
@@ -159,7 +160,9 @@ func (a *announcer) announce(ctx context.Context) error {
 	}()
 	defer func() { cancel(); <-writing }()
 	report := a.app.Report()
-	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: previous(report)}))
+	var recalled string
+	a.words, recalled = a.recall(ctx)
+	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: cmp.Or(recalled, previous(report))}))
 	stop := a.app.Events().Listen(1024, a.note)
 	defer stop()
 	for _, ph := range a.app.Report().Phases { // it entered these before
@@ -389,6 +392,7 @@ func (a *announcer) leave(ctx context.Context) error {
 			a.cfg.Log.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
 		}
 	}
+	a.words.close()
 	if a.kv == nil {
 		return nil
 	}
