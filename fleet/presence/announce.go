@@ -100,6 +100,7 @@ type announcer struct {
 	restarts []Restart
 	was      string // the reason of the suspension at the last announcement
 	words    *words // nil for none
+	pulse    pulse
 }
 
 // pace is the least time between two announcements.
@@ -184,7 +185,7 @@ func (a *announcer) announce(ctx context.Context) error {
 		}
 		if err == nil {
 			opened = true
-			err = a.put(ctx, a.kv)
+			err = a.renew(ctx, a.kv)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -275,6 +276,7 @@ func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-a.kick:
+		a.pulse.beats = nil
 	case <-most.C:
 	}
 	return true
@@ -303,21 +305,25 @@ func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	}
 	a.compare(p)
 	p.Restarts = a.restarts
-	data, err := json.Marshal(p)
+	beats := newChain()
+	data, err := json.Marshal(said{p, beats.anchor(), a.cfg.Every})
 	for depth := 8; err == nil && len(data) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
 		p.Truncated = true
 		p.Status.Units, _ = prune(p.Status.Units, depth)
 		if depth == 0 {
 			p.Status.Units, p.Status.Report.Units = nil, nil
 		}
-		data, err = json.Marshal(p)
+		data, err = json.Marshal(said{p, beats.anchor(), a.cfg.Every})
 	}
 	if err != nil {
 		return fmt.Errorf("encode the announcement: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Every)
 	defer cancel()
-	_, err = kv.Put(ctx, a.cfg.ID, seal(a.key, a.purpose(), data))
+	sealed := seal(a.key, a.purpose(), data)
+	if _, err = kv.Put(ctx, a.cfg.ID, sealed); err == nil {
+		a.pulse = pulse{beats: beats, sealed: sealed, last: p, since: time.Now()}
+	}
 	return err
 }
 
