@@ -20,11 +20,7 @@ import (
 // serveSignIn serves a server whose people sign in at p. Ops' token file is known too.
 func serveSignIn(t *testing.T, p *issuer, change func(*operator.OIDCConfig), key string) (base string) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	base = "http://" + ln.Addr().String()
+	base, ready := listen(t)
 	cfg := p.config(base)
 	if change != nil {
 		change(&cfg)
@@ -34,18 +30,32 @@ func serveSignIn(t *testing.T, p *issuer, change func(*operator.OIDCConfig), key
 		t.Fatal(err)
 	}
 	_, tokens := tokenFile(t)
-	s, err := operator.New(operator.Config{Workflows: newMemory(1), Auth: operator.Anyone(tokens, auth), Log: quiet, Rate: 1e6, SessionKey: []byte(key)})
+	ready(operator.Config{Workflows: newMemory(1), Auth: operator.Anyone(tokens, auth), Log: quiet, Rate: 1e6, SessionKey: []byte(key)})
+	return base
+}
+
+// listen returns the address of a server before there is one: ready starts it.
+func listen(t *testing.T) (base string, ready func(operator.Config)) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := s.HTTPServer()
-	go srv.Serve(ln)
-	t.Cleanup(func() {
-		s.Close(context.Background())
-		srv.Close()
-		http.DefaultClient.CloseIdleConnections()
-	})
-	return base
+	t.Cleanup(func() { ln.Close() })
+	return "http://" + ln.Addr().String(), func(cfg operator.Config) {
+		t.Helper()
+		s, err := operator.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := s.HTTPServer()
+		go srv.Serve(ln)
+		t.Cleanup(func() {
+			s.Close(context.Background())
+			srv.Close()
+			http.DefaultClient.CloseIdleConnections()
+		})
+	}
 }
 
 func TestSignInWithOpenIDConnect(t *testing.T) {
