@@ -72,6 +72,7 @@ func TestConventions(t *testing.T) {
 				"./fleet/cmd/lifecyclectl/backup", "./fleet/workflow",
 				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
 				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",
+				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},
 		},
 		Requires: []conventions.Require{

@@ -1,64 +1,14 @@
 package operator_test
 
 import (
-	"bufio"
-	"encoding/json"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/oidctest"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 )
-
-// realIssuer starts npm's oidc-provider and returns its URL.
-func realIssuer(t *testing.T, clients []map[string]any, groups ...string) string {
-	t.Helper()
-	for _, program := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("no %s on this machine: the provider of this test needs it", program)
-		}
-	}
-	dir := filepath.Join("testdata", "oidc")
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", "oidc-provider", "package.json")); err != nil {
-		cmd := exec.Command("npm", "ci", "--no-audit", "--no-fund")
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("npm ci: %v\n%s", err, out)
-		}
-	}
-	config, err := json.Marshal(map[string]any{"clients": clients, "groups": groups})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("node", "server.mjs", string(config))
-	cmd.Dir = dir
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said strings.Builder
-	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		in.Close()
-		_ = cmd.Wait()
-		t.Fatalf("the provider does not start: %s", said.String())
-	}
-	return lines.Text()
-}
 
 // dashboardClient is a client of the provider for a server at base.
 func dashboardClient(base string) map[string]any {
@@ -72,7 +22,7 @@ func dashboardClient(base string) map[string]any {
 // site, and signs out of both.
 func TestBrowserSignsInAtARealProvider(t *testing.T) {
 	base, ready := listen(t)
-	issuer := realIssuer(t, []map[string]any{dashboardClient(base)}, "ops")
+	issuer := oidctest.Start(t, []map[string]any{dashboardClient(base)}, "ops")
 	auth, err := operator.OIDC(operator.OIDCConfig{
 		Issuer: issuer, ClientID: "dashboard", RedirectURL: base + "/ui/login/callback", LogoutURL: base + "/ui/login", NameClaim: "email", Name: "the company",
 		Grants: []operator.Grant{{Subject: "group:ops", Role: operator.RoleViewer, Workflows: []string{"drone-*"}}},
