@@ -229,7 +229,7 @@ func TestBearerTokensOfAProvider(t *testing.T) {
 	good("an ID token", nil, `"name":"ada@example.com"`, `"role":"operator"`, `"method":"oidc"`)
 	good("of the command line", map[string]any{"aud": "cli"}, `"operator"`)
 	good("for the API", map[string]any{"aud": []string{"https://ops.example.com", "x"}, "azp": "robot"}, `"operator"`)
-	good("in a part of the fleet", map[string]any{"email": "bob@example.com", "groups": "readers"}, `"grants":[{"role":"viewer","services":["payments-*"]}]`)
+	good("in a part of the fleet", map[string]any{"email": "bob@example.com", "groups": "readers"}, `"grants":[{"role":"viewer"`, `"services":["payments-*"]`)
 	good("a clock that is behind", map[string]any{"exp": time.Now().Add(-30 * time.Second).Unix(), "nbf": time.Now().Add(2 * time.Minute).Unix()})
 	good("without groups", map[string]any{"groups": nil}, `"role":"viewer"`)
 	bad("expired", p.token(t, map[string]any{"exp": time.Now().Add(-2 * time.Minute).Unix()}), operator.ReasonExpired)

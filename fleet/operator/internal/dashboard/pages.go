@@ -400,5 +400,5 @@ func phaseTone(p *operatorv1.Phase) string {
 }
 
 func forbidden() error {
-	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("acting here needs the role operator, which you do not have"))
+	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("you are a viewer here: acting needs the role operator"))
 }
