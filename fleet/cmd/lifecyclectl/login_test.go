@@ -98,32 +98,30 @@ func TestLoginAtARealProvider(t *testing.T) {
 		t.Errorf("whoami: %d %s %s", status, text, errs)
 	}
 	// A token that has expired is renewed, and the new one is kept.
-	age := func(change func(*login)) (before login) {
+	age := func(change func(*login)) {
 		t.Helper()
+		l := &login{path: file}
 		text, err := os.ReadFile(file)
 		if err == nil {
-			err = json.Unmarshal(text, &before)
+			err = json.Unmarshal(text, l)
 		}
-		changed := &login{path: file}
-		if err == nil {
-			err = json.Unmarshal(text, changed)
-		}
-		if change(changed); err == nil {
-			err = changed.write()
+		if change(l); err == nil {
+			err = l.write()
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		return before
 	}
-	before := age(func(l *login) { l.Expiry = time.Now().Add(-time.Minute) })
+	age(func(l *login) { l.Expiry = time.Now().Add(-time.Minute) })
 	if status, text, errs := enter(t, "whoami", "--server", server); status != 0 || !strings.Contains(text, "ada@example.com") {
 		t.Errorf("whoami after the token has expired: %d %s %s", status, text, errs)
 	}
-	if after := age(func(*login) {}); before.RefreshToken == "" || !after.Expiry.After(time.Now()) {
-		t.Errorf("the token was not renewed: expiry %v", after.Expiry)
-	}
-	age(func(l *login) { l.Expiry, l.RefreshToken = time.Now().Add(-time.Minute), "" })
+	age(func(l *login) {
+		if !l.Expiry.After(time.Now()) {
+			t.Errorf("the token was not renewed: it expired at %v", l.Expiry)
+		}
+		l.Expiry, l.RefreshToken = time.Now().Add(-time.Minute), ""
+	})
 	if status, _, errs := enter(t, "whoami", "--server", server); status != exitDenied || !strings.Contains(errs, "sign in again: lifecyclectl login") {
 		t.Errorf("whoami after all has expired: %d %s", status, errs)
 	}
