@@ -34,11 +34,12 @@ func TestConventions(t *testing.T) {
 			{Path: "workflow/workflowtest", Imports: []string{nats, server, "./fleet/broker", "./fleet/internal/pace", "./fleet/workflow"}, Brings: []string{"..."}},
 			{Path: "host", Imports: []string{
 				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes",
-				"./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", nats,
+				"./fleet/host/codesign", "./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
 			{Path: "workflow/metrics", Imports: []string{"./fleet/workflow", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			// A program with one engine does not build the others.
+			{Path: "host/codesign"},
 			{Path: "host/fetch"},
 			{Path: "host/engine"},
 			{Path: "host/engine/enginetest", Imports: []string{"./fleet/host/engine"}},
@@ -67,7 +68,7 @@ func TestConventions(t *testing.T) {
 			{Path: "cmd/lifecyclectl/backup", Imports: []string{nats, "./fleet/workflow"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{"./fleet/cmd/lifecyclectl/prove/load"}},
 			{Path: "cmd/lifecyclectl", Imports: []string{
-				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet/command", "./fleet/cmd/lifecyclectl/dev", "./fleet/host/engine", "./fleet/cmd/lifecyclectl/run", "./fleet/cmd/lifecyclectl/prove/...",
+				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet/command", "./fleet/cmd/lifecyclectl/dev", "./fleet/host/codesign", "./fleet/host/engine", "./fleet/cmd/lifecyclectl/run", "./fleet/cmd/lifecyclectl/prove/...",
 				"./fleet/cmd/lifecyclectl/backup", "./fleet/workflow",
 				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
 				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",

@@ -10,13 +10,16 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// loadCode makes a program of code with the engine of a record. It returns an error
-// when the engine panics. It abandons an engine that does not return before ctx ends,
+// loadCode makes a program of code with the engine of a record. All code that runs goes
+// through it: it verifies the record's signature. It returns an error when the engine panics. It abandons an engine that does not return before ctx ends,
 // and closes a program that the engine returns later. print gets the lines that the
 // code prints, without secrets; nil drops them.
 func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte, later bool, print func(string)) (engine.Program, error) {
 	e, err := h.cfg.Engines.Lookup(rec.MIMEType)
 	if err != nil {
+		return nil, err
+	}
+	if err := h.signed(rec, code); err != nil {
 		return nil, err
 	}
 	env, veil, err := h.granted(rec)

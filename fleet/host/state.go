@@ -95,6 +95,8 @@ func (s *states) marks(ctx context.Context, slot, m string) (done bool, was trie
 type tries struct {
 	Begun  int `json:"begun"`  // deliveries for which a handler was called, or may have been
 	Failed int `json:"failed"` // deliveries that are known to have failed
+
+	Spared bool `json:"spared,omitempty"` // the canary failed it, which does not count
 }
 
 // purge removes the values that a worker stored.

@@ -27,6 +27,8 @@ type TestRequest struct {
 	// Code, or what URL serves, is other code in place of the worker's own.
 	Code []byte
 	URL  string
+	// Signature is that of the other code.
+	Signature []byte
 }
 
 // Trial is what a message would cause.
@@ -88,7 +90,7 @@ func (h *Host) trialCode(ctx context.Context, id string, req TestRequest) (*Reco
 	}
 	if len(req.Code) > 0 || req.URL != "" {
 		code, _, err := h.source(ctx, req.Code, req.URL, "")
-		rec.Digest = fetch.Digest(code)
+		rec.Digest, rec.Signature = fetch.Digest(code), req.Signature
 		return rec, code, err
 	}
 	if req.Digest != "" {
@@ -96,7 +98,7 @@ func (h *Host) trialCode(ctx context.Context, id string, req TestRequest) (*Reco
 		if err != nil {
 			return nil, nil, err
 		}
-		rec.Digest = v.Digest
+		rec.Digest, rec.Signature = v.Digest, v.Signature
 	}
 	code, err := h.readCode(ctx, rec, rec.Digest)
 	return rec, code, err

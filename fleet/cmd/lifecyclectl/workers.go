@@ -21,8 +21,8 @@ func workersCommand() *cobra.Command {
 		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
 	},
 		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
-		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r), workerDevCommand(),
-		workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
+		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r), workerDevCommand(), workerSignCommand(),
+		workerPromoteCommand(&r), workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
 		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it stopped", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
 		}),
@@ -32,6 +32,28 @@ func workersCommand() *cobra.Command {
 	)
 	r.register(cmd)
 	return cmd
+}
+
+func workerPromoteCommand(r *remote) *cobra.Command {
+	return workerVerb(r, "promote ID", "Give every message to the canary of a worker", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		return a.Workers.PromoteWorker(cmd.Context(), &operatorv1.PromoteWorkerRequest{Id: id})
+	})
+}
+
+// percent returns the share of a canary, "" without one.
+func percent(c *operatorv1.Canary) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d%%", c.GetPercent())
+}
+
+// canary says which version gets which share, until when.
+func canary(c *operatorv1.Canary) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d%% to %s since %s, at least until %s", c.GetPercent(), short(c.GetDigest()), moment(c.GetSince()), moment(c.GetUntil()))
 }
 
 // workerVerb returns a command that changes one worker and shows it.
@@ -71,6 +93,7 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("secrets", strings.Join(w.GetSpec().GetSecrets(), ", "))
 		t.line("host", w.GetHost())
 		t.line("digest", w.GetDigest())
+		t.line("canary", canary(w.GetCanary()))
 		t.line("backlog", fmt.Sprint(w.GetBacklog()))
 		t.line("dead letters", fmt.Sprint(w.GetDeadLetters()))
 		t.line("created", moment(w.GetCreatedAt()))
@@ -151,10 +174,10 @@ func workerListCommand(r *remote) *cobra.Command {
 			}
 			return o.write(cmd.OutOrStdout(), all, func(t *table) {
 				now := time.Now()
-				t.head("ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "HOST", "AGE", "ERROR")
+				t.head("ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "CANARY", "HOST", "AGE", "ERROR")
 				for _, w := range all.GetWorkers() {
 					t.row(w.GetId(), state(w.GetState()), w.GetDesired(), strings.Join(w.GetTopics(), ","), w.GetGroup(),
-						fmt.Sprint(w.GetBacklog()), fmt.Sprint(w.GetDeadLetters()), w.GetHost(), age(w.GetCreatedAt(), now), cell{w.GetError(), bad})
+						fmt.Sprint(w.GetBacklog()), fmt.Sprint(w.GetDeadLetters()), percent(w.GetCanary()), w.GetHost(), age(w.GetCreatedAt(), now), cell{w.GetError(), bad})
 				}
 			})
 		}),
@@ -253,7 +276,16 @@ func workerUpdateCommand(r *remote) *cobra.Command {
 
 func workerRollbackCommand(r *remote) *cobra.Command {
 	var to string
-	cmd := workerVerb(r, "rollback ID", "Give a worker the code that it had before", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+	cmd := workerVerb(r, "rollback ID", "Give a worker the code that it had before, or end its canary", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		if to == "" {
+			w, err := a.Workers.GetWorker(cmd.Context(), &operatorv1.GetWorkerRequest{Id: id})
+			if err != nil {
+				return nil, err
+			}
+			if w.GetCanary() != nil {
+				to = w.GetDigest()
+			}
+		}
 		if to == "" {
 			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: id})
 			if err != nil {
@@ -265,7 +297,7 @@ func workerRollbackCommand(r *remote) *cobra.Command {
 		}
 		return a.Workers.Rollback(cmd.Context(), &operatorv1.RollbackRequest{Id: id, Digest: to})
 	})
-	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; default: the one before the current code")
+	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; default: the current code when there is a canary, which ends it, and otherwise the code before it")
 	return cmd
 }
 
@@ -299,7 +331,7 @@ func workerHistoryCommand(r *remote) *cobra.Command {
 			return o.write(cmd.OutOrStdout(), h, func(t *table) {
 				t.head("", "AT", "DIGEST", "SOURCE", "BY", "BYTES", "SUCCEEDED", "FAILED", "DEAD")
 				for _, v := range h.GetVersions() {
-					now := ""
+					now := v.GetRollout()
 					if v.GetCurrent() {
 						now = "*"
 					}
