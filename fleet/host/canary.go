@@ -78,6 +78,7 @@ type Candidate struct {
 	Limits  engine.Limits `json:"limits,omitzero"`
 	Env     []string      `json:"env,omitempty"`
 	Secrets []string      `json:"secrets,omitempty"`
+	HTTP    HTTP          `json:"http,omitzero"`
 }
 
 // Until returns when the candidate may get every message.
@@ -110,7 +111,7 @@ func (r *Record) candidate() *Record {
 	as := *r
 	as.Candidate = nil
 	as.Generation, as.Digest, as.Signature = c.Generation, c.Digest, c.Signature
-	as.Limits, as.Env, as.Secrets = c.Limits, c.Env, c.Secrets
+	as.Limits, as.Env, as.Secrets, as.HTTP = c.Limits, c.Env, c.Secrets, c.HTTP
 	return &as
 }
 
@@ -126,7 +127,7 @@ func (r *Record) Newest() *Record {
 // keep gives r the version of another record, with what belongs to a version.
 func (r *Record) keep(other *Record) {
 	r.Generation, r.Digest, r.Signature, r.Candidate = other.Generation, other.Digest, other.Signature, other.Candidate
-	r.Limits, r.Env, r.Secrets = other.Limits, other.Env, other.Secrets
+	r.Limits, r.Env, r.Secrets, r.HTTP = other.Limits, other.Env, other.Secrets, other.HTTP
 }
 
 // replace makes v the worker's version, or its canary. set changes the settings. Without
@@ -155,7 +156,7 @@ func (r *Record) replace(v *Version, set func(*Record), now bool) {
 	}
 	v.Rollout = rolloutRuns
 	r.addVersion(*v)
-	c := &Candidate{Version: r.History[len(r.History)-1], Rollout: r.Rollout, Limits: r.Limits, Env: r.Env, Secrets: r.Secrets}
+	c := &Candidate{Version: r.History[len(r.History)-1], Rollout: r.Rollout, Limits: r.Limits, Env: r.Env, Secrets: r.Secrets, HTTP: r.HTTP}
 	r.keep(&before)
 	r.Candidate = c
 }

@@ -35,6 +35,14 @@ type children struct {
 	gate              gate
 }
 
+// close removes the private folder of this host's children.
+func (c *children) close() error {
+	if c.Children == nil {
+		return nil
+	}
+	return c.Children.Close()
+}
+
 // isolateEngines replaces each engine that the host does not trust by one that runs
 // code in children.
 func (h *Host) isolateEngines() error {

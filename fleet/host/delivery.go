@@ -261,7 +261,7 @@ func (r *runner) pick(subject string) *member {
 // call runs the handler and returns its effects.
 func (r *runner) call(ctx context.Context, t *task, d *delivery, attempt int) (*effects, error) {
 	rec := d.member.record
-	d.state = &handle{cells: r.part.cells, record: rec}
+	d.state = &handle{cells: r.part.cells, record: rec, web: d.member.web}
 	now := time.Now().UnixNano()
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)

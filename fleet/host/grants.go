@@ -32,6 +32,8 @@ type Grant struct {
 	// code: see package codesign. A tenant that has keys, or for which "*" has keys, runs
 	// only code that one of them has signed.
 	Keys map[string]string `koanf:"keys"`
+	// HTTP says which requests the tenant's code may send.
+	HTTP HTTPGrant `koanf:"http"`
 }
 
 // ErrNotSigned is wrapped when a tenant's code must be signed and has no signature of one
@@ -55,6 +57,7 @@ func validateGrants(grants map[string]Grant) error {
 				errs = append(errs, fmt.Errorf("grants.%s.env.%s: it is not text in UTF-8", tenant, name))
 			}
 		}
+		errs = append(errs, inGrant(tenant, "http", g.HTTP.validate()))
 		for _, name := range slices.Sorted(maps.Keys(g.Keys)) {
 			_, err := codesign.ParsePublic(g.Keys[name])
 			errs = append(errs, inGrant(tenant, "keys."+name, err))
@@ -77,12 +80,15 @@ func inGrant(tenant, what string, err error) error {
 	return fmt.Errorf("grants.%s.%s: %w", tenant, what, err)
 }
 
-// granted returns the variables of a worker with their values, and what hides its
-// secrets. The error wraps [ErrNotGranted] and has no value.
-func (h *Host) granted(r *Record) (map[string]string, *veil, error) {
-	if len(r.Env)+len(r.Secrets) == 0 {
-		return nil, nil, nil
-	}
+// means are what a worker's code gets beside its messages and its state.
+type means struct {
+	env  map[string]string
+	veil *veil // hides the secrets
+	web  *web
+}
+
+// granted returns the means of a worker. The error wraps [ErrNotGranted] and has no value.
+func (h *Host) granted(r *Record) (*means, error) {
 	env := make(map[string]string, len(r.Env)+len(r.Secrets))
 	secrets := make(map[string]string, len(r.Secrets))
 	var errs []error
@@ -94,7 +100,8 @@ func (h *Host) granted(r *Record) (map[string]string, *veil, error) {
 		}
 		env[name] = v
 	}
-	for _, name := range r.Secrets {
+	inHeaders := make(map[string]string)
+	for _, name := range slices.Concat(r.Secrets, r.HTTP.Secrets) {
 		source, ok := find(h.cfg.Grants, r.Tenant, name, func(g Grant) map[string]string { return g.Secrets })
 		if !ok {
 			errs = append(errs, refusal(r, "secret", name, h.names(r, func(g Grant) map[string]string { return g.Secrets })))
@@ -105,12 +112,18 @@ func (h *Host) granted(r *Record) (map[string]string, *veil, error) {
 			errs = append(errs, fmt.Errorf("secret %s: %w", name, err))
 			continue
 		}
-		env[name], secrets[name] = v, v
+		if secrets[name] = v; slices.Contains(r.Secrets, name) {
+			env[name] = v
+		}
+		if slices.Contains(r.HTTP.Secrets, name) {
+			inHeaders[name] = v
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, nil, err
+	web, err := h.webOf(r, inHeaders)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return &means{}, err
 	}
-	return env, newVeil(secrets), nil
+	return &means{env, newVeil(secrets), web}, nil
 }
 
 // signed returns nil when a worker may run code: one of its tenant's keys has signed the

@@ -22,11 +22,12 @@ func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte, later boo
 	if err := h.signed(rec, code); err != nil {
 		return nil, err
 	}
-	env, veil, err := h.granted(rec)
+	means, err := h.granted(rec)
 	if err != nil {
 		return nil, err
 	}
-	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Env: env}
+	veil := means.veil
+	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Env: means.env}
 	if print != nil {
 		cfg.Log = func(line string) { print(veil.text(line)) }
 	}

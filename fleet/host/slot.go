@@ -56,6 +56,7 @@ type member struct {
 	turn    *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts  *Counts
 	veil    *veil // hides its secrets
+	web     *web  // sends its requests
 	kills   *kills
 	slow    *atomic.Bool // its last message took long
 	canary  *canary      // of the worker, nil for none
@@ -368,8 +369,8 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 }
 
 func (s *slot) newMember(rec *Record, program engine.Program) *member {
-	_, veil, _ := s.host.granted(rec) // the load has looked
-	return &member{record: rec, program: program, veil: veil, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}
+	means, _ := s.host.granted(rec) // the load has looked
+	return &member{record: rec, program: program, veil: means.veil, web: means.web, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}
 }
 
 // swap gives the runner its members between two messages and closes the programs

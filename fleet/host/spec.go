@@ -53,6 +53,8 @@ type Spec struct {
 	// Env and Secrets are names of variables that the code gets. Config.Grants has
 	// their values. A name that it does not grant to the tenant is refused.
 	Env, Secrets []string
+	// HTTP says which HTTP requests the code may send. Defaults to none.
+	HTTP HTTP
 	// Signature, when not empty, is that of the code: see package codesign. Code of a
 	// tenant whose Grant has keys needs one.
 	Signature []byte
@@ -70,7 +72,7 @@ const maxNames = 100
 
 // validate returns an error that names each invalid field.
 func (h *Host) validate(s *Spec) error {
-	errs := []error{checkID("id", s.ID), s.Limits.Validate(), s.Rollout.validate()}
+	errs := []error{checkID("id", s.ID), s.Limits.Validate(), s.Rollout.validate(), s.HTTP.validate()}
 	if s.Tenant != "" {
 		errs = append(errs, checkID("tenant", s.Tenant))
 	}
@@ -113,6 +115,7 @@ func (h *Host) validate(s *Spec) error {
 func (s *Spec) settle(r *Record) {
 	r.OutputTopic, r.Key, r.Limits, r.Rollout = s.OutputTopic, s.Key, s.Limits, s.Rollout
 	r.Env, r.Secrets = slices.Sorted(slices.Values(s.Env)), slices.Sorted(slices.Values(s.Secrets))
+	r.HTTP = s.HTTP.sorted()
 }
 
 // Difference is a field of a spec whose value is another one than the worker's.
@@ -149,6 +152,9 @@ func (s *Spec) differences(r *Record, digest string) (changes, fixed []Differenc
 	add(&changes, "env", nameList(r.Env), nameList(s.Env))
 	add(&changes, "secrets", nameList(r.Secrets), nameList(s.Secrets))
 	add(&changes, "code.signature", base64.StdEncoding.EncodeToString(r.Signature), base64.StdEncoding.EncodeToString(s.Signature))
+	for i, was := range r.HTTP.texts() {
+		add(&changes, was[0], was[1], s.HTTP.texts()[i][1])
+	}
 	for i, was := range r.Rollout.texts() {
 		add(&changes, was[0], was[1], s.Rollout.texts()[i][1])
 	}

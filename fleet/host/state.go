@@ -151,9 +151,12 @@ func (s *states) subjects(ctx context.Context, pattern string, most int) ([]stri
 type handle struct {
 	cells  *cells
 	record *Record
+	web    *web              // nil for none
 	writes map[string][]byte // nil is a delete
 	order  []string
 	size   int
+
+	fetched int // requests
 }
 
 // maxState bounds what one message may write to state, in bytes and in keys:

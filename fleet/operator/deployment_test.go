@@ -33,7 +33,7 @@ func TestDeploymentBySpec(t *testing.T) {
 	}
 	t.Setenv("OPERATOR_TEST_TOKEN", "hunter2-4711")
 	h, err := host.New(js, host.Config{Engines: engines, Logger: quiet, RetryBase: time.Millisecond, MaxRetries: 1, Grants: map[string]host.Grant{
-		"acme": {Env: map[string]string{"REGION": "north"}, Secrets: map[string]string{"TOKEN": "env:OPERATOR_TEST_TOKEN"}},
+		"acme": {Env: map[string]string{"REGION": "north"}, Secrets: map[string]string{"TOKEN": "env:OPERATOR_TEST_TOKEN"}, HTTP: host.HTTPGrant{Allow: []string{"https://*.example.com/*"}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -63,6 +63,7 @@ def handle(m):
 		Limits: &operatorv1.Limits{Time: durationpb.New(time.Minute), Load: durationpb.New(time.Minute), Memory: 64 << 20, Output: 1000, Outputs: 5},
 		Env:    []string{"REGION"}, Secrets: []string{"TOKEN"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
 		Rollout: &operatorv1.Rollout{Canary: 10, For: durationpb.New(time.Hour), Messages: 7, Margin: 3},
+		Http:    &operatorv1.HTTP{Allow: []string{"https://api.example.com/v1/*"}, Secrets: []string{"TOKEN"}},
 	}
 	for i, fields := 0, spec.ProtoReflect().Descriptor().Fields(); i < fields.Len(); i++ {
 		if !spec.ProtoReflect().Has(fields.Get(i)) {
@@ -70,7 +71,7 @@ def handle(m):
 		}
 	}
 	plan, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec, DryRun: true})
-	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 18 {
+	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 20 {
 		t.Errorf("a dry run: %v, %v", plan, err)
 	}
 	done, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec})

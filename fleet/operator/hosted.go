@@ -19,8 +19,17 @@ func specOf(rec *host.Record) *operatorv1.WorkerSpec {
 	return &operatorv1.WorkerSpec{
 		Id: rec.ID, Tenant: rec.Tenant, MimeType: rec.MIMEType, Topic: rec.Topic, Group: rec.Group, OutputTopic: rec.OutputTopic, Key: rec.Key,
 		Limits: limitsOf(rec.Limits), Env: rec.Env, Secrets: rec.Secrets, Code: &operatorv1.Code{Digest: "sha256:" + rec.Digest, Signature: rec.Signature},
-		Rollout: rolloutOf(rec.Rollout),
+		Rollout: rolloutOf(rec.Rollout), Http: httpOf(rec.HTTP),
 	}
+}
+
+// httpOf turns the requests that a worker may send into the contract's message: nil for
+// none.
+func httpOf(w host.HTTP) *operatorv1.HTTP {
+	if len(w.Allow)+len(w.Secrets) == 0 {
+		return nil
+	}
+	return &operatorv1.HTTP{Allow: w.Allow, Secrets: w.Secrets}
 }
 
 // rolloutOf turns a rollout into the contract's message: nil for none.
@@ -53,6 +62,7 @@ func specFrom(s *operatorv1.WorkerSpec, who string) (host.Spec, error) {
 		Limits: limits, Env: s.GetEnv(), Secrets: s.GetSecrets(),
 		Code: s.GetCode().GetContent(), URL: s.GetCode().GetUrl(), Digest: sha(s.GetCode().GetDigest()), By: who,
 		Signature: s.GetCode().GetSignature(),
+		HTTP:      host.HTTP{Allow: s.GetHttp().GetAllow(), Secrets: s.GetHttp().GetSecrets()},
 		Rollout:   host.Rollout{Canary: int(s.GetRollout().GetCanary()), For: s.GetRollout().GetFor().AsDuration(), Messages: int(s.GetRollout().GetMessages()), Margin: int(s.GetRollout().GetMargin())},
 	}, err
 }
@@ -142,7 +152,7 @@ func entryOf(v host.Value, most int) *operatorv1.StateEntry {
 func (a hosts) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
 	t, err := a.h.Test(ctx, req.GetId(), host.TestRequest{
 		Topic: req.GetTopic(), Header: headersFrom(req.GetHeaders()), Data: req.GetData(), Digest: sha(req.GetDigest()),
-		Code: req.GetCode().GetContent(), URL: req.GetCode().GetUrl(), Signature: req.GetCode().GetSignature(),
+		Code: req.GetCode().GetContent(), URL: req.GetCode().GetUrl(), Signature: req.GetCode().GetSignature(), HTTP: req.GetHttp(),
 	})
 	if err != nil {
 		return nil, codeErr(req.GetCode(), err)

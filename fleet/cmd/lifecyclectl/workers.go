@@ -91,6 +91,8 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("key", w.GetSpec().GetKey())
 		t.line("env", strings.Join(w.GetSpec().GetEnv(), ", "))
 		t.line("secrets", strings.Join(w.GetSpec().GetSecrets(), ", "))
+		t.line("http", strings.Join(w.GetSpec().GetHttp().GetAllow(), ", "))
+		t.line("http secrets", strings.Join(w.GetSpec().GetHttp().GetSecrets(), ", "))
 		t.line("host", w.GetHost())
 		t.line("digest", w.GetDigest())
 		t.line("canary", canary(w.GetCanary()))

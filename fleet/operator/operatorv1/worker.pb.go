@@ -394,9 +394,11 @@ type WorkerSpec struct {
 	// configuration grants to the tenant.
 	Env []string `protobuf:"bytes,9,rep,name=env,proto3" json:"env,omitempty"`
 	// Names of secrets that the code gets in the same way.
-	Secrets       []string `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	Code          *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"`
-	Rollout       *Rollout `protobuf:"bytes,18,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Secrets []string `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Code    *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"`
+	Rollout *Rollout `protobuf:"bytes,18,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// The HTTP requests that the code may send.
+	Http          *HTTP `protobuf:"bytes,19,opt,name=http,proto3" json:"http,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -515,6 +517,70 @@ func (x *WorkerSpec) GetRollout() *Rollout {
 	return nil
 }
 
+func (x *WorkerSpec) GetHttp() *HTTP {
+	if x != nil {
+		return x.Http
+	}
+	return nil
+}
+
+// HTTP says which requests a worker's code may send. Its host sends them.
+type HTTP struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Patterns of URLs, such as https://api.example.com/v1/*. Each must be within one
+	// that the host's configuration grants to the tenant.
+	Allow []string `protobuf:"bytes,1,rep,name=allow,proto3" json:"allow,omitempty"`
+	// Names of secrets that the code may put into headers as ${NAME}, without getting
+	// their values.
+	Secrets       []string `protobuf:"bytes,2,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HTTP) Reset() {
+	*x = HTTP{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HTTP) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HTTP) ProtoMessage() {}
+
+func (x *HTTP) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HTTP.ProtoReflect.Descriptor instead.
+func (*HTTP) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *HTTP) GetAllow() []string {
+	if x != nil {
+		return x.Allow
+	}
+	return nil
+}
+
+func (x *HTTP) GetSecrets() []string {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
 // Limits bound what the handling of one message may use. A field that is zero
 // leaves the host's limit.
 type Limits struct {
@@ -535,7 +601,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +613,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +626,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Limits) GetTime() *durationpb.Duration {
@@ -629,7 +695,7 @@ type CodeVersion struct {
 
 func (x *CodeVersion) Reset() {
 	*x = CodeVersion{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -641,7 +707,7 @@ func (x *CodeVersion) String() string {
 func (*CodeVersion) ProtoMessage() {}
 
 func (x *CodeVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -654,7 +720,7 @@ func (x *CodeVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeVersion.ProtoReflect.Descriptor instead.
 func (*CodeVersion) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CodeVersion) GetDigest() string {
@@ -760,7 +826,7 @@ type Code struct {
 
 func (x *Code) Reset() {
 	*x = Code{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +838,7 @@ func (x *Code) String() string {
 func (*Code) ProtoMessage() {}
 
 func (x *Code) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +851,7 @@ func (x *Code) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Code.ProtoReflect.Descriptor instead.
 func (*Code) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Code) GetSource() isCode_Source {
@@ -861,7 +927,7 @@ type CreateWorkerRequest struct {
 
 func (x *CreateWorkerRequest) Reset() {
 	*x = CreateWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +939,7 @@ func (x *CreateWorkerRequest) String() string {
 func (*CreateWorkerRequest) ProtoMessage() {}
 
 func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +952,7 @@ func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkerRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateWorkerRequest) GetId() string {
@@ -952,7 +1018,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1030,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1043,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListWorkersRequest) GetState() string {
@@ -1018,7 +1084,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1096,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1109,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -1069,7 +1135,7 @@ type GetWorkerRequest struct {
 
 func (x *GetWorkerRequest) Reset() {
 	*x = GetWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1147,7 @@ func (x *GetWorkerRequest) String() string {
 func (*GetWorkerRequest) ProtoMessage() {}
 
 func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1160,7 @@ func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetWorkerRequest) GetId() string {
@@ -1113,7 +1179,7 @@ type StartWorkerRequest struct {
 
 func (x *StartWorkerRequest) Reset() {
 	*x = StartWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1191,7 @@ func (x *StartWorkerRequest) String() string {
 func (*StartWorkerRequest) ProtoMessage() {}
 
 func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1204,7 @@ func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StartWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StartWorkerRequest) GetId() string {
@@ -1157,7 +1223,7 @@ type StopWorkerRequest struct {
 
 func (x *StopWorkerRequest) Reset() {
 	*x = StopWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1235,7 @@ func (x *StopWorkerRequest) String() string {
 func (*StopWorkerRequest) ProtoMessage() {}
 
 func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1248,7 @@ func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StopWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StopWorkerRequest) GetId() string {
@@ -1202,7 +1268,7 @@ type LoadCodeRequest struct {
 
 func (x *LoadCodeRequest) Reset() {
 	*x = LoadCodeRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1280,7 @@ func (x *LoadCodeRequest) String() string {
 func (*LoadCodeRequest) ProtoMessage() {}
 
 func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1293,7 @@ func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadCodeRequest.ProtoReflect.Descriptor instead.
 func (*LoadCodeRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LoadCodeRequest) GetId() string {
@@ -1255,7 +1321,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1333,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1346,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RollbackRequest) GetId() string {
@@ -1306,7 +1372,7 @@ type PromoteWorkerRequest struct {
 
 func (x *PromoteWorkerRequest) Reset() {
 	*x = PromoteWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1384,7 @@ func (x *PromoteWorkerRequest) String() string {
 func (*PromoteWorkerRequest) ProtoMessage() {}
 
 func (x *PromoteWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1397,7 @@ func (x *PromoteWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PromoteWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PromoteWorkerRequest) GetId() string {
@@ -1350,7 +1416,7 @@ type DeleteWorkerRequest struct {
 
 func (x *DeleteWorkerRequest) Reset() {
 	*x = DeleteWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1428,7 @@ func (x *DeleteWorkerRequest) String() string {
 func (*DeleteWorkerRequest) ProtoMessage() {}
 
 func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1441,7 @@ func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteWorkerRequest) GetId() string {
@@ -1393,7 +1459,7 @@ type DeleteWorkerResponse struct {
 
 func (x *DeleteWorkerResponse) Reset() {
 	*x = DeleteWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1471,7 @@ func (x *DeleteWorkerResponse) String() string {
 func (*DeleteWorkerResponse) ProtoMessage() {}
 
 func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1484,7 @@ func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 type GetWorkerHistoryRequest struct {
@@ -1430,7 +1496,7 @@ type GetWorkerHistoryRequest struct {
 
 func (x *GetWorkerHistoryRequest) Reset() {
 	*x = GetWorkerHistoryRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1508,7 @@ func (x *GetWorkerHistoryRequest) String() string {
 func (*GetWorkerHistoryRequest) ProtoMessage() {}
 
 func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1521,7 @@ func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetWorkerHistoryRequest) GetId() string {
@@ -1474,7 +1540,7 @@ type GetWorkerHistoryResponse struct {
 
 func (x *GetWorkerHistoryResponse) Reset() {
 	*x = GetWorkerHistoryResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1552,7 @@ func (x *GetWorkerHistoryResponse) String() string {
 func (*GetWorkerHistoryResponse) ProtoMessage() {}
 
 func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1565,7 @@ func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetWorkerHistoryResponse) GetVersions() []*CodeVersion {
@@ -1517,7 +1583,7 @@ type RecoverWorkersRequest struct {
 
 func (x *RecoverWorkersRequest) Reset() {
 	*x = RecoverWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1595,7 @@ func (x *RecoverWorkersRequest) String() string {
 func (*RecoverWorkersRequest) ProtoMessage() {}
 
 func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1608,7 @@ func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersRequest.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 type RecoverWorkersResponse struct {
@@ -1556,7 +1622,7 @@ type RecoverWorkersResponse struct {
 
 func (x *RecoverWorkersResponse) Reset() {
 	*x = RecoverWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1634,7 @@ func (x *RecoverWorkersResponse) String() string {
 func (*RecoverWorkersResponse) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1647,7 @@ func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RecoverWorkersResponse) GetRecovered() []string {
@@ -1623,7 +1689,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1701,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1714,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeadLetter) GetId() string {
@@ -1732,7 +1798,7 @@ type ListDeadLettersRequest struct {
 
 func (x *ListDeadLettersRequest) Reset() {
 	*x = ListDeadLettersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1810,7 @@ func (x *ListDeadLettersRequest) String() string {
 func (*ListDeadLettersRequest) ProtoMessage() {}
 
 func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1823,7 @@ func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListDeadLettersRequest) GetWorkerId() string {
@@ -1791,7 +1857,7 @@ type ListDeadLettersResponse struct {
 
 func (x *ListDeadLettersResponse) Reset() {
 	*x = ListDeadLettersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1869,7 @@ func (x *ListDeadLettersResponse) String() string {
 func (*ListDeadLettersResponse) ProtoMessage() {}
 
 func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1882,7 @@ func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
@@ -1846,7 +1912,7 @@ type RedriveRequest struct {
 
 func (x *RedriveRequest) Reset() {
 	*x = RedriveRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1924,7 @@ func (x *RedriveRequest) String() string {
 func (*RedriveRequest) ProtoMessage() {}
 
 func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1937,7 @@ func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
 func (*RedriveRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RedriveRequest) GetWorkerId() string {
@@ -1904,7 +1970,7 @@ type RedriveResponse struct {
 
 func (x *RedriveResponse) Reset() {
 	*x = RedriveResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1916,7 +1982,7 @@ func (x *RedriveResponse) String() string {
 func (*RedriveResponse) ProtoMessage() {}
 
 func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1929,7 +1995,7 @@ func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
 func (*RedriveResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RedriveResponse) GetRedriven() int64 {
@@ -1950,7 +2016,7 @@ type ApplyWorkerRequest struct {
 
 func (x *ApplyWorkerRequest) Reset() {
 	*x = ApplyWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2028,7 @@ func (x *ApplyWorkerRequest) String() string {
 func (*ApplyWorkerRequest) ProtoMessage() {}
 
 func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2041,7 @@ func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ApplyWorkerRequest) GetSpec() *WorkerSpec {
@@ -2006,7 +2072,7 @@ type ApplyWorkerResponse struct {
 
 func (x *ApplyWorkerResponse) Reset() {
 	*x = ApplyWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2084,7 @@ func (x *ApplyWorkerResponse) String() string {
 func (*ApplyWorkerResponse) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2097,7 @@ func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ApplyWorkerResponse) GetCreated() bool {
@@ -2074,7 +2140,7 @@ type WorkerLogLine struct {
 
 func (x *WorkerLogLine) Reset() {
 	*x = WorkerLogLine{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2152,7 @@ func (x *WorkerLogLine) String() string {
 func (*WorkerLogLine) ProtoMessage() {}
 
 func (x *WorkerLogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2165,7 @@ func (x *WorkerLogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerLogLine.ProtoReflect.Descriptor instead.
 func (*WorkerLogLine) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WorkerLogLine) GetNumber() int64 {
@@ -2157,7 +2223,7 @@ type ReadWorkerLogsRequest struct {
 
 func (x *ReadWorkerLogsRequest) Reset() {
 	*x = ReadWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2235,7 @@ func (x *ReadWorkerLogsRequest) String() string {
 func (*ReadWorkerLogsRequest) ProtoMessage() {}
 
 func (x *ReadWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2248,7 @@ func (x *ReadWorkerLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadWorkerLogsRequest.ProtoReflect.Descriptor instead.
 func (*ReadWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReadWorkerLogsRequest) GetId() string {
@@ -2218,7 +2284,7 @@ type ReadWorkerLogsResponse struct {
 
 func (x *ReadWorkerLogsResponse) Reset() {
 	*x = ReadWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2296,7 @@ func (x *ReadWorkerLogsResponse) String() string {
 func (*ReadWorkerLogsResponse) ProtoMessage() {}
 
 func (x *ReadWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2309,7 @@ func (x *ReadWorkerLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadWorkerLogsResponse.ProtoReflect.Descriptor instead.
 func (*ReadWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{31}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadWorkerLogsResponse) GetLines() []*WorkerLogLine {
@@ -2271,7 +2337,7 @@ type FollowWorkerLogsRequest struct {
 
 func (x *FollowWorkerLogsRequest) Reset() {
 	*x = FollowWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +2349,7 @@ func (x *FollowWorkerLogsRequest) String() string {
 func (*FollowWorkerLogsRequest) ProtoMessage() {}
 
 func (x *FollowWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +2362,7 @@ func (x *FollowWorkerLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowWorkerLogsRequest.ProtoReflect.Descriptor instead.
 func (*FollowWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{32}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *FollowWorkerLogsRequest) GetId() string {
@@ -2324,7 +2390,7 @@ type FollowWorkerLogsResponse struct {
 
 func (x *FollowWorkerLogsResponse) Reset() {
 	*x = FollowWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2336,7 +2402,7 @@ func (x *FollowWorkerLogsResponse) String() string {
 func (*FollowWorkerLogsResponse) ProtoMessage() {}
 
 func (x *FollowWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2349,7 +2415,7 @@ func (x *FollowWorkerLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowWorkerLogsResponse.ProtoReflect.Descriptor instead.
 func (*FollowWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{33}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FollowWorkerLogsResponse) GetKind() WatchResponse_Kind {
@@ -2382,7 +2448,7 @@ type StateEntry struct {
 
 func (x *StateEntry) Reset() {
 	*x = StateEntry{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2460,7 @@ func (x *StateEntry) String() string {
 func (*StateEntry) ProtoMessage() {}
 
 func (x *StateEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2473,7 @@ func (x *StateEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateEntry.ProtoReflect.Descriptor instead.
 func (*StateEntry) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{34}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StateEntry) GetKey() string {
@@ -2451,7 +2517,7 @@ type ReadWorkerStateRequest struct {
 
 func (x *ReadWorkerStateRequest) Reset() {
 	*x = ReadWorkerStateRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2529,7 @@ func (x *ReadWorkerStateRequest) String() string {
 func (*ReadWorkerStateRequest) ProtoMessage() {}
 
 func (x *ReadWorkerStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2542,7 @@ func (x *ReadWorkerStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadWorkerStateRequest.ProtoReflect.Descriptor instead.
 func (*ReadWorkerStateRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{35}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReadWorkerStateRequest) GetId() string {
@@ -2517,7 +2583,7 @@ type ReadWorkerStateResponse struct {
 
 func (x *ReadWorkerStateResponse) Reset() {
 	*x = ReadWorkerStateResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2529,7 +2595,7 @@ func (x *ReadWorkerStateResponse) String() string {
 func (*ReadWorkerStateResponse) ProtoMessage() {}
 
 func (x *ReadWorkerStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +2608,7 @@ func (x *ReadWorkerStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadWorkerStateResponse.ProtoReflect.Descriptor instead.
 func (*ReadWorkerStateResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReadWorkerStateResponse) GetEntries() []*StateEntry {
@@ -2570,7 +2636,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2648,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2661,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Header) GetName() string {
@@ -2622,14 +2688,16 @@ type TestWorkerRequest struct {
 	// The digest of code that it has or had; empty is the current one.
 	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Other code, in place of its own.
-	Code          *Code `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
+	Code *Code `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
+	// Let the code send the HTTP requests that the worker may send. They take effect.
+	Http          bool `protobuf:"varint,13,opt,name=http,proto3" json:"http,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerRequest) Reset() {
 	*x = TestWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2709,7 @@ func (x *TestWorkerRequest) String() string {
 func (*TestWorkerRequest) ProtoMessage() {}
 
 func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2722,7 @@ func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerRequest.ProtoReflect.Descriptor instead.
 func (*TestWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{38}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TestWorkerRequest) GetId() string {
@@ -2699,6 +2767,13 @@ func (x *TestWorkerRequest) GetCode() *Code {
 	return nil
 }
 
+func (x *TestWorkerRequest) GetHttp() bool {
+	if x != nil {
+		return x.Http
+	}
+	return false
+}
+
 type TestWorkerResponse struct {
 	state   protoimpl.MessageState       `protogen:"open.v1"`
 	Outputs []*TestWorkerResponse_Output `protobuf:"bytes,1,rep,name=outputs,proto3" json:"outputs,omitempty"`
@@ -2719,7 +2794,7 @@ type TestWorkerResponse struct {
 
 func (x *TestWorkerResponse) Reset() {
 	*x = TestWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +2806,7 @@ func (x *TestWorkerResponse) String() string {
 func (*TestWorkerResponse) ProtoMessage() {}
 
 func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +2819,7 @@ func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{39}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TestWorkerResponse) GetOutputs() []*TestWorkerResponse_Output {
@@ -2806,7 +2881,7 @@ type RecoverWorkersResponse_Failure struct {
 
 func (x *RecoverWorkersResponse_Failure) Reset() {
 	*x = RecoverWorkersResponse_Failure{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2818,7 +2893,7 @@ func (x *RecoverWorkersResponse_Failure) String() string {
 func (*RecoverWorkersResponse_Failure) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2831,7 +2906,7 @@ func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse_Failure.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse_Failure) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22, 0}
 }
 
 func (x *RecoverWorkersResponse_Failure) GetId() string {
@@ -2862,7 +2937,7 @@ type ApplyWorkerResponse_Change struct {
 
 func (x *ApplyWorkerResponse_Change) Reset() {
 	*x = ApplyWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2874,7 +2949,7 @@ func (x *ApplyWorkerResponse_Change) String() string {
 func (*ApplyWorkerResponse_Change) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2887,7 +2962,7 @@ func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 0}
 }
 
 func (x *ApplyWorkerResponse_Change) GetField() string {
@@ -2924,7 +2999,7 @@ type TestWorkerResponse_Output struct {
 
 func (x *TestWorkerResponse_Output) Reset() {
 	*x = TestWorkerResponse_Output{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3011,7 @@ func (x *TestWorkerResponse_Output) String() string {
 func (*TestWorkerResponse_Output) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3024,7 @@ func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Output.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Output) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{39, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{40, 0}
 }
 
 func (x *TestWorkerResponse_Output) GetTopic() string {
@@ -2985,7 +3060,7 @@ type TestWorkerResponse_Change struct {
 
 func (x *TestWorkerResponse_Change) Reset() {
 	*x = TestWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3072,7 @@ func (x *TestWorkerResponse_Change) String() string {
 func (*TestWorkerResponse_Change) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3085,7 @@ func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{39, 1}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{40, 1}
 }
 
 func (x *TestWorkerResponse_Change) GetKey() string {
@@ -3070,7 +3145,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06canary\x18\x01 \x01(\x05R\x06canary\x12+\n" +
 	"\x03for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03for\x12\x1a\n" +
 	"\bmessages\x18\x03 \x01(\x05R\bmessages\x12\x16\n" +
-	"\x06margin\x18\x04 \x01(\x05R\x06margin\"\x80\x03\n" +
+	"\x06margin\x18\x04 \x01(\x05R\x06margin\"\xb1\x03\n" +
 	"\n" +
 	"WorkerSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -3085,7 +3160,11 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\asecrets\x18\n" +
 	" \x03(\tR\asecrets\x12/\n" +
 	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x128\n" +
-	"\arollout\x18\x12 \x01(\v2\x1e.lifecycle.operator.v1.RolloutR\arollout\"\xb0\x01\n" +
+	"\arollout\x18\x12 \x01(\v2\x1e.lifecycle.operator.v1.RolloutR\arollout\x12/\n" +
+	"\x04http\x18\x13 \x01(\v2\x1b.lifecycle.operator.v1.HTTPR\x04http\"6\n" +
+	"\x04HTTP\x12\x14\n" +
+	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x18\n" +
+	"\asecrets\x18\x02 \x03(\tR\asecrets\"\xb0\x01\n" +
 	"\x06Limits\x12-\n" +
 	"\x04time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12-\n" +
 	"\x04load\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04load\x12\x16\n" +
@@ -3234,14 +3313,15 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"4\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\tR\x06values\"\xcf\x01\n" +
+	"\x06values\x18\x02 \x03(\tR\x06values\"\xe3\x01\n" +
 	"\x11TestWorkerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x127\n" +
 	"\aheaders\x18\x04 \x03(\v2\x1d.lifecycle.operator.v1.HeaderR\aheaders\x12\x16\n" +
 	"\x06digest\x18\x05 \x01(\tR\x06digest\x12/\n" +
-	"\x04code\x18\x06 \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\"\xfa\x03\n" +
+	"\x04code\x18\x06 \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x12\x12\n" +
+	"\x04http\x18\r \x01(\bR\x04http\"\xfa\x03\n" +
 	"\x12TestWorkerResponse\x12J\n" +
 	"\aoutputs\x18\x01 \x03(\v20.lifecycle.operator.v1.TestWorkerResponse.OutputR\aoutputs\x12J\n" +
 	"\achanges\x18\x02 \x03(\v20.lifecycle.operator.v1.TestWorkerResponse.ChangeR\achanges\x12\x12\n" +
@@ -3293,136 +3373,138 @@ func file_lifecycle_operator_v1_worker_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_worker_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*Worker)(nil),                         // 0: lifecycle.operator.v1.Worker
 	(*Canary)(nil),                         // 1: lifecycle.operator.v1.Canary
 	(*Rollout)(nil),                        // 2: lifecycle.operator.v1.Rollout
 	(*WorkerSpec)(nil),                     // 3: lifecycle.operator.v1.WorkerSpec
-	(*Limits)(nil),                         // 4: lifecycle.operator.v1.Limits
-	(*CodeVersion)(nil),                    // 5: lifecycle.operator.v1.CodeVersion
-	(*Code)(nil),                           // 6: lifecycle.operator.v1.Code
-	(*CreateWorkerRequest)(nil),            // 7: lifecycle.operator.v1.CreateWorkerRequest
-	(*ListWorkersRequest)(nil),             // 8: lifecycle.operator.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),            // 9: lifecycle.operator.v1.ListWorkersResponse
-	(*GetWorkerRequest)(nil),               // 10: lifecycle.operator.v1.GetWorkerRequest
-	(*StartWorkerRequest)(nil),             // 11: lifecycle.operator.v1.StartWorkerRequest
-	(*StopWorkerRequest)(nil),              // 12: lifecycle.operator.v1.StopWorkerRequest
-	(*LoadCodeRequest)(nil),                // 13: lifecycle.operator.v1.LoadCodeRequest
-	(*RollbackRequest)(nil),                // 14: lifecycle.operator.v1.RollbackRequest
-	(*PromoteWorkerRequest)(nil),           // 15: lifecycle.operator.v1.PromoteWorkerRequest
-	(*DeleteWorkerRequest)(nil),            // 16: lifecycle.operator.v1.DeleteWorkerRequest
-	(*DeleteWorkerResponse)(nil),           // 17: lifecycle.operator.v1.DeleteWorkerResponse
-	(*GetWorkerHistoryRequest)(nil),        // 18: lifecycle.operator.v1.GetWorkerHistoryRequest
-	(*GetWorkerHistoryResponse)(nil),       // 19: lifecycle.operator.v1.GetWorkerHistoryResponse
-	(*RecoverWorkersRequest)(nil),          // 20: lifecycle.operator.v1.RecoverWorkersRequest
-	(*RecoverWorkersResponse)(nil),         // 21: lifecycle.operator.v1.RecoverWorkersResponse
-	(*DeadLetter)(nil),                     // 22: lifecycle.operator.v1.DeadLetter
-	(*ListDeadLettersRequest)(nil),         // 23: lifecycle.operator.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil),        // 24: lifecycle.operator.v1.ListDeadLettersResponse
-	(*RedriveRequest)(nil),                 // 25: lifecycle.operator.v1.RedriveRequest
-	(*RedriveResponse)(nil),                // 26: lifecycle.operator.v1.RedriveResponse
-	(*ApplyWorkerRequest)(nil),             // 27: lifecycle.operator.v1.ApplyWorkerRequest
-	(*ApplyWorkerResponse)(nil),            // 28: lifecycle.operator.v1.ApplyWorkerResponse
-	(*WorkerLogLine)(nil),                  // 29: lifecycle.operator.v1.WorkerLogLine
-	(*ReadWorkerLogsRequest)(nil),          // 30: lifecycle.operator.v1.ReadWorkerLogsRequest
-	(*ReadWorkerLogsResponse)(nil),         // 31: lifecycle.operator.v1.ReadWorkerLogsResponse
-	(*FollowWorkerLogsRequest)(nil),        // 32: lifecycle.operator.v1.FollowWorkerLogsRequest
-	(*FollowWorkerLogsResponse)(nil),       // 33: lifecycle.operator.v1.FollowWorkerLogsResponse
-	(*StateEntry)(nil),                     // 34: lifecycle.operator.v1.StateEntry
-	(*ReadWorkerStateRequest)(nil),         // 35: lifecycle.operator.v1.ReadWorkerStateRequest
-	(*ReadWorkerStateResponse)(nil),        // 36: lifecycle.operator.v1.ReadWorkerStateResponse
-	(*Header)(nil),                         // 37: lifecycle.operator.v1.Header
-	(*TestWorkerRequest)(nil),              // 38: lifecycle.operator.v1.TestWorkerRequest
-	(*TestWorkerResponse)(nil),             // 39: lifecycle.operator.v1.TestWorkerResponse
-	(*RecoverWorkersResponse_Failure)(nil), // 40: lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	(*ApplyWorkerResponse_Change)(nil),     // 41: lifecycle.operator.v1.ApplyWorkerResponse.Change
-	(*TestWorkerResponse_Output)(nil),      // 42: lifecycle.operator.v1.TestWorkerResponse.Output
-	(*TestWorkerResponse_Change)(nil),      // 43: lifecycle.operator.v1.TestWorkerResponse.Change
-	(*timestamppb.Timestamp)(nil),          // 44: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 45: google.protobuf.Duration
-	(WatchResponse_Kind)(0),                // 46: lifecycle.operator.v1.WatchResponse.Kind
+	(*HTTP)(nil),                           // 4: lifecycle.operator.v1.HTTP
+	(*Limits)(nil),                         // 5: lifecycle.operator.v1.Limits
+	(*CodeVersion)(nil),                    // 6: lifecycle.operator.v1.CodeVersion
+	(*Code)(nil),                           // 7: lifecycle.operator.v1.Code
+	(*CreateWorkerRequest)(nil),            // 8: lifecycle.operator.v1.CreateWorkerRequest
+	(*ListWorkersRequest)(nil),             // 9: lifecycle.operator.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),            // 10: lifecycle.operator.v1.ListWorkersResponse
+	(*GetWorkerRequest)(nil),               // 11: lifecycle.operator.v1.GetWorkerRequest
+	(*StartWorkerRequest)(nil),             // 12: lifecycle.operator.v1.StartWorkerRequest
+	(*StopWorkerRequest)(nil),              // 13: lifecycle.operator.v1.StopWorkerRequest
+	(*LoadCodeRequest)(nil),                // 14: lifecycle.operator.v1.LoadCodeRequest
+	(*RollbackRequest)(nil),                // 15: lifecycle.operator.v1.RollbackRequest
+	(*PromoteWorkerRequest)(nil),           // 16: lifecycle.operator.v1.PromoteWorkerRequest
+	(*DeleteWorkerRequest)(nil),            // 17: lifecycle.operator.v1.DeleteWorkerRequest
+	(*DeleteWorkerResponse)(nil),           // 18: lifecycle.operator.v1.DeleteWorkerResponse
+	(*GetWorkerHistoryRequest)(nil),        // 19: lifecycle.operator.v1.GetWorkerHistoryRequest
+	(*GetWorkerHistoryResponse)(nil),       // 20: lifecycle.operator.v1.GetWorkerHistoryResponse
+	(*RecoverWorkersRequest)(nil),          // 21: lifecycle.operator.v1.RecoverWorkersRequest
+	(*RecoverWorkersResponse)(nil),         // 22: lifecycle.operator.v1.RecoverWorkersResponse
+	(*DeadLetter)(nil),                     // 23: lifecycle.operator.v1.DeadLetter
+	(*ListDeadLettersRequest)(nil),         // 24: lifecycle.operator.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil),        // 25: lifecycle.operator.v1.ListDeadLettersResponse
+	(*RedriveRequest)(nil),                 // 26: lifecycle.operator.v1.RedriveRequest
+	(*RedriveResponse)(nil),                // 27: lifecycle.operator.v1.RedriveResponse
+	(*ApplyWorkerRequest)(nil),             // 28: lifecycle.operator.v1.ApplyWorkerRequest
+	(*ApplyWorkerResponse)(nil),            // 29: lifecycle.operator.v1.ApplyWorkerResponse
+	(*WorkerLogLine)(nil),                  // 30: lifecycle.operator.v1.WorkerLogLine
+	(*ReadWorkerLogsRequest)(nil),          // 31: lifecycle.operator.v1.ReadWorkerLogsRequest
+	(*ReadWorkerLogsResponse)(nil),         // 32: lifecycle.operator.v1.ReadWorkerLogsResponse
+	(*FollowWorkerLogsRequest)(nil),        // 33: lifecycle.operator.v1.FollowWorkerLogsRequest
+	(*FollowWorkerLogsResponse)(nil),       // 34: lifecycle.operator.v1.FollowWorkerLogsResponse
+	(*StateEntry)(nil),                     // 35: lifecycle.operator.v1.StateEntry
+	(*ReadWorkerStateRequest)(nil),         // 36: lifecycle.operator.v1.ReadWorkerStateRequest
+	(*ReadWorkerStateResponse)(nil),        // 37: lifecycle.operator.v1.ReadWorkerStateResponse
+	(*Header)(nil),                         // 38: lifecycle.operator.v1.Header
+	(*TestWorkerRequest)(nil),              // 39: lifecycle.operator.v1.TestWorkerRequest
+	(*TestWorkerResponse)(nil),             // 40: lifecycle.operator.v1.TestWorkerResponse
+	(*RecoverWorkersResponse_Failure)(nil), // 41: lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	(*ApplyWorkerResponse_Change)(nil),     // 42: lifecycle.operator.v1.ApplyWorkerResponse.Change
+	(*TestWorkerResponse_Output)(nil),      // 43: lifecycle.operator.v1.TestWorkerResponse.Output
+	(*TestWorkerResponse_Change)(nil),      // 44: lifecycle.operator.v1.TestWorkerResponse.Change
+	(*timestamppb.Timestamp)(nil),          // 45: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 46: google.protobuf.Duration
+	(WatchResponse_Kind)(0),                // 47: lifecycle.operator.v1.WatchResponse.Kind
 }
 var file_lifecycle_operator_v1_worker_proto_depIdxs = []int32{
-	44, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
-	44, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
-	5,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	4,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
+	45, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
+	45, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
+	6,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	5,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
 	3,  // 4: lifecycle.operator.v1.Worker.spec:type_name -> lifecycle.operator.v1.WorkerSpec
 	1,  // 5: lifecycle.operator.v1.Worker.canary:type_name -> lifecycle.operator.v1.Canary
-	44, // 6: lifecycle.operator.v1.Canary.since:type_name -> google.protobuf.Timestamp
-	44, // 7: lifecycle.operator.v1.Canary.until:type_name -> google.protobuf.Timestamp
-	45, // 8: lifecycle.operator.v1.Rollout.for:type_name -> google.protobuf.Duration
-	4,  // 9: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
-	6,  // 10: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
+	45, // 6: lifecycle.operator.v1.Canary.since:type_name -> google.protobuf.Timestamp
+	45, // 7: lifecycle.operator.v1.Canary.until:type_name -> google.protobuf.Timestamp
+	46, // 8: lifecycle.operator.v1.Rollout.for:type_name -> google.protobuf.Duration
+	5,  // 9: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
+	7,  // 10: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
 	2,  // 11: lifecycle.operator.v1.WorkerSpec.rollout:type_name -> lifecycle.operator.v1.Rollout
-	45, // 12: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
-	45, // 13: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
-	44, // 14: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
-	6,  // 15: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	4,  // 16: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
-	0,  // 17: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
-	6,  // 18: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
-	5,  // 19: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	40, // 20: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	44, // 21: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
-	22, // 22: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
-	3,  // 23: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	41, // 24: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
-	0,  // 25: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
-	44, // 26: lifecycle.operator.v1.WorkerLogLine.at:type_name -> google.protobuf.Timestamp
-	29, // 27: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.WorkerLogLine
-	46, // 28: lifecycle.operator.v1.FollowWorkerLogsResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	29, // 29: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.WorkerLogLine
-	44, // 30: lifecycle.operator.v1.StateEntry.at:type_name -> google.protobuf.Timestamp
-	34, // 31: lifecycle.operator.v1.ReadWorkerStateResponse.entries:type_name -> lifecycle.operator.v1.StateEntry
-	37, // 32: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
-	6,  // 33: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	42, // 34: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
-	43, // 35: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
-	45, // 36: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
-	37, // 37: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
-	7,  // 38: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
-	8,  // 39: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
-	10, // 40: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
-	11, // 41: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
-	12, // 42: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
-	13, // 43: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
-	14, // 44: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
-	15, // 45: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
-	16, // 46: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
-	18, // 47: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
-	20, // 48: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
-	23, // 49: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
-	25, // 50: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
-	27, // 51: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
-	30, // 52: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
-	32, // 53: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
-	35, // 54: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
-	38, // 55: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
-	0,  // 56: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
-	9,  // 57: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
-	0,  // 58: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 59: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 60: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 61: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
-	0,  // 62: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
-	0,  // 63: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
-	17, // 64: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
-	19, // 65: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
-	21, // 66: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
-	24, // 67: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
-	26, // 68: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
-	28, // 69: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
-	31, // 70: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
-	33, // 71: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
-	36, // 72: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
-	39, // 73: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
-	56, // [56:74] is the sub-list for method output_type
-	38, // [38:56] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	4,  // 12: lifecycle.operator.v1.WorkerSpec.http:type_name -> lifecycle.operator.v1.HTTP
+	46, // 13: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
+	46, // 14: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
+	45, // 15: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
+	7,  // 16: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	5,  // 17: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
+	0,  // 18: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
+	7,  // 19: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
+	6,  // 20: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	41, // 21: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	45, // 22: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	23, // 23: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
+	3,  // 24: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
+	42, // 25: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
+	0,  // 26: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
+	45, // 27: lifecycle.operator.v1.WorkerLogLine.at:type_name -> google.protobuf.Timestamp
+	30, // 28: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.WorkerLogLine
+	47, // 29: lifecycle.operator.v1.FollowWorkerLogsResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
+	30, // 30: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.WorkerLogLine
+	45, // 31: lifecycle.operator.v1.StateEntry.at:type_name -> google.protobuf.Timestamp
+	35, // 32: lifecycle.operator.v1.ReadWorkerStateResponse.entries:type_name -> lifecycle.operator.v1.StateEntry
+	38, // 33: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
+	7,  // 34: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	43, // 35: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
+	44, // 36: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
+	46, // 37: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
+	38, // 38: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
+	8,  // 39: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
+	9,  // 40: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
+	11, // 41: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
+	12, // 42: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
+	13, // 43: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
+	14, // 44: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
+	15, // 45: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
+	16, // 46: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
+	17, // 47: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
+	19, // 48: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
+	21, // 49: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
+	24, // 50: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
+	26, // 51: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
+	28, // 52: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
+	31, // 53: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
+	33, // 54: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
+	36, // 55: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
+	39, // 56: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
+	0,  // 57: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
+	10, // 58: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
+	0,  // 59: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 60: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 61: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 62: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
+	0,  // 63: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
+	0,  // 64: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
+	18, // 65: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
+	20, // 66: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
+	22, // 67: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
+	25, // 68: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
+	27, // 69: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
+	29, // 70: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
+	32, // 71: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
+	34, // 72: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
+	37, // 73: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
+	40, // 74: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
+	57, // [57:75] is the sub-list for method output_type
+	39, // [39:57] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_worker_proto_init() }
@@ -3431,7 +3513,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 		return
 	}
 	file_lifecycle_operator_v1_workflow_proto_init()
-	file_lifecycle_operator_v1_worker_proto_msgTypes[6].OneofWrappers = []any{
+	file_lifecycle_operator_v1_worker_proto_msgTypes[7].OneofWrappers = []any{
 		(*Code_Content)(nil),
 		(*Code_Url)(nil),
 	}
@@ -3441,7 +3523,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_worker_proto_rawDesc), len(file_lifecycle_operator_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
