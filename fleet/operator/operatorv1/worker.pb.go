@@ -221,154 +221,6 @@ func (x *Worker) GetCanary() *Canary {
 	return nil
 }
 
-// Canary is a version that gets a share of a worker's messages, by key, before it gets
-// all of them.
-type Canary struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The percentage of the messages.
-	Percent int32                  `protobuf:"varint,2,opt,name=percent,proto3" json:"percent,omitempty"`
-	Since   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// When it may get every message.
-	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Canary) Reset() {
-	*x = Canary{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Canary) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Canary) ProtoMessage() {}
-
-func (x *Canary) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Canary.ProtoReflect.Descriptor instead.
-func (*Canary) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *Canary) GetDigest() string {
-	if x != nil {
-		return x.Digest
-	}
-	return ""
-}
-
-func (x *Canary) GetPercent() int32 {
-	if x != nil {
-		return x.Percent
-	}
-	return 0
-}
-
-func (x *Canary) GetSince() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Since
-	}
-	return nil
-}
-
-func (x *Canary) GetUntil() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Until
-	}
-	return nil
-}
-
-// Rollout says how a new version of a running worker replaces the one before it. A
-// change holds for the next version.
-type Rollout struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The percentage of the messages that a new version gets at first, by key: 1 to
-	// 99, or 0 to replace the version before at once.
-	Canary int32 `protobuf:"varint,1,opt,name=canary,proto3" json:"canary,omitempty"`
-	// How long that lasts at least; empty is 10 minutes.
-	For *durationpb.Duration `protobuf:"bytes,2,opt,name=for,proto3" json:"for,omitempty"`
-	// How many messages the new version has to handle before it is compared with the
-	// old one; 0 is 20.
-	Messages int32 `protobuf:"varint,3,opt,name=messages,proto3" json:"messages,omitempty"`
-	// By how many percentage points more of its messages it may fail; 0 is 5.
-	Margin        int32 `protobuf:"varint,4,opt,name=margin,proto3" json:"margin,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Rollout) Reset() {
-	*x = Rollout{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Rollout) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Rollout) ProtoMessage() {}
-
-func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
-func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *Rollout) GetCanary() int32 {
-	if x != nil {
-		return x.Canary
-	}
-	return 0
-}
-
-func (x *Rollout) GetFor() *durationpb.Duration {
-	if x != nil {
-		return x.For
-	}
-	return nil
-}
-
-func (x *Rollout) GetMessages() int32 {
-	if x != nil {
-		return x.Messages
-	}
-	return 0
-}
-
-func (x *Rollout) GetMargin() int32 {
-	if x != nil {
-		return x.Margin
-	}
-	return 0
-}
-
 // WorkerSpec describes a hosted worker: what ApplyWorker makes of it.
 type WorkerSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -405,7 +257,7 @@ type WorkerSpec struct {
 
 func (x *WorkerSpec) Reset() {
 	*x = WorkerSpec{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +269,7 @@ func (x *WorkerSpec) String() string {
 func (*WorkerSpec) ProtoMessage() {}
 
 func (x *WorkerSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +282,7 @@ func (x *WorkerSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerSpec.ProtoReflect.Descriptor instead.
 func (*WorkerSpec) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *WorkerSpec) GetId() string {
@@ -524,63 +376,6 @@ func (x *WorkerSpec) GetHttp() *HTTP {
 	return nil
 }
 
-// HTTP says which requests a worker's code may send. Its host sends them.
-type HTTP struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Patterns of URLs, such as https://api.example.com/v1/*. Each must be within one
-	// that the host's configuration grants to the tenant.
-	Allow []string `protobuf:"bytes,1,rep,name=allow,proto3" json:"allow,omitempty"`
-	// Names of secrets that the code may put into headers as ${NAME}, without getting
-	// their values.
-	Secrets       []string `protobuf:"bytes,2,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *HTTP) Reset() {
-	*x = HTTP{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *HTTP) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*HTTP) ProtoMessage() {}
-
-func (x *HTTP) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use HTTP.ProtoReflect.Descriptor instead.
-func (*HTTP) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *HTTP) GetAllow() []string {
-	if x != nil {
-		return x.Allow
-	}
-	return nil
-}
-
-func (x *HTTP) GetSecrets() []string {
-	if x != nil {
-		return x.Secrets
-	}
-	return nil
-}
-
 // Limits bound what the handling of one message may use. A field that is zero
 // leaves the host's limit.
 type Limits struct {
@@ -601,7 +396,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +408,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +421,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Limits) GetTime() *durationpb.Duration {
@@ -695,7 +490,7 @@ type CodeVersion struct {
 
 func (x *CodeVersion) Reset() {
 	*x = CodeVersion{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +502,7 @@ func (x *CodeVersion) String() string {
 func (*CodeVersion) ProtoMessage() {}
 
 func (x *CodeVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +515,7 @@ func (x *CodeVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeVersion.ProtoReflect.Descriptor instead.
 func (*CodeVersion) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CodeVersion) GetDigest() string {
@@ -826,7 +621,7 @@ type Code struct {
 
 func (x *Code) Reset() {
 	*x = Code{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +633,7 @@ func (x *Code) String() string {
 func (*Code) ProtoMessage() {}
 
 func (x *Code) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +646,7 @@ func (x *Code) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Code.ProtoReflect.Descriptor instead.
 func (*Code) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Code) GetSource() isCode_Source {
@@ -927,7 +722,7 @@ type CreateWorkerRequest struct {
 
 func (x *CreateWorkerRequest) Reset() {
 	*x = CreateWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +734,7 @@ func (x *CreateWorkerRequest) String() string {
 func (*CreateWorkerRequest) ProtoMessage() {}
 
 func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +747,7 @@ func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkerRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateWorkerRequest) GetId() string {
@@ -1018,7 +813,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +825,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +838,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListWorkersRequest) GetState() string {
@@ -1084,7 +879,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +891,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +904,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -1135,7 +930,7 @@ type GetWorkerRequest struct {
 
 func (x *GetWorkerRequest) Reset() {
 	*x = GetWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +942,7 @@ func (x *GetWorkerRequest) String() string {
 func (*GetWorkerRequest) ProtoMessage() {}
 
 func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +955,7 @@ func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetWorkerRequest) GetId() string {
@@ -1179,7 +974,7 @@ type StartWorkerRequest struct {
 
 func (x *StartWorkerRequest) Reset() {
 	*x = StartWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +986,7 @@ func (x *StartWorkerRequest) String() string {
 func (*StartWorkerRequest) ProtoMessage() {}
 
 func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +999,7 @@ func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StartWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StartWorkerRequest) GetId() string {
@@ -1223,7 +1018,7 @@ type StopWorkerRequest struct {
 
 func (x *StopWorkerRequest) Reset() {
 	*x = StopWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1030,7 @@ func (x *StopWorkerRequest) String() string {
 func (*StopWorkerRequest) ProtoMessage() {}
 
 func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1043,7 @@ func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StopWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StopWorkerRequest) GetId() string {
@@ -1268,7 +1063,7 @@ type LoadCodeRequest struct {
 
 func (x *LoadCodeRequest) Reset() {
 	*x = LoadCodeRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1280,7 +1075,7 @@ func (x *LoadCodeRequest) String() string {
 func (*LoadCodeRequest) ProtoMessage() {}
 
 func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1293,7 +1088,7 @@ func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadCodeRequest.ProtoReflect.Descriptor instead.
 func (*LoadCodeRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LoadCodeRequest) GetId() string {
@@ -1321,7 +1116,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1333,7 +1128,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1346,7 +1141,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RollbackRequest) GetId() string {
@@ -1372,7 +1167,7 @@ type PromoteWorkerRequest struct {
 
 func (x *PromoteWorkerRequest) Reset() {
 	*x = PromoteWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1179,7 @@ func (x *PromoteWorkerRequest) String() string {
 func (*PromoteWorkerRequest) ProtoMessage() {}
 
 func (x *PromoteWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1397,7 +1192,7 @@ func (x *PromoteWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PromoteWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PromoteWorkerRequest) GetId() string {
@@ -1416,7 +1211,7 @@ type DeleteWorkerRequest struct {
 
 func (x *DeleteWorkerRequest) Reset() {
 	*x = DeleteWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1223,7 @@ func (x *DeleteWorkerRequest) String() string {
 func (*DeleteWorkerRequest) ProtoMessage() {}
 
 func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1236,7 @@ func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeleteWorkerRequest) GetId() string {
@@ -1459,7 +1254,7 @@ type DeleteWorkerResponse struct {
 
 func (x *DeleteWorkerResponse) Reset() {
 	*x = DeleteWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1266,7 @@ func (x *DeleteWorkerResponse) String() string {
 func (*DeleteWorkerResponse) ProtoMessage() {}
 
 func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1279,7 @@ func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 type GetWorkerHistoryRequest struct {
@@ -1496,7 +1291,7 @@ type GetWorkerHistoryRequest struct {
 
 func (x *GetWorkerHistoryRequest) Reset() {
 	*x = GetWorkerHistoryRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1303,7 @@ func (x *GetWorkerHistoryRequest) String() string {
 func (*GetWorkerHistoryRequest) ProtoMessage() {}
 
 func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1316,7 @@ func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetWorkerHistoryRequest) GetId() string {
@@ -1540,7 +1335,7 @@ type GetWorkerHistoryResponse struct {
 
 func (x *GetWorkerHistoryResponse) Reset() {
 	*x = GetWorkerHistoryResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1347,7 @@ func (x *GetWorkerHistoryResponse) String() string {
 func (*GetWorkerHistoryResponse) ProtoMessage() {}
 
 func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1360,7 @@ func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetWorkerHistoryResponse) GetVersions() []*CodeVersion {
@@ -1583,7 +1378,7 @@ type RecoverWorkersRequest struct {
 
 func (x *RecoverWorkersRequest) Reset() {
 	*x = RecoverWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +1390,7 @@ func (x *RecoverWorkersRequest) String() string {
 func (*RecoverWorkersRequest) ProtoMessage() {}
 
 func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +1403,7 @@ func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersRequest.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 type RecoverWorkersResponse struct {
@@ -1622,7 +1417,7 @@ type RecoverWorkersResponse struct {
 
 func (x *RecoverWorkersResponse) Reset() {
 	*x = RecoverWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1429,7 @@ func (x *RecoverWorkersResponse) String() string {
 func (*RecoverWorkersResponse) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1442,7 @@ func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RecoverWorkersResponse) GetRecovered() []string {
@@ -1689,7 +1484,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1496,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1509,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeadLetter) GetId() string {
@@ -1798,7 +1593,7 @@ type ListDeadLettersRequest struct {
 
 func (x *ListDeadLettersRequest) Reset() {
 	*x = ListDeadLettersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1605,7 @@ func (x *ListDeadLettersRequest) String() string {
 func (*ListDeadLettersRequest) ProtoMessage() {}
 
 func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1618,7 @@ func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListDeadLettersRequest) GetWorkerId() string {
@@ -1857,7 +1652,7 @@ type ListDeadLettersResponse struct {
 
 func (x *ListDeadLettersResponse) Reset() {
 	*x = ListDeadLettersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1664,7 @@ func (x *ListDeadLettersResponse) String() string {
 func (*ListDeadLettersResponse) ProtoMessage() {}
 
 func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1677,7 @@ func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
@@ -1912,7 +1707,7 @@ type RedriveRequest struct {
 
 func (x *RedriveRequest) Reset() {
 	*x = RedriveRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +1719,7 @@ func (x *RedriveRequest) String() string {
 func (*RedriveRequest) ProtoMessage() {}
 
 func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +1732,7 @@ func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
 func (*RedriveRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RedriveRequest) GetWorkerId() string {
@@ -1970,7 +1765,7 @@ type RedriveResponse struct {
 
 func (x *RedriveResponse) Reset() {
 	*x = RedriveResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +1777,7 @@ func (x *RedriveResponse) String() string {
 func (*RedriveResponse) ProtoMessage() {}
 
 func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +1790,7 @@ func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
 func (*RedriveResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RedriveResponse) GetRedriven() int64 {
@@ -2016,7 +1811,7 @@ type ApplyWorkerRequest struct {
 
 func (x *ApplyWorkerRequest) Reset() {
 	*x = ApplyWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +1823,7 @@ func (x *ApplyWorkerRequest) String() string {
 func (*ApplyWorkerRequest) ProtoMessage() {}
 
 func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +1836,7 @@ func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ApplyWorkerRequest) GetSpec() *WorkerSpec {
@@ -2072,7 +1867,7 @@ type ApplyWorkerResponse struct {
 
 func (x *ApplyWorkerResponse) Reset() {
 	*x = ApplyWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +1879,7 @@ func (x *ApplyWorkerResponse) String() string {
 func (*ApplyWorkerResponse) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +1892,7 @@ func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ApplyWorkerResponse) GetCreated() bool {
@@ -2121,510 +1916,6 @@ func (x *ApplyWorkerResponse) GetWorker() *Worker {
 	return nil
 }
 
-// WorkerLogLine is a line of a worker's log.
-type WorkerLogLine struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of two lines of a worker, the later one has the greater number.
-	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	At     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	Text   string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	// The process that ran the code.
-	Host string `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
-	// The digest of the code.
-	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Whether it is an error of a message or of a load, and not what the code printed.
-	Error         bool `protobuf:"varint,6,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WorkerLogLine) Reset() {
-	*x = WorkerLogLine{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WorkerLogLine) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WorkerLogLine) ProtoMessage() {}
-
-func (x *WorkerLogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WorkerLogLine.ProtoReflect.Descriptor instead.
-func (*WorkerLogLine) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *WorkerLogLine) GetNumber() int64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *WorkerLogLine) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-func (x *WorkerLogLine) GetText() string {
-	if x != nil {
-		return x.Text
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetHost() string {
-	if x != nil {
-		return x.Host
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetDigest() string {
-	if x != nil {
-		return x.Digest
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetError() bool {
-	if x != nil {
-		return x.Error
-	}
-	return false
-}
-
-type ReadWorkerLogsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// At most this many lines; 0 is 50, the most is 1000.
-	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the previous page, for older lines.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerLogsRequest) Reset() {
-	*x = ReadWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerLogsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerLogsRequest) ProtoMessage() {}
-
-func (x *ReadWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerLogsRequest.ProtoReflect.Descriptor instead.
-func (*ReadWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{31}
-}
-
-func (x *ReadWorkerLogsRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *ReadWorkerLogsRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ReadWorkerLogsRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-type ReadWorkerLogsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Oldest first.
-	Lines []*WorkerLogLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
-	// Empty when there are no older lines.
-	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerLogsResponse) Reset() {
-	*x = ReadWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerLogsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerLogsResponse) ProtoMessage() {}
-
-func (x *ReadWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerLogsResponse.ProtoReflect.Descriptor instead.
-func (*ReadWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{32}
-}
-
-func (x *ReadWorkerLogsResponse) GetLines() []*WorkerLogLine {
-	if x != nil {
-		return x.Lines
-	}
-	return nil
-}
-
-func (x *ReadWorkerLogsResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
-type FollowWorkerLogsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// How many lines to begin with; 0 is 10, -1 is none, the most is 1000.
-	Tail          int32 `protobuf:"varint,2,opt,name=tail,proto3" json:"tail,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FollowWorkerLogsRequest) Reset() {
-	*x = FollowWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FollowWorkerLogsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FollowWorkerLogsRequest) ProtoMessage() {}
-
-func (x *FollowWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FollowWorkerLogsRequest.ProtoReflect.Descriptor instead.
-func (*FollowWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *FollowWorkerLogsRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *FollowWorkerLogsRequest) GetTail() int32 {
-	if x != nil {
-		return x.Tail
-	}
-	return 0
-}
-
-type FollowWorkerLogsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// KIND_PUT is a line. KIND_SYNCED comes once, before the first new one.
-	Kind          WatchResponse_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=lifecycle.operator.v1.WatchResponse_Kind" json:"kind,omitempty"`
-	Line          *WorkerLogLine     `protobuf:"bytes,2,opt,name=line,proto3" json:"line,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FollowWorkerLogsResponse) Reset() {
-	*x = FollowWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FollowWorkerLogsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FollowWorkerLogsResponse) ProtoMessage() {}
-
-func (x *FollowWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FollowWorkerLogsResponse.ProtoReflect.Descriptor instead.
-func (*FollowWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{34}
-}
-
-func (x *FollowWorkerLogsResponse) GetKind() WatchResponse_Kind {
-	if x != nil {
-		return x.Kind
-	}
-	return WatchResponse_KIND_UNSPECIFIED
-}
-
-func (x *FollowWorkerLogsResponse) GetLine() *WorkerLogLine {
-	if x != nil {
-		return x.Line
-	}
-	return nil
-}
-
-// StateEntry is a key that a worker has stored.
-type StateEntry struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// The value: its first 256 bytes in a list, the whole of one that was asked for.
-	Value []byte `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How long the value is.
-	Size int64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
-	// When it was written.
-	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StateEntry) Reset() {
-	*x = StateEntry{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StateEntry) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StateEntry) ProtoMessage() {}
-
-func (x *StateEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StateEntry.ProtoReflect.Descriptor instead.
-func (*StateEntry) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{35}
-}
-
-func (x *StateEntry) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *StateEntry) GetValue() []byte {
-	if x != nil {
-		return x.Value
-	}
-	return nil
-}
-
-func (x *StateEntry) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *StateEntry) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-type ReadWorkerStateRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Only this key; empty for all.
-	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerStateRequest) Reset() {
-	*x = ReadWorkerStateRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerStateRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerStateRequest) ProtoMessage() {}
-
-func (x *ReadWorkerStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerStateRequest.ProtoReflect.Descriptor instead.
-func (*ReadWorkerStateRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36}
-}
-
-func (x *ReadWorkerStateRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *ReadWorkerStateRequest) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *ReadWorkerStateRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ReadWorkerStateRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-type ReadWorkerStateResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entries       []*StateEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerStateResponse) Reset() {
-	*x = ReadWorkerStateResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerStateResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerStateResponse) ProtoMessage() {}
-
-func (x *ReadWorkerStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerStateResponse.ProtoReflect.Descriptor instead.
-func (*ReadWorkerStateResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37}
-}
-
-func (x *ReadWorkerStateResponse) GetEntries() []*StateEntry {
-	if x != nil {
-		return x.Entries
-	}
-	return nil
-}
-
-func (x *ReadWorkerStateResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
 // Header is a header of a message, with its values.
 type Header struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2636,7 +1927,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +1939,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +1952,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{38}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Header) GetName() string {
@@ -2697,7 +1988,7 @@ type TestWorkerRequest struct {
 
 func (x *TestWorkerRequest) Reset() {
 	*x = TestWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2000,7 @@ func (x *TestWorkerRequest) String() string {
 func (*TestWorkerRequest) ProtoMessage() {}
 
 func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2013,7 @@ func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerRequest.ProtoReflect.Descriptor instead.
 func (*TestWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{39}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TestWorkerRequest) GetId() string {
@@ -2794,7 +2085,7 @@ type TestWorkerResponse struct {
 
 func (x *TestWorkerResponse) Reset() {
 	*x = TestWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2806,7 +2097,7 @@ func (x *TestWorkerResponse) String() string {
 func (*TestWorkerResponse) ProtoMessage() {}
 
 func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2819,7 +2110,7 @@ func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{40}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TestWorkerResponse) GetOutputs() []*TestWorkerResponse_Output {
@@ -2881,7 +2172,7 @@ type RecoverWorkersResponse_Failure struct {
 
 func (x *RecoverWorkersResponse_Failure) Reset() {
 	*x = RecoverWorkersResponse_Failure{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2893,7 +2184,7 @@ func (x *RecoverWorkersResponse_Failure) String() string {
 func (*RecoverWorkersResponse_Failure) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2906,7 +2197,7 @@ func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse_Failure.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse_Failure) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *RecoverWorkersResponse_Failure) GetId() string {
@@ -2937,7 +2228,7 @@ type ApplyWorkerResponse_Change struct {
 
 func (x *ApplyWorkerResponse_Change) Reset() {
 	*x = ApplyWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2949,7 +2240,7 @@ func (x *ApplyWorkerResponse_Change) String() string {
 func (*ApplyWorkerResponse_Change) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2962,7 +2253,7 @@ func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *ApplyWorkerResponse_Change) GetField() string {
@@ -2999,7 +2290,7 @@ type TestWorkerResponse_Output struct {
 
 func (x *TestWorkerResponse_Output) Reset() {
 	*x = TestWorkerResponse_Output{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3011,7 +2302,7 @@ func (x *TestWorkerResponse_Output) String() string {
 func (*TestWorkerResponse_Output) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3024,7 +2315,7 @@ func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Output.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Output) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{40, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 0}
 }
 
 func (x *TestWorkerResponse_Output) GetTopic() string {
@@ -3060,7 +2351,7 @@ type TestWorkerResponse_Change struct {
 
 func (x *TestWorkerResponse_Change) Reset() {
 	*x = TestWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[44]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3072,7 +2363,7 @@ func (x *TestWorkerResponse_Change) String() string {
 func (*TestWorkerResponse_Change) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[44]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3085,7 +2376,7 @@ func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{40, 1}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 1}
 }
 
 func (x *TestWorkerResponse_Change) GetKey() string {
@@ -3113,7 +2404,7 @@ var File_lifecycle_operator_v1_worker_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\"lifecycle/operator/v1/worker.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$lifecycle/operator/v1/workflow.proto\"\x90\x05\n" +
+	"\"lifecycle/operator/v1/worker.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a'lifecycle/operator/v1/worker_look.proto\x1a*lifecycle/operator/v1/worker_rollout.proto\"\x90\x05\n" +
 	"\x06Worker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tmime_type\x18\x02 \x01(\tR\bmimeType\x12\x16\n" +
@@ -3135,17 +2426,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\foutput_topic\x18\x0f \x01(\tR\voutputTopic\x125\n" +
 	"\x06limits\x18\x10 \x01(\v2\x1d.lifecycle.operator.v1.LimitsR\x06limits\x125\n" +
 	"\x04spec\x18\x11 \x01(\v2!.lifecycle.operator.v1.WorkerSpecR\x04spec\x125\n" +
-	"\x06canary\x18\x18 \x01(\v2\x1d.lifecycle.operator.v1.CanaryR\x06canary\"\x9e\x01\n" +
-	"\x06Canary\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x18\n" +
-	"\apercent\x18\x02 \x01(\x05R\apercent\x120\n" +
-	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
-	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x82\x01\n" +
-	"\aRollout\x12\x16\n" +
-	"\x06canary\x18\x01 \x01(\x05R\x06canary\x12+\n" +
-	"\x03for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03for\x12\x1a\n" +
-	"\bmessages\x18\x03 \x01(\x05R\bmessages\x12\x16\n" +
-	"\x06margin\x18\x04 \x01(\x05R\x06margin\"\xb1\x03\n" +
+	"\x06canary\x18\x18 \x01(\v2\x1d.lifecycle.operator.v1.CanaryR\x06canary\"\xb1\x03\n" +
 	"\n" +
 	"WorkerSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -3161,10 +2442,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	" \x03(\tR\asecrets\x12/\n" +
 	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x128\n" +
 	"\arollout\x18\x12 \x01(\v2\x1e.lifecycle.operator.v1.RolloutR\arollout\x12/\n" +
-	"\x04http\x18\x13 \x01(\v2\x1b.lifecycle.operator.v1.HTTPR\x04http\"6\n" +
-	"\x04HTTP\x12\x14\n" +
-	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x18\n" +
-	"\asecrets\x18\x02 \x03(\tR\asecrets\"\xb0\x01\n" +
+	"\x04http\x18\x13 \x01(\v2\x1b.lifecycle.operator.v1.HTTPR\x04http\"\xb0\x01\n" +
 	"\x06Limits\x12-\n" +
 	"\x04time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12-\n" +
 	"\x04load\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04load\x12\x16\n" +
@@ -3274,43 +2552,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06Change\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\tR\x02to\"\xa9\x01\n" +
-	"\rWorkerLogLine\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x03R\x06number\x12*\n" +
-	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\x12\x12\n" +
-	"\x04host\x18\x04 \x01(\tR\x04host\x12\x16\n" +
-	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\bR\x05error\"c\n" +
-	"\x15ReadWorkerLogsRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"|\n" +
-	"\x16ReadWorkerLogsResponse\x12:\n" +
-	"\x05lines\x18\x01 \x03(\v2$.lifecycle.operator.v1.WorkerLogLineR\x05lines\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"=\n" +
-	"\x17FollowWorkerLogsRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04tail\x18\x02 \x01(\x05R\x04tail\"\x93\x01\n" +
-	"\x18FollowWorkerLogsResponse\x12=\n" +
-	"\x04kind\x18\x01 \x01(\x0e2).lifecycle.operator.v1.WatchResponse.KindR\x04kind\x128\n" +
-	"\x04line\x18\x02 \x01(\v2$.lifecycle.operator.v1.WorkerLogLineR\x04line\"t\n" +
-	"\n" +
-	"StateEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x03R\x04size\x12*\n" +
-	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"v\n" +
-	"\x16ReadWorkerStateRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1b\n" +
-	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"~\n" +
-	"\x17ReadWorkerStateResponse\x12;\n" +
-	"\aentries\x18\x01 \x03(\v2!.lifecycle.operator.v1.StateEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"4\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"4\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\tR\x06values\"\xe3\x01\n" +
@@ -3373,138 +2615,126 @@ func file_lifecycle_operator_v1_worker_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_worker_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*Worker)(nil),                         // 0: lifecycle.operator.v1.Worker
-	(*Canary)(nil),                         // 1: lifecycle.operator.v1.Canary
-	(*Rollout)(nil),                        // 2: lifecycle.operator.v1.Rollout
-	(*WorkerSpec)(nil),                     // 3: lifecycle.operator.v1.WorkerSpec
-	(*HTTP)(nil),                           // 4: lifecycle.operator.v1.HTTP
-	(*Limits)(nil),                         // 5: lifecycle.operator.v1.Limits
-	(*CodeVersion)(nil),                    // 6: lifecycle.operator.v1.CodeVersion
-	(*Code)(nil),                           // 7: lifecycle.operator.v1.Code
-	(*CreateWorkerRequest)(nil),            // 8: lifecycle.operator.v1.CreateWorkerRequest
-	(*ListWorkersRequest)(nil),             // 9: lifecycle.operator.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),            // 10: lifecycle.operator.v1.ListWorkersResponse
-	(*GetWorkerRequest)(nil),               // 11: lifecycle.operator.v1.GetWorkerRequest
-	(*StartWorkerRequest)(nil),             // 12: lifecycle.operator.v1.StartWorkerRequest
-	(*StopWorkerRequest)(nil),              // 13: lifecycle.operator.v1.StopWorkerRequest
-	(*LoadCodeRequest)(nil),                // 14: lifecycle.operator.v1.LoadCodeRequest
-	(*RollbackRequest)(nil),                // 15: lifecycle.operator.v1.RollbackRequest
-	(*PromoteWorkerRequest)(nil),           // 16: lifecycle.operator.v1.PromoteWorkerRequest
-	(*DeleteWorkerRequest)(nil),            // 17: lifecycle.operator.v1.DeleteWorkerRequest
-	(*DeleteWorkerResponse)(nil),           // 18: lifecycle.operator.v1.DeleteWorkerResponse
-	(*GetWorkerHistoryRequest)(nil),        // 19: lifecycle.operator.v1.GetWorkerHistoryRequest
-	(*GetWorkerHistoryResponse)(nil),       // 20: lifecycle.operator.v1.GetWorkerHistoryResponse
-	(*RecoverWorkersRequest)(nil),          // 21: lifecycle.operator.v1.RecoverWorkersRequest
-	(*RecoverWorkersResponse)(nil),         // 22: lifecycle.operator.v1.RecoverWorkersResponse
-	(*DeadLetter)(nil),                     // 23: lifecycle.operator.v1.DeadLetter
-	(*ListDeadLettersRequest)(nil),         // 24: lifecycle.operator.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil),        // 25: lifecycle.operator.v1.ListDeadLettersResponse
-	(*RedriveRequest)(nil),                 // 26: lifecycle.operator.v1.RedriveRequest
-	(*RedriveResponse)(nil),                // 27: lifecycle.operator.v1.RedriveResponse
-	(*ApplyWorkerRequest)(nil),             // 28: lifecycle.operator.v1.ApplyWorkerRequest
-	(*ApplyWorkerResponse)(nil),            // 29: lifecycle.operator.v1.ApplyWorkerResponse
-	(*WorkerLogLine)(nil),                  // 30: lifecycle.operator.v1.WorkerLogLine
-	(*ReadWorkerLogsRequest)(nil),          // 31: lifecycle.operator.v1.ReadWorkerLogsRequest
-	(*ReadWorkerLogsResponse)(nil),         // 32: lifecycle.operator.v1.ReadWorkerLogsResponse
-	(*FollowWorkerLogsRequest)(nil),        // 33: lifecycle.operator.v1.FollowWorkerLogsRequest
-	(*FollowWorkerLogsResponse)(nil),       // 34: lifecycle.operator.v1.FollowWorkerLogsResponse
-	(*StateEntry)(nil),                     // 35: lifecycle.operator.v1.StateEntry
-	(*ReadWorkerStateRequest)(nil),         // 36: lifecycle.operator.v1.ReadWorkerStateRequest
-	(*ReadWorkerStateResponse)(nil),        // 37: lifecycle.operator.v1.ReadWorkerStateResponse
-	(*Header)(nil),                         // 38: lifecycle.operator.v1.Header
-	(*TestWorkerRequest)(nil),              // 39: lifecycle.operator.v1.TestWorkerRequest
-	(*TestWorkerResponse)(nil),             // 40: lifecycle.operator.v1.TestWorkerResponse
-	(*RecoverWorkersResponse_Failure)(nil), // 41: lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	(*ApplyWorkerResponse_Change)(nil),     // 42: lifecycle.operator.v1.ApplyWorkerResponse.Change
-	(*TestWorkerResponse_Output)(nil),      // 43: lifecycle.operator.v1.TestWorkerResponse.Output
-	(*TestWorkerResponse_Change)(nil),      // 44: lifecycle.operator.v1.TestWorkerResponse.Change
-	(*timestamppb.Timestamp)(nil),          // 45: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 46: google.protobuf.Duration
-	(WatchResponse_Kind)(0),                // 47: lifecycle.operator.v1.WatchResponse.Kind
+	(*WorkerSpec)(nil),                     // 1: lifecycle.operator.v1.WorkerSpec
+	(*Limits)(nil),                         // 2: lifecycle.operator.v1.Limits
+	(*CodeVersion)(nil),                    // 3: lifecycle.operator.v1.CodeVersion
+	(*Code)(nil),                           // 4: lifecycle.operator.v1.Code
+	(*CreateWorkerRequest)(nil),            // 5: lifecycle.operator.v1.CreateWorkerRequest
+	(*ListWorkersRequest)(nil),             // 6: lifecycle.operator.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),            // 7: lifecycle.operator.v1.ListWorkersResponse
+	(*GetWorkerRequest)(nil),               // 8: lifecycle.operator.v1.GetWorkerRequest
+	(*StartWorkerRequest)(nil),             // 9: lifecycle.operator.v1.StartWorkerRequest
+	(*StopWorkerRequest)(nil),              // 10: lifecycle.operator.v1.StopWorkerRequest
+	(*LoadCodeRequest)(nil),                // 11: lifecycle.operator.v1.LoadCodeRequest
+	(*RollbackRequest)(nil),                // 12: lifecycle.operator.v1.RollbackRequest
+	(*PromoteWorkerRequest)(nil),           // 13: lifecycle.operator.v1.PromoteWorkerRequest
+	(*DeleteWorkerRequest)(nil),            // 14: lifecycle.operator.v1.DeleteWorkerRequest
+	(*DeleteWorkerResponse)(nil),           // 15: lifecycle.operator.v1.DeleteWorkerResponse
+	(*GetWorkerHistoryRequest)(nil),        // 16: lifecycle.operator.v1.GetWorkerHistoryRequest
+	(*GetWorkerHistoryResponse)(nil),       // 17: lifecycle.operator.v1.GetWorkerHistoryResponse
+	(*RecoverWorkersRequest)(nil),          // 18: lifecycle.operator.v1.RecoverWorkersRequest
+	(*RecoverWorkersResponse)(nil),         // 19: lifecycle.operator.v1.RecoverWorkersResponse
+	(*DeadLetter)(nil),                     // 20: lifecycle.operator.v1.DeadLetter
+	(*ListDeadLettersRequest)(nil),         // 21: lifecycle.operator.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil),        // 22: lifecycle.operator.v1.ListDeadLettersResponse
+	(*RedriveRequest)(nil),                 // 23: lifecycle.operator.v1.RedriveRequest
+	(*RedriveResponse)(nil),                // 24: lifecycle.operator.v1.RedriveResponse
+	(*ApplyWorkerRequest)(nil),             // 25: lifecycle.operator.v1.ApplyWorkerRequest
+	(*ApplyWorkerResponse)(nil),            // 26: lifecycle.operator.v1.ApplyWorkerResponse
+	(*Header)(nil),                         // 27: lifecycle.operator.v1.Header
+	(*TestWorkerRequest)(nil),              // 28: lifecycle.operator.v1.TestWorkerRequest
+	(*TestWorkerResponse)(nil),             // 29: lifecycle.operator.v1.TestWorkerResponse
+	(*RecoverWorkersResponse_Failure)(nil), // 30: lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	(*ApplyWorkerResponse_Change)(nil),     // 31: lifecycle.operator.v1.ApplyWorkerResponse.Change
+	(*TestWorkerResponse_Output)(nil),      // 32: lifecycle.operator.v1.TestWorkerResponse.Output
+	(*TestWorkerResponse_Change)(nil),      // 33: lifecycle.operator.v1.TestWorkerResponse.Change
+	(*timestamppb.Timestamp)(nil),          // 34: google.protobuf.Timestamp
+	(*Canary)(nil),                         // 35: lifecycle.operator.v1.Canary
+	(*Rollout)(nil),                        // 36: lifecycle.operator.v1.Rollout
+	(*HTTP)(nil),                           // 37: lifecycle.operator.v1.HTTP
+	(*durationpb.Duration)(nil),            // 38: google.protobuf.Duration
+	(*ReadWorkerLogsRequest)(nil),          // 39: lifecycle.operator.v1.ReadWorkerLogsRequest
+	(*FollowWorkerLogsRequest)(nil),        // 40: lifecycle.operator.v1.FollowWorkerLogsRequest
+	(*ReadWorkerStateRequest)(nil),         // 41: lifecycle.operator.v1.ReadWorkerStateRequest
+	(*ReadWorkerLogsResponse)(nil),         // 42: lifecycle.operator.v1.ReadWorkerLogsResponse
+	(*FollowWorkerLogsResponse)(nil),       // 43: lifecycle.operator.v1.FollowWorkerLogsResponse
+	(*ReadWorkerStateResponse)(nil),        // 44: lifecycle.operator.v1.ReadWorkerStateResponse
 }
 var file_lifecycle_operator_v1_worker_proto_depIdxs = []int32{
-	45, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
-	45, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
-	6,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	5,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
-	3,  // 4: lifecycle.operator.v1.Worker.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	1,  // 5: lifecycle.operator.v1.Worker.canary:type_name -> lifecycle.operator.v1.Canary
-	45, // 6: lifecycle.operator.v1.Canary.since:type_name -> google.protobuf.Timestamp
-	45, // 7: lifecycle.operator.v1.Canary.until:type_name -> google.protobuf.Timestamp
-	46, // 8: lifecycle.operator.v1.Rollout.for:type_name -> google.protobuf.Duration
-	5,  // 9: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
-	7,  // 10: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
-	2,  // 11: lifecycle.operator.v1.WorkerSpec.rollout:type_name -> lifecycle.operator.v1.Rollout
-	4,  // 12: lifecycle.operator.v1.WorkerSpec.http:type_name -> lifecycle.operator.v1.HTTP
-	46, // 13: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
-	46, // 14: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
-	45, // 15: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
-	7,  // 16: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	5,  // 17: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
-	0,  // 18: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
-	7,  // 19: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
-	6,  // 20: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	41, // 21: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	45, // 22: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
-	23, // 23: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
-	3,  // 24: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	42, // 25: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
-	0,  // 26: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
-	45, // 27: lifecycle.operator.v1.WorkerLogLine.at:type_name -> google.protobuf.Timestamp
-	30, // 28: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.WorkerLogLine
-	47, // 29: lifecycle.operator.v1.FollowWorkerLogsResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	30, // 30: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.WorkerLogLine
-	45, // 31: lifecycle.operator.v1.StateEntry.at:type_name -> google.protobuf.Timestamp
-	35, // 32: lifecycle.operator.v1.ReadWorkerStateResponse.entries:type_name -> lifecycle.operator.v1.StateEntry
-	38, // 33: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
-	7,  // 34: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	43, // 35: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
-	44, // 36: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
-	46, // 37: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
-	38, // 38: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
-	8,  // 39: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
-	9,  // 40: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
-	11, // 41: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
-	12, // 42: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
-	13, // 43: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
-	14, // 44: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
-	15, // 45: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
-	16, // 46: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
-	17, // 47: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
-	19, // 48: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
-	21, // 49: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
-	24, // 50: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
-	26, // 51: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
-	28, // 52: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
-	31, // 53: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
-	33, // 54: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
-	36, // 55: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
-	39, // 56: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
-	0,  // 57: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
-	10, // 58: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
-	0,  // 59: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 60: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 61: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 62: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
-	0,  // 63: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
-	0,  // 64: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
-	18, // 65: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
-	20, // 66: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
-	22, // 67: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
-	25, // 68: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
-	27, // 69: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
-	29, // 70: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
-	32, // 71: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
-	34, // 72: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
-	37, // 73: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
-	40, // 74: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
-	57, // [57:75] is the sub-list for method output_type
-	39, // [39:57] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	34, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
+	34, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
+	3,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	2,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
+	1,  // 4: lifecycle.operator.v1.Worker.spec:type_name -> lifecycle.operator.v1.WorkerSpec
+	35, // 5: lifecycle.operator.v1.Worker.canary:type_name -> lifecycle.operator.v1.Canary
+	2,  // 6: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
+	4,  // 7: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
+	36, // 8: lifecycle.operator.v1.WorkerSpec.rollout:type_name -> lifecycle.operator.v1.Rollout
+	37, // 9: lifecycle.operator.v1.WorkerSpec.http:type_name -> lifecycle.operator.v1.HTTP
+	38, // 10: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
+	38, // 11: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
+	34, // 12: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
+	4,  // 13: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	2,  // 14: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
+	0,  // 15: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
+	4,  // 16: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
+	3,  // 17: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	30, // 18: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	34, // 19: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	20, // 20: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
+	1,  // 21: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
+	31, // 22: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
+	0,  // 23: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
+	27, // 24: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
+	4,  // 25: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	32, // 26: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
+	33, // 27: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
+	38, // 28: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
+	27, // 29: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
+	5,  // 30: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
+	6,  // 31: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
+	8,  // 32: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
+	9,  // 33: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
+	10, // 34: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
+	11, // 35: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
+	12, // 36: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
+	13, // 37: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
+	14, // 38: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
+	16, // 39: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
+	18, // 40: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
+	21, // 41: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
+	23, // 42: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
+	25, // 43: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
+	39, // 44: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
+	40, // 45: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
+	41, // 46: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
+	28, // 47: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
+	0,  // 48: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
+	7,  // 49: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
+	0,  // 50: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 51: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 52: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 53: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
+	0,  // 54: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
+	0,  // 55: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
+	15, // 56: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
+	17, // 57: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
+	19, // 58: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
+	22, // 59: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
+	24, // 60: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
+	26, // 61: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
+	42, // 62: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
+	43, // 63: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
+	44, // 64: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
+	29, // 65: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
+	48, // [48:66] is the sub-list for method output_type
+	30, // [30:48] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_worker_proto_init() }
@@ -3512,8 +2742,9 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 	if File_lifecycle_operator_v1_worker_proto != nil {
 		return
 	}
-	file_lifecycle_operator_v1_workflow_proto_init()
-	file_lifecycle_operator_v1_worker_proto_msgTypes[7].OneofWrappers = []any{
+	file_lifecycle_operator_v1_worker_look_proto_init()
+	file_lifecycle_operator_v1_worker_rollout_proto_init()
+	file_lifecycle_operator_v1_worker_proto_msgTypes[4].OneofWrappers = []any{
 		(*Code_Content)(nil),
 		(*Code_Url)(nil),
 	}
@@ -3523,7 +2754,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_worker_proto_rawDesc), len(file_lifecycle_operator_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
