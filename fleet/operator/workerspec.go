@@ -24,6 +24,11 @@ func (v *violations) spec(s *operatorv1.WorkerSpec) (detail string) {
 	v.text("spec.key", s.GetKey(), false, maxName)
 	v.texts("spec.env", s.GetEnv())
 	v.texts("spec.secrets", s.GetSecrets())
+	v.texts("spec.http.allow", s.GetHttp().GetAllow())
+	v.texts("spec.http.secrets", s.GetHttp().GetSecrets())
+	if d := s.GetRollout().GetFor(); d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+		v.add("spec.rollout.for", "is not a positive duration")
+	}
 	return v.code("spec.code", s.GetCode())
 }
 
