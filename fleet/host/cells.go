@@ -2,11 +2,9 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -113,26 +111,8 @@ func (c *cells) readAll(ctx context.Context, prefix string) error {
 	if err != nil || subjects == nil {
 		return err
 	}
-	var next atomic.Int64
-	var size atomic.Int64
-	read := make([]*cell, len(subjects))
-	errs := make([]error, 32)
-	var readers sync.WaitGroup
-	for i := range errs {
-		readers.Go(func() {
-			for n := next.Add(1) - 1; n < int64(len(subjects)) && size.Load() < maxCells/2; n = next.Add(1) - 1 {
-				m, err := last(ctx, c.states.stream, subjects[n])
-				if err != nil {
-					errs[i] = err
-					return
-				}
-				read[n] = cellOf(m)
-				size.Add(int64(len(subjects[n]) + len(read[n].data)))
-			}
-		})
-	}
-	readers.Wait()
-	if err := errors.Join(errs...); err != nil {
+	read, err := c.states.readMany(ctx, subjects, maxCells/2)
+	if err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -233,6 +213,9 @@ const (
 	maxFlushBytes = 4 << 20
 )
 
+// goneFor is how long the server keeps the mark of a timer that is gone.
+const goneFor = "10s"
+
 // flush writes the committed values to their subjects. It returns the sequence of the
 // log up to which all are written. The error wraps [ErrStale] when another host has
 // claimed the slot. One flush may run at a time.
@@ -262,6 +245,9 @@ func (c *cells) flush(ctx context.Context) (uint64, error) {
 			m := nats.NewMsg(c.states.subject(w))
 			if m.Data = w.Data; w.Deleted {
 				m.Header.Set(headerOp, "DEL")
+				if w.Slot != "" { // names of timers come and go; the mark itself must not stay
+					m.Header.Set(jetstream.MsgTTLHeader, goneFor)
+				}
 			}
 			msgs = append(msgs, m)
 		}

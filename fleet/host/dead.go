@@ -37,6 +37,13 @@ const (
 	// The key of a message without it is its subject.
 	HeaderKey = "Lifecycle-Key"
 
+	// HeaderTimer is on the message of a timer, with the name of the timer;
+	// HeaderTimerDue has when it was due (RFC 3339), and HeaderTimerWorker the worker.
+	// They mean nothing on a message that is published.
+	HeaderTimer       = "Lifecycle-Timer"
+	HeaderTimerDue    = "Lifecycle-Timer-Due"
+	HeaderTimerWorker = "Lifecycle-Timer-Worker"
+
 	// HeaderFor is on a redriven message and names the slot of a worker or group.
 	// Only that worker or group handles the message.
 	HeaderFor = "Lifecycle-For"

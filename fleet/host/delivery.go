@@ -54,8 +54,8 @@ func (r *runner) receive(m *nats.Msg) bool {
 	d.msg.Store(from)
 	r.inHand[seq] = d
 	r.mu.Unlock()
-	if body := header.Get(HeaderBody); header.Get(HeaderFor) != "" && checkID("body", body) == nil {
-		d.body = body
+	if d.redriven = header.Get(HeaderFor) != ""; d.redriven && checkID("body", header.Get(HeaderBody)) == nil {
+		d.body = header.Get(HeaderBody)
 	}
 	if r.queue.Add(r.taking, r.keyOf(d), d, 0) != nil {
 		r.giveBack(d, 0)
@@ -65,11 +65,15 @@ func (r *runner) receive(m *nats.Msg) bool {
 
 // keyOf returns the key of a message: messages with one key are handled in order.
 func (r *runner) keyOf(d *delivery) string {
-	name := HeaderKey
+	return cmp.Or(d.header.Get(r.keyHeader()), d.topic)
+}
+
+// keyHeader returns the name of the header with a message's key.
+func (r *runner) keyHeader() string {
 	if members := *r.members.Load(); len(members) == 1 { // a group handles one message at a time anyway
-		name = cmp.Or(members[0].record.Key, HeaderKey)
+		return cmp.Or(members[0].record.Key, HeaderKey)
 	}
-	return cmp.Or(d.header.Get(name), d.topic)
+	return HeaderKey
 }
 
 // giveBack makes the server deliver a message again after a delay.
@@ -110,7 +114,7 @@ func (r *runner) one(t *task) {
 		r.later(t, d, r.host.cfg.RetryBase)
 		return
 	}
-	_, was, doomed := r.part.about(d.seq)
+	was, doomed := r.past(d)
 	switch {
 	case d.failed.Load():
 		r.queue.Done(t)
@@ -119,7 +123,11 @@ func (r *runner) one(t *task) {
 		r.letter(t, d, *doomed)
 		return
 	}
-	if d.member = r.pick(d.topic); d.member == nil {
+	if d.member = r.memberFor(d); d.member == nil && d.alarm != nil {
+		r.part.timers.park(d.alarm)
+		r.queue.Done(t)
+		return
+	} else if d.member == nil {
 		if err := r.host.hold(ctx, r.slot.name, d); err != nil {
 			r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
 			r.later(t, d, r.host.cfg.RetryBase)
@@ -155,7 +163,7 @@ func (r *runner) one(t *task) {
 		// A delivery counts once its handler is about to be called. A message that
 		// only waited here and was given back does not count.
 		was = tries{Begun: marked.Begun + 1, Failed: marked.Failed}
-		if err := r.part.commit(ctx, &effects{seq: d.seq, tries: &was}); err != nil {
+		if err := r.part.commit(ctx, d.caused(&effects{tries: &was})); err != nil {
 			r.fail(t, d, 0, fmt.Errorf("%w: %w", ErrDetached, err))
 			return
 		}
@@ -181,7 +189,12 @@ func (r *runner) one(t *task) {
 
 // body gets the body of a message that was redriven without it.
 func (r *runner) body(ctx context.Context, d *delivery) error {
-	if d.body == "" || d.read {
+	switch {
+	case d.read:
+		return nil
+	case d.alarm != nil:
+		return r.timerBody(ctx, d)
+	case d.body == "":
 		return nil
 	}
 	header, data, err := r.host.letters.read(ctx, d.body)
@@ -203,7 +216,7 @@ func (r *runner) body(ctx context.Context, d *delivery) error {
 
 // before looks up what an earlier version noted about earlier deliveries of a message.
 func (r *runner) before(ctx context.Context, d *delivery, was tries) (done bool, marked tries, err error) {
-	if !r.part.old {
+	if !r.part.old || d.alarm != nil {
 		return false, was, nil
 	}
 	done, marked, err = r.host.states.marks(ctx, r.slot.name, messageKey(d))
@@ -216,8 +229,8 @@ func (r *runner) before(ctx context.Context, d *delivery, was tries) (done bool,
 // done ends a message whose effects are complete. The server hears so once they are
 // committed.
 func (r *runner) done(t *task, d *delivery, e *effects, committed func()) {
-	e.seq, e.done = d.seq, true
-	e.then = func(err error) {
+	e.done = true
+	d.caused(e).then = func(err error) {
 		if err != nil {
 			r.giveBack(d, 0)
 			return
@@ -238,6 +251,9 @@ func (r *runner) done(t *task, d *delivery, e *effects, committed func()) {
 // time at which the stream stored it, because a worker or a stream that is created
 // again under its old name may see the same sequences again.
 func messageKey(d *delivery) string {
+	if d.alarm != nil {
+		return "timer-" + d.alarm.ID
+	}
 	return strconv.FormatUint(d.meta.Sequence.Stream, 10) + "-" + strconv.FormatInt(d.meta.Timestamp.UnixNano(), 36)
 }
 
@@ -259,7 +275,7 @@ func (r *runner) pick(subject string) *member {
 // call runs the handler and returns its effects.
 func (r *runner) call(ctx context.Context, t *task, d *delivery, attempt int) (*effects, error) {
 	rec := d.member.record
-	d.state = &handle{cells: r.part.cells, record: rec}
+	d.state = &handle{cells: r.part.cells, record: rec, timing: r.timing(t.Key, d)}
 	now := time.Now().UnixNano()
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
@@ -280,7 +296,7 @@ func (r *runner) call(ctx context.Context, t *task, d *delivery, attempt int) (*
 // store it.
 func (r *runner) effects(key string, d *delivery, outputs []engine.Output) (*effects, error) {
 	rec := d.member.record
-	e := &effects{writes: d.state.changes()}
+	e := &effects{writes: append(d.state.changes(), d.state.timerChanges()...)}
 	limit := int(r.host.nc.MaxPayload()) - 4<<10 // less the headers
 	for _, w := range e.writes {
 		e.size += len(w.Key) + len(w.Data) + 100
@@ -338,7 +354,7 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
 	defer cancel()
-	noted := r.part.commit(ctx, &effects{seq: d.seq, tries: &tries{Begun: max(d.tries.Begun, 1), Failed: attempt}})
+	noted := r.part.commit(ctx, d.caused(&effects{tries: &tries{Begun: max(d.tries.Begun, 1), Failed: attempt}}))
 	if noted != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
 	}
@@ -358,7 +374,7 @@ func (r *runner) doom(t *task, d *delivery, attempt int, why error) {
 	end := doom{Worker: rec.ID, Digest: rec.Digest, Attempts: attempt, Reason: text.Clip(why.Error(), 2000)}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
 	defer cancel()
-	if err := r.part.commit(ctx, &effects{seq: d.seq, doom: &end}); err != nil {
+	if err := r.part.commit(ctx, d.caused(&effects{doom: &end})); err != nil {
 		r.fail(t, d, 0, fmt.Errorf("%w: %w", ErrDetached, err))
 		return
 	}
@@ -382,7 +398,7 @@ func (r *runner) letter(t *task, d *delivery, end doom) {
 		}
 		r.host.letterStored(ctx, end.Worker)
 		r.host.log.Warn("hosted worker: dead letter", "worker", end.Worker, "message", d.id, "attempts", end.Attempts, "err", end.Reason)
-		err = r.part.commit(ctx, &effects{seq: d.seq, done: true})
+		err = r.part.commit(ctx, d.caused(&effects{done: true}))
 	}
 	switch {
 	case err == nil:
@@ -424,21 +440,4 @@ func (r *runner) answer(ok func() error, d *delivery) {
 		}
 		r.host.running.Done()
 	})
-}
-
-// matches reports whether subject matches pattern, by the rules of NATS.
-func matches(pattern, subject string) bool {
-	for {
-		p, restP, moreP := strings.Cut(pattern, ".")
-		t, restS, moreS := strings.Cut(subject, ".")
-		switch {
-		case p == ">":
-			return t != ""
-		case p != "*" && p != t:
-			return false
-		case !moreP || !moreS:
-			return moreP == moreS
-		}
-		pattern, subject = restP, restS
-	}
 }
