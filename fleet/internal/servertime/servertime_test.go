@@ -7,8 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/pleme-io/lifecycle-go/fleet/internal/servertime"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestClock checks that the clock follows the server's, asks again only after a time,
 // and goes on when the server does not answer.
