@@ -136,6 +136,10 @@ func (r *runner) one(t *task) {
 		r.done(t, d, &effects{}, nil)
 		return
 	}
+	if wait := d.pace(); wait > 0 {
+		r.later(t, d, wait)
+		return
+	}
 	ctx, d.cancel = context.WithCancelCause(ctx)
 	defer d.cancel(nil)
 	d.beat.Store(time.Now().UnixNano())

@@ -36,6 +36,7 @@ type Record struct {
 	Key         string        `json:"key,omitempty"` // the header with a message's key
 	Env         []string      `json:"env,omitempty"` // names of variables, sorted
 	Secrets     []string      `json:"secrets,omitempty"`
+	Rate        Rate          `json:"rate,omitzero"`
 	Generation  int           `json:"generation"` // of the code: 1 at the creation
 	Digest      string        `json:"digest"`     // SHA-256 of its code, in hex
 	History     []Version     `json:"history"`    // the newest last; the newest MaxHistory

@@ -72,6 +72,7 @@ type delivery struct {
 	body     string // the HeaderBody, when header and data were not in the message itself
 	read     bool   // header and data are those of the body
 	alarm    *alarm // of a timer; such a delivery has no meta and the seq 0
+	paid     bool   // it has waited for its worker's rate
 	redriven bool   // its letter was
 	member   *member
 	suspect  bool         // an earlier host may have called a handler for it
@@ -85,7 +86,7 @@ type delivery struct {
 // again returns the message for its next attempt. The watch may still look at the
 // last one.
 func (d *delivery) again() *delivery {
-	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read, alarm: d.alarm, redriven: d.redriven, member: d.member, suspect: d.suspect}
+	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read, alarm: d.alarm, redriven: d.redriven, paid: d.paid, member: d.member, suspect: d.suspect}
 	next.msg.Store(d.msg.Load())
 	return next
 }

@@ -57,6 +57,7 @@ type member struct {
 	veil    *veil // hides its secrets
 	kills   *kills
 	slow    *atomic.Bool // its last message took long
+	tokens  *bucket      // of its rate
 }
 
 func newSlot(h *Host, name string) *slot {
@@ -337,7 +338,9 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 	if old != nil && old.record.Generation == rec.Generation {
 		// A copy, so that the runner never sees a record change.
 		same := *old
-		same.record = rec
+		if same.record = rec; rec.Rate != old.record.Rate {
+			same.tokens = new(bucket)
+		}
 		return &same, nil
 	}
 	if err := s.quarantined(rec, asks); err != nil {
@@ -353,7 +356,7 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 		delete(s.eager, rec.ID)
 	}
 	_, veil, _ := s.host.granted(rec) // the load has looked
-	return &member{record: rec, program: program, veil: veil, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
+	return &member{record: rec, program: program, veil: veil, kills: new(kills), slow: new(atomic.Bool), tokens: new(bucket), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
 }
 
 // swap gives the runner its members between two messages and closes the programs
@@ -368,7 +371,11 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 			}
 		}
 	}
-	if s.runner != nil && len(next) > 0 {
+	// With another rate a new runner begins: messages may wait in the old one for hours.
+	paced := slices.ContainsFunc(old, func(m *member) bool {
+		return slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program && n.tokens != m.tokens })
+	})
+	if s.runner != nil && len(next) > 0 && !paced {
 		if s.runner.swap(next) {
 			closeOld()
 			return nil

@@ -52,6 +52,8 @@ type Spec struct {
 	// Env and Secrets are names of variables that the code gets. Config.Grants has
 	// their values. A name that it does not grant to the tenant is refused.
 	Env, Secrets []string
+	// Rate bounds how many messages the worker handles in a time. A change holds at once.
+	Rate Rate
 	// By and Note say who makes the change and why, for the history.
 	By, Note string
 }
@@ -64,7 +66,7 @@ const maxNames = 100
 
 // validate returns an error that names each invalid field.
 func (h *Host) validate(s *Spec) error {
-	errs := []error{checkID("id", s.ID), s.Limits.Validate()}
+	errs := []error{checkID("id", s.ID), s.Limits.Validate(), s.Rate.validate()}
 	if s.Tenant != "" {
 		errs = append(errs, checkID("tenant", s.Tenant))
 	}
@@ -105,7 +107,7 @@ func (h *Host) validate(s *Spec) error {
 
 // settle writes the fields that may change into a record.
 func (s *Spec) settle(r *Record) {
-	r.OutputTopic, r.Key, r.Limits = s.OutputTopic, s.Key, s.Limits
+	r.OutputTopic, r.Key, r.Limits, r.Rate = s.OutputTopic, s.Key, s.Limits, s.Rate
 	r.Env, r.Secrets = slices.Sorted(slices.Values(s.Env)), slices.Sorted(slices.Values(s.Secrets))
 }
 
@@ -140,6 +142,7 @@ func (s *Spec) differences(r *Record, digest string) (changes, fixed []Differenc
 	for i := range before {
 		add(&changes, before[i][0], before[i][1], after[i][1])
 	}
+	add(&changes, "rate", r.Rate.String(), s.Rate.String())
 	add(&changes, "env", nameList(r.Env), nameList(s.Env))
 	add(&changes, "secrets", nameList(r.Secrets), nameList(s.Secrets))
 	return changes, fixed
@@ -256,7 +259,7 @@ func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
 		return nil, fmt.Errorf("%w: %s is %q and cannot become %q: delete the worker first, or give the new one another id", ErrInvalid, f.Field, f.From, f.To)
 	}
 	d.Differences = changes
-	d.reload = slices.ContainsFunc(changes, func(c Difference) bool { return c.Field != "outputTopic" && c.Field != "key" })
+	d.reload = slices.ContainsFunc(changes, func(c Difference) bool { return c.Field != "outputTopic" && c.Field != "key" && c.Field != "rate" })
 	if !d.reload {
 		return d, nil
 	}

@@ -61,7 +61,7 @@ def handle(m):
 	spec := &operatorv1.WorkerSpec{
 		Id: "w", Tenant: "acme", MimeType: "text/x-starlark", Topic: "orders.new", Group: "g", OutputTopic: "orders.done", Key: "Customer",
 		Limits: &operatorv1.Limits{Time: durationpb.New(time.Minute), Load: durationpb.New(time.Minute), Memory: 64 << 20, Output: 1000, Outputs: 5},
-		Env:    []string{"REGION"}, Secrets: []string{"TOKEN"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
+		Env:    []string{"REGION"}, Secrets: []string{"TOKEN"}, Rate: &operatorv1.Rate{Messages: 1000, Per: durationpb.New(time.Minute), Burst: 1000}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
 	}
 	for i, fields := 0, spec.ProtoReflect().Descriptor().Fields(); i < fields.Len(); i++ {
 		if !spec.ProtoReflect().Has(fields.Get(i)) {
@@ -69,7 +69,7 @@ def handle(m):
 		}
 	}
 	plan, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec, DryRun: true})
-	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 14 {
+	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 15 {
 		t.Errorf("a dry run: %v, %v", plan, err)
 	}
 	done, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec})

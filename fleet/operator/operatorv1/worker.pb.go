@@ -236,8 +236,10 @@ type WorkerSpec struct {
 	// configuration grants to the tenant.
 	Env []string `protobuf:"bytes,9,rep,name=env,proto3" json:"env,omitempty"`
 	// Names of secrets that the code gets in the same way.
-	Secrets       []string `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	Code          *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"`
+	Secrets []string `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Code    *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"`
+	// How many messages it handles in a time; none is no bound.
+	Rate          *Rate `protobuf:"bytes,12,opt,name=rate,proto3" json:"rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +351,77 @@ func (x *WorkerSpec) GetCode() *Code {
 	return nil
 }
 
+func (x *WorkerSpec) GetRate() *Rate {
+	if x != nil {
+		return x.Rate
+	}
+	return nil
+}
+
+// Rate bounds how many messages a worker handles: its attempts and timers count too.
+type Rate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// So many messages,
+	Messages int32 `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
+	// in so long; none is a second.
+	Per *durationpb.Duration `protobuf:"bytes,2,opt,name=per,proto3" json:"per,omitempty"`
+	// How many it handles at once after a pause; 0 is as many as messages.
+	Burst         int32 `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rate) Reset() {
+	*x = Rate{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rate) ProtoMessage() {}
+
+func (x *Rate) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rate.ProtoReflect.Descriptor instead.
+func (*Rate) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Rate) GetMessages() int32 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *Rate) GetPer() *durationpb.Duration {
+	if x != nil {
+		return x.Per
+	}
+	return nil
+}
+
+func (x *Rate) GetBurst() int32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
 // Limits bound what the handling of one message may use. A field that is zero
 // leaves the host's limit.
 type Limits struct {
@@ -369,7 +442,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +454,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +467,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Limits) GetTime() *durationpb.Duration {
@@ -460,7 +533,7 @@ type CodeVersion struct {
 
 func (x *CodeVersion) Reset() {
 	*x = CodeVersion{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +545,7 @@ func (x *CodeVersion) String() string {
 func (*CodeVersion) ProtoMessage() {}
 
 func (x *CodeVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +558,7 @@ func (x *CodeVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeVersion.ProtoReflect.Descriptor instead.
 func (*CodeVersion) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CodeVersion) GetDigest() string {
@@ -581,7 +654,7 @@ type Code struct {
 
 func (x *Code) Reset() {
 	*x = Code{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +666,7 @@ func (x *Code) String() string {
 func (*Code) ProtoMessage() {}
 
 func (x *Code) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +679,7 @@ func (x *Code) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Code.ProtoReflect.Descriptor instead.
 func (*Code) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Code) GetSource() isCode_Source {
@@ -675,7 +748,7 @@ type CreateWorkerRequest struct {
 
 func (x *CreateWorkerRequest) Reset() {
 	*x = CreateWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +760,7 @@ func (x *CreateWorkerRequest) String() string {
 func (*CreateWorkerRequest) ProtoMessage() {}
 
 func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +773,7 @@ func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkerRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateWorkerRequest) GetId() string {
@@ -766,7 +839,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +851,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +864,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListWorkersRequest) GetState() string {
@@ -832,7 +905,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +917,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +930,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -883,7 +956,7 @@ type GetWorkerRequest struct {
 
 func (x *GetWorkerRequest) Reset() {
 	*x = GetWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +968,7 @@ func (x *GetWorkerRequest) String() string {
 func (*GetWorkerRequest) ProtoMessage() {}
 
 func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +981,7 @@ func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetWorkerRequest) GetId() string {
@@ -927,7 +1000,7 @@ type StartWorkerRequest struct {
 
 func (x *StartWorkerRequest) Reset() {
 	*x = StartWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1012,7 @@ func (x *StartWorkerRequest) String() string {
 func (*StartWorkerRequest) ProtoMessage() {}
 
 func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1025,7 @@ func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StartWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StartWorkerRequest) GetId() string {
@@ -971,7 +1044,7 @@ type StopWorkerRequest struct {
 
 func (x *StopWorkerRequest) Reset() {
 	*x = StopWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1056,7 @@ func (x *StopWorkerRequest) String() string {
 func (*StopWorkerRequest) ProtoMessage() {}
 
 func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1069,7 @@ func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StopWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StopWorkerRequest) GetId() string {
@@ -1016,7 +1089,7 @@ type LoadCodeRequest struct {
 
 func (x *LoadCodeRequest) Reset() {
 	*x = LoadCodeRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1101,7 @@ func (x *LoadCodeRequest) String() string {
 func (*LoadCodeRequest) ProtoMessage() {}
 
 func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1114,7 @@ func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadCodeRequest.ProtoReflect.Descriptor instead.
 func (*LoadCodeRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LoadCodeRequest) GetId() string {
@@ -1069,7 +1142,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1154,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1167,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RollbackRequest) GetId() string {
@@ -1120,7 +1193,7 @@ type DeleteWorkerRequest struct {
 
 func (x *DeleteWorkerRequest) Reset() {
 	*x = DeleteWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1205,7 @@ func (x *DeleteWorkerRequest) String() string {
 func (*DeleteWorkerRequest) ProtoMessage() {}
 
 func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1218,7 @@ func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeleteWorkerRequest) GetId() string {
@@ -1163,7 +1236,7 @@ type DeleteWorkerResponse struct {
 
 func (x *DeleteWorkerResponse) Reset() {
 	*x = DeleteWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1248,7 @@ func (x *DeleteWorkerResponse) String() string {
 func (*DeleteWorkerResponse) ProtoMessage() {}
 
 func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1261,7 @@ func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 type GetWorkerHistoryRequest struct {
@@ -1200,7 +1273,7 @@ type GetWorkerHistoryRequest struct {
 
 func (x *GetWorkerHistoryRequest) Reset() {
 	*x = GetWorkerHistoryRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1285,7 @@ func (x *GetWorkerHistoryRequest) String() string {
 func (*GetWorkerHistoryRequest) ProtoMessage() {}
 
 func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1298,7 @@ func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetWorkerHistoryRequest) GetId() string {
@@ -1244,7 +1317,7 @@ type GetWorkerHistoryResponse struct {
 
 func (x *GetWorkerHistoryResponse) Reset() {
 	*x = GetWorkerHistoryResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1329,7 @@ func (x *GetWorkerHistoryResponse) String() string {
 func (*GetWorkerHistoryResponse) ProtoMessage() {}
 
 func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1342,7 @@ func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetWorkerHistoryResponse) GetVersions() []*CodeVersion {
@@ -1287,7 +1360,7 @@ type RecoverWorkersRequest struct {
 
 func (x *RecoverWorkersRequest) Reset() {
 	*x = RecoverWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1372,7 @@ func (x *RecoverWorkersRequest) String() string {
 func (*RecoverWorkersRequest) ProtoMessage() {}
 
 func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1385,7 @@ func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersRequest.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 type RecoverWorkersResponse struct {
@@ -1326,7 +1399,7 @@ type RecoverWorkersResponse struct {
 
 func (x *RecoverWorkersResponse) Reset() {
 	*x = RecoverWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1411,7 @@ func (x *RecoverWorkersResponse) String() string {
 func (*RecoverWorkersResponse) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1424,7 @@ func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RecoverWorkersResponse) GetRecovered() []string {
@@ -1393,7 +1466,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1478,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1491,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeadLetter) GetId() string {
@@ -1502,7 +1575,7 @@ type ListDeadLettersRequest struct {
 
 func (x *ListDeadLettersRequest) Reset() {
 	*x = ListDeadLettersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1587,7 @@ func (x *ListDeadLettersRequest) String() string {
 func (*ListDeadLettersRequest) ProtoMessage() {}
 
 func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1600,7 @@ func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListDeadLettersRequest) GetWorkerId() string {
@@ -1561,7 +1634,7 @@ type ListDeadLettersResponse struct {
 
 func (x *ListDeadLettersResponse) Reset() {
 	*x = ListDeadLettersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1646,7 @@ func (x *ListDeadLettersResponse) String() string {
 func (*ListDeadLettersResponse) ProtoMessage() {}
 
 func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1659,7 @@ func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
@@ -1616,7 +1689,7 @@ type RedriveRequest struct {
 
 func (x *RedriveRequest) Reset() {
 	*x = RedriveRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1701,7 @@ func (x *RedriveRequest) String() string {
 func (*RedriveRequest) ProtoMessage() {}
 
 func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1714,7 @@ func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
 func (*RedriveRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RedriveRequest) GetWorkerId() string {
@@ -1674,7 +1747,7 @@ type RedriveResponse struct {
 
 func (x *RedriveResponse) Reset() {
 	*x = RedriveResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1759,7 @@ func (x *RedriveResponse) String() string {
 func (*RedriveResponse) ProtoMessage() {}
 
 func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1772,7 @@ func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
 func (*RedriveResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RedriveResponse) GetRedriven() int64 {
@@ -1720,7 +1793,7 @@ type ApplyWorkerRequest struct {
 
 func (x *ApplyWorkerRequest) Reset() {
 	*x = ApplyWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1805,7 @@ func (x *ApplyWorkerRequest) String() string {
 func (*ApplyWorkerRequest) ProtoMessage() {}
 
 func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1818,7 @@ func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ApplyWorkerRequest) GetSpec() *WorkerSpec {
@@ -1776,7 +1849,7 @@ type ApplyWorkerResponse struct {
 
 func (x *ApplyWorkerResponse) Reset() {
 	*x = ApplyWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +1861,7 @@ func (x *ApplyWorkerResponse) String() string {
 func (*ApplyWorkerResponse) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +1874,7 @@ func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ApplyWorkerResponse) GetCreated() bool {
@@ -1844,7 +1917,7 @@ type WorkerLogLine struct {
 
 func (x *WorkerLogLine) Reset() {
 	*x = WorkerLogLine{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +1929,7 @@ func (x *WorkerLogLine) String() string {
 func (*WorkerLogLine) ProtoMessage() {}
 
 func (x *WorkerLogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +1942,7 @@ func (x *WorkerLogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerLogLine.ProtoReflect.Descriptor instead.
 func (*WorkerLogLine) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WorkerLogLine) GetNumber() int64 {
@@ -1927,7 +2000,7 @@ type ReadWorkerLogsRequest struct {
 
 func (x *ReadWorkerLogsRequest) Reset() {
 	*x = ReadWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2012,7 @@ func (x *ReadWorkerLogsRequest) String() string {
 func (*ReadWorkerLogsRequest) ProtoMessage() {}
 
 func (x *ReadWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2025,7 @@ func (x *ReadWorkerLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadWorkerLogsRequest.ProtoReflect.Descriptor instead.
 func (*ReadWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReadWorkerLogsRequest) GetId() string {
@@ -1988,7 +2061,7 @@ type ReadWorkerLogsResponse struct {
 
 func (x *ReadWorkerLogsResponse) Reset() {
 	*x = ReadWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2073,7 @@ func (x *ReadWorkerLogsResponse) String() string {
 func (*ReadWorkerLogsResponse) ProtoMessage() {}
 
 func (x *ReadWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2086,7 @@ func (x *ReadWorkerLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadWorkerLogsResponse.ProtoReflect.Descriptor instead.
 func (*ReadWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReadWorkerLogsResponse) GetLines() []*WorkerLogLine {
@@ -2041,7 +2114,7 @@ type FollowWorkerLogsRequest struct {
 
 func (x *FollowWorkerLogsRequest) Reset() {
 	*x = FollowWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2126,7 @@ func (x *FollowWorkerLogsRequest) String() string {
 func (*FollowWorkerLogsRequest) ProtoMessage() {}
 
 func (x *FollowWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2139,7 @@ func (x *FollowWorkerLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowWorkerLogsRequest.ProtoReflect.Descriptor instead.
 func (*FollowWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FollowWorkerLogsRequest) GetId() string {
@@ -2094,7 +2167,7 @@ type FollowWorkerLogsResponse struct {
 
 func (x *FollowWorkerLogsResponse) Reset() {
 	*x = FollowWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2106,7 +2179,7 @@ func (x *FollowWorkerLogsResponse) String() string {
 func (*FollowWorkerLogsResponse) ProtoMessage() {}
 
 func (x *FollowWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2119,7 +2192,7 @@ func (x *FollowWorkerLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowWorkerLogsResponse.ProtoReflect.Descriptor instead.
 func (*FollowWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *FollowWorkerLogsResponse) GetKind() WatchResponse_Kind {
@@ -2152,7 +2225,7 @@ type StateEntry struct {
 
 func (x *StateEntry) Reset() {
 	*x = StateEntry{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2237,7 @@ func (x *StateEntry) String() string {
 func (*StateEntry) ProtoMessage() {}
 
 func (x *StateEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2177,7 +2250,7 @@ func (x *StateEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateEntry.ProtoReflect.Descriptor instead.
 func (*StateEntry) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{31}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StateEntry) GetKey() string {
@@ -2221,7 +2294,7 @@ type ReadWorkerStateRequest struct {
 
 func (x *ReadWorkerStateRequest) Reset() {
 	*x = ReadWorkerStateRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2306,7 @@ func (x *ReadWorkerStateRequest) String() string {
 func (*ReadWorkerStateRequest) ProtoMessage() {}
 
 func (x *ReadWorkerStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2319,7 @@ func (x *ReadWorkerStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadWorkerStateRequest.ProtoReflect.Descriptor instead.
 func (*ReadWorkerStateRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{32}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReadWorkerStateRequest) GetId() string {
@@ -2287,7 +2360,7 @@ type ReadWorkerStateResponse struct {
 
 func (x *ReadWorkerStateResponse) Reset() {
 	*x = ReadWorkerStateResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2372,7 @@ func (x *ReadWorkerStateResponse) String() string {
 func (*ReadWorkerStateResponse) ProtoMessage() {}
 
 func (x *ReadWorkerStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2385,7 @@ func (x *ReadWorkerStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadWorkerStateResponse.ProtoReflect.Descriptor instead.
 func (*ReadWorkerStateResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{33}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReadWorkerStateResponse) GetEntries() []*StateEntry {
@@ -2340,7 +2413,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2425,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2438,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{34}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Header) GetName() string {
@@ -2399,7 +2472,7 @@ type TestWorkerRequest struct {
 
 func (x *TestWorkerRequest) Reset() {
 	*x = TestWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2484,7 @@ func (x *TestWorkerRequest) String() string {
 func (*TestWorkerRequest) ProtoMessage() {}
 
 func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2497,7 @@ func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerRequest.ProtoReflect.Descriptor instead.
 func (*TestWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{35}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TestWorkerRequest) GetId() string {
@@ -2482,14 +2555,15 @@ type TestWorkerResponse struct {
 	// Whether it would become a dead letter at once: the code rejected it.
 	Rejected bool `protobuf:"varint,6,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	// The digest of the code that ran.
-	Digest        string `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest        string                      `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	Timers        []*TestWorkerResponse_Timer `protobuf:"bytes,8,rep,name=timers,proto3" json:"timers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerResponse) Reset() {
 	*x = TestWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +2575,7 @@ func (x *TestWorkerResponse) String() string {
 func (*TestWorkerResponse) ProtoMessage() {}
 
 func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +2588,7 @@ func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TestWorkerResponse) GetOutputs() []*TestWorkerResponse_Output {
@@ -2566,6 +2640,311 @@ func (x *TestWorkerResponse) GetDigest() string {
 	return ""
 }
 
+func (x *TestWorkerResponse) GetTimers() []*TestWorkerResponse_Timer {
+	if x != nil {
+		return x.Timers
+	}
+	return nil
+}
+
+// WorkerTimer is a timer that a worker has set.
+type WorkerTimer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The key of the message that set it: it is in order with the messages of this key.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// When it is due.
+	Due *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=due,proto3" json:"due,omitempty"`
+	// The data that its handler gets, at most the first 256 bytes.
+	Data []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
+	// How long the data is.
+	Size int64 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	// How many attempts to handle it have failed.
+	Failed        int32 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerTimer) Reset() {
+	*x = WorkerTimer{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerTimer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerTimer) ProtoMessage() {}
+
+func (x *WorkerTimer) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerTimer.ProtoReflect.Descriptor instead.
+func (*WorkerTimer) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *WorkerTimer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WorkerTimer) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *WorkerTimer) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *WorkerTimer) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *WorkerTimer) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *WorkerTimer) GetFailed() int32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+type ListWorkerTimersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	PageSize      int32                  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkerTimersRequest) Reset() {
+	*x = ListWorkerTimersRequest{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkerTimersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkerTimersRequest) ProtoMessage() {}
+
+func (x *ListWorkerTimersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkerTimersRequest.ProtoReflect.Descriptor instead.
+func (*ListWorkerTimersRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ListWorkerTimersRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ListWorkerTimersRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListWorkerTimersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListWorkerTimersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Timers        []*WorkerTimer         `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkerTimersResponse) Reset() {
+	*x = ListWorkerTimersResponse{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkerTimersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkerTimersResponse) ProtoMessage() {}
+
+func (x *ListWorkerTimersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkerTimersResponse.ProtoReflect.Descriptor instead.
+func (*ListWorkerTimersResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ListWorkerTimersResponse) GetTimers() []*WorkerTimer {
+	if x != nil {
+		return x.Timers
+	}
+	return nil
+}
+
+func (x *ListWorkerTimersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type CancelWorkerTimerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelWorkerTimerRequest) Reset() {
+	*x = CancelWorkerTimerRequest{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelWorkerTimerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelWorkerTimerRequest) ProtoMessage() {}
+
+func (x *CancelWorkerTimerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelWorkerTimerRequest.ProtoReflect.Descriptor instead.
+func (*CancelWorkerTimerRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *CancelWorkerTimerRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CancelWorkerTimerRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CancelWorkerTimerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type CancelWorkerTimerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelWorkerTimerResponse) Reset() {
+	*x = CancelWorkerTimerResponse{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelWorkerTimerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelWorkerTimerResponse) ProtoMessage() {}
+
+func (x *CancelWorkerTimerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelWorkerTimerResponse.ProtoReflect.Descriptor instead.
+func (*CancelWorkerTimerResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{42}
+}
+
 type RecoverWorkersResponse_Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2576,7 +2955,7 @@ type RecoverWorkersResponse_Failure struct {
 
 func (x *RecoverWorkersResponse_Failure) Reset() {
 	*x = RecoverWorkersResponse_Failure{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2967,7 @@ func (x *RecoverWorkersResponse_Failure) String() string {
 func (*RecoverWorkersResponse_Failure) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2980,7 @@ func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse_Failure.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse_Failure) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *RecoverWorkersResponse_Failure) GetId() string {
@@ -2632,7 +3011,7 @@ type ApplyWorkerResponse_Change struct {
 
 func (x *ApplyWorkerResponse_Change) Reset() {
 	*x = ApplyWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2644,7 +3023,7 @@ func (x *ApplyWorkerResponse_Change) String() string {
 func (*ApplyWorkerResponse_Change) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2657,7 +3036,7 @@ func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *ApplyWorkerResponse_Change) GetField() string {
@@ -2694,7 +3073,7 @@ type TestWorkerResponse_Output struct {
 
 func (x *TestWorkerResponse_Output) Reset() {
 	*x = TestWorkerResponse_Output{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +3085,7 @@ func (x *TestWorkerResponse_Output) String() string {
 func (*TestWorkerResponse_Output) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +3098,7 @@ func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Output.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Output) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37, 0}
 }
 
 func (x *TestWorkerResponse_Output) GetTopic() string {
@@ -2755,7 +3134,7 @@ type TestWorkerResponse_Change struct {
 
 func (x *TestWorkerResponse_Change) Reset() {
 	*x = TestWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +3146,7 @@ func (x *TestWorkerResponse_Change) String() string {
 func (*TestWorkerResponse_Change) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +3159,7 @@ func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36, 1}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37, 1}
 }
 
 func (x *TestWorkerResponse_Change) GetKey() string {
@@ -2800,6 +3179,75 @@ func (x *TestWorkerResponse_Change) GetValue() []byte {
 func (x *TestWorkerResponse_Change) GetDeleted() bool {
 	if x != nil {
 		return x.Deleted
+	}
+	return false
+}
+
+// Timer is a timer that would be set or cancelled.
+type TestWorkerResponse_Timer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Due           *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=due,proto3" json:"due,omitempty"`
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Cancelled     bool                   `protobuf:"varint,4,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestWorkerResponse_Timer) Reset() {
+	*x = TestWorkerResponse_Timer{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestWorkerResponse_Timer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestWorkerResponse_Timer) ProtoMessage() {}
+
+func (x *TestWorkerResponse_Timer) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestWorkerResponse_Timer.ProtoReflect.Descriptor instead.
+func (*TestWorkerResponse_Timer) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37, 2}
+}
+
+func (x *TestWorkerResponse_Timer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TestWorkerResponse_Timer) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *TestWorkerResponse_Timer) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *TestWorkerResponse_Timer) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
 	}
 	return false
 }
@@ -2829,7 +3277,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\abacklog\x18\x0e \x01(\x03R\abacklog\x12!\n" +
 	"\foutput_topic\x18\x0f \x01(\tR\voutputTopic\x125\n" +
 	"\x06limits\x18\x10 \x01(\v2\x1d.lifecycle.operator.v1.LimitsR\x06limits\x125\n" +
-	"\x04spec\x18\x11 \x01(\v2!.lifecycle.operator.v1.WorkerSpecR\x04spec\"\xc6\x02\n" +
+	"\x04spec\x18\x11 \x01(\v2!.lifecycle.operator.v1.WorkerSpecR\x04spec\"\xf7\x02\n" +
 	"\n" +
 	"WorkerSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -2843,7 +3291,12 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x03env\x18\t \x03(\tR\x03env\x12\x18\n" +
 	"\asecrets\x18\n" +
 	" \x03(\tR\asecrets\x12/\n" +
-	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\"\xb0\x01\n" +
+	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x12/\n" +
+	"\x04rate\x18\f \x01(\v2\x1b.lifecycle.operator.v1.RateR\x04rate\"e\n" +
+	"\x04Rate\x12\x1a\n" +
+	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12+\n" +
+	"\x03per\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03per\x12\x14\n" +
+	"\x05burst\x18\x03 \x01(\x05R\x05burst\"\xb0\x01\n" +
 	"\x06Limits\x12-\n" +
 	"\x04time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12-\n" +
 	"\x04load\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04load\x12\x16\n" +
@@ -2994,7 +3447,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x127\n" +
 	"\aheaders\x18\x04 \x03(\v2\x1d.lifecycle.operator.v1.HeaderR\aheaders\x12\x16\n" +
 	"\x06digest\x18\x05 \x01(\tR\x06digest\x12/\n" +
-	"\x04code\x18\x06 \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\"\xfa\x03\n" +
+	"\x04code\x18\x06 \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\"\xc0\x05\n" +
 	"\x12TestWorkerResponse\x12J\n" +
 	"\aoutputs\x18\x01 \x03(\v20.lifecycle.operator.v1.TestWorkerResponse.OutputR\aoutputs\x12J\n" +
 	"\achanges\x18\x02 \x03(\v20.lifecycle.operator.v1.TestWorkerResponse.ChangeR\achanges\x12\x12\n" +
@@ -3002,7 +3455,8 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x1a\n" +
 	"\brejected\x18\x06 \x01(\bR\brejected\x12\x16\n" +
-	"\x06digest\x18\a \x01(\tR\x06digest\x1ak\n" +
+	"\x06digest\x18\a \x01(\tR\x06digest\x12G\n" +
+	"\x06timers\x18\b \x03(\v2/.lifecycle.operator.v1.TestWorkerResponse.TimerR\x06timers\x1ak\n" +
 	"\x06Output\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x127\n" +
 	"\aheaders\x18\x02 \x03(\v2\x1d.lifecycle.operator.v1.HeaderR\aheaders\x12\x12\n" +
@@ -3010,7 +3464,32 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06Change\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x18\n" +
-	"\adeleted\x18\x03 \x01(\bR\adeleted2\xac\x11\n" +
+	"\adeleted\x18\x03 \x01(\bR\adeleted\x1a{\n" +
+	"\x05Timer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
+	"\x03due\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1c\n" +
+	"\tcancelled\x18\x04 \x01(\bR\tcancelled\"\xa1\x01\n" +
+	"\vWorkerTimer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12,\n" +
+	"\x03due\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x03R\x04size\x12\x16\n" +
+	"\x06failed\x18\x06 \x01(\x05R\x06failed\"e\n" +
+	"\x17ListWorkerTimersRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"~\n" +
+	"\x18ListWorkerTimersResponse\x12:\n" +
+	"\x06timers\x18\x01 \x03(\v2\".lifecycle.operator.v1.WorkerTimerR\x06timers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"P\n" +
+	"\x18CancelWorkerTimerRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x1b\n" +
+	"\x19CancelWorkerTimerResponse2\xe1\x13\n" +
 	"\rWorkerService\x12n\n" +
 	"\fCreateWorker\x12*.lifecycle.operator.v1.CreateWorkerRequest\x1a\x1d.lifecycle.operator.v1.Worker\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/workers\x12y\n" +
 	"\vListWorkers\x12).lifecycle.operator.v1.ListWorkersRequest\x1a*.lifecycle.operator.v1.ListWorkersResponse\"\x13\x82\xd3\xe4\x93\x02\n" +
@@ -3031,7 +3510,9 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x10FollowWorkerLogs\x12..lifecycle.operator.v1.FollowWorkerLogsRequest\x1a/.lifecycle.operator.v1.FollowWorkerLogsResponse0\x01\x12\x8d\x01\n" +
 	"\x0fReadWorkerState\x12-.lifecycle.operator.v1.ReadWorkerStateRequest\x1a..lifecycle.operator.v1.ReadWorkerStateResponse\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/workers/{id}/state\x12\x80\x01\n" +
 	"\n" +
-	"TestWorker\x12(.lifecycle.operator.v1.TestWorkerRequest\x1a).lifecycle.operator.v1.TestWorkerResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/workers/{id}/testBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
+	"TestWorker\x12(.lifecycle.operator.v1.TestWorkerRequest\x1a).lifecycle.operator.v1.TestWorkerResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/workers/{id}/test\x12\x91\x01\n" +
+	"\x10ListWorkerTimers\x12..lifecycle.operator.v1.ListWorkerTimersRequest\x1a/.lifecycle.operator.v1.ListWorkerTimersResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/workers/{id}/timers\x12\x9e\x01\n" +
+	"\x11CancelWorkerTimer\x12/.lifecycle.operator.v1.CancelWorkerTimerRequest\x1a0.lifecycle.operator.v1.CancelWorkerTimerResponse\"&\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/workers/{id}/timers:cancelBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
 
 var (
 	file_lifecycle_operator_v1_worker_proto_rawDescOnce sync.Once
@@ -3045,126 +3526,143 @@ func file_lifecycle_operator_v1_worker_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_worker_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*Worker)(nil),                         // 0: lifecycle.operator.v1.Worker
 	(*WorkerSpec)(nil),                     // 1: lifecycle.operator.v1.WorkerSpec
-	(*Limits)(nil),                         // 2: lifecycle.operator.v1.Limits
-	(*CodeVersion)(nil),                    // 3: lifecycle.operator.v1.CodeVersion
-	(*Code)(nil),                           // 4: lifecycle.operator.v1.Code
-	(*CreateWorkerRequest)(nil),            // 5: lifecycle.operator.v1.CreateWorkerRequest
-	(*ListWorkersRequest)(nil),             // 6: lifecycle.operator.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),            // 7: lifecycle.operator.v1.ListWorkersResponse
-	(*GetWorkerRequest)(nil),               // 8: lifecycle.operator.v1.GetWorkerRequest
-	(*StartWorkerRequest)(nil),             // 9: lifecycle.operator.v1.StartWorkerRequest
-	(*StopWorkerRequest)(nil),              // 10: lifecycle.operator.v1.StopWorkerRequest
-	(*LoadCodeRequest)(nil),                // 11: lifecycle.operator.v1.LoadCodeRequest
-	(*RollbackRequest)(nil),                // 12: lifecycle.operator.v1.RollbackRequest
-	(*DeleteWorkerRequest)(nil),            // 13: lifecycle.operator.v1.DeleteWorkerRequest
-	(*DeleteWorkerResponse)(nil),           // 14: lifecycle.operator.v1.DeleteWorkerResponse
-	(*GetWorkerHistoryRequest)(nil),        // 15: lifecycle.operator.v1.GetWorkerHistoryRequest
-	(*GetWorkerHistoryResponse)(nil),       // 16: lifecycle.operator.v1.GetWorkerHistoryResponse
-	(*RecoverWorkersRequest)(nil),          // 17: lifecycle.operator.v1.RecoverWorkersRequest
-	(*RecoverWorkersResponse)(nil),         // 18: lifecycle.operator.v1.RecoverWorkersResponse
-	(*DeadLetter)(nil),                     // 19: lifecycle.operator.v1.DeadLetter
-	(*ListDeadLettersRequest)(nil),         // 20: lifecycle.operator.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil),        // 21: lifecycle.operator.v1.ListDeadLettersResponse
-	(*RedriveRequest)(nil),                 // 22: lifecycle.operator.v1.RedriveRequest
-	(*RedriveResponse)(nil),                // 23: lifecycle.operator.v1.RedriveResponse
-	(*ApplyWorkerRequest)(nil),             // 24: lifecycle.operator.v1.ApplyWorkerRequest
-	(*ApplyWorkerResponse)(nil),            // 25: lifecycle.operator.v1.ApplyWorkerResponse
-	(*WorkerLogLine)(nil),                  // 26: lifecycle.operator.v1.WorkerLogLine
-	(*ReadWorkerLogsRequest)(nil),          // 27: lifecycle.operator.v1.ReadWorkerLogsRequest
-	(*ReadWorkerLogsResponse)(nil),         // 28: lifecycle.operator.v1.ReadWorkerLogsResponse
-	(*FollowWorkerLogsRequest)(nil),        // 29: lifecycle.operator.v1.FollowWorkerLogsRequest
-	(*FollowWorkerLogsResponse)(nil),       // 30: lifecycle.operator.v1.FollowWorkerLogsResponse
-	(*StateEntry)(nil),                     // 31: lifecycle.operator.v1.StateEntry
-	(*ReadWorkerStateRequest)(nil),         // 32: lifecycle.operator.v1.ReadWorkerStateRequest
-	(*ReadWorkerStateResponse)(nil),        // 33: lifecycle.operator.v1.ReadWorkerStateResponse
-	(*Header)(nil),                         // 34: lifecycle.operator.v1.Header
-	(*TestWorkerRequest)(nil),              // 35: lifecycle.operator.v1.TestWorkerRequest
-	(*TestWorkerResponse)(nil),             // 36: lifecycle.operator.v1.TestWorkerResponse
-	(*RecoverWorkersResponse_Failure)(nil), // 37: lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	(*ApplyWorkerResponse_Change)(nil),     // 38: lifecycle.operator.v1.ApplyWorkerResponse.Change
-	(*TestWorkerResponse_Output)(nil),      // 39: lifecycle.operator.v1.TestWorkerResponse.Output
-	(*TestWorkerResponse_Change)(nil),      // 40: lifecycle.operator.v1.TestWorkerResponse.Change
-	(*timestamppb.Timestamp)(nil),          // 41: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 42: google.protobuf.Duration
-	(WatchResponse_Kind)(0),                // 43: lifecycle.operator.v1.WatchResponse.Kind
+	(*Rate)(nil),                           // 2: lifecycle.operator.v1.Rate
+	(*Limits)(nil),                         // 3: lifecycle.operator.v1.Limits
+	(*CodeVersion)(nil),                    // 4: lifecycle.operator.v1.CodeVersion
+	(*Code)(nil),                           // 5: lifecycle.operator.v1.Code
+	(*CreateWorkerRequest)(nil),            // 6: lifecycle.operator.v1.CreateWorkerRequest
+	(*ListWorkersRequest)(nil),             // 7: lifecycle.operator.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),            // 8: lifecycle.operator.v1.ListWorkersResponse
+	(*GetWorkerRequest)(nil),               // 9: lifecycle.operator.v1.GetWorkerRequest
+	(*StartWorkerRequest)(nil),             // 10: lifecycle.operator.v1.StartWorkerRequest
+	(*StopWorkerRequest)(nil),              // 11: lifecycle.operator.v1.StopWorkerRequest
+	(*LoadCodeRequest)(nil),                // 12: lifecycle.operator.v1.LoadCodeRequest
+	(*RollbackRequest)(nil),                // 13: lifecycle.operator.v1.RollbackRequest
+	(*DeleteWorkerRequest)(nil),            // 14: lifecycle.operator.v1.DeleteWorkerRequest
+	(*DeleteWorkerResponse)(nil),           // 15: lifecycle.operator.v1.DeleteWorkerResponse
+	(*GetWorkerHistoryRequest)(nil),        // 16: lifecycle.operator.v1.GetWorkerHistoryRequest
+	(*GetWorkerHistoryResponse)(nil),       // 17: lifecycle.operator.v1.GetWorkerHistoryResponse
+	(*RecoverWorkersRequest)(nil),          // 18: lifecycle.operator.v1.RecoverWorkersRequest
+	(*RecoverWorkersResponse)(nil),         // 19: lifecycle.operator.v1.RecoverWorkersResponse
+	(*DeadLetter)(nil),                     // 20: lifecycle.operator.v1.DeadLetter
+	(*ListDeadLettersRequest)(nil),         // 21: lifecycle.operator.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil),        // 22: lifecycle.operator.v1.ListDeadLettersResponse
+	(*RedriveRequest)(nil),                 // 23: lifecycle.operator.v1.RedriveRequest
+	(*RedriveResponse)(nil),                // 24: lifecycle.operator.v1.RedriveResponse
+	(*ApplyWorkerRequest)(nil),             // 25: lifecycle.operator.v1.ApplyWorkerRequest
+	(*ApplyWorkerResponse)(nil),            // 26: lifecycle.operator.v1.ApplyWorkerResponse
+	(*WorkerLogLine)(nil),                  // 27: lifecycle.operator.v1.WorkerLogLine
+	(*ReadWorkerLogsRequest)(nil),          // 28: lifecycle.operator.v1.ReadWorkerLogsRequest
+	(*ReadWorkerLogsResponse)(nil),         // 29: lifecycle.operator.v1.ReadWorkerLogsResponse
+	(*FollowWorkerLogsRequest)(nil),        // 30: lifecycle.operator.v1.FollowWorkerLogsRequest
+	(*FollowWorkerLogsResponse)(nil),       // 31: lifecycle.operator.v1.FollowWorkerLogsResponse
+	(*StateEntry)(nil),                     // 32: lifecycle.operator.v1.StateEntry
+	(*ReadWorkerStateRequest)(nil),         // 33: lifecycle.operator.v1.ReadWorkerStateRequest
+	(*ReadWorkerStateResponse)(nil),        // 34: lifecycle.operator.v1.ReadWorkerStateResponse
+	(*Header)(nil),                         // 35: lifecycle.operator.v1.Header
+	(*TestWorkerRequest)(nil),              // 36: lifecycle.operator.v1.TestWorkerRequest
+	(*TestWorkerResponse)(nil),             // 37: lifecycle.operator.v1.TestWorkerResponse
+	(*WorkerTimer)(nil),                    // 38: lifecycle.operator.v1.WorkerTimer
+	(*ListWorkerTimersRequest)(nil),        // 39: lifecycle.operator.v1.ListWorkerTimersRequest
+	(*ListWorkerTimersResponse)(nil),       // 40: lifecycle.operator.v1.ListWorkerTimersResponse
+	(*CancelWorkerTimerRequest)(nil),       // 41: lifecycle.operator.v1.CancelWorkerTimerRequest
+	(*CancelWorkerTimerResponse)(nil),      // 42: lifecycle.operator.v1.CancelWorkerTimerResponse
+	(*RecoverWorkersResponse_Failure)(nil), // 43: lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	(*ApplyWorkerResponse_Change)(nil),     // 44: lifecycle.operator.v1.ApplyWorkerResponse.Change
+	(*TestWorkerResponse_Output)(nil),      // 45: lifecycle.operator.v1.TestWorkerResponse.Output
+	(*TestWorkerResponse_Change)(nil),      // 46: lifecycle.operator.v1.TestWorkerResponse.Change
+	(*TestWorkerResponse_Timer)(nil),       // 47: lifecycle.operator.v1.TestWorkerResponse.Timer
+	(*timestamppb.Timestamp)(nil),          // 48: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 49: google.protobuf.Duration
+	(WatchResponse_Kind)(0),                // 50: lifecycle.operator.v1.WatchResponse.Kind
 }
 var file_lifecycle_operator_v1_worker_proto_depIdxs = []int32{
-	41, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
-	41, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
-	3,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	2,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
+	48, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
+	48, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
+	4,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	3,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
 	1,  // 4: lifecycle.operator.v1.Worker.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	2,  // 5: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
-	4,  // 6: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
-	42, // 7: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
-	42, // 8: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
-	41, // 9: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
-	4,  // 10: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	2,  // 11: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
-	0,  // 12: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
-	4,  // 13: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
-	3,  // 14: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	37, // 15: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	41, // 16: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
-	19, // 17: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
-	1,  // 18: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	38, // 19: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
-	0,  // 20: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
-	41, // 21: lifecycle.operator.v1.WorkerLogLine.at:type_name -> google.protobuf.Timestamp
-	26, // 22: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.WorkerLogLine
-	43, // 23: lifecycle.operator.v1.FollowWorkerLogsResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	26, // 24: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.WorkerLogLine
-	41, // 25: lifecycle.operator.v1.StateEntry.at:type_name -> google.protobuf.Timestamp
-	31, // 26: lifecycle.operator.v1.ReadWorkerStateResponse.entries:type_name -> lifecycle.operator.v1.StateEntry
-	34, // 27: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
-	4,  // 28: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	39, // 29: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
-	40, // 30: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
-	42, // 31: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
-	34, // 32: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
-	5,  // 33: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
-	6,  // 34: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
-	8,  // 35: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
-	9,  // 36: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
-	10, // 37: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
-	11, // 38: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
-	12, // 39: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
-	13, // 40: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
-	15, // 41: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
-	17, // 42: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
-	20, // 43: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
-	22, // 44: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
-	24, // 45: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
-	27, // 46: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
-	29, // 47: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
-	32, // 48: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
-	35, // 49: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
-	0,  // 50: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
-	7,  // 51: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
-	0,  // 52: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 53: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 54: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 55: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
-	0,  // 56: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
-	14, // 57: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
-	16, // 58: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
-	18, // 59: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
-	21, // 60: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
-	23, // 61: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
-	25, // 62: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
-	28, // 63: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
-	30, // 64: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
-	33, // 65: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
-	36, // 66: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
-	50, // [50:67] is the sub-list for method output_type
-	33, // [33:50] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	3,  // 5: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
+	5,  // 6: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
+	2,  // 7: lifecycle.operator.v1.WorkerSpec.rate:type_name -> lifecycle.operator.v1.Rate
+	49, // 8: lifecycle.operator.v1.Rate.per:type_name -> google.protobuf.Duration
+	49, // 9: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
+	49, // 10: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
+	48, // 11: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
+	5,  // 12: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	3,  // 13: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
+	0,  // 14: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
+	5,  // 15: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
+	4,  // 16: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	43, // 17: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	48, // 18: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	20, // 19: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
+	1,  // 20: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
+	44, // 21: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
+	0,  // 22: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
+	48, // 23: lifecycle.operator.v1.WorkerLogLine.at:type_name -> google.protobuf.Timestamp
+	27, // 24: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.WorkerLogLine
+	50, // 25: lifecycle.operator.v1.FollowWorkerLogsResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
+	27, // 26: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.WorkerLogLine
+	48, // 27: lifecycle.operator.v1.StateEntry.at:type_name -> google.protobuf.Timestamp
+	32, // 28: lifecycle.operator.v1.ReadWorkerStateResponse.entries:type_name -> lifecycle.operator.v1.StateEntry
+	35, // 29: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
+	5,  // 30: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	45, // 31: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
+	46, // 32: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
+	49, // 33: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
+	47, // 34: lifecycle.operator.v1.TestWorkerResponse.timers:type_name -> lifecycle.operator.v1.TestWorkerResponse.Timer
+	48, // 35: lifecycle.operator.v1.WorkerTimer.due:type_name -> google.protobuf.Timestamp
+	38, // 36: lifecycle.operator.v1.ListWorkerTimersResponse.timers:type_name -> lifecycle.operator.v1.WorkerTimer
+	35, // 37: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
+	48, // 38: lifecycle.operator.v1.TestWorkerResponse.Timer.due:type_name -> google.protobuf.Timestamp
+	6,  // 39: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
+	7,  // 40: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
+	9,  // 41: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
+	10, // 42: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
+	11, // 43: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
+	12, // 44: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
+	13, // 45: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
+	14, // 46: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
+	16, // 47: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
+	18, // 48: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
+	21, // 49: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
+	23, // 50: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
+	25, // 51: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
+	28, // 52: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
+	30, // 53: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
+	33, // 54: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
+	36, // 55: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
+	39, // 56: lifecycle.operator.v1.WorkerService.ListWorkerTimers:input_type -> lifecycle.operator.v1.ListWorkerTimersRequest
+	41, // 57: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:input_type -> lifecycle.operator.v1.CancelWorkerTimerRequest
+	0,  // 58: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
+	8,  // 59: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
+	0,  // 60: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 61: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 62: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 63: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
+	0,  // 64: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
+	15, // 65: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
+	17, // 66: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
+	19, // 67: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
+	22, // 68: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
+	24, // 69: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
+	26, // 70: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
+	29, // 71: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
+	31, // 72: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
+	34, // 73: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
+	37, // 74: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
+	40, // 75: lifecycle.operator.v1.WorkerService.ListWorkerTimers:output_type -> lifecycle.operator.v1.ListWorkerTimersResponse
+	42, // 76: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:output_type -> lifecycle.operator.v1.CancelWorkerTimerResponse
+	58, // [58:77] is the sub-list for method output_type
+	39, // [39:58] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_worker_proto_init() }
@@ -3173,7 +3671,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 		return
 	}
 	file_lifecycle_operator_v1_workflow_proto_init()
-	file_lifecycle_operator_v1_worker_proto_msgTypes[4].OneofWrappers = []any{
+	file_lifecycle_operator_v1_worker_proto_msgTypes[5].OneofWrappers = []any{
 		(*Code_Content)(nil),
 		(*Code_Url)(nil),
 	}
@@ -3183,7 +3681,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_worker_proto_rawDesc), len(file_lifecycle_operator_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
