@@ -56,6 +56,7 @@ def handle(m):
     print("got", m.text, env["TOKEN"])
     for i in range(3):
         state.put("k%d" % i, m.text)
+    timers.set("later", at = 253402300799000, data = m.text)
     return env["REGION"]
 `
 	spec := &operatorv1.WorkerSpec{
@@ -165,7 +166,23 @@ def handle(m):
 	wantText(t, "the test of other code", strings.ReplaceAll(body, ": ", ":"), `"rejected":true`, `"error":"rejected:no"`)
 	_, err = c.TestWorker(ctx, &operatorv1.TestWorkerRequest{Id: "w", Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(")}}})
 	wantError(t, err, connect.CodeInvalidArgument, operator.ReasonBadCode, "code")
-	for _, action := range []string{"ReadWorkerLogs", "FollowWorkerLogs", "ReadWorkerState", "TestWorker", "ApplyWorker"} {
+	trial, err = c.TestWorker(ctx, &operatorv1.TestWorkerRequest{Id: "w", Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(`def handle(m): timers.set("t", 1000, "x")`)}}})
+	if err != nil || len(trial.GetTimers()) != 1 || trial.GetTimers()[0].GetName() != "t" || string(trial.GetTimers()[0].GetData()) != "x" || trial.GetTimers()[0].GetDue() == nil || trial.GetTimers()[0].GetCancelled() {
+		t.Errorf("the test of a timer: %v, %v", trial, err)
+	}
+	brokertest.Await(t, "the timers", func() bool {
+		_, _, body = request(t, "GET", base+"/workers/w/timers", "")
+		return strings.Contains(body, `"name":"later"`)
+	})
+	wantText(t, "the timers", body, `"key":"orders.new"`, `"due":"9999-`, `"size":"4"`)
+	_, _, body = request(t, "POST", base+"/workers/w/timers:cancel", `{"key": "orders.new", "name": "later"}`)
+	wantText(t, "the answer", body, `{}`)
+	_, err = c.CancelWorkerTimer(ctx, &operatorv1.CancelWorkerTimerRequest{Id: "w", Key: "orders.new", Name: "later"})
+	wantError(t, err, connect.CodeNotFound, operator.ReasonNotFound, "name")
+	if timers, err := c.ListWorkerTimers(ctx, &operatorv1.ListWorkerTimersRequest{Id: "w"}); err != nil || len(timers.GetTimers()) != 0 {
+		t.Errorf("the timers: %v, %v", timers, err)
+	}
+	for _, action := range []string{"ListWorkerTimers", "CancelWorkerTimer", "ReadWorkerLogs", "FollowWorkerLogs", "ReadWorkerState", "TestWorker", "ApplyWorker"} {
 		_, _, body = request(t, "GET", base+"/audit?page_size=1000&action="+action, "")
 		wantText(t, "the audit", body, "WorkerService."+action)
 		if strings.Contains(body, "hunter2") {
