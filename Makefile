@@ -236,7 +236,7 @@ cc:
 	@cc=$$(go env CC); cc=$${cc%% *}; command -v "$$cc" >/dev/null && exit 0; \
 	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		echo "make: installing gcc for the race detector"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null; \
+		apt-get -o DPkg::Lock::Timeout=600 update -qq && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends gcc libc6-dev >/dev/null; \
 	else echo "make: the race detector needs a C compiler and there is no $$cc: install gcc or clang" >&2; exit 1; fi
 
 # Built from pinned sources, again when the pin changes.
@@ -272,7 +272,7 @@ bin/promtool:
 		ln -sf "$$(command -v promtool)" bin/promtool; ln -sf "$$(command -v prometheus)" bin/prometheus; \
 	elif command -v apt-get >/dev/null; then \
 		echo "fetching $@ and bin/prometheus"; set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; chmod 755 "$$work"; \
-		[ "$$(id -u)" != 0 ] || apt-get update -qq; \
+		[ "$$(id -u)" != 0 ] || apt-get -o DPkg::Lock::Timeout=600 update -qq; \
 		(cd "$$work" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .); \
 		cp "$$work"/usr/bin/prometheus "$$work"/usr/bin/promtool bin/; touch bin/promtool; \
 	else echo "make: there is no prometheus and promtool in PATH: install them" >&2; exit 1; fi

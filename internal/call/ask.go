@@ -40,12 +40,7 @@ func Ask[T any](a *Answers, method string, fn func() T) (T, error) {
 		}
 		return nil
 	}, c.end)
-	patience := time.NewTimer(AnswerIn)
-	defer patience.Stop()
-	select {
-	case <-c.Done():
-	case <-patience.C:
-	}
+	await(c.Done(), AnswerIn)
 	if ended, err := a.collect(method, c); ended {
 		return out, err
 	}

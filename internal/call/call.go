@@ -202,7 +202,9 @@ func (c *Call) Ended() (bool, error) {
 }
 
 // Wait waits for the end of the call until over is closed, and then for at most moment.
-// It returns the call's result. When the call has not ended by then,
+// It returns the call's result. A process that stood still at the end of the moment, on a
+// busy machine or at its limit of processor time, gets the moment again, twice at most: its
+// function may be about to return. When the call has not ended by then,
 // Wait abandons it: it returns an [*AbandonedError] with the stack of the
 // goroutine. The goroutine goes on until the function returns by itself; after
 // that, Ended returns the result.
@@ -213,19 +215,37 @@ func (c *Call) Wait(over <-chan struct{}, moment time.Duration) error {
 	select {
 	case <-done:
 	case <-over:
-		if moment > 0 {
-			late := time.NewTimer(moment)
-			defer late.Stop()
-			select {
-			case <-done:
-			case <-late.C:
-			}
-		}
+		await(done, moment)
 	}
 	if ended, err := c.Ended(); ended {
 		return err
 	}
 	return c.Abandon()
+}
+
+// onTime is how late a timer is at most in a process that runs.
+var onTime = Settle / 2
+
+// await waits for done, for at most moment. When the moment ends late, the process stood
+// still, and what was to happen within the moment could not run either: then it begins
+// again, twice at most.
+func await(done <-chan struct{}, moment time.Duration) {
+	for range 3 {
+		if moment <= 0 {
+			return
+		}
+		began := time.Now()
+		over := time.NewTimer(moment)
+		select {
+		case <-done:
+			over.Stop()
+			return
+		case <-over.C:
+		}
+		if time.Since(began)-moment <= onTime {
+			return
+		}
+	}
 }
 
 // Abandon returns the error that names the call, with its present stack. The call

@@ -142,6 +142,23 @@ func isAbandoned(err error) bool {
 }
 
 // The callback runs once, after the function and before Done closes.
+// A process that stood still while a function had its last moment gives it the moment again.
+func TestAMomentInWhichNothingRanDoesNotCount(t *testing.T) {
+	call.StandStill(t)
+	for returns, abandoned := range map[time.Duration]bool{2500 * time.Millisecond: false, 3500 * time.Millisecond: true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			err := call.Within(ctx, "db", time.Second, func() error { time.Sleep(returns); return nil })
+			var left *call.AbandonedError
+			if errors.As(err, &left) != abandoned {
+				t.Errorf("it returns after %v: %v", returns, err)
+			}
+			time.Sleep(time.Second)
+		})
+	}
+}
+
 func TestTheCallbackComesBeforeTheEnd(t *testing.T) {
 	var c call.Call
 	var heard []error

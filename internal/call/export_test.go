@@ -1,5 +1,13 @@
 package call
 
+import "time"
+
+// StandStill lets each moment end as in a process that stood still, until t ends.
+func StandStill(t interface{ Cleanup(func()) }) {
+	t.Cleanup(func() { onTime = Settle / 2 })
+	onTime = -time.Hour
+}
+
 // Stacks cuts a dump into the stacks of its goroutines.
 var Stacks = stacks
 

@@ -161,6 +161,21 @@ func TestMediansAndIntervals(t *testing.T) {
 	}
 }
 
+// Fewer than six measurements have no interval, and the page says how many there are.
+func TestFewMeasurements(t *testing.T) {
+	text := "BenchmarkX/peer=us-2 10 90 ns/op\n" + strings.Repeat("BenchmarkX/peer=them-2 10 100 ns/op\n", 6)
+	r, err := read(strings.NewReader(text), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := spread(r.get("X/peer=us", "sec/op")); got != "?" {
+		t.Errorf("got %s", got)
+	}
+	if got := r.times(); got != "6 times, or where the interval is ± ? at least 1" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // A verdict needs intervals that do not overlap.
 func TestVerdicts(t *testing.T) {
 	near := benchmath.Summary{Center: 10, Lo: 9, Hi: 11}

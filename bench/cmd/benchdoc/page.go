@@ -50,7 +50,7 @@ func (r *results) page() ([]byte, error) {
 
 	p("<!-- Written by bench/cmd/benchdoc from benchmarks.txt. Do not edit: run \"make bench bench-docs\". -->\n")
 	p("# Benchmarks\n")
-	p("This page compares this project with its peers, measured in one run. Every benchmark ran %d times; in every pass the peers of a comparison ran one after the other. [benchmarks.txt](benchmarks.txt) has every measurement, for benchstat. \"make bench\" repeats the run.\n", r.passes)
+	p("This page compares this project with its peers, measured in one run. Every benchmark ran %s; in every pass the peers of a comparison ran one after the other. [benchmarks.txt](benchmarks.txt) has every measurement, for benchstat. \"make bench\" repeats the run.\n", r.times())
 	p("| | |\n| --- | --- |")
 	for _, row := range [][2]string{{"processor", "cpu"}, {"cores", "cores"}, {"kernel", "kernel"}, {"Go", "toolchain"}, {"peers", "peers"}} {
 		p("| %s | %s |", row[0], strings.TrimSpace(r.config[row[1]]))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 
 	"golang.org/x/perf/benchfmt"
@@ -15,6 +16,7 @@ type results struct {
 	config  map[string]string // of the run: machine, versions
 	samples map[string][]float64
 	passes  int // how often each was measured, at least
+	most    int // and at most
 	missing []string
 }
 
@@ -51,6 +53,7 @@ func read(in io.Reader, name string) (*results, error) {
 		return nil, errors.New("there are no benchmarks in it")
 	}
 	for _, s := range r.samples {
+		r.most = max(r.most, len(s))
 		if r.passes == 0 || len(s) < r.passes {
 			r.passes = len(s)
 		}
@@ -106,10 +109,21 @@ func digits(x float64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.2f", x), ".00")
 }
 
+// times says how often the benchmarks ran.
+func (r *results) times() string {
+	if r.passes == r.most {
+		return fmt.Sprintf("%d times", r.most)
+	}
+	return fmt.Sprintf("%d times, or where the interval is ± ? at least %d", r.most, r.passes)
+}
+
 // spread formats half of the interval, in percent of the median.
 func spread(s benchmath.Summary) string {
 	if s.Center == 0 {
 		return "0 %"
 	}
-	return fmt.Sprintf("%.0f %%", 100*max(s.Hi-s.Center, s.Center-s.Lo)/s.Center)
+	if half := max(s.Hi-s.Center, s.Center-s.Lo); !math.IsInf(half, 0) {
+		return fmt.Sprintf("%.0f %%", 100*half/s.Center)
+	}
+	return "?" // fewer than six measurements
 }

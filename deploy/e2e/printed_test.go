@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// printed are the lines of the pages that need a cluster, in the order in which a reader
+// comes to them. A test of lifecyclectl names every other line.
+var printed = []struct {
+	page, line string
+	sees       string // what kubectl --output=name then lists
+	long       bool   // only the full tests run it
+}{
+	{page: "deploy/README.md", line: "kubectl apply --kustomize deploy/kustomize/overlays/dev", sees: "deployment/lifecycle-service-dev"},
+	{page: "deploy/README.md", line: "helm upgrade --install web deploy/helm/lifecycle-service --set drainSeconds=15", sees: "deployment/web-lifecycle-service"},
+	{page: "deploy/helm/lifecycle-service/README.md", line: "helm upgrade --install web deploy/helm/lifecycle-service --set image.repository=registry.example/web --set drainSeconds=15", sees: "deployment/web-lifecycle-service"},
+	{page: "docs/bus.md", line: "openssl genpkey -algorithm ed25519 -out operator.key"},
+	{page: "docs/bus.md", line: "openssl pkey -in operator.key -pubout -out operators.pem"},
+	{page: "docs/bus.md", line: "kubectl create secret generic operator-key --from-file=operator.key", sees: "secret/operator-key"},
+	{page: "docs/bus.md", line: "kubectl create configmap lifecycle-operators --from-file=operators.pem", sees: "configmap/lifecycle-operators"},
+	{page: "docs/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE --get /healthz --post /orders --stream /events", long: true},
+	{page: "docs/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json --junit prove.xml", long: true},
+}
+
+// TestPrintedCommandsWorkOnTheCluster runs the lines as they are printed. The images have
+// the names that the pages, the chart and the overlay give them.
+func TestPrintedCommandsWorkOnTheCluster(t *testing.T) {
+	c := onCluster(t)
+	own := c.restrictedNamespace(t, "printed")
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lifecycle-service:0.1.0", "registry.example/web:0.1.0"} {
+		c.alias(t, c.service, name)
+	}
+	c.loadBusybox(t, "busybox:1.37")
+
+	place := t.TempDir() // the reader's folder: a checkout, and what the lines write beside it
+	for _, name := range []string{"deploy", "docs", "examples"} {
+		if err := os.Symlink(filepath.Join(root, name), filepath.Join(place, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := filepath.Join(place, "kubeconfig")
+	if err := os.WriteFile(config, []byte(c.must(t, "config", "view", "--raw", "--minify", "--flatten")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := append(os.Environ(), "KUBECONFIG="+config, "IMAGE="+c.ctl, "HELM_CACHE_HOME="+place, "HELM_CONFIG_HOME="+place, "HELM_DATA_HOME="+place,
+		"PATH="+filepath.Dir(bin(t, "helm"))+":"+filepath.Dir(c.binary)+":"+os.Getenv("PATH"))
+	sh := func(line string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "bash", "-c", line)
+		cmd.Dir, cmd.Env = place, env
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+		return string(out)
+	}
+	sh("kubectl config set-context --current --namespace " + own.namespace)
+
+	web := false
+	for _, p := range printed {
+		if text, err := os.ReadFile(filepath.Join(root, p.page)); err != nil || !strings.Contains(string(text), p.line) {
+			t.Errorf("%s does not print %q (%v)", p.page, p.line, err)
+			continue
+		}
+		if p.long {
+			if short() {
+				continue
+			}
+			if !web {
+				web = true
+				c.deploy(t, c.serviceOf("web", 2)).ready(t)
+				c.must(t, "label", "deployment", "web", "lifecycle.pleme.io/prove=allowed")
+				sh("kubectl config set-context --current --namespace " + c.namespace) // where pods of the load may run
+			}
+		}
+		line := strings.ReplaceAll(p.line, "-n shop ", "-n "+c.namespace+" ") // the reader's namespace
+		out := sh(line)
+		t.Logf("$ %s\n%s", line, out)
+		if p.sees != "" {
+			own.must(t, "get", p.sees)
+		}
+		if strings.HasPrefix(p.sees, "deployment/") {
+			own.must(t, "rollout", "status", p.sees, "--timeout=2m")
+		}
+	}
+	// "helm test web" starts this pod. The cluster of the tests resolves no names.
+	pod := sh("helm get hooks web --namespace " + own.namespace)
+	address := own.must(t, "get", "service", "web-lifecycle-service", "--output", "jsonpath={.spec.clusterIP}")
+	if pod = strings.ReplaceAll(pod, "10, web-lifecycle-service,", "10, "+address+","); !strings.Contains(pod, address) {
+		t.Fatalf("the pod of helm test does not ask its Service:\n%s", pod)
+	}
+	run(t, pod, "kubectl", "--namespace", own.namespace, "apply", "--filename", "-")
+	eventually(t, "the pod of helm test to succeed", func() bool {
+		return own.must(t, "get", "pod", "web-lifecycle-service-test", "--output", "jsonpath={.status.phase}") == "Succeeded"
+	})
+}
+
+// alias gives an image of the cluster one more name.
+func (c *cluster) alias(t *testing.T, image, name string) {
+	t.Helper()
+	full := name
+	if !strings.Contains(name, "/") {
+		full = "docker.io/library/" + name // as the kubelet reads it
+	}
+	c.ctr(t, "images", "tag", "--force", image, full)
+	t.Cleanup(func() { c.forget(t, full) })
+}
+
+func (c *cluster) forget(t *testing.T, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := command(ctx, nil, "ctr", "--address", filepath.Join(c.run, "containerd.sock"), "--namespace", "k8s.io", "images", "rm", name); err != nil {
+		t.Error(err)
+	}
+}
+
+// loadBusybox makes an image of this machine's busybox, which is linked statically, for
+// the pod of "helm test".
+func (c *cluster) loadBusybox(t *testing.T, name string) {
+	t.Helper()
+	path, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal("there is no busybox: deploy/e2e/run installs busybox-static")
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer := tarOf(t, map[string][]byte{"bin/busybox": program}, "bin/nc", "bin/wget")
+	config, err := json.Marshal(object{
+		"architecture": "amd64", "os": "linux", "config": object{"Env": []string{"PATH=/bin"}},
+		"rootfs": object{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := json.Marshal([]object{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "image.tar")
+	if err := os.WriteFile(file, tarOf(t, map[string][]byte{"config.json": config, "layer.tar": layer, "manifest.json": manifest}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.ctr(t, "images", "import", file)
+	t.Cleanup(func() { c.forget(t, "docker.io/library/"+name) })
+}
+
+// tarOf returns an archive of files, and of links to busybox.
+func tarOf(t *testing.T, files map[string][]byte, links ...string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	put := func(h *tar.Header, data []byte) {
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, data := range files {
+		put(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(data))}, data)
+	}
+	for _, name := range links {
+		put(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, nil)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
