@@ -1898,510 +1898,6 @@ func (x *ApplyWorkerResponse) GetWorker() *Worker {
 	return nil
 }
 
-// WorkerLogLine is a line of a worker's log.
-type WorkerLogLine struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of two lines of a worker, the later one has the greater number.
-	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	At     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	Text   string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	// The process that ran the code.
-	Host string `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
-	// The digest of the code.
-	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Whether it is an error of a message or of a load, and not what the code printed.
-	Error         bool `protobuf:"varint,6,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WorkerLogLine) Reset() {
-	*x = WorkerLogLine{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WorkerLogLine) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WorkerLogLine) ProtoMessage() {}
-
-func (x *WorkerLogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WorkerLogLine.ProtoReflect.Descriptor instead.
-func (*WorkerLogLine) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
-}
-
-func (x *WorkerLogLine) GetNumber() int64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *WorkerLogLine) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-func (x *WorkerLogLine) GetText() string {
-	if x != nil {
-		return x.Text
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetHost() string {
-	if x != nil {
-		return x.Host
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetDigest() string {
-	if x != nil {
-		return x.Digest
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetError() bool {
-	if x != nil {
-		return x.Error
-	}
-	return false
-}
-
-type ReadWorkerLogsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// At most this many lines; 0 is 50, the most is 1000.
-	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the previous page, for older lines.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerLogsRequest) Reset() {
-	*x = ReadWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerLogsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerLogsRequest) ProtoMessage() {}
-
-func (x *ReadWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerLogsRequest.ProtoReflect.Descriptor instead.
-func (*ReadWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *ReadWorkerLogsRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *ReadWorkerLogsRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ReadWorkerLogsRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-type ReadWorkerLogsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Oldest first.
-	Lines []*WorkerLogLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
-	// Empty when there are no older lines.
-	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerLogsResponse) Reset() {
-	*x = ReadWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerLogsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerLogsResponse) ProtoMessage() {}
-
-func (x *ReadWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerLogsResponse.ProtoReflect.Descriptor instead.
-func (*ReadWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
-}
-
-func (x *ReadWorkerLogsResponse) GetLines() []*WorkerLogLine {
-	if x != nil {
-		return x.Lines
-	}
-	return nil
-}
-
-func (x *ReadWorkerLogsResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
-type FollowWorkerLogsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// How many lines to begin with; 0 is 10, -1 is none, the most is 1000.
-	Tail          int32 `protobuf:"varint,2,opt,name=tail,proto3" json:"tail,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FollowWorkerLogsRequest) Reset() {
-	*x = FollowWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FollowWorkerLogsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FollowWorkerLogsRequest) ProtoMessage() {}
-
-func (x *FollowWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FollowWorkerLogsRequest.ProtoReflect.Descriptor instead.
-func (*FollowWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *FollowWorkerLogsRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *FollowWorkerLogsRequest) GetTail() int32 {
-	if x != nil {
-		return x.Tail
-	}
-	return 0
-}
-
-type FollowWorkerLogsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// KIND_PUT is a line. KIND_SYNCED comes once, before the first new one.
-	Kind          WatchResponse_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=lifecycle.operator.v1.WatchResponse_Kind" json:"kind,omitempty"`
-	Line          *WorkerLogLine     `protobuf:"bytes,2,opt,name=line,proto3" json:"line,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FollowWorkerLogsResponse) Reset() {
-	*x = FollowWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FollowWorkerLogsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FollowWorkerLogsResponse) ProtoMessage() {}
-
-func (x *FollowWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FollowWorkerLogsResponse.ProtoReflect.Descriptor instead.
-func (*FollowWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{31}
-}
-
-func (x *FollowWorkerLogsResponse) GetKind() WatchResponse_Kind {
-	if x != nil {
-		return x.Kind
-	}
-	return WatchResponse_KIND_UNSPECIFIED
-}
-
-func (x *FollowWorkerLogsResponse) GetLine() *WorkerLogLine {
-	if x != nil {
-		return x.Line
-	}
-	return nil
-}
-
-// StateEntry is a key that a worker has stored.
-type StateEntry struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// The value: its first 256 bytes in a list, the whole of one that was asked for.
-	Value []byte `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How long the value is.
-	Size int64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
-	// When it was written.
-	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StateEntry) Reset() {
-	*x = StateEntry{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StateEntry) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StateEntry) ProtoMessage() {}
-
-func (x *StateEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StateEntry.ProtoReflect.Descriptor instead.
-func (*StateEntry) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{32}
-}
-
-func (x *StateEntry) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *StateEntry) GetValue() []byte {
-	if x != nil {
-		return x.Value
-	}
-	return nil
-}
-
-func (x *StateEntry) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *StateEntry) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-type ReadWorkerStateRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Only this key; empty for all.
-	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerStateRequest) Reset() {
-	*x = ReadWorkerStateRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerStateRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerStateRequest) ProtoMessage() {}
-
-func (x *ReadWorkerStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerStateRequest.ProtoReflect.Descriptor instead.
-func (*ReadWorkerStateRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *ReadWorkerStateRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *ReadWorkerStateRequest) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *ReadWorkerStateRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ReadWorkerStateRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-type ReadWorkerStateResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entries       []*StateEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerStateResponse) Reset() {
-	*x = ReadWorkerStateResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerStateResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerStateResponse) ProtoMessage() {}
-
-func (x *ReadWorkerStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerStateResponse.ProtoReflect.Descriptor instead.
-func (*ReadWorkerStateResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{34}
-}
-
-func (x *ReadWorkerStateResponse) GetEntries() []*StateEntry {
-	if x != nil {
-		return x.Entries
-	}
-	return nil
-}
-
-func (x *ReadWorkerStateResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
 // Header is a header of a message, with its values.
 type Header struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2413,7 +1909,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +1921,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +1934,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{35}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Header) GetName() string {
@@ -2472,7 +1968,7 @@ type TestWorkerRequest struct {
 
 func (x *TestWorkerRequest) Reset() {
 	*x = TestWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +1980,7 @@ func (x *TestWorkerRequest) String() string {
 func (*TestWorkerRequest) ProtoMessage() {}
 
 func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +1993,7 @@ func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerRequest.ProtoReflect.Descriptor instead.
 func (*TestWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TestWorkerRequest) GetId() string {
@@ -2563,7 +2059,7 @@ type TestWorkerResponse struct {
 
 func (x *TestWorkerResponse) Reset() {
 	*x = TestWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2575,7 +2071,7 @@ func (x *TestWorkerResponse) String() string {
 func (*TestWorkerResponse) ProtoMessage() {}
 
 func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2588,7 +2084,7 @@ func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TestWorkerResponse) GetOutputs() []*TestWorkerResponse_Output {
@@ -2647,304 +2143,6 @@ func (x *TestWorkerResponse) GetTimers() []*TestWorkerResponse_Timer {
 	return nil
 }
 
-// WorkerTimer is a timer that a worker has set.
-type WorkerTimer struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The key of the message that set it: it is in order with the messages of this key.
-	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// When it is due.
-	Due *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=due,proto3" json:"due,omitempty"`
-	// The data that its handler gets, at most the first 256 bytes.
-	Data []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
-	// How long the data is.
-	Size int64 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
-	// How many attempts to handle it have failed.
-	Failed        int32 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WorkerTimer) Reset() {
-	*x = WorkerTimer{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WorkerTimer) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WorkerTimer) ProtoMessage() {}
-
-func (x *WorkerTimer) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WorkerTimer.ProtoReflect.Descriptor instead.
-func (*WorkerTimer) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{38}
-}
-
-func (x *WorkerTimer) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *WorkerTimer) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *WorkerTimer) GetDue() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Due
-	}
-	return nil
-}
-
-func (x *WorkerTimer) GetData() []byte {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
-func (x *WorkerTimer) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *WorkerTimer) GetFailed() int32 {
-	if x != nil {
-		return x.Failed
-	}
-	return 0
-}
-
-type ListWorkerTimersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	PageSize      int32                  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string                 `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListWorkerTimersRequest) Reset() {
-	*x = ListWorkerTimersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListWorkerTimersRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListWorkerTimersRequest) ProtoMessage() {}
-
-func (x *ListWorkerTimersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListWorkerTimersRequest.ProtoReflect.Descriptor instead.
-func (*ListWorkerTimersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{39}
-}
-
-func (x *ListWorkerTimersRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *ListWorkerTimersRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ListWorkerTimersRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-type ListWorkerTimersResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Timers        []*WorkerTimer         `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListWorkerTimersResponse) Reset() {
-	*x = ListWorkerTimersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListWorkerTimersResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListWorkerTimersResponse) ProtoMessage() {}
-
-func (x *ListWorkerTimersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListWorkerTimersResponse.ProtoReflect.Descriptor instead.
-func (*ListWorkerTimersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{40}
-}
-
-func (x *ListWorkerTimersResponse) GetTimers() []*WorkerTimer {
-	if x != nil {
-		return x.Timers
-	}
-	return nil
-}
-
-func (x *ListWorkerTimersResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
-type CancelWorkerTimerRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CancelWorkerTimerRequest) Reset() {
-	*x = CancelWorkerTimerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CancelWorkerTimerRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CancelWorkerTimerRequest) ProtoMessage() {}
-
-func (x *CancelWorkerTimerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[41]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CancelWorkerTimerRequest.ProtoReflect.Descriptor instead.
-func (*CancelWorkerTimerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{41}
-}
-
-func (x *CancelWorkerTimerRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *CancelWorkerTimerRequest) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *CancelWorkerTimerRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-type CancelWorkerTimerResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CancelWorkerTimerResponse) Reset() {
-	*x = CancelWorkerTimerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CancelWorkerTimerResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CancelWorkerTimerResponse) ProtoMessage() {}
-
-func (x *CancelWorkerTimerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[42]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CancelWorkerTimerResponse.ProtoReflect.Descriptor instead.
-func (*CancelWorkerTimerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{42}
-}
-
 type RecoverWorkersResponse_Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2955,7 +2153,7 @@ type RecoverWorkersResponse_Failure struct {
 
 func (x *RecoverWorkersResponse_Failure) Reset() {
 	*x = RecoverWorkersResponse_Failure{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2967,7 +2165,7 @@ func (x *RecoverWorkersResponse_Failure) String() string {
 func (*RecoverWorkersResponse_Failure) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[43]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +2209,7 @@ type ApplyWorkerResponse_Change struct {
 
 func (x *ApplyWorkerResponse_Change) Reset() {
 	*x = ApplyWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[44]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +2221,7 @@ func (x *ApplyWorkerResponse_Change) String() string {
 func (*ApplyWorkerResponse_Change) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[44]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +2271,7 @@ type TestWorkerResponse_Output struct {
 
 func (x *TestWorkerResponse_Output) Reset() {
 	*x = TestWorkerResponse_Output{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[45]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3085,7 +2283,7 @@ func (x *TestWorkerResponse_Output) String() string {
 func (*TestWorkerResponse_Output) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[45]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3098,7 +2296,7 @@ func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Output.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Output) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 0}
 }
 
 func (x *TestWorkerResponse_Output) GetTopic() string {
@@ -3134,7 +2332,7 @@ type TestWorkerResponse_Change struct {
 
 func (x *TestWorkerResponse_Change) Reset() {
 	*x = TestWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[46]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3146,7 +2344,7 @@ func (x *TestWorkerResponse_Change) String() string {
 func (*TestWorkerResponse_Change) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[46]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3159,7 +2357,7 @@ func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37, 1}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 1}
 }
 
 func (x *TestWorkerResponse_Change) GetKey() string {
@@ -3196,7 +2394,7 @@ type TestWorkerResponse_Timer struct {
 
 func (x *TestWorkerResponse_Timer) Reset() {
 	*x = TestWorkerResponse_Timer{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[47]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3208,7 +2406,7 @@ func (x *TestWorkerResponse_Timer) String() string {
 func (*TestWorkerResponse_Timer) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Timer) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[47]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3221,7 +2419,7 @@ func (x *TestWorkerResponse_Timer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Timer.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Timer) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{37, 2}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 2}
 }
 
 func (x *TestWorkerResponse_Timer) GetName() string {
@@ -3256,7 +2454,7 @@ var File_lifecycle_operator_v1_worker_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\"lifecycle/operator/v1/worker.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$lifecycle/operator/v1/workflow.proto\"\xd9\x04\n" +
+	"\"lifecycle/operator/v1/worker.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a'lifecycle/operator/v1/worker_look.proto\"\xd9\x04\n" +
 	"\x06Worker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tmime_type\x18\x02 \x01(\tR\bmimeType\x12\x16\n" +
@@ -3401,43 +2599,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06Change\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\tR\x02to\"\xa9\x01\n" +
-	"\rWorkerLogLine\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x03R\x06number\x12*\n" +
-	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\x12\x12\n" +
-	"\x04host\x18\x04 \x01(\tR\x04host\x12\x16\n" +
-	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\bR\x05error\"c\n" +
-	"\x15ReadWorkerLogsRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"|\n" +
-	"\x16ReadWorkerLogsResponse\x12:\n" +
-	"\x05lines\x18\x01 \x03(\v2$.lifecycle.operator.v1.WorkerLogLineR\x05lines\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"=\n" +
-	"\x17FollowWorkerLogsRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04tail\x18\x02 \x01(\x05R\x04tail\"\x93\x01\n" +
-	"\x18FollowWorkerLogsResponse\x12=\n" +
-	"\x04kind\x18\x01 \x01(\x0e2).lifecycle.operator.v1.WatchResponse.KindR\x04kind\x128\n" +
-	"\x04line\x18\x02 \x01(\v2$.lifecycle.operator.v1.WorkerLogLineR\x04line\"t\n" +
-	"\n" +
-	"StateEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x03R\x04size\x12*\n" +
-	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"v\n" +
-	"\x16ReadWorkerStateRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1b\n" +
-	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"~\n" +
-	"\x17ReadWorkerStateResponse\x12;\n" +
-	"\aentries\x18\x01 \x03(\v2!.lifecycle.operator.v1.StateEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"4\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"4\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\tR\x06values\"\xcf\x01\n" +
@@ -3469,27 +2631,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
 	"\x03due\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1c\n" +
-	"\tcancelled\x18\x04 \x01(\bR\tcancelled\"\xa1\x01\n" +
-	"\vWorkerTimer\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12,\n" +
-	"\x03due\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\x12\x12\n" +
-	"\x04size\x18\x05 \x01(\x03R\x04size\x12\x16\n" +
-	"\x06failed\x18\x06 \x01(\x05R\x06failed\"e\n" +
-	"\x17ListWorkerTimersRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"~\n" +
-	"\x18ListWorkerTimersResponse\x12:\n" +
-	"\x06timers\x18\x01 \x03(\v2\".lifecycle.operator.v1.WorkerTimerR\x06timers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"P\n" +
-	"\x18CancelWorkerTimerRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\x1b\n" +
-	"\x19CancelWorkerTimerResponse2\xe1\x13\n" +
+	"\tcancelled\x18\x04 \x01(\bR\tcancelled2\xe1\x13\n" +
 	"\rWorkerService\x12n\n" +
 	"\fCreateWorker\x12*.lifecycle.operator.v1.CreateWorkerRequest\x1a\x1d.lifecycle.operator.v1.Worker\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/workers\x12y\n" +
 	"\vListWorkers\x12).lifecycle.operator.v1.ListWorkersRequest\x1a*.lifecycle.operator.v1.ListWorkersResponse\"\x13\x82\xd3\xe4\x93\x02\n" +
@@ -3526,7 +2668,7 @@ func file_lifecycle_operator_v1_worker_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_worker_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*Worker)(nil),                         // 0: lifecycle.operator.v1.Worker
 	(*WorkerSpec)(nil),                     // 1: lifecycle.operator.v1.WorkerSpec
@@ -3555,114 +2697,102 @@ var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*RedriveResponse)(nil),                // 24: lifecycle.operator.v1.RedriveResponse
 	(*ApplyWorkerRequest)(nil),             // 25: lifecycle.operator.v1.ApplyWorkerRequest
 	(*ApplyWorkerResponse)(nil),            // 26: lifecycle.operator.v1.ApplyWorkerResponse
-	(*WorkerLogLine)(nil),                  // 27: lifecycle.operator.v1.WorkerLogLine
-	(*ReadWorkerLogsRequest)(nil),          // 28: lifecycle.operator.v1.ReadWorkerLogsRequest
-	(*ReadWorkerLogsResponse)(nil),         // 29: lifecycle.operator.v1.ReadWorkerLogsResponse
-	(*FollowWorkerLogsRequest)(nil),        // 30: lifecycle.operator.v1.FollowWorkerLogsRequest
-	(*FollowWorkerLogsResponse)(nil),       // 31: lifecycle.operator.v1.FollowWorkerLogsResponse
-	(*StateEntry)(nil),                     // 32: lifecycle.operator.v1.StateEntry
-	(*ReadWorkerStateRequest)(nil),         // 33: lifecycle.operator.v1.ReadWorkerStateRequest
-	(*ReadWorkerStateResponse)(nil),        // 34: lifecycle.operator.v1.ReadWorkerStateResponse
-	(*Header)(nil),                         // 35: lifecycle.operator.v1.Header
-	(*TestWorkerRequest)(nil),              // 36: lifecycle.operator.v1.TestWorkerRequest
-	(*TestWorkerResponse)(nil),             // 37: lifecycle.operator.v1.TestWorkerResponse
-	(*WorkerTimer)(nil),                    // 38: lifecycle.operator.v1.WorkerTimer
-	(*ListWorkerTimersRequest)(nil),        // 39: lifecycle.operator.v1.ListWorkerTimersRequest
-	(*ListWorkerTimersResponse)(nil),       // 40: lifecycle.operator.v1.ListWorkerTimersResponse
+	(*Header)(nil),                         // 27: lifecycle.operator.v1.Header
+	(*TestWorkerRequest)(nil),              // 28: lifecycle.operator.v1.TestWorkerRequest
+	(*TestWorkerResponse)(nil),             // 29: lifecycle.operator.v1.TestWorkerResponse
+	(*RecoverWorkersResponse_Failure)(nil), // 30: lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	(*ApplyWorkerResponse_Change)(nil),     // 31: lifecycle.operator.v1.ApplyWorkerResponse.Change
+	(*TestWorkerResponse_Output)(nil),      // 32: lifecycle.operator.v1.TestWorkerResponse.Output
+	(*TestWorkerResponse_Change)(nil),      // 33: lifecycle.operator.v1.TestWorkerResponse.Change
+	(*TestWorkerResponse_Timer)(nil),       // 34: lifecycle.operator.v1.TestWorkerResponse.Timer
+	(*timestamppb.Timestamp)(nil),          // 35: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 36: google.protobuf.Duration
+	(*ReadWorkerLogsRequest)(nil),          // 37: lifecycle.operator.v1.ReadWorkerLogsRequest
+	(*FollowWorkerLogsRequest)(nil),        // 38: lifecycle.operator.v1.FollowWorkerLogsRequest
+	(*ReadWorkerStateRequest)(nil),         // 39: lifecycle.operator.v1.ReadWorkerStateRequest
+	(*ListWorkerTimersRequest)(nil),        // 40: lifecycle.operator.v1.ListWorkerTimersRequest
 	(*CancelWorkerTimerRequest)(nil),       // 41: lifecycle.operator.v1.CancelWorkerTimerRequest
-	(*CancelWorkerTimerResponse)(nil),      // 42: lifecycle.operator.v1.CancelWorkerTimerResponse
-	(*RecoverWorkersResponse_Failure)(nil), // 43: lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	(*ApplyWorkerResponse_Change)(nil),     // 44: lifecycle.operator.v1.ApplyWorkerResponse.Change
-	(*TestWorkerResponse_Output)(nil),      // 45: lifecycle.operator.v1.TestWorkerResponse.Output
-	(*TestWorkerResponse_Change)(nil),      // 46: lifecycle.operator.v1.TestWorkerResponse.Change
-	(*TestWorkerResponse_Timer)(nil),       // 47: lifecycle.operator.v1.TestWorkerResponse.Timer
-	(*timestamppb.Timestamp)(nil),          // 48: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 49: google.protobuf.Duration
-	(WatchResponse_Kind)(0),                // 50: lifecycle.operator.v1.WatchResponse.Kind
+	(*ReadWorkerLogsResponse)(nil),         // 42: lifecycle.operator.v1.ReadWorkerLogsResponse
+	(*FollowWorkerLogsResponse)(nil),       // 43: lifecycle.operator.v1.FollowWorkerLogsResponse
+	(*ReadWorkerStateResponse)(nil),        // 44: lifecycle.operator.v1.ReadWorkerStateResponse
+	(*ListWorkerTimersResponse)(nil),       // 45: lifecycle.operator.v1.ListWorkerTimersResponse
+	(*CancelWorkerTimerResponse)(nil),      // 46: lifecycle.operator.v1.CancelWorkerTimerResponse
 }
 var file_lifecycle_operator_v1_worker_proto_depIdxs = []int32{
-	48, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
-	48, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
+	35, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
+	35, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
 	4,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
 	3,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
 	1,  // 4: lifecycle.operator.v1.Worker.spec:type_name -> lifecycle.operator.v1.WorkerSpec
 	3,  // 5: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
 	5,  // 6: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
 	2,  // 7: lifecycle.operator.v1.WorkerSpec.rate:type_name -> lifecycle.operator.v1.Rate
-	49, // 8: lifecycle.operator.v1.Rate.per:type_name -> google.protobuf.Duration
-	49, // 9: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
-	49, // 10: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
-	48, // 11: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
+	36, // 8: lifecycle.operator.v1.Rate.per:type_name -> google.protobuf.Duration
+	36, // 9: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
+	36, // 10: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
+	35, // 11: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
 	5,  // 12: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
 	3,  // 13: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
 	0,  // 14: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
 	5,  // 15: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
 	4,  // 16: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	43, // 17: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	48, // 18: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	30, // 17: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	35, // 18: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
 	20, // 19: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
 	1,  // 20: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	44, // 21: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
+	31, // 21: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
 	0,  // 22: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
-	48, // 23: lifecycle.operator.v1.WorkerLogLine.at:type_name -> google.protobuf.Timestamp
-	27, // 24: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.WorkerLogLine
-	50, // 25: lifecycle.operator.v1.FollowWorkerLogsResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	27, // 26: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.WorkerLogLine
-	48, // 27: lifecycle.operator.v1.StateEntry.at:type_name -> google.protobuf.Timestamp
-	32, // 28: lifecycle.operator.v1.ReadWorkerStateResponse.entries:type_name -> lifecycle.operator.v1.StateEntry
-	35, // 29: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
-	5,  // 30: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	45, // 31: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
-	46, // 32: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
-	49, // 33: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
-	47, // 34: lifecycle.operator.v1.TestWorkerResponse.timers:type_name -> lifecycle.operator.v1.TestWorkerResponse.Timer
-	48, // 35: lifecycle.operator.v1.WorkerTimer.due:type_name -> google.protobuf.Timestamp
-	38, // 36: lifecycle.operator.v1.ListWorkerTimersResponse.timers:type_name -> lifecycle.operator.v1.WorkerTimer
-	35, // 37: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
-	48, // 38: lifecycle.operator.v1.TestWorkerResponse.Timer.due:type_name -> google.protobuf.Timestamp
-	6,  // 39: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
-	7,  // 40: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
-	9,  // 41: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
-	10, // 42: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
-	11, // 43: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
-	12, // 44: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
-	13, // 45: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
-	14, // 46: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
-	16, // 47: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
-	18, // 48: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
-	21, // 49: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
-	23, // 50: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
-	25, // 51: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
-	28, // 52: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
-	30, // 53: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
-	33, // 54: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
-	36, // 55: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
-	39, // 56: lifecycle.operator.v1.WorkerService.ListWorkerTimers:input_type -> lifecycle.operator.v1.ListWorkerTimersRequest
-	41, // 57: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:input_type -> lifecycle.operator.v1.CancelWorkerTimerRequest
-	0,  // 58: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
-	8,  // 59: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
-	0,  // 60: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 61: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 62: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 63: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
-	0,  // 64: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
-	15, // 65: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
-	17, // 66: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
-	19, // 67: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
-	22, // 68: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
-	24, // 69: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
-	26, // 70: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
-	29, // 71: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
-	31, // 72: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
-	34, // 73: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
-	37, // 74: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
-	40, // 75: lifecycle.operator.v1.WorkerService.ListWorkerTimers:output_type -> lifecycle.operator.v1.ListWorkerTimersResponse
-	42, // 76: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:output_type -> lifecycle.operator.v1.CancelWorkerTimerResponse
-	58, // [58:77] is the sub-list for method output_type
-	39, // [39:58] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	27, // 23: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
+	5,  // 24: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	32, // 25: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
+	33, // 26: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
+	36, // 27: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
+	34, // 28: lifecycle.operator.v1.TestWorkerResponse.timers:type_name -> lifecycle.operator.v1.TestWorkerResponse.Timer
+	27, // 29: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
+	35, // 30: lifecycle.operator.v1.TestWorkerResponse.Timer.due:type_name -> google.protobuf.Timestamp
+	6,  // 31: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
+	7,  // 32: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
+	9,  // 33: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
+	10, // 34: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
+	11, // 35: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
+	12, // 36: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
+	13, // 37: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
+	14, // 38: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
+	16, // 39: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
+	18, // 40: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
+	21, // 41: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
+	23, // 42: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
+	25, // 43: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
+	37, // 44: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
+	38, // 45: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
+	39, // 46: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
+	28, // 47: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
+	40, // 48: lifecycle.operator.v1.WorkerService.ListWorkerTimers:input_type -> lifecycle.operator.v1.ListWorkerTimersRequest
+	41, // 49: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:input_type -> lifecycle.operator.v1.CancelWorkerTimerRequest
+	0,  // 50: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
+	8,  // 51: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
+	0,  // 52: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 53: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 54: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 55: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
+	0,  // 56: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
+	15, // 57: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
+	17, // 58: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
+	19, // 59: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
+	22, // 60: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
+	24, // 61: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
+	26, // 62: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
+	42, // 63: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
+	43, // 64: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
+	44, // 65: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
+	29, // 66: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
+	45, // 67: lifecycle.operator.v1.WorkerService.ListWorkerTimers:output_type -> lifecycle.operator.v1.ListWorkerTimersResponse
+	46, // 68: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:output_type -> lifecycle.operator.v1.CancelWorkerTimerResponse
+	50, // [50:69] is the sub-list for method output_type
+	31, // [31:50] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_worker_proto_init() }
@@ -3670,7 +2800,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 	if File_lifecycle_operator_v1_worker_proto != nil {
 		return
 	}
-	file_lifecycle_operator_v1_workflow_proto_init()
+	file_lifecycle_operator_v1_worker_look_proto_init()
 	file_lifecycle_operator_v1_worker_proto_msgTypes[5].OneofWrappers = []any{
 		(*Code_Content)(nil),
 		(*Code_Url)(nil),
@@ -3681,7 +2811,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_worker_proto_rawDesc), len(file_lifecycle_operator_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
