@@ -61,6 +61,7 @@ func TestConventions(t *testing.T) {
 			{Path: "operator", Imports: []string{
 				".", "./worker", "./internal/call", "./internal/text", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/broker/natserr", "./fleet/presence", "./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
+				"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}},
 			{Path: "cmd/engine", Imports: []string{"./fleet/host/engine/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./health", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
@@ -73,6 +74,7 @@ func TestConventions(t *testing.T) {
 				"./fleet/cmd/lifecyclectl/backup", "./fleet/workflow",
 				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
 				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",
+				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},
 		},
 		Requires: []conventions.Require{
@@ -95,6 +97,9 @@ func TestConventions(t *testing.T) {
 			{Module: api},
 			{Module: rpc},
 			{Module: "golang.org/x/time"},
+			{Module: "github.com/coreos/go-oidc/v3"},
+			{Module: "github.com/go-jose/go-jose/v4"},
+			{Module: "golang.org/x/oauth2"},
 			{Module: "github.com/chromedp/chromedp", TestOnly: true},
 			{Module: "github.com/chromedp/cdproto", TestOnly: true},
 			{Module: "google.golang.org/grpc", TestOnly: true},

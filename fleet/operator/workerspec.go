@@ -46,10 +46,13 @@ func (v *violations) texts(field string, names []string) {
 func (w workerService) ApplyWorker(ctx context.Context, req *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error) {
 	var v violations
 	detail := v.spec(req.GetSpec())
-	what := intent{target: "worker/" + req.GetSpec().GetId(), detail: req.GetSpec().GetMimeType() + ", " + detail, dryRun: req.GetDryRun()}
+	what := intent{target: "worker/" + req.GetSpec().GetId(), detail: req.GetSpec().GetMimeType() + ", " + detail, dryRun: req.GetDryRun(), scope: scopeParts}
 	return call(ctx, w.s, "WorkerService.ApplyWorker", what, v, func(ctx context.Context, who Principal) (*operatorv1.ApplyWorkerResponse, error) {
 		area, err := w.area()
 		if err != nil {
+			return nil, err
+		}
+		if err := w.s.mayApply(ctx, who, req.GetSpec()); err != nil {
 			return nil, err
 		}
 		return area.Apply(ctx, req.GetSpec(), req.GetDryRun(), who.Name)

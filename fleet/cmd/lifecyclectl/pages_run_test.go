@@ -26,7 +26,7 @@ var runs = []struct {
 	status  int // the exit status that the page promises or, without a word, 0
 	stopped bool
 }{
-	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\])$`)},
+	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\]|logout)$`)},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: exitConflict}, // of an entity that is at another revision
 	{where: "site", line: regexp.MustCompile(`lifecyclectl (get|list|patch|transition|dead-letters|redrive) (drone-survey|thumbs)`)},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl events .*--watch`), stopped: true},
