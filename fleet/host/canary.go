@@ -258,6 +258,9 @@ func (m *member) versionFor(d *delivery, was tries) *member {
 		return m
 	}
 	key := d.header.Get(cmp.Or(m.record.Key, HeaderKey))
+	if d.alarm != nil && string(d.alarm.Key) != d.alarm.Topic { // a timer has the key of the message that set it
+		key = string(d.alarm.Key)
+	}
 	if key == "" {
 		key = messageKey(d)
 	}
@@ -294,7 +297,7 @@ func (r *runner) spare(t *task, d *delivery, err error) {
 	d.member.counts.Failed.Add(1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
 	defer cancel()
-	if noted := r.part.commit(ctx, &effects{seq: d.seq, tries: &tries{Begun: max(d.tries.Begun, 1), Spared: true}}); noted != nil {
+	if noted := r.part.commit(ctx, d.caused(&effects{tries: &tries{Begun: max(d.tries.Begun, 1), Spared: true}})); noted != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
 	}
 	r.host.lines.add(d.member.record, true, fmt.Sprintf("message %s failed in the canary and goes to the version before it: %v", d.id, err))

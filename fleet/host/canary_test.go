@@ -301,3 +301,28 @@ def handle(m):
 		t.Errorf("there is no canary: %v, %+v", both, r.record(h).Candidate)
 	}
 }
+
+// A timer that the canary fails goes to the old version, like a message.
+func TestATimerGoesBackFromACanary(t *testing.T) {
+	r := newRig(t)
+	r.tune = func(c *host.Config) { c.MaxRetries = host.NoRetry }
+	h := r.start("a")
+	code := func(then string) []byte {
+		return []byte("def handle(m):\n    if m.timer == None:\n        timers.set(\"t\", 1, m.headers[\"Customer\"][0])\n        return None\n    " + then)
+	}
+	spec := rolled(code(`return "old " + m.text`), host.Rollout{Canary: 50, For: time.Hour, Messages: 10_000})
+	_, err := h.Apply(t.Context(), spec)
+	must(t, err)
+	spec.Code = code(`fail("no")`)
+	_, err = h.Apply(t.Context(), spec)
+	must(t, err)
+	r.customers(1, 1)
+	r.eventually("each timer has an output", func() bool { return len(r.outputs("out.w")) >= 20 })
+	if once := slices.Compact(sorted(r.outputs("out.w"))); len(once) != 20 || !strings.HasPrefix(once[0], "old c") {
+		t.Errorf("the outputs are %q", once)
+	}
+	r.letters(h, "w", 0)
+	if rows := h.Tallies(); len(rows) < 2 || rows[1].Generation != 2 || rows[1].Failed == 0 {
+		t.Errorf("the canary had no timer: %+v", rows)
+	}
+}

@@ -93,7 +93,7 @@ func ParsePrivate(text []byte) (ed25519.PrivateKey, error) {
 // ParsePublic reads a public key: in PEM, the text of such a key in base64 without its
 // first and last line, or its 32 bytes in base64.
 func ParsePublic(text string) (ed25519.PublicKey, error) {
-	raw := []byte(nil)
+	var raw []byte
 	if block, _ := pem.Decode([]byte(text)); block != nil && block.Type == "PUBLIC KEY" {
 		raw = block.Bytes
 	} else {

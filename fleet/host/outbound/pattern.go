@@ -30,9 +30,9 @@ func Parse(text string) (Pattern, error) {
 	if len(text) > 1000 {
 		return bad("it is longer than 1000 bytes")
 	}
-	p := Pattern{}
-	rest, ok := text, false
-	if p.scheme, rest, ok = strings.Cut(text, "://"); !ok || p.scheme != "https" && p.scheme != "http" {
+	scheme, rest, ok := strings.Cut(text, "://")
+	p := Pattern{scheme: scheme}
+	if !ok || scheme != "https" && scheme != "http" {
 		return bad("the scheme is not https or http")
 	}
 	host, path, ok := strings.Cut(rest, "/")
