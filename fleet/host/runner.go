@@ -163,7 +163,7 @@ func (r *runner) end(err error) {
 	})
 	if !inTime {
 		// The slot has loaded new programs; only this runner still used these.
-		for _, m := range *r.members.Load() {
+		for _, m := range all(*r.members.Load()) {
 			r.host.closeProgram(m.record.ID, m.program)
 		}
 	}

@@ -94,6 +94,8 @@ func (s *states) marks(ctx context.Context, slot, m string) (done bool, was trie
 type tries struct {
 	Begun  int `json:"begun"`  // deliveries for which a handler was called, or may have been
 	Failed int `json:"failed"` // deliveries that are known to have failed
+
+	Spared bool `json:"spared,omitempty"` // the canary failed it, which does not count
 }
 
 // purge removes the values that a worker stored.
@@ -117,9 +119,12 @@ func api(js jetstream.JetStream) string {
 type handle struct {
 	cells  *cells
 	record *Record
+	web    *web              // nil for none
 	writes map[string][]byte // nil is a delete
 	order  []string
 	size   int
+
+	fetched int // requests
 }
 
 // maxState bounds what one message may write to state, in bytes and in keys:
