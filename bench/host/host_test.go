@@ -46,6 +46,7 @@ var peers = []struct{ name, mime, code string }{
 	{"starlark", "text/x-starlark", "def handle(message): pass"},
 	{"js", "text/javascript", "function handle(message) {}"},
 	{"wasm", wasm.MIMEType, tiny},
+	{"wasm-kept", wasm.MIMEType, strings.Replace(tiny, "_start", "handle", 1)}, // one instance for all messages
 	{"python", "text/x-python", "def handle(message): pass"},
 }
 

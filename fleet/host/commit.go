@@ -233,7 +233,7 @@ func (p *partition) tidy(last bool) {
 		defer leave()
 	}
 	if err := p.log.trim(ctx, keep, old); err != nil {
-		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		if !errors.Is(err, jetstream.ErrStreamNotFound) && !(last && ctx.Err() != nil) { // the next holder trims
 			p.host.log.Warn("hosted worker: trim the log", "slot", p.slot, "err", err)
 		}
 		return

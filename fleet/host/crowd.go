@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -111,4 +112,71 @@ func (h *Host) pendingOf(ctx context.Context, records []*Record) (map[string]int
 		}
 	}
 	return found, nil
+}
+
+// Hosts keep the history of a deleted worker for keepDeleted, and look every sweepEvery
+// for what is older.
+const (
+	keepDeleted = 24 * time.Hour
+	sweepEvery  = time.Hour
+)
+
+// sweep removes the records and the history of workers that were deleted longer than age
+// ago. Otherwise each worker that ever was would make every list and every start slower.
+func (h *Host) sweep(ctx context.Context, age time.Duration) error {
+	stream, err := h.js.Stream(ctx, "KV_"+h.records.kv.Bucket())
+	if err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	prefix := strings.TrimSuffix(stream.CachedInfo().Config.Subjects[0], ">")
+	watch, err := h.records.kv.WatchAll(ctx, jetstream.MetaOnly())
+	if err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	defer func() { _ = watch.Stop() }()
+	var gone []jetstream.KeyValueEntry
+	for reading := true; reading; {
+		select {
+		case entry, ok := <-watch.Updates():
+			switch {
+			case !ok:
+				return errors.New("sweep: the connection was closed")
+			case entry == nil:
+				reading = false
+			case entry.Operation() != jetstream.KeyValuePut && time.Since(entry.Created()) >= age:
+				gone = append(gone, entry)
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("sweep: %w", ctx.Err())
+		}
+	}
+	for _, entry := range gone {
+		// A worker that was created again has a later record, which stays.
+		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(prefix+entry.Key()), jetstream.WithPurgeSequence(entry.Revision()+1)); err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+	}
+	return nil
+}
+
+// sweeps sweeps a minute after the start, and then every sweepEvery, until ctx ends.
+func (h *Host) sweeps(ctx context.Context) error {
+	next := time.NewTimer(time.Minute)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next.C:
+			next.Reset(sweepEvery)
+		}
+		if !h.ready.Load() {
+			continue
+		}
+		attempt, cancel := context.WithTimeout(ctx, 10*time.Minute)
+		if err := h.sweep(attempt, keepDeleted); err != nil && ctx.Err() == nil {
+			h.log.Warn("hosted workers: remove what is left of deleted ones", "err", err)
+		}
+		cancel()
+	}
 }

@@ -84,3 +84,39 @@ func TestALimitOfConsumersStays(t *testing.T) {
 	must(t, err)
 	create(t, h, host.CreateRequest{ID: "two", Topic: "work.2", Code: prefix("2")})
 }
+
+// Of a worker that was deleted nothing stays, once it has been swept: neither its fence nor
+// the revisions of its record. A worker that was created again under its id stays.
+func TestNothingStaysOfDeletedWorkers(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	for _, id := range []string{"gone", "again", "other"} {
+		create(t, h, host.CreateRequest{ID: id, Topic: "work." + id, OutputTopic: "out." + id, Code: prefix(">")})
+		r.publish("work."+id, "1")
+		r.wantOutputs("out."+id, ">1")
+	}
+	must(t, h.Delete(t.Context(), "gone"))
+	must(t, h.Delete(t.Context(), "again"))
+	create(t, h, host.CreateRequest{ID: "again", Topic: "work.again", OutputTopic: "out.again", Code: prefix("+")})
+	must(t, h.Sweep(t.Context()))
+	for _, stream := range []string{"KV_HOST_WORKERS", "HOST_STATE", "HOST_LOG", "HOST_CODE", "HOST_LINES"} {
+		s, err := r.js.Stream(t.Context(), stream)
+		must(t, err)
+		info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+		must(t, err)
+		for subject := range info.State.Subjects {
+			if strings.Contains(subject, "gone") {
+				t.Errorf("%s has %s", stream, subject)
+			}
+		}
+	}
+	for id, want := range map[string][]string{"again": {">1", "+2"}, "other": {">1", ">2"}} {
+		r.publish("work."+id, "2")
+		r.wantOutputs("out."+id, want...)
+	}
+	h2 := r.start("b")
+	records, err := h2.List(t.Context())
+	if err != nil || len(records) != 2 {
+		t.Errorf("%d workers, %v", len(records), err)
+	}
+}

@@ -141,6 +141,9 @@ func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 	}
 	if len(others) == 0 {
 		err = h.dropLog(ctx, rec.slot())
+		if err == nil { // a holder that is still stalled finds another sequence than its own, and cannot write
+			err = h.states.stream.Purge(ctx, jetstream.WithPurgeSubject(h.states.fenceSubject(rec.slot())))
+		}
 	} else {
 		h.forget(rec)
 	}

@@ -56,6 +56,9 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 	return err
 }
 
+// Sweep removes what is left of deleted workers.
+func (h *Host) Sweep(ctx context.Context) error { return h.sweep(ctx, 0) }
+
 // AgeCode makes the stored code of workers older for this host.
 func (h *Host) AgeCode(by time.Duration) { h.code.aged = by }
 

@@ -27,6 +27,8 @@ func (h *Host) serve(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(work)
 	h.running.Add(1)
 	call.Go("watch of hosted workers", func() error { return h.watch(watching) }, func(error) { h.running.Done() })
+	h.running.Add(1)
+	call.Go("sweeps of hosted workers", func() error { return h.sweeps(watching) }, func(error) { h.running.Done() })
 	var err error
 	for {
 		if err = h.session(ctx, work); ctx.Err() != nil {

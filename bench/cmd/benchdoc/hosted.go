@@ -38,14 +38,14 @@ func hosted(r *results, p func(string, ...any)) {
 		bench, title, base string
 		peers              []string
 	}{
-		{"Noop", "one worker", "raw", []string{"raw", "go", "starlark", "js", "wasm", "python"}},
+		{"Noop", "one worker", "raw", []string{"raw", "go", "starlark", "js", "wasm", "wasm-kept", "python"}},
 		{"Group", "one message at a time", "raw", []string{"raw", "host", "kv-lock"}},
 	} {
 		p("\n| %s | messages a second | of %s | a message |\n| --- | --- | --- | --- |", t.title, t.base)
 		for _, peer := range t.peers {
 			id := t.bench + "/peer=" + peer
 			if !r.has(id) {
-				continue // the interpreter was not installed
+				continue // the interpreter was not installed, or the row was added later
 			}
 			s := r.get(id, messageRate)
 			p("| %s | %.0f ± %s | %s× | %s |", peer, s.Center, spread(s), digits(s.Center/r.get(t.bench+"/peer="+t.base, messageRate).Center), duration(r.get(id, wallclock).Center))
@@ -85,7 +85,7 @@ func isolation(r *results, p func(string, ...any)) {
 		return
 	}
 	p("\n| the same code in a child process and in the host's own | messages a second, when they wait | of the host's own | one message alone | of the host's own |\n| --- | --- | --- | --- | --- |")
-	for _, language := range []string{"starlark", "js", "wasm", "python"} {
+	for _, language := range []string{"starlark", "js", "wasm", "wasm-kept", "python"} {
 		if !r.has(bench + language + "/load=waiting/peer=child") {
 			continue // the interpreter was not installed
 		}
