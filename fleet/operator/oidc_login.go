@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -40,6 +41,13 @@ func attemptCookie(r *http.Request, value string) *http.Cookie {
 	if value == "" {
 		c.MaxAge = -1
 	}
+	return c
+}
+
+// secure makes a cookie Secure when browsers reach this server by https: they send no
+// header with a GET that says so.
+func (o *oidcAuth) secure(c *http.Cookie) *http.Cookie {
+	c.Secure = c.Secure || strings.HasPrefix(o.cfg.RedirectURL, "https://")
 	return c
 }
 
@@ -154,7 +162,7 @@ func (s *Server) startSignIn(w http.ResponseWriter, r *http.Request) {
 		s.ui.Login(w, "/ui/", "the address of the page is too long to come back to", http.StatusBadRequest)
 		return
 	}
-	http.SetCookie(w, attemptCookie(r, value))
+	http.SetCookie(w, s.signIn.secure(attemptCookie(r, value)))
 	w.Header().Set("Cache-Control", "no-store")
 	http.Redirect(w, r, s.signIn.exchange(p).AuthCodeURL(one.State, oidc.Nonce(one.Nonce), oauth2.S256ChallengeOption(one.Verifier)), http.StatusSeeOther)
 }
@@ -163,7 +171,7 @@ func (s *Server) startSignIn(w http.ResponseWriter, r *http.Request) {
 func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 	var one attempt
 	begun := s.sessions.unseal(r, attemptName, &one) && time.Now().Before(one.Until)
-	http.SetCookie(w, attemptCookie(r, "")) // one attempt, one answer
+	http.SetCookie(w, s.signIn.secure(attemptCookie(r, ""))) // one attempt, one answer
 	next := safeNext(one.Next)
 	remote := hostname(r.RemoteAddr)
 	q := r.URL.Query()
@@ -204,7 +212,7 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 	c := cookie(r, value)
 	c.MaxAge = int(s.signIn.cfg.SessionAge / time.Second)
-	http.SetCookie(w, c)
+	http.SetCookie(w, s.signIn.secure(c))
 	s.log.Info("operator: signed in", "who", who.Name, "method", "oidc", "remote", r.RemoteAddr)
 	s.ui.SignedIn(w, next)
 }
