@@ -294,6 +294,9 @@ func (r *runner) effects(key string, d *delivery, outputs []engine.Output) (*eff
 			d.member.counts.Discarded.Add(1) // a result for which the worker has no topic
 			continue
 		}
+		if r.host.reserved(topic) {
+			return nil, engine.Reject(fmt.Sprintf("output to %s: %v", topic, errReserved))
+		}
 		out := &output{Key: key, Worker: rec.ID, Digest: rec.Digest, Cause: d.id, Topic: topic, Data: o.Data}
 		e.size += len(topic) + len(o.Data) + 200
 		for name, values := range o.Header {

@@ -231,7 +231,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	if h.records, err = newRecords(h.js, workers, h.log); err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state."}
+	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", asking: newGate(maxAsking)}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
 	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body."}
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)

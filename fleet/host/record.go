@@ -204,6 +204,9 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 	if !ok || r.ID != id {
 		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, errors.Join(found.Degraded, errors.New("the record belongs to another worker")))
 	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, err)
+	}
 	r.revision = found.Revision
 	return r, nil
 }
@@ -217,7 +220,24 @@ func decode(entry jetstream.KeyValueEntry) (*Record, error) {
 	if r.ID != entry.Key() {
 		return nil, fmt.Errorf("record %s, revision %d: the record names the worker %q", entry.Key(), entry.Revision(), r.ID)
 	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("record %s, revision %d: %w", entry.Key(), entry.Revision(), err)
+	}
 	return r, nil
+}
+
+// check returns an error for a record whose names cannot be parts of subjects. No host
+// writes such a record, and a host that acted upon it would reach what other workers have
+// stored: a name may be a wildcard.
+func (r *Record) check() error {
+	err := errors.Join(checkID("id", r.ID), checkID("uid", r.UID))
+	if r.Group != "" {
+		err = errors.Join(err, checkID("group", r.Group))
+	}
+	if !validPattern(r.Topic) {
+		err = errors.Join(err, fmt.Errorf("topic %.200q: %w", r.Topic, ErrInvalid))
+	}
+	return err
 }
 
 func (s *records) create(ctx context.Context, r *Record) error {

@@ -87,6 +87,11 @@ func (d *delivery) again() *delivery {
 // start claims the slot and returns a runner that handles the messages of the slot's
 // consumer, from the first one that was not answered.
 func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
+	leave, err := s.host.states.asking.enter(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	records := make([]*Record, 0, len(members))
 	for _, m := range members {
 		records = append(records, m.record)

@@ -80,6 +80,9 @@ func (h *Host) validate(s *Spec) error {
 	if s.OutputTopic != "" && !engine.ValidTopic(s.OutputTopic) {
 		errs = append(errs, fmt.Errorf("output topic %.200q: %w: want tokens between single dots, without wildcards", s.OutputTopic, ErrInvalid))
 	}
+	if h.reserved(s.OutputTopic) {
+		errs = append(errs, fmt.Errorf("output topic %.200q: %w: %w", s.OutputTopic, ErrInvalid, errReserved))
+	}
 	if len(s.Key) > 100 || strings.ContainsFunc(s.Key, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
 		errs = append(errs, fmt.Errorf("key %.200q: %w: want the name of a header", s.Key, ErrInvalid))
 	}

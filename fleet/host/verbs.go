@@ -171,6 +171,11 @@ func (h *Host) load(ctx context.Context, rec *Record, later bool) (engine.Progra
 
 // readCode returns a version of a worker's code.
 func (h *Host) readCode(ctx context.Context, rec *Record, digest string) ([]byte, error) {
+	leave, err := h.states.asking.enter(ctx, false)
+	if err != nil {
+		return nil, fmt.Errorf("read code %s: %w", digest, err)
+	}
+	defer leave()
 	code, err := h.code.get(ctx, rec, digest)
 	if err == nil {
 		err = fetch.Verify(code, digest)

@@ -119,7 +119,7 @@ func (m *Manager) Ready(ctx context.Context) error {
 		if err := v.wait(ctx, nil); err != nil {
 			return fmt.Errorf("workflow %q: %w", r.workflow, err)
 		}
-		if at := v.asOf(); !at.IsZero() && time.Since(at) > r.bucket.pace.Of(staleTime) {
+		if !v.asOf().IsZero() && v.age() > r.bucket.pace.Of(staleTime) {
 			return fmt.Errorf("workflow %q: %w", r.workflow, v.late(ErrStale))
 		}
 	}
