@@ -144,7 +144,11 @@ func (o *oidcAuth) settings(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (o *oidcAuth) exchange(p *provider) *oauth2.Config {
-	return &oauth2.Config{ClientID: o.cfg.ClientID, ClientSecret: string(o.cfg.ClientSecret), Endpoint: p.endpoint, RedirectURL: o.cfg.RedirectURL, Scopes: o.cfg.Scopes}
+	endpoint := p.endpoint
+	if o.cfg.ClientSecret == "" { // otherwise a first try would send a header, and use up the code
+		endpoint.AuthStyle = oauth2.AuthStyleInParams
+	}
+	return &oauth2.Config{ClientID: o.cfg.ClientID, ClientSecret: string(o.cfg.ClientSecret), Endpoint: endpoint, RedirectURL: o.cfg.RedirectURL, Scopes: o.cfg.Scopes}
 }
 
 // startSignIn sends a browser to the provider.
