@@ -211,3 +211,20 @@ func validPattern(topic string) bool {
 	}
 	return len(topic) <= 512
 }
+
+// matches reports whether subject matches pattern, by the rules of NATS.
+func matches(pattern, subject string) bool {
+	for {
+		p, restP, moreP := strings.Cut(pattern, ".")
+		t, restS, moreS := strings.Cut(subject, ".")
+		switch {
+		case p == ">":
+			return t != ""
+		case p != "*" && p != t:
+			return false
+		case !moreP || !moreS:
+			return moreP == moreS
+		}
+		pattern, subject = restP, restS
+	}
+}

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/hex"
 	"fmt"
 	"net/url"
@@ -64,6 +65,9 @@ func (v *violations) code(field string, c *operatorv1.Code) (detail string) {
 	}
 	if c.GetDigest() != "" {
 		v.digest(field+".digest", c.GetDigest())
+	}
+	if n := len(c.GetSignature()); n != 0 && n != ed25519.SignatureSize {
+		v.add(field+".signature", "has %d bytes, want %d", n, ed25519.SignatureSize)
 	}
 	return detail
 }
@@ -149,6 +153,12 @@ func (w workerService) Rollback(ctx context.Context, req *operatorv1.RollbackReq
 	v.digest("digest", req.GetDigest())
 	return onWorker(ctx, w, "Rollback", req.GetId(), "to "+req.GetDigest(), v, func(ctx context.Context, area Workers, who string) (*operatorv1.Worker, error) {
 		return area.Rollback(ctx, req.GetId(), req.GetDigest(), who)
+	})
+}
+
+func (w workerService) PromoteWorker(ctx context.Context, req *operatorv1.PromoteWorkerRequest) (*operatorv1.Worker, error) {
+	return onWorker(ctx, w, "PromoteWorker", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Workers, who string) (*operatorv1.Worker, error) {
+		return area.Promote(ctx, req.GetId(), who)
 	})
 }
 

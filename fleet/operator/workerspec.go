@@ -24,6 +24,11 @@ func (v *violations) spec(s *operatorv1.WorkerSpec) (detail string) {
 	v.text("spec.key", s.GetKey(), false, maxName)
 	v.texts("spec.env", s.GetEnv())
 	v.texts("spec.secrets", s.GetSecrets())
+	v.texts("spec.http.allow", s.GetHttp().GetAllow())
+	v.texts("spec.http.secrets", s.GetHttp().GetSecrets())
+	if d := s.GetRollout().GetFor(); d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+		v.add("spec.rollout.for", "is not a positive duration")
+	}
 	return v.code("spec.code", s.GetCode())
 }
 
@@ -77,6 +82,33 @@ func (w workerService) ReadWorkerState(ctx context.Context, req *operatorv1.Read
 			answer.NextPageToken = pageToken{next, list}.String()
 		}
 		return answer, nil
+	})
+}
+
+func (w workerService) ListWorkerTimers(ctx context.Context, req *operatorv1.ListWorkerTimersRequest) (*operatorv1.ListWorkerTimersResponse, error) {
+	v := workerID(req.GetId())
+	size := v.size("page_size", req.GetPageSize())
+	list := "timers of " + req.GetId()
+	after := v.page(req.GetPageToken(), list)
+	return onWorker(ctx, w, "ListWorkerTimers", req.GetId(), "", v, func(ctx context.Context, area Workers, _ string) (*operatorv1.ListWorkerTimersResponse, error) {
+		timers, next, err := area.Timers(ctx, req.GetId(), after, size)
+		if err != nil {
+			return nil, err
+		}
+		answer := &operatorv1.ListWorkerTimersResponse{Timers: timers}
+		if next != "" {
+			answer.NextPageToken = pageToken{next, list}.String()
+		}
+		return answer, nil
+	})
+}
+
+func (w workerService) CancelWorkerTimer(ctx context.Context, req *operatorv1.CancelWorkerTimerRequest) (*operatorv1.CancelWorkerTimerResponse, error) {
+	v := workerID(req.GetId())
+	v.text("key", req.GetKey(), true, maxNote)
+	v.text("name", req.GetName(), true, maxName)
+	return onWorker(ctx, w, "CancelWorkerTimer", req.GetId(), req.GetName()+" of "+req.GetKey(), v, func(ctx context.Context, area Workers, who string) (*operatorv1.CancelWorkerTimerResponse, error) {
+		return &operatorv1.CancelWorkerTimerResponse{}, area.CancelTimer(ctx, req.GetId(), req.GetKey(), req.GetName(), who)
 	})
 }
 

@@ -22,8 +22,9 @@ func workersCommand() *cobra.Command {
 		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
 	},
 		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
-		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r), workerDevCommand(),
-		workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
+		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTimersCommand(&r), workerCancelTimerCommand(&r),
+		workerTestCommand(&r), workerDevCommand(), workerSignCommand(),
+		workerPromoteCommand(&r), workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
 		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it stopped", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
 		}),
@@ -33,6 +34,28 @@ func workersCommand() *cobra.Command {
 	)
 	r.register(cmd)
 	return cmd
+}
+
+func workerPromoteCommand(r *remote) *cobra.Command {
+	return workerVerb(r, "promote ID", "Give every message to the canary of a worker", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		return a.Workers.PromoteWorker(cmd.Context(), &operatorv1.PromoteWorkerRequest{Id: id})
+	})
+}
+
+// percent returns the share of a canary, "" without one.
+func percent(c *operatorv1.Canary) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d%%", c.GetPercent())
+}
+
+// canary says which version gets which share, until when.
+func canary(c *operatorv1.Canary) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d%% to %s since %s, at least until %s", c.GetPercent(), short(c.GetDigest()), moment(c.GetSince()), moment(c.GetUntil()))
 }
 
 // workerVerb returns a command that changes one worker and shows it.
@@ -66,17 +89,38 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("group", w.GetGroup())
 		t.line("output topic", w.GetOutputTopic())
 		t.line("limits", limits(w.GetLimits()))
+		t.line("rate", rate(w.GetSpec().GetRate()))
 		t.line("tenant", w.GetSpec().GetTenant())
 		t.line("key", w.GetSpec().GetKey())
 		t.line("env", strings.Join(w.GetSpec().GetEnv(), ", "))
 		t.line("secrets", strings.Join(w.GetSpec().GetSecrets(), ", "))
+		t.line("http", strings.Join(w.GetSpec().GetHttp().GetAllow(), ", "))
+		t.line("http secrets", strings.Join(w.GetSpec().GetHttp().GetSecrets(), ", "))
 		t.line("host", w.GetHost())
 		t.line("digest", w.GetDigest())
+		t.line("canary", canary(w.GetCanary()))
 		t.line("backlog", fmt.Sprint(w.GetBacklog()))
 		t.line("dead letters", fmt.Sprint(w.GetDeadLetters()))
 		t.line("created", moment(w.GetCreatedAt()))
 		t.line("updated", moment(w.GetUpdatedAt()))
 	})
+}
+
+// rate returns a worker's rate for people, "" for none.
+func rate(r *operatorv1.Rate) string {
+	if r == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%d per ", r.GetMessages())
+	if r.GetPer() == nil {
+		text += "second"
+	} else {
+		text += r.GetPer().AsDuration().String()
+	}
+	if r.GetBurst() > 0 {
+		text += fmt.Sprintf(", burst %d", r.GetBurst())
+	}
+	return text
 }
 
 // limits returns a worker's own limits in the form of the flags of create.
@@ -152,7 +196,7 @@ func workerListCommand(r *remote) *cobra.Command {
 	cells := func(w *operatorv1.Worker) []any {
 		return []any{
 			w.GetId(), state(w.GetState()), w.GetDesired(), strings.Join(w.GetTopics(), ","), w.GetGroup(),
-			fmt.Sprint(w.GetBacklog()), fmt.Sprint(w.GetDeadLetters()), w.GetHost(), age(w.GetCreatedAt(), time.Now()), cell{w.GetError(), bad},
+			fmt.Sprint(w.GetBacklog()), fmt.Sprint(w.GetDeadLetters()), percent(w.GetCanary()), w.GetHost(), age(w.GetCreatedAt(), time.Now()), cell{w.GetError(), bad},
 		}
 	}
 	cmd := &cobra.Command{
@@ -161,7 +205,7 @@ func workerListCommand(r *remote) *cobra.Command {
 		Args:  words(),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
 			p := polled[*operatorv1.Worker]{
-				head: []string{"ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "HOST", "AGE", "ERROR"}, widths: []int{20, 9, 9, 20, 8, 7, 4, 16, 4},
+				head: []string{"ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "CANARY", "HOST", "AGE", "ERROR"}, widths: []int{20, 9, 9, 20, 8, 7, 4, 6, 16, 4},
 				look:  func(ctx context.Context) ([]*operatorv1.Worker, error) { return allWorkers(ctx, a, &req) },
 				key:   (*operatorv1.Worker).GetId,
 				cells: cells,
@@ -276,7 +320,16 @@ func workerUpdateCommand(r *remote) *cobra.Command {
 
 func workerRollbackCommand(r *remote) *cobra.Command {
 	var to string
-	cmd := workerVerb(r, "rollback ID", "Give a worker the code that it had before", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+	cmd := workerVerb(r, "rollback ID", "Give a worker the code that it had before, or end its canary", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		if to == "" {
+			w, err := a.Workers.GetWorker(cmd.Context(), &operatorv1.GetWorkerRequest{Id: id})
+			if err != nil {
+				return nil, err
+			}
+			if w.GetCanary() != nil {
+				to = w.GetDigest()
+			}
+		}
 		if to == "" {
 			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: id})
 			if err != nil {
@@ -288,7 +341,7 @@ func workerRollbackCommand(r *remote) *cobra.Command {
 		}
 		return a.Workers.Rollback(cmd.Context(), &operatorv1.RollbackRequest{Id: id, Digest: to})
 	})
-	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; default: the one before the current code")
+	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; default: the current code when there is a canary, which ends it, and otherwise the code before it")
 	return cmd
 }
 
@@ -314,7 +367,7 @@ func workerHistoryCommand(r *remote) *cobra.Command {
 		follow bool
 	)
 	cells := func(v *operatorv1.CodeVersion) []any {
-		now := ""
+		now := v.GetRollout()
 		if v.GetCurrent() {
 			now = "*"
 		}
