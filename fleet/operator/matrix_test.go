@@ -43,6 +43,9 @@ func methods() (list []protoreflect.MethodDescriptor) {
 // not the contract's idempotency level, which the server uses.
 func reads(m protoreflect.MethodDescriptor) bool {
 	name := string(m.Name())
+	if name == "ListWorkerTimers" { // shows what a worker has stored, as ReadWorkerState does
+		return false
+	}
 	return !inspects(m) && (strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch") || name == "WhoAmI" || name == "Diagnose")
 }
 

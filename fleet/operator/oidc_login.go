@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -40,6 +41,13 @@ func attemptCookie(r *http.Request, value string) *http.Cookie {
 	if value == "" {
 		c.MaxAge = -1
 	}
+	return c
+}
+
+// secure makes a cookie Secure when browsers reach this server by https: they send no
+// header with a GET that says so.
+func (o *oidcAuth) secure(c *http.Cookie) *http.Cookie {
+	c.Secure = c.Secure || strings.HasPrefix(o.cfg.RedirectURL, "https://")
 	return c
 }
 
@@ -136,7 +144,11 @@ func (o *oidcAuth) settings(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (o *oidcAuth) exchange(p *provider) *oauth2.Config {
-	return &oauth2.Config{ClientID: o.cfg.ClientID, ClientSecret: string(o.cfg.ClientSecret), Endpoint: p.endpoint, RedirectURL: o.cfg.RedirectURL, Scopes: o.cfg.Scopes}
+	endpoint := p.endpoint
+	if o.cfg.ClientSecret == "" { // otherwise a first try would send a header, and use up the code
+		endpoint.AuthStyle = oauth2.AuthStyleInParams
+	}
+	return &oauth2.Config{ClientID: o.cfg.ClientID, ClientSecret: string(o.cfg.ClientSecret), Endpoint: endpoint, RedirectURL: o.cfg.RedirectURL, Scopes: o.cfg.Scopes}
 }
 
 // startSignIn sends a browser to the provider.
@@ -154,7 +166,7 @@ func (s *Server) startSignIn(w http.ResponseWriter, r *http.Request) {
 		s.ui.Login(w, "/ui/", "the address of the page is too long to come back to", http.StatusBadRequest)
 		return
 	}
-	http.SetCookie(w, attemptCookie(r, value))
+	http.SetCookie(w, s.signIn.secure(attemptCookie(r, value)))
 	w.Header().Set("Cache-Control", "no-store")
 	http.Redirect(w, r, s.signIn.exchange(p).AuthCodeURL(one.State, oidc.Nonce(one.Nonce), oauth2.S256ChallengeOption(one.Verifier)), http.StatusSeeOther)
 }
@@ -163,7 +175,7 @@ func (s *Server) startSignIn(w http.ResponseWriter, r *http.Request) {
 func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 	var one attempt
 	begun := s.sessions.unseal(r, attemptName, &one) && time.Now().Before(one.Until)
-	http.SetCookie(w, attemptCookie(r, "")) // one attempt, one answer
+	http.SetCookie(w, s.signIn.secure(attemptCookie(r, ""))) // one attempt, one answer
 	next := safeNext(one.Next)
 	remote := hostname(r.RemoteAddr)
 	q := r.URL.Query()
@@ -204,7 +216,7 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 	c := cookie(r, value)
 	c.MaxAge = int(s.signIn.cfg.SessionAge / time.Second)
-	http.SetCookie(w, c)
+	http.SetCookie(w, s.signIn.secure(c))
 	s.log.Info("operator: signed in", "who", who.Name, "method", "oidc", "remote", r.RemoteAddr)
 	s.ui.SignedIn(w, next)
 }

@@ -101,7 +101,7 @@ func newIssuer(t testing.TB) *issuer {
 		delete(p.codes, r.PostFormValue("code")) // a code is good once
 		p.mu.Unlock()
 		sum := sha256.Sum256([]byte(r.PostFormValue("code_verifier")))
-		if !ok || base64.RawURLEncoding.EncodeToString(sum[:]) != c.challenge || r.PostFormValue("redirect_uri") != c.redirect {
+		if !ok || r.Header.Get("Authorization") != "" || base64.RawURLEncoding.EncodeToString(sum[:]) != c.challenge || r.PostFormValue("redirect_uri") != c.redirect {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
 			w.Write([]byte(`{"error":"invalid_grant"}`))

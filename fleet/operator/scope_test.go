@@ -187,6 +187,17 @@ func (w partWorkers) State(ctx context.Context, id, _ string, _ int) ([]*operato
 	_, err := w.Get(ctx, id)
 	return nil, "", err
 }
+func (w partWorkers) Promote(ctx context.Context, id, _ string) (*operatorv1.Worker, error) {
+	return w.Get(ctx, id)
+}
+func (w partWorkers) Timers(ctx context.Context, id, _ string, _ int) ([]*operatorv1.WorkerTimer, string, error) {
+	_, err := w.Get(ctx, id)
+	return nil, "", err
+}
+func (w partWorkers) CancelTimer(ctx context.Context, id, _, _, _ string) error {
+	_, err := w.Get(ctx, id)
+	return err
+}
 func (w partWorkers) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
 	_, err := w.Get(ctx, req.GetId())
 	return &operatorv1.TestWorkerResponse{}, err
@@ -237,7 +248,12 @@ var accessTable = map[string]struct {
 	"ReadWorkerLogs":   {at: func(p string) proto.Message { return &operatorv1.ReadWorkerLogsRequest{Id: p + "-mail"} }},
 	"FollowWorkerLogs": {at: func(p string) proto.Message { return &operatorv1.FollowWorkerLogsRequest{Id: p + "-mail"} }},
 	"ReadWorkerState":  {at: func(p string) proto.Message { return &operatorv1.ReadWorkerStateRequest{Id: p + "-mail"} }},
-	"TestWorker":       {at: func(p string) proto.Message { return &operatorv1.TestWorkerRequest{Id: p + "-mail"} }},
+	"PromoteWorker":    {at: func(p string) proto.Message { return &operatorv1.PromoteWorkerRequest{Id: p + "-mail"} }},
+	"ListWorkerTimers": {at: func(p string) proto.Message { return &operatorv1.ListWorkerTimersRequest{Id: p + "-mail"} }},
+	"CancelWorkerTimer": {at: func(p string) proto.Message {
+		return &operatorv1.CancelWorkerTimerRequest{Id: p + "-mail", Key: "x", Name: "x"}
+	}},
+	"TestWorker": {at: func(p string) proto.Message { return &operatorv1.TestWorkerRequest{Id: p + "-mail"} }},
 }
 
 var codeX = &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("x")}}

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,8 +25,13 @@ import (
 type sessions struct {
 	seal cipher.AEAD
 
-	mu    sync.Mutex           // guards ended
-	ended map[string]time.Time // sessions that logged out here, until they expire anyway
+	ends SessionEnds // of all replicas; nil when only this server knows
+	log  *slog.Logger
+	lost sparse
+
+	mu     sync.Mutex           // guards the fields below
+	ended  map[string]time.Time // sessions that have ended, until they expire anyway
+	looked map[string]time.Time // sessions that have not, until they are looked up again
 }
 
 const (
@@ -65,7 +72,7 @@ func newSessions(key []byte) (*sessions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("operator: SessionKey: %w", err)
 	}
-	return &sessions{seal: seal, ended: map[string]time.Time{}}, nil
+	return &sessions{seal: seal, ended: map[string]time.Time{}, looked: map[string]time.Time{}}, nil
 }
 
 // begin returns the cookie's value for a token.
@@ -101,28 +108,24 @@ func (l *sessions) open(r *http.Request) (s session, ok bool) {
 	if !l.unseal(r, cookieName, &s) || time.Now().After(s.Until) {
 		return session{}, false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, over := l.ended[s.ID]
-	return s, !over
+	return s, !l.over(r.Context(), s)
 }
 
-// end forgets a session on this server. Another replica accepts its cookie until it
-// expires, but the browser has deleted it.
+// end ends a session here and, with SessionEnds, on every replica. Without it another
+// replica accepts its cookie until it expires, but the browser has deleted it.
 func (l *sessions) end(r *http.Request) (s session) {
 	s, ok := l.open(r)
 	if !ok {
 		return s
 	}
-	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, until := range l.ended {
-		if now.After(until) || len(l.ended) >= maxEnded {
-			delete(l.ended, id)
+	l.forget(s)
+	if l.ends != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), sinkTimeout)
+		defer cancel()
+		if err := l.ends.End(ctx, s.ID); err != nil {
+			l.log.Error("operator: a session has ended on this replica only", "error", err)
 		}
 	}
-	l.ended[s.ID] = s.Until
 	return s
 }
 

@@ -64,6 +64,10 @@ type Config struct {
 	// with the same key know each other's sessions. Defaults to a random one.
 	SessionKey []byte
 
+	// SessionEnds tells the replicas which sessions have ended. By default only the replica
+	// knows where a caller has signed out; [OpenSessionEnds] tells all.
+	SessionEnds SessionEnds
+
 	// Timeout bounds one call that is not a watch. Defaults to 15 s.
 	Timeout time.Duration
 
@@ -206,6 +210,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	sealed.ends, sealed.log = cfg.SessionEnds, cfg.Log
 	signIn, err := signInOf(cfg.Auth)
 	if err != nil {
 		return nil, err

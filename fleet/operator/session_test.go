@@ -1,10 +1,15 @@
 package operator_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 )
 
@@ -63,5 +68,66 @@ func TestStaticFiles(t *testing.T) {
 				t.Errorf("%s: %d, want %d", path, code, want)
 			}
 		}
+	}
+}
+
+// A session that ends on one replica ends on all. While NATS is away the dashboard is there.
+func TestSessionsEndOnEveryReplica(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{})
+	_, auth := tokenFile(t)
+	replica := func() string {
+		ends, err := operator.OpenSessionEnds(t.Context(), b.JetStream(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, _ := serve(t, operator.Config{Auth: auth, Workflows: newMemory(1), SessionKey: []byte(strings.Repeat("k", 32)), SessionEnds: ends})
+		return base
+	}
+	one, two := replica(), replica()
+	_, h, _ := request(t, "POST", one+"/ui/login", "token="+adaToken, "Content-Type", "application/x-www-form-urlencoded")
+	cookie, _, _ := strings.Cut(h.Get("Set-Cookie"), ";")
+	_, h, _ = request(t, "POST", one+"/ui/login", "token="+adaToken, "Content-Type", "application/x-www-form-urlencoded")
+	other, _, _ := strings.Cut(h.Get("Set-Cookie"), ";")
+	open := func(base, cookie string) int {
+		code, _, _ := request(t, "GET", base+"/ui/workflows", "", "Cookie", cookie)
+		return code
+	}
+	if a, b := open(one, cookie), open(two, cookie); a != 200 || b != 200 {
+		t.Fatalf("the session: %d and %d", a, b)
+	}
+	request(t, "POST", one+"/ui/logout", "", "Cookie", cookie)
+	if code := open(one, cookie); code != 401 {
+		t.Errorf("after signing out: %d", code)
+	}
+	for end := time.Now().Add(time.Minute); open(two, cookie) != 401; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the other replica still takes the session")
+		}
+	}
+	three := replica() // which starts later
+	if code := open(three, cookie); code != 401 {
+		t.Errorf("on a replica that starts later: %d", code)
+	}
+	if code := open(three, other); code != 200 {
+		t.Errorf("the other session: %d", code)
+	}
+}
+
+// awayEnds cannot be asked.
+type awayEnds struct{}
+
+func (awayEnds) End(context.Context, string) error           { return errors.New("away") }
+func (awayEnds) Ended(context.Context, string) (bool, error) { return false, errors.New("away") }
+
+func TestSessionsWhileTheEndsAreAway(t *testing.T) {
+	_, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Auth: auth, Workflows: newMemory(1), SessionEnds: awayEnds{}})
+	_, h, _ := request(t, "POST", base+"/ui/login", "token="+adaToken, "Content-Type", "application/x-www-form-urlencoded")
+	cookie, _, _ := strings.Cut(h.Get("Set-Cookie"), ";")
+	for _, want := range []int{200, 401} {
+		if code, _, _ := request(t, "GET", base+"/ui/workflows", "", "Cookie", cookie); code != want {
+			t.Errorf("a page: %d, want %d", code, want)
+		}
+		request(t, "POST", base+"/ui/logout", "", "Cookie", cookie)
 	}
 }

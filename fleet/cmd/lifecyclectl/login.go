@@ -145,6 +145,7 @@ func (l *login) signIn(ctx context.Context, say io.Writer, scopes []string, devi
 	}
 	l.TokenURL, l.RevokeURL = p.Endpoint().TokenURL, doc.Revoke
 	c := &oauth2.Config{ClientID: l.ClientID, Endpoint: p.Endpoint(), Scopes: scopes}
+	c.Endpoint.AuthStyle = oauth2.AuthStyleInParams // a public client has no secret
 	var more []oauth2.AuthCodeOption
 	if slices.Contains(doc.Scopes, oidc.ScopeOfflineAccess) {
 		c.Scopes = append(c.Scopes, oidc.ScopeOfflineAccess)

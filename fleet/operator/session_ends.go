@@ -1,0 +1,104 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// SessionEnds remembers which sessions of the dashboard have ended, for all replicas of a
+// server. [OpenSessionEnds] returns one.
+type SessionEnds interface {
+	// End remembers that a session has ended. It may forget it after the longest life of
+	// a session, which is 12 hours.
+	End(ctx context.Context, id string) error
+	// Ended reports whether a session has ended.
+	Ended(ctx context.Context, id string) (bool, error)
+}
+
+// OpenSessionEnds returns a SessionEnds in a bucket of JetStream, which it creates when it
+// is missing; "" is FLEET_SESSIONS.
+func OpenSessionEnds(ctx context.Context, js jetstream.JetStream, bucket string) (SessionEnds, error) {
+	if bucket == "" {
+		bucket = "FLEET_SESSIONS"
+	}
+	kv, err := js.KeyValue(ctx, bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: bucket, Description: "sessions of the operators' dashboard that have ended", TTL: sessionAge, History: 1, MaxValueSize: 1 << 10, MaxBytes: 16 << 20,
+		})
+		if errors.Is(err, jetstream.ErrBucketExists) { // another replica was faster
+			kv, err = js.KeyValue(ctx, bucket)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("operator: sessions: %w", err)
+	}
+	return sessionBucket{kv}, nil
+}
+
+type sessionBucket struct{ kv jetstream.KeyValue }
+
+func (b sessionBucket) End(ctx context.Context, id string) error {
+	_, err := b.kv.PutString(ctx, id, "ended")
+	return err
+}
+
+func (b sessionBucket) Ended(ctx context.Context, id string) (bool, error) {
+	_, err := b.kv.Get(ctx, id)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Times of the ends of sessions.
+const (
+	endsEvery = 2 * time.Second        // how long a session counts as not ended without a look
+	endsTime  = 500 * time.Millisecond // for one look
+)
+
+// over reports whether a session has ended, here or on another replica. While the other
+// replicas cannot be asked, what is known here counts: the dashboard must show what is
+// wrong then.
+func (l *sessions) over(ctx context.Context, s session) bool {
+	now := time.Now()
+	l.mu.Lock()
+	_, ended := l.ended[s.ID]
+	next, looked := l.looked[s.ID]
+	if look := !ended && l.ends != nil && !(looked && now.Before(next)); !look {
+		l.mu.Unlock()
+		return ended
+	}
+	if len(l.looked) >= maxEnded {
+		clear(l.looked)
+	}
+	l.looked[s.ID] = now.Add(endsEvery)
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, endsTime)
+	defer cancel()
+	ended, err := l.ends.Ended(ctx, s.ID)
+	switch {
+	case err != nil:
+		l.lost.warn(l.log, "operator: it is not known whether a session has ended on another replica", err)
+	case ended:
+		l.forget(s)
+	}
+	return ended && err == nil
+}
+
+// forget remembers here that a session has ended.
+func (l *sessions) forget(s session) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, until := range l.ended {
+		if now.After(until) || len(l.ended) >= maxEnded {
+			delete(l.ended, id)
+		}
+	}
+	l.ended[s.ID] = s.Until
+}
