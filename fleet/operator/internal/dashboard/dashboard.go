@@ -48,6 +48,11 @@ type Config struct {
 	// topic, and tell(false) now and then in between, until ctx ends.
 	Changed func(ctx context.Context, topic, name string, tell func(news bool) error) error
 
+	// Links returns the links of a process to other systems.
+	Links func(*operatorv1.Process) []Link
+	// Flow returns what the server has seen of a workflow.
+	Flow func(typ string) Flow
+
 	// Away describes the dependencies that are away, a sentence each.
 	Away func() []string
 	// Preview marks the context of a page that only asks: dry runs are not audited.
