@@ -24,6 +24,11 @@ func (v *violations) spec(s *operatorv1.WorkerSpec) (detail string) {
 	v.text("spec.key", s.GetKey(), false, maxName)
 	v.texts("spec.env", s.GetEnv())
 	v.texts("spec.secrets", s.GetSecrets())
+	v.texts("spec.http.allow", s.GetHttp().GetAllow())
+	v.texts("spec.http.secrets", s.GetHttp().GetSecrets())
+	if d := s.GetRollout().GetFor(); d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+		v.add("spec.rollout.for", "is not a positive duration")
+	}
 	return v.code("spec.code", s.GetCode())
 }
 
@@ -41,10 +46,13 @@ func (v *violations) texts(field string, names []string) {
 func (w workerService) ApplyWorker(ctx context.Context, req *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error) {
 	var v violations
 	detail := v.spec(req.GetSpec())
-	what := intent{target: "worker/" + req.GetSpec().GetId(), detail: req.GetSpec().GetMimeType() + ", " + detail, dryRun: req.GetDryRun()}
+	what := intent{target: "worker/" + req.GetSpec().GetId(), detail: req.GetSpec().GetMimeType() + ", " + detail, dryRun: req.GetDryRun(), scope: scopeParts}
 	return call(ctx, w.s, "WorkerService.ApplyWorker", what, v, func(ctx context.Context, who Principal) (*operatorv1.ApplyWorkerResponse, error) {
 		area, err := w.area()
 		if err != nil {
+			return nil, err
+		}
+		if err := w.s.mayApply(ctx, who, req.GetSpec()); err != nil {
 			return nil, err
 		}
 		return area.Apply(ctx, req.GetSpec(), req.GetDryRun(), who.Name)
@@ -74,6 +82,33 @@ func (w workerService) ReadWorkerState(ctx context.Context, req *operatorv1.Read
 			answer.NextPageToken = pageToken{next, list}.String()
 		}
 		return answer, nil
+	})
+}
+
+func (w workerService) ListWorkerTimers(ctx context.Context, req *operatorv1.ListWorkerTimersRequest) (*operatorv1.ListWorkerTimersResponse, error) {
+	v := workerID(req.GetId())
+	size := v.size("page_size", req.GetPageSize())
+	list := "timers of " + req.GetId()
+	after := v.page(req.GetPageToken(), list)
+	return onWorker(ctx, w, "ListWorkerTimers", req.GetId(), "", v, func(ctx context.Context, area Workers, _ string) (*operatorv1.ListWorkerTimersResponse, error) {
+		timers, next, err := area.Timers(ctx, req.GetId(), after, size)
+		if err != nil {
+			return nil, err
+		}
+		answer := &operatorv1.ListWorkerTimersResponse{Timers: timers}
+		if next != "" {
+			answer.NextPageToken = pageToken{next, list}.String()
+		}
+		return answer, nil
+	})
+}
+
+func (w workerService) CancelWorkerTimer(ctx context.Context, req *operatorv1.CancelWorkerTimerRequest) (*operatorv1.CancelWorkerTimerResponse, error) {
+	v := workerID(req.GetId())
+	v.text("key", req.GetKey(), true, maxNote)
+	v.text("name", req.GetName(), true, maxName)
+	return onWorker(ctx, w, "CancelWorkerTimer", req.GetId(), req.GetName()+" of "+req.GetKey(), v, func(ctx context.Context, area Workers, who string) (*operatorv1.CancelWorkerTimerResponse, error) {
+		return &operatorv1.CancelWorkerTimerResponse{}, area.CancelTimer(ctx, req.GetId(), req.GetKey(), req.GetName(), who)
 	})
 }
 

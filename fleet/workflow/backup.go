@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,7 +24,8 @@ var ErrBackup = errors.New("lifecycle: not a usable backup")
 // manifest is the file that makes a folder a backup. It is written last.
 type manifest struct {
 	At      time.Time     `json:"at"`
-	Streams []savedStream `json:"streams"` // in the order in which they are restored
+	Streams []savedStream `json:"streams"`       // in the order in which they are restored; the bucket's first
+	Sum     string        `json:"sum,omitempty"` // of the others; "" in a backup of an earlier release
 }
 
 // savedStream is one stream of a backup.
@@ -65,8 +67,14 @@ func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (er
 		}
 		m.Streams = append([]savedStream{s}, m.Streams...)
 	}
-	data, err := json.MarshalIndent(m, "", "  ")
+	data, err := json.Marshal(m)
 	if err != nil {
+		return err
+	}
+	if m.Sum, err = sumOf(data); err != nil {
+		return err
+	}
+	if data, err = json.MarshalIndent(m, "", "  "); err != nil {
 		return err
 	}
 	path := filepath.Join(dir, manifestName)
@@ -183,8 +191,8 @@ func readBackup(dir string) (m manifest, err error) {
 	if err == nil {
 		err = json.Unmarshal(data, &m)
 	}
-	if err == nil && len(m.Streams) == 0 {
-		err = errors.New("it names no stream")
+	if err == nil {
+		err = m.check(data)
 	}
 	if err != nil {
 		return m, fmt.Errorf("%w: %s: %w", ErrBackup, filepath.Join(dir, manifestName), err)
@@ -197,8 +205,63 @@ func readBackup(dir string) (m manifest, err error) {
 	return m, nil
 }
 
+// check checks a manifest, which data is the file of.
+func (m manifest) check(data []byte) error {
+	if sum, err := sumOf(data); err != nil {
+		return err
+	} else if m.Sum != "" && m.Sum != sum {
+		return errors.New("its content has changed")
+	}
+	if len(m.Streams) == 0 {
+		return errors.New("it names no stream")
+	}
+	bucket, _ := strings.CutPrefix(m.Streams[0].Name, "KV_")
+	rest := map[string]string{"KV_" + bucket: "$KV." + bucket + ".", journalOf(bucket): "", "KV_" + hooksOf(bucket): "$KV." + hooksOf(bucket) + "."}
+	if !bucketName.MatchString(bucket) {
+		return fmt.Errorf("its first stream is %q, want a bucket's", m.Streams[0].Name)
+	}
+	for _, s := range m.Streams {
+		var config struct {
+			Name     string   `json:"name"`
+			Subjects []string `json:"subjects"`
+		}
+		if err := json.Unmarshal(s.Config, &config); err != nil {
+			return fmt.Errorf("the configuration of stream %q: %w", s.Name, err)
+		}
+		subjects, expected := rest[s.Name]
+		switch {
+		case !expected:
+			return fmt.Errorf("it has the stream %q, and a backup of bucket %s has none of that name, or one", s.Name, bucket)
+		case config.Name != s.Name:
+			return fmt.Errorf("the configuration of stream %s is that of %q", s.Name, config.Name)
+		}
+		for _, subject := range config.Subjects {
+			if subjects == "" || !strings.HasPrefix(subject, subjects) {
+				return fmt.Errorf("the stream %s has the subject %q of another", s.Name, subject)
+			}
+		}
+		delete(rest, s.Name)
+	}
+	return nil
+}
+
+// sumOf returns the sum of a manifest, but for the sum in it.
+func sumOf(data []byte) (string, error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(data, &members); err != nil {
+		return "", err
+	}
+	delete(members, "sum")
+	rest, err := json.Marshal(members)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(rest)
+	return hex.EncodeToString(sum[:]), nil
+}
+
 func (s savedStream) verify(dir string) error {
-	if s.File != filepath.Base(s.File) {
+	if s.File != filepath.Base(s.File) || s.File == ".." {
 		return errors.New("it is not in the folder")
 	}
 	file, err := os.Open(filepath.Join(dir, s.File))
@@ -221,14 +284,24 @@ func (s savedStream) verify(dir string) error {
 
 // RestoreBackup creates the streams of a backup as they were, with their revisions and
 // times. It verifies all files first, and afterwards that the server has as many
-// messages, with the same first and last revision. A stream that exists is not touched:
-// the error is the server's, and streams before it are restored. Delete the streams
+// messages, with the same first and last revision. When one of the streams exists, it
+// touches nothing and returns jetstream.ErrStreamNameAlreadyInUse. Delete the streams
 // first to go back in time, and restart the processes that use them, or let them find
-// out by themselves.
+// out by themselves. An archive of a stranger may configure its streams as it likes:
+// restore those that you trust.
 func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string) error {
 	m, err := readBackup(dir)
 	if err != nil {
 		return err
+	}
+	for _, s := range m.Streams {
+		_, err := js.Stream(ctx, s.Name)
+		if err == nil {
+			err = jetstream.ErrStreamNameAlreadyInUse
+		}
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("restore stream %s: %w", s.Name, err)
+		}
 	}
 	for _, s := range m.Streams {
 		if err := s.restore(ctx, js, dir); err != nil {
@@ -295,6 +368,9 @@ func (s savedStream) restored(reply *nats.Msg) error {
 	var want counted
 	if err := json.Unmarshal(s.State, &want); err != nil {
 		return err
+	}
+	if want.Messages == 0 { // an empty stream begins at the next message
+		answer.State.First, want.First = 0, 0
 	}
 	if answer.State != want {
 		return fmt.Errorf("%w: it has %+v, want %+v", ErrBackup, answer.State, want)

@@ -48,13 +48,13 @@ type follower struct {
 	load   func(context.Context, *jetstream.StreamInfo) // called before the first message; nil for none
 	settle func(context.Context, uint64)                // called now and then with what it is certain to have read; nil for none
 
-	created time.Time     // of the stream that it follows
-	missing time.Time     // since when the stream is missing
-	seq     atomic.Uint64 // the last message it has passed on
-	asOf    atomic.Int64  // when the bucket was as it is here, unix nanoseconds; 0 for never
-	whole   atomic.Uint64 // the bucket's last message then
-	fresh   bool          // everything has to be read again
-	said    atomic.Value  // the last trouble, an error text
+	asOf    atomic.Pointer[time.Time] // when the bucket was as it is here, by both clocks; nil for never
+	created time.Time                 // of the stream that it follows
+	missing time.Time                 // since when the stream is missing
+	seq     atomic.Uint64             // the last message it has passed on
+	whole   atomic.Uint64             // the bucket's last message at asOf
+	fresh   bool                      // everything has to be read again
+	said    atomic.Value              // the last trouble, an error text
 
 	turn    chan struct{}     // room for one: it is held while something is passed on, and guards the fields below
 	told    bool              // synced was called
@@ -312,7 +312,7 @@ func (f *follower) forget(own int) {
 	defer f.mu.Unlock()
 	f.last, f.own = mark{}, f.own[own:]
 	f.seq.Store(0)
-	f.asOf.Store(0)
+	f.asOf.Store(nil)
 	f.whole.Store(0)
 	clear(f.keys)
 	f.oldest, f.others, f.pending, f.suspect, f.asking = 0, 0, nil, false, false

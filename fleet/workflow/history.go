@@ -39,7 +39,7 @@ func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, 
 	phase, last := "", uint64(0) // of the revision before
 	err = r.revisions(ctx, key, 1, func(e *entry) bool {
 		before, known := e.predecessor()
-		cut := known && before != 0 && before != last
+		cut := known && before != 0 && before != last || last == 0 && e.erased()
 		t.Truncated = t.Truncated || cut
 		if event, ok := r.event(e, phase, cut); ok {
 			t.Events = append(t.Events, event)

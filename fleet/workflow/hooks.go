@@ -51,10 +51,10 @@ var hookPause = worker.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second,
 
 // runHook runs a hook until ctx ends.
 func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
-	said, stuck := "", make(map[string]*call.Call)
+	said, memory := "", &hookMemory{stuck: make(map[string]*call.Call)}
 	for n := 1; ctx.Err() == nil; n++ {
 		began := time.Now()
-		err := m.hookSession(ctx, r, h, stuck)
+		err := m.hookSession(ctx, r, h, memory)
 		if ctx.Err() != nil {
 			return
 		}
@@ -102,7 +102,7 @@ type session struct {
 }
 
 // hookSession runs a hook until ctx ends or something fails that is not the hook's.
-func (m *Manager) hookSession(ctx context.Context, r *registration, h *Hook, stuck map[string]*call.Call) error {
+func (m *Manager) hookSession(ctx context.Context, r *registration, h *Hook, memory *hookMemory) error {
 	if err := r.bucket.checkJournal(ctx); err != nil {
 		return err
 	}
@@ -111,10 +111,11 @@ func (m *Manager) hookSession(ctx context.Context, r *registration, h *Hook, stu
 		return err
 	}
 	s := &session{m: m, r: r, h: h, from: r.bucket.journal(), store: store, queue: lanes.New[*entry](0), room: make(chan struct{}, 1),
-		held: make(map[string]int), behind: make(map[string]uint64), stuck: stuck}
-	if err := s.begin(ctx); err != nil {
+		held: make(map[string]int), behind: make(map[string]uint64), stuck: memory.stuck}
+	if err := s.begin(ctx, memory.state); err != nil {
 		return err
 	}
+	memory.state = s.state
 	own, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	s.fail = fail
@@ -135,45 +136,6 @@ func (m *Manager) hookSession(ctx context.Context, r *registration, h *Hook, stu
 		err = saved
 	}
 	return err
-}
-
-// begin loads the hook's state, or makes a new one.
-func (s *session) begin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	state, err := s.store.load(ctx)
-	if err != nil {
-		return err
-	}
-	stream, err := s.r.bucket.js.Stream(ctx, s.from.stream)
-	if err != nil {
-		return fmt.Errorf("look at the journal of %s: %w", s.r.name, err)
-	}
-	journal := stream.CachedInfo().State
-	if state == nil {
-		state = &hookState{}
-		if !s.h.Replay {
-			state.Progress = lanes.From(journal.LastSeq)
-		}
-		s.state = state
-		return s.store.save(ctx, state) // from now on it misses nothing
-	}
-	s.state = state
-	if state.Mark == 0 || state.Mark < journal.FirstSeq {
-		return nil
-	}
-	e, err := s.from.at(ctx, state.Mark)
-	if err == nil && e.at.Equal(state.MarkedAt) || isNotFound(err) && state.Mark <= journal.LastSeq {
-		return nil
-	}
-	if err != nil && !isNotFound(err) {
-		return err
-	}
-	// It is the journal of another bucket, or of an earlier state of this one. What the
-	// hook has seen before has the same IDs.
-	s.m.log.Warn("the journal is not the one that a hook has read: reading all of it", "workflow", s.r.workflow, "hook", s.h.Name)
-	*state = hookState{Missing: lanes.From(max(journal.FirstSeq, 1) - 1), revision: state.revision}
-	return s.store.save(ctx, state)
 }
 
 // read reads the journal and queues what the hook wants, until ctx ends.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // errSuperseded says that another process has begun to run a hook.
@@ -33,6 +34,12 @@ type hookState struct {
 	MarkedAt time.Time `json:"marked_at,omitzero"`
 
 	revision uint64 // of the key
+}
+
+// hookMemory is what the sessions of one process share.
+type hookMemory struct {
+	stuck map[string]*call.Call // calls that ignore the end of their context
+	state *hookState            // of the last session; nil before the first
 }
 
 // DeadLetter is a reaction whose attempts are used up.
@@ -94,7 +101,12 @@ func (s *hookStore) save(ctx context.Context, state *hookState) error {
 	if err != nil {
 		return err
 	}
-	revision, err := s.kv.Update(ctx, s.state, data, state.revision)
+	var revision uint64
+	if state.revision == 0 { // the key may have been deleted before
+		revision, err = s.kv.Create(ctx, s.state, data)
+	} else {
+		revision, err = s.kv.Update(ctx, s.state, data, state.revision)
+	}
 	if natserr.Conflict(err) {
 		return errSuperseded
 	}
@@ -103,6 +115,55 @@ func (s *hookStore) save(ctx context.Context, state *hookState) error {
 	}
 	state.revision = revision
 	return nil
+}
+
+// begin loads the hook's state, or makes a new one. last is that of this process's
+// session before, nil for none: when another program has removed what was stored, the
+// hook goes on from there.
+func (s *session) begin(ctx context.Context, last *hookState) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	state, err := s.store.load(ctx)
+	if err != nil {
+		return err
+	}
+	stream, err := s.r.bucket.js.Stream(ctx, s.from.stream)
+	if err != nil {
+		return fmt.Errorf("look at the journal of %s: %w", s.r.name, err)
+	}
+	journal := stream.CachedInfo().State
+	if state == nil && last != nil {
+		s.m.log.Warn("the progress of a hook was removed: going on with what this process knows", "workflow", s.r.workflow, "hook", s.h.Name)
+		last.revision = 0
+		if err := s.store.save(ctx, last); err != nil {
+			return err
+		}
+		state = last
+	}
+	if state == nil {
+		state = &hookState{}
+		if !s.h.Replay {
+			state.Progress = lanes.From(journal.LastSeq)
+		}
+		s.state = state
+		return s.store.save(ctx, state) // from now on it misses nothing
+	}
+	s.state = state
+	if state.Mark == 0 || state.Mark < journal.FirstSeq {
+		return nil
+	}
+	e, err := s.from.at(ctx, state.Mark)
+	if err == nil && e.at.Equal(state.MarkedAt) || isNotFound(err) && state.Mark <= journal.LastSeq {
+		return nil
+	}
+	if err != nil && !isNotFound(err) {
+		return err
+	}
+	// It is the journal of another bucket, or of an earlier state of this one. What the
+	// hook has seen before has the same IDs.
+	s.m.log.Warn("the journal is not the one that a hook has read: reading all of it", "workflow", s.r.workflow, "hook", s.h.Name)
+	*state = hookState{Missing: lanes.From(max(journal.FirstSeq, 1) - 1), revision: state.revision}
+	return s.store.save(ctx, state)
 }
 
 func (s *hookStore) bury(ctx context.Context, d DeadLetter) error {

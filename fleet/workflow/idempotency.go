@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,7 +20,8 @@ import (
 //
 // Every write of an entity carries its last 16 keys, deletions too, so the check is part
 // of the compare-and-set. Older keys are looked up in the entity's history: an entity
-// with so many needs a [Journal]. An empty key is no key.
+// with so many needs a [Journal]. So are the keys of an entity that another program has
+// written or deleted. An empty key is no key.
 func WithKey(key string) WriteOption {
 	return func(w *writing) {
 		if w.key = ""; key != "" {
@@ -78,15 +80,26 @@ func keyHash(key string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
+// lostKeys stands for the keys that a write of another program did not carry on. The
+// history has them.
+const lostKeys = "?@0"
+
+// keyHeader returns the header of the entity's keys.
+func (e *entry) keyHeader() string {
+	if e.known != nil {
+		return e.known.keys
+	}
+	if header := e.get(headerKeys); header != "" || e.get(headerOp) != "" {
+		return header
+	}
+	return lostKeys
+}
+
 func (e *entry) keys() []string {
 	if e == nil {
 		return nil
 	}
-	header := e.get(headerKeys)
-	if e.known != nil {
-		header = e.known.keys
-	}
-	if header != "" {
+	if header := e.keyHeader(); header != "" {
 		return strings.Split(header, ",")
 	}
 	return nil
@@ -128,7 +141,7 @@ func keysAfter(cur *entry, hash string) string {
 func (r *registration) search(ctx context.Context, key, hash string) (revision uint64, cut bool, err error) {
 	last := uint64(0)
 	err = r.revisions(ctx, key, 1, func(e *entry) bool {
-		if before, known := e.predecessor(); known && before != 0 && before != last {
+		if before, known := e.predecessor(); known && before != 0 && before != last || last == 0 && e.erased() {
 			cut = true
 		}
 		last = e.revision
@@ -160,7 +173,11 @@ func (w *writing) already(cur *entry) error {
 // searches reports whether the history has to tell that the write with w's key has not
 // happened.
 func (w *writing) searches(cur *entry) bool {
-	return w.key != "" && !w.searched && len(cur.keys()) >= maxKeys
+	if w.key == "" || w.searched != 0 && w.searched == revisionOf(cur) {
+		return false
+	}
+	keys := cur.keys()
+	return len(keys) >= maxKeys && w.searched == 0 || slices.Contains(keys, lostKeys)
 }
 
 // older looks for w's key among those that the record no longer carries.
@@ -177,17 +194,22 @@ func (w *writing) older(ctx context.Context, r *registration, key string, cur *e
 	case cut:
 		return fmt.Errorf("%w: whether the write with this key has happened: the entity's history is not complete", ErrOutcomeUnknown)
 	}
-	w.searched = true
+	w.searched = revisionOf(cur)
 	return nil
 }
 
-// keyed turns the error of a write that has happened into its result.
-func (w *writing) keyed(err error) error {
-	if landed, ok := err.(*landedError); ok { //nolint:errorlint // it is never wrapped
-		if w.revision != nil {
-			*w.revision = landed.revision
-		}
-		return nil
+// keyed turns the error of a write that has happened into its result. cur is the record.
+func (o *operation) keyed(cur *entry, err error) error {
+	landed, ok := err.(*landedError) //nolint:errorlint // it is never wrapped
+	if !ok {
+		return err
 	}
-	return err
+	if o.w.revision != nil {
+		*o.w.revision = landed.revision
+	}
+	if o.w.result != nil && !cur.deleted() {
+		*o.w.result, err = o.r.decode(cur)
+		return err
+	}
+	return nil
 }

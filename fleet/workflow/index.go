@@ -85,7 +85,7 @@ func (v *view) make(r *registration, e *entry, p Participant, err error) *entity
 	for i, f := range r.fields.indexed {
 		en.fields[i] = &posting{value: f.of(p).Interface()}
 	}
-	en.timers, en.keys = e.get(headerTimers), e.get(headerKeys)
+	en.timers, en.keys = e.get(headerTimers), e.keyHeader()
 	en.due = r.dueAt(p.Phase(), en.since, en.timers)
 	return en
 }

@@ -120,7 +120,8 @@ func (b *bucket) page(ctx context.Context, key string, from uint64) (page []*ent
 		return nil, false, fmt.Errorf("read %s: %w", b.stream, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	request := fmt.Sprintf(`{"seq":%d,"batch":%d,"next_by_subj":%s}`, max(from, 1), pageSize, quote("$KV."+b.name+"."+key))
+	from = max(from, 1)
+	request := fmt.Sprintf(`{"seq":%d,"batch":%d,"next_by_subj":%s}`, from, pageSize, quote("$KV."+b.name+"."+key))
 	if err := b.nc.PublishRequest(b.api+"DIRECT.GET."+b.stream, inbox, []byte(request)); err != nil {
 		return nil, false, fmt.Errorf("read %s: %w", b.stream, err)
 	}
@@ -135,10 +136,14 @@ func (b *bucket) page(ctx context.Context, key string, from uint64) (page []*ent
 		switch status := msg.Header.Get("Status"); status {
 		case "":
 			e, err := direct(b.name, msg)
-			if err != nil {
-				return nil, false, fmt.Errorf("read %s: %w", b.stream, err)
+			if err != nil { // another program wrote headers that no client can read
+				e, failed := b.next(ctx, key, from)
+				if failed != nil {
+					return nil, false, fmt.Errorf("read %s: %w: %w", b.stream, err, failed)
+				}
+				return append(page, e), true, nil
 			}
-			page = append(page, e)
+			page, from = append(page, e), e.revision+1
 		case "204": // the end of the batch
 			return page, msg.Header.Get("Nats-Num-Pending") != "0", nil
 		case "404":

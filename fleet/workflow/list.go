@@ -145,7 +145,9 @@ func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) 
 	case opts.Fresh:
 		err = v.catchUp(ctx, time.Now())
 	case opts.MaxStale > 0:
-		err = v.catchUp(ctx, time.Now().Add(-opts.MaxStale))
+		if err = v.wait(ctx, nil); err == nil && v.age() > opts.MaxStale {
+			err = v.catchUp(ctx, time.Now())
+		}
 	default:
 		err = v.wait(ctx, nil)
 	}

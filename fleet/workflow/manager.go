@@ -51,7 +51,6 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 		logger = slog.Default()
 	}
 	m := &Manager{js: js, log: logger, ops: nuid.Next() + ".", registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
-	m.clock.local = time.Now
 	m.alive, m.end = context.WithCancel(context.Background())
 	return m
 }
@@ -119,7 +118,7 @@ func (m *Manager) Ready(ctx context.Context) error {
 		if err := v.wait(ctx, nil); err != nil {
 			return fmt.Errorf("workflow %q: %w", r.workflow, err)
 		}
-		if at := v.asOf(); !at.IsZero() && time.Since(at) > r.bucket.pace.Of(staleTime) {
+		if !v.asOf().IsZero() && v.age() > r.bucket.pace.Of(staleTime) {
 			return fmt.Errorf("workflow %q: %w", r.workflow, v.late(ErrStale))
 		}
 	}

@@ -131,7 +131,7 @@ func (o *operation) persist(ctx context.Context, a *attempt, first *answer) erro
 				a, err = o.attempt(cur, d)
 			}
 			if err != nil || o.w.dry {
-				return o.w.keyed(err)
+				return o.keyed(cur, err)
 			}
 			crew = o.gather(ctx, cur, a)
 		}
@@ -193,7 +193,7 @@ func (o *operation) consider(ctx context.Context, fresh bool) (*entry, decision,
 	}
 	// What has happened is not refused, even if it could not happen now.
 	if err := o.w.older(ctx, o.r, o.key, cur); err != nil {
-		return nil, decision{}, err
+		return cur, decision{}, err
 	}
 	d, err := o.decideOn(cur)
 	if !stale || err == nil && !guessed(cur, d) {
@@ -204,7 +204,10 @@ func (o *operation) consider(ctx context.Context, fresh bool) (*entry, decision,
 		return nil, decision{}, failed
 	}
 	if err != nil && revisionOf(again) == revisionOf(cur) {
-		return nil, decision{}, err
+		return again, decision{}, err
+	}
+	if err := o.w.older(ctx, o.r, o.key, again); err != nil {
+		return again, decision{}, err
 	}
 	d, err = o.decideOn(again)
 	return again, d, err

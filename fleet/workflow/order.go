@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"time"
@@ -45,6 +46,9 @@ func (r *registration) within(name string, in Range) (bounds, error) {
 		if bound != nil && reflect.TypeOf(bound) != f.typ {
 			return bounds{}, fmt.Errorf("%w: range %q: the bound is a %T and the field a %v", ErrFieldType, name, bound, f.typ)
 		}
+		if v := reflect.ValueOf(bound); v.CanFloat() && math.IsNaN(v.Float()) {
+			return bounds{}, fmt.Errorf("%w: range %q: the bound is NaN, want a number", ErrFieldType, name)
+		}
 	}
 	return bounds{f, in.Min, in.Max}, nil
 }
@@ -84,14 +88,17 @@ func (v *view) sorted(ctx context.Context, q *selection) (page Page, err error) 
 		}
 		return cmp.Or(c, cmp.Compare(a.id, b.id))
 	}
-	enough := q.Offset + q.Limit
+	enough := math.MaxInt / 4 // more than there can be, and twice of it is an int
+	if q.Limit > 0 && q.Offset < enough && q.Limit < enough-q.Offset {
+		enough = q.Offset + q.Limit
+	}
 	err = v.scan(ctx, q, func(x *index) { page.Total = x.total(q.Phase) }, func(en *entity) bool {
 		p, ok := q.decoded(en)
 		if !ok {
 			return true
 		}
 		best = append(best, found{*en, p})
-		if q.Limit > 0 && len(best) >= 2*enough+scanStep {
+		if len(best) >= 2*enough+scanStep {
 			slices.SortFunc(best, inOrder)
 			clear(best[enough:])
 			best = best[:enough]
@@ -100,7 +107,7 @@ func (v *view) sorted(ctx context.Context, q *selection) (page Page, err error) 
 	})
 	slices.SortFunc(best, inOrder)
 	for i, f := range best {
-		if i >= q.Offset && (q.Limit == 0 || i < enough) {
+		if i >= q.Offset && i < enough {
 			page.Records = append(page.Records, f.record(q.r, f.p))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -65,6 +66,12 @@ func (f *follower) pass(e *entry) {
 	}
 }
 
+// listed reports whether a list of names has a key as it is. The server replaces bytes
+// that are not UTF-8, so two such keys may have one name.
+func listed(key string) bool {
+	return utf8.ValidString(key) && !strings.ContainsRune(key, utf8.RuneError)
+}
+
 // lose passes on that a key is gone. The caller has the turn.
 func (f *follower) lose(key string) {
 	known := f.keys[key]
@@ -108,7 +115,7 @@ func (f *follower) reached(l look) {
 func (f *follower) current(l look) {
 	f.suspect = false
 	f.whole.Store(l.last)
-	f.asOf.Store(l.at.UnixNano())
+	f.asOf.Store(&l.at)
 	if f.caught != nil {
 		f.caught()
 	}
@@ -193,19 +200,24 @@ func (f *follower) reconcile(ctx context.Context) bool {
 	if err != nil || !f.enter(ctx) {
 		return false
 	}
-	var missing []string
+	var missing, ask []string
 	for key, revision := range f.keys {
-		if revision&^removed <= l.last && !names[key] {
+		switch {
+		case revision&^removed > l.last || names[key]:
+		case steady && listed(key):
 			missing = append(missing, key)
+		default: // the pages are of different times, or do not have it: ask for each key
+			ask = append(ask, key)
 		}
 	}
-	if !steady { // the pages are of different times: ask for each key
+	if len(ask) > 0 {
 		f.leave()
-		if len(missing) > maxChecks {
+		if len(ask) > maxChecks {
 			f.fresh = true
 			return true
 		}
-		missing, _ = f.confirm(ctx, missing)
+		gone, _ := f.confirm(ctx, ask)
+		missing = append(missing, gone...)
 		if !f.enter(ctx) {
 			return false
 		}
@@ -217,8 +229,14 @@ func (f *follower) reconcile(ctx context.Context) bool {
 		}
 	}
 	if steady {
-		f.others = max(others, 0) // the server counts and lists at two moments
-		if len(f.keys) == len(names) && f.seq.Load() >= l.last {
+		unlisted := 0
+		for key := range f.keys {
+			if !listed(key) {
+				unlisted++
+			}
+		}
+		f.others = max(others-unlisted, 0) // the server counts and lists at two moments
+		if len(f.keys)-unlisted == len(names) && f.seq.Load() >= l.last {
 			f.current(l)
 		}
 	}
@@ -271,7 +289,9 @@ func (f *follower) names(ctx context.Context) (l look, names map[string]bool, ot
 			return l, nil, 0, false, p.Error
 		}
 		for subject := range p.State.Subjects {
-			names[strings.TrimPrefix(subject, "$KV."+f.b.name+".")] = true
+			if key := strings.TrimPrefix(subject, "$KV."+f.b.name+"."); listed(key) {
+				names[key] = true
+			}
 		}
 		if offset == 0 {
 			first = p

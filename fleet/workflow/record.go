@@ -55,6 +55,13 @@ func (e *entry) deleted() bool {
 	return op == "DEL" || op == "PURGE" || e.get("Nats-Marker-Reason") != ""
 }
 
+// erased reports whether the entry took the place of earlier writes, and another program
+// or a limit of the bucket wrote it.
+func (e *entry) erased() bool {
+	_, known := e.predecessor()
+	return !known && (e.get(headerOperation) == "PURGE" || e.get("Nats-Marker-Reason") != "")
+}
+
 // since returns when the phase was entered.
 func (e *entry) since() time.Time {
 	if e.known != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/splice"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -272,6 +273,9 @@ func (r *registration) key(entityID string) (string, error) {
 	}
 	if len(key) > maxKey {
 		return "", fmt.Errorf("%w: its key has %d bytes, want %d at most", ErrInvalidEntityID, len(key), maxKey)
+	}
+	if key == canary.Key {
+		return "", fmt.Errorf("%w: %q has the key %q, which is reserved", ErrInvalidEntityID, entityID, key)
 	}
 	if !validKey(key) {
 		return "", fmt.Errorf("%w: %q has the key %q, want letters, digits and - / _ = with single dots between", ErrInvalidEntityID, entityID, key)

@@ -31,8 +31,8 @@ type selection struct {
 
 func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptions) (*selection, error) {
 	q := &selection{ListOptions: opts, r: r, fast: make(map[*field]any), slow: make(map[*field]any)}
-	if opts.Limit < 0 || opts.Offset < 0 || opts.InPhaseFor < 0 {
-		return nil, fmt.Errorf("limit is %d, offset is %d and the time in the phase is %v, want 0 or more", opts.Limit, opts.Offset, opts.InPhaseFor)
+	if opts.Limit < 0 || opts.Offset < 0 || opts.InPhaseFor < 0 || opts.MaxStale < 0 {
+		return nil, fmt.Errorf("limit is %d, offset is %d, the time in the phase is %v and the oldest view %v, want 0 or more", opts.Limit, opts.Offset, opts.InPhaseFor, opts.MaxStale)
 	}
 	if opts.InPhaseFor > 0 {
 		_ = m.clock.look(ctx, r.bucket) // without the server, time goes on by this process's clock
@@ -227,7 +227,7 @@ func (q *selection) matches(en *entity) bool {
 	if !strings.Contains(en.id, q.Contains) {
 		return false
 	}
-	if !q.UpdatedAfter.IsZero() && en.at <= q.UpdatedAfter.UnixNano() {
+	if !q.UpdatedAfter.IsZero() && en.at <= instant(q.UpdatedAfter) {
 		return false
 	}
 	if q.before != 0 && en.since > q.before {

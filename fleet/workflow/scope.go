@@ -107,7 +107,7 @@ func (r *recent) wrote(_ *registration, e *entry, d decision) {
 		}
 	}
 	e.guessed = d.change.moved // its time is by this process's clock
-	e.known = &known{phase: d.phase, version: e.version(), timers: e.timers(), keys: e.get(headerKeys), since: e.since().UnixNano()}
+	e.known = &known{phase: d.phase, version: e.version(), timers: e.timers(), keys: e.keyHeader(), since: e.since().UnixNano()}
 	e.header = nil
 	r.entries[e.key] = e
 }

@@ -308,7 +308,7 @@ func (v *view) readSnapshot(ctx context.Context, path string, info *jetstream.St
 	for key := r.text(); key != "" && r.err == nil; key = r.text() {
 		e := &entry{key: key, revision: r.number(), at: time.Unix(0, int64(r.number()))}
 		since := int64(r.number())
-		e.header = nats.Header{headerWorkflow: {r.text()}, headerSince: {strconv.FormatInt(since, 10)}}
+		e.header = nats.Header{headerOp: {"?"}, headerWorkflow: {r.text()}, headerSince: {strconv.FormatInt(since, 10)}}
 		for _, name := range []string{headerVersion, headerTimers, headerKeys} {
 			if value := r.text(); value != "" {
 				e.header[name] = []string{value}

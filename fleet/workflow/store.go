@@ -256,6 +256,8 @@ func (b *bucket) lastDirect(ctx context.Context, key string) *entry {
 			b.traits.indirect.Store(true)
 		}
 		return nil
+	case reply.Header == nil: // another program wrote headers that no client can read
+		return nil
 	case reply.Header.Get("Status") != "": // a mirror may not have the key yet
 		return nil
 	case reply.Header.Get(jetstream.StreamHeader) != b.stream:
@@ -293,7 +295,14 @@ func (b *bucket) at(ctx context.Context, seq uint64) (*entry, error) {
 	return b.get(ctx, fmt.Sprintf(`{"seq":%d}`, seq))
 }
 
-func quote(s string) string { return `"` + s + `"` } // a valid key needs no JSON escapes
+// quote returns a text in JSON. A valid key needs no escapes, one of another program may.
+func quote(s string) string {
+	if strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == '"' || c == '\\' }) {
+		data, _ := json.Marshal(s) // a string has an encoding
+		return string(data)
+	}
+	return `"` + s + `"`
+}
 
 func (b *bucket) get(ctx context.Context, request string) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -328,9 +337,8 @@ func (b *bucket) get(ctx context.Context, request string) (*entry, error) {
 	got := answer.Message
 	e := &entry{key: strings.TrimPrefix(got.Subject, "$KV."+b.name+"."), revision: got.Seq, at: got.Time, data: got.Data}
 	if len(got.Header) > 0 {
-		if e.header, err = nats.DecodeHeadersMsg(got.Header); err != nil {
-			return nil, fmt.Errorf("read bucket %s: %w", b.name, err)
-		}
+		// What no client can read is no header: a follower gets the message without them too.
+		e.header, _ = nats.DecodeHeadersMsg(got.Header)
 	}
 	return e, nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -17,6 +18,9 @@ var ErrInvalidTimer = errors.New("lifecycle: invalid timer")
 
 // MaxTimers is how many timers an entity can have.
 const MaxTimers = 16
+
+// minEvery is the shortest time between two reminders of one timer.
+const minEvery = time.Second
 
 // Timer is a due time of an entity. It is stored with the entity, in the same message,
 // so a transition and the timers that it sets are one write, or none.
@@ -84,7 +88,7 @@ func readTimers(header string) []Timer {
 	if err := json.Unmarshal([]byte(header), &timers); err != nil {
 		return nil // another program wrote it
 	}
-	return timers
+	return slices.DeleteFunc(timers, func(t Timer) bool { return t.Name == "" })
 }
 
 // timersAfter returns the header of an entity's timers after a write. cur is the record
@@ -107,6 +111,7 @@ func (r *registration) timersAfter(cur *entry, d decision, edits []timerEdit, no
 	if r.table.Has(phase) && r.table.IsTerminal(phase) {
 		timers = nil
 	}
+	had := len(timers)
 	for _, edit := range edits {
 		i := slices.IndexFunc(timers, func(t Timer) bool { return t.Name == edit.Name })
 		if edit.cancel {
@@ -126,7 +131,7 @@ func (r *registration) timersAfter(cur *entry, d decision, edits []timerEdit, no
 			timers = append(timers, t)
 		}
 	}
-	if len(timers) > MaxTimers {
+	if len(timers) > max(MaxTimers, had) { // another program may have set more
 		return "", fmt.Errorf("%w: the entity has %d, want %d at most", ErrInvalidTimer, len(timers), MaxTimers)
 	}
 	if len(timers) == 0 {
@@ -149,7 +154,7 @@ func (r *registration) timer(t Timer, phase string, now time.Time) (Timer, error
 		return t, fmt.Errorf("the table has no phase %q", t.To)
 	case t.To != "" && t.Every != 0:
 		return t, errors.New("it has both To and Every: only a reminder repeats")
-	case t.Every != 0 && t.Every < time.Second:
+	case t.Every != 0 && t.Every < minEvery:
 		return t, fmt.Errorf("it repeats every %v, want a second at least", t.Every)
 	case r.table.Has(phase) && r.table.IsTerminal(phase):
 		return t, fmt.Errorf("the entity is in %q, which is terminal", phase)
@@ -173,14 +178,18 @@ func fire(timers []Timer, name string, now time.Time) {
 			continue
 		}
 		t.Fired++
-		if t.Every == 0 {
+		if t.Every <= 0 {
 			t.At = time.Time{}
 			continue
 		}
-		if missed := now.Sub(t.At); missed >= 0 { // Sub saturates
-			t.At = t.At.Add(missed - missed%t.Every)
+		every := max(t.Every, minEvery) // another program may have written less
+		switch missed := now.Sub(t.At); {
+		case missed == math.MaxInt64: // Sub saturates
+			t.At = now.UTC().Truncate(time.Millisecond)
+		case missed >= 0:
+			t.At = t.At.Add(missed - missed%every)
 		}
-		t.At = t.At.Add(t.Every)
+		t.At = t.At.Add(every)
 		if t.At.Year() > 9999 {
 			t.At = time.Time{}
 		}

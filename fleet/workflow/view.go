@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -296,7 +297,7 @@ func (v *view) rephased(e *entry, phase string, before uint64) bool {
 	}
 	en := *now
 	en.revision, en.at, en.since, en.data, en.own = e.revision, e.at.UnixNano(), e.at.UnixNano(), e.data, true
-	en.timers, en.keys = e.get(headerTimers), e.get(headerKeys)
+	en.timers, en.keys = e.get(headerTimers), e.keyHeader()
 	en.phase, en.due = &named{name: phase}, now.index.r.dueAt(phase, en.since, en.timers)
 	v.swapLocked(now, &en)
 	v.unseen[e.key] = e.revision
@@ -381,8 +382,8 @@ func (v *view) late(err error) error {
 	if trouble := v.follow.trouble(); trouble != "" {
 		why = ": " + trouble
 	}
-	if at := v.asOf(); !at.IsZero() {
-		return fmt.Errorf("the view of bucket %s is as of %v ago: %w%s", v.b.name, time.Since(at).Round(time.Millisecond), err, why)
+	if !v.asOf().IsZero() {
+		return fmt.Errorf("the view of bucket %s is as of %v ago: %w%s", v.b.name, v.age().Round(time.Millisecond), err, why)
 	}
 	return fmt.Errorf("the view of bucket %s has not read it: %w%s", v.b.name, err, why)
 }
@@ -390,10 +391,21 @@ func (v *view) late(err error) error {
 // asOf returns a time, by this process's clock, at which the bucket was as the view
 // has it, apart from later writes. It is zero for a view that has not read the bucket.
 func (v *view) asOf() time.Time {
-	if ns := v.follow.asOf.Load(); ns != 0 {
-		return time.Unix(0, ns)
+	if at := v.follow.asOf.Load(); at != nil {
+		return *at
 	}
 	return time.Time{}
+}
+
+// age returns how old the view is, by the clock that says more: the wall clock may be set
+// back, and the monotonic clock stands still while the machine is suspended. It is as
+// long as a duration can be for a view that has not read the bucket.
+func (v *view) age() time.Duration {
+	at, now := v.asOf(), time.Now()
+	if at.IsZero() {
+		return math.MaxInt64
+	}
+	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
 }
 
 // catchUp waits until the view has everything that the bucket had at a time, and

@@ -17,7 +17,7 @@ type writing struct {
 	result   *Participant
 	timers   []timerEdit
 	key      string // the hash of its idempotency key, "" for none
-	searched bool   // the key is not in the history
+	searched uint64 // the key is not in the history up to this revision; 0 when that is not known
 	refused  error  // of the options themselves
 }
 

@@ -37,6 +37,9 @@ also reads the logs and stacks of processes, an operator also acts.`,
 			return o.write(cmd.OutOrStdout(), me, func(t *table) {
 				t.row(cell{"name", faint}, me.GetName())
 				t.row(cell{"role", faint}, me.GetRole())
+				for _, g := range me.GetGrants() {
+					t.row(cell{"role", faint}, g.GetRole()+whereOf(g))
+				}
 				t.row(cell{"by", faint}, me.GetMethod())
 				t.row(cell{"server", faint}, a.url)
 			})
@@ -45,6 +48,20 @@ also reads the logs and stacks of processes, an operator also acts.`,
 	o.register(cmd)
 	r.register(cmd)
 	return cmd
+}
+
+// whereOf says where a role in a part of the fleet is valid.
+func whereOf(g *operatorv1.Grant) string {
+	text := ""
+	for _, list := range []struct {
+		kind  string
+		names []string
+	}{{"services", g.GetServices()}, {"workflows", g.GetWorkflows()}, {"workers", g.GetWorkers()}, {"tenants", g.GetTenants()}} {
+		if len(list.names) > 0 {
+			text += " " + list.kind + "=" + strings.Join(list.names, ",")
+		}
+	}
+	return text
 }
 
 func auditCommand() *cobra.Command {

@@ -107,11 +107,12 @@ func workflowsRestoreCommand() *cobra.Command {
 with their revisions and times. With --check it verifies the files and asks no
 server. A damaged backup is refused before anything is created.
 
-It never touches a stream that exists: to go back in time, delete the streams first
-(KV_BUCKET, JOURNAL_BUCKET and KV_BUCKET_HOOKS). Running processes notice. Revisions
-are given a second time: see docs/workflows.md. It asks NATS itself; the user needs
-$JS.API.STREAM.RESTORE.* and may publish on $JS.API.STREAM.RESTORE.> and
-$JS.SNAPSHOT.RESTORE.>.`,
+When one of the streams exists it creates none: to go back in time, delete the streams
+first (KV_BUCKET, JOURNAL_BUCKET and KV_BUCKET_HOOKS). Running processes notice.
+Revisions are given a second time: see docs/workflows.md. Restore only a backup that
+you trust: it configures its streams. It asks NATS itself; the user needs
+$JS.API.STREAM.INFO.* and $JS.API.STREAM.RESTORE.*, and may publish on
+$JS.API.STREAM.RESTORE.> and $JS.SNAPSHOT.RESTORE.>.`,
 		Example: `  lifecyclectl workflows restore missions-monday --check
   lifecyclectl workflows restore missions-monday`,
 		Args: words("DIR"),

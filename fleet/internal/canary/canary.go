@@ -22,7 +22,7 @@ var ErrNoWrites = errors.New("the bucket takes no writes")
 const answerTime = 2 * time.Second
 
 // Check returns nil when the bucket takes writes. It writes nothing when another write
-// was stored within quiet, by this process's clock. Otherwise it stores a purge marker,
+// was stored within quiet, by the server's clock. Otherwise it stores a purge marker,
 // which takes the place of the last one. A bucket that does not exist is no error.
 func Check(ctx context.Context, js jetstream.JetStream, bucket string, quiet time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -38,8 +38,10 @@ func Check(ctx context.Context, js jetstream.JetStream, bucket string, quiet tim
 	if err != nil {
 		return fmt.Errorf("check bucket %s: %w", bucket, err)
 	}
-	if s, ok := status.(*jetstream.KeyValueBucketStatus); ok && quiet > 0 && time.Since(s.StreamInfo().State.LastTime) < quiet {
-		return nil
+	if s, ok := status.(*jetstream.KeyValueBucketStatus); ok && quiet > 0 {
+		if info := s.StreamInfo(); info.TimeStamp.Sub(info.State.LastTime) < quiet {
+			return nil
+		}
 	}
 	if err := kv.Purge(ctx, Key); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrNoWrites, bucket, err)

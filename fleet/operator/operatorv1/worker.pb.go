@@ -56,8 +56,11 @@ type Worker struct {
 	OutputTopic string `protobuf:"bytes,15,opt,name=output_topic,json=outputTopic,proto3" json:"output_topic,omitempty"`
 	// The worker's own limits, which lower those of its host.
 	Limits *Limits `protobuf:"bytes,16,opt,name=limits,proto3" json:"limits,omitempty"`
-	// The spec that it has now. Of its code it has only the digest.
-	Spec          *WorkerSpec `protobuf:"bytes,17,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The spec that it has now, or that of its canary. Of its code it has only the
+	// digest and the signature.
+	Spec *WorkerSpec `protobuf:"bytes,17,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The version that gets a share of its messages; missing when there is none.
+	Canary        *Canary `protobuf:"bytes,24,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -211,6 +214,13 @@ func (x *Worker) GetSpec() *WorkerSpec {
 	return nil
 }
 
+func (x *Worker) GetCanary() *Canary {
+	if x != nil {
+		return x.Canary
+	}
+	return nil
+}
+
 // WorkerSpec describes a hosted worker: what ApplyWorker makes of it.
 type WorkerSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -236,8 +246,13 @@ type WorkerSpec struct {
 	// configuration grants to the tenant.
 	Env []string `protobuf:"bytes,9,rep,name=env,proto3" json:"env,omitempty"`
 	// Names of secrets that the code gets in the same way.
-	Secrets       []string `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	Code          *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"`
+	Secrets []string `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Code    *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"`
+	// How many messages it handles in a time; none is no bound.
+	Rate    *Rate    `protobuf:"bytes,12,opt,name=rate,proto3" json:"rate,omitempty"`
+	Rollout *Rollout `protobuf:"bytes,18,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// The HTTP requests that the code may send.
+	Http          *HTTP `protobuf:"bytes,19,opt,name=http,proto3" json:"http,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +364,91 @@ func (x *WorkerSpec) GetCode() *Code {
 	return nil
 }
 
+func (x *WorkerSpec) GetRate() *Rate {
+	if x != nil {
+		return x.Rate
+	}
+	return nil
+}
+
+func (x *WorkerSpec) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+func (x *WorkerSpec) GetHttp() *HTTP {
+	if x != nil {
+		return x.Http
+	}
+	return nil
+}
+
+// Rate bounds how many messages a worker handles: its attempts and timers count too.
+type Rate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// So many messages,
+	Messages int32 `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
+	// in so long; none is a second.
+	Per *durationpb.Duration `protobuf:"bytes,2,opt,name=per,proto3" json:"per,omitempty"`
+	// How many it handles at once after a pause; 0 is as many as messages.
+	Burst         int32 `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rate) Reset() {
+	*x = Rate{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rate) ProtoMessage() {}
+
+func (x *Rate) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rate.ProtoReflect.Descriptor instead.
+func (*Rate) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Rate) GetMessages() int32 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *Rate) GetPer() *durationpb.Duration {
+	if x != nil {
+		return x.Per
+	}
+	return nil
+}
+
+func (x *Rate) GetBurst() int32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
 // Limits bound what the handling of one message may use. A field that is zero
 // leaves the host's limit.
 type Limits struct {
@@ -369,7 +469,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +481,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +494,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Limits) GetTime() *durationpb.Duration {
@@ -453,14 +553,17 @@ type CodeVersion struct {
 	// Outputs that had no topic.
 	Discarded int64 `protobuf:"varint,10,opt,name=discarded,proto3" json:"discarded,omitempty"`
 	// Whether this server knows the results: it hosts the worker itself.
-	Counted       bool `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
+	Counted bool `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
+	// For a version that is or was a canary: "canary", "promoted", "rolled back" or
+	// "replaced".
+	Rollout       string `protobuf:"bytes,18,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CodeVersion) Reset() {
 	*x = CodeVersion{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +575,7 @@ func (x *CodeVersion) String() string {
 func (*CodeVersion) ProtoMessage() {}
 
 func (x *CodeVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +588,7 @@ func (x *CodeVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeVersion.ProtoReflect.Descriptor instead.
 func (*CodeVersion) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CodeVersion) GetDigest() string {
@@ -565,6 +668,13 @@ func (x *CodeVersion) GetCounted() bool {
 	return false
 }
 
+func (x *CodeVersion) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
 // Code is a program: its content, or a URL to fetch it from.
 type Code struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -574,14 +684,17 @@ type Code struct {
 	//	*Code_Url
 	Source isCode_Source `protobuf_oneof:"source"`
 	// "sha256:" and the digest that it must have; empty for any.
-	Digest        string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The signature of the code, of one of the keys that the host's configuration has
+	// for the tenant; empty when it has none.
+	Signature     []byte `protobuf:"bytes,10,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Code) Reset() {
 	*x = Code{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +706,7 @@ func (x *Code) String() string {
 func (*Code) ProtoMessage() {}
 
 func (x *Code) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +719,7 @@ func (x *Code) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Code.ProtoReflect.Descriptor instead.
 func (*Code) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Code) GetSource() isCode_Source {
@@ -639,6 +752,13 @@ func (x *Code) GetDigest() string {
 		return x.Digest
 	}
 	return ""
+}
+
+func (x *Code) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
 }
 
 type isCode_Source interface {
@@ -675,7 +795,7 @@ type CreateWorkerRequest struct {
 
 func (x *CreateWorkerRequest) Reset() {
 	*x = CreateWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +807,7 @@ func (x *CreateWorkerRequest) String() string {
 func (*CreateWorkerRequest) ProtoMessage() {}
 
 func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +820,7 @@ func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkerRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateWorkerRequest) GetId() string {
@@ -766,7 +886,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +898,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +911,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListWorkersRequest) GetState() string {
@@ -832,7 +952,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +964,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +977,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -883,7 +1003,7 @@ type GetWorkerRequest struct {
 
 func (x *GetWorkerRequest) Reset() {
 	*x = GetWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +1015,7 @@ func (x *GetWorkerRequest) String() string {
 func (*GetWorkerRequest) ProtoMessage() {}
 
 func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1028,7 @@ func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetWorkerRequest) GetId() string {
@@ -927,7 +1047,7 @@ type StartWorkerRequest struct {
 
 func (x *StartWorkerRequest) Reset() {
 	*x = StartWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1059,7 @@ func (x *StartWorkerRequest) String() string {
 func (*StartWorkerRequest) ProtoMessage() {}
 
 func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1072,7 @@ func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StartWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StartWorkerRequest) GetId() string {
@@ -971,7 +1091,7 @@ type StopWorkerRequest struct {
 
 func (x *StopWorkerRequest) Reset() {
 	*x = StopWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1103,7 @@ func (x *StopWorkerRequest) String() string {
 func (*StopWorkerRequest) ProtoMessage() {}
 
 func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1116,7 @@ func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StopWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StopWorkerRequest) GetId() string {
@@ -1016,7 +1136,7 @@ type LoadCodeRequest struct {
 
 func (x *LoadCodeRequest) Reset() {
 	*x = LoadCodeRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1148,7 @@ func (x *LoadCodeRequest) String() string {
 func (*LoadCodeRequest) ProtoMessage() {}
 
 func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1161,7 @@ func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadCodeRequest.ProtoReflect.Descriptor instead.
 func (*LoadCodeRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LoadCodeRequest) GetId() string {
@@ -1069,7 +1189,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1201,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1214,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RollbackRequest) GetId() string {
@@ -1111,6 +1231,50 @@ func (x *RollbackRequest) GetDigest() string {
 	return ""
 }
 
+type PromoteWorkerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteWorkerRequest) Reset() {
+	*x = PromoteWorkerRequest{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteWorkerRequest) ProtoMessage() {}
+
+func (x *PromoteWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteWorkerRequest.ProtoReflect.Descriptor instead.
+func (*PromoteWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PromoteWorkerRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 type DeleteWorkerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1120,7 +1284,7 @@ type DeleteWorkerRequest struct {
 
 func (x *DeleteWorkerRequest) Reset() {
 	*x = DeleteWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1296,7 @@ func (x *DeleteWorkerRequest) String() string {
 func (*DeleteWorkerRequest) ProtoMessage() {}
 
 func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1309,7 @@ func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteWorkerRequest) GetId() string {
@@ -1163,7 +1327,7 @@ type DeleteWorkerResponse struct {
 
 func (x *DeleteWorkerResponse) Reset() {
 	*x = DeleteWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1339,7 @@ func (x *DeleteWorkerResponse) String() string {
 func (*DeleteWorkerResponse) ProtoMessage() {}
 
 func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1352,7 @@ func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 type GetWorkerHistoryRequest struct {
@@ -1200,7 +1364,7 @@ type GetWorkerHistoryRequest struct {
 
 func (x *GetWorkerHistoryRequest) Reset() {
 	*x = GetWorkerHistoryRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1376,7 @@ func (x *GetWorkerHistoryRequest) String() string {
 func (*GetWorkerHistoryRequest) ProtoMessage() {}
 
 func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1389,7 @@ func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetWorkerHistoryRequest) GetId() string {
@@ -1244,7 +1408,7 @@ type GetWorkerHistoryResponse struct {
 
 func (x *GetWorkerHistoryResponse) Reset() {
 	*x = GetWorkerHistoryResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1420,7 @@ func (x *GetWorkerHistoryResponse) String() string {
 func (*GetWorkerHistoryResponse) ProtoMessage() {}
 
 func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1433,7 @@ func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetWorkerHistoryResponse) GetVersions() []*CodeVersion {
@@ -1287,7 +1451,7 @@ type RecoverWorkersRequest struct {
 
 func (x *RecoverWorkersRequest) Reset() {
 	*x = RecoverWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1463,7 @@ func (x *RecoverWorkersRequest) String() string {
 func (*RecoverWorkersRequest) ProtoMessage() {}
 
 func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1476,7 @@ func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersRequest.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 type RecoverWorkersResponse struct {
@@ -1326,7 +1490,7 @@ type RecoverWorkersResponse struct {
 
 func (x *RecoverWorkersResponse) Reset() {
 	*x = RecoverWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1502,7 @@ func (x *RecoverWorkersResponse) String() string {
 func (*RecoverWorkersResponse) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1515,7 @@ func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RecoverWorkersResponse) GetRecovered() []string {
@@ -1393,7 +1557,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1569,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1582,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeadLetter) GetId() string {
@@ -1502,7 +1666,7 @@ type ListDeadLettersRequest struct {
 
 func (x *ListDeadLettersRequest) Reset() {
 	*x = ListDeadLettersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1678,7 @@ func (x *ListDeadLettersRequest) String() string {
 func (*ListDeadLettersRequest) ProtoMessage() {}
 
 func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1691,7 @@ func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListDeadLettersRequest) GetWorkerId() string {
@@ -1561,7 +1725,7 @@ type ListDeadLettersResponse struct {
 
 func (x *ListDeadLettersResponse) Reset() {
 	*x = ListDeadLettersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1737,7 @@ func (x *ListDeadLettersResponse) String() string {
 func (*ListDeadLettersResponse) ProtoMessage() {}
 
 func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1750,7 @@ func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
@@ -1616,7 +1780,7 @@ type RedriveRequest struct {
 
 func (x *RedriveRequest) Reset() {
 	*x = RedriveRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1792,7 @@ func (x *RedriveRequest) String() string {
 func (*RedriveRequest) ProtoMessage() {}
 
 func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1805,7 @@ func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
 func (*RedriveRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RedriveRequest) GetWorkerId() string {
@@ -1674,7 +1838,7 @@ type RedriveResponse struct {
 
 func (x *RedriveResponse) Reset() {
 	*x = RedriveResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1850,7 @@ func (x *RedriveResponse) String() string {
 func (*RedriveResponse) ProtoMessage() {}
 
 func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1863,7 @@ func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
 func (*RedriveResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RedriveResponse) GetRedriven() int64 {
@@ -1720,7 +1884,7 @@ type ApplyWorkerRequest struct {
 
 func (x *ApplyWorkerRequest) Reset() {
 	*x = ApplyWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1896,7 @@ func (x *ApplyWorkerRequest) String() string {
 func (*ApplyWorkerRequest) ProtoMessage() {}
 
 func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1909,7 @@ func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ApplyWorkerRequest) GetSpec() *WorkerSpec {
@@ -1776,7 +1940,7 @@ type ApplyWorkerResponse struct {
 
 func (x *ApplyWorkerResponse) Reset() {
 	*x = ApplyWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +1952,7 @@ func (x *ApplyWorkerResponse) String() string {
 func (*ApplyWorkerResponse) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +1965,7 @@ func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ApplyWorkerResponse) GetCreated() bool {
@@ -1825,510 +1989,6 @@ func (x *ApplyWorkerResponse) GetWorker() *Worker {
 	return nil
 }
 
-// WorkerLogLine is a line of a worker's log.
-type WorkerLogLine struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of two lines of a worker, the later one has the greater number.
-	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	At     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	Text   string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	// The process that ran the code.
-	Host string `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
-	// The digest of the code.
-	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Whether it is an error of a message or of a load, and not what the code printed.
-	Error         bool `protobuf:"varint,6,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WorkerLogLine) Reset() {
-	*x = WorkerLogLine{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WorkerLogLine) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WorkerLogLine) ProtoMessage() {}
-
-func (x *WorkerLogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WorkerLogLine.ProtoReflect.Descriptor instead.
-func (*WorkerLogLine) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
-}
-
-func (x *WorkerLogLine) GetNumber() int64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *WorkerLogLine) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-func (x *WorkerLogLine) GetText() string {
-	if x != nil {
-		return x.Text
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetHost() string {
-	if x != nil {
-		return x.Host
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetDigest() string {
-	if x != nil {
-		return x.Digest
-	}
-	return ""
-}
-
-func (x *WorkerLogLine) GetError() bool {
-	if x != nil {
-		return x.Error
-	}
-	return false
-}
-
-type ReadWorkerLogsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// At most this many lines; 0 is 50, the most is 1000.
-	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the previous page, for older lines.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerLogsRequest) Reset() {
-	*x = ReadWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerLogsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerLogsRequest) ProtoMessage() {}
-
-func (x *ReadWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerLogsRequest.ProtoReflect.Descriptor instead.
-func (*ReadWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
-}
-
-func (x *ReadWorkerLogsRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *ReadWorkerLogsRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ReadWorkerLogsRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-type ReadWorkerLogsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Oldest first.
-	Lines []*WorkerLogLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
-	// Empty when there are no older lines.
-	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerLogsResponse) Reset() {
-	*x = ReadWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerLogsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerLogsResponse) ProtoMessage() {}
-
-func (x *ReadWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerLogsResponse.ProtoReflect.Descriptor instead.
-func (*ReadWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *ReadWorkerLogsResponse) GetLines() []*WorkerLogLine {
-	if x != nil {
-		return x.Lines
-	}
-	return nil
-}
-
-func (x *ReadWorkerLogsResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
-type FollowWorkerLogsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// How many lines to begin with; 0 is 10, -1 is none, the most is 1000.
-	Tail          int32 `protobuf:"varint,2,opt,name=tail,proto3" json:"tail,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FollowWorkerLogsRequest) Reset() {
-	*x = FollowWorkerLogsRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FollowWorkerLogsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FollowWorkerLogsRequest) ProtoMessage() {}
-
-func (x *FollowWorkerLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FollowWorkerLogsRequest.ProtoReflect.Descriptor instead.
-func (*FollowWorkerLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
-}
-
-func (x *FollowWorkerLogsRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *FollowWorkerLogsRequest) GetTail() int32 {
-	if x != nil {
-		return x.Tail
-	}
-	return 0
-}
-
-type FollowWorkerLogsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// KIND_PUT is a line. KIND_SYNCED comes once, before the first new one.
-	Kind          WatchResponse_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=lifecycle.operator.v1.WatchResponse_Kind" json:"kind,omitempty"`
-	Line          *WorkerLogLine     `protobuf:"bytes,2,opt,name=line,proto3" json:"line,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FollowWorkerLogsResponse) Reset() {
-	*x = FollowWorkerLogsResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FollowWorkerLogsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FollowWorkerLogsResponse) ProtoMessage() {}
-
-func (x *FollowWorkerLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FollowWorkerLogsResponse.ProtoReflect.Descriptor instead.
-func (*FollowWorkerLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *FollowWorkerLogsResponse) GetKind() WatchResponse_Kind {
-	if x != nil {
-		return x.Kind
-	}
-	return WatchResponse_KIND_UNSPECIFIED
-}
-
-func (x *FollowWorkerLogsResponse) GetLine() *WorkerLogLine {
-	if x != nil {
-		return x.Line
-	}
-	return nil
-}
-
-// StateEntry is a key that a worker has stored.
-type StateEntry struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// The value: its first 256 bytes in a list, the whole of one that was asked for.
-	Value []byte `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How long the value is.
-	Size int64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
-	// When it was written.
-	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StateEntry) Reset() {
-	*x = StateEntry{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StateEntry) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StateEntry) ProtoMessage() {}
-
-func (x *StateEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StateEntry.ProtoReflect.Descriptor instead.
-func (*StateEntry) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{31}
-}
-
-func (x *StateEntry) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *StateEntry) GetValue() []byte {
-	if x != nil {
-		return x.Value
-	}
-	return nil
-}
-
-func (x *StateEntry) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *StateEntry) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-type ReadWorkerStateRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Only this key; empty for all.
-	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerStateRequest) Reset() {
-	*x = ReadWorkerStateRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerStateRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerStateRequest) ProtoMessage() {}
-
-func (x *ReadWorkerStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerStateRequest.ProtoReflect.Descriptor instead.
-func (*ReadWorkerStateRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{32}
-}
-
-func (x *ReadWorkerStateRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *ReadWorkerStateRequest) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *ReadWorkerStateRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ReadWorkerStateRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-type ReadWorkerStateResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entries       []*StateEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadWorkerStateResponse) Reset() {
-	*x = ReadWorkerStateResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadWorkerStateResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadWorkerStateResponse) ProtoMessage() {}
-
-func (x *ReadWorkerStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadWorkerStateResponse.ProtoReflect.Descriptor instead.
-func (*ReadWorkerStateResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *ReadWorkerStateResponse) GetEntries() []*StateEntry {
-	if x != nil {
-		return x.Entries
-	}
-	return nil
-}
-
-func (x *ReadWorkerStateResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
 // Header is a header of a message, with its values.
 type Header struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2340,7 +2000,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2012,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2025,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{34}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Header) GetName() string {
@@ -2392,14 +2052,16 @@ type TestWorkerRequest struct {
 	// The digest of code that it has or had; empty is the current one.
 	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Other code, in place of its own.
-	Code          *Code `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
+	Code *Code `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
+	// Let the code send the HTTP requests that the worker may send. They take effect.
+	Http          bool `protobuf:"varint,13,opt,name=http,proto3" json:"http,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerRequest) Reset() {
 	*x = TestWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2073,7 @@ func (x *TestWorkerRequest) String() string {
 func (*TestWorkerRequest) ProtoMessage() {}
 
 func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2086,7 @@ func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerRequest.ProtoReflect.Descriptor instead.
 func (*TestWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{35}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TestWorkerRequest) GetId() string {
@@ -2469,6 +2131,13 @@ func (x *TestWorkerRequest) GetCode() *Code {
 	return nil
 }
 
+func (x *TestWorkerRequest) GetHttp() bool {
+	if x != nil {
+		return x.Http
+	}
+	return false
+}
+
 type TestWorkerResponse struct {
 	state   protoimpl.MessageState       `protogen:"open.v1"`
 	Outputs []*TestWorkerResponse_Output `protobuf:"bytes,1,rep,name=outputs,proto3" json:"outputs,omitempty"`
@@ -2482,14 +2151,15 @@ type TestWorkerResponse struct {
 	// Whether it would become a dead letter at once: the code rejected it.
 	Rejected bool `protobuf:"varint,6,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	// The digest of the code that ran.
-	Digest        string `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest        string                      `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	Timers        []*TestWorkerResponse_Timer `protobuf:"bytes,8,rep,name=timers,proto3" json:"timers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerResponse) Reset() {
 	*x = TestWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +2171,7 @@ func (x *TestWorkerResponse) String() string {
 func (*TestWorkerResponse) ProtoMessage() {}
 
 func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[36]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +2184,7 @@ func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TestWorkerResponse) GetOutputs() []*TestWorkerResponse_Output {
@@ -2566,6 +2236,13 @@ func (x *TestWorkerResponse) GetDigest() string {
 	return ""
 }
 
+func (x *TestWorkerResponse) GetTimers() []*TestWorkerResponse_Timer {
+	if x != nil {
+		return x.Timers
+	}
+	return nil
+}
+
 type RecoverWorkersResponse_Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2576,7 +2253,7 @@ type RecoverWorkersResponse_Failure struct {
 
 func (x *RecoverWorkersResponse_Failure) Reset() {
 	*x = RecoverWorkersResponse_Failure{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2265,7 @@ func (x *RecoverWorkersResponse_Failure) String() string {
 func (*RecoverWorkersResponse_Failure) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[37]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2278,7 @@ func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse_Failure.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse_Failure) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *RecoverWorkersResponse_Failure) GetId() string {
@@ -2632,7 +2309,7 @@ type ApplyWorkerResponse_Change struct {
 
 func (x *ApplyWorkerResponse_Change) Reset() {
 	*x = ApplyWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2644,7 +2321,7 @@ func (x *ApplyWorkerResponse_Change) String() string {
 func (*ApplyWorkerResponse_Change) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[38]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2657,7 +2334,7 @@ func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *ApplyWorkerResponse_Change) GetField() string {
@@ -2694,7 +2371,7 @@ type TestWorkerResponse_Output struct {
 
 func (x *TestWorkerResponse_Output) Reset() {
 	*x = TestWorkerResponse_Output{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2383,7 @@ func (x *TestWorkerResponse_Output) String() string {
 func (*TestWorkerResponse_Output) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[39]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2396,7 @@ func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Output.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Output) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *TestWorkerResponse_Output) GetTopic() string {
@@ -2755,7 +2432,7 @@ type TestWorkerResponse_Change struct {
 
 func (x *TestWorkerResponse_Change) Reset() {
 	*x = TestWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2444,7 @@ func (x *TestWorkerResponse_Change) String() string {
 func (*TestWorkerResponse_Change) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[40]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2457,7 @@ func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{36, 1}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 1}
 }
 
 func (x *TestWorkerResponse_Change) GetKey() string {
@@ -2804,11 +2481,80 @@ func (x *TestWorkerResponse_Change) GetDeleted() bool {
 	return false
 }
 
+// Timer is a timer that would be set or cancelled.
+type TestWorkerResponse_Timer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Due           *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=due,proto3" json:"due,omitempty"`
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Cancelled     bool                   `protobuf:"varint,4,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestWorkerResponse_Timer) Reset() {
+	*x = TestWorkerResponse_Timer{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestWorkerResponse_Timer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestWorkerResponse_Timer) ProtoMessage() {}
+
+func (x *TestWorkerResponse_Timer) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestWorkerResponse_Timer.ProtoReflect.Descriptor instead.
+func (*TestWorkerResponse_Timer) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 2}
+}
+
+func (x *TestWorkerResponse_Timer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TestWorkerResponse_Timer) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *TestWorkerResponse_Timer) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *TestWorkerResponse_Timer) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
+	}
+	return false
+}
+
 var File_lifecycle_operator_v1_worker_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\"lifecycle/operator/v1/worker.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$lifecycle/operator/v1/workflow.proto\"\xd9\x04\n" +
+	"\"lifecycle/operator/v1/worker.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a'lifecycle/operator/v1/worker_look.proto\x1a*lifecycle/operator/v1/worker_rollout.proto\"\x90\x05\n" +
 	"\x06Worker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tmime_type\x18\x02 \x01(\tR\bmimeType\x12\x16\n" +
@@ -2829,7 +2575,8 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\abacklog\x18\x0e \x01(\x03R\abacklog\x12!\n" +
 	"\foutput_topic\x18\x0f \x01(\tR\voutputTopic\x125\n" +
 	"\x06limits\x18\x10 \x01(\v2\x1d.lifecycle.operator.v1.LimitsR\x06limits\x125\n" +
-	"\x04spec\x18\x11 \x01(\v2!.lifecycle.operator.v1.WorkerSpecR\x04spec\"\xc6\x02\n" +
+	"\x04spec\x18\x11 \x01(\v2!.lifecycle.operator.v1.WorkerSpecR\x04spec\x125\n" +
+	"\x06canary\x18\x18 \x01(\v2\x1d.lifecycle.operator.v1.CanaryR\x06canary\"\xe2\x03\n" +
 	"\n" +
 	"WorkerSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -2843,13 +2590,20 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x03env\x18\t \x03(\tR\x03env\x12\x18\n" +
 	"\asecrets\x18\n" +
 	" \x03(\tR\asecrets\x12/\n" +
-	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\"\xb0\x01\n" +
+	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x12/\n" +
+	"\x04rate\x18\f \x01(\v2\x1b.lifecycle.operator.v1.RateR\x04rate\x128\n" +
+	"\arollout\x18\x12 \x01(\v2\x1e.lifecycle.operator.v1.RolloutR\arollout\x12/\n" +
+	"\x04http\x18\x13 \x01(\v2\x1b.lifecycle.operator.v1.HTTPR\x04http\"e\n" +
+	"\x04Rate\x12\x1a\n" +
+	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12+\n" +
+	"\x03per\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03per\x12\x14\n" +
+	"\x05burst\x18\x03 \x01(\x05R\x05burst\"\xb0\x01\n" +
 	"\x06Limits\x12-\n" +
 	"\x04time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12-\n" +
 	"\x04load\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04load\x12\x16\n" +
 	"\x06memory\x18\x03 \x01(\x03R\x06memory\x12\x16\n" +
 	"\x06output\x18\x04 \x01(\x03R\x06output\x12\x18\n" +
-	"\aoutputs\x18\x05 \x01(\x05R\aoutputs\"\xbe\x02\n" +
+	"\aoutputs\x18\x05 \x01(\x05R\aoutputs\"\xd8\x02\n" +
 	"\vCodeVersion\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x10\n" +
@@ -2862,11 +2616,14 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\acurrent\x18\t \x01(\bR\acurrent\x12\x1c\n" +
 	"\tdiscarded\x18\n" +
 	" \x01(\x03R\tdiscarded\x12\x18\n" +
-	"\acounted\x18\v \x01(\bR\acounted\"X\n" +
+	"\acounted\x18\v \x01(\bR\acounted\x12\x18\n" +
+	"\arollout\x18\x12 \x01(\tR\arollout\"v\n" +
 	"\x04Code\x12\x1a\n" +
 	"\acontent\x18\x01 \x01(\fH\x00R\acontent\x12\x12\n" +
 	"\x03url\x18\x02 \x01(\tH\x00R\x03url\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\tR\x06digestB\b\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x1c\n" +
+	"\tsignature\x18\n" +
+	" \x01(\fR\tsignatureB\b\n" +
 	"\x06source\"\xfb\x01\n" +
 	"\x13CreateWorkerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
@@ -2896,7 +2653,9 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x04code\x18\x02 \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\"9\n" +
 	"\x0fRollbackRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"%\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"&\n" +
+	"\x14PromoteWorkerRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"%\n" +
 	"\x13DeleteWorkerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x16\n" +
 	"\x14DeleteWorkerResponse\")\n" +
@@ -2948,53 +2707,18 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06Change\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\tR\x02to\"\xa9\x01\n" +
-	"\rWorkerLogLine\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x03R\x06number\x12*\n" +
-	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\x12\x12\n" +
-	"\x04host\x18\x04 \x01(\tR\x04host\x12\x16\n" +
-	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\bR\x05error\"c\n" +
-	"\x15ReadWorkerLogsRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"|\n" +
-	"\x16ReadWorkerLogsResponse\x12:\n" +
-	"\x05lines\x18\x01 \x03(\v2$.lifecycle.operator.v1.WorkerLogLineR\x05lines\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"=\n" +
-	"\x17FollowWorkerLogsRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04tail\x18\x02 \x01(\x05R\x04tail\"\x93\x01\n" +
-	"\x18FollowWorkerLogsResponse\x12=\n" +
-	"\x04kind\x18\x01 \x01(\x0e2).lifecycle.operator.v1.WatchResponse.KindR\x04kind\x128\n" +
-	"\x04line\x18\x02 \x01(\v2$.lifecycle.operator.v1.WorkerLogLineR\x04line\"t\n" +
-	"\n" +
-	"StateEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x03R\x04size\x12*\n" +
-	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"v\n" +
-	"\x16ReadWorkerStateRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1b\n" +
-	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"~\n" +
-	"\x17ReadWorkerStateResponse\x12;\n" +
-	"\aentries\x18\x01 \x03(\v2!.lifecycle.operator.v1.StateEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"4\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"4\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\tR\x06values\"\xcf\x01\n" +
+	"\x06values\x18\x02 \x03(\tR\x06values\"\xe3\x01\n" +
 	"\x11TestWorkerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x127\n" +
 	"\aheaders\x18\x04 \x03(\v2\x1d.lifecycle.operator.v1.HeaderR\aheaders\x12\x16\n" +
 	"\x06digest\x18\x05 \x01(\tR\x06digest\x12/\n" +
-	"\x04code\x18\x06 \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\"\xfa\x03\n" +
+	"\x04code\x18\x06 \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x12\x12\n" +
+	"\x04http\x18\r \x01(\bR\x04http\"\xc0\x05\n" +
 	"\x12TestWorkerResponse\x12J\n" +
 	"\aoutputs\x18\x01 \x03(\v20.lifecycle.operator.v1.TestWorkerResponse.OutputR\aoutputs\x12J\n" +
 	"\achanges\x18\x02 \x03(\v20.lifecycle.operator.v1.TestWorkerResponse.ChangeR\achanges\x12\x12\n" +
@@ -3002,7 +2726,8 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x1a\n" +
 	"\brejected\x18\x06 \x01(\bR\brejected\x12\x16\n" +
-	"\x06digest\x18\a \x01(\tR\x06digest\x1ak\n" +
+	"\x06digest\x18\a \x01(\tR\x06digest\x12G\n" +
+	"\x06timers\x18\b \x03(\v2/.lifecycle.operator.v1.TestWorkerResponse.TimerR\x06timers\x1ak\n" +
 	"\x06Output\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x127\n" +
 	"\aheaders\x18\x02 \x03(\v2\x1d.lifecycle.operator.v1.HeaderR\aheaders\x12\x12\n" +
@@ -3010,7 +2735,12 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06Change\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x18\n" +
-	"\adeleted\x18\x03 \x01(\bR\adeleted2\xac\x11\n" +
+	"\adeleted\x18\x03 \x01(\bR\adeleted\x1a{\n" +
+	"\x05Timer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
+	"\x03due\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1c\n" +
+	"\tcancelled\x18\x04 \x01(\bR\tcancelled2\xe0\x14\n" +
 	"\rWorkerService\x12n\n" +
 	"\fCreateWorker\x12*.lifecycle.operator.v1.CreateWorkerRequest\x1a\x1d.lifecycle.operator.v1.Worker\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/workers\x12y\n" +
 	"\vListWorkers\x12).lifecycle.operator.v1.ListWorkersRequest\x1a*.lifecycle.operator.v1.ListWorkersResponse\"\x13\x82\xd3\xe4\x93\x02\n" +
@@ -3020,7 +2750,8 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"StopWorker\x12(.lifecycle.operator.v1.StopWorkerRequest\x1a\x1d.lifecycle.operator.v1.Worker\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/workers/{id}/stop\x12p\n" +
 	"\bLoadCode\x12&.lifecycle.operator.v1.LoadCodeRequest\x1a\x1d.lifecycle.operator.v1.Worker\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/workers/{id}/code\x12t\n" +
-	"\bRollback\x12&.lifecycle.operator.v1.RollbackRequest\x1a\x1d.lifecycle.operator.v1.Worker\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/workers/{id}/rollback\x12~\n" +
+	"\bRollback\x12&.lifecycle.operator.v1.RollbackRequest\x1a\x1d.lifecycle.operator.v1.Worker\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/workers/{id}/rollback\x12}\n" +
+	"\rPromoteWorker\x12+.lifecycle.operator.v1.PromoteWorkerRequest\x1a\x1d.lifecycle.operator.v1.Worker\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/workers/{id}/promote\x12~\n" +
 	"\fDeleteWorker\x12*.lifecycle.operator.v1.DeleteWorkerRequest\x1a+.lifecycle.operator.v1.DeleteWorkerResponse\"\x15\x82\xd3\xe4\x93\x02\x0f*\r/workers/{id}\x12\x95\x01\n" +
 	"\x10GetWorkerHistory\x12..lifecycle.operator.v1.GetWorkerHistoryRequest\x1a/.lifecycle.operator.v1.GetWorkerHistoryResponse\" \x82\xd3\xe4\x93\x02\x17\x12\x15/workers/{id}/history\x90\x02\x01\x12\x8a\x01\n" +
 	"\x0eRecoverWorkers\x12,.lifecycle.operator.v1.RecoverWorkersRequest\x1a-.lifecycle.operator.v1.RecoverWorkersResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/workers:recover\x12\x9d\x01\n" +
@@ -3031,7 +2762,9 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x10FollowWorkerLogs\x12..lifecycle.operator.v1.FollowWorkerLogsRequest\x1a/.lifecycle.operator.v1.FollowWorkerLogsResponse0\x01\x12\x8d\x01\n" +
 	"\x0fReadWorkerState\x12-.lifecycle.operator.v1.ReadWorkerStateRequest\x1a..lifecycle.operator.v1.ReadWorkerStateResponse\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/workers/{id}/state\x12\x80\x01\n" +
 	"\n" +
-	"TestWorker\x12(.lifecycle.operator.v1.TestWorkerRequest\x1a).lifecycle.operator.v1.TestWorkerResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/workers/{id}/testBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
+	"TestWorker\x12(.lifecycle.operator.v1.TestWorkerRequest\x1a).lifecycle.operator.v1.TestWorkerResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/workers/{id}/test\x12\x91\x01\n" +
+	"\x10ListWorkerTimers\x12..lifecycle.operator.v1.ListWorkerTimersRequest\x1a/.lifecycle.operator.v1.ListWorkerTimersResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/workers/{id}/timers\x12\x9e\x01\n" +
+	"\x11CancelWorkerTimer\x12/.lifecycle.operator.v1.CancelWorkerTimerRequest\x1a0.lifecycle.operator.v1.CancelWorkerTimerResponse\"&\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/workers/{id}/timers:cancelBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
 
 var (
 	file_lifecycle_operator_v1_worker_proto_rawDescOnce sync.Once
@@ -3045,126 +2778,140 @@ func file_lifecycle_operator_v1_worker_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_worker_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*Worker)(nil),                         // 0: lifecycle.operator.v1.Worker
 	(*WorkerSpec)(nil),                     // 1: lifecycle.operator.v1.WorkerSpec
-	(*Limits)(nil),                         // 2: lifecycle.operator.v1.Limits
-	(*CodeVersion)(nil),                    // 3: lifecycle.operator.v1.CodeVersion
-	(*Code)(nil),                           // 4: lifecycle.operator.v1.Code
-	(*CreateWorkerRequest)(nil),            // 5: lifecycle.operator.v1.CreateWorkerRequest
-	(*ListWorkersRequest)(nil),             // 6: lifecycle.operator.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),            // 7: lifecycle.operator.v1.ListWorkersResponse
-	(*GetWorkerRequest)(nil),               // 8: lifecycle.operator.v1.GetWorkerRequest
-	(*StartWorkerRequest)(nil),             // 9: lifecycle.operator.v1.StartWorkerRequest
-	(*StopWorkerRequest)(nil),              // 10: lifecycle.operator.v1.StopWorkerRequest
-	(*LoadCodeRequest)(nil),                // 11: lifecycle.operator.v1.LoadCodeRequest
-	(*RollbackRequest)(nil),                // 12: lifecycle.operator.v1.RollbackRequest
-	(*DeleteWorkerRequest)(nil),            // 13: lifecycle.operator.v1.DeleteWorkerRequest
-	(*DeleteWorkerResponse)(nil),           // 14: lifecycle.operator.v1.DeleteWorkerResponse
-	(*GetWorkerHistoryRequest)(nil),        // 15: lifecycle.operator.v1.GetWorkerHistoryRequest
-	(*GetWorkerHistoryResponse)(nil),       // 16: lifecycle.operator.v1.GetWorkerHistoryResponse
-	(*RecoverWorkersRequest)(nil),          // 17: lifecycle.operator.v1.RecoverWorkersRequest
-	(*RecoverWorkersResponse)(nil),         // 18: lifecycle.operator.v1.RecoverWorkersResponse
-	(*DeadLetter)(nil),                     // 19: lifecycle.operator.v1.DeadLetter
-	(*ListDeadLettersRequest)(nil),         // 20: lifecycle.operator.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil),        // 21: lifecycle.operator.v1.ListDeadLettersResponse
-	(*RedriveRequest)(nil),                 // 22: lifecycle.operator.v1.RedriveRequest
-	(*RedriveResponse)(nil),                // 23: lifecycle.operator.v1.RedriveResponse
-	(*ApplyWorkerRequest)(nil),             // 24: lifecycle.operator.v1.ApplyWorkerRequest
-	(*ApplyWorkerResponse)(nil),            // 25: lifecycle.operator.v1.ApplyWorkerResponse
-	(*WorkerLogLine)(nil),                  // 26: lifecycle.operator.v1.WorkerLogLine
-	(*ReadWorkerLogsRequest)(nil),          // 27: lifecycle.operator.v1.ReadWorkerLogsRequest
-	(*ReadWorkerLogsResponse)(nil),         // 28: lifecycle.operator.v1.ReadWorkerLogsResponse
-	(*FollowWorkerLogsRequest)(nil),        // 29: lifecycle.operator.v1.FollowWorkerLogsRequest
-	(*FollowWorkerLogsResponse)(nil),       // 30: lifecycle.operator.v1.FollowWorkerLogsResponse
-	(*StateEntry)(nil),                     // 31: lifecycle.operator.v1.StateEntry
-	(*ReadWorkerStateRequest)(nil),         // 32: lifecycle.operator.v1.ReadWorkerStateRequest
-	(*ReadWorkerStateResponse)(nil),        // 33: lifecycle.operator.v1.ReadWorkerStateResponse
-	(*Header)(nil),                         // 34: lifecycle.operator.v1.Header
-	(*TestWorkerRequest)(nil),              // 35: lifecycle.operator.v1.TestWorkerRequest
-	(*TestWorkerResponse)(nil),             // 36: lifecycle.operator.v1.TestWorkerResponse
-	(*RecoverWorkersResponse_Failure)(nil), // 37: lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	(*ApplyWorkerResponse_Change)(nil),     // 38: lifecycle.operator.v1.ApplyWorkerResponse.Change
-	(*TestWorkerResponse_Output)(nil),      // 39: lifecycle.operator.v1.TestWorkerResponse.Output
-	(*TestWorkerResponse_Change)(nil),      // 40: lifecycle.operator.v1.TestWorkerResponse.Change
-	(*timestamppb.Timestamp)(nil),          // 41: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 42: google.protobuf.Duration
-	(WatchResponse_Kind)(0),                // 43: lifecycle.operator.v1.WatchResponse.Kind
+	(*Rate)(nil),                           // 2: lifecycle.operator.v1.Rate
+	(*Limits)(nil),                         // 3: lifecycle.operator.v1.Limits
+	(*CodeVersion)(nil),                    // 4: lifecycle.operator.v1.CodeVersion
+	(*Code)(nil),                           // 5: lifecycle.operator.v1.Code
+	(*CreateWorkerRequest)(nil),            // 6: lifecycle.operator.v1.CreateWorkerRequest
+	(*ListWorkersRequest)(nil),             // 7: lifecycle.operator.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),            // 8: lifecycle.operator.v1.ListWorkersResponse
+	(*GetWorkerRequest)(nil),               // 9: lifecycle.operator.v1.GetWorkerRequest
+	(*StartWorkerRequest)(nil),             // 10: lifecycle.operator.v1.StartWorkerRequest
+	(*StopWorkerRequest)(nil),              // 11: lifecycle.operator.v1.StopWorkerRequest
+	(*LoadCodeRequest)(nil),                // 12: lifecycle.operator.v1.LoadCodeRequest
+	(*RollbackRequest)(nil),                // 13: lifecycle.operator.v1.RollbackRequest
+	(*PromoteWorkerRequest)(nil),           // 14: lifecycle.operator.v1.PromoteWorkerRequest
+	(*DeleteWorkerRequest)(nil),            // 15: lifecycle.operator.v1.DeleteWorkerRequest
+	(*DeleteWorkerResponse)(nil),           // 16: lifecycle.operator.v1.DeleteWorkerResponse
+	(*GetWorkerHistoryRequest)(nil),        // 17: lifecycle.operator.v1.GetWorkerHistoryRequest
+	(*GetWorkerHistoryResponse)(nil),       // 18: lifecycle.operator.v1.GetWorkerHistoryResponse
+	(*RecoverWorkersRequest)(nil),          // 19: lifecycle.operator.v1.RecoverWorkersRequest
+	(*RecoverWorkersResponse)(nil),         // 20: lifecycle.operator.v1.RecoverWorkersResponse
+	(*DeadLetter)(nil),                     // 21: lifecycle.operator.v1.DeadLetter
+	(*ListDeadLettersRequest)(nil),         // 22: lifecycle.operator.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil),        // 23: lifecycle.operator.v1.ListDeadLettersResponse
+	(*RedriveRequest)(nil),                 // 24: lifecycle.operator.v1.RedriveRequest
+	(*RedriveResponse)(nil),                // 25: lifecycle.operator.v1.RedriveResponse
+	(*ApplyWorkerRequest)(nil),             // 26: lifecycle.operator.v1.ApplyWorkerRequest
+	(*ApplyWorkerResponse)(nil),            // 27: lifecycle.operator.v1.ApplyWorkerResponse
+	(*Header)(nil),                         // 28: lifecycle.operator.v1.Header
+	(*TestWorkerRequest)(nil),              // 29: lifecycle.operator.v1.TestWorkerRequest
+	(*TestWorkerResponse)(nil),             // 30: lifecycle.operator.v1.TestWorkerResponse
+	(*RecoverWorkersResponse_Failure)(nil), // 31: lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	(*ApplyWorkerResponse_Change)(nil),     // 32: lifecycle.operator.v1.ApplyWorkerResponse.Change
+	(*TestWorkerResponse_Output)(nil),      // 33: lifecycle.operator.v1.TestWorkerResponse.Output
+	(*TestWorkerResponse_Change)(nil),      // 34: lifecycle.operator.v1.TestWorkerResponse.Change
+	(*TestWorkerResponse_Timer)(nil),       // 35: lifecycle.operator.v1.TestWorkerResponse.Timer
+	(*timestamppb.Timestamp)(nil),          // 36: google.protobuf.Timestamp
+	(*Canary)(nil),                         // 37: lifecycle.operator.v1.Canary
+	(*Rollout)(nil),                        // 38: lifecycle.operator.v1.Rollout
+	(*HTTP)(nil),                           // 39: lifecycle.operator.v1.HTTP
+	(*durationpb.Duration)(nil),            // 40: google.protobuf.Duration
+	(*ReadWorkerLogsRequest)(nil),          // 41: lifecycle.operator.v1.ReadWorkerLogsRequest
+	(*FollowWorkerLogsRequest)(nil),        // 42: lifecycle.operator.v1.FollowWorkerLogsRequest
+	(*ReadWorkerStateRequest)(nil),         // 43: lifecycle.operator.v1.ReadWorkerStateRequest
+	(*ListWorkerTimersRequest)(nil),        // 44: lifecycle.operator.v1.ListWorkerTimersRequest
+	(*CancelWorkerTimerRequest)(nil),       // 45: lifecycle.operator.v1.CancelWorkerTimerRequest
+	(*ReadWorkerLogsResponse)(nil),         // 46: lifecycle.operator.v1.ReadWorkerLogsResponse
+	(*FollowWorkerLogsResponse)(nil),       // 47: lifecycle.operator.v1.FollowWorkerLogsResponse
+	(*ReadWorkerStateResponse)(nil),        // 48: lifecycle.operator.v1.ReadWorkerStateResponse
+	(*ListWorkerTimersResponse)(nil),       // 49: lifecycle.operator.v1.ListWorkerTimersResponse
+	(*CancelWorkerTimerResponse)(nil),      // 50: lifecycle.operator.v1.CancelWorkerTimerResponse
 }
 var file_lifecycle_operator_v1_worker_proto_depIdxs = []int32{
-	41, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
-	41, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
-	3,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	2,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
+	36, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
+	36, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
+	4,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	3,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
 	1,  // 4: lifecycle.operator.v1.Worker.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	2,  // 5: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
-	4,  // 6: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
-	42, // 7: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
-	42, // 8: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
-	41, // 9: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
-	4,  // 10: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	2,  // 11: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
-	0,  // 12: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
-	4,  // 13: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
-	3,  // 14: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	37, // 15: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	41, // 16: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
-	19, // 17: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
-	1,  // 18: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	38, // 19: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
-	0,  // 20: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
-	41, // 21: lifecycle.operator.v1.WorkerLogLine.at:type_name -> google.protobuf.Timestamp
-	26, // 22: lifecycle.operator.v1.ReadWorkerLogsResponse.lines:type_name -> lifecycle.operator.v1.WorkerLogLine
-	43, // 23: lifecycle.operator.v1.FollowWorkerLogsResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	26, // 24: lifecycle.operator.v1.FollowWorkerLogsResponse.line:type_name -> lifecycle.operator.v1.WorkerLogLine
-	41, // 25: lifecycle.operator.v1.StateEntry.at:type_name -> google.protobuf.Timestamp
-	31, // 26: lifecycle.operator.v1.ReadWorkerStateResponse.entries:type_name -> lifecycle.operator.v1.StateEntry
-	34, // 27: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
-	4,  // 28: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	39, // 29: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
-	40, // 30: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
-	42, // 31: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
-	34, // 32: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
-	5,  // 33: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
-	6,  // 34: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
-	8,  // 35: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
-	9,  // 36: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
-	10, // 37: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
-	11, // 38: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
-	12, // 39: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
-	13, // 40: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
-	15, // 41: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
-	17, // 42: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
-	20, // 43: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
-	22, // 44: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
-	24, // 45: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
-	27, // 46: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
-	29, // 47: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
-	32, // 48: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
-	35, // 49: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
-	0,  // 50: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
-	7,  // 51: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
-	0,  // 52: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 53: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 54: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 55: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
-	0,  // 56: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
-	14, // 57: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
-	16, // 58: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
-	18, // 59: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
-	21, // 60: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
-	23, // 61: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
-	25, // 62: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
-	28, // 63: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
-	30, // 64: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
-	33, // 65: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
-	36, // 66: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
-	50, // [50:67] is the sub-list for method output_type
-	33, // [33:50] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	37, // 5: lifecycle.operator.v1.Worker.canary:type_name -> lifecycle.operator.v1.Canary
+	3,  // 6: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
+	5,  // 7: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
+	2,  // 8: lifecycle.operator.v1.WorkerSpec.rate:type_name -> lifecycle.operator.v1.Rate
+	38, // 9: lifecycle.operator.v1.WorkerSpec.rollout:type_name -> lifecycle.operator.v1.Rollout
+	39, // 10: lifecycle.operator.v1.WorkerSpec.http:type_name -> lifecycle.operator.v1.HTTP
+	40, // 11: lifecycle.operator.v1.Rate.per:type_name -> google.protobuf.Duration
+	40, // 12: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
+	40, // 13: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
+	36, // 14: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
+	5,  // 15: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	3,  // 16: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
+	0,  // 17: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
+	5,  // 18: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
+	4,  // 19: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	31, // 20: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	36, // 21: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	21, // 22: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
+	1,  // 23: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
+	32, // 24: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
+	0,  // 25: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
+	28, // 26: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
+	5,  // 27: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	33, // 28: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
+	34, // 29: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
+	40, // 30: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
+	35, // 31: lifecycle.operator.v1.TestWorkerResponse.timers:type_name -> lifecycle.operator.v1.TestWorkerResponse.Timer
+	28, // 32: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
+	36, // 33: lifecycle.operator.v1.TestWorkerResponse.Timer.due:type_name -> google.protobuf.Timestamp
+	6,  // 34: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
+	7,  // 35: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
+	9,  // 36: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
+	10, // 37: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
+	11, // 38: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
+	12, // 39: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
+	13, // 40: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
+	14, // 41: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
+	15, // 42: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
+	17, // 43: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
+	19, // 44: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
+	22, // 45: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
+	24, // 46: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
+	26, // 47: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
+	41, // 48: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
+	42, // 49: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
+	43, // 50: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
+	29, // 51: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
+	44, // 52: lifecycle.operator.v1.WorkerService.ListWorkerTimers:input_type -> lifecycle.operator.v1.ListWorkerTimersRequest
+	45, // 53: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:input_type -> lifecycle.operator.v1.CancelWorkerTimerRequest
+	0,  // 54: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
+	8,  // 55: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
+	0,  // 56: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 57: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 58: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 59: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
+	0,  // 60: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
+	0,  // 61: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
+	16, // 62: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
+	18, // 63: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
+	20, // 64: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
+	23, // 65: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
+	25, // 66: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
+	27, // 67: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
+	46, // 68: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
+	47, // 69: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
+	48, // 70: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
+	30, // 71: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
+	49, // 72: lifecycle.operator.v1.WorkerService.ListWorkerTimers:output_type -> lifecycle.operator.v1.ListWorkerTimersResponse
+	50, // 73: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:output_type -> lifecycle.operator.v1.CancelWorkerTimerResponse
+	54, // [54:74] is the sub-list for method output_type
+	34, // [34:54] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_worker_proto_init() }
@@ -3172,8 +2919,9 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 	if File_lifecycle_operator_v1_worker_proto != nil {
 		return
 	}
-	file_lifecycle_operator_v1_workflow_proto_init()
-	file_lifecycle_operator_v1_worker_proto_msgTypes[4].OneofWrappers = []any{
+	file_lifecycle_operator_v1_worker_look_proto_init()
+	file_lifecycle_operator_v1_worker_rollout_proto_init()
+	file_lifecycle_operator_v1_worker_proto_msgTypes[5].OneofWrappers = []any{
 		(*Code_Content)(nil),
 		(*Code_Url)(nil),
 	}
@@ -3183,7 +2931,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_worker_proto_rawDesc), len(file_lifecycle_operator_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

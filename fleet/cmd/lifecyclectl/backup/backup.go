@@ -174,7 +174,7 @@ func sorted(err error) error {
 		reason = Damaged
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		reason = NotFound
-	case errors.As(err, &api) && (api.ErrorCode == streamExists || api.ErrorCode == restoreExists):
+	case errors.As(err, &api) && (api.ErrorCode == streamExists || api.ErrorCode == restoreExists), errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 		reason = Exists
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrJetStreamNotEnabled):
 		reason = Unreachable

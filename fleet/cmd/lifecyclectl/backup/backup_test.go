@@ -59,7 +59,7 @@ func TestPermissions(t *testing.T) {
 		Nkeys: []*server.NkeyUser{
 			{Nkey: admin},
 			{Nkey: saver, Permissions: may("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.SNAPSHOT.*", "$JS.SNAPSHOT.ACK.>")},
-			{Nkey: restorer, Permissions: may("$JS.API.STREAM.RESTORE.*", "$JS.SNAPSHOT.RESTORE.>")},
+			{Nkey: restorer, Permissions: may("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.RESTORE.*", "$JS.SNAPSHOT.RESTORE.>")},
 		},
 	})
 	must(t, err)
@@ -99,12 +99,12 @@ func TestPermissions(t *testing.T) {
 	if len(status.Streams) != 1 || status.Streams[0].Messages != 64 || status.Streams[0].Last != 100 {
 		t.Errorf("%+v", status)
 	}
+	if _, err := backup.Create(ctx, as(restorerFile), "B", dir+"2"); reason(err) != backup.Denied {
+		t.Errorf("without the permission to back up: %v", err)
+	}
 	must(t, js.DeleteKeyValue(ctx, "B"))
 	if _, err := backup.Restore(ctx, as(saverFile), dir); reason(err) != backup.Denied {
 		t.Errorf("without the permission to restore: %v", err)
-	}
-	if _, err := backup.Create(ctx, as(restorerFile), "B", dir+"2"); reason(err) != backup.Denied {
-		t.Errorf("without the permission to back up: %v", err)
 	}
 	_, stranger := user(t)
 	if _, err := backup.Create(ctx, as(stranger), "B", dir+"3"); reason(err) != backup.Denied {

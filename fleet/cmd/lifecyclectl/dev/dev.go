@@ -5,6 +5,7 @@ package dev
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
+	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
 )
 
 // Main makes this program able to run code in children. Call it first in main: in a
@@ -26,15 +28,25 @@ func Main() { isolate.Main(starlark.New(), js.New(), wasm.New()) }
 // Worker is what runs.
 type Worker struct {
 	ID, MIMEType, Topic, OutputTopic string
+	Key                              string // the header with a message's key
 	Limits                           engine.Limits
 	Env                              map[string]string // variables and secrets
+	HTTP                             *HTTP             // nil for no requests
 	Code                             []byte
+}
+
+// HTTP says which requests the code may send.
+type HTTP struct {
+	Allow    []string          // patterns of URLs
+	Secrets  map[string]string // for headers
+	Networks []string          // that requests may reach although they are not public
 }
 
 // Result is what a message causes.
 type Result struct {
 	Outputs []engine.Output // an output without a topic would be discarded
 	Changes []Change        // of the state, sorted by key
+	Timers  []Timer         // that were set or cancelled, sorted by name
 	Lines   []string        // that the code printed
 	Took    time.Duration
 	Err     error // why the message failed; its outputs and changes then have no effect
@@ -53,8 +65,11 @@ type Runner struct {
 	children *isolate.Children
 	program  engine.Program
 	state    map[string][]byte
+	timers   timers
 	lines    []string
 	messages int
+	client   *outbound.Client
+	scope    outbound.Scope
 }
 
 // Open loads the code of a worker in a child process. The state is empty.
@@ -76,7 +91,10 @@ func Open(ctx context.Context, w Worker) (*Runner, error) {
 		return nil, err
 	}
 	mime, _, _ := strings.Cut(w.MIMEType, ";")
-	r := &Runner{worker: w, state: make(map[string][]byte)}
+	r := &Runner{worker: w, state: make(map[string][]byte), timers: timers{time.Now(), make(map[string]map[string]Timer)}}
+	if err := r.allow(w.HTTP); err != nil {
+		return nil, err
+	}
 	if r.children, err = isolate.New(isolate.Config{}); err != nil {
 		return nil, err
 	}
@@ -92,15 +110,22 @@ func Open(ctx context.Context, w Worker) (*Runner, error) {
 
 // Handle handles a message. Its changes are there for the next one, unless it failed.
 func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []byte) Result {
+	key := r.worker.Topic
+	if values := header[r.keyHeader()]; len(values) > 0 && values[0] != "" {
+		key = values[0]
+	}
+	return r.handle(ctx, &engine.Message{Header: header, Data: data}, key)
+}
+
+func (r *Runner) handle(ctx context.Context, m *engine.Message, key string) Result {
 	limits := r.worker.Limits.WithDefaults()
 	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
 	defer cancel()
 	r.messages++
-	s := &state{stored: r.state, staged: make(map[string]*Change)}
+	s := &state{runner: r, stored: r.state, staged: make(map[string]*Change), timers: &r.timers, key: key, edits: make(map[string]Timer)}
+	m.Worker, m.ID, m.Topic, m.Attempt = r.worker.ID, fmt.Sprint("dev:", r.messages), r.worker.Topic, 1
 	began := time.Now()
-	outputs, err := r.program.Handle(ctx, &engine.Message{
-		Worker: r.worker.ID, ID: fmt.Sprint("dev:", r.messages), Topic: r.worker.Topic, Attempt: 1, Header: header, Data: data,
-	}, s)
+	outputs, err := r.program.Handle(ctx, m, s)
 	result := Result{Lines: r.lines, Took: time.Since(began), Err: err}
 	r.lines = nil
 	if err != nil {
@@ -117,11 +142,31 @@ func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []
 			r.state[key] = c.Data
 		}
 	}
+	result.Timers = s.keep()
 	return result
+}
+
+func (r *Runner) allow(h *HTTP) (err error) {
+	if h == nil {
+		return nil
+	}
+	for _, text := range h.Allow {
+		p, err := outbound.Parse(text)
+		if err != nil {
+			return fmt.Errorf("http.allow: %w", err)
+		}
+		r.scope.Allow = append(r.scope.Allow, p)
+	}
+	r.scope.Secrets = h.Secrets
+	r.client, err = outbound.New(outbound.Policy{}, h.Networks)
+	return err
 }
 
 // Close ends the child.
 func (r *Runner) Close() error {
+	if r.client != nil {
+		r.client.Close()
+	}
 	err := r.program.Close()
 	if failed := r.children.Close(); err == nil {
 		err = failed
@@ -131,8 +176,12 @@ func (r *Runner) Close() error {
 
 // state is the State of one message.
 type state struct {
+	runner *Runner
 	stored map[string][]byte
 	staged map[string]*Change
+	timers *timers
+	key    string
+	edits  map[string]Timer // by name
 }
 
 func (s *state) Get(_ context.Context, key string) ([]byte, bool, error) {
@@ -157,4 +206,11 @@ func (s *state) set(c *Change) error {
 	}
 	s.staged[c.Key] = c
 	return nil
+}
+
+func (s *state) Fetch(ctx context.Context, r *engine.Request) (*engine.Response, error) {
+	if s.runner.client == nil {
+		return nil, errors.New("fetch: workers dev sends requests only with --http")
+	}
+	return s.runner.client.Do(ctx, &s.runner.scope, r)
 }

@@ -29,6 +29,15 @@ function handle(message) {
         state.put("n", String(n));
         state.delete("gone");
         return state.getBytes("n");
+    case "timer":
+        timers.set("a", {at: new Date(2000000000)}, "at");
+        timers.set("b", 60000);
+        timers.cancel("gone");
+        return timers.list().map(t => t.name + "@" + t.due).join(" ");
+    case "fired":
+        const t = message.timer;
+        return t === null ? "none" : [t.name, t.due, t.attempt, message.text].join("|");
+    case "badtimer": timers.set("", 1);
     case "retry": throw new Error("try later");
     case "reject": reject("never");
     case "loop": while (true);
@@ -41,6 +50,11 @@ function handle(message) {
     case "flood": return "x".repeat(8 << 20);
     case "badkey": state.put("a b", "x");
     case "badtopic": return {topic: "out.*", data: "x"};
+    case "fetch": return (async () => {
+            const r = await fetch("https://example.com/data", {method: "POST", headers: {K: "v"}, body: message.text});
+            return r.status + " " + r.headers.get("answer") + " " + await r.text();
+        })();
+    case "badfetch": return (async () => { await fetch("https://example.com/forbidden"); })();
     case "async": return (async () => { return await Promise.resolve(message.text); })();
     case "asyncreject": return (async () => { reject("later"); })();
     case "asyncthrow": return (async () => { throw new Error("later"); })();
