@@ -3,12 +3,14 @@ package operator
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -29,6 +31,13 @@ type flow struct {
 	mu     sync.Mutex      // guards the fields below
 	living map[string]life // the entities that are not in a terminal phase
 	writes map[string]*heat
+	hour   [60]minute // by the minute of the hour
+}
+
+// minute counts the transitions of one minute, and those into a terminal phase.
+type minute struct {
+	at           int64 // minutes since 1970
+	moved, ended int
 }
 
 // brief is what flows and pages need of an entity. A feed of whole entities is kept only
@@ -157,7 +166,11 @@ func (o *flow) apply(items []stream.Item[brief], synced bool) bool {
 			delete(o.writes, it.Key)
 		case stream.Put:
 			e := it.Value
-			if old, ok := o.living[it.Key]; e.over {
+			old, ok := o.living[it.Key]
+			if synced && ok && (e.over || old.phase != e.phase) {
+				o.moved(now, e.over)
+			}
+			if e.over {
 				delete(o.living, it.Key)
 			} else if !ok || old.phase != e.phase {
 				o.living[it.Key] = life{e.phase, e.since}
@@ -168,6 +181,63 @@ func (o *flow) apply(items []stream.Item[brief], synced bool) bool {
 		}
 	}
 	return synced
+}
+
+// moved counts a transition.
+func (o *flow) moved(now time.Time, ended bool) {
+	at := now.Unix() / 60
+	m := &o.hour[at%60]
+	if m.at != at {
+		*m = minute{at: at}
+	}
+	if m.moved++; ended {
+		m.ended++
+	}
+}
+
+// flow describes a type: how long its entities have been in their phases, and how many
+// have moved. It is empty when the server does not watch the type.
+func (f *flows) flow(typ string, stuckAfter time.Duration) (sum dashboard.Flow) {
+	if f == nil {
+		return sum
+	}
+	f.mu.Lock()
+	o := f.types[typ]
+	f.mu.Unlock()
+	if o == nil {
+		return sum
+	}
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, m := range o.hour {
+		if now.Unix()/60-m.at < 60 {
+			sum.Moved += m.moved
+			sum.Ended += m.ended
+		}
+	}
+	phases, since := map[string]*dashboard.Age{}, map[string][]time.Time{}
+	for id, l := range o.living {
+		a := phases[l.phase]
+		if a == nil {
+			a = &dashboard.Age{Phase: l.phase, Oldest: id, Since: l.since}
+			phases[l.phase] = a
+		}
+		if a.Count++; l.since.Before(a.Since) {
+			a.Oldest, a.Since = id, l.since
+		}
+		if now.Sub(l.since) >= stuckAfter {
+			a.Stuck++
+		}
+		since[l.phase] = append(since[l.phase], l.since)
+	}
+	for _, phase := range slices.Sorted(maps.Keys(phases)) {
+		all := since[phase]
+		slices.SortFunc(all, time.Time.Compare)
+		phases[phase].Median = max(0, now.Sub(all[len(all)/2]))
+		sum.Ages = append(sum.Ages, *phases[phase])
+	}
+	return sum
 }
 
 // hotWindow is the time in which the writes of an entity are counted.

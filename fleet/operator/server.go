@@ -96,6 +96,9 @@ type Config struct {
 	StuckAfter time.Duration
 	HotWrites  int
 
+	// Links lead from the page of a process to other systems.
+	Links []Link
+
 	// Name of the fleet, in the dashboard. Defaults to "fleet".
 	Name string
 
@@ -233,11 +236,17 @@ func New(cfg Config) (*Server, error) {
 		}, feedRetry, feedLinger, s.restarts("the processes"))
 	}
 	s.live = s.newLive()
+	for _, l := range cfg.Links {
+		if err := l.check(); err != nil {
+			return nil, err
+		}
+	}
 	s.ui, err = dashboard.New(dashboard.Config{
 		Name: cfg.Name, Workflows: workflowService{s}, Workers: workerService{s}, Processes: processService{s}, Access: accessService{s},
 		HasWorkflows: cfg.Workflows != nil, HasWorkers: cfg.Workers != nil, HasProcesses: cfg.Processes != nil,
 		Sessions: cfg.Auth != nil, Changed: s.changed, Away: s.away, Preview: preview, May: s.may,
 		SignIn: signIn.name(), SignsOutAt: signIn.signsOutAt,
+		Links: s.linksOf, Flow: func(typ string) dashboard.Flow { return s.flows.flow(typ, cfg.StuckAfter) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("operator: dashboard: %w", err)

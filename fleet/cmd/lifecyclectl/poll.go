@@ -57,7 +57,7 @@ func (p polled[M]) watch(a *api, cmd *cobra.Command, o *output) error {
 		list, err := p.look(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // the caller ends a watch by ending ctx
+			return nil // the caller ends a watch by ending ctx
 		case err != nil && (first || !passing(err)):
 			return err
 		case err != nil && !away:

@@ -52,6 +52,11 @@ type Config struct {
 	// topic, and tell(false) now and then in between, until ctx ends.
 	Changed func(ctx context.Context, topic, name string, tell func(news bool) error) error
 
+	// Links returns the links of a process to other systems.
+	Links func(*operatorv1.Process) []Link
+	// Flow returns what the server has seen of a workflow.
+	Flow func(typ string) Flow
+
 	// May reports whether the caller may call a method, such as
 	// "ProcessService.DrainProcess", on the type, the worker or the process with that name;
 	// "" is the whole fleet.

@@ -19,7 +19,7 @@ import (
 var helpers = template.FuncMap{
 	"ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": texts.Column, "digest": digest, "preview": preview, "count": count,
 	"processPath": processPath, "workflowPath": workflowPath, "entityPath": entityPath, "workerPath": workerPath,
-	"lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb, "subjectPath": subjectPath, "subjectName": subjectName, "unitCounts": unitCounts, "eventsOf": eventsOf,
+	"lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb, "subjectPath": subjectPath, "subjectName": subjectName, "unitCounts": unitCounts, "eventsOf": eventsOf, "raw": raw, "stamp": timestamppb.New, "span": span,
 }
 
 // tone returns the colour class of a state. Pages always show the state's name
@@ -79,6 +79,21 @@ func took(d *durationpb.Duration) string {
 	default:
 		return v.Round(time.Second / 10).String()
 	}
+}
+
+// span formats a time that is long: "3d 4h", "5m 10s".
+func span(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(time.Second / 10).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm %ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh %dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd %dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
 func digest(d string) string {

@@ -134,8 +134,9 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 	}
 	v.Data = struct {
 		*operatorv1.Process
-		Past []*operatorv1.Event
-	}{p, past.GetEvents()}
+		Past  []*operatorv1.Event
+		Links []Link
+	}{p, past.GetEvents(), d.cfg.Links(p)}
 	return nil
 }
 
@@ -224,9 +225,10 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 		First    string
 		Next     string
 		Paged    bool
+		Flow     Flow
 	}{def, draw(def, diagram.Drawing{Counts: counts, Link: func(state string) string {
 		return workflowPath(typ) + "?" + url.Values{"phase": {state}}.Encode() + "#entities"
-	}}), req, match, req.Phase != "" || req.Active || req.Contains != "" || match != "", list.GetEntities(), first, next, req.GetPageToken() != ""}
+	}}), req, match, req.Phase != "" || req.Active || req.Contains != "" || match != "", list.GetEntities(), first, next, req.GetPageToken() != "", d.cfg.Flow(typ)}
 	return nil
 }
 
@@ -269,7 +271,10 @@ func (d *Dashboard) entity(r *http.Request, v *view) error {
 		fields = append(fields, field{name, shown, slices.ContainsFunc(def.GetWritableFields(), func(f *operatorv1.Field) bool { return f.GetName() == name })})
 	}
 	slices.SortFunc(fields, func(a, b field) int { return cmp.Compare(a.Name, b.Name) })
-	entries := slices.Clone(history.GetEntries())
+	entries, by := slices.Clone(history.GetEntries()), r.URL.Query().Get("by")
+	if by != "" {
+		entries = slices.DeleteFunc(entries, func(h *operatorv1.HistoryEntry) bool { return h.GetSource() != by })
+	}
 	slices.Reverse(entries)
 	v.Data = struct {
 		Entity    *operatorv1.Entity
@@ -278,7 +283,11 @@ func (d *Dashboard) entity(r *http.Request, v *view) error {
 		Fields    []field
 		History   []*operatorv1.HistoryEntry
 		Truncated bool
-	}{e, def, draw(def, diagram.Drawing{Current: e.GetPhase(), Been: been}), fields, entries, history.GetTruncated()}
+		Stays     []stay
+		Sources   []string
+		By        string
+	}{e, def, draw(def, diagram.Drawing{Current: e.GetPhase(), Been: been}), fields, entries, history.GetTruncated(),
+		stays(history.GetEntries(), e.GetTerminal(), v.Now), sources(history.GetEntries()), by}
 	return nil
 }
 
@@ -321,7 +330,8 @@ func (d *Dashboard) worker(r *http.Request, v *view) error {
 		Letters []*operatorv1.DeadLetter
 		Next    string
 		Paged   bool
-	}{w, letters.GetDeadLetters(), pageLink(letters.GetNextPageToken()), r.URL.Query().Get("page") != ""}
+		Reasons []tally
+	}{w, letters.GetDeadLetters(), pageLink(letters.GetNextPageToken()), r.URL.Query().Get("page") != "", reasons(letters.GetDeadLetters())}
 	return nil
 }
 

@@ -17,6 +17,7 @@
       if (!at) continue;
       const text = ago((Date.now() + skew - at) / 1000);
       if (t.textContent !== text) t.textContent = text;
+      if (t.title && !t.title.includes("·")) t.title += ` · ${new Date(at).toLocaleString()} here`;
     }
   };
   setInterval(() => { if (!document.hidden) tick(content); }, 5000);
@@ -56,7 +57,7 @@
   // the focus keeps it, checked boxes stay checked, a click does not miss.
   const key = (n) => n.dataset?.key ?? "";
   const morph = (old, fresh) => {
-    for (const a of [...old.attributes]) if (!fresh.hasAttribute(a.name)) old.removeAttribute(a.name);
+    for (const a of [...old.attributes]) if (!fresh.hasAttribute(a.name) && !(a.name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(a.name);
     for (const a of fresh.attributes) if (old.getAttribute(a.name) !== a.value) old.setAttribute(a.name, a.value);
     const stays = new Set(Array.from(fresh.children, key)), keyed = new Map();
     for (const o of [...old.children]) {

@@ -1,0 +1,54 @@
+// Keys, the buttons that copy, and dense rows. Everything else works without this script.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("script");
+  const remember = (name, value) => { try { localStorage.setItem(name, value); } catch { /* not allowed here */ } };
+  const recall = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
+  root.classList.toggle("dense", recall("dense") === "1");
+
+  // Copy what a button names. Without a secure origin browsers allow only the old way.
+  const copy = async (text) => {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    if (!done) throw new Error("refused");
+  };
+  document.addEventListener("click", async (e) => {
+    const button = e.target.closest?.("[data-copy]");
+    if (!button) return;
+    const before = button.dataset.label ??= button.textContent;
+    try { await copy(button.dataset.copy); button.textContent = "Copied"; } catch { button.textContent = "Not allowed"; }
+    setTimeout(() => { button.textContent = before; }, 1500);
+  });
+
+  const keys = document.getElementById("keys");
+  const places = { f: "/ui/", e: "/ui/events", w: "/ui/workflows", h: "/ui/workers", a: "/ui/audit" };
+  let going = 0;
+  const row = (step) => {
+    const links = [...document.querySelectorAll("#content table.cards tbody th a")];
+    if (!links.length) return;
+    const at = links.indexOf(document.activeElement);
+    links[Math.min(links.length - 1, Math.max(0, at < 0 && step < 0 ? 0 : at + step))].focus();
+  };
+  document.addEventListener("keydown", (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest?.("input, select, textarea, dialog")) return;
+    const place = going > Date.now() && document.querySelector(`.top nav a[href="${places[e.key]}"]`);
+    going = 0;
+    if (place) { place.click(); return; }
+    switch (e.key) {
+      case "?": keys.showModal(); break;
+      case "/": document.querySelector("#content input[name=contains], #content input[name=who]")?.focus(); break;
+      case "g": going = Date.now() + 1500; return;
+      case "j": row(1); break;
+      case "k": row(-1); break;
+      case "d": remember("dense", root.classList.toggle("dense") ? "1" : "0"); break;
+      default: return;
+    }
+    e.preventDefault();
+  });
+})();
