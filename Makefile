@@ -157,6 +157,17 @@ bench-pools: bench/procpool/testdata/node_modules ## measure pools of worker pro
 	cp bench/results/pools.txt docs/benchmarks.txt
 	cd bench && go run ./cmd/benchdoc
 
+HOSTBENCHES := -e '^Benchmark\(Noop\|Isolation\|Group\|State\|HostedIdle\|Recovery\)/'
+.PHONY: bench-hosted
+bench-hosted: ## measure hosted workers alone, ten thousand of them too, and put them into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v $(HOSTBENCHES) -e '^hosted: ' docs/benchmarks.txt; \
+		echo "hosted: $$(uname -sr) with $$(go env GOVERSION), $$(python3 --version)"; \
+		{ COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/host; \
+		BENCH_WORKERS=10000 BENCH=HostedIdle BENCHTIME=1x COUNT=1 tools/bench.sh ./bench/host; } | grep $(HOSTBENCHES); } > bench/results/hosted.txt
+	cp bench/results/hosted.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
 	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)

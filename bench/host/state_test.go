@@ -34,7 +34,8 @@ func count(keys byte) native.Func {
 
 // BenchmarkState measures a handler that reads and writes a value for each message,
 // beside one that does nothing, and beside a consumer that publishes for each message
-// and waits for the answer. With sync the server writes to the disk before it answers.
+// and waits for the answer. "cold" has a thousand values in the server and none in memory
+// when it begins. With sync the server writes to the disk before it answers.
 func BenchmarkState(b *testing.B) {
 	for _, sync := range []broker.Sync{broker.SyncInterval, broker.SyncAlways} {
 		cfg := broker.Config{Sync: sync}
@@ -49,6 +50,9 @@ func BenchmarkState(b *testing.B) {
 				bd.hosted(b, host.CreateRequest{MIMEType: native.MIMEType, Code: []byte(code), OutputTopic: "out.x"}, b.N)
 			})
 		}
+		run("host-cold", func(b *testing.B, bd *bed) {
+			bd.hostedAfter(b, host.CreateRequest{MIMEType: native.MIMEType, Code: []byte("counts")}, 1000, b.N)
+		})
 		run("raw-publish", func(b *testing.B, bd *bed) {
 			bd.raw(b, jetstream.ConsumerConfig{MaxAckPending: 256}, b.N, func() error {
 				_, err := bd.js.Publish(context.Background(), "out.x", []byte("12345678"))

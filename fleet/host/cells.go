@@ -2,11 +2,9 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -104,49 +102,48 @@ const (
 	maxWhole = 2000
 )
 
-// readAll reads the values of a worker.
+// readAll reads the values of a worker, all in a few round trips. Any replica of the
+// stream may answer. One that has the newest claim of the slot has every value that was
+// written before it, and from then on only this host writes. From another one readAll
+// takes nothing.
 func (c *cells) readAll(ctx context.Context, prefix string) error {
 	c.mu.Lock()
 	drops := c.drops
 	c.mu.Unlock()
-	subjects, err := c.states.subjects(ctx, prefix+">", maxWhole)
-	if err != nil || subjects == nil {
-		return err
-	}
-	var next atomic.Int64
-	var size atomic.Int64
-	read := make([]*cell, len(subjects))
-	errs := make([]error, 32)
-	var readers sync.WaitGroup
-	for i := range errs {
-		readers.Go(func() {
-			for n := next.Add(1) - 1; n < int64(len(subjects)) && size.Load() < maxCells/2; n = next.Add(1) - 1 {
-				m, err := last(ctx, c.states.stream, subjects[n])
-				if err != nil {
-					errs[i] = err
-					return
-				}
-				read[n] = cellOf(m)
-				size.Add(int64(len(subjects[n]) + len(read[n].data)))
-			}
-		})
-	}
-	readers.Wait()
-	if err := errors.Join(errs...); err != nil {
+	read := make(map[string]*cell)
+	size, whole, current := 0, true, c.chain.fence == 0
+	err := forwardOf(ctx, c.states.stream, []string{prefix + ">", c.chain.subject}, 1, maxWhole+2, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		if m.Subject() == c.chain.subject {
+			current = current || meta.Sequence.Stream >= c.chain.fence
+			return true, nil
+		}
+		one := &cell{data: m.Data(), missing: m.Headers().Get(headerOp) != "", clean: true}
+		if one.missing {
+			one.data = nil
+		}
+		read[m.Subject()] = one
+		size += len(m.Subject()) + len(one.data)
+		whole = len(read) <= maxWhole && size < maxCells/2
+		return whole, nil
+	})
+	if err != nil || !whole {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	whole := true
-	for i, subject := range subjects {
+	if !current {
+		c.reads[prefix] = 0 // another replica may answer the next time
+		return nil
+	}
+	for subject, one := range read {
 		if c.drops != drops {
 			return nil // what was read may be older than what was dropped
 		}
-		if whole = whole && read[i] != nil; read[i] != nil && c.cells[subject] == nil {
-			c.set(subject, read[i])
+		if c.cells[subject] == nil {
+			c.set(subject, one)
 		}
 	}
-	c.whole[prefix] = whole && c.drops == drops
+	c.whole[prefix] = c.drops == drops
 	return nil
 }
 

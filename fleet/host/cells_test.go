@@ -35,7 +35,7 @@ func TestColdValuesAreReadTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &states{nc: b.Conn(), js: js, stream: stream, prefix: "s."}
-	c := newCells(s, "w", 0)
+	c := newCells(s, "slot", 0)
 	want := func(key, value string) {
 		t.Helper()
 		got, is, err := c.get(t.Context(), "s.w.", key)
@@ -80,7 +80,7 @@ func TestManyValuesAreReadOneByOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCells(&states{nc: b.Conn(), js: js, stream: stream, prefix: "s."}, "w", 0)
+	c := newCells(&states{nc: b.Conn(), js: js, stream: stream, prefix: "s."}, "slot", 0)
 	for i := range 3 * readOnes {
 		if v, is, err := c.get(t.Context(), "s.w.", fmt.Sprint(i)); err != nil || !is || string(v) != "x" {
 			t.Fatalf("%d is %q, %v, %v", i, v, is, err)
@@ -88,5 +88,44 @@ func TestManyValuesAreReadOneByOne(t *testing.T) {
 	}
 	if len(c.cells) != 3*readOnes || c.whole["s.w."] {
 		t.Errorf("%d values are here, whole: %v", len(c.cells), c.whole)
+	}
+}
+
+// The values of a replica that has not seen the newest claim of the slot are not taken: it
+// may lack what was written before the claim.
+func TestValuesOfAnOldReplicaAreNotTaken(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Streams: []jetstream.StreamConfig{{Name: "STATE", Subjects: []string{"s.>"}, MaxMsgsPerSubject: 1}}})
+	js := b.JetStream()
+	put := func(subject, value string) uint64 {
+		t.Helper()
+		ack, err := js.Publish(t.Context(), subject, []byte(value))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ack.Sequence
+	}
+	for i := range 3 * readOnes {
+		put(fmt.Sprint("s.w.", i), "old")
+	}
+	stream, err := js.Stream(t.Context(), "STATE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &states{nc: b.Conn(), js: js, stream: stream, prefix: "s."}
+	claim := put("s.slot.fence", "host")
+	for fence, want := range map[uint64]string{claim: "old", claim + 1: "new"} {
+		c := newCells(s, "slot", fence)
+		for i := range readOnes + 1 {
+			if _, _, err := c.get(t.Context(), "s.w.", fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last := 3*readOnes - 1
+		put(fmt.Sprint("s.w.", last), "new") // it shows whether the server is asked
+		v, is, err := c.get(t.Context(), "s.w.", fmt.Sprint(last))
+		if err != nil || !is || string(v) != want {
+			t.Errorf("with the fencing token %d: %q, %v, %v; want %q", fence, v, is, err, want)
+		}
+		put(fmt.Sprint("s.w.", last), "old")
 	}
 }

@@ -35,6 +35,14 @@ type children struct {
 	gate              gate
 }
 
+// close removes the private folder of this host's children.
+func (c *children) close() error {
+	if c.Children == nil {
+		return nil
+	}
+	return c.Children.Close()
+}
+
 // isolateEngines replaces each engine that the host does not trust by one that runs
 // code in children.
 func (h *Host) isolateEngines() error {
@@ -222,7 +230,7 @@ func (r *runner) lookAhead(t *task, d *delivery) {
 		for _, next := range r.queue.Behind(t, maxAhead) {
 			done, was, doomed := r.part.about(next.seq)
 			size += len(next.data)
-			if done || doomed != nil || was.Failed > 0 || next.suspect || next.body != "" || size > maxAheadSize || !matches(d.member.record.Topic, next.topic) {
+			if done || doomed != nil || was.Failed > 0 || was.Spared || (*r.members.Load())[0].versionFor(next, was).program != d.member.program || next.suspect || next.body != "" || size > maxAheadSize || !matches(d.member.record.Topic, next.topic) {
 				break
 			}
 			messages = append(messages, &engine.Message{Worker: d.member.record.ID, ID: next.id, Topic: next.topic, Attempt: 1, Fence: r.part.fence, Header: next.header, Data: next.data})
@@ -233,15 +241,14 @@ func (r *runner) lookAhead(t *task, d *delivery) {
 
 // broken is code that turned out to be unable to run after its program was made.
 type broken struct {
-	uid        string
-	generation int
-	err        error
+	uid string
+	err error
 }
 
 // hasBroken takes a worker out of service once its runner has ended.
 func (s *slot) hasBroken(rec *Record, err error) {
 	s.mu.Lock()
-	s.broken[rec.ID] = broken{rec.UID, rec.Generation, err}
+	s.broken[tally{rec.ID, rec.Generation}] = broken{rec.UID, err}
 	s.mu.Unlock()
 }
 
@@ -249,9 +256,10 @@ func (s *slot) hasBroken(rec *Record, err error) {
 func (s *slot) takeBroken(rec *Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, ok := s.broken[rec.ID]
-	delete(s.broken, rec.ID)
-	if !ok || b.uid != rec.UID || b.generation != rec.Generation {
+	key := tally{rec.ID, rec.Generation}
+	b, ok := s.broken[key]
+	delete(s.broken, key)
+	if !ok || b.uid != rec.UID {
 		return nil
 	}
 	return b.err

@@ -41,7 +41,7 @@ func (s *codes) drop(ctx context.Context, rec *Record) error {
 // stores its code before its version.
 const youngCode = time.Hour
 
-// prune removes the code that no version in a worker's history has.
+// prune removes the code that neither a worker nor a version in its history has.
 func (s *codes) prune(ctx context.Context, rec *Record) error {
 	prefix := s.prefix + rec.ID + "." + rec.UID + "."
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
@@ -51,7 +51,7 @@ func (s *codes) prune(ctx context.Context, rec *Record) error {
 	var errs []error
 	for subject := range info.State.Subjects {
 		digest, ok := strings.CutSuffix(strings.TrimPrefix(subject, prefix), ".0")
-		if !ok || slices.ContainsFunc(rec.History, func(v Version) bool { return v.Digest == digest }) {
+		if !ok || digest == rec.Digest || slices.ContainsFunc(rec.History, func(v Version) bool { return v.Digest == digest }) {
 			continue
 		}
 		m, err := last(ctx, s.stream, subject)

@@ -223,9 +223,16 @@ func (p *partition) tidy(last bool) {
 		p.mu.Unlock()
 		return
 	}
-	keep := p.entries[n].first
+	keep, old := p.entries[n].first, p.entries[:n:n]
 	p.mu.Unlock()
-	if err := p.log.trim(ctx, keep); err != nil {
+	if last { // all slots of a host that stops end at once
+		leave, err := p.host.states.asking.enter(ctx, false)
+		if err != nil {
+			return // the next holder trims
+		}
+		defer leave()
+	}
+	if err := p.log.trim(ctx, keep, old); err != nil {
 		if !errors.Is(err, jetstream.ErrStreamNotFound) {
 			p.host.log.Warn("hosted worker: trim the log", "slot", p.slot, "err", err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
 )
 
 // Config holds the settings that an operator may tune. A field that is zero has its
@@ -96,6 +97,8 @@ type Config struct {
 	// name. The tenant "*" stands for every tenant and for workers without one; what
 	// a tenant's own grant has goes first. Defaults to none.
 	Grants map[string]Grant `koanf:"grants"`
+	// HTTP bounds the HTTP requests that code sends.
+	HTTP outbound.Policy `koanf:"http"`
 	// Fetch is the policy for code by URL.
 	Fetch fetch.Policy `koanf:"fetch"`
 
@@ -188,8 +191,10 @@ func (c Config) Validate() error {
 	check(c.DoneTTL >= time.Second, "done_ttl: %v must be 1s or more", c.DoneTTL)
 	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
 	check(c.MaxKills > 0, "max_kills: %d must be positive", c.MaxKills)
-	if err := c.Limits.Validate(); err != nil {
-		errs = append(errs, err)
+	for _, err := range []error{c.Limits.Validate(), c.HTTP.Validate()} {
+		if err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if err := validateGrants(c.Grants); err != nil {
 		errs = append(errs, err)

@@ -153,10 +153,10 @@ func (h *Host) filter(ctx context.Context, rec *Record, topics []string, keep bo
 	c, err := h.js.Consumer(ctx, stream, slot)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		_, err = h.js.CreateConsumer(ctx, stream, cfg)
+		err = h.addConsumer(ctx, stream, cfg)
 		if natserr.Is(err, natserr.WorkQueueDeliversAll) { // a consumer of a work queue must take the waiting messages too
 			cfg.DeliverPolicy = jetstream.DeliverAllPolicy
-			_, err = h.js.CreateConsumer(ctx, stream, cfg)
+			err = h.addConsumer(ctx, stream, cfg)
 		}
 		if errors.Is(err, jetstream.ErrConsumerExists) {
 			return h.filter(ctx, rec, topics, keep) // another host was faster
@@ -210,4 +210,21 @@ func validPattern(topic string) bool {
 		}
 	}
 	return len(topic) <= 512
+}
+
+// matches reports whether subject matches pattern, by the rules of NATS.
+func matches(pattern, subject string) bool {
+	for {
+		p, restP, moreP := strings.Cut(pattern, ".")
+		t, restS, moreS := strings.Cut(subject, ".")
+		switch {
+		case p == ">":
+			return t != ""
+		case p != "*" && p != t:
+			return false
+		case !moreP || !moreS:
+			return moreP == moreS
+		}
+		pattern, subject = restP, restS
+	}
 }

@@ -128,6 +128,7 @@ func (r *runner) one(t *task) {
 		r.done(t, d, &effects{}, nil)
 		return
 	}
+	d.member = d.member.versionFor(d, was)
 	ctx, d.cancel = context.WithCancelCause(ctx)
 	defer d.cancel(nil)
 	d.beat.Store(time.Now().UnixNano())
@@ -154,7 +155,7 @@ func (r *runner) one(t *task) {
 		}
 		// A delivery counts once its handler is about to be called. A message that
 		// only waited here and was given back does not count.
-		was = tries{Begun: marked.Begun + 1, Failed: marked.Failed}
+		was = tries{Begun: marked.Begun + 1, Failed: marked.Failed, Spared: marked.Spared}
 		if err := r.part.commit(ctx, &effects{seq: d.seq, tries: &was}); err != nil {
 			r.fail(t, d, 0, fmt.Errorf("%w: %w", ErrDetached, err))
 			return
@@ -175,6 +176,7 @@ func (r *runner) one(t *task) {
 		r.fail(t, d, attempt, err)
 		return
 	}
+	r.judge(d, false)
 	m := d.member
 	r.done(t, d, e, func() { m.counts.Succeeded.Add(1) })
 }
@@ -259,11 +261,14 @@ func (r *runner) pick(subject string) *member {
 // call runs the handler and returns its effects.
 func (r *runner) call(ctx context.Context, t *task, d *delivery, attempt int) (*effects, error) {
 	rec := d.member.record
-	d.state = &handle{cells: r.part.cells, record: rec}
+	d.state = &handle{cells: r.part.cells, record: rec, web: d.member.web}
 	now := time.Now().UnixNano()
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
 	r.lookAhead(t, d)
+	if d.tries.Spared {
+		attempt++ // the code may want to know that it is not the first
+	}
 	outputs, err := d.member.handle(ctx, r.messageOf(d, attempt), d.state)
 	r.began.Store(0)
 	r.wasKilled(d, err)
@@ -293,6 +298,9 @@ func (r *runner) effects(key string, d *delivery, outputs []engine.Output) (*eff
 		if topic == "" {
 			d.member.counts.Discarded.Add(1) // a result for which the worker has no topic
 			continue
+		}
+		if r.host.reserved(topic) {
+			return nil, engine.Reject(fmt.Sprintf("output to %s: %v", topic, errReserved))
 		}
 		out := &output{Key: key, Worker: rec.ID, Digest: rec.Digest, Cause: d.id, Topic: topic, Data: o.Data}
 		e.size += len(topic) + len(o.Data) + 200
@@ -327,6 +335,13 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 			r.later(t, d, r.host.cfg.RetryBase)
 		}
 		return
+	case d.member.onTrial:
+		r.judge(d, true)
+		r.spare(t, d, err)
+		return
+	}
+	r.judge(d, true)
+	switch {
 	case errors.As(err, &rejected) || attempt >= r.host.cfg.attempts():
 		r.doom(t, d, attempt, err)
 		return
@@ -338,7 +353,7 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
 	defer cancel()
-	noted := r.part.commit(ctx, &effects{seq: d.seq, tries: &tries{Begun: max(d.tries.Begun, 1), Failed: attempt}})
+	noted := r.part.commit(ctx, &effects{seq: d.seq, tries: &tries{Begun: max(d.tries.Begun, 1), Failed: attempt, Spared: d.tries.Spared}})
 	if noted != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
 	}
@@ -424,21 +439,4 @@ func (r *runner) answer(ok func() error, d *delivery) {
 		}
 		r.host.running.Done()
 	})
-}
-
-// matches reports whether subject matches pattern, by the rules of NATS.
-func matches(pattern, subject string) bool {
-	for {
-		p, restP, moreP := strings.Cut(pattern, ".")
-		t, restS, moreS := strings.Cut(subject, ".")
-		switch {
-		case p == ">":
-			return t != ""
-		case p != "*" && p != t:
-			return false
-		case !moreP || !moreS:
-			return moreP == moreS
-		}
-		pattern, subject = restP, restS
-	}
 }

@@ -51,7 +51,7 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 	}
 	fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
 	if err == nil {
-		_, err = (&slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}).open(ctx, h.cfg.HostID)
+		_, err = (&slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}).open(ctx, h.cfg.HostID, h.states.fenceSubject(slot))
 	}
 	return err
 }

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"cmp"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,7 +11,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host/codesign"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 )
 
 // ErrNotGranted is wrapped when a worker asks for a variable or a secret that the
@@ -24,7 +28,17 @@ type Grant struct {
 	// host's own environment, and file:PATH a file, without the newline at its end.
 	// The host reads a secret when it loads a worker that asks for it.
 	Secrets map[string]string `koanf:"secrets"`
+	// Keys are the public keys, by a name of your choice, that may sign the tenant's
+	// code: see package codesign. A tenant that has keys, or for which "*" has keys, runs
+	// only code that one of them has signed.
+	Keys map[string]string `koanf:"keys"`
+	// HTTP says which requests the tenant's code may send.
+	HTTP HTTPGrant `koanf:"http"`
 }
+
+// ErrNotSigned is wrapped when a tenant's code must be signed and has no signature of one
+// of the keys.
+var ErrNotSigned = errors.New("the code is not signed")
 
 // anyTenant is the tenant in Config.Grants that stands for every tenant.
 const anyTenant = "*"
@@ -42,6 +56,11 @@ func validateGrants(grants map[string]Grant) error {
 			if !isText(g.Env[name]) {
 				errs = append(errs, fmt.Errorf("grants.%s.env.%s: it is not text in UTF-8", tenant, name))
 			}
+		}
+		errs = append(errs, inGrant(tenant, "http", g.HTTP.validate()))
+		for _, name := range slices.Sorted(maps.Keys(g.Keys)) {
+			_, err := codesign.ParsePublic(g.Keys[name])
+			errs = append(errs, inGrant(tenant, "keys."+name, err))
 		}
 		for _, name := range slices.Sorted(maps.Keys(g.Secrets)) {
 			errs = append(errs, inGrant(tenant, "secrets", engine.CheckName(name)))
@@ -61,12 +80,15 @@ func inGrant(tenant, what string, err error) error {
 	return fmt.Errorf("grants.%s.%s: %w", tenant, what, err)
 }
 
-// granted returns the variables of a worker with their values, and what hides its
-// secrets. The error wraps [ErrNotGranted] and has no value.
-func (h *Host) granted(r *Record) (map[string]string, *veil, error) {
-	if len(r.Env)+len(r.Secrets) == 0 {
-		return nil, nil, nil
-	}
+// means are what a worker's code gets beside its messages and its state.
+type means struct {
+	env  map[string]string
+	veil *veil // hides the secrets
+	web  *web
+}
+
+// granted returns the means of a worker. The error wraps [ErrNotGranted] and has no value.
+func (h *Host) granted(r *Record) (*means, error) {
 	env := make(map[string]string, len(r.Env)+len(r.Secrets))
 	secrets := make(map[string]string, len(r.Secrets))
 	var errs []error
@@ -78,7 +100,8 @@ func (h *Host) granted(r *Record) (map[string]string, *veil, error) {
 		}
 		env[name] = v
 	}
-	for _, name := range r.Secrets {
+	inHeaders := make(map[string]string)
+	for _, name := range slices.Concat(r.Secrets, r.HTTP.Secrets) {
 		source, ok := find(h.cfg.Grants, r.Tenant, name, func(g Grant) map[string]string { return g.Secrets })
 		if !ok {
 			errs = append(errs, refusal(r, "secret", name, h.names(r, func(g Grant) map[string]string { return g.Secrets })))
@@ -89,12 +112,45 @@ func (h *Host) granted(r *Record) (map[string]string, *veil, error) {
 			errs = append(errs, fmt.Errorf("secret %s: %w", name, err))
 			continue
 		}
-		env[name], secrets[name] = v, v
+		if secrets[name] = v; slices.Contains(r.Secrets, name) {
+			env[name] = v
+		}
+		if slices.Contains(r.HTTP.Secrets, name) {
+			inHeaders[name] = v
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, nil, err
+	web, err := h.webOf(r, inHeaders)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return &means{}, err
 	}
-	return env, newVeil(secrets), nil
+	return &means{env, newVeil(secrets), web}, nil
+}
+
+// signed returns nil when a worker may run code: one of its tenant's keys has signed the
+// code, or there are no keys. The error wraps [ErrNotSigned].
+func (h *Host) signed(r *Record, code []byte) error {
+	var keys []ed25519.PublicKey
+	var names []string
+	for _, tenant := range slices.Compact([]string{anyTenant, cmp.Or(r.Tenant, anyTenant)}) {
+		for _, name := range slices.Sorted(maps.Keys(h.cfg.Grants[tenant].Keys)) {
+			key, err := codesign.ParsePublic(h.cfg.Grants[tenant].Keys[name])
+			if err != nil {
+				return fmt.Errorf("%w: the key %s: %w", ErrNotSigned, name, err) // Validate has refused it
+			}
+			keys, names = append(keys, key), append(names, name)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	of := codesign.Code{Tenant: r.Tenant, Worker: r.ID, MIMEType: r.MIMEType, Digest: fetch.Digest(code)}
+	switch {
+	case len(r.Signature) == 0:
+		return fmt.Errorf("%w: the host's configuration wants a signature of %s", ErrNotSigned, strings.Join(names, " or "))
+	case !codesign.Verify(keys, of, r.Signature):
+		return fmt.Errorf("%w by %s: its signature is for another code, kind, worker or tenant, or of another key", ErrNotSigned, strings.Join(names, " or "))
+	}
+	return nil
 }
 
 // find looks a name up in the grant of a tenant, and then in that of all tenants.

@@ -59,6 +59,7 @@ import (
 	lifecycle "github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -108,10 +109,10 @@ type Host struct {
 	code    *codes
 	logs    jetstream.Stream // of the slots
 	lines   *lines
+	clients map[string]*outbound.Client // by tenant
 
 	children children
 	backlogs backlogs
-
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
 	wake     chan struct{}      // of size 1; makes serve assign the slots again
@@ -166,7 +167,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		}
 		h.fetcher = client
 	}
-	if err := h.isolateEngines(); err != nil {
+	if err := errors.Join(h.isolateEngines(), h.newClients()); err != nil {
 		return nil, err
 	}
 	h.serving, h.cancel = context.WithCancel(context.Background()) // made here, because Stop may run while Start does
@@ -231,7 +232,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	if h.records, err = newRecords(h.js, workers, h.log); err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state."}
+	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", asking: newGate(maxAsking)}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
 	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body."}
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
@@ -287,11 +288,10 @@ func (h *Host) close() {
 	if h.records != nil {
 		_ = h.records.manager.Close()
 	}
-	if h.children.Children != nil {
-		if err := h.children.Close(); err != nil {
-			h.log.Warn("hosted workers: remove the folders of their children", "err", err)
-		}
+	if err := h.children.close(); err != nil {
+		h.log.Warn("hosted workers: remove the folders of their children", "err", err)
 	}
+	h.closeClients()
 }
 
 // Drain ends every worker on this host, while the verbs keep working. The other

@@ -191,8 +191,13 @@ func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each fun
 // forward calls each for up to limit messages of a subject, which may have wildcards,
 // from a sequence on, until each returns false.
 func forward(ctx context.Context, stream jetstream.Stream, subject string, from uint64, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
+	return forwardOf(ctx, stream, []string{subject}, from, limit, each)
+}
+
+// forwardOf is forward for several subjects, which must not overlap.
+func forwardOf(ctx context.Context, stream jetstream.Stream, subjects []string, from uint64, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
 	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1), AckPolicy: jetstream.AckNonePolicy, FilterSubject: subject,
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1), AckPolicy: jetstream.AckNonePolicy, FilterSubjects: subjects,
 		InactiveThreshold: 30 * time.Second, MemoryStorage: true, Replicas: 1,
 	})
 	if err != nil {

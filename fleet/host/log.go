@@ -96,10 +96,12 @@ type output struct {
 	attempts int       // that were refused
 }
 
-// open claims the log. fence is the host's new fencing token. It returns the entries
-// before the claim. The error wraps [ErrStale] when a host with a newer token has the
-// log.
-func (l *slotLog) open(ctx context.Context, host string) ([]*entry, error) {
+// open claims the log with the fencing token that it has, which is the sequence of a
+// message on the subject claimed. It returns the entries before the claim. The error wraps
+// [ErrStale] when a host with a newer token has the log. When the log has a token that the
+// subject of the tokens never had, open takes the next one after that.
+func (l *slotLog) open(ctx context.Context, host, claimed string) ([]*entry, error) {
+	token := l.fence
 	for looks := 1; ; looks++ {
 		m, err := l.newest(ctx)
 		if err != nil {
@@ -110,7 +112,16 @@ func (l *slotLog) open(ctx context.Context, host string) ([]*entry, error) {
 			l.last = m.Sequence
 			var fence uint64
 			if _, err := fmt.Sscanf(m.Header.Get(headerLink), "%d-", &fence); err == nil && fence > l.fence {
-				return nil, fmt.Errorf("claim the log: fencing token %d after %d: %w", l.fence, fence, ErrStale)
+				newest, err := last(ctx, l.states.stream, claimed)
+				if err != nil {
+					return nil, fmt.Errorf("claim the log: %w", err)
+				}
+				if newest == nil || newest.Sequence != token {
+					return nil, fmt.Errorf("claim the log: fencing token %d after %d: %w", token, fence, ErrStale)
+				}
+				// No newer token was given out. The stream of the tokens was made anew, or
+				// restored from an older backup.
+				l.fence = fence + 1
 			}
 		}
 		before := l.last
@@ -142,6 +153,9 @@ func (l *slotLog) read(ctx context.Context, last uint64) ([]*entry, error) {
 			break
 		}
 		from = m.Sequence + 1
+		if m.Header.Get(headerLink) == "" {
+			continue // no host has written it
+		}
 		if have == 0 {
 			e.first = m.Sequence
 		}
@@ -209,7 +223,17 @@ func (l *slotLog) outputID(fence, number uint64) string {
 	return l.subject + ":" + strconv.FormatUint(fence, 10) + ":" + strconv.FormatUint(number, 10)
 }
 
-// trim removes the entries before sequence keep.
-func (l *slotLog) trim(ctx context.Context, keep uint64) error {
+// trim removes the entries before sequence keep, which are old. A purge looks at all
+// messages of the stream between the entries, and there are as many as hosts have slots:
+// few entries are deleted one by one. An entry of several messages must go as a whole.
+func (l *slotLog) trim(ctx context.Context, keep uint64, old []*entry) error {
+	const few = 4
+	one := len(old) <= few && !slices.ContainsFunc(old, func(e *entry) bool { return e.first != e.last })
+	for _, e := range old {
+		one = one && l.stream.DeleteMsg(ctx, e.first) == nil
+	}
+	if one {
+		return nil
+	}
 	return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.subject), jetstream.WithPurgeSequence(keep))
 }

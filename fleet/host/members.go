@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"hash/fnv"
 	"slices"
 	"sync"
 	"time"
@@ -81,13 +80,9 @@ func owner(hosts []string, slot string) string {
 	var best string
 	var most uint64
 	for _, h := range hosts {
-		f := fnv.New64a()
-		_, _ = f.Write([]byte(h))
-		_, _ = f.Write([]byte{0})
-		_, _ = f.Write([]byte(slot))
+		x := fnv1a(fnv1a(fnvOffset, h)*fnvPrime, slot) // with a zero byte between them
 		// FNV's high bits depend little on the last bytes: mix them (the
 		// finalizer of MurmurHash3).
-		x := f.Sum64()
 		x = (x ^ x>>33) * 0xff51afd7ed558ccd
 		x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
 		x ^= x >> 33
@@ -96,4 +91,19 @@ func owner(hosts []string, slot string) string {
 		}
 	}
 	return best
+}
+
+// The numbers of FNV-1a with 64 bits (RFC 9923). Package hash/fnv allocates a hash for
+// each name, and a host with many workers computes many.
+const (
+	fnvOffset = 14695981039346656037
+	fnvPrime  = 1099511628211
+)
+
+// fnv1a adds the bytes of s to a hash.
+func fnv1a(hash uint64, s string) uint64 {
+	for i := range len(s) {
+		hash = (hash ^ uint64(s[i])) * fnvPrime
+	}
+	return hash
 }

@@ -72,16 +72,17 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 		active: true, // until the log is read
 		log:    &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}}
 	began := time.Now()
-	p.entries, err = p.log.open(ctx, h.cfg.HostID)
+	p.entries, err = p.log.open(ctx, h.cfg.HostID, h.states.fenceSubject(slot))
 	p.confirmed.Store(&began)
 	if err != nil {
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}
+	p.fence = p.log.fence
 	if p.old, err = h.states.marked(ctx, slot); err != nil {
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.cells = newCells(h.states, slot, fence)
+	p.cells = newCells(h.states, slot, fence) // whose chain is on the subject of the tokens
 	p.relay = newRelay(h, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
 		p.cancel()

@@ -10,8 +10,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// loadCode makes a program of code with the engine of a record. It returns an error
-// when the engine panics. It abandons an engine that does not return before ctx ends,
+// loadCode makes a program of code with the engine of a record. All code that runs goes
+// through it: it verifies the record's signature. It returns an error when the engine panics. It abandons an engine that does not return before ctx ends,
 // and closes a program that the engine returns later. print gets the lines that the
 // code prints, without secrets; nil drops them.
 func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte, later bool, print func(string)) (engine.Program, error) {
@@ -19,11 +19,15 @@ func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte, later boo
 	if err != nil {
 		return nil, err
 	}
-	env, veil, err := h.granted(rec)
+	if err := h.signed(rec, code); err != nil {
+		return nil, err
+	}
+	means, err := h.granted(rec)
 	if err != nil {
 		return nil, err
 	}
-	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Env: env}
+	veil := means.veil
+	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Env: means.env}
 	if print != nil {
 		cfg.Log = func(line string) { print(veil.text(line)) }
 	}

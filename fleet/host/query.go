@@ -68,7 +68,8 @@ type Waiting struct {
 }
 
 // Waiting returns the counts for each of these workers, by id. It sends one request
-// for all dead letters, and one for each group and each worker without a group.
+// for all dead letters, and one for each group and each worker without a group; for more
+// than a hundred of one stream it lists the stream's consumers.
 func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Waiting, error) {
 	if err := h.ensure(ctx); err != nil {
 		return nil, fmt.Errorf("what waits: %w", err)
@@ -77,22 +78,13 @@ func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Wait
 	if err != nil {
 		return nil, fmt.Errorf("what waits: %w", err)
 	}
-	backlogs := make(map[string]int)
+	backlogs, err := h.pendingOf(ctx, records)
+	if err != nil {
+		return nil, err
+	}
 	waiting := make(map[string]Waiting, len(records))
 	for _, rec := range records {
-		n, known := backlogs[rec.slot()]
-		if !known {
-			c, err := h.js.Consumer(ctx, rec.Stream, rec.slot())
-			switch {
-			case err == nil:
-				info := c.CachedInfo()
-				n = int(info.NumPending) + info.NumAckPending
-			case !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
-				return nil, fmt.Errorf("what waits for %s: %w", rec.ID, err)
-			}
-			backlogs[rec.slot()] = n
-		}
-		waiting[rec.ID] = Waiting{Backlog: n, DeadLetters: letters[rec.ID]}
+		waiting[rec.ID] = Waiting{Backlog: backlogs[rec.slot()], DeadLetters: letters[rec.ID]}
 	}
 	return waiting, nil
 }

@@ -36,9 +36,13 @@ type Record struct {
 	Key         string        `json:"key,omitempty"` // the header with a message's key
 	Env         []string      `json:"env,omitempty"` // names of variables, sorted
 	Secrets     []string      `json:"secrets,omitempty"`
+	HTTP        HTTP          `json:"http,omitzero"`
 	Generation  int           `json:"generation"` // of the code: 1 at the creation
 	Digest      string        `json:"digest"`     // SHA-256 of its code, in hex
-	History     []Version     `json:"history"`    // the newest last; the newest MaxHistory
+	Signature   []byte        `json:"signature,omitempty"`
+	Rollout     Rollout       `json:"rollout,omitzero"`
+	Candidate   *Candidate    `json:"candidate,omitempty"` // the version that gets a share of the messages
+	History     []Version     `json:"history"`             // the newest last; the newest MaxHistory
 	Dropped     int           `json:"dropped,omitempty"`
 	Changed     Change        `json:"changed"` // the last change of the record
 
@@ -91,6 +95,8 @@ type Version struct {
 	Size       int       `json:"size"`
 	By         string    `json:"by,omitempty"`
 	At         time.Time `json:"at"`
+	Signature  []byte    `json:"signature,omitempty"` // of package codesign
+	Rollout    string    `json:"rollout,omitempty"`   // of a version that is or was a canary: "canary", "promoted", "rolled back" or "replaced"
 }
 
 // Change says who changed a worker, when and why.
@@ -121,14 +127,17 @@ func (r *Record) slot() string {
 }
 
 func (r *Record) addVersion(v Version) {
+	if n := len(r.History); n > 0 { // the newest version may have been a canary
+		r.Generation = max(r.Generation, r.History[n-1].Generation)
+	}
 	r.Generation++
 	v.Generation = r.Generation
 	v.Source, v.By = text.Clip(v.Source, maxSource), text.Clip(v.By, maxSource)
-	r.Digest = v.Digest
+	r.Digest, r.Signature = v.Digest, v.Signature
 	r.History = append(r.History, v)
 	size, keep := 0, 0
 	for _, v := range slices.Backward(r.History) {
-		size += len(v.Digest) + len(v.Source) + len(v.By) + 100 // the names of the fields and the numbers
+		size += len(v.Digest) + len(v.Source) + len(v.By) + 2*len(v.Signature) + len(v.Rollout) + 100 // the names of the fields and the numbers
 		if keep == MaxHistory || keep >= 2 && size > maxHistoryBytes {
 			break
 		}
@@ -204,6 +213,9 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 	if !ok || r.ID != id {
 		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, errors.Join(found.Degraded, errors.New("the record belongs to another worker")))
 	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, err)
+	}
 	r.revision = found.Revision
 	return r, nil
 }
@@ -217,7 +229,24 @@ func decode(entry jetstream.KeyValueEntry) (*Record, error) {
 	if r.ID != entry.Key() {
 		return nil, fmt.Errorf("record %s, revision %d: the record names the worker %q", entry.Key(), entry.Revision(), r.ID)
 	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("record %s, revision %d: %w", entry.Key(), entry.Revision(), err)
+	}
 	return r, nil
+}
+
+// check returns an error for a record whose names cannot be parts of subjects. No host
+// writes such a record, and a host that acted upon it would reach what other workers have
+// stored: a name may be a wildcard.
+func (r *Record) check() error {
+	err := errors.Join(checkID("id", r.ID), checkID("uid", r.UID))
+	if r.Group != "" {
+		err = errors.Join(err, checkID("group", r.Group))
+	}
+	if !validPattern(r.Topic) {
+		err = errors.Join(err, fmt.Errorf("topic %.200q: %w", r.Topic, ErrInvalid))
+	}
+	return err
 }
 
 func (s *records) create(ctx context.Context, r *Record) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -157,6 +158,9 @@ func (r *relay) stop() {
 // publish publishes an output. The error says whether another attempt may succeed.
 func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	o := t.Value
+	if r.host.reserved(o.Topic) { // an earlier version has committed it
+		return lanes.Reject(errReserved)
+	}
 	if o.doubt {
 		select {
 		case <-time.After(time.Until(r.after)):
@@ -296,4 +300,24 @@ func published(ctx context.Context, stream jetstream.Stream, subject string, sin
 		}
 	}
 	return ids, nil
+}
+
+var errReserved = errors.New("the topics of the server and of the hosts themselves are not for workers")
+
+// reserved reports whether a topic is one through which a message acts upon the server
+// or upon the hosts: code that may publish to it has all rights of the host's connection.
+func (h *Host) reserved(topic string) bool {
+	if strings.HasPrefix(topic, "$") || strings.HasPrefix(topic, api(h.js)) {
+		return true
+	}
+	rest, ours := strings.CutPrefix(topic, strings.ToLower(h.cfg.Name)+".")
+	if !ours {
+		return false
+	}
+	kind, _, _ := strings.Cut(rest, ".")
+	switch kind {
+	case "state", "log", "lines", "code", "dead", "held", "body":
+		return true
+	}
+	return false
 }

@@ -87,6 +87,11 @@ func (d *delivery) again() *delivery {
 // start claims the slot and returns a runner that handles the messages of the slot's
 // consumer, from the first one that was not answered.
 func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
+	leave, err := s.host.states.asking.enter(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	records := make([]*Record, 0, len(members))
 	for _, m := range members {
 		records = append(records, m.record)
@@ -158,7 +163,7 @@ func (r *runner) end(err error) {
 	})
 	if !inTime {
 		// The slot has loaded new programs; only this runner still used these.
-		for _, m := range *r.members.Load() {
+		for _, m := range all(*r.members.Load()) {
 			r.host.closeProgram(m.record.ID, m.program)
 		}
 	}

@@ -80,6 +80,8 @@ func (h *Host) session(ctx, work context.Context) error {
 	defer func() { _ = recs.Stop() }()
 	beat := time.NewTicker(h.cfg.LeaseTTL / 3)
 	defer beat.Stop()
+	var free time.Time                // from which on the slots may be assigned again
+	var later <-chan time.Time        // set while an assignment waits for that
 	known := make(map[string]*Record) // new for each session, so that removed records do not stay
 	for hostsRead, recordsRead := false, false; ; {
 		select {
@@ -93,6 +95,8 @@ func (h *Host) session(ctx, work context.Context) error {
 				h.log.Warn("hosts: no sign of life", "host", h.cfg.HostID, "err", err)
 			}
 		case <-h.wake:
+		case <-later:
+			later = nil
 		case entry, ok := <-hosts.Updates():
 			if !ok {
 				return errors.New("the watch of the hosts has ended")
@@ -115,10 +119,16 @@ func (h *Host) session(ctx, work context.Context) error {
 				h.observe(entry, known)
 			}
 		}
-		if hostsRead && recordsRead && len(recs.Updates()) == 0 {
-			h.assign(work)
+		if hostsRead && recordsRead && len(recs.Updates()) == 0 && later == nil {
+			if wait := time.Until(free); wait > 0 {
+				later = time.After(wait)
+			} else {
+				began := time.Now()
+				h.assign(work)
+				h.recovered()
+				free = restAfter(began, time.Now())
+			}
 		}
-		h.recovered(hostsRead && recordsRead)
 		h.late(nil)
 	}
 }
@@ -213,13 +223,13 @@ func (h *Host) assign(work context.Context) {
 }
 
 // recovered ends the first recovery once every slot has been tried.
-func (h *Host) recovered(read bool) {
+func (h *Host) recovered() {
 	h.mu.Lock()
 	defer func() {
 		h.mu.Unlock()
 		h.changed()
 	}()
-	if !read || h.recovery != recoveryRuns {
+	if h.recovery != recoveryRuns {
 		return
 	}
 	for _, s := range h.slots {

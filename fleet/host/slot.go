@@ -29,10 +29,10 @@ type slot struct {
 	faults  map[string]error
 	applied map[string]uint64 // revision of each record that was tried
 	tried   bool
-	asks    uint64            // number of the newest request to try failed workers again
-	heard   uint64            // number of the newest request that the slot has carried out
-	status  map[string]bool   // ids of members whose program is loaded
-	broken  map[string]broken // by worker: found by the runner
+	asks    uint64           // number of the newest request to try failed workers again
+	heard   uint64           // number of the newest request that the slot has carried out
+	status  map[string]bool  // ids of members whose program is loaded
+	broken  map[tally]broken // found by the runner
 
 	turn atomic.Uint64             // counts messages
 	part atomic.Pointer[partition] // of the newest runner
@@ -43,6 +43,7 @@ type slot struct {
 	loaded      []*member
 	covered     []string // topics that the slot's consumer is known to take
 	runner      *runner
+	soon        time.Duration          // after which a canary may end, 0 for none
 	quarantines map[string]*quarantine // by worker
 	eager       map[string]int         // by worker: the generation whose code was found broken, which is loaded before its first message
 }
@@ -55,13 +56,16 @@ type member struct {
 	turn    *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts  *Counts
 	veil    *veil // hides its secrets
+	web     *web  // sends its requests
 	kills   *kills
 	slow    *atomic.Bool // its last message took long
+	canary  *canary      // of the worker, nil for none
+	onTrial bool         // it is the canary itself
 }
 
 func newSlot(h *Host, name string) *slot {
 	return &slot{host: h, name: name, wake: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
-		faults: make(map[string]error), applied: make(map[string]uint64), status: make(map[string]bool), broken: make(map[string]broken), quarantines: make(map[string]*quarantine), eager: make(map[string]int)}
+		faults: make(map[string]error), applied: make(map[string]uint64), status: make(map[string]bool), broken: make(map[tally]broken), quarantines: make(map[string]*quarantine), eager: make(map[string]int)}
 }
 
 // want replaces the records that the slot should run, and wakes the slot.
@@ -120,6 +124,8 @@ func (s *slot) run(ctx context.Context) {
 				s.host.log.Warn("hosted worker", "slot", s.name, "err", err)
 			}
 			retry.Reset(retryLoad)
+		} else if s.soon > 0 {
+			retry.Reset(min(time.Minute, s.soon))
 		}
 		var ended <-chan struct{}
 		if s.runner != nil {
@@ -185,6 +191,7 @@ func (s *slot) apply(ctx context.Context) error {
 	next := make([]*member, 0, len(records))
 	var leaving []*Record
 	again := false
+	s.soon = 0
 	if err := s.cover(ctx, records); err != nil {
 		errs = append(errs, err)
 	}
@@ -205,7 +212,8 @@ func (s *slot) apply(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("worker %s: %w", rec.ID, err))
 		}
 		if m != nil {
-			next = append(next, m)
+			m, err = s.withCanary(ctx, rec, m)
+			next, errs = append(next, m), append(errs, err)
 		}
 	}
 	errs = append(errs, s.swap(ctx, next), s.giveBack(ctx, next))
@@ -218,6 +226,11 @@ func (s *slot) apply(ctx context.Context) error {
 	for id := range s.faults {
 		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == id && r.State.wanted() }) {
 			delete(s.faults, id)
+		}
+	}
+	for t := range s.broken {
+		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == t.id && r.Newest().Generation >= t.generation }) {
+			delete(s.broken, t)
 		}
 	}
 	for id := range s.quarantines {
@@ -352,8 +365,12 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 	if !later {
 		delete(s.eager, rec.ID)
 	}
-	_, veil, _ := s.host.granted(rec) // the load has looked
-	return &member{record: rec, program: program, veil: veil, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
+	return s.newMember(rec, program), nil
+}
+
+func (s *slot) newMember(rec *Record, program engine.Program) *member {
+	means, _ := s.host.granted(rec) // the load has looked
+	return &member{record: rec, program: program, veil: means.veil, web: means.web, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}
 }
 
 // swap gives the runner its members between two messages and closes the programs
@@ -362,8 +379,8 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 	old := s.loaded
 	s.loaded = next
 	closeOld := func() {
-		for _, m := range old {
-			if !slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program }) {
+		for _, m := range all(old) {
+			if !slices.ContainsFunc(all(next), func(n *member) bool { return n.program == m.program }) {
 				s.host.closeProgram(m.record.ID, m.program)
 			}
 		}
@@ -378,8 +395,8 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 		// The abandoned runner still uses its programs and closes them when it
 		// returns. The next round loads new ones. swap closes the programs that
 		// the runner never had.
-		for _, m := range next {
-			if !slices.ContainsFunc(old, func(o *member) bool { return o.program == m.program }) {
+		for _, m := range all(next) {
+			if !slices.ContainsFunc(all(old), func(o *member) bool { return o.program == m.program }) {
 				s.host.closeProgram(m.record.ID, m.program)
 			}
 		}
@@ -418,27 +435,8 @@ func (s *slot) release(ctx context.Context) {
 	if s.halt(ctx) {
 		return // the runner closes its programs when it returns
 	}
-	for _, m := range s.loaded {
+	for _, m := range all(s.loaded) {
 		s.host.closeProgram(m.record.ID, m.program)
 	}
 	s.loaded = nil
-}
-
-// giveBack publishes again the messages of this group that were held because no
-// member for their topic was loaded, and for which members has one now.
-func (s *slot) giveBack(ctx context.Context, members []*member) error {
-	if !strings.HasPrefix(s.name, "g-") || len(members) == 0 {
-		return nil
-	}
-	l := s.host.letters
-	err := l.each(ctx, l.held+s.name, 1, func(d *DeadLetter) (bool, error) {
-		if !slices.ContainsFunc(members, func(m *member) bool { return matches(m.record.Topic, d.Topic) }) {
-			return true, nil
-		}
-		return true, l.redrive(ctx, d, s.name)
-	})
-	if err != nil {
-		return fmt.Errorf("group %s: messages that were held: %w", s.name, err)
-	}
-	return nil
 }

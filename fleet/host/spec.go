@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -52,6 +53,13 @@ type Spec struct {
 	// Env and Secrets are names of variables that the code gets. Config.Grants has
 	// their values. A name that it does not grant to the tenant is refused.
 	Env, Secrets []string
+	// HTTP says which HTTP requests the code may send. Defaults to none.
+	HTTP HTTP
+	// Signature, when not empty, is that of the code: see package codesign. Code of a
+	// tenant whose Grant has keys needs one.
+	Signature []byte
+	// Rollout says how a new version replaces the one before it.
+	Rollout Rollout
 	// By and Note say who makes the change and why, for the history.
 	By, Note string
 }
@@ -64,7 +72,7 @@ const maxNames = 100
 
 // validate returns an error that names each invalid field.
 func (h *Host) validate(s *Spec) error {
-	errs := []error{checkID("id", s.ID), s.Limits.Validate()}
+	errs := []error{checkID("id", s.ID), s.Limits.Validate(), s.Rollout.validate(), s.HTTP.validate()}
 	if s.Tenant != "" {
 		errs = append(errs, checkID("tenant", s.Tenant))
 	}
@@ -79,6 +87,9 @@ func (h *Host) validate(s *Spec) error {
 	}
 	if s.OutputTopic != "" && !engine.ValidTopic(s.OutputTopic) {
 		errs = append(errs, fmt.Errorf("output topic %.200q: %w: want tokens between single dots, without wildcards", s.OutputTopic, ErrInvalid))
+	}
+	if h.reserved(s.OutputTopic) {
+		errs = append(errs, fmt.Errorf("output topic %.200q: %w: %w", s.OutputTopic, ErrInvalid, errReserved))
 	}
 	if len(s.Key) > 100 || strings.ContainsFunc(s.Key, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
 		errs = append(errs, fmt.Errorf("key %.200q: %w: want the name of a header", s.Key, ErrInvalid))
@@ -105,8 +116,9 @@ func (h *Host) validate(s *Spec) error {
 
 // settle writes the fields that may change into a record.
 func (s *Spec) settle(r *Record) {
-	r.OutputTopic, r.Key, r.Limits = s.OutputTopic, s.Key, s.Limits
+	r.OutputTopic, r.Key, r.Limits, r.Rollout = s.OutputTopic, s.Key, s.Limits, s.Rollout
 	r.Env, r.Secrets = slices.Sorted(slices.Values(s.Env)), slices.Sorted(slices.Values(s.Secrets))
+	r.HTTP = s.HTTP.sorted()
 }
 
 // Difference is a field of a spec whose value is another one than the worker's.
@@ -142,6 +154,13 @@ func (s *Spec) differences(r *Record, digest string) (changes, fixed []Differenc
 	}
 	add(&changes, "env", nameList(r.Env), nameList(s.Env))
 	add(&changes, "secrets", nameList(r.Secrets), nameList(s.Secrets))
+	add(&changes, "code.signature", base64.StdEncoding.EncodeToString(r.Signature), base64.StdEncoding.EncodeToString(s.Signature))
+	for i, was := range r.HTTP.texts() {
+		add(&changes, was[0], was[1], s.HTTP.texts()[i][1])
+	}
+	for i, was := range r.Rollout.texts() {
+		add(&changes, was[0], was[1], s.Rollout.texts()[i][1])
+	}
 	return changes, fixed
 }
 
@@ -190,7 +209,8 @@ func (h *Host) Diff(ctx context.Context, spec Spec) (*Plan, error) {
 // Apply makes a worker be as its spec says and returns what it has changed. It creates
 // a worker that does not exist. It changes nothing of a worker that is so already. It
 // leaves a stopped worker stopped. New code, limits, variables or secrets are a new
-// version, which the worker takes between two messages; a rollback brings back code and
+// version, which the worker takes between two messages, or as Rollout says; while there
+// is a canary, Apply compares the spec with it. A rollback brings back code and
 // leaves the rest. Fields that never change are refused. The errors are those of
 // [Host.Create], and [ErrNotGranted].
 func (h *Host) Apply(ctx context.Context, spec Spec) (*Plan, error) {
@@ -217,6 +237,7 @@ type deployment struct {
 	digest string
 	source string
 	reload bool // the worker needs a new version
+	back   bool // the spec is that of the worker's own version, which has a canary
 }
 
 func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
@@ -241,34 +262,44 @@ func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
 	if rec.State == StateDeleting || rec.State == StateDeleted {
 		return nil, fmt.Errorf("%w: it is being deleted", ErrExists)
 	}
-	d := &deployment{rec: rec, digest: rec.Digest, source: "settings"}
-	if spec.URL == "" || spec.Digest != rec.Digest { // otherwise the worker has this code
+	now := rec.Newest()
+	d := &deployment{rec: rec, digest: now.Digest, source: "settings"}
+	if spec.URL == "" || spec.Digest != now.Digest { // otherwise the worker has this code
 		if d.code, d.source, err = h.source(ctx, spec.Code, spec.URL, spec.Digest); err != nil {
 			return nil, err
 		}
-		if d.digest = fetch.Digest(d.code); d.digest == rec.Digest {
+		if d.digest = fetch.Digest(d.code); d.digest == now.Digest {
 			d.code, d.source = nil, "settings"
 		}
 	}
-	changes, fixed := spec.differences(rec, d.digest)
+	changes, fixed := spec.differences(now, d.digest)
 	if len(fixed) > 0 {
 		f := fixed[0]
 		return nil, fmt.Errorf("%w: %s is %q and cannot become %q: delete the worker first, or give the new one another id", ErrInvalid, f.Field, f.From, f.To)
 	}
 	d.Differences = changes
-	d.reload = slices.ContainsFunc(changes, func(c Difference) bool { return c.Field != "outputTopic" && c.Field != "key" })
-	if !d.reload {
+	if d.reload = slices.ContainsFunc(changes, newVersion); !d.reload {
 		return d, nil
 	}
-	trial := *rec
+	if rec.Candidate != nil {
+		own, _ := spec.differences(rec, d.digest)
+		d.back = !slices.ContainsFunc(own, newVersion)
+	}
+	trial := *now
 	spec.settle(&trial)
+	trial.Signature = spec.Signature
 	code := d.code
 	if code == nil {
-		if code, err = h.readCode(ctx, rec, rec.Digest); err != nil {
+		if code, err = h.readCode(ctx, rec, now.Digest); err != nil {
 			return nil, err
 		}
 	}
 	return d, h.try(ctx, &trial, code)
+}
+
+// newVersion reports whether a worker needs a new version for a difference.
+func newVersion(d Difference) bool {
+	return d.Field != "outputTopic" && d.Field != "key" && !strings.HasPrefix(d.Field, "rollout.")
 }
 
 func (h *Host) carryOut(ctx context.Context, spec *Spec, d *deployment) error {
@@ -279,11 +310,18 @@ func (h *Host) carryOut(ctx context.Context, spec *Spec, d *deployment) error {
 	if len(d.Differences) == 0 {
 		return nil
 	}
+	if d.back {
+		changed, err := h.endCanary(ctx, d.rec, false, options{by: spec.By, note: spec.Note}, spec.settle)
+		if err != nil {
+			return err
+		}
+		return h.settle(ctx, changed)
+	}
 	var v *Version
 	if d.reload {
-		v = &Version{Digest: d.digest, Source: d.source, Size: len(d.code)}
-		if n := len(d.rec.History); d.code == nil && n > 0 {
-			v.Size = d.rec.History[n-1].Size
+		v = &Version{Digest: d.digest, Source: d.source, Size: len(d.code), Signature: spec.Signature}
+		if was, err := d.rec.version(d.digest); d.code == nil && err == nil {
+			v.Size = was.Size
 		}
 	}
 	if d.code != nil {

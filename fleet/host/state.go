@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +31,7 @@ type states struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	prefix string // "host.state."
+	asking gate   // caps the slots that ask the server for what they need
 }
 
 // Headers of the protocol that the client has no names for.
@@ -95,6 +94,8 @@ func (s *states) marks(ctx context.Context, slot, m string) (done bool, was trie
 type tries struct {
 	Begun  int `json:"begun"`  // deliveries for which a handler was called, or may have been
 	Failed int `json:"failed"` // deliveries that are known to have failed
+
+	Spared bool `json:"spared,omitempty"` // the canary failed it, which does not count
 }
 
 // purge removes the values that a worker stored.
@@ -113,45 +114,17 @@ func api(js jetstream.JetStream) string {
 	return jetstream.DefaultAPIPrefix
 }
 
-// subjects returns the subjects of values that match a pattern, and nil when there are
-// more than most. It asks the stream's leader, which has every acknowledged write.
-func (s *states) subjects(ctx context.Context, pattern string, most int) ([]string, error) {
-	question, err := json.Marshal(map[string]string{"subjects_filter": pattern})
-	if err != nil {
-		return nil, err
-	}
-	// The client's own call reads all pages, of 100,000 subjects each.
-	reply, err := s.nc.RequestWithContext(ctx, api(s.js)+"STREAM.INFO."+s.stream.CachedInfo().Config.Name, question)
-	if err != nil {
-		return nil, fmt.Errorf("list the values: %w", err)
-	}
-	var found struct {
-		Error *jetstream.APIError `json:"error"`
-		Total int                 `json:"total"`
-		State struct {
-			Subjects map[string]uint64 `json:"subjects"`
-		} `json:"state"`
-	}
-	if err := json.Unmarshal(reply.Data, &found); err != nil {
-		return nil, fmt.Errorf("list the values: %w", err)
-	}
-	if found.Error != nil {
-		return nil, fmt.Errorf("list the values: %w", found.Error)
-	}
-	if len(found.State.Subjects) > most || found.Total > len(found.State.Subjects) {
-		return nil, nil
-	}
-	return slices.AppendSeq(make([]string, 0, len(found.State.Subjects)), maps.Keys(found.State.Subjects)), nil
-}
-
 // handle is the [engine.State] of one message. Only the message's handler uses it;
 // it is not for concurrent use.
 type handle struct {
 	cells  *cells
 	record *Record
+	web    *web              // nil for none
 	writes map[string][]byte // nil is a delete
 	order  []string
 	size   int
+
+	fetched int // requests
 }
 
 // maxState bounds what one message may write to state, in bytes and in keys:

@@ -27,6 +27,10 @@ type TestRequest struct {
 	// Code, or what URL serves, is other code in place of the worker's own.
 	Code []byte
 	URL  string
+	// Signature is that of the other code.
+	Signature []byte
+	// HTTP lets the code send the requests that the worker may send. They take effect.
+	HTTP bool
 }
 
 // Trial is what a message would cause.
@@ -70,7 +74,7 @@ func (h *Host) Test(ctx context.Context, id string, req TestRequest) (*Trial, er
 	if err != nil {
 		return nil, fmt.Errorf("test worker %s: %w", id, err)
 	}
-	t, abandoned := h.tryOut(ctx, rec, p, m)
+	t, abandoned := h.tryOut(ctx, rec, p, m, req.HTTP)
 	if abandoned == nil {
 		h.closeProgram(id, p)
 	} else {
@@ -88,7 +92,7 @@ func (h *Host) trialCode(ctx context.Context, id string, req TestRequest) (*Reco
 	}
 	if len(req.Code) > 0 || req.URL != "" {
 		code, _, err := h.source(ctx, req.Code, req.URL, "")
-		rec.Digest = fetch.Digest(code)
+		rec.Digest, rec.Signature = fetch.Digest(code), req.Signature
 		return rec, code, err
 	}
 	if req.Digest != "" {
@@ -96,19 +100,23 @@ func (h *Host) trialCode(ctx context.Context, id string, req TestRequest) (*Reco
 		if err != nil {
 			return nil, nil, err
 		}
-		rec.Digest = v.Digest
+		rec.Digest, rec.Signature = v.Digest, v.Signature
 	}
 	code, err := h.readCode(ctx, rec, rec.Digest)
 	return rec, code, err
 }
 
 // tryOut calls the handler. It returns the call when the handler does not return.
-func (h *Host) tryOut(ctx context.Context, rec *Record, p engine.Program, m *engine.Message) (*Trial, *call.Call) {
+func (h *Host) tryOut(ctx context.Context, rec *Record, p engine.Program, m *engine.Message, web bool) (*Trial, *call.Call) {
 	t := &Trial{Digest: rec.Digest}
 	limits := h.limits(rec)
 	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
 	defer cancel()
-	state := &handle{cells: newCells(h.states, rec.slot(), 0), record: rec}
+	means, _ := h.granted(rec) // the load has looked
+	state := &handle{cells: newCells(h.states, rec.slot(), 0), record: rec, web: means.web}
+	if !web && means.web != nil && means.web.refused == nil {
+		state.web = &withoutHTTP
+	}
 	var outputs []engine.Output // not to be read before the call has ended
 	began := time.Now()
 	handling := call.Start("handler", func() (err error) {
@@ -117,8 +125,7 @@ func (h *Host) tryOut(ctx context.Context, rec *Record, p engine.Program, m *eng
 	})
 	err := handling.Wait(ctx.Done(), patience)
 	t.Took = time.Since(began)
-	_, veil, _ := h.granted(rec) // the load has looked
-	if t.Err = veil.err(err); did[*call.AbandonedError](err) {
+	if t.Err = means.veil.err(err); did[*call.AbandonedError](err) {
 		return t, handling
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,6 +19,8 @@ type Option func(*options)
 
 type options struct {
 	by, note, digest string
+	signature        []byte
+	now              bool  // the new version is no canary
 	refused          error // set when an option is nil
 }
 
@@ -26,6 +29,11 @@ func By(who, why string) Option { return func(o *options) { o.by, o.note = who, 
 
 // WithDigest makes the call refuse code that does not have this SHA-256, in hex.
 func WithDigest(digest string) Option { return func(o *options) { o.digest = digest } }
+
+// WithSignature gives the signature of the code: see package codesign.
+func WithSignature(signature []byte) Option {
+	return func(o *options) { o.signature = signature }
+}
 
 func optionsOf(opts []Option) options {
 	var o options
@@ -130,7 +138,7 @@ func (h *Host) prepare(ctx context.Context, req *Spec) (*Record, []byte, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	rec.addVersion(Version{Digest: fetch.Digest(code), Source: source, Size: len(code), By: req.By, At: now})
+	rec.addVersion(Version{Digest: fetch.Digest(code), Source: source, Size: len(code), By: req.By, At: now, Signature: req.Signature})
 	return rec, code, h.try(ctx, rec, code)
 }
 
@@ -171,6 +179,11 @@ func (h *Host) load(ctx context.Context, rec *Record, later bool) (engine.Progra
 
 // readCode returns a version of a worker's code.
 func (h *Host) readCode(ctx context.Context, rec *Record, digest string) ([]byte, error) {
+	leave, err := h.states.asking.enter(ctx, false)
+	if err != nil {
+		return nil, fmt.Errorf("read code %s: %w", digest, err)
+	}
+	defer leave()
 	code, err := h.code.get(ctx, rec, digest)
 	if err == nil {
 		err = fetch.Verify(code, digest)
@@ -215,7 +228,7 @@ func (h *Host) StopWorker(ctx context.Context, id string, opts ...Option) error 
 
 // LoadCodeFromContent replaces a worker's code. It loads the new code once before it
 // stores it: bad code is an error, and the worker keeps its old code. The worker
-// changes code between two messages. On this host the first message that begins
+// changes code between two messages, or as its Rollout says. On this host the first message that begins
 // after the return runs the new code; on another host the change follows within
 // moments.
 func (h *Host) LoadCodeFromContent(ctx context.Context, id string, code []byte, opts ...Option) error {
@@ -234,7 +247,9 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 	}
 	code, source, err := h.source(ctx, code, url, o.digest)
 	if err == nil {
-		err = h.try(ctx, rec, code)
+		trial := *rec.Newest()
+		trial.Signature = o.signature
+		err = h.try(ctx, &trial, code)
 	}
 	if err == nil {
 		err = h.code.put(ctx, rec, fetch.Digest(code), code)
@@ -242,29 +257,39 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 	if err != nil {
 		return fmt.Errorf("worker %s: %w", id, err)
 	}
-	return h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code)}, o)
+	return h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code), Signature: o.signature}, o)
 }
 
 // Rollback gives a worker an earlier version of its code. digest is the version's
 // digest, or at least its first eight digits. When the digits match more than one
-// version, the error wraps [ErrInvalid]; when they match none, [ErrNoVersion].
+// version, the error wraps [ErrInvalid]; when they match none, [ErrNoVersion]. The
+// version takes every message, between two of them, and a canary ends. Rollback to the
+// worker's own version does nothing but end the canary.
 func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) error {
 	rec, err := h.get(ctx, id)
 	if err != nil {
 		return fmt.Errorf("roll back: %w", err)
+	}
+	o := optionsOf(opts)
+	if rec.Candidate != nil && len(digest) >= 8 && strings.HasPrefix(rec.Digest, strings.ToLower(digest)) {
+		changed, err := h.endCanary(ctx, rec, false, o, func(*Record) {})
+		if err != nil {
+			return fmt.Errorf("roll back: %w", err)
+		}
+		return h.settle(ctx, changed)
 	}
 	found, err := rec.version(digest)
 	if err != nil {
 		return fmt.Errorf("roll back: %w", err)
 	}
 	trial := *rec
-	trial.Digest = found.Digest
+	trial.Digest, trial.Signature, o.now = found.Digest, found.Signature, true
 	p, err := h.load(ctx, &trial, false)
 	if err != nil {
 		return fmt.Errorf("roll back worker %s: %w", id, err)
 	}
-	_ = p.Close()
-	return h.newVersion(ctx, rec, Version{Digest: found.Digest, Source: "rollback", Size: found.Size}, optionsOf(opts))
+	h.closeProgram(id, p)
+	return h.newVersion(ctx, rec, Version{Digest: found.Digest, Source: "rollback", Size: found.Size, Signature: found.Signature}, o)
 }
 
 // newVersion makes v the code of rec's worker.
@@ -279,15 +304,10 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 		if r.UID != rec.UID {
 			return false, fmt.Errorf("worker %s: %w: it was deleted meanwhile", rec.ID, ErrNotFound)
 		}
-		set(r)
-		if v == nil {
-			return true, nil
+		if v != nil {
+			v.By, v.At = o.by, time.Now().UTC()
 		}
-		v.By, v.At = o.by, time.Now().UTC()
-		if r.State == StateDeploying || r.State == StateFailed {
-			r.State, r.Reason = StateRunning, ""
-		}
-		r.addVersion(*v)
+		r.replace(v, set, o.now)
 		return true, nil
 	})
 	if err != nil {
@@ -351,13 +371,4 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 		return fmt.Errorf("worker %s: the change is stored, but not carried out yet: %w", rec.ID, err)
 	}
 	return nil
-}
-
-// hold stores a message of a group when no member for its topic is loaded, so that
-// the message does not hold up the group. slot.giveBack publishes it again once such
-// a member is loaded.
-func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
-	return h.letters.put(ctx, h.letters.held+slot, slot+":"+messageKey(d), &DeadLetter{
-		Reason: "no worker for it is running", Topic: d.topic, Message: d.id, Header: d.header, Data: d.data,
-	})
 }

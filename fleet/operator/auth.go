@@ -39,8 +39,9 @@ func ParseRole(text string) (Role, error) {
 // Principal is an authenticated caller.
 type Principal struct {
 	Name   string
-	Role   Role
-	Method string    // how it was authenticated: "token", "certificate", "kubernetes", "loopback"
+	Role   Role      // in the whole fleet; RoleNone for a caller who only has Grants
+	Grants []Grant   // roles in parts of the fleet; their subjects have no meaning here
+	Method string    // how it was authenticated: "token", "certificate", "kubernetes", "oidc", "loopback"
 	Until  time.Time // when the credentials expire, the zero time for never
 }
 

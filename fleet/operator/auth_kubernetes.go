@@ -26,6 +26,9 @@ type KubernetesConfig struct {
 	// roles. A user without a role is refused; with several, the highest counts.
 	Roles map[string]Role
 
+	// Grants give roles too, also in parts of the fleet.
+	Grants []Grant
+
 	// Audiences lists the valid audiences of a token. Empty means the API server's.
 	Audiences []string
 
@@ -46,8 +49,10 @@ type KubernetesConfig struct {
 // authentication.k8s.io/v1). The pod's own service account needs permission for that:
 // the cluster role system:auth-delegator has it.
 func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
-	if len(cfg.Roles) == 0 {
-		return nil, errors.New("kubernetes: no user or group has a role")
+	if len(cfg.Roles) == 0 || len(cfg.Grants) > 0 {
+		if err := checkGrants(cfg.Grants); err != nil {
+			return nil, fmt.Errorf("kubernetes: %w", err)
+		}
 	}
 	for name, role := range cfg.Roles {
 		if _, err := ParseRole(string(role)); name == "" || err != nil {
@@ -196,8 +201,5 @@ func (k *kubernetes) review(ctx context.Context, token string) (Principal, error
 			p.Role = role
 		}
 	}
-	if p.Role == RoleNone {
-		return Principal{}, ErrBadCredentials
-	}
-	return p, nil
+	return granted(k.cfg.Grants, p, answer.Status.User.Groups)
 }

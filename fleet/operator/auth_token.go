@@ -25,12 +25,13 @@ const (
 
 // TokenFile authenticates bearer tokens with a file that has one per line:
 //
-//	ROLE NAME TOKEN [EXPIRES]
+//	ROLE NAME TOKEN [EXPIRES] [services=NAMES] [workflows=NAMES] [workers=NAMES] [tenants=NAMES]
 //
 // ROLE is viewer, inspector or operator. NAME appears in the audit. TOKEN has 20 characters or
 // more, or is "sha256:" and the hexadecimal digest of such a token; then the file is
-// not a secret. EXPIRES is a time of RFC 3339. Empty lines and lines that begin with
-// # are skipped.
+// not a secret. EXPIRES is a time of RFC 3339. NAMES, with commas and * for any text,
+// say where the role is valid, as in [Grant]; without them it is the whole fleet. Empty
+// lines and lines that begin with # are skipped.
 //
 // TokenFile checks the file for changes at most once a second and reads a changed
 // file again. It also notices a Kubernetes secret whose symbolic link has moved.
@@ -190,14 +191,33 @@ func parseTokens(text []byte) ([]tokenLine, error) {
 }
 
 func parseToken(fields []string) (t tokenLine, err error) {
+	var scope Grant
+	for len(fields) > 3 && strings.Contains(fields[len(fields)-1], "=") {
+		kind, names, _ := strings.Cut(fields[len(fields)-1], "=")
+		list := map[string]*[]string{"services": &scope.Services, "workflows": &scope.Workflows, "workers": &scope.Workers, "tenants": &scope.Tenants}[kind]
+		switch {
+		case list == nil:
+			return t, fmt.Errorf("has %q: want services=, workflows=, workers= or tenants=", kind+"=")
+		case *list != nil:
+			return t, fmt.Errorf("has %s= twice", kind)
+		}
+		*list = strings.Split(names, ",")
+		fields = fields[:len(fields)-1]
+	}
 	if len(fields) != 3 && len(fields) != 4 {
-		return t, fmt.Errorf("has %d words, want ROLE NAME TOKEN [EXPIRES]", len(fields))
+		return t, fmt.Errorf("has %d words, want ROLE NAME TOKEN [EXPIRES] and where the role is valid", len(fields))
 	}
 	role, err := ParseRole(fields[0])
 	if err != nil {
 		return t, err
 	}
 	t.who = Principal{Name: fields[1], Role: role, Method: "token"}
+	if scope.Role = role; !scope.whole() {
+		if err := scope.check(); err != nil {
+			return t, err
+		}
+		t.who.Role, t.who.Grants = RoleNone, []Grant{scope}
+	}
 	if digest, ok := strings.CutPrefix(fields[2], "sha256:"); ok {
 		raw, err := hex.DecodeString(digest)
 		if err != nil || len(raw) != len(t.digest) {

@@ -84,6 +84,8 @@ type Workers interface {
 	Stop(ctx context.Context, id, who string) (*operatorv1.Worker, error)
 	LoadCode(ctx context.Context, id string, code *operatorv1.Code, who string) (*operatorv1.Worker, error)
 	Rollback(ctx context.Context, id, digest, who string) (*operatorv1.Worker, error)
+	// Promote gives every message to the worker's canary; ReasonInvalid when it has none.
+	Promote(ctx context.Context, id, who string) (*operatorv1.Worker, error)
 	Delete(ctx context.Context, id, who string) error
 	History(ctx context.Context, id string) ([]*operatorv1.CodeVersion, error)
 	Recover(ctx context.Context, who string) (*operatorv1.RecoverWorkersResponse, error)

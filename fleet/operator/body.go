@@ -84,7 +84,7 @@ func (s *Server) whole(r *http.Request, who Principal) (free func(), err error) 
 	if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
 		return func() {}, nil // reflection reads one small message after the other
 	}
-	in := &account{caller: who.Method + " " + who.Name, limit: s.bodyLimit(r, who.Role), all: s.bodies}
+	in := &account{caller: who.Method + " " + who.Name, limit: s.bodyLimit(r, who.most()), all: s.bodies}
 	defer func() {
 		if err != nil {
 			in.close()

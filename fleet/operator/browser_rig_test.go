@@ -72,7 +72,7 @@ func browser(t *testing.T) context.Context {
 		case *page.EventJavascriptDialogOpening:
 			complain("a dialog opens: %s", ev.Message)
 		case *network.EventRequestWillBeSent:
-			if u, err := url.Parse(ev.Request.URL); err == nil && u.Scheme != "data" && u.Hostname() != "127.0.0.1" && u.Scheme != "chrome" {
+			if u, err := url.Parse(ev.Request.URL); err == nil && u.Scheme != "data" && u.Hostname() != "127.0.0.1" && u.Hostname() != "localhost" && u.Scheme != "chrome" {
 				complain("the page asks %s", ev.Request.URL)
 			}
 		}

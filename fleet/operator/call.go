@@ -59,6 +59,10 @@ type intent struct {
 	target, detail string
 	dryRun         bool
 	readsOn        bool // the begin of the reading is in the audit
+
+	scope   scope
+	of      string // the object: a type of workflow, a worker, a process
+	service string // of the process; within fills it in
 }
 
 // call does what all methods share: it checks the caller's role and the request, does
@@ -68,7 +72,12 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 	if err == nil {
 		if err = wrong.err(); err == nil {
 			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-			answer, err = guarded(ctx, s, action, who, work)
+			answer, err = guarded(ctx, s, action, who, func(ctx context.Context, who Principal) (none A, err error) {
+				if err := s.within(ctx, who, action, &what); err != nil {
+					return none, err
+				}
+				return work(context.WithValue(ctx, ofKey{}, what.of), who)
+			})
 			cancel()
 		}
 	}
@@ -85,6 +94,14 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 	return answer, err
 }
 
+// ofKey is the key of the object's own name in the context of a call.
+type ofKey struct{}
+
+func objectOf(ctx context.Context) string {
+	name, _ := ctx.Value(ofKey{}).(string)
+	return name
+}
+
 type previewKey struct{}
 
 // preview marks the calls of a page that only shows what an action would do: a dry run
@@ -95,17 +112,18 @@ func preview(ctx context.Context) context.Context {
 
 func previews(ctx context.Context) bool { return ctx.Value(previewKey{}) != nil }
 
-// authorize returns the caller when its role suffices for the action.
+// authorize returns the caller when its role suffices for the action in some part of the
+// fleet; within says whether it does at the object of a call.
 func (s *Server) authorize(ctx context.Context, action string) (Principal, error) {
 	who, ok := PrincipalFrom(ctx)
 	need, known := needs[action]
 	switch {
 	case !ok:
 		return who, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "the request has no authenticated caller")
-	case known && who.Role.atLeast(need):
+	case known && who.most().atLeast(need):
 		return who, nil
 	}
-	return who, Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s: %s needs the role %s", who.Name, who.Role, action, cmp.Or(need, RoleOperator))
+	return who, Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s: %s needs the role %s", who.Name, who.most(), action, cmp.Or(need, RoleOperator))
 }
 
 // guarded turns a panic into an error.
@@ -121,7 +139,7 @@ func guarded[A any](ctx context.Context, s *Server, action string, who Principal
 
 func entry(ctx context.Context, who Principal, action string, what intent, err error) *operatorv1.AuditEntry {
 	e := &operatorv1.AuditEntry{
-		Who: who.Name, Role: string(who.Role), Method: who.Method, Remote: remoteFrom(ctx),
+		Who: who.Name, Role: string(who.most()), Method: who.Method, Remote: remoteFrom(ctx), Service: what.service,
 		Action: action, Target: clip(what.target, 1024), Detail: clip(what.detail, 1024), DryRun: what.dryRun, Outcome: "ok",
 	}
 	if err != nil {

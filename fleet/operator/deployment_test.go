@@ -33,7 +33,7 @@ func TestDeploymentBySpec(t *testing.T) {
 	}
 	t.Setenv("OPERATOR_TEST_TOKEN", "hunter2-4711")
 	h, err := host.New(js, host.Config{Engines: engines, Logger: quiet, RetryBase: time.Millisecond, MaxRetries: 1, Grants: map[string]host.Grant{
-		"acme": {Env: map[string]string{"REGION": "north"}, Secrets: map[string]string{"TOKEN": "env:OPERATOR_TEST_TOKEN"}},
+		"acme": {Env: map[string]string{"REGION": "north"}, Secrets: map[string]string{"TOKEN": "env:OPERATOR_TEST_TOKEN"}, HTTP: host.HTTPGrant{Allow: []string{"https://*.example.com/*"}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -62,6 +62,8 @@ def handle(m):
 		Id: "w", Tenant: "acme", MimeType: "text/x-starlark", Topic: "orders.new", Group: "g", OutputTopic: "orders.done", Key: "Customer",
 		Limits: &operatorv1.Limits{Time: durationpb.New(time.Minute), Load: durationpb.New(time.Minute), Memory: 64 << 20, Output: 1000, Outputs: 5},
 		Env:    []string{"REGION"}, Secrets: []string{"TOKEN"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
+		Rollout: &operatorv1.Rollout{Canary: 10, For: durationpb.New(time.Hour), Messages: 7, Margin: 3},
+		Http:    &operatorv1.HTTP{Allow: []string{"https://api.example.com/v1/*"}, Secrets: []string{"TOKEN"}},
 	}
 	for i, fields := 0, spec.ProtoReflect().Descriptor().Fields(); i < fields.Len(); i++ {
 		if !spec.ProtoReflect().Has(fields.Get(i)) {
@@ -69,7 +71,7 @@ def handle(m):
 		}
 	}
 	plan, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec, DryRun: true})
-	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 14 {
+	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 20 {
 		t.Errorf("a dry run: %v, %v", plan, err)
 	}
 	done, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec})
@@ -165,7 +167,34 @@ def handle(m):
 	wantText(t, "the test of other code", strings.ReplaceAll(body, ": ", ":"), `"rejected":true`, `"error":"rejected:no"`)
 	_, err = c.TestWorker(ctx, &operatorv1.TestWorkerRequest{Id: "w", Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(")}}})
 	wantError(t, err, connect.CodeInvalidArgument, operator.ReasonBadCode, "code")
-	for _, action := range []string{"ReadWorkerLogs", "FollowWorkerLogs", "ReadWorkerState", "TestWorker", "ApplyWorker"} {
+
+	// A new version is a canary until an operator ends it.
+	newer := proto.CloneOf(spec)
+	newer.Code.Source = &operatorv1.Code_Content{Content: []byte("def handle(m): pass")}
+	for _, end := range []func() (*operatorv1.Worker, error){
+		func() (*operatorv1.Worker, error) {
+			return c.Rollback(ctx, &operatorv1.RollbackRequest{Id: "w", Digest: done.GetWorker().GetDigest()})
+		},
+		func() (*operatorv1.Worker, error) {
+			return c.PromoteWorker(ctx, &operatorv1.PromoteWorkerRequest{Id: "w"})
+		},
+	} {
+		changed, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: newer})
+		if err != nil || changed.GetWorker().GetDigest() != done.GetWorker().GetDigest() || changed.GetWorker().GetCanary().GetPercent() != 10 ||
+			changed.GetWorker().GetSpec().GetCode().GetDigest() != changed.GetWorker().GetCanary().GetDigest() || changed.GetWorker().GetVersions()[0].GetRollout() != "canary" {
+			t.Fatalf("a canary: %v, %v", changed, err)
+		}
+		w, err := end()
+		if err != nil || w.GetCanary() != nil {
+			t.Errorf("its end: %v, %v", w, err)
+		}
+		if promoted := w.GetVersions()[0].GetRollout() == "promoted"; promoted != (w.GetDigest() == changed.GetWorker().GetCanary().GetDigest()) || promoted != w.GetVersions()[0].GetCurrent() {
+			t.Errorf("its end: %v", w)
+		}
+	}
+	_, err = c.PromoteWorker(ctx, &operatorv1.PromoteWorkerRequest{Id: "w"})
+	wantError(t, err, connect.CodeInvalidArgument, operator.ReasonInvalid, "")
+	for _, action := range []string{"PromoteWorker", "ReadWorkerLogs", "FollowWorkerLogs", "ReadWorkerState", "TestWorker", "ApplyWorker"} {
 		_, _, body = request(t, "GET", base+"/audit?page_size=1000&action="+action, "")
 		wantText(t, "the audit", body, "WorkerService."+action)
 		if strings.Contains(body, "hunter2") {

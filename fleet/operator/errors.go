@@ -42,6 +42,7 @@ const (
 	ReasonExists            = "ALREADY_EXISTS"      // the id is taken
 	ReasonBadCode           = "CODE_REJECTED"       // the code does not load or may not be fetched
 	ReasonNotGranted        = "NOT_GRANTED"         // the host grants the tenant no such variable or secret
+	ReasonNotSigned         = "NOT_SIGNED"          // the tenant's code must be signed, and is not by one of the keys
 	ReasonUnreachable       = "PROCESS_UNREACHABLE" // the process did not answer
 	ReasonRefused           = "PROCESS_REFUSED"     // the process refused
 	ReasonUnavailable       = "BACKEND_UNAVAILABLE" // a backend is not available now

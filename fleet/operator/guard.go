@@ -135,14 +135,17 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 		return Principal{Name: "loopback", Role: s.cfg.LoopbackRole, Method: "loopback"}, nil
 	}
 	remote := hostname(r.RemoteAddr)
-	r = s.withSession(r)
+	r, who := s.withSession(r)
+	if who != nil {
+		return *who, nil
+	}
 	key := credentials(r)
 	if !s.failures.has(remote) && !s.trusted.has(key) {
 		return Principal{}, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many requests without good credentials from your address: wait a moment")
 	}
 	p, err := s.cfg.Auth.Authenticate(r)
 	switch {
-	case err == nil && p.Role.atLeast(RoleViewer):
+	case err == nil && p.most().atLeast(RoleViewer):
 		s.trusted.add(key)
 		return p, nil
 	case err == nil:

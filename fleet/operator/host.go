@@ -47,6 +47,8 @@ func workerErr(err error) error {
 		return answer(connect.CodeNotFound, ReasonNotFound, "digest")
 	case errors.Is(err, host.ErrNotGranted):
 		return answer(connect.CodeInvalidArgument, ReasonNotGranted, "")
+	case errors.Is(err, host.ErrNotSigned):
+		return answer(connect.CodeInvalidArgument, ReasonNotSigned, "code.signature")
 	case errors.Is(err, host.ErrInvalid):
 		return answer(connect.CodeInvalidArgument, ReasonInvalid, "")
 	}
@@ -72,7 +74,8 @@ func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Work
 	w := &operatorv1.Worker{
 		Id: rec.ID, MimeType: rec.MIMEType, Topics: []string{rec.Topic}, Group: rec.Group, State: string(rec.State), Desired: desired(rec.State),
 		Digest: "sha256:" + rec.Digest, Error: rec.Reason, UpdatedAt: timestamppb.New(rec.Changed.At), Versions: a.versions(rec),
-		Backlog: int64(waiting.Backlog), DeadLetters: int64(waiting.DeadLetters), OutputTopic: rec.OutputTopic, Limits: limitsOf(rec.Limits), Spec: specOf(rec),
+		Backlog: int64(waiting.Backlog), DeadLetters: int64(waiting.DeadLetters), OutputTopic: rec.OutputTopic, Limits: limitsOf(rec.Limits), Spec: specOf(rec.Newest()),
+		Canary: canaryOf(rec.Candidate),
 	}
 	if len(rec.History) > 0 {
 		w.CreatedAt = timestamppb.New(rec.History[0].At)
@@ -127,9 +130,9 @@ func desired(s host.State) string {
 // versions returns the versions, newest first.
 func (a hosts) versions(rec *host.Record) []*operatorv1.CodeVersion {
 	var list []*operatorv1.CodeVersion
-	for i, v := range slices.Backward(rec.History) {
+	for _, v := range slices.Backward(rec.History) {
 		x := versionOf(v)
-		x.Current = i == len(rec.History)-1
+		x.Current = v.Generation == rec.Generation
 		for _, row := range a.h.Tallies() {
 			if row.Worker == rec.ID && row.Generation == v.Generation {
 				x.Counted = true
@@ -142,7 +145,7 @@ func (a hosts) versions(rec *host.Record) []*operatorv1.CodeVersion {
 }
 
 func versionOf(v host.Version) *operatorv1.CodeVersion {
-	return &operatorv1.CodeVersion{Digest: "sha256:" + v.Digest, Source: v.Source, Who: v.By, At: timestamppb.New(v.At), Bytes: int64(v.Size)}
+	return &operatorv1.CodeVersion{Digest: "sha256:" + v.Digest, Source: v.Source, Who: v.By, At: timestamppb.New(v.At), Bytes: int64(v.Size), Rollout: v.Rollout}
 }
 
 func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, who string) (*operatorv1.Worker, error) {
@@ -155,7 +158,7 @@ func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, 
 	}
 	id, err := a.h.Create(ctx, host.CreateRequest{
 		ID: req.GetId(), MIMEType: req.GetMimeType(), Code: req.GetCode().GetContent(), URL: req.GetCode().GetUrl(), Digest: sha(req.GetCode().GetDigest()),
-		Topic: req.GetTopics()[0], Group: req.GetGroup(), OutputTopic: req.GetOutputTopic(), Limits: limits, By: who,
+		Topic: req.GetTopics()[0], Group: req.GetGroup(), OutputTopic: req.GetOutputTopic(), Limits: limits, By: who, Signature: req.GetCode().GetSignature(),
 	})
 	if err != nil {
 		return nil, codeErr(req.GetCode(), err)
@@ -234,7 +237,7 @@ func (a hosts) Stop(ctx context.Context, id, who string) (*operatorv1.Worker, er
 }
 
 func (a hosts) LoadCode(ctx context.Context, id string, code *operatorv1.Code, who string) (*operatorv1.Worker, error) {
-	opts := []host.Option{host.By(who, "")}
+	opts := []host.Option{host.By(who, ""), host.WithSignature(code.GetSignature())}
 	if code.GetDigest() != "" {
 		opts = append(opts, host.WithDigest(sha(code.GetDigest())))
 	}
@@ -249,6 +252,10 @@ func (a hosts) LoadCode(ctx context.Context, id string, code *operatorv1.Code, w
 
 func (a hosts) Rollback(ctx context.Context, id, digest, who string) (*operatorv1.Worker, error) {
 	return a.after(ctx, id, a.h.Rollback(ctx, id, sha(digest), host.By(who, "")))
+}
+
+func (a hosts) Promote(ctx context.Context, id, who string) (*operatorv1.Worker, error) {
+	return a.after(ctx, id, a.h.Promote(ctx, id, host.By(who, "")))
 }
 
 func (a hosts) Delete(ctx context.Context, id, who string) error {

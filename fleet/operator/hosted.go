@@ -18,7 +18,39 @@ import (
 func specOf(rec *host.Record) *operatorv1.WorkerSpec {
 	return &operatorv1.WorkerSpec{
 		Id: rec.ID, Tenant: rec.Tenant, MimeType: rec.MIMEType, Topic: rec.Topic, Group: rec.Group, OutputTopic: rec.OutputTopic, Key: rec.Key,
-		Limits: limitsOf(rec.Limits), Env: rec.Env, Secrets: rec.Secrets, Code: &operatorv1.Code{Digest: "sha256:" + rec.Digest},
+		Limits: limitsOf(rec.Limits), Env: rec.Env, Secrets: rec.Secrets, Code: &operatorv1.Code{Digest: "sha256:" + rec.Digest, Signature: rec.Signature},
+		Rollout: rolloutOf(rec.Rollout), Http: httpOf(rec.HTTP),
+	}
+}
+
+// httpOf turns the requests that a worker may send into the contract's message: nil for
+// none.
+func httpOf(w host.HTTP) *operatorv1.HTTP {
+	if len(w.Allow)+len(w.Secrets) == 0 {
+		return nil
+	}
+	return &operatorv1.HTTP{Allow: w.Allow, Secrets: w.Secrets}
+}
+
+// rolloutOf turns a rollout into the contract's message: nil for none.
+func rolloutOf(o host.Rollout) *operatorv1.Rollout {
+	if o == (host.Rollout{}) {
+		return nil
+	}
+	m := &operatorv1.Rollout{Canary: int32(o.Canary), Messages: int32(o.Messages), Margin: int32(o.Margin)}
+	if o.For != 0 {
+		m.For = durationpb.New(o.For)
+	}
+	return m
+}
+
+// canaryOf turns a candidate into the contract's message.
+func canaryOf(c *host.Candidate) *operatorv1.Canary {
+	if c == nil {
+		return nil
+	}
+	return &operatorv1.Canary{
+		Digest: "sha256:" + c.Digest, Percent: int32(c.Rollout.Canary), Since: timestamppb.New(c.At), Until: timestamppb.New(c.Until()),
 	}
 }
 
@@ -29,6 +61,9 @@ func specFrom(s *operatorv1.WorkerSpec, who string) (host.Spec, error) {
 		ID: s.GetId(), Tenant: s.GetTenant(), MIMEType: s.GetMimeType(), Topic: s.GetTopic(), Group: s.GetGroup(), OutputTopic: s.GetOutputTopic(), Key: s.GetKey(),
 		Limits: limits, Env: s.GetEnv(), Secrets: s.GetSecrets(),
 		Code: s.GetCode().GetContent(), URL: s.GetCode().GetUrl(), Digest: sha(s.GetCode().GetDigest()), By: who,
+		Signature: s.GetCode().GetSignature(),
+		HTTP:      host.HTTP{Allow: s.GetHttp().GetAllow(), Secrets: s.GetHttp().GetSecrets()},
+		Rollout:   host.Rollout{Canary: int(s.GetRollout().GetCanary()), For: s.GetRollout().GetFor().AsDuration(), Messages: int(s.GetRollout().GetMessages()), Margin: int(s.GetRollout().GetMargin())},
 	}, err
 }
 
@@ -117,7 +152,7 @@ func entryOf(v host.Value, most int) *operatorv1.StateEntry {
 func (a hosts) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
 	t, err := a.h.Test(ctx, req.GetId(), host.TestRequest{
 		Topic: req.GetTopic(), Header: headersFrom(req.GetHeaders()), Data: req.GetData(), Digest: sha(req.GetDigest()),
-		Code: req.GetCode().GetContent(), URL: req.GetCode().GetUrl(),
+		Code: req.GetCode().GetContent(), URL: req.GetCode().GetUrl(), Signature: req.GetCode().GetSignature(), HTTP: req.GetHttp(),
 	})
 	if err != nil {
 		return nil, codeErr(req.GetCode(), err)

@@ -143,6 +143,16 @@ func (x *index) all() ([]*operatorv1.Process, bool) {
 	return list, x.synced
 }
 
+// get returns the process with that id, nil when the index does not have it.
+func (x *index) get(id string) *operatorv1.Process {
+	if x == nil {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.list[id].last
+}
+
 // listed returns every process, with what is wrong with it now.
 func (s *Server) listed(ctx context.Context) ([]*operatorv1.Process, error) {
 	if list, ok := s.index.all(); ok {

@@ -121,33 +121,42 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 	}
 	switch {
 	case topic == "workflow" && s.cfg.Workflows != nil:
+		if err := s.within(ctx, who, "WorkflowService.GetDefinition", &intent{scope: scopeOne, of: name}); err != nil {
+			return err
+		}
 		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {
 			return err
 		}
 		if s.flows != nil { // which watches all workflows in brief
-			return batches(ctx, s, who, s.briefFeed(name).Read(""), onChange[brief](ctx, tell))
+			return batches(ctx, s, who, s.briefFeed(name).Read(""), onChange[brief](ctx, who, nil, tell))
 		}
-		return batches(ctx, s, who, s.entityFeed(name).Read(""), onChange[*operatorv1.Entity](ctx, tell))
+		return batches(ctx, s, who, s.entityFeed(name).Read(""), onChange[*operatorv1.Entity](ctx, who, nil, tell))
 	case topic == "workflows" && s.cfg.Workflows != nil:
-		return batches(ctx, s, who, s.live.definitions.Read(name), onChange[*operatorv1.Definition](ctx, tell))
+		return batches(ctx, s, who, s.live.definitions.Read(name), onChange(ctx, who, who.seesDefinition, tell))
 	case topic == "workers" && s.cfg.Workers != nil:
-		return batches(ctx, s, who, s.live.workers.Read(name), onChange[*operatorv1.Worker](ctx, tell))
+		return batches(ctx, s, who, s.live.workers.Read(name), onChange(ctx, who, who.seesWorker, tell))
 	case topic == "processes" && s.processes != nil:
 		// What a process announces all the time is no change. The page of one process shows
 		// it, and looks again now and then.
-		return batches(ctx, s, who, s.processes.Read(name), onChange[*operatorv1.Process](ctx, func(news bool) error { return tell(news || name != "") }))
+		return batches(ctx, s, who, s.processes.Read(name), onChange(ctx, who, who.seesProcess, func(news bool) error { return tell(news || name != "") }))
 	case topic == "audit":
-		return batches(ctx, s, who, s.live.audit.Read(""), onChange[*operatorv1.AuditEntry](ctx, tell))
+		return batches(ctx, s, who, s.live.audit.Read(""), onChange[*operatorv1.AuditEntry](ctx, who, nil, tell))
 	}
 	return Errorf(connect.CodeNotFound, ReasonNotFound, "topic", "there is nothing to watch under %q", clip(topic, 64))
 }
 
 // onChange skips the values that the page shows already, and combines changes
 // within a moment into one. The synced item counts as a change, because something
-// may have changed between the page and its watch.
-func onChange[T any](ctx context.Context, tell func(news bool) error) func([]stream.Item[T]) error {
+// may have changed between the page and its watch. What the caller does not see is no
+// change; sees is that of follow.
+func onChange[T any](ctx context.Context, who Principal, sees func(T) bool, tell func(news bool) error) func([]stream.Item[T]) error {
 	synced := false
+	only := newSeen(who, sees)
 	return func(items []stream.Item[T]) error {
+		items, silent := only.take(items)
+		if len(items) == 0 && !silent {
+			return nil
+		}
 		if !synced {
 			synced = slices.ContainsFunc(items, func(it stream.Item[T]) bool { return it.Kind == stream.Synced })
 			if !synced {

@@ -66,3 +66,30 @@ func pageOf[T any](all []T, key func(T) string, after string, size int, list str
 	}
 	return page, ""
 }
+
+// maxReads is how often one page of a list is read further when the caller does not see
+// what was read.
+const maxReads = 30
+
+// seenPage reads a page of the elements that a caller sees, from a list that knows no
+// callers. It reads on until the page is full, the list ends, or it has read often enough:
+// then the page is shorter, and has a next one.
+func seenPage[T any, N comparable](limit int, from N, read func(from N, limit int) ([]T, N, error), sees func(T) bool) (page []T, next N, err error) {
+	next = from
+	var end N
+	for range maxReads {
+		var list []T
+		if list, next, err = read(next, limit-len(page)); err != nil {
+			return nil, next, err
+		}
+		for _, x := range list {
+			if sees(x) {
+				page = append(page, x)
+			}
+		}
+		if next == end || len(page) == limit {
+			break
+		}
+	}
+	return page, next, nil
+}

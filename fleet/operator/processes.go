@@ -18,12 +18,12 @@ import (
 // processService implements the contract's ProcessService.
 type processService struct{ s *Server }
 
-func onProcess[A proto.Message](ctx context.Context, p processService, method, id, detail string, v violations, work func(ctx context.Context, area Processes, who string) (A, error)) (A, error) {
-	return call(ctx, p.s, "ProcessService."+method, intent{target: "process/" + id, detail: detail}, v, func(ctx context.Context, who Principal) (answer A, err error) {
+func onProcess[A proto.Message](ctx context.Context, p processService, method, id, detail string, v violations, work func(ctx context.Context, area Processes, id, who string) (A, error)) (A, error) {
+	return call(ctx, p.s, "ProcessService."+method, intent{target: "process/" + id, detail: detail, scope: scopeOne, of: id}, v, func(ctx context.Context, who Principal) (answer A, err error) {
 		if p.s.cfg.Processes == nil {
 			return answer, notServed("processes")
 		}
-		return work(ctx, p.s.cfg.Processes, who.Name)
+		return work(ctx, p.s.cfg.Processes, objectOf(ctx), who.Name)
 	})
 }
 
@@ -41,12 +41,15 @@ func (p processService) ListProcesses(ctx context.Context, req *operatorv1.ListP
 	id.PageSize, id.PageToken = 0, ""
 	list := listID(id)
 	after := v.page(req.GetPageToken(), list)
-	return onProcess(ctx, p, "ListProcesses", "", "", v, func(ctx context.Context, area Processes, _ string) (*operatorv1.ListProcessesResponse, error) {
+	return call(ctx, p.s, "ProcessService.ListProcesses", intent{scope: scopeParts}, v, func(ctx context.Context, who Principal) (*operatorv1.ListProcessesResponse, error) {
+		if p.s.cfg.Processes == nil {
+			return nil, notServed("processes")
+		}
 		all, err := p.s.listed(ctx)
 		if err != nil {
 			return nil, err
 		}
-		all = slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !matches(req, x) })
+		all = slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !who.seesProcess(x) || !matches(req, x) })
 		type row struct {
 			key string
 			x   *operatorv1.Process
@@ -130,12 +133,15 @@ func (p processService) ListEvents(ctx context.Context, req *operatorv1.ListEven
 	if q.Before, err = sequence(v.page(req.GetPageToken(), list)); err != nil {
 		v.add("page_token", "is not a next_page_token of this server")
 	}
-	return onProcess(ctx, p, "ListEvents", "", "", v, func(ctx context.Context, area Processes, _ string) (*operatorv1.ListEventsResponse, error) {
-		journal, ok := area.(Journal)
+	return call(ctx, p.s, "ProcessService.ListEvents", intent{scope: scopeParts}, v, func(ctx context.Context, who Principal) (*operatorv1.ListEventsResponse, error) {
+		journal, ok := p.s.cfg.Processes.(Journal)
 		if !ok {
 			return nil, notServed("a journal")
 		}
-		events, next, err := journal.Events(ctx, q)
+		events, next, err := seenPage(q.Limit, q.Before, func(before uint64, limit int) ([]*operatorv1.Event, uint64, error) {
+			q.Before, q.Limit = before, limit
+			return journal.Events(ctx, q)
+		}, func(e *operatorv1.Event) bool { return who.sees(object{service: e.GetService()}) })
 		if err != nil {
 			return nil, err
 		}
@@ -151,8 +157,8 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 	var v violations
 	v.text("service", req.GetService(), false, maxName)
 	v.text("process", req.GetProcess(), false, maxName)
-	return call(ctx, p.s, "ProcessService.Diagnose", intent{}, v, func(ctx context.Context, _ Principal) (*operatorv1.DiagnoseResponse, error) {
-		answer, err := p.s.diagnosis(ctx)
+	return call(ctx, p.s, "ProcessService.Diagnose", intent{scope: scopeParts}, v, func(ctx context.Context, who Principal) (*operatorv1.DiagnoseResponse, error) {
+		answer, err := p.s.diagnosisOf(ctx, who)
 		if err != nil || req.GetService() == "" && req.GetProcess() == "" {
 			return answer, err
 		}
@@ -178,8 +184,8 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 }
 
 func (p processService) GetProcess(ctx context.Context, req *operatorv1.GetProcessRequest) (*operatorv1.Process, error) {
-	return onProcess(ctx, p, "GetProcess", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Processes, _ string) (*operatorv1.Process, error) {
-		return area.Get(ctx, req.GetId())
+	return onProcess(ctx, p, "GetProcess", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Processes, id, _ string) (*operatorv1.Process, error) {
+		return area.Get(ctx, id)
 	})
 }
 
@@ -189,33 +195,33 @@ func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequ
 	if limit < 0 || limit > 1000 {
 		v.add("limit", "is %d, want 1 to 1000, or 0 for 200", limit)
 	}
-	return inspect(ctx, p, "GetLogs", intent{target: "process/" + req.GetId(), readsOn: req.GetAfter() > 0}, v, func(ctx context.Context, area Inspector, who string) (*operatorv1.GetLogsResponse, error) {
-		return area.Logs(ctx, req.GetId(), who, req.GetAfter(), limit)
+	return inspect(ctx, p, "GetLogs", intent{target: "process/" + req.GetId(), readsOn: req.GetAfter() > 0, scope: scopeOne, of: req.GetId()}, v, func(ctx context.Context, area Inspector, id, who string) (*operatorv1.GetLogsResponse, error) {
+		return area.Logs(ctx, id, who, req.GetAfter(), limit)
 	})
 }
 
 func (p processService) GetStacks(ctx context.Context, req *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error) {
-	return inspect(ctx, p, "GetStacks", intent{target: "process/" + req.GetId()}, workerID(req.GetId()), func(ctx context.Context, area Inspector, who string) (*operatorv1.GetStacksResponse, error) {
-		text, err := area.Stacks(ctx, req.GetId(), who)
+	return inspect(ctx, p, "GetStacks", intent{target: "process/" + req.GetId(), scope: scopeOne, of: req.GetId()}, workerID(req.GetId()), func(ctx context.Context, area Inspector, id, who string) (*operatorv1.GetStacksResponse, error) {
+		text, err := area.Stacks(ctx, id, who)
 		return &operatorv1.GetStacksResponse{Text: text}, err
 	})
 }
 
-func inspect[A proto.Message](ctx context.Context, p processService, method string, what intent, v violations, work func(ctx context.Context, area Inspector, who string) (A, error)) (A, error) {
+func inspect[A proto.Message](ctx context.Context, p processService, method string, what intent, v violations, work func(ctx context.Context, area Inspector, id, who string) (A, error)) (A, error) {
 	return call(ctx, p.s, "ProcessService."+method, what, v, func(ctx context.Context, who Principal) (answer A, err error) {
 		area, ok := p.s.cfg.Processes.(Inspector)
 		if !ok {
 			return answer, notServed("processes that can be looked into")
 		}
-		return work(ctx, area, who.Name)
+		return work(ctx, area, objectOf(ctx), who.Name)
 	})
 }
 
 func (p processService) DrainProcess(ctx context.Context, req *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error) {
 	v := workerID(req.GetId())
 	v.text("reason", req.GetReason(), false, maxName)
-	return onProcess(ctx, p, "DrainProcess", req.GetId(), req.GetReason(), v, func(ctx context.Context, area Processes, who string) (*operatorv1.CommandResponse, error) {
-		phase, err := area.Drain(ctx, req.GetId(), req.GetReason(), who)
+	return onProcess(ctx, p, "DrainProcess", req.GetId(), req.GetReason(), v, func(ctx context.Context, area Processes, id, who string) (*operatorv1.CommandResponse, error) {
+		phase, err := area.Drain(ctx, id, req.GetReason(), who)
 		return &operatorv1.CommandResponse{Phase: phase}, err
 	})
 }
@@ -223,15 +229,15 @@ func (p processService) DrainProcess(ctx context.Context, req *operatorv1.DrainP
 func (p processService) SuspendProcess(ctx context.Context, req *operatorv1.SuspendProcessRequest) (*operatorv1.CommandResponse, error) {
 	v := workerID(req.GetId())
 	v.text("reason", req.GetReason(), true, maxName)
-	return onProcess(ctx, p, "SuspendProcess", req.GetId(), req.GetReason(), v, func(ctx context.Context, area Processes, who string) (*operatorv1.CommandResponse, error) {
-		phase, err := area.Suspend(ctx, req.GetId(), req.GetReason(), who)
+	return onProcess(ctx, p, "SuspendProcess", req.GetId(), req.GetReason(), v, func(ctx context.Context, area Processes, id, who string) (*operatorv1.CommandResponse, error) {
+		phase, err := area.Suspend(ctx, id, req.GetReason(), who)
 		return &operatorv1.CommandResponse{Phase: phase}, err
 	})
 }
 
 func (p processService) ResumeProcess(ctx context.Context, req *operatorv1.ResumeProcessRequest) (*operatorv1.CommandResponse, error) {
-	return onProcess(ctx, p, "ResumeProcess", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Processes, who string) (*operatorv1.CommandResponse, error) {
-		phase, err := area.Resume(ctx, req.GetId(), who)
+	return onProcess(ctx, p, "ResumeProcess", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Processes, id, who string) (*operatorv1.CommandResponse, error) {
+		phase, err := area.Resume(ctx, id, who)
 		return &operatorv1.CommandResponse{Phase: phase}, err
 	})
 }
@@ -256,7 +262,7 @@ func (p processService) watch(ctx context.Context, req *operatorv1.WatchProcesse
 		if p.s.cfg.Processes == nil {
 			return notServed("processes")
 		}
-		return follow(ctx, p.s, who, p.s.processes.Read(req.GetId()), func(kind operatorv1.WatchResponse_Kind, key string, x *operatorv1.Process) error {
+		return follow(ctx, p.s, who, p.s.processes.Read(req.GetId()), who.seesProcess, func(kind operatorv1.WatchResponse_Kind, key string, x *operatorv1.Process) error {
 			if kind == operatorv1.WatchResponse_KIND_DELETED {
 				x = &operatorv1.Process{Id: key}
 			}
@@ -270,8 +276,12 @@ func (p processService) watch(ctx context.Context, req *operatorv1.WatchProcesse
 type accessService struct{ s *Server }
 
 func (a accessService) WhoAmI(ctx context.Context, _ *operatorv1.WhoAmIRequest) (*operatorv1.WhoAmIResponse, error) {
-	return call(ctx, a.s, "AccessService.WhoAmI", intent{}, nil, func(_ context.Context, who Principal) (*operatorv1.WhoAmIResponse, error) {
-		return &operatorv1.WhoAmIResponse{Name: who.Name, Role: string(who.Role), Method: who.Method}, nil
+	return call(ctx, a.s, "AccessService.WhoAmI", intent{scope: scopeParts}, nil, func(_ context.Context, who Principal) (*operatorv1.WhoAmIResponse, error) {
+		me := &operatorv1.WhoAmIResponse{Name: who.Name, Role: string(who.Role), Method: who.Method}
+		for _, g := range who.Grants {
+			me.Grants = append(me.Grants, &operatorv1.Grant{Role: string(g.Role), Services: g.Services, Workflows: g.Workflows, Workers: g.Workers, Tenants: g.Tenants})
+		}
+		return me, nil
 	})
 }
 
@@ -289,8 +299,18 @@ func (a accessService) ListAudit(ctx context.Context, req *operatorv1.ListAuditR
 	id.PageSize, id.PageToken = 0, ""
 	list := listID(id)
 	q.After = v.page(req.GetPageToken(), list)
-	return call(ctx, a.s, "AccessService.ListAudit", intent{}, v, func(ctx context.Context, _ Principal) (*operatorv1.ListAuditResponse, error) {
-		entries, next, err := a.s.cfg.AuditLog.List(ctx, q)
+	return call(ctx, a.s, "AccessService.ListAudit", intent{scope: scopeParts}, v, func(ctx context.Context, who Principal) (*operatorv1.ListAuditResponse, error) {
+		sees := func(*operatorv1.AuditEntry) bool { return true }
+		if who.scoped() {
+			var err error
+			if sees, err = a.s.seesAudit(ctx, who); err != nil {
+				return nil, err
+			}
+		}
+		entries, next, err := seenPage(q.Limit, q.After, func(after string, limit int) ([]*operatorv1.AuditEntry, string, error) {
+			q.After, q.Limit = after, limit
+			return a.s.cfg.AuditLog.List(ctx, q)
+		}, sees)
 		if err != nil {
 			return nil, err
 		}

@@ -343,6 +343,9 @@ func (w willing) Rollback(ctx context.Context, id, digest, _ string) (*operatorv
 	}
 	return w.Get(ctx, id)
 }
+func (w willing) Promote(ctx context.Context, id, _ string) (*operatorv1.Worker, error) {
+	return w.Get(ctx, id)
+}
 func (w willing) Delete(context.Context, string, string) error { return nil }
 func (w willing) History(ctx context.Context, id string) ([]*operatorv1.CodeVersion, error) {
 	x, err := w.Get(ctx, id)

@@ -17,7 +17,9 @@ import (
 // sessions are the logins of browsers. A browser sends no bearer token by itself, so the
 // dashboard has a login form and a session cookie. A session is the caller's token, encrypted, in a
 // cookie: every replica with the same key reads it, and no server stores it. The token
-// is checked with every request, so revoking it ends the session too.
+// is checked with every request, so revoking it ends the session too. The session of a
+// caller who signed in with OpenID Connect has the caller instead of a token; the grants
+// are looked up with every request.
 type sessions struct {
 	seal cipher.AEAD
 
@@ -33,8 +35,16 @@ const (
 
 type session struct {
 	ID    string    `json:"id"`
-	Token string    `json:"token"`
+	Token string    `json:"token,omitempty"`
+	Who   *person   `json:"who,omitempty"`
 	Until time.Time `json:"until"`
+}
+
+// person is a caller as its provider knows it.
+type person struct {
+	Issuer string   `json:"iss"`
+	Name   string   `json:"name"`
+	Groups []string `json:"groups,omitempty"` // those that have a grant
 }
 
 // newSessions returns sessions under a key; an empty key is a random one.
@@ -60,27 +70,35 @@ func newSessions(key []byte) (*sessions, error) {
 
 // begin returns the cookie's value for a token.
 func (l *sessions) begin(token string) (string, error) {
-	text, err := json.Marshal(session{rand.Text(), token, time.Now().Add(sessionAge)})
+	return l.sealed(cookieName, session{ID: rand.Text(), Token: token, Until: time.Now().Add(sessionAge)})
+}
+
+// sealed returns the value of a cookie that only servers with the same key can make and
+// read. The name is sealed with it: the value of one cookie is no value of another.
+func (l *sessions) sealed(name string, content any) (string, error) {
+	text, err := json.Marshal(content)
 	if err != nil {
 		return "", err
 	}
-	return base64.RawURLEncoding.EncodeToString(l.seal.Seal(nil, nil, text, nil)), nil
+	return base64.RawURLEncoding.EncodeToString(l.seal.Seal(nil, nil, text, []byte(name))), nil
+}
+
+// unseal reads the cookie of a request into content.
+func (l *sessions) unseal(r *http.Request, name string, content any) bool {
+	c, err := r.Cookie(name)
+	if err != nil {
+		return false
+	}
+	text, err := base64.RawURLEncoding.DecodeString(c.Value)
+	if err == nil {
+		text, err = l.seal.Open(nil, nil, text, []byte(name))
+	}
+	return err == nil && json.Unmarshal(text, content) == nil
 }
 
 // open reads the session of a request's cookie.
 func (l *sessions) open(r *http.Request) (s session, ok bool) {
-	c, err := r.Cookie(cookieName)
-	if err != nil {
-		return s, false
-	}
-	text, err := base64.RawURLEncoding.DecodeString(c.Value)
-	if err == nil {
-		text, err = l.seal.Open(nil, nil, text, nil)
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
-	if err != nil || time.Now().After(s.Until) {
+	if !l.unseal(r, cookieName, &s) || time.Now().After(s.Until) {
 		return session{}, false
 	}
 	l.mu.Lock()
@@ -89,17 +107,12 @@ func (l *sessions) open(r *http.Request) (s session, ok bool) {
 	return s, !over
 }
 
-func (l *sessions) token(r *http.Request) (string, bool) {
-	s, ok := l.open(r)
-	return s.Token, ok
-}
-
 // end forgets a session on this server. Another replica accepts its cookie until it
 // expires, but the browser has deleted it.
-func (l *sessions) end(r *http.Request) {
+func (l *sessions) end(r *http.Request) (s session) {
 	s, ok := l.open(r)
 	if !ok {
-		return
+		return s
 	}
 	now := time.Now()
 	l.mu.Lock()
@@ -110,6 +123,7 @@ func (l *sessions) end(r *http.Request) {
 		}
 	}
 	l.ended[s.ID] = s.Until
+	return s
 }
 
 // overTLS reports whether the browser reached this server through TLS, also when a

@@ -116,6 +116,7 @@ type Server struct {
 	bodies   *bodies
 	deps     *dependencies
 	sessions *sessions
+	signIn   *oidcAuth // nil when people do not sign in with OpenID Connect
 	handler  http.Handler
 	ui       *dashboard.Dashboard
 
@@ -138,7 +139,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Addr = "127.0.0.1:8090"
 	}
 	if cfg.Auth == nil && !loopbackName(hostname(cfg.Addr)) {
-		return nil, fmt.Errorf("operator: %s can be reached from other machines and there is no Auth: set Auth (TokenFile, ClientCertificates, Kubernetes), or listen on 127.0.0.1", cfg.Addr)
+		return nil, fmt.Errorf("operator: %s can be reached from other machines and there is no Auth: set Auth (TokenFile, ClientCertificates, Kubernetes, OIDC), or listen on 127.0.0.1", cfg.Addr)
 	}
 	switch cfg.LoopbackRole {
 	case "":
@@ -205,6 +206,10 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	signIn, err := signInOf(cfg.Auth)
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
 		cfg: cfg, log: cfg.Log,
 		audit:    &audit{log: cfg.Log, store: cfg.AuditLog, sinks: cfg.Audit},
@@ -213,7 +218,7 @@ func New(cfg Config) (*Server, error) {
 		trusted:  &trusted{keys: map[[sha256.Size]byte]time.Time{}},
 		streams:  &streamLimit{most: cfg.MaxStreams, mostEach: cfg.MaxStreamsEach, each: map[string]int{}},
 		bodies:   &bodies{most: max(4*cfg.MaxBody, 1<<20), each: map[string]int64{}},
-		sessions: sealed,
+		sessions: sealed, signIn: signIn,
 		entities: map[string]*feed.Feed[*operatorv1.Entity]{}, briefs: map[string]*feed.Feed[brief]{}, diagnosed: diagnosed{sem: make(chan struct{}, 1)},
 	}
 	if cfg.Processes != nil {
@@ -226,7 +231,8 @@ func New(cfg Config) (*Server, error) {
 	s.ui, err = dashboard.New(dashboard.Config{
 		Name: cfg.Name, Workflows: workflowService{s}, Workers: workerService{s}, Processes: processService{s}, Access: accessService{s},
 		HasWorkflows: cfg.Workflows != nil, HasWorkers: cfg.Workers != nil, HasProcesses: cfg.Processes != nil,
-		Sessions: cfg.Auth != nil, Changed: s.changed, Away: s.away, Preview: preview,
+		Sessions: cfg.Auth != nil, Changed: s.changed, Away: s.away, Preview: preview, May: s.may,
+		SignIn: signIn.name(), SignsOutAt: signIn.signsOutAt,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("operator: dashboard: %w", err)

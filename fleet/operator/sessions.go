@@ -12,25 +12,28 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 )
 
-// withSession adds the token of the cookie's session to a request that has none. Only
-// the dashboard's requests get one.
-func (s *Server) withSession(r *http.Request) *http.Request {
+// withSession adds the token of the cookie's session to a request that has no credentials,
+// or returns the caller who has signed in. Only the dashboard's requests have a session.
+func (s *Server) withSession(r *http.Request) (*http.Request, *Principal) {
 	if !strings.HasPrefix(r.URL.Path, "/ui/") || r.Header.Get("Authorization") != "" {
-		return r
+		return r, nil
 	}
-	token, ok := s.sessions.token(r)
-	if !ok {
-		return r
+	one, ok := s.sessions.open(r)
+	switch {
+	case !ok:
+		return r, nil
+	case one.Who != nil:
+		return r, s.signIn.principal(one)
 	}
 	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+token)
-	return r
+	r.Header.Set("Authorization", "Bearer "+one.Token)
+	return r, nil
 }
 
-// open reports whether a request needs no credentials: the login form, and its style
-// and script.
+// open reports whether a request needs no credentials: the login form, its style and
+// script, and the way to the provider and back.
 func (s *Server) open(r *http.Request) bool {
-	return s.cfg.Auth != nil && (r.URL.Path == "/ui/login" || strings.HasPrefix(r.URL.Path, "/ui/static/"))
+	return s.cfg.Auth != nil && (r.URL.Path == "/ui/login" || strings.HasPrefix(r.URL.Path, "/ui/login/") || strings.HasPrefix(r.URL.Path, "/ui/static/"))
 }
 
 // toLogin redirects a browser that opens a page to the login form.
@@ -54,9 +57,19 @@ func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 	})
 	mux.HandleFunc("POST /ui/login", func(w http.ResponseWriter, r *http.Request) { s.login(w, r, ui) })
 	mux.HandleFunc("POST /ui/logout", func(w http.ResponseWriter, r *http.Request) {
-		s.sessions.end(r)
+		to := s.signIn.signOut(s.sessions.end(r))
 		http.SetCookie(w, cookie(r, ""))
-		http.Redirect(w, r, "/ui/login", http.StatusSeeOther)
+		http.Redirect(w, r, to, http.StatusSeeOther)
+	})
+	if s.signIn != nil {
+		mux.HandleFunc("GET /ui/login/settings", s.signIn.settings)
+		if s.signIn.cfg.RedirectURL != "" {
+			mux.HandleFunc("GET /ui/login/start", s.startSignIn)
+			mux.HandleFunc("GET "+callbackPath, s.finishSignIn)
+		}
+	}
+	mux.HandleFunc("/ui/login/", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "there is no such page", http.StatusNotFound)
 	})
 	return mux
 }

@@ -61,10 +61,13 @@ var kinds = map[stream.Kind]operatorv1.WatchResponse_Kind{
 	stream.Synced:  operatorv1.WatchResponse_KIND_SYNCED,
 }
 
-// follow sends what r reads, one item after the other.
-func follow[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func(operatorv1.WatchResponse_Kind, string, T) error) error {
+// follow sends what r reads, one item after the other. To a caller who sees only parts of
+// the fleet it sends what sees returns true for; nil is all.
+func follow[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], sees func(T) bool, send func(operatorv1.WatchResponse_Kind, string, T) error) error {
+	only := newSeen(who, sees)
 	return batches(ctx, s, who, r, func(items []stream.Item[T]) error {
-		if len(items) == 0 {
+		items, silent := only.take(items)
+		if silent {
 			var none T
 			return send(operatorv1.WatchResponse_KIND_HEARTBEAT, "", none)
 		}
@@ -75,6 +78,46 @@ func follow[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader
 		}
 		return nil
 	})
+}
+
+// seen is the part of a watch that a caller sees.
+type seen[T any] struct {
+	sees func(T) bool // nil for all
+	keys map[string]bool
+	last time.Time // when something was sent
+}
+
+func newSeen[T any](who Principal, sees func(T) bool) *seen[T] {
+	if !who.scoped() {
+		sees = nil
+	}
+	return &seen[T]{sees: sees, keys: map[string]bool{}, last: time.Now()}
+}
+
+// take returns the items that the caller sees, and whether it is time for a heartbeat:
+// what other callers see is no sign of life.
+func (x *seen[T]) take(items []stream.Item[T]) (shown []stream.Item[T], silent bool) {
+	if x.sees == nil || len(items) == 0 {
+		return items, len(items) == 0
+	}
+	for _, it := range items {
+		switch {
+		case it.Kind == stream.Put && x.sees(it.Value):
+			x.keys[it.Key] = true
+		case it.Kind == stream.Put && x.keys[it.Key]: // it has left what the caller sees
+			it.Kind = stream.Deleted
+			delete(x.keys, it.Key)
+		case it.Kind == stream.Put, it.Kind == stream.Deleted && !x.keys[it.Key]:
+			continue
+		case it.Kind == stream.Deleted:
+			delete(x.keys, it.Key)
+		}
+		shown = append(shown, it)
+	}
+	if silent = len(shown) == 0 && time.Since(x.last) >= heartbeat; silent || len(shown) > 0 {
+		x.last = time.Now()
+	}
+	return shown, silent
 }
 
 // batches passes on what r reads, and an empty batch as a heartbeat. It ends when the

@@ -62,6 +62,9 @@ func (w workerService) follow(ctx context.Context, req *operatorv1.FollowWorkerL
 	}
 	var lines []*operatorv1.WorkerLogLine
 	if begun == nil {
+		begun = w.s.within(ctx, who, action, &intent{scope: scopeOne, of: req.GetId()})
+	}
+	if begun == nil {
 		lines, begun = area.Logs(ctx, req.GetId(), 0, max(tail, 1))
 	}
 	begun = wire(ctx, w.s.log, action, w.s.deps.explain(begun))

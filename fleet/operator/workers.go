@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/hex"
 	"fmt"
 	"net/url"
@@ -29,7 +30,7 @@ func (w workerService) area() (Workers, error) {
 
 // onWorker calls a method about one worker.
 func onWorker[A proto.Message](ctx context.Context, w workerService, method string, id, detail string, v violations, work func(ctx context.Context, area Workers, who string) (A, error)) (A, error) {
-	return call(ctx, w.s, "WorkerService."+method, intent{target: "worker/" + id, detail: detail}, v, func(ctx context.Context, who Principal) (answer A, err error) {
+	return call(ctx, w.s, "WorkerService."+method, intent{target: "worker/" + id, detail: detail, scope: scopeOne, of: id}, v, func(ctx context.Context, who Principal) (answer A, err error) {
 		area, err := w.area()
 		if err != nil {
 			return answer, err
@@ -64,6 +65,9 @@ func (v *violations) code(field string, c *operatorv1.Code) (detail string) {
 	}
 	if c.GetDigest() != "" {
 		v.digest(field+".digest", c.GetDigest())
+	}
+	if n := len(c.GetSignature()); n != 0 && n != ed25519.SignatureSize {
+		v.add(field+".signature", "has %d bytes, want %d", n, ed25519.SignatureSize)
 	}
 	return detail
 }
@@ -100,13 +104,17 @@ func (w workerService) ListWorkers(ctx context.Context, req *operatorv1.ListWork
 	size := v.size("page_size", req.GetPageSize())
 	list := listID(&operatorv1.ListWorkersRequest{State: req.GetState(), Group: req.GetGroup()})
 	after := v.page(req.GetPageToken(), list)
-	return onWorker(ctx, w, "ListWorkers", "", "", v, func(ctx context.Context, area Workers, _ string) (*operatorv1.ListWorkersResponse, error) {
+	return call(ctx, w.s, "WorkerService.ListWorkers", intent{scope: scopeParts}, v, func(ctx context.Context, who Principal) (*operatorv1.ListWorkersResponse, error) {
+		area, err := w.area()
+		if err != nil {
+			return nil, err
+		}
 		all, err := area.List(ctx)
 		if err != nil {
 			return nil, err
 		}
 		all = slices.DeleteFunc(slices.Clone(all), func(x *operatorv1.Worker) bool {
-			return req.GetState() != "" && x.GetState() != req.GetState() || req.GetGroup() != "" && x.GetGroup() != req.GetGroup()
+			return !who.seesWorker(x) || req.GetState() != "" && x.GetState() != req.GetState() || req.GetGroup() != "" && x.GetGroup() != req.GetGroup()
 		})
 		slices.SortFunc(all, func(a, b *operatorv1.Worker) int { return strings.Compare(a.GetId(), b.GetId()) })
 		page, next := pageOf(all, (*operatorv1.Worker).GetId, after, size, list)
@@ -148,6 +156,12 @@ func (w workerService) Rollback(ctx context.Context, req *operatorv1.RollbackReq
 	})
 }
 
+func (w workerService) PromoteWorker(ctx context.Context, req *operatorv1.PromoteWorkerRequest) (*operatorv1.Worker, error) {
+	return onWorker(ctx, w, "PromoteWorker", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Workers, who string) (*operatorv1.Worker, error) {
+		return area.Promote(ctx, req.GetId(), who)
+	})
+}
+
 func (w workerService) DeleteWorker(ctx context.Context, req *operatorv1.DeleteWorkerRequest) (*operatorv1.DeleteWorkerResponse, error) {
 	return onWorker(ctx, w, "DeleteWorker", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Workers, who string) (*operatorv1.DeleteWorkerResponse, error) {
 		return &operatorv1.DeleteWorkerResponse{}, area.Delete(ctx, req.GetId(), who)
@@ -162,8 +176,12 @@ func (w workerService) GetWorkerHistory(ctx context.Context, req *operatorv1.Get
 }
 
 func (w workerService) RecoverWorkers(ctx context.Context, _ *operatorv1.RecoverWorkersRequest) (*operatorv1.RecoverWorkersResponse, error) {
-	return onWorker(ctx, w, "RecoverWorkers", "*", "", nil, func(ctx context.Context, area Workers, who string) (*operatorv1.RecoverWorkersResponse, error) {
-		return area.Recover(ctx, who)
+	return call(ctx, w.s, "WorkerService.RecoverWorkers", intent{target: "worker/*", scope: scopeFleet}, nil, func(ctx context.Context, who Principal) (*operatorv1.RecoverWorkersResponse, error) {
+		area, err := w.area()
+		if err != nil {
+			return nil, err
+		}
+		return area.Recover(ctx, who.Name)
 	})
 }
 

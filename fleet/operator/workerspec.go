@@ -24,6 +24,11 @@ func (v *violations) spec(s *operatorv1.WorkerSpec) (detail string) {
 	v.text("spec.key", s.GetKey(), false, maxName)
 	v.texts("spec.env", s.GetEnv())
 	v.texts("spec.secrets", s.GetSecrets())
+	v.texts("spec.http.allow", s.GetHttp().GetAllow())
+	v.texts("spec.http.secrets", s.GetHttp().GetSecrets())
+	if d := s.GetRollout().GetFor(); d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+		v.add("spec.rollout.for", "is not a positive duration")
+	}
 	return v.code("spec.code", s.GetCode())
 }
 
@@ -41,10 +46,13 @@ func (v *violations) texts(field string, names []string) {
 func (w workerService) ApplyWorker(ctx context.Context, req *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error) {
 	var v violations
 	detail := v.spec(req.GetSpec())
-	what := intent{target: "worker/" + req.GetSpec().GetId(), detail: req.GetSpec().GetMimeType() + ", " + detail, dryRun: req.GetDryRun()}
+	what := intent{target: "worker/" + req.GetSpec().GetId(), detail: req.GetSpec().GetMimeType() + ", " + detail, dryRun: req.GetDryRun(), scope: scopeParts}
 	return call(ctx, w.s, "WorkerService.ApplyWorker", what, v, func(ctx context.Context, who Principal) (*operatorv1.ApplyWorkerResponse, error) {
 		area, err := w.area()
 		if err != nil {
+			return nil, err
+		}
+		if err := w.s.mayApply(ctx, who, req.GetSpec()); err != nil {
 			return nil, err
 		}
 		return area.Apply(ctx, req.GetSpec(), req.GetDryRun(), who.Name)

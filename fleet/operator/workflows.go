@@ -29,12 +29,13 @@ func notServed(area string) error {
 }
 
 func (w workflowService) ListDefinitions(ctx context.Context, _ *operatorv1.ListDefinitionsRequest) (*operatorv1.ListDefinitionsResponse, error) {
-	return call(ctx, w.s, "WorkflowService.ListDefinitions", intent{}, nil, func(ctx context.Context, _ Principal) (*operatorv1.ListDefinitionsResponse, error) {
+	return call(ctx, w.s, "WorkflowService.ListDefinitions", intent{scope: scopeParts}, nil, func(ctx context.Context, who Principal) (*operatorv1.ListDefinitionsResponse, error) {
 		area, err := w.area()
 		if err != nil {
 			return nil, err
 		}
 		list, err := area.Definitions(ctx)
+		list = slices.DeleteFunc(slices.Clone(list), func(d *operatorv1.Definition) bool { return !who.seesDefinition(d) })
 		return &operatorv1.ListDefinitionsResponse{Definitions: list}, err
 	})
 }
@@ -42,7 +43,7 @@ func (w workflowService) ListDefinitions(ctx context.Context, _ *operatorv1.List
 func (w workflowService) GetDefinition(ctx context.Context, req *operatorv1.GetDefinitionRequest) (*operatorv1.Definition, error) {
 	var v violations
 	v.text("type", req.GetType(), true, maxName)
-	return call(ctx, w.s, "WorkflowService.GetDefinition", intent{}, v, func(ctx context.Context, _ Principal) (*operatorv1.Definition, error) {
+	return call(ctx, w.s, "WorkflowService.GetDefinition", intent{scope: scopeOne, of: req.GetType()}, v, func(ctx context.Context, _ Principal) (*operatorv1.Definition, error) {
 		area, err := w.area()
 		if err != nil {
 			return nil, err
@@ -70,7 +71,7 @@ func (w workflowService) ListEntities(ctx context.Context, req *operatorv1.ListE
 	id.PageSize, id.PageToken = 0, ""
 	list := listID(id)
 	after := v.page(req.GetPageToken(), list)
-	return call(ctx, w.s, "WorkflowService.ListEntities", intent{}, v, func(ctx context.Context, _ Principal) (*operatorv1.ListEntitiesResponse, error) {
+	return call(ctx, w.s, "WorkflowService.ListEntities", intent{scope: scopeOne, of: req.GetType()}, v, func(ctx context.Context, _ Principal) (*operatorv1.ListEntitiesResponse, error) {
 		area, err := w.area()
 		if err != nil {
 			return nil, err
@@ -141,7 +142,7 @@ func phaseNames(def *operatorv1.Definition) string {
 }
 
 func (w workflowService) GetEntity(ctx context.Context, req *operatorv1.GetEntityRequest) (*operatorv1.Entity, error) {
-	return call(ctx, w.s, "WorkflowService.GetEntity", intent{}, entityName(req), func(ctx context.Context, _ Principal) (*operatorv1.Entity, error) {
+	return call(ctx, w.s, "WorkflowService.GetEntity", intent{scope: scopeOne, of: req.GetType()}, entityName(req), func(ctx context.Context, _ Principal) (*operatorv1.Entity, error) {
 		area, err := w.area()
 		if err != nil {
 			return nil, err
@@ -179,7 +180,7 @@ func (w workflowService) Transition(ctx context.Context, req *operatorv1.Transit
 	v.text("phase", req.GetPhase(), true, maxName)
 	v.text("note", req.GetNote(), false, maxNote)
 	revision := v.revision(ctx, req.GetIfMatch())
-	what := intent{target: req.GetType() + "/" + req.GetId(), detail: "to " + req.GetPhase(), dryRun: req.GetDryRun()}
+	what := intent{target: req.GetType() + "/" + req.GetId(), detail: "to " + req.GetPhase(), dryRun: req.GetDryRun(), scope: scopeOne, of: req.GetType()}
 	if req.GetNote() != "" {
 		what.detail += ": " + req.GetNote()
 	}
@@ -214,7 +215,7 @@ func (w workflowService) Patch(ctx context.Context, req *operatorv1.PatchRequest
 	for _, name := range names[:min(len(names), maxFields)] {
 		v.text("fields", name, true, maxName)
 	}
-	what := intent{target: req.GetType() + "/" + req.GetId(), detail: "fields " + strings.Join(names, ", "), dryRun: req.GetDryRun()}
+	what := intent{target: req.GetType() + "/" + req.GetId(), detail: "fields " + strings.Join(names, ", "), dryRun: req.GetDryRun(), scope: scopeOne, of: req.GetType()}
 	return call(ctx, w.s, "WorkflowService.Patch", what, v, func(ctx context.Context, who Principal) (*operatorv1.PatchResponse, error) {
 		area, err := w.area()
 		if err != nil {
@@ -255,7 +256,7 @@ func (w workflowService) Patch(ctx context.Context, req *operatorv1.PatchRequest
 }
 
 func (w workflowService) GetHistory(ctx context.Context, req *operatorv1.GetHistoryRequest) (*operatorv1.GetHistoryResponse, error) {
-	return call(ctx, w.s, "WorkflowService.GetHistory", intent{}, entityName(req), func(ctx context.Context, _ Principal) (*operatorv1.GetHistoryResponse, error) {
+	return call(ctx, w.s, "WorkflowService.GetHistory", intent{scope: scopeOne, of: req.GetType()}, entityName(req), func(ctx context.Context, _ Principal) (*operatorv1.GetHistoryResponse, error) {
 		area, err := w.area()
 		if err != nil {
 			return nil, err
@@ -287,10 +288,13 @@ func (w workflowService) watch(ctx context.Context, req *operatorv1.WatchRequest
 		if err != nil {
 			return err
 		}
+		if err := w.s.within(ctx, who, action, &intent{scope: scopeOne, of: req.GetType()}); err != nil {
+			return err
+		}
 		if _, err := area.Definition(ctx, req.GetType()); err != nil {
 			return err
 		}
-		return follow(ctx, w.s, who, w.s.entityFeed(req.GetType()).Read(req.GetId()), func(kind operatorv1.WatchResponse_Kind, key string, e *operatorv1.Entity) error {
+		return follow(ctx, w.s, who, w.s.entityFeed(req.GetType()).Read(req.GetId()), nil, func(kind operatorv1.WatchResponse_Kind, key string, e *operatorv1.Entity) error {
 			if kind == operatorv1.WatchResponse_KIND_DELETED {
 				e = &operatorv1.Entity{Type: req.GetType(), Id: key}
 			}

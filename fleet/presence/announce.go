@@ -99,6 +99,8 @@ type announcer struct {
 	before   map[string]int // the restarts of each unit at the last announcement
 	restarts []Restart
 	was      string // the reason of the suspension at the last announcement
+	words    *words // nil for none
+	pulse    pulse
 }
 
 // pace is the least time between two announcements.
@@ -159,7 +161,9 @@ func (a *announcer) announce(ctx context.Context) error {
 	}()
 	defer func() { cancel(); <-writing }()
 	report := a.app.Report()
-	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: previous(report)}))
+	var recalled string
+	a.words, recalled = a.recall(ctx)
+	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: cmp.Or(recalled, previous(report))}))
 	stop := a.app.Events().Listen(1024, a.note)
 	defer stop()
 	for _, ph := range a.app.Report().Phases { // it entered these before
@@ -181,7 +185,7 @@ func (a *announcer) announce(ctx context.Context) error {
 		}
 		if err == nil {
 			opened = true
-			err = a.put(ctx, a.kv)
+			err = a.renew(ctx, a.kv)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -272,6 +276,7 @@ func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-a.kick:
+		a.pulse.beats = nil
 	case <-most.C:
 	}
 	return true
@@ -300,21 +305,25 @@ func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	}
 	a.compare(p)
 	p.Restarts = a.restarts
-	data, err := json.Marshal(p)
+	beats := newChain()
+	data, err := json.Marshal(said{p, beats.anchor(), a.cfg.Every})
 	for depth := 8; err == nil && len(data) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
 		p.Truncated = true
 		p.Status.Units, _ = prune(p.Status.Units, depth)
 		if depth == 0 {
 			p.Status.Units, p.Status.Report.Units = nil, nil
 		}
-		data, err = json.Marshal(p)
+		data, err = json.Marshal(said{p, beats.anchor(), a.cfg.Every})
 	}
 	if err != nil {
 		return fmt.Errorf("encode the announcement: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Every)
 	defer cancel()
-	_, err = kv.Put(ctx, a.cfg.ID, seal(a.key, a.purpose(), data))
+	sealed := seal(a.key, a.purpose(), data)
+	if _, err = kv.Put(ctx, a.cfg.ID, sealed); err == nil {
+		a.pulse = pulse{beats: beats, sealed: sealed, last: p, since: time.Now()}
+	}
 	return err
 }
 
@@ -389,6 +398,7 @@ func (a *announcer) leave(ctx context.Context) error {
 			a.cfg.Log.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
 		}
 	}
+	a.words.close()
 	if a.kv == nil {
 		return nil
 	}

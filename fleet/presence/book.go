@@ -34,6 +34,7 @@ type holder struct {
 	rivals   []string  // keys that claimed the id while this one lived
 	wrong    string    // what is wrong with the id's entry
 	wrongAt  time.Time
+	opened   *opened // its last announcement, nil for none
 }
 
 // held is a key and the number of its last announcement.
@@ -112,6 +113,25 @@ func (b *book) forged(now time.Time, id, why string) (p Process, known bool) {
 	return p, true
 }
 
+// opened returns the last announcement of an id that was kept.
+func (b *book) opened(id string) *opened {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h := b.ids[id]; h != nil {
+		return h.opened
+	}
+	return nil
+}
+
+// keep keeps an announcement of an id whose holder has signed it.
+func (b *book) keep(id string, o *opened) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h := b.ids[id]; h != nil && h.held.key == string(o.key) {
+		h.opened = o
+	}
+}
+
 // gone judges the removal of an entry; farewell is the process's sealed number. It
 // reports whether the process has left.
 func (b *book) gone(id string, key ed25519.PublicKey, number uint64) bool {
@@ -124,7 +144,7 @@ func (b *book) gone(id string, key ed25519.PublicKey, number uint64) bool {
 	if string(key) != h.key || number < h.number {
 		return false
 	}
-	h.left, h.number, h.last = true, number, Process{}
+	h.left, h.number, h.last, h.opened = true, number, Process{}, nil
 	return true
 }
 
@@ -146,7 +166,7 @@ func (b *book) addLocked(now time.Time, id string) *holder {
 			if age := now.Sub(h.heard); age > keepLeft || full && age >= b.ttl {
 				delete(b.ids, id)
 			} else if age >= 2*b.ttl {
-				h.last = Process{}
+				h.last, h.opened = Process{}, nil
 			}
 		}
 	}

@@ -1,7 +1,9 @@
 package presence
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -39,6 +41,8 @@ type Event struct {
 	// Waited is how long the event waited in its process. The broker's time minus this is
 	// when it happened, also when the process's clock is wrong.
 	Waited time.Duration `json:"waited,omitempty"`
+
+	once string // an id that the journal takes only once, "" for none
 }
 
 // The classes of an end: the To of an event "exit" or "lost".
@@ -92,6 +96,11 @@ func (e Event) encode() ([]byte, error) {
 	return json.Marshal(e)
 }
 
+// onceLost is the id of the event that a life of a process was lost.
+func onceLost(id string, started time.Time) string {
+	return fmt.Sprintf("lost.%s.%d", id, started.UnixNano())
+}
+
 // readEvent reads a record. A record that cannot be read is an event that says so.
 func readEvent(r eventlog.Record) Event {
 	var e Event
@@ -117,19 +126,24 @@ type writer struct {
 	log   *slog.Logger
 	limit *rate.Limiter
 	wake  chan struct{} // of size 1
+	life  string        // begins the ids of the records
 
 	mu      sync.Mutex // guards the fields below
 	waiting []pending
+	added   int
 	dropped int64
 }
 
+// pending is an event with the id of its record. A write whose answer is lost is tried
+// again, and the journal takes an id only once.
 type pending struct {
 	event Event
 	since time.Time
+	id    string
 }
 
 func newWriter(js jetstream.JetStream, cfg Config) *writer {
-	return &writer{cfg: cfg, js: js, log: cfg.Log, limit: rate.NewLimiter(eventRate, eventBurst), wake: make(chan struct{}, 1)}
+	return &writer{cfg: cfg, js: js, log: cfg.Log, limit: rate.NewLimiter(eventRate, eventBurst), wake: make(chan struct{}, 1), life: rand.Text()}
 }
 
 func (w *writer) add(e Event) {
@@ -138,16 +152,21 @@ func (w *writer) add(e Event) {
 	}
 	now := time.Now()
 	w.mu.Lock()
-	if vital := e.Kind == "exit" || e.Kind == "joined"; !vital && (len(w.waiting) >= maxWaiting || !w.limit.AllowN(now, 1)) {
+	if vital := e.Kind == "exit" || e.Kind == "joined" || e.Kind == "lost"; !vital && (len(w.waiting) >= maxWaiting || !w.limit.AllowN(now, 1)) {
 		w.dropped++
 	} else {
-		w.waiting = append(w.waiting, pending{e, now})
+		w.waiting = append(w.waiting, w.pendingLocked(e, now))
 	}
 	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (w *writer) pendingLocked(e Event, now time.Time) pending {
+	w.added++
+	return pending{e, now, cmp.Or(e.once, fmt.Sprint(w.life, ".", w.added))}
 }
 
 // take takes the events that wait, and one for those that were dropped.
@@ -158,7 +177,7 @@ func (w *writer) take(like Event) []pending {
 	w.waiting = nil
 	if w.dropped > 0 {
 		like.Kind, like.Count, like.Cause = "dropped", w.dropped, "more events than the journal takes from one process"
-		list = append(list, pending{like, time.Now()})
+		list = append(list, w.pendingLocked(like, time.Now()))
 		w.dropped = 0
 	}
 	return list
@@ -189,7 +208,7 @@ func (w *writer) flush(ctx context.Context, like Event) error {
 		if data, err = e.encode(); err != nil {
 			break
 		}
-		if err = journal.Append(ctx, eventSubject(w.cfg, e), "", data); err == nil {
+		if err = journal.Append(ctx, eventSubject(w.cfg, e), list[0].id, data); err == nil {
 			list = list[1:]
 		}
 	}

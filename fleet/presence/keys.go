@@ -25,6 +25,7 @@ const sealMark = "lifecycle1"
 var (
 	errUnsigned = errors.New("it has no signature")
 	errForged   = errors.New("its signature does not hold")
+	errBeat     = errors.New("its beat does not hold")
 )
 
 // seal signs body for one purpose.

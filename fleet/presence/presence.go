@@ -87,6 +87,15 @@ type Config struct {
 	// they cannot.
 	Lines *Lines
 
+	// LastWords is a file for this process alone, which its next life finds again: on a
+	// disk of the host, or in a volume of the pod. The Go runtime also writes a panic
+	// there (debug.SetCrashOutput). When a life ended without a word, the next one reads
+	// the file, and the journal gets how it ended: by a panic, with its place; because
+	// memory ran out; or by a signal. "" is no file. Announce opens it when the App
+	// starts. A file that another process has, or that cannot be written, is logged and
+	// not used.
+	LastWords string
+
 	// Journal is the name of the JetStream stream that keeps the events of the fleet.
 	// Defaults to "FLEET_JOURNAL". JournalOff keeps none.
 	Journal string

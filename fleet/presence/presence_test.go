@@ -20,6 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	lifeMain()
 	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 

@@ -51,18 +51,28 @@ func (f *Fleet) read(e jetstream.KeyValueEntry) (p Process, alive bool) {
 		}
 		return p, !known
 	}
-	key, body, err := unseal(entryPurpose(f.cfg, id), e.Value())
+	p, key, err := f.open(id, e.Value())
 	if err != nil {
 		return forged(err.Error())
 	}
-	if err := json.Unmarshal(body, &p); err != nil {
-		return forged("it cannot be read: " + text.Clip(err.Error(), maxShown))
-	}
-	if p.ID != id || !strings.HasPrefix(id, serviceToken(p.Service)+".") {
-		return forged("it is signed as " + text.Clip(p.Service+", "+p.ID, maxShown))
-	}
 	p.SeenAt = e.Created()
 	return f.book.announced(now, p, key, e.Revision())
+}
+
+// unseal opens an announcement of id.
+func (f *Fleet) unseal(id string, sealed []byte) (*opened, error) {
+	key, body, err := unseal(entryPurpose(f.cfg, id), sealed)
+	if err != nil {
+		return nil, err
+	}
+	o := &opened{key: key}
+	if err := json.Unmarshal(body, &o.said); err != nil {
+		return nil, errors.New("it cannot be read: " + text.Clip(err.Error(), maxShown))
+	}
+	if p := o.said.Process; p.ID != id || !strings.HasPrefix(id, serviceToken(p.Service)+".") {
+		return nil, errors.New("it is signed as " + text.Clip(p.Service+", "+p.ID, maxShown))
+	}
+	return o, nil
 }
 
 // readUnsigned reads the entry of a version without signatures.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +37,9 @@ also reads the logs and stacks of processes, an operator also acts.`,
 			return o.write(cmd.OutOrStdout(), me, func(t *table) {
 				t.row(cell{"name", faint}, me.GetName())
 				t.row(cell{"role", faint}, me.GetRole())
+				for _, g := range me.GetGrants() {
+					t.row(cell{"role", faint}, g.GetRole()+whereOf(g))
+				}
 				t.row(cell{"by", faint}, me.GetMethod())
 				t.row(cell{"server", faint}, a.url)
 			})
@@ -45,6 +50,20 @@ also reads the logs and stacks of processes, an operator also acts.`,
 	return cmd
 }
 
+// whereOf says where a role in a part of the fleet is valid.
+func whereOf(g *operatorv1.Grant) string {
+	text := ""
+	for _, list := range []struct {
+		kind  string
+		names []string
+	}{{"services", g.GetServices()}, {"workflows", g.GetWorkflows()}, {"workers", g.GetWorkers()}, {"tenants", g.GetTenants()}} {
+		if len(list.names) > 0 {
+			text += " " + list.kind + "=" + strings.Join(list.names, ",")
+		}
+	}
+	return text
+}
+
 func auditCommand() *cobra.Command {
 	var (
 		r     remote
@@ -52,7 +71,20 @@ func auditCommand() *cobra.Command {
 		req   operatorv1.ListAuditRequest
 		limit int
 		since time.Duration
+
+		follow bool
 	)
+	cells := func(e *operatorv1.AuditEntry) []any {
+		outcome := cell{e.GetOutcome(), bad}
+		if e.GetOutcome() == "ok" {
+			outcome.colour = good
+		}
+		detail := e.GetDetail()
+		if e.GetDryRun() {
+			detail += " (dry run)"
+		}
+		return []any{moment(e.GetAt()), e.GetWho(), e.GetAction(), e.GetTarget(), detail, outcome}
+	}
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who did what, or tried to, newest first",
@@ -65,28 +97,42 @@ remembers the latest 1000.`,
 			if since > 0 {
 				req.Since = timestamppb.New(time.Now().Add(-since))
 			}
-			all := &operatorv1.ListAuditResponse{}
-			for more := true; more; more = req.GetPageToken() != "" && (limit == 0 || len(all.GetEntries()) < limit) {
-				req.PageSize = pageSize(limit, len(all.GetEntries()))
-				list, err := a.Access.ListAudit(cmd.Context(), &req)
-				if err != nil {
-					return err
+			look := func(ctx context.Context) (all []*operatorv1.AuditEntry, err error) {
+				req.PageToken = ""
+				for more := true; more; more = req.GetPageToken() != "" && (limit == 0 || len(all) < limit) {
+					req.PageSize = pageSize(limit, len(all))
+					list, err := a.Access.ListAudit(ctx, &req)
+					if err != nil {
+						return nil, err
+					}
+					all = append(all, list.GetEntries()...)
+					req.PageToken = list.GetNextPageToken()
 				}
-				all.Entries = append(all.Entries, list.GetEntries()...)
-				req.PageToken = list.GetNextPageToken()
+				return all, nil
 			}
-			return o.write(cmd.OutOrStdout(), all, func(t *table) {
-				t.head("AT", "WHO", "ACTION", "TARGET", "DETAIL", "OUTCOME")
-				for _, e := range all.GetEntries() {
-					outcome := cell{e.GetOutcome(), bad}
-					if e.GetOutcome() == "ok" {
-						outcome.colour = good
-					}
-					detail := e.GetDetail()
-					if e.GetDryRun() {
-						detail += " (dry run)"
-					}
-					t.row(moment(e.GetAt()), e.GetWho(), e.GetAction(), e.GetTarget(), detail, outcome)
+			head := []string{"AT", "WHO", "ACTION", "TARGET", "DETAIL", "OUTCOME"}
+			if follow { // oldest first, as everything that goes on
+				return polled[*operatorv1.AuditEntry]{
+					head: head, widths: []int{20, 12, 24, 24, 20},
+					look: func(ctx context.Context) ([]*operatorv1.AuditEntry, error) {
+						list, err := look(ctx)
+						slices.Reverse(list)
+						return list, err
+					},
+					key: func(e *operatorv1.AuditEntry) string {
+						return fmt.Sprint(e.GetAt().AsTime().UnixNano(), e.GetWho(), e.GetAction(), e.GetTarget())
+					},
+					cells: cells, only: true,
+				}.watch(a, cmd, &o)
+			}
+			list, err := look(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), &operatorv1.ListAuditResponse{Entries: list}, func(t *table) {
+				t.head(head...)
+				for _, e := range list {
+					t.row(cells(e)...)
 				}
 			})
 		}),
@@ -97,6 +143,7 @@ remembers the latest 1000.`,
 	cmd.Flags().StringVar(&req.Target, "target", "", "only those whose target contains this `text`")
 	cmd.Flags().BoolVar(&req.Refused, "refused", false, "only those that did not succeed")
 	cmd.Flags().DurationVar(&since, "since", 0, "only those of the last `time`, such as 24h")
+	watchFlag(cmd, &follow)
 	o.register(cmd)
 	r.register(cmd)
 	return cmd

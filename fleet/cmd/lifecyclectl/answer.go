@@ -43,11 +43,14 @@ type subject struct {
 // explain turns the error of a call into one that says what happened, to
 // which object, and what to do about it.
 func (a *api) explain(ctx context.Context, err error, about subject) error {
+	var own *failure // of the login
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return context.Canceled
+	case errors.As(err, &own):
+		return own
 	case !connect.IsWireError(err):
 		return a.unreachable(err)
 	}
@@ -78,9 +81,9 @@ func (a *api) explain(ctx context.Context, err error, about subject) error {
 	case reason == reasonTimeout:
 		hint("a write may have been stored: read before trying again")
 	case reason == reasonExpired:
-		hint("get new credentials, and put them into --token-file or --cert-file")
+		hint("get new credentials, and put them into --token-file or --cert-file; or sign in again: lifecyclectl login")
 	case answer.Code() == connect.CodeUnauthenticated:
-		hint("give credentials: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file")
+		hint("give credentials: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file; or sign in: lifecyclectl login")
 	case answer.Code() == connect.CodePermissionDenied:
 		hint("lifecyclectl whoami shows your name and role")
 	}

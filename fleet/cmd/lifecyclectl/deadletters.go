@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,10 +16,14 @@ const atOnce = 1000
 
 func deadLettersCommand() *cobra.Command {
 	var (
-		r     remote
-		o     output
-		limit int
+		r      remote
+		o      output
+		limit  int
+		follow bool
 	)
+	cells := func(d *operatorv1.DeadLetter) []any {
+		return []any{d.GetId(), moment(d.GetAt()), d.GetTopic(), fmt.Sprint(d.GetAttempts()), fmt.Sprint(d.GetSize()), d.GetReason()}
+	}
 	cmd := &cobra.Command{
 		Use:   "dead-letters WORKER",
 		Short: "List the messages that a hosted worker failed to handle, oldest first",
@@ -27,23 +32,33 @@ func deadLettersCommand() *cobra.Command {
 			if limit < 0 {
 				return fmt.Errorf("--limit is %d, want 0 for all or more", limit)
 			}
-			all := &operatorv1.ListDeadLettersResponse{}
-			err := eachLetters(a, cmd, args[0], limit, func(page []*operatorv1.DeadLetter) {
-				all.DeadLetters = append(all.DeadLetters, page...)
-			})
+			p := polled[*operatorv1.DeadLetter]{
+				head: []string{"ID", "AT", "TOPIC", "ATTEMPTS", "BYTES", "REASON"}, widths: []int{8, 20, 20, 8, 5},
+				look: func(ctx context.Context) (list []*operatorv1.DeadLetter, err error) {
+					err = eachLetters(ctx, a, args[0], limit, func(page []*operatorv1.DeadLetter) { list = append(list, page...) })
+					return list, err
+				},
+				key:   (*operatorv1.DeadLetter).GetId,
+				cells: cells,
+			}
+			if follow {
+				return p.watch(a, cmd, &o)
+			}
+			list, err := p.look(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return o.write(cmd.OutOrStdout(), all, func(t *table) {
-				t.head("ID", "AT", "TOPIC", "ATTEMPTS", "BYTES", "REASON")
-				for _, d := range all.GetDeadLetters() {
-					t.row(d.GetId(), moment(d.GetAt()), d.GetTopic(), fmt.Sprint(d.GetAttempts()), fmt.Sprint(d.GetSize()), d.GetReason())
+			return o.write(cmd.OutOrStdout(), &operatorv1.ListDeadLettersResponse{DeadLetters: list}, func(t *table) {
+				t.head(p.head...)
+				for _, d := range list {
+					t.row(cells(d)...)
 				}
 			})
 		}),
 		ValidArgsFunction: completeWorkers(&r),
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most this `many`; 0 is all")
+	watchFlag(cmd, &follow)
 	o.register(cmd)
 	r.register(cmd)
 	return cmd
@@ -51,14 +66,14 @@ func deadLettersCommand() *cobra.Command {
 
 // eachLetters lists the dead letters of a worker, page by page, at most limit of
 // them unless it is 0.
-func eachLetters(a *api, cmd *cobra.Command, worker string, limit int, each func([]*operatorv1.DeadLetter)) error {
+func eachLetters(ctx context.Context, a *api, worker string, limit int, each func([]*operatorv1.DeadLetter)) error {
 	req := &operatorv1.ListDeadLettersRequest{WorkerId: worker}
 	for n := 0; ; {
 		req.PageSize = atOnce
 		if limit > 0 {
 			req.PageSize = int32(min(atOnce, limit-n))
 		}
-		page, err := a.Workers.ListDeadLetters(cmd.Context(), req)
+		page, err := a.Workers.ListDeadLetters(ctx, req)
 		if err != nil {
 			return err
 		}
@@ -100,7 +115,7 @@ the error says how many were redriven before.`,
 			}
 			p := begin(cmd.ErrOrStderr(), "looking for dead letters")
 			if all {
-				err := eachLetters(a, cmd, worker, 0, func(page []*operatorv1.DeadLetter) {
+				err := eachLetters(cmd.Context(), a, worker, 0, func(page []*operatorv1.DeadLetter) {
 					for _, d := range page {
 						ids = append(ids, d.GetId())
 					}

@@ -25,6 +25,7 @@ func doctorCommand() *cobra.Command {
 		req     operatorv1.DiagnoseRequest
 		statusz string
 		rules   bool
+		follow  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -61,6 +62,9 @@ Exit status: 0 when nothing is wrong and everything could be looked at, 1 otherw
 				return verdict(cmd, &o, answer)
 			}
 			return asks(&r, &o, noSubject, func(a *api, cmd *cobra.Command, _ []string) error {
+				if follow {
+					return watchFindings(a, cmd, &o, &req)
+				}
 				answer, err := a.Processes.Diagnose(cmd.Context(), &req)
 				if err != nil {
 					return err
@@ -73,9 +77,30 @@ Exit status: 0 when nothing is wrong and everything could be looked at, 1 otherw
 	cmd.Flags().StringVar(&req.Process, "process", "", "only the process with this `id`")
 	cmd.Flags().StringVar(&statusz, "statusz", "", "the `URL` of a process's /statusz, or a file with its JSON")
 	cmd.Flags().BoolVar(&rules, "rules", false, "list the rules")
+	watchFlag(cmd, &follow)
 	o.register(cmd)
 	r.register(cmd)
 	return cmd
+}
+
+// watchFindings shows what is wrong, and then what becomes wrong and what is well again.
+func watchFindings(a *api, cmd *cobra.Command, o *output, req *operatorv1.DiagnoseRequest) error {
+	return polled[*operatorv1.Finding]{
+		head: []string{"SUBJECT", "RULE", "CAUSE", "NEXT"}, widths: []int{28, 18, 60},
+		look: func(ctx context.Context) ([]*operatorv1.Finding, error) {
+			answer, err := a.Processes.Diagnose(ctx, req)
+			return answer.GetFindings(), err
+		},
+		key:  func(f *operatorv1.Finding) string { return f.GetSubject() + " " + f.GetRule() },
+		same: func(_, _ *operatorv1.Finding) bool { return true }, // counts and times grow
+		cells: func(f *operatorv1.Finding) []any {
+			colour := wait
+			if f.GetSeverity() == diagnosis.Error {
+				colour = bad
+			}
+			return []any{f.GetSubject(), cell{f.GetRule(), colour}, f.GetCause(), f.GetNext()}
+		},
+	}.watch(a, cmd, o)
 }
 
 // verdict writes a diagnosis. It returns an error when something is wrong.

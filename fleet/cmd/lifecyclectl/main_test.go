@@ -22,6 +22,7 @@ type checked func() (code int)
 func (c checked) Run() int { return c() }
 
 func TestMain(m *testing.M) {
+	faultMain()
 	host.EngineMain(starlark.New())
 	testscript.Main(checked(func() (code int) {
 		os.Setenv("LIFECYCLECTL_CONFIG", "testdata/no-such-file") // not the one of the user who runs the tests

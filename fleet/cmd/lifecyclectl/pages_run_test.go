@@ -26,7 +26,7 @@ var runs = []struct {
 	status  int // the exit status that the page promises or, without a word, 0
 	stopped bool
 }{
-	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\])$`)},
+	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\]|logout)$`)},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: exitConflict}, // of an entity that is at another revision
 	{where: "site", line: regexp.MustCompile(`lifecyclectl (get|list|patch|transition|dead-letters|redrive) (drone-survey|thumbs)`)},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl events .*--watch`), stopped: true},
@@ -63,6 +63,10 @@ var excused = []struct{ line, why string }{
 	{`lifecyclectl workers apply --file workers.yaml --dry-run`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers apply --file workers.yaml`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers diff --file workers.yaml`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
+	{`lifecyclectl workers sign --file workers.yaml --key code.key > workers.sig`, "the key is the reader's: TestSign signs with one"},
+	{`lifecyclectl workers apply --file workers.yaml --signatures workers.sig`, "the signatures are the reader's: TestSign reads such a file"},
+	{`lifecyclectl workers promote counter`, "the worker is the reader's: TestDeploymentBySpec promotes one"},
+	{`lifecyclectl workers rollback counter`, "the worker is the reader's: TestDeploymentBySpec rolls one back"},
 	{`lifecyclectl workers dev workers.yaml --message "one two" --message three`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x --watch`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers logs thumbs --tail 20`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},

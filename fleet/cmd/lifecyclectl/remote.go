@@ -26,6 +26,7 @@ type remote struct {
 	caFile, certFile, keyFile string
 	plaintextToken            bool
 	timeout                   time.Duration
+	anonymous                 bool // without the login at the server
 
 	flags *pflag.FlagSet
 }
@@ -78,6 +79,8 @@ type api struct {
 	*client.Client
 	url  string
 	asOf atomic.Pointer[time.Time] // from when the last answer is; nil when it is not known
+
+	config client.Config
 }
 
 // open prepares the client. It does not connect.
@@ -109,10 +112,21 @@ func (r *remote) open() (*api, error) {
 	}
 	address := strings.TrimSuffix(base.String(), "/")
 	a := &api{url: address}
-	c, err := client.New(client.Config{
+	a.config = client.Config{
 		Server: address, TokenFile: r.tokenFile, CAFile: r.caFile, CertFile: r.certFile, KeyFile: r.keyFile,
 		Insecure: r.plaintextToken, Timeout: r.timeout, AsOf: func(at time.Time) { a.asOf.Store(&at) },
-	})
+	}
+	safe := base.Scheme == "https" || loopback(base.Hostname()) || r.plaintextToken
+	if r.tokenFile == "" && r.certFile == "" && !r.anonymous && safe {
+		l, err := readLogin(address)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			a.config.TokenSource = l.token
+		}
+	}
+	c, err := client.New(a.config)
 	if err != nil {
 		return nil, err
 	}

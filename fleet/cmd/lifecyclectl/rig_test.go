@@ -65,16 +65,27 @@ type site struct {
 	apps []func()
 }
 
+// siteBroker declares what a site stores.
+func siteBroker() broker.Config {
+	return broker.Config{
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{{Name: "ORDERS", Subjects: []string{"orders.>"}}},
+	}
+}
+
 // newSite starts all of it except the server. It ends with the test.
 func newSite(tb testing.TB) *site {
 	tb.Helper()
-	s := &site{}
-	b := brokertest.Embedded(tb, broker.Config{
-		Listen:  "127.0.0.1:0",
-		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")},
-		Streams: []jetstream.StreamConfig{{Name: "ORDERS", Subjects: []string{"orders.>"}}},
-	})
-	s.js, s.nats = b.JetStream(), b.ClientURL()
+	cfg := siteBroker()
+	cfg.Listen = "127.0.0.1:0"
+	b := brokertest.Embedded(tb, cfg)
+	return newSiteOn(tb, b, b.ClientURL())
+}
+
+// newSiteOn is newSite on a NATS that the test has started.
+func newSiteOn(tb testing.TB, b *broker.Broker, url string) *site {
+	tb.Helper()
+	s := &site{js: b.JetStream(), nats: url}
 	s.workers = &faulty{Workers: operator.FromHost(startHost(tb, s.js))}
 	s.mgr = workflow.NewManager(s.js, brokertest.Quiet())
 	tb.Cleanup(func() { s.mgr.Close() })

@@ -36,6 +36,8 @@ var commands = []func() *cobra.Command{
 	explainCommand,
 	topCommand,
 	diagramCommand,
+	loginCommand,
+	logoutCommand,
 	whoamiCommand,
 	auditCommand,
 	contextsCommand,

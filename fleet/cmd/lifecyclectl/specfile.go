@@ -201,6 +201,9 @@ var sizeUnits = []struct {
 // number reads a number, which may have a unit of bytes.
 func (f *specFile) number(n *yaml.Node, path string, most int64) int64 {
 	digits, unit := n.Value, int64(1)
+	if strings.HasPrefix(path, "rollout.") { // percentages
+		digits = strings.TrimSuffix(digits, "%")
+	}
 	for _, u := range sizeUnits {
 		if rest, ok := strings.CutSuffix(digits, u.name); ok {
 			digits, unit = strings.TrimSpace(rest), u.size
@@ -227,10 +230,14 @@ func (f *specFile) duration(n *yaml.Node, path string) time.Duration {
 func (f *specFile) code(n *yaml.Node, path string) *operatorv1.Code {
 	c := &operatorv1.Code{}
 	sources := 0
-	f.each(n, path, []string{"file", "text", "content", "url", "digest"}, func(name, path string, v *yaml.Node) {
+	f.each(n, path, []string{"file", "text", "content", "url", "digest", "signature"}, func(name, path string, v *yaml.Node) {
 		text := f.text(v, path)
-		if name == "digest" {
+		switch name {
+		case "digest":
 			c.Digest = text
+			return
+		case "signature":
+			c.Signature = f.base64(v, path, text)
 			return
 		}
 		if sources++; text == "" {
@@ -275,7 +282,7 @@ func (f *specFile) content(n *yaml.Node, path, name string) []byte {
 func (f *specFile) base64(n *yaml.Node, path, text string) []byte {
 	b, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		f.wrong(n, "%s is not base64: use text for the code as it is", path)
+		f.wrong(n, "%s is not base64%s", path, map[bool]string{true: ": use text for the code as it is"}[strings.HasSuffix(path, "content")])
 	}
 	return b
 }

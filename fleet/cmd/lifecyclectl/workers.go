@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -21,8 +22,8 @@ func workersCommand() *cobra.Command {
 		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
 	},
 		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
-		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r), workerDevCommand(),
-		workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
+		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r), workerDevCommand(), workerSignCommand(),
+		workerPromoteCommand(&r), workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
 		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it stopped", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
 		}),
@@ -32,6 +33,28 @@ func workersCommand() *cobra.Command {
 	)
 	r.register(cmd)
 	return cmd
+}
+
+func workerPromoteCommand(r *remote) *cobra.Command {
+	return workerVerb(r, "promote ID", "Give every message to the canary of a worker", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		return a.Workers.PromoteWorker(cmd.Context(), &operatorv1.PromoteWorkerRequest{Id: id})
+	})
+}
+
+// percent returns the share of a canary, "" without one.
+func percent(c *operatorv1.Canary) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d%%", c.GetPercent())
+}
+
+// canary says which version gets which share, until when.
+func canary(c *operatorv1.Canary) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d%% to %s since %s, at least until %s", c.GetPercent(), short(c.GetDigest()), moment(c.GetSince()), moment(c.GetUntil()))
 }
 
 // workerVerb returns a command that changes one worker and shows it.
@@ -69,8 +92,11 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("key", w.GetSpec().GetKey())
 		t.line("env", strings.Join(w.GetSpec().GetEnv(), ", "))
 		t.line("secrets", strings.Join(w.GetSpec().GetSecrets(), ", "))
+		t.line("http", strings.Join(w.GetSpec().GetHttp().GetAllow(), ", "))
+		t.line("http secrets", strings.Join(w.GetSpec().GetHttp().GetSecrets(), ", "))
 		t.line("host", w.GetHost())
 		t.line("digest", w.GetDigest())
+		t.line("canary", canary(w.GetCanary()))
 		t.line("backlog", fmt.Sprint(w.GetBacklog()))
 		t.line("dead letters", fmt.Sprint(w.GetDeadLetters()))
 		t.line("created", moment(w.GetCreatedAt()))
@@ -128,39 +154,61 @@ func (l *limitFlags) limits() *operatorv1.Limits {
 	return m
 }
 
+// allWorkers lists the hosted workers, page by page.
+func allWorkers(ctx context.Context, a *api, req *operatorv1.ListWorkersRequest) (list []*operatorv1.Worker, err error) {
+	for req.PageSize, req.PageToken = 1000, ""; ; {
+		page, err := a.Workers.ListWorkers(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, page.GetWorkers()...)
+		if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" {
+			return list, nil
+		}
+	}
+}
+
 func workerListCommand(r *remote) *cobra.Command {
 	var (
-		o   output
-		req operatorv1.ListWorkersRequest
+		o      output
+		req    operatorv1.ListWorkersRequest
+		follow bool
 	)
+	cells := func(w *operatorv1.Worker) []any {
+		return []any{
+			w.GetId(), state(w.GetState()), w.GetDesired(), strings.Join(w.GetTopics(), ","), w.GetGroup(),
+			fmt.Sprint(w.GetBacklog()), fmt.Sprint(w.GetDeadLetters()), percent(w.GetCanary()), w.GetHost(), age(w.GetCreatedAt(), time.Now()), cell{w.GetError(), bad},
+		}
+	}
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the hosted workers",
 		Args:  words(),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
-			all := &operatorv1.ListWorkersResponse{}
-			for req.PageSize = 1000; ; {
-				page, err := a.Workers.ListWorkers(cmd.Context(), &req)
-				if err != nil {
-					return err
-				}
-				all.Workers = append(all.Workers, page.GetWorkers()...)
-				if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" {
-					break
-				}
+			p := polled[*operatorv1.Worker]{
+				head: []string{"ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "CANARY", "HOST", "AGE", "ERROR"}, widths: []int{20, 9, 9, 20, 8, 7, 4, 6, 16, 4},
+				look:  func(ctx context.Context) ([]*operatorv1.Worker, error) { return allWorkers(ctx, a, &req) },
+				key:   (*operatorv1.Worker).GetId,
+				cells: cells,
 			}
-			return o.write(cmd.OutOrStdout(), all, func(t *table) {
-				now := time.Now()
-				t.head("ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "HOST", "AGE", "ERROR")
-				for _, w := range all.GetWorkers() {
-					t.row(w.GetId(), state(w.GetState()), w.GetDesired(), strings.Join(w.GetTopics(), ","), w.GetGroup(),
-						fmt.Sprint(w.GetBacklog()), fmt.Sprint(w.GetDeadLetters()), w.GetHost(), age(w.GetCreatedAt(), now), cell{w.GetError(), bad})
+			if follow {
+				return p.watch(a, cmd, &o)
+			}
+			list, err := p.look(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), &operatorv1.ListWorkersResponse{Workers: list}, func(t *table) {
+				t.head(p.head...)
+				for _, w := range list {
+					t.row(cells(w)...)
 				}
 			})
 		}),
 	}
 	cmd.Flags().StringVar(&req.State, "state", "", "only those in this `state`")
 	cmd.Flags().StringVar(&req.Group, "group", "", "only those of this `group`")
+	watchFlag(cmd, &follow)
 	o.register(cmd)
 	return cmd
 }
@@ -253,7 +301,16 @@ func workerUpdateCommand(r *remote) *cobra.Command {
 
 func workerRollbackCommand(r *remote) *cobra.Command {
 	var to string
-	cmd := workerVerb(r, "rollback ID", "Give a worker the code that it had before", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+	cmd := workerVerb(r, "rollback ID", "Give a worker the code that it had before, or end its canary", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		if to == "" {
+			w, err := a.Workers.GetWorker(cmd.Context(), &operatorv1.GetWorkerRequest{Id: id})
+			if err != nil {
+				return nil, err
+			}
+			if w.GetCanary() != nil {
+				to = w.GetDigest()
+			}
+		}
 		if to == "" {
 			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: id})
 			if err != nil {
@@ -265,7 +322,7 @@ func workerRollbackCommand(r *remote) *cobra.Command {
 		}
 		return a.Workers.Rollback(cmd.Context(), &operatorv1.RollbackRequest{Id: id, Digest: to})
 	})
-	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; default: the one before the current code")
+	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; default: the current code when there is a canary, which ends it, and otherwise the code before it")
 	return cmd
 }
 
@@ -286,33 +343,55 @@ func before(versions []*operatorv1.CodeVersion) (digest string) {
 }
 
 func workerHistoryCommand(r *remote) *cobra.Command {
-	var o output
+	var (
+		o      output
+		follow bool
+	)
+	cells := func(v *operatorv1.CodeVersion) []any {
+		now := v.GetRollout()
+		if v.GetCurrent() {
+			now = "*"
+		}
+		succeeded, failed := "-", "-" // only the host that runs it knows
+		if v.GetCounted() {
+			succeeded, failed = fmt.Sprint(v.GetSucceeded()), fmt.Sprint(v.GetFailed())
+		}
+		return []any{now, moment(v.GetAt()), v.GetDigest(), v.GetSource(), v.GetWho(), fmt.Sprint(v.GetBytes()), succeeded, failed, fmt.Sprint(v.GetDeadLettered())}
+	}
 	cmd := &cobra.Command{
 		Use:   "history ID",
 		Short: "Show the versions of a worker's code and their results",
 		Args:  words("ID"),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
-			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: args[0]})
+			head := []string{"", "AT", "DIGEST", "SOURCE", "BY", "BYTES", "SUCCEEDED", "FAILED", "DEAD"}
+			look := func(ctx context.Context) (*operatorv1.GetWorkerHistoryResponse, error) {
+				return a.Workers.GetWorkerHistory(ctx, &operatorv1.GetWorkerHistoryRequest{Id: args[0]})
+			}
+			if follow {
+				return polled[*operatorv1.CodeVersion]{
+					head: head, widths: []int{1, 20, 16, 16, 8, 6, 9, 6},
+					look: func(ctx context.Context) ([]*operatorv1.CodeVersion, error) {
+						h, err := look(ctx)
+						return h.GetVersions(), err
+					},
+					key:   func(v *operatorv1.CodeVersion) string { return v.GetDigest() + " " + moment(v.GetAt()) },
+					cells: cells,
+				}.watch(a, cmd, &o)
+			}
+			h, err := look(cmd.Context())
 			if err != nil {
 				return err
 			}
 			return o.write(cmd.OutOrStdout(), h, func(t *table) {
-				t.head("", "AT", "DIGEST", "SOURCE", "BY", "BYTES", "SUCCEEDED", "FAILED", "DEAD")
+				t.head(head...)
 				for _, v := range h.GetVersions() {
-					now := ""
-					if v.GetCurrent() {
-						now = "*"
-					}
-					succeeded, failed := "-", "-" // only the host that runs it knows
-					if v.GetCounted() {
-						succeeded, failed = fmt.Sprint(v.GetSucceeded()), fmt.Sprint(v.GetFailed())
-					}
-					t.row(now, moment(v.GetAt()), v.GetDigest(), v.GetSource(), v.GetWho(), fmt.Sprint(v.GetBytes()), succeeded, failed, fmt.Sprint(v.GetDeadLettered()))
+					t.row(cells(v)...)
 				}
 			})
 		}),
 		ValidArgsFunction: completeWorkers(r),
 	}
+	watchFlag(cmd, &follow)
 	o.register(cmd)
 	return cmd
 }

@@ -13,14 +13,14 @@ import (
 // specHelp describes the files of apply and diff.
 const specHelp = `A file is YAML or JSON, with one or more documents. A spec has the fields of
 the contract's WorkerSpec: id, tenant, mimeType, topic, group, outputTopic, key,
-limits, env, secrets and code. Its code is {file: PATH} beside the file,
+limits, env, secrets, http, rollout and code. Its code is {file: PATH} beside the file,
 {text: ...}, or {url: URL, digest: ...}. A field that is unknown or there twice is
 an error.`
 
 func workerApplyCommand(r *remote) *cobra.Command {
 	var (
 		o      output
-		files  []string
+		files  specFlags
 		dryRun bool
 	)
 	cmd := &cobra.Command{
@@ -35,7 +35,7 @@ worker that is as its file says, and leaves workers alone that no file has.
   lifecyclectl workers apply --file workers.yaml`,
 		Args: words(),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
-			specs, plans, err := planFiles(a, cmd, files)
+			specs, plans, err := planFiles(a, cmd, &files)
 			if err != nil {
 				return err
 			}
@@ -51,7 +51,7 @@ worker that is as its file says, and leaves workers alone that no file has.
 			return showPlans(cmd, &o, specs, plans, dryRun)
 		}),
 	}
-	specFlags(cmd, &files)
+	files.register(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check everything and change nothing")
 	o.register(cmd)
 	return cmd
@@ -60,7 +60,7 @@ worker that is as its file says, and leaves workers alone that no file has.
 func workerDiffCommand(r *remote) *cobra.Command {
 	var (
 		o     output
-		files []string
+		files specFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "diff",
@@ -72,7 +72,7 @@ something differs.
 		Example: `  lifecyclectl workers diff --file workers.yaml`,
 		Args:    words(),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
-			specs, plans, err := planFiles(a, cmd, files)
+			specs, plans, err := planFiles(a, cmd, &files)
 			if err != nil {
 				return err
 			}
@@ -91,24 +91,31 @@ something differs.
 			return nil
 		}),
 	}
-	specFlags(cmd, &files)
+	files.register(cmd)
 	o.register(cmd)
 	return cmd
 }
 
-func specFlags(cmd *cobra.Command, files *[]string) {
-	cmd.Flags().StringArrayVarP(files, "file", "f", nil, "the specs, from this `file`; - is standard input; may be given more than once")
+// specFlags name files of specs, and of signatures.
+type specFlags struct {
+	files      []string
+	signatures string
 }
 
-// readFiles returns the specs of all files.
-func readFiles(cmd *cobra.Command, files []string) ([]*operatorv1.WorkerSpec, error) {
-	if len(files) == 0 {
+func (f *specFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVarP(&f.files, "file", "f", nil, "the specs, from this `file`; - is standard input; may be given more than once")
+	cmd.Flags().StringVar(&f.signatures, "signatures", "", "the signatures of their code, from this `file` of workers sign")
+}
+
+// read returns the specs of all files, with the signatures of their code.
+func (f *specFlags) read(cmd *cobra.Command) ([]*operatorv1.WorkerSpec, error) {
+	if len(f.files) == 0 {
 		return nil, errors.New("which workers? give --file FILE")
 	}
 	var all []*operatorv1.WorkerSpec
 	var faults []error
 	from := map[string]string{}
-	for _, file := range files {
+	for _, file := range f.files {
 		specs, err := readSpecs(file, cmd.InOrStdin())
 		if err != nil {
 			faults = append(faults, err)
@@ -122,12 +129,15 @@ func readFiles(cmd *cobra.Command, files []string) ([]*operatorv1.WorkerSpec, er
 		}
 		all = append(all, specs...)
 	}
+	if f.signatures != "" && len(faults) == 0 {
+		faults = append(faults, addSignatures(f.signatures, all))
+	}
 	return all, errors.Join(faults...)
 }
 
 // planFiles reads specs and asks the server what each would change.
-func planFiles(a *api, cmd *cobra.Command, files []string) ([]*operatorv1.WorkerSpec, []*operatorv1.ApplyWorkerResponse, error) {
-	specs, err := readFiles(cmd, files)
+func planFiles(a *api, cmd *cobra.Command, files *specFlags) ([]*operatorv1.WorkerSpec, []*operatorv1.ApplyWorkerResponse, error) {
+	specs, err := files.read(cmd)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -59,6 +59,8 @@ when a message failed.
 	f.StringVar(&run.file, "messages", "", "messages, one in each line of this `file`; - is standard input")
 	f.StringArrayVar(&run.headers, "header", nil, "a `header` of each message, as Name=value; may be given more than once")
 	f.StringArrayVar(&run.env, "env", nil, "the value of a variable or secret of the spec, as `NAME=value`; may be given more than once")
+	f.BoolVar(&run.http, "http", false, "let the code send the HTTP requests that its spec allows; without it they fail")
+	f.StringArrayVar(&run.networks, "http-network", nil, "a `network` that requests may reach although it is not public, such as 127.0.0.0/8; may be given more than once")
 	f.BoolVar(&run.watch, "watch", false, "run all messages again when a file changes, until it is interrupted")
 	o.register(cmd)
 	return cmd
@@ -68,7 +70,8 @@ when a message failed.
 type devRun struct {
 	id, file            string
 	texts, headers, env []string
-	watch               bool
+	networks            []string
+	watch, http         bool
 }
 
 // again runs the messages each time that a file has changed.
@@ -127,8 +130,15 @@ func (d *devRun) once(cmd *cobra.Command, o *output, file string) error {
 	}
 	l := spec.GetLimits()
 	topic := spec.GetTopic()
+	var web *dev.HTTP
+	if d.http {
+		web = &dev.HTTP{Allow: spec.GetHttp().GetAllow(), Networks: d.networks, Secrets: only(env, spec.GetHttp().GetSecrets())}
+	} else if len(d.networks) > 0 {
+		return errors.New("--http-network is for --http: without it there are no requests")
+	}
 	r, err := dev.Open(cmd.Context(), dev.Worker{
-		ID: spec.GetId(), MIMEType: spec.GetMimeType(), Topic: topic, OutputTopic: spec.GetOutputTopic(), Env: env, Code: spec.GetCode().GetContent(),
+		HTTP: web,
+		ID:   spec.GetId(), MIMEType: spec.GetMimeType(), Topic: topic, OutputTopic: spec.GetOutputTopic(), Env: only(env, slices.Concat(spec.GetEnv(), spec.GetSecrets())), Code: spec.GetCode().GetContent(),
 		Limits: engine.Limits{Time: l.GetTime().AsDuration(), Load: l.GetLoad().AsDuration(), Memory: l.GetMemory(), Output: l.GetOutput(), Outputs: int(l.GetOutputs())},
 	})
 	if err != nil {
@@ -182,7 +192,7 @@ func (d *devRun) spec(cmd *cobra.Command, file string) (*operatorv1.WorkerSpec, 
 
 // variables returns the values that the flags give to the names of a spec.
 func (d *devRun) variables(spec *operatorv1.WorkerSpec) (map[string]string, error) {
-	names := slices.Concat(spec.GetEnv(), spec.GetSecrets())
+	names := slices.Concat(spec.GetEnv(), spec.GetSecrets(), spec.GetHttp().GetSecrets())
 	env := map[string]string{}
 	for _, text := range d.env {
 		name, value, ok := strings.Cut(text, "=")
@@ -200,6 +210,15 @@ func (d *devRun) variables(spec *operatorv1.WorkerSpec) (map[string]string, erro
 		}
 	}
 	return env, nil
+}
+
+// only returns the variables with these names.
+func only(env map[string]string, names []string) map[string]string {
+	some := map[string]string{}
+	for _, name := range names {
+		some[name] = env[name]
+	}
+	return some
 }
 
 // messages returns the sample messages.

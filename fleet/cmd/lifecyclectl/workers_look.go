@@ -174,8 +174,8 @@ func workerTestCommand(r *remote) *cobra.Command {
 		Use:   "test ID",
 		Short: "Run the code of a worker with a message, and publish and store nothing",
 		Long: `Run the code of a worker with a message, in a process of its own, and publish and
-store nothing. It shows what the code would publish and write, what it printed, and how
-long it ran. The exit status is 1 when the message failed. It needs the role operator.`,
+store nothing. It sends no HTTP requests without --http. It shows what the code would
+publish and write, what it printed, and how long it ran. The exit status is 1 when the message failed. It needs the role operator.`,
 		Example: `  lifecyclectl workers test counter --data "one two"
   lifecyclectl workers test counter --data "one two" --code counter.js`,
 		Args: words("ID"),
@@ -220,6 +220,7 @@ long it ran. The exit status is 1 when the message failed. It needs the role ope
 	f.StringVar(&req.Topic, "topic", "", "the message's `topic`; default: the worker's")
 	f.StringArrayVar(&headers, "header", nil, "a `header` of the message, as Name=value; may be given more than once")
 	f.StringVar(&req.Digest, "digest", "", "the `digest` of code that the worker has or had; default: the current code")
+	f.BoolVar(&req.Http, "http", false, "let the code send the HTTP requests that the worker may send; they take effect")
 	f.StringVarP(&codeFile, "code", "f", "", "other code, from this `file`; - is standard input")
 	f.StringVar(&url, "url", "", "other code, fetched by the host from this `URL`")
 	o.register(cmd)

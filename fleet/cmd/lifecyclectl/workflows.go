@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -207,30 +208,50 @@ func listCommand() *cobra.Command {
 
 func historyCommand() *cobra.Command {
 	var (
-		r remote
-		o output
+		r      remote
+		o      output
+		follow bool
 	)
+	cells := func(x *operatorv1.HistoryEntry) []any {
+		return []any{moment(x.GetAt()), x.GetFrom(), state(x.GetTo()), x.GetSource(), x.GetNote()}
+	}
 	cmd := &cobra.Command{
 		Use:   "history TYPE ID",
 		Short: "Show the transitions of an entity, oldest first",
 		Args:  words("TYPE", "ID"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
-			h, err := a.Workflows.GetHistory(cmd.Context(), &operatorv1.GetHistoryRequest{Type: args[0], Id: args[1]})
+			look := func(ctx context.Context) (*operatorv1.GetHistoryResponse, error) {
+				return a.Workflows.GetHistory(ctx, &operatorv1.GetHistoryRequest{Type: args[0], Id: args[1]})
+			}
+			head := []string{"AT", "FROM", "TO", "BY", "NOTE"}
+			if follow {
+				return polled[*operatorv1.HistoryEntry]{
+					head: head, widths: []int{20, 12, 12, 12},
+					look: func(ctx context.Context) ([]*operatorv1.HistoryEntry, error) {
+						h, err := look(ctx)
+						return h.GetEntries(), err
+					},
+					key:   func(x *operatorv1.HistoryEntry) string { return fmt.Sprint(x.GetRevision(), " ", x.GetTo()) },
+					cells: cells, only: true,
+				}.watch(a, cmd, &o)
+			}
+			h, err := look(cmd.Context())
 			if err != nil {
 				return err
 			}
 			return o.write(cmd.OutOrStdout(), h, func(t *table) {
-				t.head("AT", "FROM", "TO", "BY", "NOTE")
+				t.head(head...)
 				if h.GetTruncated() {
 					t.row("…", "older entries are gone")
 				}
 				for _, x := range h.GetEntries() {
-					t.row(moment(x.GetAt()), x.GetFrom(), state(x.GetTo()), x.GetSource(), x.GetNote())
+					t.row(cells(x)...)
 				}
 			})
 		}),
 		ValidArgsFunction: completeEntities(&r),
 	}
+	watchFlag(cmd, &follow)
 	o.register(cmd)
 	r.register(cmd)
 	return cmd
@@ -238,24 +259,40 @@ func historyCommand() *cobra.Command {
 
 func definitionsCommand() *cobra.Command {
 	var (
-		r remote
-		o output
+		r      remote
+		o      output
+		follow bool
 	)
+	cells := func(d *operatorv1.Definition) []any {
+		return []any{d.GetType(), fmt.Sprint(d.GetTotal()), fmt.Sprint(d.GetDegraded()), d.GetBucket(), phases(d)}
+	}
 	cmd := &cobra.Command{
 		Use:     "definitions [TYPE]",
 		Aliases: []string{"types"},
 		Short:   "List the workflows, or show one: its phases, and the number of entities in each",
 		Args:    words("[TYPE]"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
+			head := []string{"TYPE", "ENTITIES", "DEGRADED", "BUCKET", "PHASES"}
+			if follow {
+				return polled[*operatorv1.Definition]{
+					head: head, widths: []int{20, 8, 8, 12},
+					look: func(ctx context.Context) ([]*operatorv1.Definition, error) {
+						list, err := a.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
+						return slices.DeleteFunc(list.GetDefinitions(), func(d *operatorv1.Definition) bool { return len(args) > 0 && d.GetType() != args[0] }), err
+					},
+					key:   (*operatorv1.Definition).GetType,
+					cells: cells,
+				}.watch(a, cmd, &o)
+			}
 			if len(args) == 0 {
 				list, err := a.Workflows.ListDefinitions(cmd.Context(), &operatorv1.ListDefinitionsRequest{})
 				if err != nil {
 					return err
 				}
 				return o.write(cmd.OutOrStdout(), list, func(t *table) {
-					t.head("TYPE", "ENTITIES", "DEGRADED", "BUCKET", "PHASES")
+					t.head(head...)
 					for _, d := range list.GetDefinitions() {
-						t.row(d.GetType(), fmt.Sprint(d.GetTotal()), fmt.Sprint(d.GetDegraded()), d.GetBucket(), phases(d))
+						t.row(cells(d)...)
 					}
 				})
 			}
@@ -277,6 +314,7 @@ func definitionsCommand() *cobra.Command {
 		}),
 		ValidArgsFunction: completeTypes(&r),
 	}
+	watchFlag(cmd, &follow)
 	o.register(cmd)
 	r.register(cmd)
 	return cmd

@@ -12,10 +12,13 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net"
 	"net/http"
@@ -39,6 +42,11 @@ type Config struct {
 	// before every call, because such tokens are renewed in place. Set at most one of
 	// the two. Neither is sent over plain HTTP to another machine, unless Insecure.
 	Token, TokenFile string
+
+	// TokenSource returns a bearer token before every call, such as one that it renews.
+	// It may be called concurrently. Its error is the error of the call. It takes
+	// precedence over Token and TokenFile, with the same rule for plain HTTP.
+	TokenSource func(ctx context.Context) (string, error)
 
 	// CAFile has the certificates, in PEM, that may sign the server's. Defaults to
 	// the system's.
@@ -69,6 +77,7 @@ type Client struct {
 	Access    operatorv1connect.AccessServiceClient
 
 	http *http.Client
+	base string
 }
 
 // New returns a Client; the caller must close it. It connects on the first call.
@@ -90,7 +99,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("a client certificate needs both its certificate file and its key file")
 	case u.Scheme == "http" && (cfg.CertFile != "" || cfg.CAFile != ""):
 		return nil, fmt.Errorf("server %s is not TLS: certificates have no effect; want https://", cfg.Server)
-	case u.Scheme == "http" && (cfg.Token != "" || cfg.TokenFile != "") && !cfg.Insecure && !isLoopback(u.Hostname()):
+	case u.Scheme == "http" && (cfg.Token != "" || cfg.TokenFile != "" || cfg.TokenSource != nil) && !cfg.Insecure && !isLoopback(u.Hostname()):
 		return nil, fmt.Errorf("server %s is not TLS: a token would cross the network in the clear; want https://, or Insecure", cfg.Server)
 	}
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -131,7 +140,34 @@ func New(cfg Config) (*Client, error) {
 		Processes: operatorv1connect.NewProcessServiceClient(hc, base),
 		Access:    operatorv1connect.NewAccessServiceClient(hc, base),
 		http:      hc,
+		base:      base,
 	}, nil
+}
+
+// SignIn is how people sign in at a server with OpenID Connect.
+type SignIn struct {
+	Issuer   string   `json:"issuer"`
+	ClientID string   `json:"clientId"` // of a public client
+	Scopes   []string `json:"scopes"`
+}
+
+// SignIn asks the server how people sign in. It needs no credentials. When they cannot, it
+// returns an error with the code Unimplemented.
+func (c *Client) SignIn(ctx context.Context) (*SignIn, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/ui/login/settings", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeUnavailable, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	s := new(SignIn)
+	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(s) != nil || s.Issuer == "" || s.ClientID == "" {
+		return nil, connect.NewError(connect.CodeUnimplemented, fmt.Errorf("people do not sign in at %s with OpenID Connect", c.base))
+	}
+	return s, nil
 }
 
 // Close closes idle connections. Running calls go on.
@@ -149,7 +185,13 @@ type credentials struct {
 
 func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	token := c.cfg.Token
-	if c.cfg.TokenFile != "" {
+	switch {
+	case c.cfg.TokenSource != nil:
+		var err error
+		if token, err = c.cfg.TokenSource(r.Context()); err != nil {
+			return nil, err
+		}
+	case c.cfg.TokenFile != "":
 		text, err := os.ReadFile(c.cfg.TokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("token file: %w", err)

@@ -4,7 +4,8 @@
 // A method without side effects says so in its idempotency_level; viewers may
 // call it. GetLogs and GetStacks of ProcessService look into a process: they need the
 // role inspector, which also reads, and are audited. Every other method needs the role
-// operator, which may do everything, and is audited.
+// operator, which may do everything, and is audited. A caller may have a role only in
+// parts of the fleet: then it sees and does only what concerns them.
 //
 // Errors carry a google.rpc.ErrorInfo with a reason. The error of an invalid
 // request also carries a google.rpc.BadRequest that names the fields.
@@ -76,10 +77,13 @@ func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
 type WhoAmIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// "viewer", "inspector" or "operator".
+	// "viewer", "inspector" or "operator", in the whole fleet; empty for a caller who has
+	// roles only in parts of it.
 	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
-	// How it was authenticated: "token", "certificate", "kubernetes", "loopback".
-	Method        string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	// How it was authenticated: "token", "certificate", "kubernetes", "oidc", "loopback".
+	Method string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	// The roles in parts of the fleet.
+	Grants        []*Grant `protobuf:"bytes,4,rep,name=grants,proto3" json:"grants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +139,92 @@ func (x *WhoAmIResponse) GetMethod() string {
 	return ""
 }
 
+func (x *WhoAmIResponse) GetGrants() []*Grant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+// Grant is a role for what one of the lists names; * stands for any text.
+type Grant struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Role      string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	Services  []string               `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
+	Workflows []string               `protobuf:"bytes,3,rep,name=workflows,proto3" json:"workflows,omitempty"`
+	// Ids of hosted workers.
+	Workers []string `protobuf:"bytes,4,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Tenants of hosted workers.
+	Tenants       []string `protobuf:"bytes,5,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_access_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Grant) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Grant) GetServices() []string {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *Grant) GetWorkflows() []string {
+	if x != nil {
+		return x.Workflows
+	}
+	return nil
+}
+
+func (x *Grant) GetWorkers() []string {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *Grant) GetTenants() []string {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
 type ListAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most this many; 0 is 50, the most is 1000.
@@ -156,7 +246,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -168,7 +258,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -181,7 +271,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_access_proto_rawDescGZIP(), []int{2}
+	return file_lifecycle_operator_v1_access_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -251,7 +341,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -263,7 +353,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -276,7 +366,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_access_proto_rawDescGZIP(), []int{3}
+	return file_lifecycle_operator_v1_access_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -309,14 +399,16 @@ type AuditEntry struct {
 	Detail string `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`
 	DryRun bool   `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// "ok", or the code and the message of the error.
-	Outcome       string `protobuf:"bytes,10,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Outcome string `protobuf:"bytes,10,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// The service of the process, when the action was on one.
+	Service       string `protobuf:"bytes,11,opt,name=service,proto3" json:"service,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -328,7 +420,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_access_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -341,7 +433,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_access_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_access_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AuditEntry) GetAt() *timestamppb.Timestamp {
@@ -414,16 +506,30 @@ func (x *AuditEntry) GetOutcome() string {
 	return ""
 }
 
+func (x *AuditEntry) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
 var File_lifecycle_operator_v1_access_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"\"lifecycle/operator/v1/access.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n" +
-	"\rWhoAmIRequest\"P\n" +
+	"\rWhoAmIRequest\"\x86\x01\n" +
 	"\x0eWhoAmIResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x16\n" +
-	"\x06method\x18\x03 \x01(\tR\x06method\"\x8e\x02\n" +
+	"\x06method\x18\x03 \x01(\tR\x06method\x124\n" +
+	"\x06grants\x18\x04 \x03(\v2\x1c.lifecycle.operator.v1.GrantR\x06grants\"\x89\x01\n" +
+	"\x05Grant\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x1a\n" +
+	"\bservices\x18\x02 \x03(\tR\bservices\x12\x1c\n" +
+	"\tworkflows\x18\x03 \x03(\tR\tworkflows\x12\x18\n" +
+	"\aworkers\x18\x04 \x03(\tR\aworkers\x12\x18\n" +
+	"\atenants\x18\x05 \x03(\tR\atenants\"\x8e\x02\n" +
 	"\x10ListAuditRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -436,7 +542,7 @@ const file_lifecycle_operator_v1_access_proto_rawDesc = "" +
 	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"x\n" +
 	"\x11ListAuditResponse\x12;\n" +
 	"\aentries\x18\x01 \x03(\v2!.lifecycle.operator.v1.AuditEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x89\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa3\x02\n" +
 	"\n" +
 	"AuditEntry\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x10\n" +
@@ -449,7 +555,8 @@ const file_lifecycle_operator_v1_access_proto_rawDesc = "" +
 	"\x06detail\x18\b \x01(\tR\x06detail\x12\x17\n" +
 	"\adry_run\x18\t \x01(\bR\x06dryRun\x12\x18\n" +
 	"\aoutcome\x18\n" +
-	" \x01(\tR\aoutcome2\xed\x01\n" +
+	" \x01(\tR\aoutcome\x12\x18\n" +
+	"\aservice\x18\v \x01(\tR\aservice2\xed\x01\n" +
 	"\rAccessService\x12i\n" +
 	"\x06WhoAmI\x12$.lifecycle.operator.v1.WhoAmIRequest\x1a%.lifecycle.operator.v1.WhoAmIResponse\"\x12\x82\xd3\xe4\x93\x02\t\x12\a/whoami\x90\x02\x01\x12q\n" +
 	"\tListAudit\x12'.lifecycle.operator.v1.ListAuditRequest\x1a(.lifecycle.operator.v1.ListAuditResponse\"\x11\x82\xd3\xe4\x93\x02\b\x12\x06/audit\x90\x02\x01BGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
@@ -466,29 +573,31 @@ func file_lifecycle_operator_v1_access_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_access_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_access_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_lifecycle_operator_v1_access_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_lifecycle_operator_v1_access_proto_goTypes = []any{
 	(*WhoAmIRequest)(nil),         // 0: lifecycle.operator.v1.WhoAmIRequest
 	(*WhoAmIResponse)(nil),        // 1: lifecycle.operator.v1.WhoAmIResponse
-	(*ListAuditRequest)(nil),      // 2: lifecycle.operator.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),     // 3: lifecycle.operator.v1.ListAuditResponse
-	(*AuditEntry)(nil),            // 4: lifecycle.operator.v1.AuditEntry
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*Grant)(nil),                 // 2: lifecycle.operator.v1.Grant
+	(*ListAuditRequest)(nil),      // 3: lifecycle.operator.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),     // 4: lifecycle.operator.v1.ListAuditResponse
+	(*AuditEntry)(nil),            // 5: lifecycle.operator.v1.AuditEntry
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
 }
 var file_lifecycle_operator_v1_access_proto_depIdxs = []int32{
-	5, // 0: lifecycle.operator.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
-	5, // 1: lifecycle.operator.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
-	4, // 2: lifecycle.operator.v1.ListAuditResponse.entries:type_name -> lifecycle.operator.v1.AuditEntry
-	5, // 3: lifecycle.operator.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
-	0, // 4: lifecycle.operator.v1.AccessService.WhoAmI:input_type -> lifecycle.operator.v1.WhoAmIRequest
-	2, // 5: lifecycle.operator.v1.AccessService.ListAudit:input_type -> lifecycle.operator.v1.ListAuditRequest
-	1, // 6: lifecycle.operator.v1.AccessService.WhoAmI:output_type -> lifecycle.operator.v1.WhoAmIResponse
-	3, // 7: lifecycle.operator.v1.AccessService.ListAudit:output_type -> lifecycle.operator.v1.ListAuditResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	2, // 0: lifecycle.operator.v1.WhoAmIResponse.grants:type_name -> lifecycle.operator.v1.Grant
+	6, // 1: lifecycle.operator.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	6, // 2: lifecycle.operator.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
+	5, // 3: lifecycle.operator.v1.ListAuditResponse.entries:type_name -> lifecycle.operator.v1.AuditEntry
+	6, // 4: lifecycle.operator.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
+	0, // 5: lifecycle.operator.v1.AccessService.WhoAmI:input_type -> lifecycle.operator.v1.WhoAmIRequest
+	3, // 6: lifecycle.operator.v1.AccessService.ListAudit:input_type -> lifecycle.operator.v1.ListAuditRequest
+	1, // 7: lifecycle.operator.v1.AccessService.WhoAmI:output_type -> lifecycle.operator.v1.WhoAmIResponse
+	4, // 8: lifecycle.operator.v1.AccessService.ListAudit:output_type -> lifecycle.operator.v1.ListAuditResponse
+	7, // [7:9] is the sub-list for method output_type
+	5, // [5:7] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_access_proto_init() }
@@ -502,7 +611,7 @@ func file_lifecycle_operator_v1_access_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_access_proto_rawDesc), len(file_lifecycle_operator_v1_access_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

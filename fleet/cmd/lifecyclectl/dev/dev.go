@@ -5,6 +5,7 @@ package dev
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
+	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
 )
 
 // Main makes this program able to run code in children. Call it first in main: in a
@@ -28,7 +30,15 @@ type Worker struct {
 	ID, MIMEType, Topic, OutputTopic string
 	Limits                           engine.Limits
 	Env                              map[string]string // variables and secrets
+	HTTP                             *HTTP             // nil for no requests
 	Code                             []byte
+}
+
+// HTTP says which requests the code may send.
+type HTTP struct {
+	Allow    []string          // patterns of URLs
+	Secrets  map[string]string // for headers
+	Networks []string          // that requests may reach although they are not public
 }
 
 // Result is what a message causes.
@@ -55,6 +65,8 @@ type Runner struct {
 	state    map[string][]byte
 	lines    []string
 	messages int
+	client   *outbound.Client
+	scope    outbound.Scope
 }
 
 // Open loads the code of a worker in a child process. The state is empty.
@@ -77,6 +89,9 @@ func Open(ctx context.Context, w Worker) (*Runner, error) {
 	}
 	mime, _, _ := strings.Cut(w.MIMEType, ";")
 	r := &Runner{worker: w, state: make(map[string][]byte)}
+	if err := r.allow(w.HTTP); err != nil {
+		return nil, err
+	}
 	if r.children, err = isolate.New(isolate.Config{}); err != nil {
 		return nil, err
 	}
@@ -96,7 +111,7 @@ func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []
 	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
 	defer cancel()
 	r.messages++
-	s := &state{stored: r.state, staged: make(map[string]*Change)}
+	s := &state{runner: r, stored: r.state, staged: make(map[string]*Change)}
 	began := time.Now()
 	outputs, err := r.program.Handle(ctx, &engine.Message{
 		Worker: r.worker.ID, ID: fmt.Sprint("dev:", r.messages), Topic: r.worker.Topic, Attempt: 1, Header: header, Data: data,
@@ -120,8 +135,27 @@ func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []
 	return result
 }
 
+func (r *Runner) allow(h *HTTP) (err error) {
+	if h == nil {
+		return nil
+	}
+	for _, text := range h.Allow {
+		p, err := outbound.Parse(text)
+		if err != nil {
+			return fmt.Errorf("http.allow: %w", err)
+		}
+		r.scope.Allow = append(r.scope.Allow, p)
+	}
+	r.scope.Secrets = h.Secrets
+	r.client, err = outbound.New(outbound.Policy{}, h.Networks)
+	return err
+}
+
 // Close ends the child.
 func (r *Runner) Close() error {
+	if r.client != nil {
+		r.client.Close()
+	}
 	err := r.program.Close()
 	if failed := r.children.Close(); err == nil {
 		err = failed
@@ -131,6 +165,7 @@ func (r *Runner) Close() error {
 
 // state is the State of one message.
 type state struct {
+	runner *Runner
 	stored map[string][]byte
 	staged map[string]*Change
 }
@@ -157,4 +192,11 @@ func (s *state) set(c *Change) error {
 	}
 	s.staged[c.Key] = c
 	return nil
+}
+
+func (s *state) Fetch(ctx context.Context, r *engine.Request) (*engine.Response, error) {
+	if s.runner.client == nil {
+		return nil, errors.New("fetch: workers dev sends requests only with --http")
+	}
+	return s.runner.client.Do(ctx, &s.runner.scope, r)
 }

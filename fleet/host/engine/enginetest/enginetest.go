@@ -52,6 +52,8 @@ var Modes = map[string]string{
 	"flood":     "publish 8 MiB",
 	"badkey":    `put the state under "a b"`,
 	"badtopic":  `publish to "out.*"`,
+	"fetch":     `POST the data to https://example.com/data with the header K: v, and publish the status, the header Answer and the body`,
+	"badfetch":  `GET https://example.com/forbidden, and fail with the reason`,
 }
 
 // Limits has limits that are small where code breaks them quickly. Code that ends by itself
@@ -147,6 +149,7 @@ func (r *runner) behaves(t *testing.T) {
 	wants("two", "", engine.Output{Topic: "out.a", Data: []byte("1"), Header: map[string][]string{"K": {"v"}}}, engine.Output{Topic: "out.b", Data: []byte("2")})
 	wants("env", "", text("h\u00e9llo, \"world\"\n"))
 	wants("fields", "", text(fmt.Sprintf("w|S:7|test.fields|2|%d|y", uint64(1<<40))))
+	wants("fetch", "h\u00e9", text("201 yes POST https://example.com/data v h\u00e9"))
 	_ = r.state.Put(t.Context(), "gone", []byte("x"))
 	wants("state", "", text("1"))
 	wants("state", "", text("2"))
@@ -201,6 +204,7 @@ func (r *runner) misbehaves(t *testing.T) {
 	fails("flood", limit("output"))
 	fails("badkey", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), `"a b"`) })
 	fails("badtopic", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), `"out.*"`) })
+	fails("badfetch", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), "it is forbidden") })
 	if r.Engine.Features().MemoryLimit {
 		fails("alloc", limit("memory"))
 	}
@@ -263,4 +267,13 @@ func (s *State) Delete(_ context.Context, key string) error {
 	defer s.mu.Unlock()
 	delete(s.values, key)
 	return nil
+}
+
+// Fetch answers 201 with what it was asked, and refuses every path but /data.
+func (s *State) Fetch(_ context.Context, r *engine.Request) (*engine.Response, error) {
+	if r.URL != "https://example.com/data" {
+		return nil, errors.New("fetch: it is forbidden")
+	}
+	said := fmt.Sprintf("%s %s %s %s", r.Method, r.URL, strings.Join(r.Header["K"], ","), r.Body)
+	return &engine.Response{Status: 201, URL: r.URL, Header: map[string][]string{"Answer": {"yes"}}, Body: []byte(said)}, nil
 }

@@ -148,7 +148,7 @@ type remote struct {
 }
 
 func (s remote) call(ctx context.Context, method string, a access) (access, error) {
-	if err := engine.CheckKey(a.Key); err != nil {
+	if err := engine.CheckKey(a.Key); err != nil && method != callFetch {
 		return access{}, err
 	}
 	a.Index = s.index
@@ -177,4 +177,12 @@ func (s remote) Put(ctx context.Context, key string, v []byte) error {
 func (s remote) Delete(ctx context.Context, key string) error {
 	_, err := s.call(ctx, callDelete, access{Key: key})
 	return err
+}
+
+func (s remote) Fetch(ctx context.Context, r *engine.Request) (*engine.Response, error) {
+	a, err := s.call(ctx, callFetch, access{Request: r})
+	if err == nil && a.Response == nil {
+		err = errors.New("fetch: the host gave no response")
+	}
+	return a.Response, err
 }

@@ -158,6 +158,11 @@ func (f *flight) answer(ctx context.Context, c procpool.Call) (json.RawMessage, 
 		err = s.state.Put(ctx, a.Key, a.Value)
 	case callDelete:
 		err = s.state.Delete(ctx, a.Key)
+	case callFetch:
+		if a.Request == nil {
+			return nil, errors.New("fetch: there is no request")
+		}
+		r.Response, err = engine.Fetch(ctx, s.state, a.Request)
 	default:
 		err = fmt.Errorf("there is no state.%.100q", c.Method)
 	}

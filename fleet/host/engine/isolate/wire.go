@@ -68,14 +68,18 @@ const (
 	callGet    = "get"
 	callPut    = "put"
 	callDelete = "delete"
+	callFetch  = "fetch"
 )
 
-// access is the parameter of a call for state, and its result.
+// access is the parameter of a call for state or for HTTP, and its result.
 type access struct {
 	Index int    `json:"i,omitempty"` // of the message in its query
 	Key   string `json:"key,omitempty"`
 	Value []byte `json:"value,omitempty"`
 	Found bool   `json:"found,omitempty"`
+
+	Request  *engine.Request  `json:"request,omitempty"`
+	Response *engine.Response `json:"response,omitempty"`
 }
 
 // The environment of a child.

@@ -19,7 +19,10 @@
 // state.getBytes an ArrayBuffer or undefined; state.put and state.delete change
 // the state. reject(reason) makes the message a dead letter; after any other
 // error the host tries the message again. env has the worker's variables, such as
-// env.GREETING. console.log writes to the log.
+// env.GREETING. console.log writes to the log. fetch(url, {method, headers, body}) sends
+// an HTTP request that the worker's spec allows; its promise is settled at once, so await
+// it in an async handle. A response has ok, status, url, headers.get, text, json and
+// arrayBuffer, as in a browser.
 //
 // Globals last from one message to the next, but may be lost at any time. Keep
 // data that must not be lost in state.
@@ -278,6 +281,7 @@ func (p *program) predeclare() error {
 		vm.Set("env", env),
 		vm.Set("state", state),
 		vm.Set("reject", reject),
+		vm.Set("fetch", fetch(vm, handling)),
 		vm.Set("console", map[string]any{"log": log, "info": log, "warn": log, "error": log}),
 	)
 }

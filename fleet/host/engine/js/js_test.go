@@ -41,6 +41,11 @@ function handle(message) {
     case "flood": return "x".repeat(8 << 20);
     case "badkey": state.put("a b", "x");
     case "badtopic": return {topic: "out.*", data: "x"};
+    case "fetch": return (async () => {
+            const r = await fetch("https://example.com/data", {method: "POST", headers: {K: "v"}, body: message.text});
+            return r.status + " " + r.headers.get("answer") + " " + await r.text();
+        })();
+    case "badfetch": return (async () => { await fetch("https://example.com/forbidden"); })();
     case "async": return (async () => { return await Promise.resolve(message.text); })();
     case "asyncreject": return (async () => { reject("later"); })();
     case "asyncthrow": return (async () => { throw new Error("later"); })();

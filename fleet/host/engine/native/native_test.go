@@ -35,6 +35,15 @@ func modes(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Out
 			return nil, err
 		}
 		return text(string(v))
+	case "fetch":
+		r, err := engine.Fetch(ctx, s, &engine.Request{Method: "POST", URL: "https://example.com/data", Header: map[string][]string{"K": {"v"}}, Body: m.Data})
+		if err != nil {
+			return nil, err
+		}
+		return text(fmt.Sprintf("%d %s %s", r.Status, r.Header["Answer"][0], r.Body))
+	case "badfetch":
+		_, err := engine.Fetch(ctx, s, &engine.Request{URL: "https://example.com/forbidden"})
+		return nil, err
 	case "retry":
 		return nil, errors.New("try later")
 	case "reject":

@@ -16,7 +16,9 @@
 // state.get returns text or None, state.get_bytes bytes or None; state.put and
 // state.delete change the state. reject(reason), or raise Reject(reason), makes
 // the message a dead letter; after any other exception the host tries the message
-// again. os.environ has the worker's variables. print writes to the log.
+// again. fetch(url, method="GET", headers=None, body=None) sends an HTTP request that the
+// worker's spec allows, and returns status, url, headers (name to a list of texts), data,
+// text and json(). os.environ has the worker's variables. print writes to the log.
 //
 // Globals last from one message to the next, and are lost when the process ends.
 //

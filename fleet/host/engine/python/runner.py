@@ -69,6 +69,36 @@ class State:
         self._ask("delete", key)
 
 
+class Response:
+    def __init__(self, fields):
+        self.status = fields["status"]
+        self.url = fields["url"]
+        self.headers = fields.get("headers") or {}
+        self.data = base64.b64decode(fields.get("body") or "")
+
+    @property
+    def text(self):
+        return self.data.decode("utf-8", "replace")
+
+    def json(self):
+        return json.loads(self.data)
+
+
+def fetch(url, method="GET", headers=None, body=None):
+    if isinstance(body, str):
+        body = body.encode()
+    asked = {"url": str(url), "method": str(method)}
+    if headers:
+        asked["headers"] = {str(k): [str(x) for x in v] if isinstance(v, (list, tuple)) else [str(v)] for k, v in headers.items()}
+    if body is not None:
+        asked["body"] = base64.b64encode(body).decode()
+    try:
+        answer = query.call("fetch", {"i": index, "request": asked})
+    except lifecycle_worker.CallError as err:
+        raise RuntimeError(str(err).partition(": ")[2])
+    return Response(answer["response"])
+
+
 class Printed:
     """Standard output and error while code runs."""
 
@@ -100,7 +130,7 @@ class Printed:
 
 
 printed = Printed()
-names = {"__name__": "hosted", "state": State(), "reject": reject, "Reject": Reject}
+names = {"__name__": "hosted", "state": State(), "reject": reject, "Reject": Reject, "fetch": fetch}
 loaded = False
 
 

@@ -18,6 +18,8 @@
 // dead letter; after fail(reason), or any other error, the host tries the message
 // again. json is Starlark's module of that name. env is a dict of the worker's
 // variables, such as env["GREETING"]. print writes to the log.
+// fetch(url, method="GET", headers={}, body="") sends an HTTP request that the worker's
+// spec allows, and returns status, url, headers (name to a list of texts), data and text.
 //
 // The engine freezes the code's globals once the code is loaded, so only state
 // carries values from one message to the next.
@@ -228,6 +230,7 @@ func (p *program) predeclared() starlark.StringDict {
 		"state":  state,
 		"json":   json.Module,
 		"reject": starlark.NewBuiltin("reject", reject),
+		"fetch":  starlark.NewBuiltin("fetch", fetch),
 		"struct": starlark.NewBuiltin("struct", starlarkstruct.Make),
 		"range":  starlark.NewBuiltin("range", bounded),
 	}

@@ -56,6 +56,11 @@ def handle(message):
         state.put("a b", "x")
     if mode == "badtopic":
         return {"topic": "out.*", "data": "x"}
+    if mode == "fetch":
+        r = fetch("https://example.com/data", method = "POST", headers = {"K": "v"}, body = message.data)
+        return "%d %s %s" % (r.status, r.headers["Answer"][0], r.text)
+    if mode == "badfetch":
+        fetch("https://example.com/forbidden")
     if mode == "range":
         return list(range(1 << 40))
 `

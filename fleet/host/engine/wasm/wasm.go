@@ -30,8 +30,12 @@
 //	state_put(key, key_len, value, value_len)  0
 //	state_delete(key, key_len)                 0
 //	publish(topic, topic_len, data, data_len, headers, headers_len)  0
+//	fetch(method, method_len, url, url_len, headers, headers_len, body, body_len)  the status, or -1 when there is no response
+//	fetch_body(buf, buf_len)                   the length of its body, or of the reason for -1
+//	fetch_header(name, name_len, buf, buf_len) the length of the header's first value, or -1
 //
-// header and state_get fill buf up to buf_len. When the result is larger than
+// fetch sends an HTTP request that the worker's spec allows; the two functions after it
+// read its response. The functions with a buf fill it up to buf_len. When the result is larger than
 // buf_len, call again with a larger buf. headers are lines "Name: value". A call
 // that fails, because of a pointer outside of memory, a bad key or a state that
 // cannot be reached, ends the instance; the message has failed, with that reason.
@@ -164,7 +168,9 @@ type call struct {
 	outputs []engine.Output
 	size    int64
 	limits  engine.Limits
-	end     context.CancelCauseFunc
+	// response is that of the last request.
+	response *engine.Response
+	end      context.CancelCauseFunc
 	// why is the error with which an imported function ended the call.
 	why error
 }
@@ -364,6 +370,7 @@ func (p *program) exportHost(ctx context.Context) error {
 		c.outputs = append(c.outputs, engine.Output{Topic: string(topic), Data: bytes.Clone(data), Header: header})
 		return 0, err
 	})
+	exportFetch(export)
 	_, err := b.Instantiate(ctx)
 	return err
 }

@@ -76,6 +76,30 @@ type step struct {
 	do  func(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error)
 }
 
+// methods are the methods that the actions call.
+var methods = map[string]string{
+	"transition": "WorkflowService.Transition", "patch": "WorkflowService.Patch",
+	"drain": "ProcessService.DrainProcess", "suspend": "ProcessService.SuspendProcess", "resume": "ProcessService.ResumeProcess",
+	"start": "WorkerService.StartWorker", "stop": "WorkerService.StopWorker", "delete": "WorkerService.DeleteWorker",
+	"rollback": "WorkerService.Rollback", "redrive": "WorkerService.Redrive", "recover": "WorkerService.RecoverWorkers",
+}
+
+// may reports whether the caller may do an action on a type, a worker or a process.
+func (d *Dashboard) may(r *http.Request, name, of string) bool {
+	return d.cfg.May(r.Context(), methods[name], of)
+}
+
+// about returns what an action is about: a type, a worker or a process.
+func about(name string, form url.Values) string {
+	switch name {
+	case "transition", "patch":
+		return form.Get("type")
+	case "recover":
+		return "" // all of the fleet's
+	}
+	return form.Get("id")
+}
+
 // asked returns the action and the form of a request.
 func asked(r *http.Request) (string, step, url.Values, error) {
 	name := r.PathValue("action")
@@ -94,7 +118,7 @@ func (d *Dashboard) ask(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	if !v.Operator {
+	if !d.may(r, name, about(name, form)) {
 		return forbidden()
 	}
 	return d.question(r.Context(), v, name, s, form)
@@ -127,7 +151,7 @@ func (d *Dashboard) act(r *http.Request, v *view) error {
 	// The service checks the caller's role and audits refusals.
 	numbers, err := s.do(r.Context(), d, form)
 	if err != nil {
-		if !v.Operator {
+		if !d.may(r, name, about(name, form)) {
 			return err
 		}
 		given := form.Get("note") + form.Get("reason") + form.Get("value")

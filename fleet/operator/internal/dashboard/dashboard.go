@@ -43,11 +43,19 @@ type Config struct {
 	HasWorkflows, HasWorkers, HasProcesses bool
 	// Sessions says that callers can log in and out.
 	Sessions bool
+	// SignIn is the name of the provider where people sign in, "" for none. SignsOutAt
+	// returns its origin when signing out leads there, "" otherwise.
+	SignIn     string
+	SignsOutAt func() string
 
 	// Changed calls tell(true) once when it is ready and then on every change under a
 	// topic, and tell(false) now and then in between, until ctx ends.
 	Changed func(ctx context.Context, topic, name string, tell func(news bool) error) error
 
+	// May reports whether the caller may call a method, such as
+	// "ProcessService.DrainProcess", on the type, the worker or the process with that name;
+	// "" is the whole fleet.
+	May func(ctx context.Context, method, of string) bool
 	// Away describes the dependencies that are away, a sentence each.
 	Away func() []string
 	// Preview marks the context of a page that only asks: dry runs are not audited.
@@ -133,6 +141,7 @@ type view struct {
 	Operator bool
 	Inspects bool // may look into processes
 	Sessions bool
+	SignIn   string // the name of the provider
 	Has      struct{ Workflows, Workers, Processes bool }
 	Topic    string   // the page is updated when this topic changes; "" for a static page
 	Away     []string // the dependencies that are away
@@ -202,7 +211,7 @@ func (d *Dashboard) Refuse(w http.ResponseWriter, r *http.Request, code int, pro
 }
 
 func (d *Dashboard) view() *view {
-	v := &view{Fleet: d.cfg.Name, Sessions: d.cfg.Sessions, Now: time.Now(), code: http.StatusOK}
+	v := &view{Fleet: d.cfg.Name, Sessions: d.cfg.Sessions, SignIn: d.cfg.SignIn, Now: time.Now(), code: http.StatusOK}
 	v.Away = d.cfg.Away()
 	v.Has.Workflows, v.Has.Workers, v.Has.Processes = d.cfg.HasWorkflows, d.cfg.HasWorkers, d.cfg.HasProcesses
 	return v
@@ -216,7 +225,11 @@ func (d *Dashboard) render(w http.ResponseWriter, v *view) {
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", policy)
+	rules := policy
+	if at := d.cfg.SignsOutAt(); at != "" { // the form that signs out is redirected there
+		rules = strings.Replace(rules, "form-action 'self'", "form-action 'self' "+at, 1)
+	}
+	h.Set("Content-Security-Policy", rules)
 	h.Set("Cache-Control", "no-store")
 	h.Set("Vary", "Accept-Encoding")
 	if !v.zip {
@@ -256,6 +269,16 @@ func takesGzip(header string) bool {
 func (d *Dashboard) Login(w http.ResponseWriter, next, problem string, code int) {
 	v := d.view()
 	v.Page, v.Title, v.Problem, v.Data, v.code = "login", "Sign in", problem, next, code
+	d.render(w, v)
+}
+
+// SignedIn renders the page that leads a browser on after it has signed in at the
+// provider. A redirect would not do: the browser came here from another site, and would not
+// send the session's cookie, which is SameSite=Strict, along with it.
+func (d *Dashboard) SignedIn(w http.ResponseWriter, next string) {
+	v := d.view()
+	v.Page, v.Title, v.Data = "signedin", "Signed in", next
+	w.Header().Set("Refresh", "0; url="+next)
 	d.render(w, v)
 }
 

@@ -127,6 +127,7 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 		return err
 	}
 	v.Page, v.Section, v.Title, v.Topic = "process", "processes", p.GetId(), livePath("processes", p.GetId())
+	v.Operator, v.Inspects = d.may(r, "drain", p.GetId()), d.cfg.May(r.Context(), "ProcessService.GetLogs", p.GetId())
 	past, err := d.cfg.Processes.ListEvents(r.Context(), &operatorv1.ListEventsRequest{Process: p.GetId(), PageSize: 30})
 	if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
 		return err
@@ -244,6 +245,7 @@ func (d *Dashboard) entity(r *http.Request, v *view) error {
 		return err
 	}
 	v.Page, v.Section, v.Title, v.Topic = "entity", "workflows", id, livePath("workflow", typ)
+	v.Operator = d.may(r, "transition", typ)
 	been := map[diagram.Edge]int{}
 	for _, h := range history.GetEntries() {
 		if h.GetFrom() != "" {
@@ -313,6 +315,7 @@ func (d *Dashboard) worker(r *http.Request, v *view) error {
 		return err
 	}
 	v.Page, v.Section, v.Title, v.Topic = "worker", "workers", id, livePath("workers", id)
+	v.Operator = d.may(r, "start", id)
 	v.Data = struct {
 		Worker  *operatorv1.Worker
 		Letters []*operatorv1.DeadLetter
@@ -397,5 +400,5 @@ func phaseTone(p *operatorv1.Phase) string {
 }
 
 func forbidden() error {
-	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("you are a viewer: acting needs the role operator"))
+	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("you are a viewer here: acting needs the role operator"))
 }

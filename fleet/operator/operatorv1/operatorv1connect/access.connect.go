@@ -4,7 +4,8 @@
 // A method without side effects says so in its idempotency_level; viewers may
 // call it. GetLogs and GetStacks of ProcessService look into a process: they need the
 // role inspector, which also reads, and are audited. Every other method needs the role
-// operator, which may do everything, and is audited.
+// operator, which may do everything, and is audited. A caller may have a role only in
+// parts of the fleet: then it sees and does only what concerns them.
 //
 // Errors carry a google.rpc.ErrorInfo with a reason. The error of an invalid
 // request also carries a google.rpc.BadRequest that names the fields.

@@ -53,6 +53,9 @@ const (
 	WorkerServiceLoadCodeProcedure = "/lifecycle.operator.v1.WorkerService/LoadCode"
 	// WorkerServiceRollbackProcedure is the fully-qualified name of the WorkerService's Rollback RPC.
 	WorkerServiceRollbackProcedure = "/lifecycle.operator.v1.WorkerService/Rollback"
+	// WorkerServicePromoteWorkerProcedure is the fully-qualified name of the WorkerService's
+	// PromoteWorker RPC.
+	WorkerServicePromoteWorkerProcedure = "/lifecycle.operator.v1.WorkerService/PromoteWorker"
 	// WorkerServiceDeleteWorkerProcedure is the fully-qualified name of the WorkerService's
 	// DeleteWorker RPC.
 	WorkerServiceDeleteWorkerProcedure = "/lifecycle.operator.v1.WorkerService/DeleteWorker"
@@ -98,8 +101,12 @@ type WorkerServiceClient interface {
 	StopWorker(context.Context, *operatorv1.StopWorkerRequest) (*operatorv1.Worker, error)
 	// LoadCode gives a worker new code, between two messages.
 	LoadCode(context.Context, *operatorv1.LoadCodeRequest) (*operatorv1.Worker, error)
-	// Rollback gives a worker code that it had before.
+	// Rollback gives a worker code that it had before. The digest of its own code ends
+	// a canary and changes nothing else.
 	Rollback(context.Context, *operatorv1.RollbackRequest) (*operatorv1.Worker, error)
+	// PromoteWorker gives every message of a worker to its canary, which becomes the
+	// worker's version.
+	PromoteWorker(context.Context, *operatorv1.PromoteWorkerRequest) (*operatorv1.Worker, error)
 	// DeleteWorker lets a worker finish its message and removes it for good.
 	DeleteWorker(context.Context, *operatorv1.DeleteWorkerRequest) (*operatorv1.DeleteWorkerResponse, error)
 	// GetWorkerHistory returns the code that a worker has had, oldest first.
@@ -184,6 +191,12 @@ func NewWorkerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(workerServiceMethods.ByName("Rollback")),
 			connect.WithClientOptions(opts...),
 		),
+		promoteWorker: connect.NewClient[operatorv1.PromoteWorkerRequest, operatorv1.Worker](
+			httpClient,
+			baseURL+WorkerServicePromoteWorkerProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("PromoteWorker")),
+			connect.WithClientOptions(opts...),
+		),
 		deleteWorker: connect.NewClient[operatorv1.DeleteWorkerRequest, operatorv1.DeleteWorkerResponse](
 			httpClient,
 			baseURL+WorkerServiceDeleteWorkerProcedure,
@@ -258,6 +271,7 @@ type workerServiceClient struct {
 	stopWorker       *connect.Client[operatorv1.StopWorkerRequest, operatorv1.Worker]
 	loadCode         *connect.Client[operatorv1.LoadCodeRequest, operatorv1.Worker]
 	rollback         *connect.Client[operatorv1.RollbackRequest, operatorv1.Worker]
+	promoteWorker    *connect.Client[operatorv1.PromoteWorkerRequest, operatorv1.Worker]
 	deleteWorker     *connect.Client[operatorv1.DeleteWorkerRequest, operatorv1.DeleteWorkerResponse]
 	getWorkerHistory *connect.Client[operatorv1.GetWorkerHistoryRequest, operatorv1.GetWorkerHistoryResponse]
 	recoverWorkers   *connect.Client[operatorv1.RecoverWorkersRequest, operatorv1.RecoverWorkersResponse]
@@ -327,6 +341,15 @@ func (c *workerServiceClient) LoadCode(ctx context.Context, req *operatorv1.Load
 // Rollback calls lifecycle.operator.v1.WorkerService.Rollback.
 func (c *workerServiceClient) Rollback(ctx context.Context, req *operatorv1.RollbackRequest) (*operatorv1.Worker, error) {
 	response, err := c.rollback.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PromoteWorker calls lifecycle.operator.v1.WorkerService.PromoteWorker.
+func (c *workerServiceClient) PromoteWorker(ctx context.Context, req *operatorv1.PromoteWorkerRequest) (*operatorv1.Worker, error) {
+	response, err := c.promoteWorker.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -433,8 +456,12 @@ type WorkerServiceHandler interface {
 	StopWorker(context.Context, *operatorv1.StopWorkerRequest) (*operatorv1.Worker, error)
 	// LoadCode gives a worker new code, between two messages.
 	LoadCode(context.Context, *operatorv1.LoadCodeRequest) (*operatorv1.Worker, error)
-	// Rollback gives a worker code that it had before.
+	// Rollback gives a worker code that it had before. The digest of its own code ends
+	// a canary and changes nothing else.
 	Rollback(context.Context, *operatorv1.RollbackRequest) (*operatorv1.Worker, error)
+	// PromoteWorker gives every message of a worker to its canary, which becomes the
+	// worker's version.
+	PromoteWorker(context.Context, *operatorv1.PromoteWorkerRequest) (*operatorv1.Worker, error)
 	// DeleteWorker lets a worker finish its message and removes it for good.
 	DeleteWorker(context.Context, *operatorv1.DeleteWorkerRequest) (*operatorv1.DeleteWorkerResponse, error)
 	// GetWorkerHistory returns the code that a worker has had, oldest first.
@@ -515,6 +542,12 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(workerServiceMethods.ByName("Rollback")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workerServicePromoteWorkerHandler := connect.NewUnaryHandlerSimple(
+		WorkerServicePromoteWorkerProcedure,
+		svc.PromoteWorker,
+		connect.WithSchema(workerServiceMethods.ByName("PromoteWorker")),
+		connect.WithHandlerOptions(opts...),
+	)
 	workerServiceDeleteWorkerHandler := connect.NewUnaryHandlerSimple(
 		WorkerServiceDeleteWorkerProcedure,
 		svc.DeleteWorker,
@@ -593,6 +626,8 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 			workerServiceLoadCodeHandler.ServeHTTP(w, r)
 		case WorkerServiceRollbackProcedure:
 			workerServiceRollbackHandler.ServeHTTP(w, r)
+		case WorkerServicePromoteWorkerProcedure:
+			workerServicePromoteWorkerHandler.ServeHTTP(w, r)
 		case WorkerServiceDeleteWorkerProcedure:
 			workerServiceDeleteWorkerHandler.ServeHTTP(w, r)
 		case WorkerServiceGetWorkerHistoryProcedure:
@@ -648,6 +683,10 @@ func (UnimplementedWorkerServiceHandler) LoadCode(context.Context, *operatorv1.L
 
 func (UnimplementedWorkerServiceHandler) Rollback(context.Context, *operatorv1.RollbackRequest) (*operatorv1.Worker, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.Rollback is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) PromoteWorker(context.Context, *operatorv1.PromoteWorkerRequest) (*operatorv1.Worker, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.PromoteWorker is not implemented"))
 }
 
 func (UnimplementedWorkerServiceHandler) DeleteWorker(context.Context, *operatorv1.DeleteWorkerRequest) (*operatorv1.DeleteWorkerResponse, error) {

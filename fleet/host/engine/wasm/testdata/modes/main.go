@@ -27,6 +27,28 @@ func hostDelete(key unsafe.Pointer, keyLen uint32) int32
 //go:wasmimport lifecycle publish
 func hostPublish(topic unsafe.Pointer, topicLen uint32, data unsafe.Pointer, dataLen uint32, headers unsafe.Pointer, headersLen uint32) int32
 
+//go:wasmimport lifecycle fetch
+func hostFetch(method unsafe.Pointer, methodLen uint32, url unsafe.Pointer, urlLen uint32, headers unsafe.Pointer, headersLen uint32, body unsafe.Pointer, bodyLen uint32) int32
+
+//go:wasmimport lifecycle fetch_body
+func hostBody(buf unsafe.Pointer, bufLen uint32) int32
+
+//go:wasmimport lifecycle fetch_header
+func hostAnswer(name unsafe.Pointer, nameLen uint32, buf unsafe.Pointer, bufLen uint32) int32
+
+func fetch(method, url, headers, body string) (status int32, answer, text string) {
+	m, mn := p(method)
+	u, un := p(url)
+	h, hn := p(headers)
+	b, bn := p(body)
+	status = hostFetch(m, mn, u, un, h, hn, b, bn)
+	buf := make([]byte, 1024)
+	text = string(buf[:hostBody(unsafe.Pointer(&buf[0]), uint32(len(buf)))])
+	n, nn := p("Answer")
+	answer = string(buf[:max(0, hostAnswer(n, nn, unsafe.Pointer(&buf[0]), uint32(len(buf))))])
+	return status, answer, text
+}
+
 func p(s string) (unsafe.Pointer, uint32) {
 	return unsafe.Pointer(unsafe.StringData(s)), uint32(len(s))
 }
@@ -110,6 +132,14 @@ func main() {
 		put("a b", "x")
 	case "badtopic":
 		publish("out.*", "x", "")
+	case "fetch":
+		data, _ := io.ReadAll(os.Stdin)
+		status, answer, text := fetch("POST", "https://example.com/data", "K: v\n", string(data))
+		fmt.Printf("%d %s %s", status, answer, text)
+	case "badfetch":
+		_, _, why := fetch("GET", "https://example.com/forbidden", "", "")
+		fmt.Fprint(os.Stderr, why)
+		os.Exit(1)
 	case "pointer":
 		hostPut(unsafe.Pointer(uintptr(1<<31)), 1<<30, nil, 0)
 	case "cat":

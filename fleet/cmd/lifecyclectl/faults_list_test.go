@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/health"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// quick is a backoff for tests, and endless one for what never comes up.
+var (
+	quick   = worker.Backoff{Min: time.Millisecond, Max: 5 * time.Millisecond}
+	endless = worker.Backoff{Min: 50 * time.Millisecond, Max: time.Second, MaxRestarts: 1 << 20}
+)
+
+// told closes nothing: it says once that a program wrote something.
+type told struct{ ready chan struct{} }
+
+func (w told) Write(b []byte) (int, error) {
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+// under adds a supervisor with one child to an app.
+func under(t *testing.T, app *lifecycle.App, spec worker.Spec) {
+	t.Helper()
+	tree := worker.NewSupervisor("children", worker.SupervisorConfig{Backoff: endless})
+	if err := tree.Add(spec); err != nil {
+		t.Error(err)
+	}
+	app.Add(tree)
+}
+
+// faults returns the faults of one process, of one entity and of one hosted worker, with
+// the causes that were written down before. The first eleven are those of the operators'
+// trial but NATS, which goes away last, and memory, which needs a cgroup.
+func faults() []fault {
+	return append([]fault{
+		{"a start that blocks", "blocked-1", "start-blocked", "waits for unit cache", func(t *testing.T, s *site) {
+			s.app(t, "blocked-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				app.Go("cache", func(ctx context.Context) error { <-ctx.Done(); return nil }, lifecycle.WithStartCondition())
+			})
+		}},
+		{"a crash loop", "loop-1", "crash-loop", "unit poller was started again", func(t *testing.T, s *site) {
+			s.app(t, "loop-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				app.Supervise("poller", func(ctx context.Context) error { return errors.New("connection refused") }, endless)
+			})
+		}},
+		{"a typo in a configuration", "typo-1", "crash-loop", "exit status 2", func(t *testing.T, s *site) {
+			file := filepath.Join(t.TempDir(), "shop.yaml")
+			if err := os.WriteFile(file, []byte("adress: :8080\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s.app(t, "typo-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				spec := worker.CommandSpec("web", func() *exec.Cmd { return s.command("typo-2", "FAULT_CONFIG="+file) })
+				spec.Restart = worker.Always
+				under(t, app, spec)
+			})
+		}},
+		{"a slow probe", "slow-1", "probe-slow", "probe db is down", func(t *testing.T, s *site) {
+			never := make(chan struct{})
+			t.Cleanup(func() { close(never) })
+			s.app(t, "slow-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { <-never; return nil }), lifecycle.WithPeriodic(50*time.Millisecond), health.WithTimeout(20*time.Millisecond))
+			})
+		}},
+		{"a hook that hangs", "hook-1", "stop-hung", "hook flush", func(t *testing.T, s *site) {
+			never := make(chan struct{})
+			t.Cleanup(func() { close(never) })
+			app := s.app(t, "hook-1", lifecycle.Config{ShutdownGrace: 3 * time.Second}, func(app *lifecycle.App) {
+				app.OnShutdown("flush", func(context.Context) error { <-never; return nil })
+			})
+			s.seen(t, "hook-1")
+			app.Stop(nil)
+		}},
+		{"a grace that is too short", "till.short-1", "grace-too-short", "it was killed about", func(t *testing.T, s *site) {
+			cmd, _ := s.child(t, "till.short-1", "FAULT_DRAIN=yes")
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			brokertest.Await(t, "the drain", func() bool {
+				p, err := s.fleet.Get(t.Context(), "till.short-1")
+				return err == nil && p.Status.Report.Phase == lifecycle.PhaseDraining
+			})
+			_ = cmd.Process.Kill() // as the kubelet does when the grace is over
+		}},
+		{"a worker that ignores SIGTERM", "deaf-1", "worker-ignores-stop", "unit deaf", func(t *testing.T, s *site) {
+			ready := make(chan struct{}, 1)
+			app := s.app(t, "deaf-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				under(t, app, worker.Spec{Name: "deaf", Restart: worker.Never, New: func(name string) (worker.Worker, error) {
+					cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+					cmd.Stdout = told{ready}
+					return worker.NewProcess(name, cmd, worker.WithGrace(200*time.Millisecond), worker.WithStopSignal(syscall.SIGTERM)), nil
+				}})
+			})
+			<-ready
+			s.seen(t, "deaf-1")
+			app.Stop(nil)
+		}},
+		{"a poison message", "worker/poison", "dead-letters", "json", func(t *testing.T, s *site) {
+			if _, err := s.workers.Create(t.Context(), &operatorv1.CreateWorkerRequest{
+				Id: "poison", MimeType: "text/x-starlark", Topics: []string{"orders.poison"},
+				Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(message):\n  fail(\"json: unexpected end\")\n")}},
+			}, "test"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.js.Publish(t.Context(), "orders.poison", []byte("{")); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"a stuck entity", "drone-survey", "entity-stuck", "have been planning for longer", func(t *testing.T, s *site) {
+			if err := s.mgr.Create(t.Context(), &survey{ID: "stuck", State: "planning"}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"a hot entity", "drone-survey", "entity-hot", "entity hot was written", func(t *testing.T, s *site) {
+			if err := s.mgr.Create(t.Context(), &survey{ID: "hot", State: "flying"}); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for i := uint32(0); ctx.Err() == nil; i++ {
+					_ = s.mgr.UpdateFromOperator(ctx, "drone-survey", "hot", map[string]any{"priority": i})
+					time.Sleep(20 * time.Millisecond)
+				}
+			}()
+			t.Cleanup(func() { stop(); <-done })
+		}},
+	}, moreFaults()...)
+}
+
+// moreFaults returns the faults that were not in the operators' trial.
+func moreFaults() []fault {
+	lives := func(t *testing.T, s *site, id string, end func(cmd *exec.Cmd, say func(string))) {
+		words := "FAULT_WORDS=" + filepath.Join(t.TempDir(), "words")
+		cmd, in := s.child(t, id, words)
+		end(cmd, func(what string) { fmt.Fprintln(in, what) })
+		_ = cmd.Wait()
+		s.child(t, id, words) // its starter starts it again
+	}
+	return []fault{
+		{"a panic, and the starter is not Kubernetes", "till.panic-1", "process-failed", "panic: no such table in github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl.dropTable (faults_child_test.go:", func(t *testing.T, s *site) {
+			lives(t, s, "till.panic-1", func(_ *exec.Cmd, say func(string)) { say("panic") })
+		}},
+		{"a kill, and the starter is not Kubernetes", "till.killed-1", "process-lost", "it did not panic: a signal such as SIGKILL ended it", func(t *testing.T, s *site) {
+			lives(t, s, "till.killed-1", func(cmd *exec.Cmd, _ func(string)) { _ = cmd.Process.Kill() })
+		}},
+		{"a process that disappears for good", "till.lost-1", "process-lost", "it was running", func(t *testing.T, s *site) {
+			cmd, _ := s.child(t, "till.lost-1")
+			_ = cmd.Process.Kill()
+		}},
+		{"a service whose processes end badly", "service/till", "crash-loop", "processes of till ended badly within", func(*testing.T, *site) {}}, // the four above
+		{"a probe that fails", "down-1", "probe-down", "connection refused", func(t *testing.T, s *site) {
+			s.app(t, "down-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("connection refused") }), lifecycle.WithPeriodic(50*time.Millisecond))
+			})
+		}},
+		{"a unit that fails", "unit-1", "unit-failed", "no such table", func(t *testing.T, s *site) {
+			s.app(t, "unit-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				spec := worker.FuncSpec("indexer", func(context.Context) error { return errors.New("no such table") })
+				spec.Restart = worker.Never
+				under(t, app, spec)
+			})
+		}},
+		{"an end with an error", "end-1", "process-failed", "disk full", func(t *testing.T, s *site) {
+			app := s.app(t, "end-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				app.OnShutdown("flush", func(context.Context) error { return errors.New("disk full") })
+			})
+			s.seen(t, "end-1")
+			app.Stop(nil)
+		}},
+		{"a reload that is refused", "reload-1", "reload-refused", "unknown key adress", func(t *testing.T, s *site) {
+			app := s.app(t, "reload-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				app.OnReload("config", func(context.Context) error { return errors.New("unknown key adress") })
+			})
+			s.seen(t, "reload-1")
+			if err := app.Reload(t.Context()); err == nil {
+				t.Error("the reload was not refused")
+			}
+		}},
+		{"more events than the journal takes", "storm-1", "journal-dropped", "it had more than the journal takes", func(t *testing.T, s *site) {
+			s.app(t, "storm-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				app.Supervise("poller", failing(2000), worker.Backoff{Min: time.Millisecond, Max: time.Millisecond, MaxRestarts: 1 << 20})
+			})
+		}},
+		{"an announcement that another client has written", "shop.forged-1", "announcement-suspect", "another client has written its entry", func(t *testing.T, s *site) {
+			s.app(t, "forged-1", lifecycle.Config{}, func(*lifecycle.App) {})
+			s.seen(t, "forged-1")
+			kv, err := s.js.KeyValue(t.Context(), "FLEET")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := kv.Put(t.Context(), "shop.forged-1", []byte(`{"service":"shop","status":{"report":{"phase":"running"}}}`)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"two processes with one id", "shop.twin-1", "announcement-suspect", "two processes announce themselves under this id", func(t *testing.T, s *site) {
+			s.app(t, "twin-1", lifecycle.Config{}, func(*lifecycle.App) {})
+			s.seen(t, "twin-1")
+			s.app(t, "twin-1", lifecycle.Config{}, func(*lifecycle.App) {})
+		}},
+		{"a record that cannot be read", "drone-survey", "entity-degraded", "stored records cannot be read", func(t *testing.T, s *site) {
+			kv, err := s.js.KeyValue(t.Context(), "MISSIONS")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := kv.Put(t.Context(), "torn", []byte(`{"id":"torn","phase":`)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	}
+}
+
+// hungryLimit is the limit of the process of memoryFaults, in bytes.
+const hungryLimit = 256 << 20
+
+// memoryFaults are a process that fills its memory, and then is killed for it: two faults,
+// one after the other, and the kill as its starter sees it. burst begins the second part.
+func memoryFaults(parent string) (full fault, killed []fault, burst func()) {
+	var say *os.File
+	full = fault{"a process whose memory is nearly full", "hungry-1", "memory-high", "of its limit of 256 MiB", func(t *testing.T, s *site) {
+		in, out, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		say = out
+		t.Cleanup(func() { in.Close(); out.Close() })
+		fmt.Fprintln(say, "fill", hungryLimit)
+		s.app(t, "keeper-1", lifecycle.Config{}, func(app *lifecycle.App) {
+			under(t, app, worker.Spec{Name: "hungry", Restart: worker.Never, New: func(name string) (worker.Worker, error) {
+				cmd := s.command("hungry-1")
+				cmd.Stdin = in
+				return worker.NewProcess(name, cmd, worker.WithCgroup(parent), worker.WithLimits(worker.Limits{Memory: hungryLimit, Required: true})), nil
+			}})
+		})
+	}}
+	killed = []fault{
+		{"a process that the kernel kills for its memory", "till.hungry-1", "out-of-memory", "so the kernel probably killed it", nil},
+		{"the same, as its starter sees it", "keeper-1", "out-of-memory", "worker children/hungry: out of memory", nil},
+	}
+	return full, killed, func() { fmt.Fprintln(say, "burst") }
+}

@@ -1,0 +1,377 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// Rollout says how a new version of a running worker replaces the one before it. The
+// zero value replaces it between two messages. A change holds for the next version.
+type Rollout struct {
+	// Canary is the percentage of the messages that a new version gets at first: 1 to
+	// 99, or 0 for no canary. The key of a message decides which version gets it, so
+	// all messages of a key go to the same one. A message without a key counts alone.
+	Canary int `json:"canary,omitempty"`
+	// For is how long the canary lasts at least until the new version gets every
+	// message. Defaults to 10 min.
+	For time.Duration `json:"for,omitempty"`
+	// Messages is how many messages the new version has to handle before the host
+	// compares it with the old one. Defaults to 20.
+	Messages int `json:"messages,omitempty"`
+	// Margin is by how many percentage points more of its messages the new version may
+	// fail than the old one. Defaults to 5.
+	Margin int `json:"margin,omitempty"`
+}
+
+func (o Rollout) withDefaults() Rollout {
+	def(&o.For, 10*time.Minute)
+	def(&o.Messages, 20)
+	def(&o.Margin, 5)
+	return o
+}
+
+func (o Rollout) validate() error {
+	switch {
+	case o == Rollout{}:
+		return nil
+	case o.Canary < 1 || o.Canary > 99:
+		return fmt.Errorf("rollout: %w: canary is %d, want 1 to 99 percent", ErrInvalid, o.Canary)
+	case o.For < 0 || o.Messages < 0 || o.Margin < 0 || o.Margin > 100:
+		return fmt.Errorf("rollout: %w: for is %v, messages %d and margin %d: want nothing negative, and a margin of at most 100", ErrInvalid, o.For, o.Messages, o.Margin)
+	}
+	return nil
+}
+
+// texts returns the name and the text of each field.
+func (o Rollout) texts() [4][2]string {
+	var canary, period, messages, margin string
+	if o.Canary != 0 {
+		canary = strconv.Itoa(o.Canary) + "%"
+	}
+	if o.For != 0 {
+		period = o.For.String()
+	}
+	if o.Messages != 0 {
+		messages = strconv.Itoa(o.Messages)
+	}
+	if o.Margin != 0 {
+		margin = strconv.Itoa(o.Margin) + "%"
+	}
+	return [4][2]string{{"rollout.canary", canary}, {"rollout.for", period}, {"rollout.messages", messages}, {"rollout.margin", margin}}
+}
+
+// Candidate is a version that gets a share of a worker's messages, beside the worker's
+// own version.
+type Candidate struct {
+	Version
+	Rollout Rollout       `json:"rollout"`
+	Limits  engine.Limits `json:"limits,omitzero"`
+	Env     []string      `json:"env,omitempty"`
+	Secrets []string      `json:"secrets,omitempty"`
+	HTTP    HTTP          `json:"http,omitzero"`
+}
+
+// Until returns when the candidate may get every message.
+func (c *Candidate) Until() time.Time { return c.At.Add(c.Rollout.withDefaults().For) }
+
+// What Version.Rollout says of a version that was a canary.
+const (
+	rolloutRuns     = "canary"
+	rolloutPromoted = "promoted"
+	rolloutBack     = "rolled back"
+	rolloutReplaced = "replaced"
+)
+
+// mark notes what has become of a canary.
+func (r *Record) mark(generation int, what string) {
+	for i := range r.History {
+		if r.History[i].Generation == generation {
+			r.History[i].Rollout = what
+		}
+	}
+}
+
+// candidate returns the worker as it is for the messages of its canary, and nil when it
+// has none.
+func (r *Record) candidate() *Record {
+	c := r.Candidate
+	if c == nil {
+		return nil
+	}
+	as := *r
+	as.Candidate = nil
+	as.Generation, as.Digest, as.Signature = c.Generation, c.Digest, c.Signature
+	as.Limits, as.Env, as.Secrets, as.HTTP = c.Limits, c.Env, c.Secrets, c.HTTP
+	return &as
+}
+
+// Newest returns the worker as it is for the messages of its canary, and the worker
+// itself when it has none.
+func (r *Record) Newest() *Record {
+	if c := r.candidate(); c != nil {
+		return c
+	}
+	return r
+}
+
+// keep gives r the version of another record, with what belongs to a version.
+func (r *Record) keep(other *Record) {
+	r.Generation, r.Digest, r.Signature, r.Candidate = other.Generation, other.Digest, other.Signature, other.Candidate
+	r.Limits, r.Env, r.Secrets, r.HTTP = other.Limits, other.Env, other.Secrets, other.HTTP
+}
+
+// replace makes v the worker's version, or its canary. set changes the settings. Without
+// v it changes only settings that belong to no version.
+func (r *Record) replace(v *Version, set func(*Record), now bool) {
+	before := *r
+	if c := r.candidate(); c != nil && !now {
+		*r = *c // the next version goes on from the newest one
+	}
+	set(r)
+	if v == nil {
+		r.keep(&before)
+		return
+	}
+	if before.Candidate != nil {
+		r.mark(before.Candidate.Generation, rolloutReplaced)
+	}
+	r.Candidate = nil
+	canary := r.Rollout.Canary > 0 && r.State == StateRunning && !now
+	if r.State == StateDeploying || r.State == StateFailed {
+		r.State, r.Reason = StateRunning, ""
+	}
+	if !canary {
+		r.addVersion(*v)
+		return
+	}
+	v.Rollout = rolloutRuns
+	r.addVersion(*v)
+	c := &Candidate{Version: r.History[len(r.History)-1], Rollout: r.Rollout, Limits: r.Limits, Env: r.Env, Secrets: r.Secrets, HTTP: r.HTTP}
+	r.keep(&before)
+	r.Candidate = c
+}
+
+// end promotes the candidate, or gives it up.
+func (r *Record) end(promote bool) {
+	generation := r.Candidate.Generation
+	if !promote {
+		r.Candidate = nil
+		r.mark(generation, rolloutBack)
+		return
+	}
+	*r = *r.candidate()
+	r.mark(generation, rolloutPromoted)
+	if r.State == StateFailed {
+		r.State, r.Reason = StateRunning, ""
+	}
+}
+
+// Promote gives every message of a worker to its canary, which becomes the worker's
+// version between two messages. The error wraps [ErrInvalid] when there is no canary.
+// [Host.Rollback] to the digest of the worker's own version ends a canary too.
+func (h *Host) Promote(ctx context.Context, id string, opts ...Option) error {
+	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
+		if r.Candidate == nil {
+			return false, fmt.Errorf("worker %s: %w: it has no canary", id, ErrInvalid)
+		}
+		r.end(true)
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("promote: %w", err)
+	}
+	return h.settle(ctx, rec)
+}
+
+// endCanary promotes the candidate that rec has, or gives it up, unless the worker has
+// another one by now.
+func (h *Host) endCanary(ctx context.Context, rec *Record, promote bool, o options, set func(*Record)) (*Record, error) {
+	return h.change(ctx, rec.ID, o, func(r *Record) (bool, error) {
+		if r.UID != rec.UID || r.Candidate == nil || r.Candidate.Generation != rec.Candidate.Generation {
+			return false, nil
+		}
+		r.end(promote)
+		set(r)
+		return true, nil
+	})
+}
+
+// canary is a candidate on the host that runs its worker. It counts the messages of both
+// versions from when this host has loaded it.
+type canary struct {
+	member   *member // of the candidate
+	rollout  Rollout // with its defaults
+	since    time.Time
+	old, new score
+	over     atomic.Bool // it gets no more messages
+}
+
+// score counts first attempts.
+type score struct{ handled, failed atomic.Int64 }
+
+// share returns which part of the messages failed.
+func (s *score) share() float64 {
+	failed := s.failed.Load()
+	if all := failed + s.handled.Load(); all > 0 {
+		return float64(failed) / float64(all)
+	}
+	return 0
+}
+
+// verdict says what has to become of the canary: decided is false while it goes on.
+func (c *canary) verdict(now time.Time) (decided, promote bool, why string) {
+	failed := c.new.failed.Load()
+	all := failed + c.new.handled.Load()
+	switch {
+	case all < int64(c.rollout.Messages):
+		return false, false, ""
+	case c.new.share() > c.old.share()+float64(c.rollout.Margin)/100:
+		return true, false, fmt.Sprintf("%d of its %d messages failed, and %.1f%% of the version before it: more than %d percentage points", failed, all, 100*c.old.share(), c.rollout.Margin)
+	case now.Sub(c.since) >= c.rollout.For:
+		return true, true, fmt.Sprintf("it handled %d messages in %v, and %d of them failed", all, now.Sub(c.since).Round(time.Second), failed)
+	}
+	return false, false, ""
+}
+
+// takes reports whether the canary gets the messages of a key. It is the same on every
+// host, and another part of the keys for each version.
+func (c *canary) takes(key string) bool {
+	sum := sha256.Sum256([]byte(strconv.Itoa(c.member.record.Generation) + "\x00" + key))
+	return binary.BigEndian.Uint64(sum[:])%100 < uint64(c.rollout.Canary)
+}
+
+// versionFor returns the version that handles a message. A message that failed stays
+// with the worker's own version, or goes back to it.
+func (m *member) versionFor(d *delivery, was tries) *member {
+	c := m.canary
+	if c == nil || c.over.Load() || was.Failed > 0 || was.Spared {
+		return m
+	}
+	key := d.header.Get(cmp.Or(m.record.Key, HeaderKey))
+	if key == "" {
+		key = messageKey(d)
+	}
+	if !c.takes(key) {
+		return m
+	}
+	return c.member
+}
+
+// judge counts the first attempt of a message while there is a canary.
+func (r *runner) judge(d *delivery, failed bool) {
+	c := d.member.canary
+	if c == nil || c.over.Load() || d.tries.Failed > 0 || d.tries.Spared {
+		return
+	}
+	s := &c.old
+	if d.member.onTrial {
+		s = &c.new
+	}
+	if failed {
+		s.failed.Add(1)
+	} else {
+		s.handled.Add(1)
+	}
+	if decided, promote, _ := c.verdict(time.Now()); decided {
+		c.over.Store(!promote)
+		r.slot.nudge()
+	}
+}
+
+// spare gives a message that the canary has failed to the worker's own version. That
+// attempt does not count, and a message that the canary rejects is not rejected.
+func (r *runner) spare(t *task, d *delivery, err error) {
+	d.member.counts.Failed.Add(1)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
+	defer cancel()
+	if noted := r.part.commit(ctx, &effects{seq: d.seq, tries: &tries{Begun: max(d.tries.Begun, 1), Spared: true}}); noted != nil {
+		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
+	}
+	r.host.lines.add(d.member.record, true, fmt.Sprintf("message %s failed in the canary and goes to the version before it: %v", d.id, err))
+	if t == nil {
+		r.giveBack(d, r.host.cfg.RetryBase)
+	} else {
+		r.later(t, d, r.host.cfg.RetryBase)
+	}
+}
+
+// withCanary returns a member that has the canary of rec, and one without when rec has
+// none. It ends a canary whose outcome is clear, or whose code cannot run. The error says
+// that it has to be called again.
+func (s *slot) withCanary(ctx context.Context, rec *Record, m *member) (*member, error) {
+	own := *m
+	own.canary = nil
+	c := rec.candidate()
+	if c == nil {
+		return &own, nil
+	}
+	if err := s.takeBroken(c); err != nil {
+		return &own, s.endCanary(ctx, rec, false, err.Error())
+	}
+	for _, old := range s.loaded {
+		if old.record.ID == rec.ID && old.record.UID == rec.UID && old.canary != nil && old.canary.member.record.Generation == c.Generation {
+			own.canary = old.canary
+		}
+	}
+	if own.canary == nil {
+		program, err := s.host.load(ctx, c, true)
+		switch {
+		case err == nil:
+		case errors.Is(err, engine.ErrBadCode), errors.Is(err, ErrNotGranted), errors.Is(err, ErrNotSigned), did[*engine.KilledError](err):
+			return &own, s.endCanary(ctx, rec, false, err.Error())
+		default:
+			return &own, fmt.Errorf("worker %s: load its canary: %w", rec.ID, err)
+		}
+		trial := s.newMember(c, program)
+		own.canary = &canary{member: trial, rollout: rec.Candidate.Rollout.withDefaults(), since: rec.Candidate.At}
+		trial.canary, trial.onTrial = own.canary, true
+	}
+	decided, promote, why := own.canary.verdict(time.Now())
+	if decided {
+		own.canary.over.Store(!promote)
+		return &own, s.endCanary(ctx, rec, promote, why)
+	}
+	if left := time.Until(own.canary.since.Add(own.canary.rollout.For)); left > 0 && (s.soon == 0 || left < s.soon) {
+		s.soon = left
+	}
+	return &own, nil
+}
+
+// endCanary ends a canary and says so in the worker's log.
+func (s *slot) endCanary(ctx context.Context, rec *Record, promote bool, why string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	what := "the canary is rolled back: "
+	if promote {
+		what = "the canary is promoted: "
+	}
+	note := text.Clip(what+why, 1000)
+	if _, err := s.host.endCanary(ctx, rec, promote, options{by: s.host.cfg.HostID, note: note}, func(*Record) {}); err != nil && !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("worker %s: %s: %w", rec.ID, what, err)
+	}
+	s.host.lines.add(rec.candidate(), !promote, note)
+	s.host.log.Info("hosted worker: canary", "worker", rec.ID, "digest", rec.Candidate.Digest, "outcome", note)
+	return nil
+}
+
+// all returns members with those of their canaries.
+func all(members []*member) []*member {
+	var both []*member
+	for _, m := range members {
+		both = append(both, m)
+		if m.canary != nil {
+			both = append(both, m.canary.member)
+		}
+	}
+	return both
+}

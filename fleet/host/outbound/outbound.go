@@ -1,0 +1,302 @@
+// Package outbound sends HTTP requests for code that is not trusted. The caller says
+// which URLs it may ask for. As in package fetch, the addresses are checked when they are
+// dialled, and each redirect is checked like the first request.
+package outbound
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+)
+
+// ErrForbidden is wrapped by the error for a request that is not allowed.
+var ErrForbidden = errors.New("not allowed")
+
+// Policy bounds requests. A field that is zero has its default.
+type Policy struct {
+	// Timeout bounds a request, from the resolution of the name to the last byte.
+	// Defaults to 10 s.
+	Timeout time.Duration `koanf:"timeout"`
+	// MaxRequest is the largest body of a request, and MaxResponse that of an answer
+	// after it is decompressed, in bytes. They default to 1 MiB.
+	MaxRequest  int `koanf:"max_request"`
+	MaxResponse int `koanf:"max_response"`
+	// MaxRequests is how many requests the handling of one message may send. Defaults
+	// to 16.
+	MaxRequests int `koanf:"max_requests"`
+	// MaxConcurrent is how many requests of a tenant a host sends at once. Others wait.
+	// Defaults to 16.
+	MaxConcurrent int `koanf:"max_concurrent"`
+}
+
+// WithDefaults returns a copy in which no field is zero.
+func (p Policy) WithDefaults() Policy {
+	if p.Timeout == 0 {
+		p.Timeout = 10 * time.Second
+	}
+	for _, f := range []struct {
+		field *int
+		value int
+	}{{&p.MaxRequest, 1 << 20}, {&p.MaxResponse, 1 << 20}, {&p.MaxRequests, 16}, {&p.MaxConcurrent, 16}} {
+		if *f.field == 0 {
+			*f.field = f.value
+		}
+	}
+	return p
+}
+
+// Validate returns an error when a field is negative.
+func (p Policy) Validate() error {
+	if p.Timeout < 0 || p.MaxRequest < 0 || p.MaxResponse < 0 || p.MaxRequests < 0 || p.MaxConcurrent < 0 {
+		return errors.New("http: timeout, max_request, max_response, max_requests and max_concurrent must not be negative")
+	}
+	return nil
+}
+
+// maxRedirects is how many redirects a request follows.
+const maxRedirects = 3
+
+// Client sends requests of one tenant. It may be used concurrently.
+type Client struct {
+	policy   Policy
+	networks []netip.Prefix
+	http     *http.Client
+	places   chan struct{}
+}
+
+// New returns a client that reaches public addresses, and those of the networks, such as
+// "10.1.0.0/16". The error names a network that is none.
+func New(p Policy, networks []string) (*Client, error) {
+	p = p.WithDefaults()
+	c := &Client{policy: p, places: make(chan struct{}, p.MaxConcurrent)}
+	for _, text := range networks {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("%.100q is not a network: want 10.1.0.0/16", text)
+		}
+		c.networks = append(c.networks, prefix)
+	}
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			// No proxy: it would resolve the name, and the client could not check the address.
+			DialContext:            (&net.Dialer{Timeout: p.Timeout, Control: c.control}).DialContext,
+			ForceAttemptHTTP2:      true,
+			TLSHandshakeTimeout:    p.Timeout,
+			MaxIdleConnsPerHost:    2,
+			MaxIdleConns:           16,
+			IdleConnTimeout:        30 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+		},
+		CheckRedirect: redirect,
+	}
+	return c, nil
+}
+
+// Close closes the connections that are idle.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// control checks the address that the dialer is about to connect to. The error does not
+// tell the code which address a name has.
+func (c *Client) control(_, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return ErrForbidden
+	}
+	addr := to.Addr().Unmap().WithZone("")
+	if fetch.Public(addr) || slices.ContainsFunc(c.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
+		return nil
+	}
+	return fmt.Errorf("its address is %w: it is not public, and in none of the networks that the host grants", ErrForbidden)
+}
+
+// Scope says what one worker may ask for.
+type Scope struct {
+	Allow []Pattern
+	// Secrets are the values that replace ${NAME} in the headers of requests.
+	Secrets map[string]string
+}
+
+func (s *Scope) allowed(u *url.URL) error {
+	if u.User != nil {
+		return fmt.Errorf("%s: %w: it has a user name", u.Redacted(), ErrForbidden)
+	}
+	if err := plain(u); err != nil {
+		return fmt.Errorf("%.200s: %w: %w", u.Redacted(), ErrForbidden, err)
+	}
+	if !slices.ContainsFunc(s.Allow, func(p Pattern) bool { return p.Matches(u) }) {
+		return fmt.Errorf("%.200s: %w by the worker's spec", u.Redacted(), ErrForbidden)
+	}
+	return nil
+}
+
+type scopeKey struct{}
+
+func redirect(req *http.Request, via []*http.Request) error {
+	if len(via) > maxRedirects {
+		return fmt.Errorf("%w: more than %d redirects", ErrForbidden, maxRedirects)
+	}
+	scope, ok := req.Context().Value(scopeKey{}).(*Scope)
+	if !ok {
+		return ErrForbidden
+	}
+	req.Header.Del("Referer")
+	if first := via[0].URL; first.Scheme != req.URL.Scheme || first.Host != req.URL.Host {
+		clear(req.Header) // they may have secrets for the first server
+	}
+	return scope.allowed(req.URL)
+}
+
+// Do sends a request. It waits for a place when the tenant sends too many at once.
+func (c *Client) Do(ctx context.Context, scope *Scope, r *engine.Request) (*engine.Response, error) {
+	late := fmt.Errorf("it took longer than %v", c.policy.Timeout)
+	ctx, cancel := context.WithTimeoutCause(context.WithValue(ctx, scopeKey{}, scope), c.policy.Timeout, late)
+	defer cancel()
+	answer, err := c.do(ctx, scope, r)
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		err = failed.Err // its text has the URL, and the code knows which one
+	}
+	var network net.Error
+	switch {
+	case err == nil:
+		return answer, nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case errors.As(err, &network) && network.Timeout(): // the dialer has the same limit
+		err = late
+	}
+	return nil, fmt.Errorf("fetch: %w", err)
+}
+
+func (c *Client) do(ctx context.Context, scope *Scope, r *engine.Request) (*engine.Response, error) {
+	req, err := c.request(ctx, scope, r)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case c.places <- struct{}{}:
+		defer func() { <-c.places }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	// The transport may decompress the body, so the bytes count that are read.
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(c.policy.MaxResponse)+1))
+	if err == nil {
+		err = ctx.Err() // a body that was cut off may look complete
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > c.policy.MaxResponse {
+		return nil, fmt.Errorf("the answer has more than %d bytes", c.policy.MaxResponse)
+	}
+	return &engine.Response{Status: resp.StatusCode, URL: resp.Request.URL.String(), Header: resp.Header, Body: body}, nil
+}
+
+// methods are those that code may use.
+var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
+
+// request checks a request and makes it.
+func (c *Client) request(ctx context.Context, scope *Scope, r *engine.Request) (*http.Request, error) {
+	method := strings.ToUpper(r.Method)
+	if method == "" {
+		method = http.MethodGet
+	}
+	if !slices.Contains(methods, method) {
+		return nil, fmt.Errorf("the method %.20q is %w: want one of %s", r.Method, ErrForbidden, strings.Join(methods, ", "))
+	}
+	if len(r.URL) > 8<<10 {
+		return nil, errors.New("the URL has more than 8 KiB")
+	}
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		return nil, errors.New("the URL is not valid")
+	}
+	if err := scope.allowed(u); err != nil {
+		return nil, err
+	}
+	if len(r.Body) > c.policy.MaxRequest {
+		return nil, fmt.Errorf("the body has more than %d bytes", c.policy.MaxRequest)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(r.Body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", "lifecycle-host")
+	size := 0
+	for name, values := range r.Header {
+		if err := checkHeader(name); err != nil {
+			return nil, err
+		}
+		req.Header.Del(name)
+		for _, v := range values {
+			if v, err = scope.reveal(name, v); err != nil {
+				return nil, err
+			}
+			size += len(name) + len(v)
+			req.Header.Add(name, v)
+		}
+	}
+	if size > 32<<10 {
+		return nil, errors.New("the headers have more than 32 KiB")
+	}
+	return req, nil
+}
+
+// hops are headers that belong to the connection, which the host keeps.
+var hops = []string{"Host", "Connection", "Content-Length", "Expect", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+func checkHeader(name string) error {
+	token := name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	})
+	if !token {
+		return fmt.Errorf("%.100q is not the name of a header", name)
+	}
+	canonical := http.CanonicalHeaderKey(name)
+	if slices.Contains(hops, canonical) || strings.HasPrefix(canonical, "Proxy-") {
+		return fmt.Errorf("the header %s is %w: the host sets it", canonical, ErrForbidden)
+	}
+	return nil
+}
+
+// reveal replaces ${NAME} by a secret. The error does not have the value.
+func (s *Scope) reveal(header, v string) (string, error) {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(v, "${")
+		out.WriteString(before)
+		if !found {
+			break
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		secret, known := s.Secrets[name]
+		if !closed || !known {
+			return "", fmt.Errorf("the header %s has ${%.50s}, which is %w: the spec's http.secrets does not have it", header, name, ErrForbidden)
+		}
+		out.WriteString(secret)
+		v = after
+	}
+	if strings.ContainsFunc(out.String(), func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return "", fmt.Errorf("the header %s has a line break or another control character", header)
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,154 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
+)
+
+// HTTP says which HTTP requests a worker's code may send, with the function fetch of its
+// language. The host sends them: see package outbound.
+type HTTP struct {
+	// Allow has patterns of URLs, such as "https://api.example.com/v1/*". Each must be
+	// within one that Config.Grants has for the tenant.
+	Allow []string `json:"allow,omitempty"`
+	// Secrets are names of secrets that the code may put into headers of requests as
+	// ${NAME}. The code does not get their values.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// HTTPGrant says which HTTP requests the workers of a tenant may ask for.
+type HTTPGrant struct {
+	// Allow has patterns of URLs.
+	Allow []string `koanf:"allow"`
+	// Networks are those, such as "10.1.0.0/16", that requests may reach although they
+	// are not public.
+	Networks []string `koanf:"networks"`
+}
+
+func (w HTTP) validate() error {
+	if len(w.Allow) > maxNames || len(w.Secrets) > maxNames {
+		return fmt.Errorf("http: %w: %d patterns and %d secrets are more than %d", ErrInvalid, len(w.Allow), len(w.Secrets), maxNames)
+	}
+	var errs []error
+	for _, text := range w.Allow {
+		if _, err := outbound.Parse(text); err != nil {
+			errs = append(errs, fmt.Errorf("http.allow: %w: %w", ErrInvalid, err))
+		}
+	}
+	for _, name := range w.Secrets {
+		if err := engine.CheckName(name); err != nil {
+			errs = append(errs, fmt.Errorf("http.secrets: %w: %w", ErrInvalid, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sorted returns a copy whose lists are sorted.
+func (w HTTP) sorted() HTTP {
+	return HTTP{slices.Sorted(slices.Values(w.Allow)), slices.Sorted(slices.Values(w.Secrets))}
+}
+
+func (g HTTPGrant) validate() error {
+	_, err := outbound.New(outbound.Policy{}, g.Networks)
+	errs := []error{err}
+	for _, text := range g.Allow {
+		_, err := outbound.Parse(text)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// newClients makes a client for each tenant that has a grant. Tenants without one share that
+// of "*".
+func (h *Host) newClients() error {
+	h.clients = make(map[string]*outbound.Client)
+	for tenant := range maps.Keys(h.cfg.Grants) {
+		networks := slices.Concat(h.cfg.Grants[anyTenant].HTTP.Networks, h.cfg.Grants[tenant].HTTP.Networks)
+		client, err := outbound.New(h.cfg.HTTP, networks)
+		if err != nil {
+			return fmt.Errorf("host config: grants.%s.http: %w", tenant, err)
+		}
+		h.clients[tenant] = client
+	}
+	return nil
+}
+
+func (h *Host) closeClients() {
+	for _, client := range h.clients {
+		client.Close()
+	}
+}
+
+// web sends the requests of one worker.
+type web struct {
+	client  *outbound.Client
+	scope   outbound.Scope
+	most    int   // requests of one message
+	refused error // why it sends none
+}
+
+var (
+	errNoHTTP   = errors.New("fetch: not allowed: the worker's spec has no http.allow")
+	errTestHTTP = errors.New("fetch: a test sends requests only when it is told to: workers test --http")
+)
+
+// withoutHTTP sends nothing in a test.
+var withoutHTTP = web{refused: errTestHTTP}
+
+// webOf returns what sends a worker's requests. The error wraps [ErrNotGranted].
+func (h *Host) webOf(r *Record, secrets map[string]string) (*web, error) {
+	if len(r.HTTP.Allow) == 0 {
+		return &web{refused: errNoHTTP}, nil
+	}
+	offered := slices.Concat(h.cfg.Grants[anyTenant].HTTP.Allow, h.cfg.Grants[cmp.Or(r.Tenant, anyTenant)].HTTP.Allow)
+	slices.Sort(offered)
+	offered = slices.Compact(offered)
+	w := &web{scope: outbound.Scope{Secrets: secrets}, most: h.cfg.HTTP.WithDefaults().MaxRequests}
+	var errs []error
+	for _, text := range r.HTTP.Allow {
+		p, err := outbound.Parse(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("http.allow: %w", err))
+			continue
+		}
+		covered := slices.ContainsFunc(offered, func(offer string) bool {
+			o, err := outbound.Parse(offer)
+			return err == nil && o.Covers(p)
+		})
+		if !covered {
+			errs = append(errs, refusal(r, "HTTP to", text, offered))
+		}
+		w.scope.Allow = append(w.scope.Allow, p)
+	}
+	if w.client = h.clients[r.Tenant]; w.client == nil {
+		w.client = h.clients[anyTenant]
+	}
+	return w, errors.Join(errs...)
+}
+
+// Fetch sends a request for the handler.
+func (h *handle) Fetch(ctx context.Context, r *engine.Request) (*engine.Response, error) {
+	switch {
+	case h.web == nil:
+		return nil, errNoHTTP
+	case h.web.refused != nil:
+		return nil, h.web.refused
+	case h.fetched == h.web.most:
+		return nil, fmt.Errorf("fetch: a message may send %d requests", h.web.most)
+	}
+	h.fetched++
+	return h.web.client.Do(ctx, &h.web.scope, r)
+}
+
+// texts returns the name and the text of each field.
+func (w HTTP) texts() [2][2]string {
+	return [2][2]string{{"http.allow", strings.Join(slices.Sorted(slices.Values(w.Allow)), ", ")}, {"http.secrets", nameList(w.Secrets)}}
+}

@@ -1,0 +1,401 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Grant gives a role to callers. Without a list it is for the whole fleet. With lists it
+// is for what one of them names, and for nothing else: a grant with only Services says
+// nothing about workflows and workers. In each name * stands for any text.
+//
+// A caller may have several grants; together they give all that each of them gives. A
+// caller sees nothing of what no grant covers: neither in lists nor by its name.
+type Grant struct {
+	// Subject is "user:NAME" or "group:NAME", as the authenticator knows them.
+	Subject string `json:"subject" koanf:"subject" yaml:"subject"`
+	Role    Role   `json:"role" koanf:"role" yaml:"role"`
+
+	Services  []string `json:"services,omitempty" koanf:"services" yaml:"services,omitempty"`    // of processes
+	Workflows []string `json:"workflows,omitempty" koanf:"workflows" yaml:"workflows,omitempty"` // types
+	Workers   []string `json:"workers,omitempty" koanf:"workers" yaml:"workers,omitempty"`       // ids of hosted workers
+	Tenants   []string `json:"tenants,omitempty" koanf:"tenants" yaml:"tenants,omitempty"`       // of hosted workers
+}
+
+// whole reports whether the grant is for the whole fleet.
+func (g Grant) whole() bool {
+	return g.Services == nil && g.Workflows == nil && g.Workers == nil && g.Tenants == nil
+}
+
+// check returns an error for a grant that cannot be meant. A list without a name is one:
+// it would be read as the whole fleet, or as nothing.
+func (g Grant) check() error {
+	if _, err := ParseRole(string(g.Role)); err != nil {
+		return err
+	}
+	for list, names := range map[string][]string{"services": g.Services, "workflows": g.Workflows, "workers": g.Workers, "tenants": g.Tenants} {
+		if names != nil && len(names) == 0 || slices.Contains(names, "") {
+			return fmt.Errorf("%s has no name, or an empty one: want names, or leave the list out", list)
+		}
+	}
+	return nil
+}
+
+// checkGrants checks the grants of an authenticator.
+func checkGrants(grants []Grant) error {
+	if len(grants) == 0 {
+		return errors.New("no user or group has a role")
+	}
+	for _, g := range grants {
+		kind, name, _ := strings.Cut(g.Subject, ":")
+		if kind != "user" && kind != "group" || name == "" {
+			return fmt.Errorf("a grant has the subject %q: want user:NAME or group:NAME", g.Subject)
+		}
+		if err := g.check(); err != nil {
+			return fmt.Errorf("the grant of %s: %w", g.Subject, err)
+		}
+	}
+	return nil
+}
+
+// granted gives p what the grants have for its name and its groups. It returns
+// ErrBadCredentials when that is nothing.
+func granted(grants []Grant, p Principal, groups []string) (Principal, error) {
+	for _, g := range grants {
+		kind, name, _ := strings.Cut(g.Subject, ":")
+		if kind == "user" && name != p.Name || kind == "group" && !slices.Contains(groups, name) {
+			continue
+		}
+		if !g.whole() {
+			p.Grants = append(p.Grants, g)
+		} else if g.Role.atLeast(p.Role) {
+			p.Role = g.Role
+		}
+	}
+	if p.most() == RoleNone {
+		return Principal{}, ErrBadCredentials
+	}
+	return p, nil
+}
+
+// matchName reports whether a name has the form of a pattern, in which * is any text.
+func matchName(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == name
+	}
+	rest, ok := strings.CutPrefix(name, parts[0])
+	if !ok {
+		return false
+	}
+	last := len(parts) - 1
+	for _, part := range parts[1:last] {
+		_, after, ok := strings.Cut(rest, part)
+		if !ok {
+			return false
+		}
+		rest = after
+	}
+	return strings.HasSuffix(rest, parts[last])
+}
+
+func anyMatch(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matchName(p, name) })
+}
+
+// object is what a call is about: one of the services, the workflows or the workers.
+type object struct {
+	service, workflow, worker string
+	tenant                    string // of the worker
+}
+
+func (g Grant) covers(x object) bool {
+	return g.whole() ||
+		x.service != "" && anyMatch(g.Services, x.service) ||
+		x.workflow != "" && anyMatch(g.Workflows, x.workflow) ||
+		x.worker != "" && anyMatch(g.Workers, x.worker) ||
+		x.tenant != "" && anyMatch(g.Tenants, x.tenant)
+}
+
+// at returns the role of p at an object; the empty object is the whole fleet.
+func (p Principal) at(x object) Role {
+	role := p.Role
+	for _, g := range p.Grants {
+		if x != (object{}) && g.covers(x) && g.Role.atLeast(role) {
+			role = g.Role
+		}
+	}
+	return role
+}
+
+// most returns the highest role that p has anywhere.
+func (p Principal) most() Role {
+	role := p.Role
+	for _, g := range p.Grants {
+		if g.Role.atLeast(role) {
+			role = g.Role
+		}
+	}
+	return role
+}
+
+func (p Principal) sees(x object) bool { return p.at(x).atLeast(RoleViewer) }
+
+// scoped reports whether p sees only parts of the fleet.
+func (p Principal) scoped() bool { return !p.Role.atLeast(RoleViewer) }
+
+func (p Principal) seesProcess(x *operatorv1.Process) bool {
+	return p.sees(object{service: x.GetService()})
+}
+
+func (p Principal) seesWorker(x *operatorv1.Worker) bool { return p.sees(workerObject(x)) }
+
+func (p Principal) seesDefinition(x *operatorv1.Definition) bool {
+	return p.sees(object{workflow: x.GetType()})
+}
+
+func workerObject(w *operatorv1.Worker) object {
+	return object{worker: w.GetId(), tenant: w.GetSpec().GetTenant()}
+}
+
+// scope says which role a call needs of a caller who has it only in parts of the fleet.
+type scope int
+
+const (
+	scopeFleet scope = iota // the role in the whole fleet
+	scopeOne                // the role at the object of the call
+	scopeParts              // the role in any part: the method shows and does only what the caller may
+)
+
+// within returns an error unless who may do an action at the object of the call. It puts
+// the service of a process into what, and for a caller without the role in the whole
+// fleet the process's whole id: the given one may be shorter, and name another one later.
+func (s *Server) within(ctx context.Context, who Principal, action string, what *intent) error {
+	need := needs[action]
+	if strings.HasPrefix(action, "ProcessService.") && what.scope == scopeOne && (need != RoleViewer || !who.Role.atLeast(need)) {
+		p, err := s.process(ctx, what.of)
+		if err == nil {
+			what.service = p.GetService() // for the audit, and for the check below
+		}
+		switch {
+		case who.Role.atLeast(need):
+		case err == nil:
+			what.of = p.GetId()
+		case !missing(err):
+			return err
+		}
+	}
+	if who.Role.atLeast(need) || what.scope == scopeParts {
+		return nil
+	}
+	x := object{service: what.service}
+	if what.scope == scopeOne {
+		switch service, _, _ := strings.Cut(action, "."); service {
+		case "WorkflowService":
+			x.workflow = what.of
+		case "WorkerService":
+			x.worker = what.of
+			var err error
+			if x, err = s.tenantOf(ctx, who, x); err != nil {
+				return err
+			}
+		}
+	}
+	return s.permit(who, action, x)
+}
+
+// permit returns an error unless who may do the action at an object. A caller who does
+// not see the object learns the same as when there is none.
+func (s *Server) permit(who Principal, action string, x object) error {
+	need := needs[action]
+	role := who.at(x)
+	switch {
+	case role.atLeast(need):
+		return nil
+	case x == object{} && action[:strings.Index(action, ".")] != "ProcessService":
+		return Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has no role in the whole fleet: %s needs the role %s there", who.Name, action, need)
+	case !role.atLeast(RoleViewer) && action != "WorkerService.CreateWorker":
+		return unseen(x)
+	}
+	return Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s here: %s needs the role %s", who.Name, role, action, need)
+}
+
+// unseen is the error for an object that is not there, or that the caller does not see.
+func unseen(x object) error {
+	if x.workflow != "" {
+		return Errorf(connect.CodeNotFound, ReasonUnknownType, "type", "there is no workflow %q that you may see", clip(x.workflow, maxName))
+	}
+	if x.worker != "" {
+		return Errorf(connect.CodeNotFound, ReasonNotFound, "id", "there is no worker %q that you may see", clip(x.worker, maxName))
+	}
+	return Errorf(connect.CodeNotFound, ReasonNotFound, "id", "there is no such process that you may see")
+}
+
+// process returns a process, from the index when that has it.
+func (s *Server) process(ctx context.Context, id string) (*operatorv1.Process, error) {
+	if s.cfg.Processes == nil {
+		return nil, notServed("processes")
+	}
+	if p := s.index.get(id); p != nil {
+		return p, nil
+	}
+	return s.cfg.Processes.Get(ctx, id)
+}
+
+// tenantOf adds the tenant of a worker when a grant of the caller depends on it.
+func (s *Server) tenantOf(ctx context.Context, who Principal, x object) (object, error) {
+	if !slices.ContainsFunc(who.Grants, func(g Grant) bool { return len(g.Tenants) > 0 }) {
+		return x, nil
+	}
+	if s.cfg.Workers == nil {
+		return x, notServed("hosted workers")
+	}
+	w, err := s.cfg.Workers.Get(ctx, x.worker)
+	switch {
+	case err == nil:
+		x.tenant = w.GetSpec().GetTenant()
+	case !missing(err):
+		return x, err
+	}
+	return x, nil
+}
+
+// missing reports whether an area says that there is no such object, or not exactly one.
+func missing(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && (e.Code == connect.CodeNotFound || e.Code == connect.CodeInvalidArgument)
+}
+
+// may reports whether the caller may call a method on the object with that name. Pages
+// ask it before they show a button.
+func (s *Server) may(ctx context.Context, action, of string) bool {
+	who, err := s.authorize(ctx, action)
+	if err != nil {
+		return false
+	}
+	what := intent{scope: scopeOne, of: of}
+	if of == "" {
+		what.scope = scopeFleet
+	}
+	return s.within(ctx, who, action, &what) == nil
+}
+
+// mayApply returns an error unless who may apply a spec: to the worker as the spec makes
+// it, and to the worker as it is, so that a tenant takes no worker of another.
+func (s *Server) mayApply(ctx context.Context, who Principal, spec *operatorv1.WorkerSpec) error {
+	const action = "WorkerService.ApplyWorker"
+	if who.Role.atLeast(needs[action]) {
+		return nil
+	}
+	if err := s.permit(who, action, object{worker: spec.GetId(), tenant: spec.GetTenant()}); err != nil {
+		return Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has not the role %s at the worker %q of the tenant %q", who.Name, needs[action], clip(spec.GetId(), maxName), clip(spec.GetTenant(), maxName))
+	}
+	old, err := s.cfg.Workers.Get(ctx, spec.GetId())
+	switch {
+	case err == nil:
+		return s.permit(who, action, workerObject(old))
+	case missing(err):
+		return nil
+	}
+	return err
+}
+
+// seesAudit returns a function that reports whether who sees an entry of the audit: its
+// own attempts, and those at what it sees.
+func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1.AuditEntry) bool, error) {
+	tenants := map[string]string{} // of workers
+	if s.cfg.Workers != nil && slices.ContainsFunc(who.Grants, func(g Grant) bool { return len(g.Tenants) > 0 }) {
+		list, err := s.cfg.Workers.List(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range list {
+			tenants[w.GetId()] = w.GetSpec().GetTenant()
+		}
+	}
+	return func(e *operatorv1.AuditEntry) bool {
+		if e.GetWho() == who.Name && e.GetMethod() == who.Method {
+			return true
+		}
+		kind, name, _ := strings.Cut(e.GetTarget(), "/")
+		switch service, _, _ := strings.Cut(e.GetAction(), "."); {
+		case service == "ProcessService":
+			return who.sees(object{service: e.GetService()}) && e.GetService() != ""
+		case service == "WorkflowService" && kind != "":
+			return who.sees(object{workflow: kind})
+		case service == "WorkerService" && kind == "worker" && name != "" && name != "*":
+			return who.sees(object{worker: name, tenant: tenants[name]})
+		}
+		return false
+	}, nil
+}
+
+// seesFinding returns a function that reports whether who sees a finding. Everyone sees
+// those about the fleet itself, such as that NATS is away.
+func (s *Server) seesFinding(ctx context.Context, who Principal) (sees func(*operatorv1.Finding) bool, processes int, err error) {
+	services, workers := map[string]string{}, map[string]object{}
+	if s.cfg.Processes != nil {
+		all, err := s.listed(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, x := range all {
+			services[x.GetId()] = x.GetService()
+			if who.seesProcess(x) {
+				processes++
+			}
+		}
+	}
+	if s.cfg.Workers != nil {
+		all, err := s.cfg.Workers.List(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, w := range all {
+			workers[w.GetId()] = workerObject(w)
+		}
+	}
+	return func(f *operatorv1.Finding) bool {
+		kind, name, _ := strings.Cut(f.GetSubject(), "/")
+		switch kind {
+		case "process":
+			// A process that has ended is not listed; its id begins with its service.
+			service, _, _ := strings.Cut(name, ".")
+			return who.sees(object{service: cmp.Or(services[name], service)})
+		case "service":
+			return who.sees(object{service: name})
+		case "workflow":
+			return who.sees(object{workflow: name})
+		case "worker":
+			return who.sees(workers[name])
+		}
+		return true
+	}, processes, nil
+}
+
+// diagnosisOf returns what is wrong with what a caller sees.
+func (s *Server) diagnosisOf(ctx context.Context, who Principal) (*operatorv1.DiagnoseResponse, error) {
+	answer, err := s.diagnosis(ctx)
+	if err != nil || !who.scoped() {
+		return answer, err
+	}
+	sees, processes, err := s.seesFinding(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	answer = proto.CloneOf(answer)
+	answer.Findings = slices.DeleteFunc(answer.Findings, func(f *operatorv1.Finding) bool { return !sees(f) })
+	if len(answer.GetLookedAt()) > 0 {
+		answer.LookedAt = []string{fmt.Sprintf("what you may see, of it %d processes", processes)}
+	}
+	return answer, nil
+}

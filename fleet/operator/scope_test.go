@@ -1,0 +1,467 @@
+package operator_test
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// The fleet of these tests has two parts, "payments" and "shop". Each has a workflow, a
+// process and a hosted worker.
+type (
+	partFlows     struct{ *memory }
+	partProcesses struct{}
+	partWorkers   struct{ operator.Workers }
+)
+
+func (p partFlows) Definition(ctx context.Context, typ string) (*operatorv1.Definition, error) {
+	if typ != "payments-refund" && typ != "shop-order" {
+		return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonUnknownType, "type", "no workflow is called %q", typ)
+	}
+	d, err := p.memory.Definition(ctx, "drone-survey")
+	if err != nil {
+		return nil, err
+	}
+	d.Type = typ
+	return d, nil
+}
+
+func (p partFlows) Definitions(ctx context.Context) (list []*operatorv1.Definition, err error) {
+	for _, typ := range []string{"payments-refund", "shop-order"} {
+		d, err := p.Definition(ctx, typ)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+func (partProcesses) List(context.Context) ([]*operatorv1.Process, error) {
+	var list []*operatorv1.Process
+	for _, part := range []string{"payments", "shop"} {
+		list = append(list, &operatorv1.Process{Id: part + "-api.1", Service: part + "-api", Host: "node-of-" + part, Phase: "running", Version: "1", Ready: true})
+	}
+	return list, nil
+}
+
+func (p partProcesses) Get(ctx context.Context, id string) (*operatorv1.Process, error) {
+	list, _ := p.List(ctx)
+	for _, x := range list {
+		if x.GetId() == id || strings.HasPrefix(id, x.GetId()[:len(x.GetId())-2]) && id == x.GetService() {
+			return x, nil
+		}
+	}
+	return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no process %q", id)
+}
+
+func (p partProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+	list, _ := p.List(ctx)
+	for _, x := range list {
+		to.Put(x.GetId(), x)
+	}
+	to.Sync()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (p partProcesses) Drain(ctx context.Context, id, _, _ string) (string, error) {
+	_, err := p.Get(ctx, id)
+	return "draining", err
+}
+
+func (p partProcesses) Suspend(ctx context.Context, id, _, who string) (string, error) {
+	return p.Drain(ctx, id, "", who)
+}
+
+func (p partProcesses) Resume(ctx context.Context, id, who string) (string, error) {
+	return p.Drain(ctx, id, "", who)
+}
+
+func (p partProcesses) Logs(ctx context.Context, id, _ string, _ uint64, _ int) (*operatorv1.GetLogsResponse, error) {
+	_, err := p.Get(ctx, id)
+	return &operatorv1.GetLogsResponse{}, err
+}
+
+func (p partProcesses) Stacks(ctx context.Context, id, _ string) (string, error) {
+	_, err := p.Get(ctx, id)
+	return "goroutine 1", err
+}
+
+// Events returns one page after the other: 30 events of the shop, one of payments.
+func (partProcesses) Events(_ context.Context, q operator.EventQuery) (list []*operatorv1.Event, next uint64, err error) {
+	seq := uint64(31)
+	if q.Before != 0 {
+		seq = q.Before - 1
+	}
+	for ; seq > 0 && len(list) < q.Limit; seq-- {
+		part := "shop"
+		if seq == 1 {
+			part = "payments"
+		}
+		list = append(list, &operatorv1.Event{Seq: seq, At: timestamppb.Now(), Service: part + "-api", Process: part + "-api.1", Kind: "phase", To: "running"})
+	}
+	if seq > 0 {
+		next = seq + 1
+	}
+	return list, next, nil
+}
+
+func (partWorkers) List(context.Context) ([]*operatorv1.Worker, error) {
+	var list []*operatorv1.Worker
+	for _, part := range []string{"payments", "shop"} {
+		list = append(list, &operatorv1.Worker{Id: part + "-mail", State: "running", Desired: "running", MimeType: "text/x", Topics: []string{part}, DeadLetters: 3, Spec: &operatorv1.WorkerSpec{Tenant: part}})
+	}
+	return list, nil
+}
+
+func (w partWorkers) Get(ctx context.Context, id string) (*operatorv1.Worker, error) {
+	list, _ := w.List(ctx)
+	for _, x := range list {
+		if x.GetId() == id {
+			return x, nil
+		}
+	}
+	return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no worker %q", id)
+}
+
+func (w partWorkers) Create(_ context.Context, req *operatorv1.CreateWorkerRequest, _ string) (*operatorv1.Worker, error) {
+	return &operatorv1.Worker{Id: req.GetId()}, nil
+}
+func (w partWorkers) Start(ctx context.Context, id, _ string) (*operatorv1.Worker, error) {
+	return w.Get(ctx, id)
+}
+func (w partWorkers) Stop(ctx context.Context, id, _ string) (*operatorv1.Worker, error) {
+	return w.Get(ctx, id)
+}
+func (w partWorkers) LoadCode(ctx context.Context, id string, _ *operatorv1.Code, _ string) (*operatorv1.Worker, error) {
+	return w.Get(ctx, id)
+}
+func (w partWorkers) Rollback(ctx context.Context, id, _, _ string) (*operatorv1.Worker, error) {
+	return w.Get(ctx, id)
+}
+func (w partWorkers) Delete(ctx context.Context, id, _ string) error {
+	_, err := w.Get(ctx, id)
+	return err
+}
+func (w partWorkers) History(ctx context.Context, id string) ([]*operatorv1.CodeVersion, error) {
+	_, err := w.Get(ctx, id)
+	return nil, err
+}
+func (w partWorkers) Recover(context.Context, string) (*operatorv1.RecoverWorkersResponse, error) {
+	return &operatorv1.RecoverWorkersResponse{}, nil
+}
+func (w partWorkers) DeadLetters(ctx context.Context, id, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
+	_, err := w.Get(ctx, id)
+	return nil, err
+}
+func (w partWorkers) Redrive(ctx context.Context, id string, _ []string, _ string) (int64, error) {
+	_, err := w.Get(ctx, id)
+	return 1, err
+}
+func (w partWorkers) Apply(context.Context, *operatorv1.WorkerSpec, bool, string) (*operatorv1.ApplyWorkerResponse, error) {
+	return &operatorv1.ApplyWorkerResponse{}, nil
+}
+func (w partWorkers) Logs(ctx context.Context, id string, _ int64, _ int) ([]*operatorv1.WorkerLogLine, error) {
+	_, err := w.Get(ctx, id)
+	return nil, err
+}
+func (w partWorkers) FollowLogs(ctx context.Context, _ string, _ int64, _ func(*operatorv1.WorkerLogLine) error) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+func (w partWorkers) State(ctx context.Context, id, _ string, _ int) ([]*operatorv1.StateEntry, string, error) {
+	_, err := w.Get(ctx, id)
+	return nil, "", err
+}
+func (w partWorkers) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
+	_, err := w.Get(ctx, req.GetId())
+	return &operatorv1.TestWorkerResponse{}, err
+}
+
+// accessTable has a request of every method at a part of the fleet. A method whose request
+// is nil has no object: "list" shows the caller its part, "fleet" needs the whole fleet.
+var accessTable = map[string]struct {
+	kind string
+	at   func(part string) proto.Message
+}{
+	"ListDefinitions": {kind: "list"}, "ListWorkers": {kind: "list"}, "ListProcesses": {kind: "list"}, "WatchProcesses": {kind: "list"},
+	"ListEvents": {kind: "list"}, "Diagnose": {kind: "list"}, "ListAudit": {kind: "list"}, "WhoAmI": {kind: "list"}, "RecoverWorkers": {kind: "fleet"},
+	"GetDefinition": {at: func(p string) proto.Message { return &operatorv1.GetDefinitionRequest{Type: flowOf(p)} }},
+	"ListEntities":  {at: func(p string) proto.Message { return &operatorv1.ListEntitiesRequest{Type: flowOf(p)} }},
+	"GetEntity":     {at: func(p string) proto.Message { return &operatorv1.GetEntityRequest{Type: flowOf(p), Id: "m-00000"} }},
+	"Transition": {at: func(p string) proto.Message {
+		return &operatorv1.TransitionRequest{Type: flowOf(p), Id: "m-00000", Phase: "flying", DryRun: true}
+	}},
+	"Patch": {at: func(p string) proto.Message {
+		return &operatorv1.PatchRequest{Type: flowOf(p), Id: "m-00000", DryRun: true, Fields: &structpb.Struct{Fields: map[string]*structpb.Value{"priority": structpb.NewNumberValue(4)}}}
+	}},
+	"GetHistory":     {at: func(p string) proto.Message { return &operatorv1.GetHistoryRequest{Type: flowOf(p), Id: "m-00000"} }},
+	"Watch":          {at: func(p string) proto.Message { return &operatorv1.WatchRequest{Type: flowOf(p)} }},
+	"GetProcess":     {at: func(p string) proto.Message { return &operatorv1.GetProcessRequest{Id: p + "-api.1"} }},
+	"GetLogs":        {at: func(p string) proto.Message { return &operatorv1.GetLogsRequest{Id: p + "-api.1"} }},
+	"GetStacks":      {at: func(p string) proto.Message { return &operatorv1.GetStacksRequest{Id: p + "-api.1"} }},
+	"DrainProcess":   {at: func(p string) proto.Message { return &operatorv1.DrainProcessRequest{Id: p + "-api.1", Reason: "x"} }},
+	"SuspendProcess": {at: func(p string) proto.Message { return &operatorv1.SuspendProcessRequest{Id: p + "-api", Reason: "x"} }}, // a short id
+	"ResumeProcess":  {at: func(p string) proto.Message { return &operatorv1.ResumeProcessRequest{Id: p + "-api.1"} }},
+	"CreateWorker": {at: func(p string) proto.Message {
+		return &operatorv1.CreateWorkerRequest{Id: p + "-new", MimeType: "text/x", Topics: []string{"x"}, Code: codeX}
+	}},
+	"ApplyWorker": {at: func(p string) proto.Message {
+		return &operatorv1.ApplyWorkerRequest{Spec: &operatorv1.WorkerSpec{Id: p + "-mail", Tenant: p, MimeType: "text/x", Topic: "x", Code: codeX}, DryRun: true}
+	}},
+	"GetWorker":   {at: func(p string) proto.Message { return &operatorv1.GetWorkerRequest{Id: p + "-mail"} }},
+	"StartWorker": {at: func(p string) proto.Message { return &operatorv1.StartWorkerRequest{Id: p + "-mail"} }},
+	"StopWorker":  {at: func(p string) proto.Message { return &operatorv1.StopWorkerRequest{Id: p + "-mail"} }},
+	"LoadCode":    {at: func(p string) proto.Message { return &operatorv1.LoadCodeRequest{Id: p + "-mail", Code: codeX} }},
+	"Rollback": {at: func(p string) proto.Message {
+		return &operatorv1.RollbackRequest{Id: p + "-mail", Digest: "sha256:" + strings.Repeat("a", 64)}
+	}},
+	"DeleteWorker":     {at: func(p string) proto.Message { return &operatorv1.DeleteWorkerRequest{Id: p + "-mail"} }},
+	"GetWorkerHistory": {at: func(p string) proto.Message { return &operatorv1.GetWorkerHistoryRequest{Id: p + "-mail"} }},
+	"ListDeadLetters":  {at: func(p string) proto.Message { return &operatorv1.ListDeadLettersRequest{WorkerId: p + "-mail"} }},
+	"Redrive":          {at: func(p string) proto.Message { return &operatorv1.RedriveRequest{WorkerId: p + "-mail", All: true} }},
+	"ReadWorkerLogs":   {at: func(p string) proto.Message { return &operatorv1.ReadWorkerLogsRequest{Id: p + "-mail"} }},
+	"FollowWorkerLogs": {at: func(p string) proto.Message { return &operatorv1.FollowWorkerLogsRequest{Id: p + "-mail"} }},
+	"ReadWorkerState":  {at: func(p string) proto.Message { return &operatorv1.ReadWorkerStateRequest{Id: p + "-mail"} }},
+	"TestWorker":       {at: func(p string) proto.Message { return &operatorv1.TestWorkerRequest{Id: p + "-mail"} }},
+}
+
+var codeX = &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("x")}}
+
+func flowOf(part string) string {
+	return map[string]string{"payments": "payments-refund", "shop": "shop-order"}[part]
+}
+
+// partCallers are callers with a role in the whole fleet, and in the part payments: by
+// names, and of workers by the tenant.
+var partCallers = []struct {
+	name string
+	role operator.Role
+	part string
+}{
+	{"all-operator", operator.RoleOperator, ""}, {"all-viewer", operator.RoleViewer, ""},
+	{"pay-operator", operator.RoleOperator, "payments"}, {"pay-inspector", operator.RoleInspector, "payments"}, {"pay-viewer", operator.RoleViewer, "payments"},
+	{"pay-tenant", operator.RoleOperator, "tenant"},
+}
+
+func serveParts(t *testing.T) (base string) {
+	t.Helper()
+	text := ""
+	for _, c := range partCallers {
+		text += string(c.role) + " " + c.name + " " + partToken(c.name)
+		switch c.part {
+		case "payments":
+			text += " services=payments-* workflows=payments-* workers=payments-*"
+		case "tenant":
+			text += " 2099-01-01T00:00:00Z tenants=payments"
+		}
+		text += "\n"
+	}
+	path := filepath.Join(t.TempDir(), "tokens")
+	write(t, path, text)
+	auth, err := operator.TokenFile(path, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ = serve(t, operator.Config{Workflows: partFlows{newMemory(2)}, Processes: partProcesses{}, Workers: partWorkers{}, Auth: auth, Rate: 1e6})
+	return base
+}
+
+func partToken(name string) string { return name + "-0123456789-0123456789" }
+
+// Every method at every part of the fleet, for every role: what a caller may not see is not
+// found, and what it sees without the role is refused.
+func TestRolesByScope(t *testing.T) {
+	base := serveParts(t)
+	for _, m := range methods() {
+		row, ok := accessTable[string(m.Name())]
+		if !ok {
+			t.Errorf("%s is not in the access table", m.Name())
+			continue
+		}
+		need := operator.RoleOperator
+		if inspects(m) {
+			need = operator.RoleInspector
+		} else if reads(m) {
+			need = operator.RoleViewer
+		}
+		order := []operator.Role{operator.RoleViewer, operator.RoleInspector, operator.RoleOperator}
+		for _, c := range partCallers {
+			suffices := slices.Index(order, c.role) >= slices.Index(order, need)
+			if row.at == nil {
+				want := connect.Code(0)
+				if !suffices || row.kind == "fleet" && c.part != "" {
+					want = connect.CodePermissionDenied
+				}
+				for _, p := range protocols[2:] {
+					if err := p.call(t, base, m, dynamicpb.NewMessage(m.Input()), partToken(c.name)); codeOf(err) != want {
+						t.Errorf("%s %s by %s: %v, want %v", p.name, m.Name(), c.name, err, want)
+					}
+				}
+				continue
+			}
+			for _, part := range []string{"payments", "shop"} {
+				sees := c.part == "" || part == "payments" && (c.part == "payments" || m.Parent().Name() == "WorkerService" && m.Name() != "CreateWorker")
+				want := connect.Code(0)
+				switch {
+				case !suffices:
+					want = connect.CodePermissionDenied
+				case !sees && (m.Name() == "CreateWorker" || m.Name() == "ApplyWorker"):
+					want = connect.CodePermissionDenied
+				case !sees:
+					want = connect.CodeNotFound
+				}
+				for _, p := range protocols[2:] {
+					if err := p.call(t, base, m, row.at(part), partToken(c.name)); codeOf(err) != want {
+						t.Errorf("%s %s at %s by %s: %v, want %v", p.name, m.Name(), part, c.name, err, want)
+					}
+				}
+			}
+		}
+	}
+	// What is not there and what the caller does not see look the same.
+	for _, path := range []string{"/processes/%s", "/workers/%s", "/definitions/%s"} {
+		_, _, hidden := request(t, "GET", base+strings.Replace(path, "%s", "shop-api.1", 1), "", bearer(partToken("pay-tenant"))...)
+		_, _, none := request(t, "GET", base+strings.Replace(path, "%s", "none-api.1", 1), "", bearer(partToken("pay-tenant"))...)
+		if strings.ReplaceAll(hidden, "shop-api.1", "none-api.1") != none {
+			t.Errorf("%s: hidden %s, missing %s", path, hidden, none)
+		}
+	}
+}
+
+func codeOf(err error) connect.Code {
+	if err == nil {
+		return 0
+	}
+	return connect.CodeOf(err)
+}
+
+// Lists, watches and pages have nothing of what the caller does not see.
+func TestPartsOfTheFleet(t *testing.T) {
+	base := serveParts(t)
+	all, pay := bearer(partToken("all-operator")), bearer(partToken("pay-operator"))
+	for _, id := range []string{"payments", "shop"} {
+		if code, _, text := request(t, "POST", base+"/processes/"+id+"-api.1/drain", `{"reason":"`+id+`"}`, all...); code != 200 {
+			t.Fatalf("drain: %d %s", code, text)
+		}
+		if code, _, text := request(t, "POST", base+"/workers/"+id+"-mail/stop", `{}`, all...); code != 200 {
+			t.Fatalf("stop: %d %s", code, text)
+		}
+	}
+	request(t, "POST", base+"/workers/shop-mail/stop", `{}`, pay...) // refused, and its own
+	html := append(slices.Clone(pay), "Accept", "text/html")
+	for _, path := range []string{"/definitions", "/workers", "/processes", "/processes?contains=shop", "/events?page_size=2", "/diagnosis", "/ui/", "/ui/workflows", "/ui/workers", "/ui/events", "/ui/processes/payments-api.1", "/ui/workers/payments-mail"} {
+		header := pay
+		if strings.HasPrefix(path, "/ui/") {
+			header = html
+		}
+		code, _, text := request(t, "GET", base+path, "", header...)
+		if code != 200 || strings.Contains(strings.ReplaceAll(text, `value="shop"`, ""), "shop") || !strings.Contains(text, "payments") && !strings.Contains(path, "contains=shop") {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+		if _, _, text := request(t, "GET", base+path, "", append(slices.Clone(all), header[2:]...)...); !strings.Contains(text, "shop") && !strings.Contains(path, "payments") {
+			t.Errorf("%s has no shop for a caller who sees it: %s", path, text)
+		}
+	}
+	for name, want := range map[string]struct{ processes, workers, audits int }{"all-viewer": {2, 2, 5}, "pay-viewer": {1, 1, 2}, "pay-operator": {1, 1, 3}, "pay-tenant": {0, 1, 1}} {
+		_, _, text := request(t, "GET", base+"/audit", "", bearer(partToken(name))...)
+		if n := strings.Count(text, `"action":`); n != want.audits {
+			t.Errorf("%s sees %d entries of the audit, want %d: %s", name, n, want.audits, text)
+		}
+		if n := watched(t, base, partToken(name)); n != want.processes {
+			t.Errorf("%s watches %d processes, want %d", name, n, want.processes)
+		}
+	}
+	// Pages have buttons only for what the caller may do.
+	for _, tc := range []struct {
+		who, path, button string
+		has               bool
+	}{
+		{"pay-operator", "/ui/processes/payments-api.1", "/ui/act/drain", true}, {"pay-inspector", "/ui/processes/payments-api.1", "/ui/act/drain", false},
+		{"pay-inspector", "/ui/processes/payments-api.1", "/logs", true}, {"pay-viewer", "/ui/processes/payments-api.1", "/logs", false},
+		{"pay-operator", "/ui/workers/payments-mail", "/ui/act/stop", true}, {"pay-viewer", "/ui/workers/payments-mail", "/ui/act/stop", false},
+		{"pay-operator", "/ui/workers", "/ui/act/recover", false}, {"all-operator", "/ui/workers", "/ui/act/recover", true},
+		{"pay-operator", "/ui/workflows/payments-refund/m-00000", "/ui/act/transition", true}, {"pay-viewer", "/ui/workflows/payments-refund/m-00000", "/ui/act/transition", false},
+	} {
+		code, _, text := request(t, "GET", base+tc.path, "", append(bearer(partToken(tc.who)), "Accept", "text/html")...)
+		if code != 200 || strings.Contains(text, tc.button) != tc.has {
+			t.Errorf("%s of %s: %d, has %s: %v", tc.path, tc.who, code, tc.button, !tc.has)
+		}
+	}
+	for path, want := range map[string]int{"/ui/act/drain?id=payments-api.1": 200, "/ui/act/drain?id=shop-api.1": 403, "/ui/act/recover": 403, "/ui/act/recover?id=payments-mail": 403, "/ui/act/transition?type=shop-order&id=m-00000&phase=flying": 403} {
+		if code, _, text := request(t, "GET", base+path, "", html...); code != want {
+			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
+		}
+	}
+	// A tenant takes no worker of another, and gives none away.
+	for id, tenant := range map[string]string{"shop-mail": "payments", "payments-mail": "shop"} {
+		body := `{"spec":{"id":"` + id + `","tenant":"` + tenant + `","mimeType":"text/x","topic":"x","code":{"content":"eA=="}}}`
+		if code, _, text := request(t, "POST", base+"/workers:apply", body, bearer(partToken("pay-tenant"))...); code == 200 {
+			t.Errorf("%s for %s: %d %s", id, tenant, code, text)
+		}
+	}
+	_, _, text := request(t, "GET", base+"/whoami", "", pay...)
+	wantText(t, "whoami", text, `"name":"pay-operator"`, `"grants":[{"role":"operator"`, `"services":["payments-*"]`)
+}
+
+// watched returns how many processes a watch begins with.
+func watched(t *testing.T, base, token string) (n int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", base+"/watch/processes", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan() && lines.Text() != "event: synced"; {
+		if lines.Text() == "event: put" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestGrantsThatAreWrong(t *testing.T) {
+	for text, want := range map[string]string{
+		"viewer ada " + adaToken + " services=":                       "services has no name",
+		"viewer ada " + adaToken + " services=a,,b":                   "services has no name",
+		"viewer ada " + adaToken + " service=a":                       `has "service="`,
+		"viewer ada " + adaToken + " services=a services=b":           "services= twice",
+		"viewer ada " + adaToken + " 2020-01-01T00:00:00Z x tenants=": "5 words",
+	} {
+		path := filepath.Join(t.TempDir(), "tokens")
+		write(t, path, text)
+		if _, err := operator.TokenFile(path, quiet); err == nil || (!strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "tenants has no name")) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	good := operator.Grant{Subject: "group:ops", Role: operator.RoleViewer}
+	for _, change := range []func(*operator.Grant){
+		func(g *operator.Grant) { g.Subject = "ops" }, func(g *operator.Grant) { g.Subject = "team:ops" }, func(g *operator.Grant) { g.Subject = "user:" },
+		func(g *operator.Grant) { g.Role = "king" }, func(g *operator.Grant) { g.Services = []string{} }, func(g *operator.Grant) { g.Tenants = []string{""} },
+	} {
+		g := good
+		change(&g)
+		if _, err := operator.OIDC(operator.OIDCConfig{Issuer: "https://id.example.com", ClientID: "x", Grants: []operator.Grant{g}}); err == nil {
+			t.Errorf("%+v was accepted", g)
+		}
+	}
+}

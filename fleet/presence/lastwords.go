@@ -1,0 +1,227 @@
+package presence
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// life is the first line of a file of last words: the process that writes it.
+type life struct {
+	Service   string    `json:"service"`
+	Process   string    `json:"process"` // the id
+	Version   string    `json:"version,omitempty"`
+	Host      string    `json:"host,omitempty"`
+	StartedAt time.Time `json:"startedAt"`
+	Boot      string    `json:"boot,omitempty"`   // of the host
+	Untold    []untold  `json:"untold,omitempty"` // what the journal does not have yet of earlier lives
+}
+
+// untold is the event of the end of an earlier life.
+type untold struct {
+	Event Event  `json:"event"`
+	Once  string `json:"once"`
+}
+
+// words is the open file of last words of this process.
+type words struct{ file *os.File }
+
+// maxWords is how much of a file of last words is read, in bytes.
+const maxWords = 64 << 10
+
+// maxUntold is how many ends of earlier lives wait for the journal.
+const maxUntold = 8
+
+// errWordsTaken is returned while another process has the file.
+var errWordsTaken = errors.New("another process has this file of last words: give each its own")
+
+// openWords takes the file for this process until close is called or the process ends. It
+// returns the ends of earlier lives that the journal does not have: the last one is that
+// of the life before, when that life said nothing itself.
+func openWords(name string, me life) (w *words, before []Event, err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	if err := lockWords(f); err != nil {
+		return nil, nil, err
+	}
+	me.Boot = bootID()
+	old, err := io.ReadAll(io.LimitReader(f, maxWords))
+	if err != nil {
+		return nil, nil, err
+	}
+	at := time.Now()
+	if info, err := f.Stat(); err == nil {
+		at = info.ModTime()
+	}
+	return &words{f}, readWords(string(old), at, me), nil
+}
+
+// begin makes the file that of this life.
+func (w *words) begin(me life) error {
+	me.Boot = bootID()
+	head, err := json.Marshal(me)
+	if err != nil {
+		return err
+	}
+	if err := w.file.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := w.file.WriteAt(append(head, '\n'), 0); err != nil {
+		return err
+	}
+	if _, err := w.file.Seek(0, io.SeekEnd); err != nil { // the runtime writes behind the head
+		return err
+	}
+	return debug.SetCrashOutput(w.file, debug.CrashOptions{})
+}
+
+// close notes that the process says itself how it ends. A panic after this stands in no
+// file.
+func (w *words) close() {
+	if w == nil {
+		return
+	}
+	_ = debug.SetCrashOutput(nil, debug.CrashOptions{})
+	_ = w.file.Truncate(0)
+	_ = w.file.Close()
+}
+
+// readWords returns the ends that a file of last words tells: those that its life could not
+// tell, and its own. There are none when that life said itself how it ended, or was of
+// another service. at is when the file was written last.
+func readWords(content string, at time.Time, me life) (list []Event) {
+	head, crash, _ := strings.Cut(content, "\n")
+	var l life
+	if json.Unmarshal([]byte(head), &l) != nil || l.Process == "" || l.Service != me.Service {
+		return nil
+	}
+	for _, u := range l.Untold[max(0, len(l.Untold)-maxUntold+1):] {
+		if u.Event.Kind == "lost" && u.Event.Service == me.Service {
+			u.Event.once = u.Once
+			list = append(list, u.Event)
+		}
+	}
+	e := Event{Kind: "lost", Service: l.Service, Process: l.Process, Version: l.Version, Host: l.Host, once: onceLost(l.Process, l.StartedAt)}
+	e.To, e.Cause = classify(crash)
+	switch {
+	case crash != "": // the runtime wrote it in the moment of the end
+		e.Waited = max(0, time.Since(at))
+	case l.Boot != "" && me.Boot != "" && l.Boot != me.Boot:
+		e.To, e.Cause = EndLost, "its host was started anew"
+	}
+	if e.To == EndPanicked {
+		e.ExitStatus = panicStatus
+	}
+	return append(list, e)
+}
+
+// classify says how a process ended, by what the Go runtime wrote at its end.
+func classify(crash string) (class, cause string) {
+	class, cause = EndKilled, "it did not panic: a signal such as SIGKILL ended it, or the program called os.Exit"
+	for line := range strings.Lines(crash) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "fatal error: ") && (strings.Contains(line, "out of memory") || strings.Contains(line, "cannot allocate memory")):
+			return EndOOM, line
+		case strings.HasPrefix(line, "panic: "), strings.HasPrefix(line, "fatal error: "):
+			return EndPanicked, text.Clip(line, maxReason) + frame(crash)
+		case strings.HasPrefix(line, "SIG"): // such as "SIGQUIT: quit"
+			return EndKilled, text.Clip(line, maxReason)
+		case line != "":
+			class, cause = EndPanicked, text.Clip(line, maxReason)
+		}
+	}
+	return class, cause
+}
+
+// frame returns the first function of the program in a crash, and its place: " in
+// main.poll (poll.go:12)"; "" when there is none.
+func frame(crash string) string {
+	_, stack, _ := strings.Cut(crash, "\ngoroutine ")
+	_, stack, _ = strings.Cut(stack, "\n")
+	for {
+		function, rest, ok := strings.Cut(stack, "\n")
+		place, rest, _ := strings.Cut(rest, "\n")
+		if !ok || function == "" || !strings.HasPrefix(place, "\t") {
+			return ""
+		}
+		stack = rest
+		if strings.HasPrefix(function, "panic(") || strings.HasPrefix(function, "runtime.") {
+			continue
+		}
+		if i := strings.LastIndex(function, "("); i > 0 {
+			function = function[:i]
+		}
+		place, _, _ = strings.Cut(strings.TrimSpace(place), " +0x")
+		return fmt.Sprintf(" in %s (%s)", function, place[strings.LastIndexByte(place, '/')+1:])
+	}
+}
+
+// bootID names the run of this host's kernel, "" when it is not known.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// recall opens the file of last words, and writes into the journal how earlier lives
+// ended. It returns what joined says of the life before, "" for nothing, and no words
+// when there is no such file or it cannot be used.
+func (a *announcer) recall(ctx context.Context) (w *words, said string) {
+	if a.cfg.LastWords == "" {
+		return nil, ""
+	}
+	me := life{Service: a.app.Config().Name, Process: a.cfg.ID, Version: a.cfg.Version, Host: a.host, StartedAt: a.started}
+	w, before, err := openWords(a.cfg.LastWords, me)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, retry)
+		defer cancel()
+		for _, e := range before {
+			a.cfg.Log.Warn("presence: a life of this process ended without a word", "process", e.Process, "class", e.To, "cause", e.Cause)
+			said = "the life before " + cmp.Or(map[string]string{EndPanicked: "panicked", EndOOM: "ran out of memory"}[e.To], "was ended") + ": " + e.Cause
+			if a.tell(ctx, e) != nil { // this life may end before the journal is back
+				me.Untold = append(me.Untold, untold{e, e.once})
+				a.journal.add(e)
+			}
+		}
+		err = w.begin(me)
+	}
+	if err != nil {
+		a.cfg.Log.Warn("presence: there will be no last words of this process", "file", a.cfg.LastWords, "error", err)
+	}
+	return w, said
+}
+
+// tell stores an event in the journal at once.
+func (a *announcer) tell(ctx context.Context, e Event) error {
+	if a.cfg.Journal == JournalOff {
+		return nil
+	}
+	journal, err := openJournal(ctx, a.js, a.cfg)
+	if err != nil {
+		return err
+	}
+	data, err := e.encode()
+	if err != nil {
+		return err
+	}
+	return journal.Append(ctx, eventSubject(a.cfg, e), e.once, data)
+}
