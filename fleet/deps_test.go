@@ -30,10 +30,10 @@ func TestConventions(t *testing.T) {
 			{Path: "broker/identity"},
 			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/...", "./fleet/internal/canary"}, Brings: []string{"..."}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/pace", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/pace", "./fleet/internal/servertime", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow/workflowtest", Imports: []string{nats, server, "./fleet/broker", "./fleet/internal/pace", "./fleet/workflow"}, Brings: []string{"..."}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes",
+				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes", "./fleet/internal/servertime",
 				"./fleet/host/codesign", "./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", "./fleet/host/outbound", nats,
 			}, Brings: []string{"..."}},
 			{Path: "workflow/metrics", Imports: []string{"./fleet/workflow", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},

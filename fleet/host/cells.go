@@ -230,6 +230,9 @@ const (
 	maxFlushBytes = 4 << 20
 )
 
+// goneFor is how long the server keeps the mark of a timer that is gone.
+const goneFor = "10s"
+
 // flush writes the committed values to their subjects. It returns the sequence of the
 // log up to which all are written. The error wraps [ErrStale] when another host has
 // claimed the slot. One flush may run at a time.
@@ -259,6 +262,9 @@ func (c *cells) flush(ctx context.Context) (uint64, error) {
 			m := nats.NewMsg(c.states.subject(w))
 			if m.Data = w.Data; w.Deleted {
 				m.Header.Set(headerOp, "DEL")
+				if w.Slot != "" { // names of timers come and go; the mark itself must not stay
+					m.Header.Set(jetstream.MsgTTLHeader, goneFor)
+				}
 			}
 			msgs = append(msgs, m)
 		}

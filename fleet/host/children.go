@@ -209,7 +209,7 @@ func (r *runner) wasKilled(d *delivery, err error) {
 
 // messageOf returns a message as a handler sees it.
 func (r *runner) messageOf(d *delivery, attempt int) *engine.Message {
-	return &engine.Message{Worker: d.member.record.ID, ID: d.id, Topic: d.topic, Attempt: attempt, Fence: r.part.fence, Header: d.header, Data: d.data}
+	return &engine.Message{Worker: d.member.record.ID, ID: d.id, Topic: d.topic, Attempt: attempt, Fence: r.part.fence, Header: d.header, Data: d.data, Timer: r.firedOf(d)}
 }
 
 // maxAhead bounds how many messages a child handles ahead, and maxAheadSize their bytes.
@@ -230,7 +230,7 @@ func (r *runner) lookAhead(t *task, d *delivery) {
 		for _, next := range r.queue.Behind(t, maxAhead) {
 			done, was, doomed := r.part.about(next.seq)
 			size += len(next.data)
-			if done || doomed != nil || was.Failed > 0 || was.Spared || (*r.members.Load())[0].versionFor(next, was).program != d.member.program || next.suspect || next.body != "" || size > maxAheadSize || !matches(d.member.record.Topic, next.topic) {
+			if done || doomed != nil || was.Failed > 0 || was.Spared || (*r.members.Load())[0].versionFor(next, was).program != d.member.program || next.suspect || next.redriven || next.alarm != nil || size > maxAheadSize || !matches(d.member.record.Topic, next.topic) {
 				break
 			}
 			messages = append(messages, &engine.Message{Worker: d.member.record.ID, ID: next.id, Topic: next.topic, Attempt: 1, Fence: r.part.fence, Header: next.header, Data: next.data})

@@ -37,6 +37,13 @@ const (
 	// The key of a message without it is its subject.
 	HeaderKey = "Lifecycle-Key"
 
+	// HeaderTimer is on the message of a timer, with the name of the timer;
+	// HeaderTimerDue has when it was due (RFC 3339), and HeaderTimerWorker the worker.
+	// They mean nothing on a message that is published.
+	HeaderTimer       = "Lifecycle-Timer"
+	HeaderTimerDue    = "Lifecycle-Timer-Due"
+	HeaderTimerWorker = "Lifecycle-Timer-Worker"
+
 	// HeaderFor is on a redriven message and names the slot of a worker or group.
 	// Only that worker or group handles the message.
 	HeaderFor = "Lifecycle-For"
@@ -290,4 +297,54 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error
 		}
 	}
 	return nil
+}
+
+// doom decides that a message becomes a dead letter. The decision is committed before
+// the letter is written: a host that finds it calls no handler.
+func (r *runner) doom(t *task, d *delivery, attempt int, why error) {
+	rec := d.member.record
+	end := doom{Worker: rec.ID, Digest: rec.Digest, Attempts: attempt, Reason: text.Clip(why.Error(), 2000)}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
+	defer cancel()
+	if err := r.part.commit(ctx, d.caused(&effects{doom: &end})); err != nil {
+		r.fail(t, d, 0, fmt.Errorf("%w: %w", ErrDetached, err))
+		return
+	}
+	d.member.counts.Failed.Add(1)
+	r.host.lines.add(rec, true, fmt.Sprintf("message %s is a dead letter after attempt %d: %s", d.id, attempt, end.Reason))
+	r.letter(t, d, end)
+}
+
+// letter stores the dead letter of a message, and terminates the message once the
+// server has the letter.
+func (r *runner) letter(t *task, d *delivery, end doom) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
+	defer cancel()
+	err := r.host.letters.put(ctx, r.host.letters.dead+end.Worker, r.slot.name+":"+messageKey(d), &DeadLetter{
+		Worker: end.Worker, Reason: end.Reason, Topic: d.topic, Message: d.id, Attempts: end.Attempts, Digest: end.Digest,
+		Header: d.header, Data: d.data,
+	})
+	if err == nil {
+		if d.member != nil {
+			d.member.counts.DeadLetters.Add(1)
+		}
+		r.host.letterStored(ctx, end.Worker)
+		r.host.log.Warn("hosted worker: dead letter", "worker", end.Worker, "message", d.id, "attempts", end.Attempts, "err", end.Reason)
+		err = r.part.commit(ctx, d.caused(&effects{done: true}))
+	}
+	switch {
+	case err == nil:
+		r.mu.Lock()
+		delete(r.inHand, d.seq)
+		r.mu.Unlock()
+		r.answer(func() error { return d.msg.Load().TermWithReason(text.Clip(text.OneLine(end.Reason), 200)) }, d)
+		if t != nil {
+			r.queue.Done(t)
+		}
+	case t == nil:
+		r.giveBack(d, r.host.cfg.RetryBase)
+	default:
+		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
+		r.later(t, d, r.host.cfg.RetryBase)
+	}
 }

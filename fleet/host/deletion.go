@@ -12,7 +12,7 @@ import (
 )
 
 // Delete waits until a worker has finished the message that it handles, and then
-// removes its consumer, its state, its code and its record. Messages that wait for
+// removes its consumer, its state, its timers, its code and its record. Messages that wait for
 // the worker go unhandled. Outputs that could not be published yet become dead
 // letters. Its dead letters stay. The worker's host carries out the
 // deletion. When no host runs, Delete carries it out itself, and also when the
@@ -101,6 +101,8 @@ func (h *Host) forget(rec *Record) {
 	}
 	if p := s.part.Load(); p != nil {
 		p.cells.forget(h.states.valuesOf(rec.ID, rec.UID))
+		p.cells.forget(h.states.timersOf(s.name, rec.ID, rec.UID))
+		p.timers.forget(rec.ID, rec.UID)
 	}
 }
 

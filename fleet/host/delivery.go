@@ -14,7 +14,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/internal/call"
-	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // receive puts a message into the queue, unless it was answered or is there already. It
@@ -54,8 +53,8 @@ func (r *runner) receive(m *nats.Msg) bool {
 	d.msg.Store(from)
 	r.inHand[seq] = d
 	r.mu.Unlock()
-	if body := header.Get(HeaderBody); header.Get(HeaderFor) != "" && checkID("body", body) == nil {
-		d.body = body
+	if d.redriven = header.Get(HeaderFor) != ""; d.redriven && checkID("body", header.Get(HeaderBody)) == nil {
+		d.body = header.Get(HeaderBody)
 	}
 	if r.queue.Add(r.taking, r.keyOf(d), d, 0) != nil {
 		r.giveBack(d, 0)
@@ -65,11 +64,15 @@ func (r *runner) receive(m *nats.Msg) bool {
 
 // keyOf returns the key of a message: messages with one key are handled in order.
 func (r *runner) keyOf(d *delivery) string {
-	name := HeaderKey
+	return cmp.Or(d.header.Get(r.keyHeader()), d.topic)
+}
+
+// keyHeader returns the name of the header with a message's key.
+func (r *runner) keyHeader() string {
 	if members := *r.members.Load(); len(members) == 1 { // a group handles one message at a time anyway
-		name = cmp.Or(members[0].record.Key, HeaderKey)
+		return cmp.Or(members[0].record.Key, HeaderKey)
 	}
-	return cmp.Or(d.header.Get(name), d.topic)
+	return HeaderKey
 }
 
 // giveBack makes the server deliver a message again after a delay.
@@ -110,7 +113,7 @@ func (r *runner) one(t *task) {
 		r.later(t, d, r.host.cfg.RetryBase)
 		return
 	}
-	_, was, doomed := r.part.about(d.seq)
+	was, doomed := r.past(d)
 	switch {
 	case d.failed.Load():
 		r.queue.Done(t)
@@ -119,13 +122,21 @@ func (r *runner) one(t *task) {
 		r.letter(t, d, *doomed)
 		return
 	}
-	if d.member = r.pick(d.topic); d.member == nil {
+	if d.member = r.memberFor(d); d.member == nil && d.alarm != nil {
+		r.part.timers.park(d.alarm)
+		r.queue.Done(t)
+		return
+	} else if d.member == nil {
 		if err := r.host.hold(ctx, r.slot.name, d); err != nil {
 			r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
 			r.later(t, d, r.host.cfg.RetryBase)
 			return
 		}
 		r.done(t, d, &effects{}, nil)
+		return
+	}
+	if wait := d.pace(); wait > 0 {
+		r.later(t, d, wait)
 		return
 	}
 	d.member = d.member.versionFor(d, was)
@@ -156,7 +167,7 @@ func (r *runner) one(t *task) {
 		// A delivery counts once its handler is about to be called. A message that
 		// only waited here and was given back does not count.
 		was = tries{Begun: marked.Begun + 1, Failed: marked.Failed, Spared: marked.Spared}
-		if err := r.part.commit(ctx, &effects{seq: d.seq, tries: &was}); err != nil {
+		if err := r.part.commit(ctx, d.caused(&effects{tries: &was})); err != nil {
 			r.fail(t, d, 0, fmt.Errorf("%w: %w", ErrDetached, err))
 			return
 		}
@@ -183,7 +194,12 @@ func (r *runner) one(t *task) {
 
 // body gets the body of a message that was redriven without it.
 func (r *runner) body(ctx context.Context, d *delivery) error {
-	if d.body == "" || d.read {
+	switch {
+	case d.read:
+		return nil
+	case d.alarm != nil:
+		return r.timerBody(ctx, d)
+	case d.body == "":
 		return nil
 	}
 	header, data, err := r.host.letters.read(ctx, d.body)
@@ -205,7 +221,7 @@ func (r *runner) body(ctx context.Context, d *delivery) error {
 
 // before looks up what an earlier version noted about earlier deliveries of a message.
 func (r *runner) before(ctx context.Context, d *delivery, was tries) (done bool, marked tries, err error) {
-	if !r.part.old {
+	if !r.part.old || d.alarm != nil {
 		return false, was, nil
 	}
 	done, marked, err = r.host.states.marks(ctx, r.slot.name, messageKey(d))
@@ -218,8 +234,8 @@ func (r *runner) before(ctx context.Context, d *delivery, was tries) (done bool,
 // done ends a message whose effects are complete. The server hears so once they are
 // committed.
 func (r *runner) done(t *task, d *delivery, e *effects, committed func()) {
-	e.seq, e.done = d.seq, true
-	e.then = func(err error) {
+	e.done = true
+	d.caused(e).then = func(err error) {
 		if err != nil {
 			r.giveBack(d, 0)
 			return
@@ -240,6 +256,9 @@ func (r *runner) done(t *task, d *delivery, e *effects, committed func()) {
 // time at which the stream stored it, because a worker or a stream that is created
 // again under its old name may see the same sequences again.
 func messageKey(d *delivery) string {
+	if d.alarm != nil {
+		return "timer-" + d.alarm.ID
+	}
 	return strconv.FormatUint(d.meta.Sequence.Stream, 10) + "-" + strconv.FormatInt(d.meta.Timestamp.UnixNano(), 36)
 }
 
@@ -261,7 +280,7 @@ func (r *runner) pick(subject string) *member {
 // call runs the handler and returns its effects.
 func (r *runner) call(ctx context.Context, t *task, d *delivery, attempt int) (*effects, error) {
 	rec := d.member.record
-	d.state = &handle{cells: r.part.cells, record: rec, web: d.member.web}
+	d.state = &handle{cells: r.part.cells, record: rec, web: d.member.web, timing: r.timing(t.Key, d)}
 	now := time.Now().UnixNano()
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
@@ -285,7 +304,7 @@ func (r *runner) call(ctx context.Context, t *task, d *delivery, attempt int) (*
 // store it.
 func (r *runner) effects(key string, d *delivery, outputs []engine.Output) (*effects, error) {
 	rec := d.member.record
-	e := &effects{writes: d.state.changes()}
+	e := &effects{writes: append(d.state.changes(), d.state.timerChanges()...)}
 	limit := int(r.host.nc.MaxPayload()) - 4<<10 // less the headers
 	for _, w := range e.writes {
 		e.size += len(w.Key) + len(w.Data) + 100
@@ -353,7 +372,7 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
 	defer cancel()
-	noted := r.part.commit(ctx, &effects{seq: d.seq, tries: &tries{Begun: max(d.tries.Begun, 1), Failed: attempt, Spared: d.tries.Spared}})
+	noted := r.part.commit(ctx, d.caused(&effects{tries: &tries{Begun: max(d.tries.Begun, 1), Failed: attempt, Spared: d.tries.Spared}}))
 	if noted != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
 	}
@@ -363,56 +382,6 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 		r.giveBack(d, delay)
 	} else {
 		r.later(t, d, delay)
-	}
-}
-
-// doom decides that a message becomes a dead letter. The decision is committed before
-// the letter is written: a host that finds it calls no handler.
-func (r *runner) doom(t *task, d *delivery, attempt int, why error) {
-	rec := d.member.record
-	end := doom{Worker: rec.ID, Digest: rec.Digest, Attempts: attempt, Reason: text.Clip(why.Error(), 2000)}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
-	defer cancel()
-	if err := r.part.commit(ctx, &effects{seq: d.seq, doom: &end}); err != nil {
-		r.fail(t, d, 0, fmt.Errorf("%w: %w", ErrDetached, err))
-		return
-	}
-	d.member.counts.Failed.Add(1)
-	r.host.lines.add(rec, true, fmt.Sprintf("message %s is a dead letter after attempt %d: %s", d.id, attempt, end.Reason))
-	r.letter(t, d, end)
-}
-
-// letter stores the dead letter of a message, and terminates the message once the
-// server has the letter.
-func (r *runner) letter(t *task, d *delivery, end doom) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
-	defer cancel()
-	err := r.host.letters.put(ctx, r.host.letters.dead+end.Worker, r.slot.name+":"+messageKey(d), &DeadLetter{
-		Worker: end.Worker, Reason: end.Reason, Topic: d.topic, Message: d.id, Attempts: end.Attempts, Digest: end.Digest,
-		Header: d.header, Data: d.data,
-	})
-	if err == nil {
-		if d.member != nil {
-			d.member.counts.DeadLetters.Add(1)
-		}
-		r.host.letterStored(ctx, end.Worker)
-		r.host.log.Warn("hosted worker: dead letter", "worker", end.Worker, "message", d.id, "attempts", end.Attempts, "err", end.Reason)
-		err = r.part.commit(ctx, &effects{seq: d.seq, done: true})
-	}
-	switch {
-	case err == nil:
-		r.mu.Lock()
-		delete(r.inHand, d.seq)
-		r.mu.Unlock()
-		r.answer(func() error { return d.msg.Load().TermWithReason(text.Clip(text.OneLine(end.Reason), 200)) }, d)
-		if t != nil {
-			r.queue.Done(t)
-		}
-	case t == nil:
-		r.giveBack(d, r.host.cfg.RetryBase)
-	default:
-		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
-		r.later(t, d, r.host.cfg.RetryBase)
 	}
 }
 

@@ -59,6 +59,18 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 // AgeCode makes the stored code of workers older for this host.
 func (h *Host) AgeCode(by time.Duration) { h.code.aged = by }
 
+// Advance makes the clock of the server later for this host.
+func (h *Host) Advance(by time.Duration) {
+	h.states.ahead.Add(int64(by))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.slots {
+		if p := s.part.Load(); p != nil {
+			p.timers.rung()
+		}
+	}
+}
+
 // Trust makes the host trust its lease, or not, as after beats that succeeded or failed.
 func (h *Host) Trust(lease bool) {
 	h.members.mu.Lock()

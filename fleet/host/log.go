@@ -72,8 +72,11 @@ type write struct {
 	Key     string `json:"key"`
 	Data    []byte `json:"data,omitempty"`
 	Deleted bool   `json:"deleted,omitempty"`
+	Slot    string `json:"slot,omitempty"` // of a timer: Key is its timerKey, and Data a timer
+	Mark    bool   `json:"mark,omitempty"` // the mark of a timer that was cancelled
 
-	gen uint64
+	gen   uint64
+	alarm *alarm // of a timer that is set
 }
 
 // output is a message to publish.

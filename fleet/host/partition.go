@@ -19,13 +19,14 @@ import (
 // goes into the next one. When a commit is refused because another host has the slot,
 // everything that is staged behind it is void too, and the partition has failed.
 type partition struct {
-	host  *Host
-	slot  string
-	fence uint64
-	log   *slotLog
-	relay *relay
-	cells *cells
-	old   bool // marks of an earlier version of this package may exist
+	host   *Host
+	slot   string
+	fence  uint64
+	log    *slotLog
+	relay  *relay
+	cells  *cells
+	timers *timers
+	old    bool // marks of an earlier version of this package may exist
 
 	ctx    context.Context // of commits; ends when the partition is abandoned
 	cancel context.CancelFunc
@@ -83,6 +84,7 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cells = newCells(h.states, slot, fence) // whose chain is on the subject of the tokens
+	p.timers = newTimers(h.states, slot)
 	p.relay = newRelay(h, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
 		p.cancel()
@@ -104,23 +106,35 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 func (p *partition) replay(ctx context.Context, source string) error {
 	outputs, k := p.log.unsent(p.entries)
 	p.known = k
-	lives := make(map[string]bool) // whether a worker whose values the log has still exists
+	known := make(map[life]bool)
+	lives := func(worker, uid string) (bool, error) { // whether a worker still exists
+		of := life{worker, uid}
+		if _, is := known[of]; !is {
+			rec, err := p.host.records.get(ctx, worker)
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return false, err
+			}
+			known[of] = err == nil && rec.UID == uid
+		}
+		return known[of], nil
+	}
+	now := p.host.states.now(ctx)
+	if err := p.timers.load(ctx, now, lives); err != nil {
+		return err
+	}
 	for _, e := range p.entries {
 		var values []write
 		for _, w := range e.Values {
-			life := w.Worker + " " + w.UID
-			if _, known := lives[life]; !known {
-				rec, err := p.host.records.get(ctx, w.Worker)
-				if err != nil && !errors.Is(err, ErrNotFound) {
-					return err
-				}
-				lives[life] = err == nil && rec.UID == w.UID
+			is, err := lives(w.Worker, w.UID)
+			if err != nil {
+				return err
 			}
-			if lives[life] {
+			if is {
 				values = append(values, w)
 			}
 		}
 		p.cells.restore(values, e.last)
+		p.timers.restore(values, now)
 		e.Values = nil
 		e.Outputs, e.Known = nil, nil
 	}
@@ -210,6 +224,7 @@ func (p *partition) stage(e *effects) {
 	}
 	p.staged = append(p.staged, e)
 	p.cells.stage(e.writes)
+	p.timers.apply(e.writes)
 	p.mu.Unlock()
 	p.nudge()
 }

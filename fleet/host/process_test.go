@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -126,6 +127,15 @@ func (f *fleetOf) end(i int, sig syscall.Signal) {
 
 const chaosCode = `
 def handle(message):
+    if message.timer != None:
+        key = "t/" + message.text
+        state.put(key, str(int(state.get(key) or "0") + 1))
+        if message.text.endswith("3") and message.attempt == 1:
+            fail("not at the first attempt")
+        return
+    if len(timers.list()) < 50: # the messages have one key
+        timers.set(message.text, 300, message.text)
+        state.put("s/" + message.text, "1")
     key = "m/" + message.text
     state.put("n", str(int(state.get("n") or "0") + 1))
     state.put(key, str(int(state.get(key) or "0") + 1))
@@ -365,6 +375,14 @@ func TestChaos(t *testing.T) {
 		}
 		faults = append(faults, r.compare("FAR", "far."+id, committed)...)
 	}
+	faults = append(faults, r.fired(func() map[string]string {
+		all := make(map[string]string)
+		written, _, _ = ledger()
+		for _, of := range written {
+			maps.Copy(all, of)
+		}
+		return all
+	})...)
 	must(t, errors.Join(faults...))
 }
 

@@ -199,21 +199,26 @@ func (r *runner) takesNoMore(why error) {
 
 // answerer answers a message, as the client's own does.
 type answerer struct {
-	nc    *nats.Conn
+	nc    *nats.Conn // nil for a timer, which no server waits for
 	reply string
 }
 
-func (a *answerer) Ack() error        { return a.nc.Publish(a.reply, []byte("+ACK")) }
-func (a *answerer) Nak() error        { return a.nc.Publish(a.reply, []byte("-NAK")) }
-func (a *answerer) InProgress() error { return a.nc.Publish(a.reply, []byte("+WPI")) }
+func (a *answerer) say(answer []byte) error {
+	if a.nc == nil {
+		return nil
+	}
+	return a.nc.Publish(a.reply, answer)
+}
+
+func (a *answerer) Ack() error        { return a.say([]byte("+ACK")) }
+func (a *answerer) Nak() error        { return a.say([]byte("-NAK")) }
+func (a *answerer) InProgress() error { return a.say([]byte("+WPI")) }
 
 func (a *answerer) NakWithDelay(delay time.Duration) error {
-	return a.nc.Publish(a.reply, fmt.Appendf(nil, `-NAK {"delay": %d}`, delay.Nanoseconds()))
+	return a.say(fmt.Appendf(nil, `-NAK {"delay": %d}`, delay.Nanoseconds()))
 }
 
-func (a *answerer) TermWithReason(why string) error {
-	return a.nc.Publish(a.reply, []byte("+TERM "+why))
-}
+func (a *answerer) TermWithReason(why string) error { return a.say([]byte("+TERM " + why)) }
 
 // DoubleAck returns nil once the server has confirmed the acknowledgement.
 func (a *answerer) DoubleAck(ctx context.Context) error {

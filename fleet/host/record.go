@@ -37,6 +37,7 @@ type Record struct {
 	Env         []string      `json:"env,omitempty"` // names of variables, sorted
 	Secrets     []string      `json:"secrets,omitempty"`
 	HTTP        HTTP          `json:"http,omitzero"`
+	Rate        Rate          `json:"rate,omitzero"`
 	Generation  int           `json:"generation"` // of the code: 1 at the creation
 	Digest      string        `json:"digest"`     // SHA-256 of its code, in hex
 	Signature   []byte        `json:"signature,omitempty"`

@@ -40,6 +40,10 @@ type runner struct {
 	limit   atomic.Int64 // the time limit of the running handler, in nanoseconds
 	message atomic.Pointer[delivery]
 
+	bell    *time.Timer // calls ring
+	rings   atomic.Uint64
+	ringing sync.Mutex // held by ring
+
 	mu     sync.Mutex
 	inHand map[uint64]*delivery // messages that are not answered, by sequence
 
@@ -58,28 +62,31 @@ type runner struct {
 
 // delivery is a message that is being handled.
 type delivery struct {
-	msg     atomic.Pointer[answerer] // of the newest delivery
-	meta    *nats.MsgMetadata
-	seq     uint64
-	id      string
-	topic   string
-	header  nats.Header
-	data    []byte
-	body    string // the HeaderBody, when header and data were not in the message itself
-	read    bool   // header and data are those of the body
-	member  *member
-	suspect bool         // an earlier host may have called a handler for it
-	tries   tries        // counts this delivery too
-	beat    atomic.Int64 // when the server last heard of it, in Unix nanoseconds
-	state   *handle
-	cancel  context.CancelCauseFunc
-	failed  atomic.Bool // the watch has answered it, or left it to another host
+	msg      atomic.Pointer[answerer] // of the newest delivery
+	meta     *nats.MsgMetadata
+	seq      uint64
+	id       string
+	topic    string
+	header   nats.Header
+	data     []byte
+	body     string // the HeaderBody, when header and data were not in the message itself
+	read     bool   // header and data are those of the body
+	alarm    *alarm // of a timer; such a delivery has no meta and the seq 0
+	paid     bool   // it has waited for its worker's rate
+	redriven bool   // its letter was
+	member   *member
+	suspect  bool         // an earlier host may have called a handler for it
+	tries    tries        // counts this delivery too
+	beat     atomic.Int64 // when the server last heard of it, in Unix nanoseconds
+	state    *handle
+	cancel   context.CancelCauseFunc
+	failed   atomic.Bool // the watch has answered it, or left it to another host
 }
 
 // again returns the message for its next attempt. The watch may still look at the
 // last one.
 func (d *delivery) again() *delivery {
-	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read, member: d.member, suspect: d.suspect}
+	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read, alarm: d.alarm, redriven: d.redriven, paid: d.paid, member: d.member, suspect: d.suspect}
 	next.msg.Store(d.msg.Load())
 	return next
 }
@@ -121,6 +128,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 		r.part.stop(ctx)
 		return nil, err
 	}
+	r.hang()
 	if err := r.take(); err != nil {
 		r.cancel(nil)
 		r.part.stop(ctx)
@@ -175,6 +183,7 @@ func (r *runner) end(err error) {
 // slot.
 func (r *runner) finish(err error) {
 	r.halt()
+	r.silence()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*commitWithin)
 	defer cancel()
 	r.part.stop(ctx)
@@ -214,6 +223,7 @@ func (r *runner) swap(next []*member) bool {
 	case r.sem <- struct{}{}:
 		r.members.Store(&next)
 		<-r.sem
+		r.part.timers.unpark()
 		return true
 	case <-r.ended:
 	case <-r.abandoned:

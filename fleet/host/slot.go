@@ -61,6 +61,7 @@ type member struct {
 	slow    *atomic.Bool // its last message took long
 	canary  *canary      // of the worker, nil for none
 	onTrial bool         // it is the canary itself
+	tokens  *bucket      // of its rate
 }
 
 func newSlot(h *Host, name string) *slot {
@@ -350,7 +351,9 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 	if old != nil && old.record.Generation == rec.Generation {
 		// A copy, so that the runner never sees a record change.
 		same := *old
-		same.record = rec
+		if same.record = rec; rec.Rate != old.record.Rate {
+			same.tokens = new(bucket)
+		}
 		return &same, nil
 	}
 	if err := s.quarantined(rec, asks); err != nil {
@@ -370,7 +373,7 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 
 func (s *slot) newMember(rec *Record, program engine.Program) *member {
 	means, _ := s.host.granted(rec) // the load has looked
-	return &member{record: rec, program: program, veil: means.veil, web: means.web, kills: new(kills), slow: new(atomic.Bool), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}
+	return &member{record: rec, program: program, veil: means.veil, web: means.web, kills: new(kills), slow: new(atomic.Bool), tokens: new(bucket), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}
 }
 
 // swap gives the runner its members between two messages and closes the programs
@@ -385,7 +388,11 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 			}
 		}
 	}
-	if s.runner != nil && len(next) > 0 {
+	// With another rate a new runner begins: messages may wait in the old one for hours.
+	paced := slices.ContainsFunc(old, func(m *member) bool {
+		return slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program && n.tokens != m.tokens })
+	})
+	if s.runner != nil && len(next) > 0 && !paced {
 		if s.runner.swap(next) {
 			closeOld()
 			return nil

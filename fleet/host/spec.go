@@ -60,6 +60,8 @@ type Spec struct {
 	Signature []byte
 	// Rollout says how a new version replaces the one before it.
 	Rollout Rollout
+	// Rate bounds how many messages the worker handles in a time. A change holds at once.
+	Rate Rate
 	// By and Note say who makes the change and why, for the history.
 	By, Note string
 }
@@ -72,7 +74,7 @@ const maxNames = 100
 
 // validate returns an error that names each invalid field.
 func (h *Host) validate(s *Spec) error {
-	errs := []error{checkID("id", s.ID), s.Limits.Validate(), s.Rollout.validate(), s.HTTP.validate()}
+	errs := []error{checkID("id", s.ID), s.Limits.Validate(), s.Rate.validate(), s.Rollout.validate(), s.HTTP.validate()}
 	if s.Tenant != "" {
 		errs = append(errs, checkID("tenant", s.Tenant))
 	}
@@ -116,7 +118,7 @@ func (h *Host) validate(s *Spec) error {
 
 // settle writes the fields that may change into a record.
 func (s *Spec) settle(r *Record) {
-	r.OutputTopic, r.Key, r.Limits, r.Rollout = s.OutputTopic, s.Key, s.Limits, s.Rollout
+	r.OutputTopic, r.Key, r.Limits, r.Rate, r.Rollout = s.OutputTopic, s.Key, s.Limits, s.Rate, s.Rollout
 	r.Env, r.Secrets = slices.Sorted(slices.Values(s.Env)), slices.Sorted(slices.Values(s.Secrets))
 	r.HTTP = s.HTTP.sorted()
 }
@@ -152,6 +154,7 @@ func (s *Spec) differences(r *Record, digest string) (changes, fixed []Differenc
 	for i := range before {
 		add(&changes, before[i][0], before[i][1], after[i][1])
 	}
+	add(&changes, "rate", r.Rate.String(), s.Rate.String())
 	add(&changes, "env", nameList(r.Env), nameList(s.Env))
 	add(&changes, "secrets", nameList(r.Secrets), nameList(s.Secrets))
 	add(&changes, "code.signature", base64.StdEncoding.EncodeToString(r.Signature), base64.StdEncoding.EncodeToString(s.Signature))
@@ -299,7 +302,7 @@ func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
 
 // newVersion reports whether a worker needs a new version for a difference.
 func newVersion(d Difference) bool {
-	return d.Field != "outputTopic" && d.Field != "key" && !strings.HasPrefix(d.Field, "rollout.")
+	return d.Field != "outputTopic" && d.Field != "key" && d.Field != "rate" && !strings.HasPrefix(d.Field, "rollout.")
 }
 
 func (h *Host) carryOut(ctx context.Context, spec *Spec, d *deployment) error {

@@ -6,13 +6,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/servertime"
 )
 
 // states stores the values of all workers in one stream with one message for each
@@ -20,6 +25,7 @@ import (
 //
 //	host.state.SLOT.fence       the sequence of this message is the newest fencing token
 //	host.state.WORKER.kv.KEY    a value that the worker stored
+//	host.state.SLOT.tm.…        a timer, see [timer]
 //
 // The log of the slot has every value first, and cells bring them here. Earlier versions
 // of this package also stored marks here, which expire:
@@ -32,6 +38,8 @@ type states struct {
 	stream jetstream.Stream
 	prefix string // "host.state."
 	asking gate   // caps the slots that ask the server for what they need
+	clock  servertime.Clock
+	ahead  atomic.Int64 // nanoseconds by which a test makes the clock later
 }
 
 // Headers of the protocol that the client has no names for.
@@ -54,7 +62,30 @@ func (s *states) triesSubject(slot string, m string) string {
 func (s *states) valuesOf(id, uid string) string { return s.prefix + "w-" + id + ".kv." + uid + "." }
 
 // subject returns the subject of a value.
-func (s *states) subject(w *write) string { return s.valuesOf(w.Worker, w.UID) + w.Key }
+func (s *states) subject(w *write) string {
+	switch {
+	case w.Mark:
+		return s.marksOf(w.Slot, w.Worker, w.UID) + w.Key
+	case w.Slot != "":
+		return s.timersOf(w.Slot, w.Worker, w.UID) + w.Key
+	}
+	return s.valuesOf(w.Worker, w.UID) + w.Key
+}
+
+// now returns the server's time. While the server does not answer, this process's clock
+// goes on from its last answer.
+func (s *states) now(ctx context.Context) time.Time {
+	_ = s.clock.Look(ctx, 5*time.Second, func(ctx context.Context) (time.Time, error) {
+		ctx, cancel := context.WithTimeout(ctx, commitWithin)
+		defer cancel()
+		stream, err := s.js.Stream(ctx, s.stream.CachedInfo().Config.Name)
+		if err != nil {
+			return time.Time{}, err
+		}
+		return stream.CachedInfo().TimeStamp, nil
+	})
+	return s.clock.Now().Add(time.Duration(s.ahead.Load()))
+}
 
 // claim takes the fence of a slot for this host and returns the token. It makes
 // every earlier token of the slot void.
@@ -98,9 +129,14 @@ type tries struct {
 	Spared bool `json:"spared,omitempty"` // the canary failed it, which does not count
 }
 
-// purge removes the values that a worker stored.
+// purge removes the values that a worker stored, and its timers.
 func (s *states) purge(ctx context.Context, r *Record) error {
-	return s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.valuesOf(r.ID, r.UID)+">"))
+	for _, prefix := range []string{s.valuesOf(r.ID, r.UID), s.timersOf(r.slot(), r.ID, r.UID), s.marksOf(r.slot(), r.ID, r.UID)} {
+		if err := s.stream.Purge(ctx, jetstream.WithPurgeSubject(prefix+">")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // api returns the prefix of requests to the server's JetStream.
@@ -114,6 +150,68 @@ func api(js jetstream.JetStream) string {
 	return jetstream.DefaultAPIPrefix
 }
 
+// subjects returns the subjects of values that match a pattern, and nil when there are
+// more than most. It asks the stream's leader, which has every acknowledged write.
+func (s *states) subjects(ctx context.Context, pattern string, most int) ([]string, error) {
+	all := make([]string, 0)
+	for total := 1; len(all) < total; {
+		question, err := json.Marshal(map[string]any{"subjects_filter": pattern, "offset": len(all)})
+		if err != nil {
+			return nil, err
+		}
+		// The client's own call reads all pages, of 100,000 subjects each.
+		reply, err := s.nc.RequestWithContext(ctx, api(s.js)+"STREAM.INFO."+s.stream.CachedInfo().Config.Name, question)
+		if err != nil {
+			return nil, fmt.Errorf("list the values: %w", err)
+		}
+		var found struct {
+			Error *jetstream.APIError `json:"error"`
+			Total int                 `json:"total"`
+			State struct {
+				Subjects map[string]uint64 `json:"subjects"`
+			} `json:"state"`
+		}
+		if err := json.Unmarshal(reply.Data, &found); err != nil {
+			return nil, fmt.Errorf("list the values: %w", err)
+		}
+		if found.Error != nil {
+			return nil, fmt.Errorf("list the values: %w", found.Error)
+		}
+		if total = found.Total; len(found.State.Subjects) > most || total > most {
+			return nil, nil
+		}
+		if len(found.State.Subjects) == 0 {
+			break
+		}
+		all = slices.AppendSeq(all, maps.Keys(found.State.Subjects))
+	}
+	return all, nil
+}
+
+// readMany reads subjects, many at once. It begins no more of them once it has read most
+// bytes, if most is not 0; what it has not read is nil.
+func (s *states) readMany(ctx context.Context, subjects []string, most int64) ([]*cell, error) {
+	var next, size atomic.Int64
+	read := make([]*cell, len(subjects))
+	errs := make([]error, min(32, len(subjects)))
+	var readers sync.WaitGroup
+	for i := range errs {
+		readers.Go(func() {
+			for n := next.Add(1) - 1; n < int64(len(subjects)) && (most == 0 || size.Load() < most); n = next.Add(1) - 1 {
+				m, err := last(ctx, s.stream, subjects[n])
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				read[n] = cellOf(m)
+				size.Add(int64(len(subjects[n]) + len(read[n].data)))
+			}
+		})
+	}
+	readers.Wait()
+	return read, errors.Join(errs...)
+}
+
 // handle is the [engine.State] of one message. Only the message's handler uses it;
 // it is not for concurrent use.
 type handle struct {
@@ -123,6 +221,7 @@ type handle struct {
 	writes map[string][]byte // nil is a delete
 	order  []string
 	size   int
+	timing timing
 
 	fetched int // requests
 }

@@ -38,6 +38,7 @@ type Trial struct {
 	Digest  string          // of the code that ran
 	Outputs []engine.Output // with their topics; an empty one means that the output has none
 	Changes []StateChange   // in the order in which the keys were first written
+	Timers  []TimerChange   // in the order in which they were first set or cancelled
 	Lines   []string        // what the code printed, also while it was loaded
 	Took    time.Duration   // of the handler
 	Err     error           // why the message failed; nil when it was handled
@@ -113,7 +114,9 @@ func (h *Host) tryOut(ctx context.Context, rec *Record, p engine.Program, m *eng
 	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
 	defer cancel()
 	means, _ := h.granted(rec) // the load has looked
-	state := &handle{cells: newCells(h.states, rec.slot(), 0), record: rec, web: means.web}
+	state := &handle{cells: newCells(h.states, rec.slot(), 0), record: rec, web: means.web, timing: timing{
+		source: storedTimers{h.states}, now: h.states.now, id: func() string { return "" }, slot: rec.slot(), key: rec.keyOfMessage(m), topic: m.Topic,
+	}}
 	if !web && means.web != nil && means.web.refused == nil {
 		state.web = &withoutHTTP
 	}
@@ -138,6 +141,7 @@ func (h *Host) tryOut(ctx context.Context, rec *Record, p engine.Program, m *eng
 	for _, w := range state.changes() {
 		t.Changes = append(t.Changes, StateChange{w.Key, w.Data, w.Deleted})
 	}
+	t.Timers = state.timerTrial()
 	return t, nil
 }
 

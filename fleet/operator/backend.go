@@ -109,6 +109,11 @@ type Workers interface {
 	State(ctx context.Context, id, after string, limit int) (entries []*operatorv1.StateEntry, next string, err error)
 	// Value returns one key with its whole value; ReasonNotFound when there is none.
 	Value(ctx context.Context, id, key string) (*operatorv1.StateEntry, error)
+	// Timers returns at most limit timers after the one with the token after, and the
+	// token of the last one, "" when there are no more.
+	Timers(ctx context.Context, id, after string, limit int) (timers []*operatorv1.WorkerTimer, next string, err error)
+	// CancelTimer removes a timer; ReasonNotFound when there is none.
+	CancelTimer(ctx context.Context, id, key, name, who string) error
 	// Test runs the code of a worker with a message, and publishes and stores nothing.
 	Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error)
 }

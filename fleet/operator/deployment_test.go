@@ -56,12 +56,13 @@ def handle(m):
     print("got", m.text, env["TOKEN"])
     for i in range(3):
         state.put("k%d" % i, m.text)
+    timers.set("later", at = 253402300799000, data = m.text)
     return env["REGION"]
 `
 	spec := &operatorv1.WorkerSpec{
 		Id: "w", Tenant: "acme", MimeType: "text/x-starlark", Topic: "orders.new", Group: "g", OutputTopic: "orders.done", Key: "Customer",
 		Limits: &operatorv1.Limits{Time: durationpb.New(time.Minute), Load: durationpb.New(time.Minute), Memory: 64 << 20, Output: 1000, Outputs: 5},
-		Env:    []string{"REGION"}, Secrets: []string{"TOKEN"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
+		Env:    []string{"REGION"}, Secrets: []string{"TOKEN"}, Rate: &operatorv1.Rate{Messages: 1000, Per: durationpb.New(time.Minute), Burst: 1000}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
 		Rollout: &operatorv1.Rollout{Canary: 10, For: durationpb.New(time.Hour), Messages: 7, Margin: 3},
 		Http:    &operatorv1.HTTP{Allow: []string{"https://api.example.com/v1/*"}, Secrets: []string{"TOKEN"}},
 	}
@@ -71,7 +72,7 @@ def handle(m):
 		}
 	}
 	plan, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec, DryRun: true})
-	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 20 {
+	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 21 {
 		t.Errorf("a dry run: %v, %v", plan, err)
 	}
 	done, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec})
@@ -167,6 +168,22 @@ def handle(m):
 	wantText(t, "the test of other code", strings.ReplaceAll(body, ": ", ":"), `"rejected":true`, `"error":"rejected:no"`)
 	_, err = c.TestWorker(ctx, &operatorv1.TestWorkerRequest{Id: "w", Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(")}}})
 	wantError(t, err, connect.CodeInvalidArgument, operator.ReasonBadCode, "code")
+	trial, err = c.TestWorker(ctx, &operatorv1.TestWorkerRequest{Id: "w", Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(`def handle(m): timers.set("t", 1000, "x")`)}}})
+	if err != nil || len(trial.GetTimers()) != 1 || trial.GetTimers()[0].GetName() != "t" || string(trial.GetTimers()[0].GetData()) != "x" || trial.GetTimers()[0].GetDue() == nil || trial.GetTimers()[0].GetCancelled() {
+		t.Errorf("the test of a timer: %v, %v", trial, err)
+	}
+	brokertest.Await(t, "the timers", func() bool {
+		_, _, body = request(t, "GET", base+"/workers/w/timers", "")
+		return strings.Contains(body, `"name":"later"`)
+	})
+	wantText(t, "the timers", body, `"key":"orders.new"`, `"due":"9999-`, `"size":"4"`)
+	_, _, body = request(t, "POST", base+"/workers/w/timers:cancel", `{"key": "orders.new", "name": "later"}`)
+	wantText(t, "the answer", body, `{}`)
+	_, err = c.CancelWorkerTimer(ctx, &operatorv1.CancelWorkerTimerRequest{Id: "w", Key: "orders.new", Name: "later"})
+	wantError(t, err, connect.CodeNotFound, operator.ReasonNotFound, "name")
+	if timers, err := c.ListWorkerTimers(ctx, &operatorv1.ListWorkerTimersRequest{Id: "w"}); err != nil || len(timers.GetTimers()) != 0 {
+		t.Errorf("the timers: %v, %v", timers, err)
+	}
 
 	// A new version is a canary until an operator ends it.
 	newer := proto.CloneOf(spec)
@@ -194,7 +211,7 @@ def handle(m):
 	}
 	_, err = c.PromoteWorker(ctx, &operatorv1.PromoteWorkerRequest{Id: "w"})
 	wantError(t, err, connect.CodeInvalidArgument, operator.ReasonInvalid, "")
-	for _, action := range []string{"PromoteWorker", "ReadWorkerLogs", "FollowWorkerLogs", "ReadWorkerState", "TestWorker", "ApplyWorker"} {
+	for _, action := range []string{"PromoteWorker", "ListWorkerTimers", "CancelWorkerTimer", "ReadWorkerLogs", "FollowWorkerLogs", "ReadWorkerState", "TestWorker", "ApplyWorker"} {
 		_, _, body = request(t, "GET", base+"/audit?page_size=1000&action="+action, "")
 		wantText(t, "the audit", body, "WorkerService."+action)
 		if strings.Contains(body, "hunter2") {

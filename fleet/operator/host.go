@@ -33,6 +33,8 @@ func workerErr(err error) error {
 		return nil
 	case errors.Is(err, host.ErrNoKey):
 		return answer(connect.CodeNotFound, ReasonNotFound, "key")
+	case errors.Is(err, host.ErrNoTimer):
+		return answer(connect.CodeNotFound, ReasonNotFound, "name")
 	case errors.Is(err, host.ErrNotFound):
 		return answer(connect.CodeNotFound, ReasonNotFound, "id")
 	case errors.Is(err, host.ErrExists):

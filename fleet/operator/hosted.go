@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -18,7 +19,7 @@ import (
 func specOf(rec *host.Record) *operatorv1.WorkerSpec {
 	return &operatorv1.WorkerSpec{
 		Id: rec.ID, Tenant: rec.Tenant, MimeType: rec.MIMEType, Topic: rec.Topic, Group: rec.Group, OutputTopic: rec.OutputTopic, Key: rec.Key,
-		Limits: limitsOf(rec.Limits), Env: rec.Env, Secrets: rec.Secrets, Code: &operatorv1.Code{Digest: "sha256:" + rec.Digest, Signature: rec.Signature},
+		Limits: limitsOf(rec.Limits), Env: rec.Env, Secrets: rec.Secrets, Rate: rateOf(rec.Rate), Code: &operatorv1.Code{Digest: "sha256:" + rec.Digest, Signature: rec.Signature},
 		Rollout: rolloutOf(rec.Rollout), Http: httpOf(rec.HTTP),
 	}
 }
@@ -60,11 +61,23 @@ func specFrom(s *operatorv1.WorkerSpec, who string) (host.Spec, error) {
 	return host.Spec{
 		ID: s.GetId(), Tenant: s.GetTenant(), MIMEType: s.GetMimeType(), Topic: s.GetTopic(), Group: s.GetGroup(), OutputTopic: s.GetOutputTopic(), Key: s.GetKey(),
 		Limits: limits, Env: s.GetEnv(), Secrets: s.GetSecrets(),
+		Rate: host.Rate{Messages: int(s.GetRate().GetMessages()), Per: s.GetRate().GetPer().AsDuration(), Burst: int(s.GetRate().GetBurst())},
 		Code: s.GetCode().GetContent(), URL: s.GetCode().GetUrl(), Digest: sha(s.GetCode().GetDigest()), By: who,
 		Signature: s.GetCode().GetSignature(),
 		HTTP:      host.HTTP{Allow: s.GetHttp().GetAllow(), Secrets: s.GetHttp().GetSecrets()},
 		Rollout:   host.Rollout{Canary: int(s.GetRollout().GetCanary()), For: s.GetRollout().GetFor().AsDuration(), Messages: int(s.GetRollout().GetMessages()), Margin: int(s.GetRollout().GetMargin())},
 	}, err
+}
+
+func rateOf(r host.Rate) *operatorv1.Rate {
+	if r == (host.Rate{}) {
+		return nil
+	}
+	rate := &operatorv1.Rate{Messages: int32(r.Messages), Burst: int32(r.Burst)}
+	if r.Per != 0 {
+		rate.Per = durationpb.New(r.Per)
+	}
+	return rate
 }
 
 func (a hosts) Apply(ctx context.Context, s *operatorv1.WorkerSpec, dryRun bool, who string) (*operatorv1.ApplyWorkerResponse, error) {
@@ -113,13 +126,22 @@ func (a hosts) FollowLogs(ctx context.Context, id string, after int64, send func
 // maxPreview is how many bytes of a value a list of keys shows.
 const maxPreview = 256
 
+// behind reads the token of a page: the sequence of the last message before it.
+func behind(after string) (uint64, error) {
+	if after == "" {
+		return 0, nil
+	}
+	seq, err := strconv.ParseUint(after, 10, 63)
+	if err != nil {
+		return 0, Errorf(connect.CodeInvalidArgument, ReasonInvalid, "page_token", "is not a next_page_token of this server")
+	}
+	return seq, nil
+}
+
 func (a hosts) State(ctx context.Context, id, after string, limit int) ([]*operatorv1.StateEntry, string, error) {
-	from := uint64(0)
-	if after != "" {
-		var err error
-		if from, err = strconv.ParseUint(after, 10, 63); err != nil {
-			return nil, "", Errorf(connect.CodeInvalidArgument, ReasonInvalid, "page_token", "is not a next_page_token of this server")
-		}
+	from, err := behind(after)
+	if err != nil {
+		return nil, "", err
 	}
 	values, more, err := a.h.Values(ctx, id, from, limit)
 	if err != nil {
@@ -135,6 +157,29 @@ func (a hosts) State(ctx context.Context, id, after string, limit int) ([]*opera
 		return list, "", nil
 	}
 	return list, fmt.Sprint(values[len(values)-1].Seq), nil
+}
+
+func (a hosts) Timers(ctx context.Context, id, after string, limit int) ([]*operatorv1.WorkerTimer, string, error) {
+	from, err := behind(after)
+	if err != nil {
+		return nil, "", err
+	}
+	timers, next, err := a.h.Timers(ctx, id, from, limit)
+	if err != nil {
+		return nil, "", workerErr(err)
+	}
+	var list []*operatorv1.WorkerTimer
+	for _, t := range timers {
+		list = append(list, &operatorv1.WorkerTimer{Name: t.Name, Key: strings.ToValidUTF8(t.Key, "\uFFFD"), Due: timestamppb.New(t.Due), Data: t.Data[:min(len(t.Data), maxPreview)], Size: int64(len(t.Data)), Failed: int32(t.Failed)})
+	}
+	if next == 0 {
+		return list, "", nil
+	}
+	return list, fmt.Sprint(next), nil
+}
+
+func (a hosts) CancelTimer(ctx context.Context, id, key, name, _ string) error {
+	return workerErr(a.h.CancelTimer(ctx, id, key, name))
 }
 
 func (a hosts) Value(ctx context.Context, id, key string) (*operatorv1.StateEntry, error) {
@@ -163,6 +208,13 @@ func (a hosts) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*op
 	}
 	for _, c := range t.Changes {
 		answer.Changes = append(answer.Changes, &operatorv1.TestWorkerResponse_Change{Key: c.Key, Value: c.Data, Deleted: c.Deleted})
+	}
+	for _, c := range t.Timers {
+		change := &operatorv1.TestWorkerResponse_Timer{Name: c.Name, Data: c.Data, Cancelled: c.Cancelled}
+		if !c.Cancelled {
+			change.Due = timestamppb.New(c.Due)
+		}
+		answer.Timers = append(answer.Timers, change)
 	}
 	if t.Err != nil {
 		answer.Error, answer.Rejected = t.Err.Error(), t.Rejected()

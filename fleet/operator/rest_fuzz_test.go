@@ -377,6 +377,10 @@ func (w willing) State(context.Context, string, string, int) ([]*operatorv1.Stat
 func (w willing) Value(_ context.Context, _, key string) (*operatorv1.StateEntry, error) {
 	return &operatorv1.StateEntry{Key: key, Value: []byte(w.s.text("value"))}, nil
 }
+func (w willing) Timers(context.Context, string, string, int) ([]*operatorv1.WorkerTimer, string, error) {
+	return []*operatorv1.WorkerTimer{{Name: "t", Key: w.s.text("key")}}, "", nil
+}
+func (w willing) CancelTimer(context.Context, string, string, string, string) error { return nil }
 func (w willing) Test(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
 	return &operatorv1.TestWorkerResponse{Logs: []string{w.s.text("line")}}, nil
 }

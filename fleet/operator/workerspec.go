@@ -85,6 +85,33 @@ func (w workerService) ReadWorkerState(ctx context.Context, req *operatorv1.Read
 	})
 }
 
+func (w workerService) ListWorkerTimers(ctx context.Context, req *operatorv1.ListWorkerTimersRequest) (*operatorv1.ListWorkerTimersResponse, error) {
+	v := workerID(req.GetId())
+	size := v.size("page_size", req.GetPageSize())
+	list := "timers of " + req.GetId()
+	after := v.page(req.GetPageToken(), list)
+	return onWorker(ctx, w, "ListWorkerTimers", req.GetId(), "", v, func(ctx context.Context, area Workers, _ string) (*operatorv1.ListWorkerTimersResponse, error) {
+		timers, next, err := area.Timers(ctx, req.GetId(), after, size)
+		if err != nil {
+			return nil, err
+		}
+		answer := &operatorv1.ListWorkerTimersResponse{Timers: timers}
+		if next != "" {
+			answer.NextPageToken = pageToken{next, list}.String()
+		}
+		return answer, nil
+	})
+}
+
+func (w workerService) CancelWorkerTimer(ctx context.Context, req *operatorv1.CancelWorkerTimerRequest) (*operatorv1.CancelWorkerTimerResponse, error) {
+	v := workerID(req.GetId())
+	v.text("key", req.GetKey(), true, maxNote)
+	v.text("name", req.GetName(), true, maxName)
+	return onWorker(ctx, w, "CancelWorkerTimer", req.GetId(), req.GetName()+" of "+req.GetKey(), v, func(ctx context.Context, area Workers, who string) (*operatorv1.CancelWorkerTimerResponse, error) {
+		return &operatorv1.CancelWorkerTimerResponse{}, area.CancelTimer(ctx, req.GetId(), req.GetKey(), req.GetName(), who)
+	})
+}
+
 func (w workerService) TestWorker(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
 	v := workerID(req.GetId())
 	v.text("topic", req.GetTopic(), false, maxName)

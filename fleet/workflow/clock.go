@@ -2,58 +2,35 @@ package workflow
 
 import (
 	"context"
-	"fmt"
 	"math"
-	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/servertime"
 )
 
-// clock tells the server's time. What comes due was stored with the server's time,
-// and this process's own clock may be wrong, or may be set while it runs.
-type clock struct {
-	local func() time.Time // with a monotonic reading; replaced by tests
-
-	mu     sync.Mutex // guards the fields below
-	server time.Time  // what the server's clock showed
-	at     time.Time  // by the local clock; zero before the first look
-}
+// clock tells the server's time.
+type clock struct{ servertime.Clock }
 
 // lookEvery is how old a look at the server's clock may get.
 const lookEvery = 5 * time.Second
 
 // now returns the server's time. Without a look at it, that is this process's time.
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.at.IsZero() {
-		return c.local()
-	}
-	return c.server.Add(c.local().Sub(c.at))
-}
+func (c *clock) now() time.Time { return c.Now() }
 
 // fresh reports whether the last look is not too old.
-func (c *clock) fresh(b *bucket) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.at.IsZero() && c.local().Sub(c.at) < b.pace.Of(lookEvery)
-}
+func (c *clock) fresh(b *bucket) bool { return c.Fresh(b.pace.Of(lookEvery)) }
 
 // look asks the server for its time when the last look is too old.
 func (c *clock) look(ctx context.Context, b *bucket) error {
-	if c.fresh(b) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	stream, err := b.js.Stream(ctx, b.stream)
-	if err != nil {
-		return fmt.Errorf("ask the server for its time: %w", err)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// The server's time is from before the answer came, so now never runs ahead of it.
-	c.server, c.at = stream.CachedInfo().TimeStamp, c.local()
-	return nil
+	return c.Look(ctx, b.pace.Of(lookEvery), func(ctx context.Context) (time.Time, error) {
+		ctx, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		stream, err := b.js.Stream(ctx, b.stream)
+		if err != nil {
+			return time.Time{}, err
+		}
+		return stream.CachedInfo().TimeStamp, nil
+	})
 }
 
 // instant returns a time in nanoseconds of Unix time. Those end in the year 2262;

@@ -35,7 +35,7 @@ func TestDeadlinesGoByTheServersClock(t *testing.T) {
 			defer cancel()
 			m := NewManager(b.JetStream(), brokertest.Quiet())
 			defer m.Close()
-			m.clock.local = func() time.Time { return time.Now().Round(0).Add(skew) }
+			m.clock.Local = func() time.Time { return time.Now().Round(0).Add(skew) }
 			err := m.Register("order", func() Participant { return new(order) }, Transitions{"open": {"late", "gone"}, "late": {"gone"}, "gone": {}},
 				WithDeadline("open", "late", 50*time.Millisecond), WithDeadline("late", "gone", 30*time.Minute))
 			if err != nil {

@@ -51,7 +51,6 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 		logger = slog.Default()
 	}
 	m := &Manager{js: js, log: logger, ops: nuid.Next() + ".", registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
-	m.clock.local = time.Now
 	m.alive, m.end = context.WithCancel(context.Background())
 	return m
 }

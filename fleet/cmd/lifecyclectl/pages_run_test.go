@@ -73,6 +73,8 @@ var excused = []struct{ line, why string }{
 	{`lifecyclectl workers logs thumbs --follow`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers state counter`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers state counter total`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
+	{`lifecyclectl workers timers counter`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
+	{`lifecyclectl workers cancel-timer counter report --key alice`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers test counter --data "one two"`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers test counter --data "one two" --code counter.js`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`go run ./procpool/cmd/conformance -slow '{"a payload":"that takes long"}' -stream '{"a payload":"that streams 8 MB"}' -- ./my-worker --its arguments`, "my-worker is the reader's; procpool/conformance tests the suite"},

@@ -22,7 +22,8 @@ func workersCommand() *cobra.Command {
 		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
 	},
 		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
-		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTestCommand(&r), workerDevCommand(), workerSignCommand(),
+		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTimersCommand(&r), workerCancelTimerCommand(&r),
+		workerTestCommand(&r), workerDevCommand(), workerSignCommand(),
 		workerPromoteCommand(&r), workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
 		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it stopped", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
@@ -88,6 +89,7 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("group", w.GetGroup())
 		t.line("output topic", w.GetOutputTopic())
 		t.line("limits", limits(w.GetLimits()))
+		t.line("rate", rate(w.GetSpec().GetRate()))
 		t.line("tenant", w.GetSpec().GetTenant())
 		t.line("key", w.GetSpec().GetKey())
 		t.line("env", strings.Join(w.GetSpec().GetEnv(), ", "))
@@ -102,6 +104,23 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		t.line("created", moment(w.GetCreatedAt()))
 		t.line("updated", moment(w.GetUpdatedAt()))
 	})
+}
+
+// rate returns a worker's rate for people, "" for none.
+func rate(r *operatorv1.Rate) string {
+	if r == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%d per ", r.GetMessages())
+	if r.GetPer() == nil {
+		text += "second"
+	} else {
+		text += r.GetPer().AsDuration().String()
+	}
+	if r.GetBurst() > 0 {
+		text += fmt.Sprintf(", burst %d", r.GetBurst())
+	}
+	return text
 }
 
 // limits returns a worker's own limits in the form of the flags of create.

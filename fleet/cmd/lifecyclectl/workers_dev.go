@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/dev"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
@@ -30,7 +31,9 @@ func workerDevCommand() *cobra.Command {
 		Long: `Run the code of a spec on this machine against sample messages, one after the
 other. It needs no server. The code runs in a process of its own, within the limits of
 its spec. The state is empty at first and lasts until the command ends. It shows what
-each message would publish and write, and what the code prints. The exit status is 1
+each message would publish and write, the timers that it would set, and what the code
+prints. After the messages it fires timers, in the order in which they are due and
+without waiting, at most 10 unless --timers says another number. The exit status is 1
 when a message failed.
 
 ` + specHelp,
@@ -61,6 +64,7 @@ when a message failed.
 	f.StringArrayVar(&run.env, "env", nil, "the value of a variable or secret of the spec, as `NAME=value`; may be given more than once")
 	f.BoolVar(&run.http, "http", false, "let the code send the HTTP requests that its spec allows; without it they fail")
 	f.StringArrayVar(&run.networks, "http-network", nil, "a `network` that requests may reach although it is not public, such as 127.0.0.0/8; may be given more than once")
+	f.IntVar(&run.timers, "timers", 10, "how `many` timers to fire after the messages")
 	f.BoolVar(&run.watch, "watch", false, "run all messages again when a file changes, until it is interrupted")
 	o.register(cmd)
 	return cmd
@@ -72,6 +76,7 @@ type devRun struct {
 	texts, headers, env []string
 	networks            []string
 	watch, http         bool
+	timers              int
 }
 
 // again runs the messages each time that a file has changed.
@@ -138,7 +143,7 @@ func (d *devRun) once(cmd *cobra.Command, o *output, file string) error {
 	}
 	r, err := dev.Open(cmd.Context(), dev.Worker{
 		HTTP: web,
-		ID:   spec.GetId(), MIMEType: spec.GetMimeType(), Topic: topic, OutputTopic: spec.GetOutputTopic(), Env: only(env, slices.Concat(spec.GetEnv(), spec.GetSecrets())), Code: spec.GetCode().GetContent(),
+		ID:   spec.GetId(), MIMEType: spec.GetMimeType(), Topic: topic, OutputTopic: spec.GetOutputTopic(), Key: spec.GetKey(), Env: only(env, slices.Concat(spec.GetEnv(), spec.GetSecrets())), Code: spec.GetCode().GetContent(),
 		Limits: engine.Limits{Time: l.GetTime().AsDuration(), Load: l.GetLoad().AsDuration(), Memory: l.GetMemory(), Output: l.GetOutput(), Outputs: int(l.GetOutputs())},
 	})
 	if err != nil {
@@ -153,7 +158,20 @@ func (d *devRun) once(cmd *cobra.Command, o *output, file string) error {
 		if result.Err != nil {
 			failed++
 		}
-		if err := showResult(cmd, o, i+1, data, result); err != nil {
+		if err := showResult(cmd, o, fmt.Sprintf("message %d: %s", i+1, preview(data, int64(len(data)))), result); err != nil {
+			return errors.Join(err, r.Close())
+		}
+	}
+	fired := 0
+	for ; fired < d.timers && cmd.Context().Err() == nil; fired++ {
+		timer, result, ok := r.Fire(cmd.Context())
+		if !ok {
+			break
+		}
+		if result.Err != nil {
+			failed++
+		}
+		if err := showResult(cmd, o, fmt.Sprintf("%v: %s", timer, preview(timer.Data, int64(len(timer.Data)))), result); err != nil {
 			return errors.Join(err, r.Close())
 		}
 	}
@@ -163,7 +181,7 @@ func (d *devRun) once(cmd *cobra.Command, o *output, file string) error {
 	case cmd.Context().Err() != nil:
 		return context.Canceled
 	case failed > 0:
-		return &failure{status: exitFindings, err: fmt.Errorf("%d of %d messages failed", failed, len(messages))}
+		return &failure{status: exitFindings, err: fmt.Errorf("%d of %d messages failed", failed, len(messages)+fired)}
 	}
 	return nil
 }
@@ -242,7 +260,7 @@ func (d *devRun) messages(cmd *cobra.Command) (all [][]byte, err error) {
 }
 
 // showResult shows what a message causes, in the form of workers test.
-func showResult(cmd *cobra.Command, o *output, number int, data []byte, r dev.Result) error {
+func showResult(cmd *cobra.Command, o *output, what string, r dev.Result) error {
 	t := &operatorv1.TestWorkerResponse{Logs: r.Lines, Duration: durationpb.New(r.Took.Round(time.Microsecond))}
 	for _, out := range r.Outputs {
 		m := &operatorv1.TestWorkerResponse_Output{Topic: out.Topic, Data: out.Data}
@@ -255,6 +273,13 @@ func showResult(cmd *cobra.Command, o *output, number int, data []byte, r dev.Re
 	for _, c := range r.Changes {
 		t.Changes = append(t.Changes, &operatorv1.TestWorkerResponse_Change{Key: c.Key, Value: c.Data, Deleted: c.Deleted})
 	}
+	for _, c := range r.Timers {
+		timer := &operatorv1.TestWorkerResponse_Timer{Name: c.Name, Data: c.Data, Cancelled: c.Cancelled}
+		if !c.Cancelled {
+			timer.Due = timestamppb.New(c.Due)
+		}
+		t.Timers = append(t.Timers, timer)
+	}
 	if r.Err != nil {
 		var rejected *engine.RejectError
 		t.Error, t.Rejected = r.Err.Error(), errors.As(r.Err, &rejected)
@@ -263,7 +288,7 @@ func showResult(cmd *cobra.Command, o *output, number int, data []byte, r dev.Re
 		return o.item(cmd.OutOrStdout(), t)
 	}
 	out := &table{colours: colourful(cmd.OutOrStdout())}
-	out.row(cell{fmt.Sprintf("message %d: %s", number, preview(data, int64(len(data)))), strong})
+	out.row(cell{what, strong})
 	trialTable(out, t)
 	if t.GetError() != "" {
 		out.row("  " + t.GetError())

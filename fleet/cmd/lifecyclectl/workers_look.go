@@ -175,7 +175,8 @@ func workerTestCommand(r *remote) *cobra.Command {
 		Short: "Run the code of a worker with a message, and publish and store nothing",
 		Long: `Run the code of a worker with a message, in a process of its own, and publish and
 store nothing. It sends no HTTP requests without --http. It shows what the code would
-publish and write, what it printed, and how long it ran. The exit status is 1 when the message failed. It needs the role operator.`,
+publish and write, the timers that it would set, what it printed, and how long it ran. The
+exit status is 1 when the message failed. It needs the role operator.`,
 		Example: `  lifecyclectl workers test counter --data "one two"
   lifecyclectl workers test counter --data "one two" --code counter.js`,
 		Args: words("ID"),
@@ -260,6 +261,13 @@ func trialTable(t *table, trial *operatorv1.TestWorkerResponse) {
 			continue
 		}
 		t.row(cell{"state", wait}, c.GetKey(), shown(c.GetValue()))
+	}
+	for _, c := range trial.GetTimers() {
+		if c.GetCancelled() {
+			t.row(cell{"timer", wait}, c.GetName(), cell{"(cancelled)", faint})
+			continue
+		}
+		t.row(cell{"timer", wait}, c.GetName(), moment(c.GetDue())+"  "+shown(c.GetData()))
 	}
 	result := cell{"handled", good}
 	switch {

@@ -158,6 +158,7 @@ type Message struct {
 	Fence   uint64              // the fencing token: see [State]
 	Header  map[string][]string // may be nil
 	Data    []byte
+	Timer   *Fired // the timer that is due; nil for a message that was published
 }
 
 // Output is a message to publish.
@@ -199,7 +200,7 @@ func Reject(reason string) error { return &RejectError{Reason: reason} }
 
 // LimitError says which limit the code broke. It wraps [ErrLimit].
 type LimitError struct {
-	What  string // "time", "memory", "output" or "outputs"
+	What  string // "time", "memory", "output", "outputs", "state" or "timers"
 	Limit string // in the form that people write, such as "30s"
 }
 

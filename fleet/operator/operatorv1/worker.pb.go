@@ -248,6 +248,8 @@ type WorkerSpec struct {
 	// Names of secrets that the code gets in the same way.
 	Secrets []string `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	Code    *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"`
+	// How many messages it handles in a time; none is no bound.
+	Rate    *Rate    `protobuf:"bytes,12,opt,name=rate,proto3" json:"rate,omitempty"`
 	Rollout *Rollout `protobuf:"bytes,18,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// The HTTP requests that the code may send.
 	Http          *HTTP `protobuf:"bytes,19,opt,name=http,proto3" json:"http,omitempty"`
@@ -362,6 +364,13 @@ func (x *WorkerSpec) GetCode() *Code {
 	return nil
 }
 
+func (x *WorkerSpec) GetRate() *Rate {
+	if x != nil {
+		return x.Rate
+	}
+	return nil
+}
+
 func (x *WorkerSpec) GetRollout() *Rollout {
 	if x != nil {
 		return x.Rollout
@@ -374,6 +383,70 @@ func (x *WorkerSpec) GetHttp() *HTTP {
 		return x.Http
 	}
 	return nil
+}
+
+// Rate bounds how many messages a worker handles: its attempts and timers count too.
+type Rate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// So many messages,
+	Messages int32 `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
+	// in so long; none is a second.
+	Per *durationpb.Duration `protobuf:"bytes,2,opt,name=per,proto3" json:"per,omitempty"`
+	// How many it handles at once after a pause; 0 is as many as messages.
+	Burst         int32 `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rate) Reset() {
+	*x = Rate{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rate) ProtoMessage() {}
+
+func (x *Rate) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rate.ProtoReflect.Descriptor instead.
+func (*Rate) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Rate) GetMessages() int32 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *Rate) GetPer() *durationpb.Duration {
+	if x != nil {
+		return x.Per
+	}
+	return nil
+}
+
+func (x *Rate) GetBurst() int32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
 }
 
 // Limits bound what the handling of one message may use. A field that is zero
@@ -396,7 +469,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +481,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +494,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Limits) GetTime() *durationpb.Duration {
@@ -490,7 +563,7 @@ type CodeVersion struct {
 
 func (x *CodeVersion) Reset() {
 	*x = CodeVersion{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +575,7 @@ func (x *CodeVersion) String() string {
 func (*CodeVersion) ProtoMessage() {}
 
 func (x *CodeVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +588,7 @@ func (x *CodeVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeVersion.ProtoReflect.Descriptor instead.
 func (*CodeVersion) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CodeVersion) GetDigest() string {
@@ -621,7 +694,7 @@ type Code struct {
 
 func (x *Code) Reset() {
 	*x = Code{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +706,7 @@ func (x *Code) String() string {
 func (*Code) ProtoMessage() {}
 
 func (x *Code) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +719,7 @@ func (x *Code) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Code.ProtoReflect.Descriptor instead.
 func (*Code) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Code) GetSource() isCode_Source {
@@ -722,7 +795,7 @@ type CreateWorkerRequest struct {
 
 func (x *CreateWorkerRequest) Reset() {
 	*x = CreateWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +807,7 @@ func (x *CreateWorkerRequest) String() string {
 func (*CreateWorkerRequest) ProtoMessage() {}
 
 func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +820,7 @@ func (x *CreateWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateWorkerRequest.ProtoReflect.Descriptor instead.
 func (*CreateWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateWorkerRequest) GetId() string {
@@ -813,7 +886,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +898,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +911,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListWorkersRequest) GetState() string {
@@ -879,7 +952,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +964,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +977,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -930,7 +1003,7 @@ type GetWorkerRequest struct {
 
 func (x *GetWorkerRequest) Reset() {
 	*x = GetWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1015,7 @@ func (x *GetWorkerRequest) String() string {
 func (*GetWorkerRequest) ProtoMessage() {}
 
 func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1028,7 @@ func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetWorkerRequest) GetId() string {
@@ -974,7 +1047,7 @@ type StartWorkerRequest struct {
 
 func (x *StartWorkerRequest) Reset() {
 	*x = StartWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1059,7 @@ func (x *StartWorkerRequest) String() string {
 func (*StartWorkerRequest) ProtoMessage() {}
 
 func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1072,7 @@ func (x *StartWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StartWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StartWorkerRequest) GetId() string {
@@ -1018,7 +1091,7 @@ type StopWorkerRequest struct {
 
 func (x *StopWorkerRequest) Reset() {
 	*x = StopWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1103,7 @@ func (x *StopWorkerRequest) String() string {
 func (*StopWorkerRequest) ProtoMessage() {}
 
 func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1116,7 @@ func (x *StopWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopWorkerRequest.ProtoReflect.Descriptor instead.
 func (*StopWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StopWorkerRequest) GetId() string {
@@ -1063,7 +1136,7 @@ type LoadCodeRequest struct {
 
 func (x *LoadCodeRequest) Reset() {
 	*x = LoadCodeRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1148,7 @@ func (x *LoadCodeRequest) String() string {
 func (*LoadCodeRequest) ProtoMessage() {}
 
 func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1161,7 @@ func (x *LoadCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadCodeRequest.ProtoReflect.Descriptor instead.
 func (*LoadCodeRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LoadCodeRequest) GetId() string {
@@ -1116,7 +1189,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1201,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1214,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RollbackRequest) GetId() string {
@@ -1167,7 +1240,7 @@ type PromoteWorkerRequest struct {
 
 func (x *PromoteWorkerRequest) Reset() {
 	*x = PromoteWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1252,7 @@ func (x *PromoteWorkerRequest) String() string {
 func (*PromoteWorkerRequest) ProtoMessage() {}
 
 func (x *PromoteWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1265,7 @@ func (x *PromoteWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PromoteWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PromoteWorkerRequest) GetId() string {
@@ -1211,7 +1284,7 @@ type DeleteWorkerRequest struct {
 
 func (x *DeleteWorkerRequest) Reset() {
 	*x = DeleteWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1296,7 @@ func (x *DeleteWorkerRequest) String() string {
 func (*DeleteWorkerRequest) ProtoMessage() {}
 
 func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1309,7 @@ func (x *DeleteWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteWorkerRequest) GetId() string {
@@ -1254,7 +1327,7 @@ type DeleteWorkerResponse struct {
 
 func (x *DeleteWorkerResponse) Reset() {
 	*x = DeleteWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1339,7 @@ func (x *DeleteWorkerResponse) String() string {
 func (*DeleteWorkerResponse) ProtoMessage() {}
 
 func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1352,7 @@ func (x *DeleteWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 type GetWorkerHistoryRequest struct {
@@ -1291,7 +1364,7 @@ type GetWorkerHistoryRequest struct {
 
 func (x *GetWorkerHistoryRequest) Reset() {
 	*x = GetWorkerHistoryRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1376,7 @@ func (x *GetWorkerHistoryRequest) String() string {
 func (*GetWorkerHistoryRequest) ProtoMessage() {}
 
 func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1389,7 @@ func (x *GetWorkerHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetWorkerHistoryRequest) GetId() string {
@@ -1335,7 +1408,7 @@ type GetWorkerHistoryResponse struct {
 
 func (x *GetWorkerHistoryResponse) Reset() {
 	*x = GetWorkerHistoryResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1420,7 @@ func (x *GetWorkerHistoryResponse) String() string {
 func (*GetWorkerHistoryResponse) ProtoMessage() {}
 
 func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1433,7 @@ func (x *GetWorkerHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkerHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetWorkerHistoryResponse) GetVersions() []*CodeVersion {
@@ -1378,7 +1451,7 @@ type RecoverWorkersRequest struct {
 
 func (x *RecoverWorkersRequest) Reset() {
 	*x = RecoverWorkersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1463,7 @@ func (x *RecoverWorkersRequest) String() string {
 func (*RecoverWorkersRequest) ProtoMessage() {}
 
 func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1476,7 @@ func (x *RecoverWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersRequest.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 type RecoverWorkersResponse struct {
@@ -1417,7 +1490,7 @@ type RecoverWorkersResponse struct {
 
 func (x *RecoverWorkersResponse) Reset() {
 	*x = RecoverWorkersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1502,7 @@ func (x *RecoverWorkersResponse) String() string {
 func (*RecoverWorkersResponse) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1515,7 @@ func (x *RecoverWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RecoverWorkersResponse) GetRecovered() []string {
@@ -1484,7 +1557,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1569,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1582,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeadLetter) GetId() string {
@@ -1593,7 +1666,7 @@ type ListDeadLettersRequest struct {
 
 func (x *ListDeadLettersRequest) Reset() {
 	*x = ListDeadLettersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1678,7 @@ func (x *ListDeadLettersRequest) String() string {
 func (*ListDeadLettersRequest) ProtoMessage() {}
 
 func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1691,7 @@ func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListDeadLettersRequest) GetWorkerId() string {
@@ -1652,7 +1725,7 @@ type ListDeadLettersResponse struct {
 
 func (x *ListDeadLettersResponse) Reset() {
 	*x = ListDeadLettersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +1737,7 @@ func (x *ListDeadLettersResponse) String() string {
 func (*ListDeadLettersResponse) ProtoMessage() {}
 
 func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +1750,7 @@ func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
@@ -1707,7 +1780,7 @@ type RedriveRequest struct {
 
 func (x *RedriveRequest) Reset() {
 	*x = RedriveRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1792,7 @@ func (x *RedriveRequest) String() string {
 func (*RedriveRequest) ProtoMessage() {}
 
 func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1805,7 @@ func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
 func (*RedriveRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RedriveRequest) GetWorkerId() string {
@@ -1765,7 +1838,7 @@ type RedriveResponse struct {
 
 func (x *RedriveResponse) Reset() {
 	*x = RedriveResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1850,7 @@ func (x *RedriveResponse) String() string {
 func (*RedriveResponse) ProtoMessage() {}
 
 func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1863,7 @@ func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
 func (*RedriveResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RedriveResponse) GetRedriven() int64 {
@@ -1811,7 +1884,7 @@ type ApplyWorkerRequest struct {
 
 func (x *ApplyWorkerRequest) Reset() {
 	*x = ApplyWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1896,7 @@ func (x *ApplyWorkerRequest) String() string {
 func (*ApplyWorkerRequest) ProtoMessage() {}
 
 func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1909,7 @@ func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ApplyWorkerRequest) GetSpec() *WorkerSpec {
@@ -1867,7 +1940,7 @@ type ApplyWorkerResponse struct {
 
 func (x *ApplyWorkerResponse) Reset() {
 	*x = ApplyWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1879,7 +1952,7 @@ func (x *ApplyWorkerResponse) String() string {
 func (*ApplyWorkerResponse) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +1965,7 @@ func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ApplyWorkerResponse) GetCreated() bool {
@@ -1927,7 +2000,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2012,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2025,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Header) GetName() string {
@@ -1988,7 +2061,7 @@ type TestWorkerRequest struct {
 
 func (x *TestWorkerRequest) Reset() {
 	*x = TestWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2073,7 @@ func (x *TestWorkerRequest) String() string {
 func (*TestWorkerRequest) ProtoMessage() {}
 
 func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2086,7 @@ func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerRequest.ProtoReflect.Descriptor instead.
 func (*TestWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TestWorkerRequest) GetId() string {
@@ -2078,14 +2151,15 @@ type TestWorkerResponse struct {
 	// Whether it would become a dead letter at once: the code rejected it.
 	Rejected bool `protobuf:"varint,6,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	// The digest of the code that ran.
-	Digest        string `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest        string                      `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	Timers        []*TestWorkerResponse_Timer `protobuf:"bytes,8,rep,name=timers,proto3" json:"timers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerResponse) Reset() {
 	*x = TestWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2171,7 @@ func (x *TestWorkerResponse) String() string {
 func (*TestWorkerResponse) ProtoMessage() {}
 
 func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2184,7 @@ func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TestWorkerResponse) GetOutputs() []*TestWorkerResponse_Output {
@@ -2162,6 +2236,13 @@ func (x *TestWorkerResponse) GetDigest() string {
 	return ""
 }
 
+func (x *TestWorkerResponse) GetTimers() []*TestWorkerResponse_Timer {
+	if x != nil {
+		return x.Timers
+	}
+	return nil
+}
+
 type RecoverWorkersResponse_Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2172,7 +2253,7 @@ type RecoverWorkersResponse_Failure struct {
 
 func (x *RecoverWorkersResponse_Failure) Reset() {
 	*x = RecoverWorkersResponse_Failure{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2265,7 @@ func (x *RecoverWorkersResponse_Failure) String() string {
 func (*RecoverWorkersResponse_Failure) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2278,7 @@ func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWorkersResponse_Failure.ProtoReflect.Descriptor instead.
 func (*RecoverWorkersResponse_Failure) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{19, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *RecoverWorkersResponse_Failure) GetId() string {
@@ -2228,7 +2309,7 @@ type ApplyWorkerResponse_Change struct {
 
 func (x *ApplyWorkerResponse_Change) Reset() {
 	*x = ApplyWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2240,7 +2321,7 @@ func (x *ApplyWorkerResponse_Change) String() string {
 func (*ApplyWorkerResponse_Change) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2253,7 +2334,7 @@ func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *ApplyWorkerResponse_Change) GetField() string {
@@ -2290,7 +2371,7 @@ type TestWorkerResponse_Output struct {
 
 func (x *TestWorkerResponse_Output) Reset() {
 	*x = TestWorkerResponse_Output{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2302,7 +2383,7 @@ func (x *TestWorkerResponse_Output) String() string {
 func (*TestWorkerResponse_Output) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2315,7 +2396,7 @@ func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Output.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Output) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *TestWorkerResponse_Output) GetTopic() string {
@@ -2351,7 +2432,7 @@ type TestWorkerResponse_Change struct {
 
 func (x *TestWorkerResponse_Change) Reset() {
 	*x = TestWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2444,7 @@ func (x *TestWorkerResponse_Change) String() string {
 func (*TestWorkerResponse_Change) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2457,7 @@ func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29, 1}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 1}
 }
 
 func (x *TestWorkerResponse_Change) GetKey() string {
@@ -2396,6 +2477,75 @@ func (x *TestWorkerResponse_Change) GetValue() []byte {
 func (x *TestWorkerResponse_Change) GetDeleted() bool {
 	if x != nil {
 		return x.Deleted
+	}
+	return false
+}
+
+// Timer is a timer that would be set or cancelled.
+type TestWorkerResponse_Timer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Due           *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=due,proto3" json:"due,omitempty"`
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Cancelled     bool                   `protobuf:"varint,4,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestWorkerResponse_Timer) Reset() {
+	*x = TestWorkerResponse_Timer{}
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestWorkerResponse_Timer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestWorkerResponse_Timer) ProtoMessage() {}
+
+func (x *TestWorkerResponse_Timer) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestWorkerResponse_Timer.ProtoReflect.Descriptor instead.
+func (*TestWorkerResponse_Timer) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 2}
+}
+
+func (x *TestWorkerResponse_Timer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TestWorkerResponse_Timer) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *TestWorkerResponse_Timer) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *TestWorkerResponse_Timer) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
 	}
 	return false
 }
@@ -2426,7 +2576,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\foutput_topic\x18\x0f \x01(\tR\voutputTopic\x125\n" +
 	"\x06limits\x18\x10 \x01(\v2\x1d.lifecycle.operator.v1.LimitsR\x06limits\x125\n" +
 	"\x04spec\x18\x11 \x01(\v2!.lifecycle.operator.v1.WorkerSpecR\x04spec\x125\n" +
-	"\x06canary\x18\x18 \x01(\v2\x1d.lifecycle.operator.v1.CanaryR\x06canary\"\xb1\x03\n" +
+	"\x06canary\x18\x18 \x01(\v2\x1d.lifecycle.operator.v1.CanaryR\x06canary\"\xe2\x03\n" +
 	"\n" +
 	"WorkerSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -2440,9 +2590,14 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x03env\x18\t \x03(\tR\x03env\x12\x18\n" +
 	"\asecrets\x18\n" +
 	" \x03(\tR\asecrets\x12/\n" +
-	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x128\n" +
+	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x12/\n" +
+	"\x04rate\x18\f \x01(\v2\x1b.lifecycle.operator.v1.RateR\x04rate\x128\n" +
 	"\arollout\x18\x12 \x01(\v2\x1e.lifecycle.operator.v1.RolloutR\arollout\x12/\n" +
-	"\x04http\x18\x13 \x01(\v2\x1b.lifecycle.operator.v1.HTTPR\x04http\"\xb0\x01\n" +
+	"\x04http\x18\x13 \x01(\v2\x1b.lifecycle.operator.v1.HTTPR\x04http\"e\n" +
+	"\x04Rate\x12\x1a\n" +
+	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12+\n" +
+	"\x03per\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03per\x12\x14\n" +
+	"\x05burst\x18\x03 \x01(\x05R\x05burst\"\xb0\x01\n" +
 	"\x06Limits\x12-\n" +
 	"\x04time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12-\n" +
 	"\x04load\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04load\x12\x16\n" +
@@ -2563,7 +2718,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\aheaders\x18\x04 \x03(\v2\x1d.lifecycle.operator.v1.HeaderR\aheaders\x12\x16\n" +
 	"\x06digest\x18\x05 \x01(\tR\x06digest\x12/\n" +
 	"\x04code\x18\x06 \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x12\x12\n" +
-	"\x04http\x18\r \x01(\bR\x04http\"\xfa\x03\n" +
+	"\x04http\x18\r \x01(\bR\x04http\"\xc0\x05\n" +
 	"\x12TestWorkerResponse\x12J\n" +
 	"\aoutputs\x18\x01 \x03(\v20.lifecycle.operator.v1.TestWorkerResponse.OutputR\aoutputs\x12J\n" +
 	"\achanges\x18\x02 \x03(\v20.lifecycle.operator.v1.TestWorkerResponse.ChangeR\achanges\x12\x12\n" +
@@ -2571,7 +2726,8 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x1a\n" +
 	"\brejected\x18\x06 \x01(\bR\brejected\x12\x16\n" +
-	"\x06digest\x18\a \x01(\tR\x06digest\x1ak\n" +
+	"\x06digest\x18\a \x01(\tR\x06digest\x12G\n" +
+	"\x06timers\x18\b \x03(\v2/.lifecycle.operator.v1.TestWorkerResponse.TimerR\x06timers\x1ak\n" +
 	"\x06Output\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x127\n" +
 	"\aheaders\x18\x02 \x03(\v2\x1d.lifecycle.operator.v1.HeaderR\aheaders\x12\x12\n" +
@@ -2579,7 +2735,12 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06Change\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x18\n" +
-	"\adeleted\x18\x03 \x01(\bR\adeleted2\xab\x12\n" +
+	"\adeleted\x18\x03 \x01(\bR\adeleted\x1a{\n" +
+	"\x05Timer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
+	"\x03due\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1c\n" +
+	"\tcancelled\x18\x04 \x01(\bR\tcancelled2\xe0\x14\n" +
 	"\rWorkerService\x12n\n" +
 	"\fCreateWorker\x12*.lifecycle.operator.v1.CreateWorkerRequest\x1a\x1d.lifecycle.operator.v1.Worker\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/workers\x12y\n" +
 	"\vListWorkers\x12).lifecycle.operator.v1.ListWorkersRequest\x1a*.lifecycle.operator.v1.ListWorkersResponse\"\x13\x82\xd3\xe4\x93\x02\n" +
@@ -2601,7 +2762,9 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x10FollowWorkerLogs\x12..lifecycle.operator.v1.FollowWorkerLogsRequest\x1a/.lifecycle.operator.v1.FollowWorkerLogsResponse0\x01\x12\x8d\x01\n" +
 	"\x0fReadWorkerState\x12-.lifecycle.operator.v1.ReadWorkerStateRequest\x1a..lifecycle.operator.v1.ReadWorkerStateResponse\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/workers/{id}/state\x12\x80\x01\n" +
 	"\n" +
-	"TestWorker\x12(.lifecycle.operator.v1.TestWorkerRequest\x1a).lifecycle.operator.v1.TestWorkerResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/workers/{id}/testBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
+	"TestWorker\x12(.lifecycle.operator.v1.TestWorkerRequest\x1a).lifecycle.operator.v1.TestWorkerResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/workers/{id}/test\x12\x91\x01\n" +
+	"\x10ListWorkerTimers\x12..lifecycle.operator.v1.ListWorkerTimersRequest\x1a/.lifecycle.operator.v1.ListWorkerTimersResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/workers/{id}/timers\x12\x9e\x01\n" +
+	"\x11CancelWorkerTimer\x12/.lifecycle.operator.v1.CancelWorkerTimerRequest\x1a0.lifecycle.operator.v1.CancelWorkerTimerResponse\"&\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/workers/{id}/timers:cancelBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
 
 var (
 	file_lifecycle_operator_v1_worker_proto_rawDescOnce sync.Once
@@ -2615,126 +2778,140 @@ func file_lifecycle_operator_v1_worker_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_worker_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*Worker)(nil),                         // 0: lifecycle.operator.v1.Worker
 	(*WorkerSpec)(nil),                     // 1: lifecycle.operator.v1.WorkerSpec
-	(*Limits)(nil),                         // 2: lifecycle.operator.v1.Limits
-	(*CodeVersion)(nil),                    // 3: lifecycle.operator.v1.CodeVersion
-	(*Code)(nil),                           // 4: lifecycle.operator.v1.Code
-	(*CreateWorkerRequest)(nil),            // 5: lifecycle.operator.v1.CreateWorkerRequest
-	(*ListWorkersRequest)(nil),             // 6: lifecycle.operator.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),            // 7: lifecycle.operator.v1.ListWorkersResponse
-	(*GetWorkerRequest)(nil),               // 8: lifecycle.operator.v1.GetWorkerRequest
-	(*StartWorkerRequest)(nil),             // 9: lifecycle.operator.v1.StartWorkerRequest
-	(*StopWorkerRequest)(nil),              // 10: lifecycle.operator.v1.StopWorkerRequest
-	(*LoadCodeRequest)(nil),                // 11: lifecycle.operator.v1.LoadCodeRequest
-	(*RollbackRequest)(nil),                // 12: lifecycle.operator.v1.RollbackRequest
-	(*PromoteWorkerRequest)(nil),           // 13: lifecycle.operator.v1.PromoteWorkerRequest
-	(*DeleteWorkerRequest)(nil),            // 14: lifecycle.operator.v1.DeleteWorkerRequest
-	(*DeleteWorkerResponse)(nil),           // 15: lifecycle.operator.v1.DeleteWorkerResponse
-	(*GetWorkerHistoryRequest)(nil),        // 16: lifecycle.operator.v1.GetWorkerHistoryRequest
-	(*GetWorkerHistoryResponse)(nil),       // 17: lifecycle.operator.v1.GetWorkerHistoryResponse
-	(*RecoverWorkersRequest)(nil),          // 18: lifecycle.operator.v1.RecoverWorkersRequest
-	(*RecoverWorkersResponse)(nil),         // 19: lifecycle.operator.v1.RecoverWorkersResponse
-	(*DeadLetter)(nil),                     // 20: lifecycle.operator.v1.DeadLetter
-	(*ListDeadLettersRequest)(nil),         // 21: lifecycle.operator.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil),        // 22: lifecycle.operator.v1.ListDeadLettersResponse
-	(*RedriveRequest)(nil),                 // 23: lifecycle.operator.v1.RedriveRequest
-	(*RedriveResponse)(nil),                // 24: lifecycle.operator.v1.RedriveResponse
-	(*ApplyWorkerRequest)(nil),             // 25: lifecycle.operator.v1.ApplyWorkerRequest
-	(*ApplyWorkerResponse)(nil),            // 26: lifecycle.operator.v1.ApplyWorkerResponse
-	(*Header)(nil),                         // 27: lifecycle.operator.v1.Header
-	(*TestWorkerRequest)(nil),              // 28: lifecycle.operator.v1.TestWorkerRequest
-	(*TestWorkerResponse)(nil),             // 29: lifecycle.operator.v1.TestWorkerResponse
-	(*RecoverWorkersResponse_Failure)(nil), // 30: lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	(*ApplyWorkerResponse_Change)(nil),     // 31: lifecycle.operator.v1.ApplyWorkerResponse.Change
-	(*TestWorkerResponse_Output)(nil),      // 32: lifecycle.operator.v1.TestWorkerResponse.Output
-	(*TestWorkerResponse_Change)(nil),      // 33: lifecycle.operator.v1.TestWorkerResponse.Change
-	(*timestamppb.Timestamp)(nil),          // 34: google.protobuf.Timestamp
-	(*Canary)(nil),                         // 35: lifecycle.operator.v1.Canary
-	(*Rollout)(nil),                        // 36: lifecycle.operator.v1.Rollout
-	(*HTTP)(nil),                           // 37: lifecycle.operator.v1.HTTP
-	(*durationpb.Duration)(nil),            // 38: google.protobuf.Duration
-	(*ReadWorkerLogsRequest)(nil),          // 39: lifecycle.operator.v1.ReadWorkerLogsRequest
-	(*FollowWorkerLogsRequest)(nil),        // 40: lifecycle.operator.v1.FollowWorkerLogsRequest
-	(*ReadWorkerStateRequest)(nil),         // 41: lifecycle.operator.v1.ReadWorkerStateRequest
-	(*ReadWorkerLogsResponse)(nil),         // 42: lifecycle.operator.v1.ReadWorkerLogsResponse
-	(*FollowWorkerLogsResponse)(nil),       // 43: lifecycle.operator.v1.FollowWorkerLogsResponse
-	(*ReadWorkerStateResponse)(nil),        // 44: lifecycle.operator.v1.ReadWorkerStateResponse
+	(*Rate)(nil),                           // 2: lifecycle.operator.v1.Rate
+	(*Limits)(nil),                         // 3: lifecycle.operator.v1.Limits
+	(*CodeVersion)(nil),                    // 4: lifecycle.operator.v1.CodeVersion
+	(*Code)(nil),                           // 5: lifecycle.operator.v1.Code
+	(*CreateWorkerRequest)(nil),            // 6: lifecycle.operator.v1.CreateWorkerRequest
+	(*ListWorkersRequest)(nil),             // 7: lifecycle.operator.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),            // 8: lifecycle.operator.v1.ListWorkersResponse
+	(*GetWorkerRequest)(nil),               // 9: lifecycle.operator.v1.GetWorkerRequest
+	(*StartWorkerRequest)(nil),             // 10: lifecycle.operator.v1.StartWorkerRequest
+	(*StopWorkerRequest)(nil),              // 11: lifecycle.operator.v1.StopWorkerRequest
+	(*LoadCodeRequest)(nil),                // 12: lifecycle.operator.v1.LoadCodeRequest
+	(*RollbackRequest)(nil),                // 13: lifecycle.operator.v1.RollbackRequest
+	(*PromoteWorkerRequest)(nil),           // 14: lifecycle.operator.v1.PromoteWorkerRequest
+	(*DeleteWorkerRequest)(nil),            // 15: lifecycle.operator.v1.DeleteWorkerRequest
+	(*DeleteWorkerResponse)(nil),           // 16: lifecycle.operator.v1.DeleteWorkerResponse
+	(*GetWorkerHistoryRequest)(nil),        // 17: lifecycle.operator.v1.GetWorkerHistoryRequest
+	(*GetWorkerHistoryResponse)(nil),       // 18: lifecycle.operator.v1.GetWorkerHistoryResponse
+	(*RecoverWorkersRequest)(nil),          // 19: lifecycle.operator.v1.RecoverWorkersRequest
+	(*RecoverWorkersResponse)(nil),         // 20: lifecycle.operator.v1.RecoverWorkersResponse
+	(*DeadLetter)(nil),                     // 21: lifecycle.operator.v1.DeadLetter
+	(*ListDeadLettersRequest)(nil),         // 22: lifecycle.operator.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil),        // 23: lifecycle.operator.v1.ListDeadLettersResponse
+	(*RedriveRequest)(nil),                 // 24: lifecycle.operator.v1.RedriveRequest
+	(*RedriveResponse)(nil),                // 25: lifecycle.operator.v1.RedriveResponse
+	(*ApplyWorkerRequest)(nil),             // 26: lifecycle.operator.v1.ApplyWorkerRequest
+	(*ApplyWorkerResponse)(nil),            // 27: lifecycle.operator.v1.ApplyWorkerResponse
+	(*Header)(nil),                         // 28: lifecycle.operator.v1.Header
+	(*TestWorkerRequest)(nil),              // 29: lifecycle.operator.v1.TestWorkerRequest
+	(*TestWorkerResponse)(nil),             // 30: lifecycle.operator.v1.TestWorkerResponse
+	(*RecoverWorkersResponse_Failure)(nil), // 31: lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	(*ApplyWorkerResponse_Change)(nil),     // 32: lifecycle.operator.v1.ApplyWorkerResponse.Change
+	(*TestWorkerResponse_Output)(nil),      // 33: lifecycle.operator.v1.TestWorkerResponse.Output
+	(*TestWorkerResponse_Change)(nil),      // 34: lifecycle.operator.v1.TestWorkerResponse.Change
+	(*TestWorkerResponse_Timer)(nil),       // 35: lifecycle.operator.v1.TestWorkerResponse.Timer
+	(*timestamppb.Timestamp)(nil),          // 36: google.protobuf.Timestamp
+	(*Canary)(nil),                         // 37: lifecycle.operator.v1.Canary
+	(*Rollout)(nil),                        // 38: lifecycle.operator.v1.Rollout
+	(*HTTP)(nil),                           // 39: lifecycle.operator.v1.HTTP
+	(*durationpb.Duration)(nil),            // 40: google.protobuf.Duration
+	(*ReadWorkerLogsRequest)(nil),          // 41: lifecycle.operator.v1.ReadWorkerLogsRequest
+	(*FollowWorkerLogsRequest)(nil),        // 42: lifecycle.operator.v1.FollowWorkerLogsRequest
+	(*ReadWorkerStateRequest)(nil),         // 43: lifecycle.operator.v1.ReadWorkerStateRequest
+	(*ListWorkerTimersRequest)(nil),        // 44: lifecycle.operator.v1.ListWorkerTimersRequest
+	(*CancelWorkerTimerRequest)(nil),       // 45: lifecycle.operator.v1.CancelWorkerTimerRequest
+	(*ReadWorkerLogsResponse)(nil),         // 46: lifecycle.operator.v1.ReadWorkerLogsResponse
+	(*FollowWorkerLogsResponse)(nil),       // 47: lifecycle.operator.v1.FollowWorkerLogsResponse
+	(*ReadWorkerStateResponse)(nil),        // 48: lifecycle.operator.v1.ReadWorkerStateResponse
+	(*ListWorkerTimersResponse)(nil),       // 49: lifecycle.operator.v1.ListWorkerTimersResponse
+	(*CancelWorkerTimerResponse)(nil),      // 50: lifecycle.operator.v1.CancelWorkerTimerResponse
 }
 var file_lifecycle_operator_v1_worker_proto_depIdxs = []int32{
-	34, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
-	34, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
-	3,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	2,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
+	36, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
+	36, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
+	4,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	3,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
 	1,  // 4: lifecycle.operator.v1.Worker.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	35, // 5: lifecycle.operator.v1.Worker.canary:type_name -> lifecycle.operator.v1.Canary
-	2,  // 6: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
-	4,  // 7: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
-	36, // 8: lifecycle.operator.v1.WorkerSpec.rollout:type_name -> lifecycle.operator.v1.Rollout
-	37, // 9: lifecycle.operator.v1.WorkerSpec.http:type_name -> lifecycle.operator.v1.HTTP
-	38, // 10: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
-	38, // 11: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
-	34, // 12: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
-	4,  // 13: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	2,  // 14: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
-	0,  // 15: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
-	4,  // 16: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
-	3,  // 17: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	30, // 18: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	34, // 19: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
-	20, // 20: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
-	1,  // 21: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	31, // 22: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
-	0,  // 23: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
-	27, // 24: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
-	4,  // 25: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	32, // 26: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
-	33, // 27: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
-	38, // 28: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
-	27, // 29: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
-	5,  // 30: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
-	6,  // 31: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
-	8,  // 32: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
-	9,  // 33: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
-	10, // 34: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
-	11, // 35: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
-	12, // 36: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
-	13, // 37: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
-	14, // 38: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
-	16, // 39: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
-	18, // 40: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
-	21, // 41: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
-	23, // 42: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
-	25, // 43: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
-	39, // 44: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
-	40, // 45: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
-	41, // 46: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
-	28, // 47: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
-	0,  // 48: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
-	7,  // 49: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
-	0,  // 50: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 51: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 52: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 53: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
-	0,  // 54: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
-	0,  // 55: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
-	15, // 56: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
-	17, // 57: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
-	19, // 58: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
-	22, // 59: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
-	24, // 60: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
-	26, // 61: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
-	42, // 62: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
-	43, // 63: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
-	44, // 64: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
-	29, // 65: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
-	48, // [48:66] is the sub-list for method output_type
-	30, // [30:48] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	37, // 5: lifecycle.operator.v1.Worker.canary:type_name -> lifecycle.operator.v1.Canary
+	3,  // 6: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
+	5,  // 7: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
+	2,  // 8: lifecycle.operator.v1.WorkerSpec.rate:type_name -> lifecycle.operator.v1.Rate
+	38, // 9: lifecycle.operator.v1.WorkerSpec.rollout:type_name -> lifecycle.operator.v1.Rollout
+	39, // 10: lifecycle.operator.v1.WorkerSpec.http:type_name -> lifecycle.operator.v1.HTTP
+	40, // 11: lifecycle.operator.v1.Rate.per:type_name -> google.protobuf.Duration
+	40, // 12: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
+	40, // 13: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
+	36, // 14: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
+	5,  // 15: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	3,  // 16: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
+	0,  // 17: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
+	5,  // 18: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
+	4,  // 19: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
+	31, // 20: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	36, // 21: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	21, // 22: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
+	1,  // 23: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
+	32, // 24: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
+	0,  // 25: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
+	28, // 26: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
+	5,  // 27: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	33, // 28: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
+	34, // 29: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
+	40, // 30: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
+	35, // 31: lifecycle.operator.v1.TestWorkerResponse.timers:type_name -> lifecycle.operator.v1.TestWorkerResponse.Timer
+	28, // 32: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
+	36, // 33: lifecycle.operator.v1.TestWorkerResponse.Timer.due:type_name -> google.protobuf.Timestamp
+	6,  // 34: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
+	7,  // 35: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
+	9,  // 36: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
+	10, // 37: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
+	11, // 38: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
+	12, // 39: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
+	13, // 40: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
+	14, // 41: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
+	15, // 42: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
+	17, // 43: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
+	19, // 44: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
+	22, // 45: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
+	24, // 46: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
+	26, // 47: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
+	41, // 48: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
+	42, // 49: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
+	43, // 50: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
+	29, // 51: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
+	44, // 52: lifecycle.operator.v1.WorkerService.ListWorkerTimers:input_type -> lifecycle.operator.v1.ListWorkerTimersRequest
+	45, // 53: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:input_type -> lifecycle.operator.v1.CancelWorkerTimerRequest
+	0,  // 54: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
+	8,  // 55: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
+	0,  // 56: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 57: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 58: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 59: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
+	0,  // 60: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
+	0,  // 61: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
+	16, // 62: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
+	18, // 63: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
+	20, // 64: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
+	23, // 65: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
+	25, // 66: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
+	27, // 67: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
+	46, // 68: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
+	47, // 69: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
+	48, // 70: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
+	30, // 71: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
+	49, // 72: lifecycle.operator.v1.WorkerService.ListWorkerTimers:output_type -> lifecycle.operator.v1.ListWorkerTimersResponse
+	50, // 73: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:output_type -> lifecycle.operator.v1.CancelWorkerTimerResponse
+	54, // [54:74] is the sub-list for method output_type
+	34, // [34:54] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_worker_proto_init() }
@@ -2744,7 +2921,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 	}
 	file_lifecycle_operator_v1_worker_look_proto_init()
 	file_lifecycle_operator_v1_worker_rollout_proto_init()
-	file_lifecycle_operator_v1_worker_proto_msgTypes[4].OneofWrappers = []any{
+	file_lifecycle_operator_v1_worker_proto_msgTypes[5].OneofWrappers = []any{
 		(*Code_Content)(nil),
 		(*Code_Url)(nil),
 	}
@@ -2754,7 +2931,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_worker_proto_rawDesc), len(file_lifecycle_operator_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ func Main() { isolate.Main(starlark.New(), js.New(), wasm.New()) }
 // Worker is what runs.
 type Worker struct {
 	ID, MIMEType, Topic, OutputTopic string
+	Key                              string // the header with a message's key
 	Limits                           engine.Limits
 	Env                              map[string]string // variables and secrets
 	HTTP                             *HTTP             // nil for no requests
@@ -45,6 +46,7 @@ type HTTP struct {
 type Result struct {
 	Outputs []engine.Output // an output without a topic would be discarded
 	Changes []Change        // of the state, sorted by key
+	Timers  []Timer         // that were set or cancelled, sorted by name
 	Lines   []string        // that the code printed
 	Took    time.Duration
 	Err     error // why the message failed; its outputs and changes then have no effect
@@ -63,6 +65,7 @@ type Runner struct {
 	children *isolate.Children
 	program  engine.Program
 	state    map[string][]byte
+	timers   timers
 	lines    []string
 	messages int
 	client   *outbound.Client
@@ -88,7 +91,7 @@ func Open(ctx context.Context, w Worker) (*Runner, error) {
 		return nil, err
 	}
 	mime, _, _ := strings.Cut(w.MIMEType, ";")
-	r := &Runner{worker: w, state: make(map[string][]byte)}
+	r := &Runner{worker: w, state: make(map[string][]byte), timers: timers{time.Now(), make(map[string]map[string]Timer)}}
 	if err := r.allow(w.HTTP); err != nil {
 		return nil, err
 	}
@@ -107,15 +110,22 @@ func Open(ctx context.Context, w Worker) (*Runner, error) {
 
 // Handle handles a message. Its changes are there for the next one, unless it failed.
 func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []byte) Result {
+	key := r.worker.Topic
+	if values := header[r.keyHeader()]; len(values) > 0 && values[0] != "" {
+		key = values[0]
+	}
+	return r.handle(ctx, &engine.Message{Header: header, Data: data}, key)
+}
+
+func (r *Runner) handle(ctx context.Context, m *engine.Message, key string) Result {
 	limits := r.worker.Limits.WithDefaults()
 	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
 	defer cancel()
 	r.messages++
-	s := &state{runner: r, stored: r.state, staged: make(map[string]*Change)}
+	s := &state{runner: r, stored: r.state, staged: make(map[string]*Change), timers: &r.timers, key: key, edits: make(map[string]Timer)}
+	m.Worker, m.ID, m.Topic, m.Attempt = r.worker.ID, fmt.Sprint("dev:", r.messages), r.worker.Topic, 1
 	began := time.Now()
-	outputs, err := r.program.Handle(ctx, &engine.Message{
-		Worker: r.worker.ID, ID: fmt.Sprint("dev:", r.messages), Topic: r.worker.Topic, Attempt: 1, Header: header, Data: data,
-	}, s)
+	outputs, err := r.program.Handle(ctx, m, s)
 	result := Result{Lines: r.lines, Took: time.Since(began), Err: err}
 	r.lines = nil
 	if err != nil {
@@ -132,6 +142,7 @@ func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []
 			r.state[key] = c.Data
 		}
 	}
+	result.Timers = s.keep()
 	return result
 }
 
@@ -168,6 +179,9 @@ type state struct {
 	runner *Runner
 	stored map[string][]byte
 	staged map[string]*Change
+	timers *timers
+	key    string
+	edits  map[string]Timer // by name
 }
 
 func (s *state) Get(_ context.Context, key string) ([]byte, bool, error) {

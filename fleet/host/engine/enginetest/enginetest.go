@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -42,6 +43,9 @@ var Modes = map[string]string{
 	"fields":    "publish worker|id|topic|attempt|fence|value of the header X",
 	"env":       "publish the value of the variable GREETING",
 	"state":     `add 1 to the number in state under "n", delete "gone", publish the number`,
+	"timer":     `set the timer "a" for the time 2000000000 ms with the data "at", and "b" after 60000 ms, cancel "gone", publish name@due of all timers in a list`,
+	"fired":     "publish name|due|attempt|data of the timer, or none",
+	"badtimer":  "set a timer with the name of no bytes",
 	"retry":     `fail with the text "try later"`,
 	"reject":    `reject with the reason "never"`,
 	"loop":      "never return",
@@ -98,6 +102,7 @@ type runner struct {
 	state   *State
 	program engine.Program
 	limits  engine.Limits // of the program
+	fired   *engine.Fired // of the next messages
 	printed []string
 	restart time.Duration // the longest that the program took to answer after a failure
 }
@@ -122,7 +127,7 @@ func (r *runner) handle(t *testing.T, mode, data string) ([]engine.Output, error
 	defer cancel()
 	return r.program.Handle(ctx, &engine.Message{
 		Worker: "w", ID: "S:7", Topic: "test." + mode, Attempt: 2, Fence: 1 << 40,
-		Header: map[string][]string{"X": {"y"}}, Data: []byte(data),
+		Header: map[string][]string{"X": {"y"}}, Data: []byte(data), Timer: r.fired,
 	}, r.state)
 }
 
@@ -156,6 +161,15 @@ func (r *runner) behaves(t *testing.T) {
 	if _, ok, _ := r.state.Get(t.Context(), "gone"); ok && r.Without["state"] == "" {
 		t.Error("state: a deleted key is still there")
 	}
+	_ = r.state.SetTimer(t.Context(), engine.Timer{Name: "gone", After: time.Second})
+	wants("timer", "", text("a@2000000000 b@1060000"))
+	if got := r.state.Data("a") + r.state.Data("b"); got != "at" && r.Without["timer"] == "" {
+		t.Errorf("timer: the data are %q", got)
+	}
+	wants("fired", "x", text("none"))
+	r.fired = &engine.Fired{Name: "t \u00e9", Due: time.UnixMilli(1234567890123)}
+	wants("fired", "x", text("t \u00e9|1234567890123|2|x"))
+	r.fired = nil
 }
 
 // fails checks the error of code in a mode in which it fails, and that the
@@ -203,6 +217,7 @@ func (r *runner) misbehaves(t *testing.T) {
 	fails("print", limit("output"))
 	fails("flood", limit("output"))
 	fails("badkey", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), `"a b"`) })
+	fails("badtimer", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), "timer name") })
 	fails("badtopic", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), `"out.*"`) })
 	fails("badfetch", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), "it is forbidden") })
 	if r.Engine.Features().MemoryLimit {
@@ -234,10 +249,50 @@ func (r *runner) skip(t *testing.T, mode string) {
 type State struct {
 	mu     sync.Mutex
 	values map[string][]byte
+	timers map[string]engine.Timer
 }
 
-// NewState returns an empty state.
-func NewState() *State { return &State{values: make(map[string][]byte)} }
+// NewState returns an empty state. It has timers too, and there it always is 1,000,000 ms
+// after the beginning of 1970.
+func NewState() *State {
+	return &State{values: make(map[string][]byte), timers: make(map[string]engine.Timer)}
+}
+
+// SetTimer sets a timer.
+func (s *State) SetTimer(_ context.Context, t engine.Timer) (err error) {
+	if t.At, err = t.DueAt(time.UnixMilli(1_000_000)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timers[t.Name] = t
+	return nil
+}
+
+// CancelTimer removes it.
+func (s *State) CancelTimer(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.timers, name)
+	return engine.CheckTimerName(name)
+}
+
+// ListTimers returns all timers.
+func (s *State) ListTimers(context.Context) (all []engine.Timer, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(s.timers)) {
+		all = append(all, engine.Timer{Name: name, At: s.timers[name].At})
+	}
+	return all, nil
+}
+
+// Data returns the data of a timer.
+func (s *State) Data(timer string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return string(s.timers[timer].Data)
+}
 
 // Get returns the value of key.
 func (s *State) Get(_ context.Context, key string) ([]byte, bool, error) {

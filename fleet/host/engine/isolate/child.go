@@ -82,7 +82,7 @@ func (r *runner) answer(ctx context.Context, q *child.Query) (any, error) {
 // handle handles one message.
 func (r *runner) handle(ctx context.Context, q *child.Query, i int, m *message) (answer, error) {
 	outputs, err := r.program.Handle(ctx, &engine.Message{
-		Worker: m.Worker, ID: m.ID, Topic: m.Topic, Attempt: m.Attempt, Fence: m.Fence, Header: m.Headers, Data: m.Data,
+		Worker: m.Worker, ID: m.ID, Topic: m.Topic, Attempt: m.Attempt, Fence: m.Fence, Header: m.Headers, Data: m.Data, Timer: m.Timer.fired(),
 	}, remote{q, i})
 	a := answered(err)
 	for _, o := range outputs {
@@ -151,6 +151,10 @@ func (s remote) call(ctx context.Context, method string, a access) (access, erro
 	if err := engine.CheckKey(a.Key); err != nil && method != callFetch {
 		return access{}, err
 	}
+	return s.ask(ctx, method, a)
+}
+
+func (s remote) ask(ctx context.Context, method string, a access) (access, error) {
 	a.Index = s.index
 	raw, err := s.query.Call(ctx, method, a)
 	if err != nil {

@@ -133,7 +133,7 @@ func (f *flight) answer(ctx context.Context, c procpool.Call) (json.RawMessage, 
 		return nil, err
 	}
 	if a.Index < 0 || a.Index >= len(f.seats) {
-		return nil, fmt.Errorf("state.%.20s: there is no message %d", c.Method, a.Index)
+		return nil, fmt.Errorf("%.20s: there is no message %d", nameOf(c.Method), a.Index)
 	}
 	s := f.seats[a.Index]
 	select {
@@ -144,7 +144,7 @@ func (f *flight) answer(ctx context.Context, c procpool.Call) (json.RawMessage, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state == nil {
-		return nil, fmt.Errorf("state.%.20s: there is no message: call it from handle", c.Method)
+		return nil, fmt.Errorf("%.20s: there is no message: call it from handle", nameOf(c.Method))
 	}
 	var r access
 	var err error
@@ -164,7 +164,7 @@ func (f *flight) answer(ctx context.Context, c procpool.Call) (json.RawMessage, 
 		}
 		r.Response, err = engine.Fetch(ctx, s.state, a.Request)
 	default:
-		err = fmt.Errorf("there is no state.%.100q", c.Method)
+		r, err = timing(ctx, engine.TimersOf(s.state), c.Method, a)
 	}
 	if err != nil {
 		return nil, err

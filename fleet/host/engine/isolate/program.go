@@ -134,7 +134,7 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 func asks(messages []*engine.Message) ask {
 	q := ask{Handle: make([]message, len(messages))}
 	for i, m := range messages {
-		q.Handle[i] = message{m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header, m.Data}
+		q.Handle[i] = message{m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header, m.Data, timerOf(m.Timer)}
 	}
 	return q
 }

@@ -34,6 +34,13 @@ type message struct {
 	Fence   uint64              `json:"fence"`
 	Headers map[string][]string `json:"headers,omitempty"`
 	Data    []byte              `json:"data"`
+	Timer   *timer              `json:"timer,omitempty"` // that is due
+}
+
+// timer is a timer without its data. Due is in milliseconds since 1970.
+type timer struct {
+	Name string  `json:"name"`
+	Due  float64 `json:"due"`
 }
 
 // output is an [engine.Output].
@@ -69,14 +76,24 @@ const (
 	callPut    = "put"
 	callDelete = "delete"
 	callFetch  = "fetch"
+
+	callSet    = "timer.set"
+	callCancel = "timer.cancel"
+	callList   = "timer.list"
 )
 
-// access is the parameter of a call for state or for HTTP, and its result.
+// access is the parameter of a call for state, timers or HTTP, and its result. The key of
+// a timer is its name, and its value the data. It has either a delay or a time, in
+// milliseconds.
 type access struct {
 	Index int    `json:"i,omitempty"` // of the message in its query
 	Key   string `json:"key,omitempty"`
 	Value []byte `json:"value,omitempty"`
 	Found bool   `json:"found,omitempty"`
+
+	After  *float64 `json:"after,omitempty"`
+	At     *float64 `json:"at,omitempty"`
+	Timers []timer  `json:"timers,omitempty"`
 
 	Request  *engine.Request  `json:"request,omitempty"`
 	Response *engine.Response `json:"response,omitempty"`

@@ -1,5 +1,5 @@
 // Package js is the engine for JavaScript (goja: ECMAScript 5.1 and most of what
-// came later, without modules, timers, and input and output).
+// came later, without modules, setTimeout, and input and output).
 //
 // Code defines a function handle that takes a message:
 //
@@ -23,6 +23,13 @@
 // an HTTP request that the worker's spec allows; its promise is settled at once, so await
 // it in an async handle. A response has ok, status, url, headers.get, text, json and
 // arrayBuffer, as in a browser.
+//
+// timers.set(name, delay, data) sets a timer for the message's key: after so many
+// milliseconds, or with {at: time} in place of the delay at a time, which is a Date or
+// milliseconds since 1970. timers.cancel(name) removes one, and timers.list() returns a
+// list of {name, due}. When it is due, handle gets a message with this data whose timer
+// is {name, due, attempt}, due in milliseconds since 1970. message.timer of any other
+// message is null.
 //
 // Globals last from one message to the next, but may be lost at any time. Keep
 // data that must not be lost in state.
@@ -115,7 +122,7 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 		if promise, ok := promiseOf(result); ok {
 			switch promise.State() {
 			case goja.PromiseStatePending:
-				return errors.New("the promise that handle returned waits for something that never comes: there are no timers, and no input and output")
+				return errors.New("the promise that handle returned waits for something that never comes: there are no timers that run code, and no input and output")
 			case goja.PromiseStateRejected:
 				return thrown(promise.Result())
 			}
@@ -280,6 +287,7 @@ func (p *program) predeclare() error {
 	return errors.Join(
 		vm.Set("env", env),
 		vm.Set("state", state),
+		vm.Set("timers", p.timers(handling)),
 		vm.Set("reject", reject),
 		vm.Set("fetch", fetch(vm, handling)),
 		vm.Set("console", map[string]any{"log": log, "info": log, "warn": log, "error": log}),
@@ -295,6 +303,7 @@ func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
 	set("topic", m.Topic)
 	set("attempt", m.Attempt)
 	set("fence", m.Fence)
+	set("timer", fired(vm, m))
 	headers := vm.NewObject()
 	for name, values := range m.Header {
 		list := make([]any, len(values))

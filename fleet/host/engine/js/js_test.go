@@ -29,6 +29,15 @@ function handle(message) {
         state.put("n", String(n));
         state.delete("gone");
         return state.getBytes("n");
+    case "timer":
+        timers.set("a", {at: new Date(2000000000)}, "at");
+        timers.set("b", 60000);
+        timers.cancel("gone");
+        return timers.list().map(t => t.name + "@" + t.due).join(" ");
+    case "fired":
+        const t = message.timer;
+        return t === null ? "none" : [t.name, t.due, t.attempt, message.text].join("|");
+    case "badtimer": timers.set("", 1);
     case "retry": throw new Error("try later");
     case "reject": reject("never");
     case "loop": while (true);

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
@@ -44,6 +45,24 @@ func modes(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Out
 	case "badfetch":
 		_, err := engine.Fetch(ctx, s, &engine.Request{URL: "https://example.com/forbidden"})
 		return nil, err
+	case "timer":
+		timers := engine.TimersOf(s)
+		err := errors.Join(timers.SetTimer(ctx, engine.Timer{Name: "a", At: time.UnixMilli(2000000000), Data: []byte("at")}),
+			timers.SetTimer(ctx, engine.Timer{Name: "b", After: time.Minute}), timers.CancelTimer(ctx, "gone"))
+		all, failed := timers.ListTimers(ctx)
+		var said []string
+		for _, t := range all {
+			said = append(said, fmt.Sprintf("%s@%d", t.Name, t.At.UnixMilli()))
+		}
+		out, _ := text(strings.Join(said, " "))
+		return out, errors.Join(err, failed)
+	case "fired":
+		if m.Timer == nil {
+			return text("none")
+		}
+		return text(fmt.Sprintf("%s|%d|%d|%s", m.Timer.Name, m.Timer.Due.UnixMilli(), m.Attempt, m.Data))
+	case "badtimer":
+		return nil, engine.TimersOf(s).SetTimer(ctx, engine.Timer{})
 	case "retry":
 		return nil, errors.New("try later")
 	case "reject":

@@ -20,6 +20,13 @@
 // worker's spec allows, and returns status, url, headers (name to a list of texts), data,
 // text and json(). os.environ has the worker's variables. print writes to the log.
 //
+// timers.set(name, delay, data) sets a timer for the message's key, which is due after so
+// many milliseconds; timers.set(name, at=time, data=data) sets one for a time: a datetime,
+// or milliseconds since 1970. timers.cancel(name) removes one, and timers.list() returns a
+// list of objects with name and due. When it is due, handle gets a message with this data
+// whose timer has name, due (milliseconds since 1970) and attempt. message.timer of any
+// other message is None.
+//
 // Globals last from one message to the next, and are lost when the process ends.
 //
 // The code runs in a process of its own, also in a host that trusts it: the engine

@@ -48,6 +48,17 @@ def handle(message):
         state.put("n", str(n))
         state.delete("gone")
         return state.get_bytes("n")
+    if mode == "timer":
+        import datetime
+        timers.set("a", at=datetime.datetime.fromtimestamp(2000000, datetime.timezone.utc), data=b"at")
+        timers.set("b", 60000)
+        timers.cancel("gone")
+        return " ".join("%s@%d" % (t.name, t.due) for t in timers.list())
+    if mode == "fired":
+        t = message.timer
+        return "none" if t is None else "|".join([t.name, str(t.due), str(t.attempt), message.text])
+    if mode == "badtimer":
+        timers.set("", 1)
     if mode == "retry":
         raise ValueError("try later")
     if mode == "reject":

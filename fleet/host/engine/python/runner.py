@@ -25,6 +25,13 @@ def reject(reason):
     raise Reject(str(reason))
 
 
+class Timer:
+    """A timer that is due, or one of a list."""
+
+    def __init__(self, fields, attempt=None):
+        self.name, self.due, self.attempt = fields["name"], int(fields["due"]), attempt
+
+
 class Message:
     def __init__(self, fields):
         self.worker = fields["worker"]
@@ -34,10 +41,23 @@ class Message:
         self.fence = fields["fence"]
         self.headers = fields.get("headers") or {}
         self.data = base64.b64decode(fields["data"] or "")
+        timer = fields.get("timer")
+        self.timer = Timer(timer, self.attempt) if timer else None
 
     @property
     def text(self):
         return self.data.decode("utf-8", "replace")
+
+
+def ask(op, fields, value=None):
+    """Calls the host for the message in progress."""
+    fields["i"] = index
+    if value is not None:
+        fields["value"] = base64.b64encode(value).decode()
+    try:
+        return query.call(op, fields)
+    except lifecycle_worker.CallError as err:
+        raise RuntimeError(str(err).partition(": ")[2])
 
 
 class State:
@@ -46,13 +66,7 @@ class State:
             raise TypeError("a key is text")
         if isinstance(value, str):
             value = value.encode()
-        ask = {"i": index, "key": key}
-        if value is not None:
-            ask["value"] = base64.b64encode(value).decode()
-        try:
-            answer = query.call(op, ask)
-        except lifecycle_worker.CallError as err:
-            raise RuntimeError(str(err).partition(": ")[2])
+        answer = ask(op, {"key": key}, value)
         return base64.b64decode(answer.get("value") or "") if answer.get("found") else None
 
     def get_bytes(self, key):
@@ -67,6 +81,30 @@ class State:
 
     def delete(self, key):
         self._ask("delete", key)
+
+
+class Timers:
+    def set(self, name, delay=None, data=b"", at=None):
+        if isinstance(data, str):
+            data = data.encode()
+        fields = {"key": self._name(name)}
+        if hasattr(at, "timestamp"):
+            at = int(at.timestamp() * 1000)
+        for field, value in ("after", delay), ("at", at):
+            if value is not None:
+                fields[field] = float(value)
+        ask("timer.set", fields, bytes(data))
+
+    def cancel(self, name):
+        ask("timer.cancel", {"key": self._name(name)})
+
+    def list(self):
+        return [Timer(fields) for fields in ask("timer.list", {}).get("timers") or []]
+
+    def _name(self, name):
+        if not isinstance(name, str):
+            raise TypeError("the name of a timer is text")
+        return name
 
 
 class Response:
@@ -92,11 +130,7 @@ def fetch(url, method="GET", headers=None, body=None):
         asked["headers"] = {str(k): [str(x) for x in v] if isinstance(v, (list, tuple)) else [str(v)] for k, v in headers.items()}
     if body is not None:
         asked["body"] = base64.b64encode(body).decode()
-    try:
-        answer = query.call("fetch", {"i": index, "request": asked})
-    except lifecycle_worker.CallError as err:
-        raise RuntimeError(str(err).partition(": ")[2])
-    return Response(answer["response"])
+    return Response(ask("fetch", {"request": asked})["response"])
 
 
 class Printed:
@@ -130,7 +164,7 @@ class Printed:
 
 
 printed = Printed()
-names = {"__name__": "hosted", "state": State(), "reject": reject, "Reject": Reject, "fetch": fetch}
+names = {"__name__": "hosted", "state": State(), "timers": Timers(), "reject": reject, "Reject": Reject, "fetch": fetch}
 loaded = False
 
 

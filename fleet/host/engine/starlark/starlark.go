@@ -21,6 +21,13 @@
 // fetch(url, method="GET", headers={}, body="") sends an HTTP request that the worker's
 // spec allows, and returns status, url, headers (name to a list of texts), data and text.
 //
+// timers.set(name, delay, data) sets a timer for the message's key, which is due after so
+// many milliseconds; timers.set(name, at = time, data = data) sets one for a time in
+// milliseconds since 1970. timers.cancel(name) removes one, and timers.list() returns a
+// list of structs with name and due. When it is due, handle gets a message with this data
+// whose timer has name, due (milliseconds since 1970) and attempt. message.timer of any
+// other message is None.
+//
 // The engine freezes the code's globals once the code is loaded, so only state
 // carries values from one message to the next.
 package starlark
@@ -228,6 +235,7 @@ func (p *program) predeclared() starlark.StringDict {
 	return starlark.StringDict{
 		"env":    env,
 		"state":  state,
+		"timers": timers(),
 		"json":   json.Module,
 		"reject": starlark.NewBuiltin("reject", reject),
 		"fetch":  starlark.NewBuiltin("fetch", fetch),
@@ -292,7 +300,7 @@ func (v *messageValue) Freeze()               {}
 func (v *messageValue) Truth() starlark.Bool  { return true }
 func (v *messageValue) Hash() (uint32, error) { return starlark.String(v.m.ID).Hash() }
 func (v *messageValue) AttrNames() []string {
-	return []string{"attempt", "data", "fence", "headers", "id", "text", "topic", "worker"}
+	return []string{"attempt", "data", "fence", "headers", "id", "text", "timer", "topic", "worker"}
 }
 
 func (v *messageValue) Attr(name string) (starlark.Value, error) {
@@ -308,6 +316,8 @@ func (v *messageValue) Attr(name string) (starlark.Value, error) {
 		return starlark.MakeInt(m.Attempt), nil
 	case "fence":
 		return starlark.MakeUint64(m.Fence), nil
+	case "timer":
+		return fired(m), nil
 	case "data":
 		return starlark.Bytes(m.Data), nil
 	case "text":

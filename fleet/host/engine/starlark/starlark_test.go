@@ -31,6 +31,16 @@ def handle(message):
         state.put("n", str(n))
         state.delete("gone")
         return state.get_bytes("n")
+    if mode == "timer":
+        timers.set("a", at = 2000000000, data = b"at")
+        timers.set("b", 60000)
+        timers.cancel("gone")
+        return " ".join(["%s@%d" % (t.name, t.due) for t in timers.list()])
+    if mode == "fired":
+        t = message.timer
+        return "none" if t == None else "|".join([t.name, str(t.due), str(t.attempt), message.text])
+    if mode == "badtimer":
+        timers.set("", 1)
     if mode == "retry":
         fail("try later")
     if mode == "reject":

@@ -47,12 +47,16 @@ func (p *program) run(ctx context.Context, m *engine.Message) (full bool, err er
 	if p.keeps {
 		return p.runKept(ctx)
 	}
-	mod, err := p.runtime.InstantiateModule(ctx, p.module, p.config().
+	config := p.config().
 		WithEnv("LIFECYCLE_WORKER", m.Worker).
 		WithEnv("LIFECYCLE_MESSAGE_ID", m.ID).
 		WithEnv("LIFECYCLE_TOPIC", m.Topic).
 		WithEnv("LIFECYCLE_ATTEMPT", strconv.Itoa(m.Attempt)).
-		WithEnv("LIFECYCLE_FENCE", strconv.FormatUint(m.Fence, 10)))
+		WithEnv("LIFECYCLE_FENCE", strconv.FormatUint(m.Fence, 10))
+	if t := m.Timer; t != nil {
+		config = config.WithEnv("LIFECYCLE_TIMER", t.Name).WithEnv("LIFECYCLE_TIMER_DUE", strconv.FormatInt(t.Due.UnixMilli(), 10))
+	}
+	mod, err := p.runtime.InstantiateModule(ctx, p.module, config)
 	if err != nil {
 		return false, fmt.Errorf("instantiate: %w", err)
 	}
@@ -110,6 +114,14 @@ func field(m *engine.Message, name string) (string, bool) {
 		return strconv.Itoa(m.Attempt), true
 	case ":fence":
 		return strconv.FormatUint(m.Fence, 10), true
+	case ":timer", ":timer-due":
+		if m.Timer == nil {
+			return "", false
+		}
+		if name == ":timer" {
+			return m.Timer.Name, true
+		}
+		return strconv.FormatInt(m.Timer.Due.UnixMilli(), 10), true
 	}
 	if values := m.Header[name]; len(values) > 0 {
 		return values[0], true

@@ -33,9 +33,21 @@
 //	fetch(method, method_len, url, url_len, headers, headers_len, body, body_len)  the status, or -1 when there is no response
 //	fetch_body(buf, buf_len)                   the length of its body, or of the reason for -1
 //	fetch_header(name, name_len, buf, buf_len) the length of the header's first value, or -1
+//	timer_set(name, name_len, when, when_len, data, data_len)        0
+//	timer_cancel(name, name_len)            0
+//	timer_list(buf, buf_len)                the length of the list
 //
-// fetch sends an HTTP request that the worker's spec allows; the two functions after it
-// read its response. The functions with a buf fill it up to buf_len. When the result is larger than
+// fetch sends an HTTP request that the worker's spec allows; fetch_body and fetch_header
+// read its response.
+//
+// timer_set sets a timer for the message's key. when is text: milliseconds from now, such
+// as 60000, or with @ before them milliseconds since 1970. timer_list fills buf with a
+// line for each timer of the key: when it is due, in milliseconds since 1970, a space and
+// its name. When a timer is due, the module gets a message with its data. The variables
+// LIFECYCLE_TIMER and LIFECYCLE_TIMER_DUE, and the function header under ":timer" and
+// ":timer-due", then have its name and when it was due. Other messages have none.
+//
+// The functions with a buf fill it up to buf_len. When the result is larger than
 // buf_len, call again with a larger buf. headers are lines "Name: value". A call
 // that fails, because of a pointer outside of memory, a bad key or a state that
 // cannot be reached, ends the instance; the message has failed, with that reason.
@@ -371,6 +383,7 @@ func (p *program) exportHost(ctx context.Context) error {
 		return 0, err
 	})
 	exportFetch(export)
+	exportTimers(export)
 	_, err := b.Instantiate(ctx)
 	return err
 }
@@ -389,7 +402,12 @@ func read(mem api.Memory, args []uint64, i int) ([]byte, error) {
 // fill writes as much of v as fits into the buffer at the pointer args[2] with
 // the length args[3].
 func fill(mem api.Memory, args []uint64, v []byte) (int32, error) {
-	at, n := uint32(args[2]), int64(uint32(args[3]))
+	return fillAt(mem, args, 2, v)
+}
+
+// fillAt does so for the buffer at args[i] with the length args[i+1].
+func fillAt(mem api.Memory, args []uint64, i int, v []byte) (int32, error) {
+	at, n := uint32(args[i]), int64(uint32(args[i+1]))
 	if part := v[:min(int64(len(v)), n)]; !mem.Write(at, part) {
 		return 0, fmt.Errorf("%d bytes at %d are not in the module's memory", len(part), at)
 	}

@@ -85,6 +85,12 @@ const (
 	// WorkerServiceTestWorkerProcedure is the fully-qualified name of the WorkerService's TestWorker
 	// RPC.
 	WorkerServiceTestWorkerProcedure = "/lifecycle.operator.v1.WorkerService/TestWorker"
+	// WorkerServiceListWorkerTimersProcedure is the fully-qualified name of the WorkerService's
+	// ListWorkerTimers RPC.
+	WorkerServiceListWorkerTimersProcedure = "/lifecycle.operator.v1.WorkerService/ListWorkerTimers"
+	// WorkerServiceCancelWorkerTimerProcedure is the fully-qualified name of the WorkerService's
+	// CancelWorkerTimer RPC.
+	WorkerServiceCancelWorkerTimerProcedure = "/lifecycle.operator.v1.WorkerService/CancelWorkerTimer"
 )
 
 // WorkerServiceClient is a client for the lifecycle.operator.v1.WorkerService service.
@@ -134,6 +140,11 @@ type WorkerServiceClient interface {
 	// TestWorker runs a worker's code with one message, in a process of its own. It
 	// publishes nothing and stores nothing.
 	TestWorker(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error)
+	// ListWorkerTimers returns the timers that a worker has set, in the order in which
+	// it has, in pages. A page may be shorter than page_size and yet have a next one.
+	ListWorkerTimers(context.Context, *operatorv1.ListWorkerTimersRequest) (*operatorv1.ListWorkerTimersResponse, error)
+	// CancelWorkerTimer removes a timer before it is due, also one of a stopped worker.
+	CancelWorkerTimer(context.Context, *operatorv1.CancelWorkerTimerRequest) (*operatorv1.CancelWorkerTimerResponse, error)
 }
 
 // NewWorkerServiceClient constructs a client for the lifecycle.operator.v1.WorkerService service.
@@ -259,29 +270,43 @@ func NewWorkerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(workerServiceMethods.ByName("TestWorker")),
 			connect.WithClientOptions(opts...),
 		),
+		listWorkerTimers: connect.NewClient[operatorv1.ListWorkerTimersRequest, operatorv1.ListWorkerTimersResponse](
+			httpClient,
+			baseURL+WorkerServiceListWorkerTimersProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("ListWorkerTimers")),
+			connect.WithClientOptions(opts...),
+		),
+		cancelWorkerTimer: connect.NewClient[operatorv1.CancelWorkerTimerRequest, operatorv1.CancelWorkerTimerResponse](
+			httpClient,
+			baseURL+WorkerServiceCancelWorkerTimerProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("CancelWorkerTimer")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // workerServiceClient implements WorkerServiceClient.
 type workerServiceClient struct {
-	createWorker     *connect.Client[operatorv1.CreateWorkerRequest, operatorv1.Worker]
-	listWorkers      *connect.Client[operatorv1.ListWorkersRequest, operatorv1.ListWorkersResponse]
-	getWorker        *connect.Client[operatorv1.GetWorkerRequest, operatorv1.Worker]
-	startWorker      *connect.Client[operatorv1.StartWorkerRequest, operatorv1.Worker]
-	stopWorker       *connect.Client[operatorv1.StopWorkerRequest, operatorv1.Worker]
-	loadCode         *connect.Client[operatorv1.LoadCodeRequest, operatorv1.Worker]
-	rollback         *connect.Client[operatorv1.RollbackRequest, operatorv1.Worker]
-	promoteWorker    *connect.Client[operatorv1.PromoteWorkerRequest, operatorv1.Worker]
-	deleteWorker     *connect.Client[operatorv1.DeleteWorkerRequest, operatorv1.DeleteWorkerResponse]
-	getWorkerHistory *connect.Client[operatorv1.GetWorkerHistoryRequest, operatorv1.GetWorkerHistoryResponse]
-	recoverWorkers   *connect.Client[operatorv1.RecoverWorkersRequest, operatorv1.RecoverWorkersResponse]
-	listDeadLetters  *connect.Client[operatorv1.ListDeadLettersRequest, operatorv1.ListDeadLettersResponse]
-	redrive          *connect.Client[operatorv1.RedriveRequest, operatorv1.RedriveResponse]
-	applyWorker      *connect.Client[operatorv1.ApplyWorkerRequest, operatorv1.ApplyWorkerResponse]
-	readWorkerLogs   *connect.Client[operatorv1.ReadWorkerLogsRequest, operatorv1.ReadWorkerLogsResponse]
-	followWorkerLogs *connect.Client[operatorv1.FollowWorkerLogsRequest, operatorv1.FollowWorkerLogsResponse]
-	readWorkerState  *connect.Client[operatorv1.ReadWorkerStateRequest, operatorv1.ReadWorkerStateResponse]
-	testWorker       *connect.Client[operatorv1.TestWorkerRequest, operatorv1.TestWorkerResponse]
+	createWorker      *connect.Client[operatorv1.CreateWorkerRequest, operatorv1.Worker]
+	listWorkers       *connect.Client[operatorv1.ListWorkersRequest, operatorv1.ListWorkersResponse]
+	getWorker         *connect.Client[operatorv1.GetWorkerRequest, operatorv1.Worker]
+	startWorker       *connect.Client[operatorv1.StartWorkerRequest, operatorv1.Worker]
+	stopWorker        *connect.Client[operatorv1.StopWorkerRequest, operatorv1.Worker]
+	loadCode          *connect.Client[operatorv1.LoadCodeRequest, operatorv1.Worker]
+	rollback          *connect.Client[operatorv1.RollbackRequest, operatorv1.Worker]
+	promoteWorker     *connect.Client[operatorv1.PromoteWorkerRequest, operatorv1.Worker]
+	deleteWorker      *connect.Client[operatorv1.DeleteWorkerRequest, operatorv1.DeleteWorkerResponse]
+	getWorkerHistory  *connect.Client[operatorv1.GetWorkerHistoryRequest, operatorv1.GetWorkerHistoryResponse]
+	recoverWorkers    *connect.Client[operatorv1.RecoverWorkersRequest, operatorv1.RecoverWorkersResponse]
+	listDeadLetters   *connect.Client[operatorv1.ListDeadLettersRequest, operatorv1.ListDeadLettersResponse]
+	redrive           *connect.Client[operatorv1.RedriveRequest, operatorv1.RedriveResponse]
+	applyWorker       *connect.Client[operatorv1.ApplyWorkerRequest, operatorv1.ApplyWorkerResponse]
+	readWorkerLogs    *connect.Client[operatorv1.ReadWorkerLogsRequest, operatorv1.ReadWorkerLogsResponse]
+	followWorkerLogs  *connect.Client[operatorv1.FollowWorkerLogsRequest, operatorv1.FollowWorkerLogsResponse]
+	readWorkerState   *connect.Client[operatorv1.ReadWorkerStateRequest, operatorv1.ReadWorkerStateResponse]
+	testWorker        *connect.Client[operatorv1.TestWorkerRequest, operatorv1.TestWorkerResponse]
+	listWorkerTimers  *connect.Client[operatorv1.ListWorkerTimersRequest, operatorv1.ListWorkerTimersResponse]
+	cancelWorkerTimer *connect.Client[operatorv1.CancelWorkerTimerRequest, operatorv1.CancelWorkerTimerResponse]
 }
 
 // CreateWorker calls lifecycle.operator.v1.WorkerService.CreateWorker.
@@ -442,6 +467,24 @@ func (c *workerServiceClient) TestWorker(ctx context.Context, req *operatorv1.Te
 	return nil, err
 }
 
+// ListWorkerTimers calls lifecycle.operator.v1.WorkerService.ListWorkerTimers.
+func (c *workerServiceClient) ListWorkerTimers(ctx context.Context, req *operatorv1.ListWorkerTimersRequest) (*operatorv1.ListWorkerTimersResponse, error) {
+	response, err := c.listWorkerTimers.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// CancelWorkerTimer calls lifecycle.operator.v1.WorkerService.CancelWorkerTimer.
+func (c *workerServiceClient) CancelWorkerTimer(ctx context.Context, req *operatorv1.CancelWorkerTimerRequest) (*operatorv1.CancelWorkerTimerResponse, error) {
+	response, err := c.cancelWorkerTimer.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // WorkerServiceHandler is an implementation of the lifecycle.operator.v1.WorkerService service.
 type WorkerServiceHandler interface {
 	// CreateWorker loads code and begins to feed it.
@@ -489,6 +532,11 @@ type WorkerServiceHandler interface {
 	// TestWorker runs a worker's code with one message, in a process of its own. It
 	// publishes nothing and stores nothing.
 	TestWorker(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error)
+	// ListWorkerTimers returns the timers that a worker has set, in the order in which
+	// it has, in pages. A page may be shorter than page_size and yet have a next one.
+	ListWorkerTimers(context.Context, *operatorv1.ListWorkerTimersRequest) (*operatorv1.ListWorkerTimersResponse, error)
+	// CancelWorkerTimer removes a timer before it is due, also one of a stopped worker.
+	CancelWorkerTimer(context.Context, *operatorv1.CancelWorkerTimerRequest) (*operatorv1.CancelWorkerTimerResponse, error)
 }
 
 // NewWorkerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -610,6 +658,18 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(workerServiceMethods.ByName("TestWorker")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workerServiceListWorkerTimersHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceListWorkerTimersProcedure,
+		svc.ListWorkerTimers,
+		connect.WithSchema(workerServiceMethods.ByName("ListWorkerTimers")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceCancelWorkerTimerHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceCancelWorkerTimerProcedure,
+		svc.CancelWorkerTimer,
+		connect.WithSchema(workerServiceMethods.ByName("CancelWorkerTimer")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lifecycle.operator.v1.WorkerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkerServiceCreateWorkerProcedure:
@@ -648,6 +708,10 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 			workerServiceReadWorkerStateHandler.ServeHTTP(w, r)
 		case WorkerServiceTestWorkerProcedure:
 			workerServiceTestWorkerHandler.ServeHTTP(w, r)
+		case WorkerServiceListWorkerTimersProcedure:
+			workerServiceListWorkerTimersHandler.ServeHTTP(w, r)
+		case WorkerServiceCancelWorkerTimerProcedure:
+			workerServiceCancelWorkerTimerHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -727,4 +791,12 @@ func (UnimplementedWorkerServiceHandler) ReadWorkerState(context.Context, *opera
 
 func (UnimplementedWorkerServiceHandler) TestWorker(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.TestWorker is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) ListWorkerTimers(context.Context, *operatorv1.ListWorkerTimersRequest) (*operatorv1.ListWorkerTimersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.ListWorkerTimers is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) CancelWorkerTimer(context.Context, *operatorv1.CancelWorkerTimerRequest) (*operatorv1.CancelWorkerTimerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.CancelWorkerTimer is not implemented"))
 }

@@ -49,6 +49,22 @@ func fetch(method, url, headers, body string) (status int32, answer, text string
 	return status, answer, text
 }
 
+//go:wasmimport lifecycle timer_set
+func hostSet(name unsafe.Pointer, nameLen uint32, when unsafe.Pointer, whenLen uint32, data unsafe.Pointer, dataLen uint32) int32
+
+//go:wasmimport lifecycle timer_cancel
+func hostCancel(name unsafe.Pointer, nameLen uint32) int32
+
+//go:wasmimport lifecycle timer_list
+func hostList(buf unsafe.Pointer, bufLen uint32) int32
+
+func setTimer(name, when, data string) {
+	n, nn := p(name)
+	w, wn := p(when)
+	d, dn := p(data)
+	hostSet(n, nn, w, wn, d, dn)
+}
+
 func p(s string) (unsafe.Pointer, uint32) {
 	return unsafe.Pointer(unsafe.StringData(s)), uint32(len(s))
 }
@@ -103,6 +119,30 @@ func main() {
 		at, l := p("gone")
 		hostDelete(at, l)
 		fmt.Print(v)
+	case "timer":
+		setTimer("a", "@2000000000", "at")
+		setTimer("b", "60000", "")
+		at, l := p("gone")
+		hostCancel(at, l)
+		buf := make([]byte, 256)
+		var said []string
+		for line := range strings.Lines(string(buf[:hostList(unsafe.Pointer(&buf[0]), uint32(len(buf)))])) {
+			due, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+			said = append(said, name+"@"+due)
+		}
+		fmt.Print(strings.Join(said, " "))
+	case "fired":
+		if name := os.Getenv("LIFECYCLE_TIMER"); name == "" && header(":timer") == "" {
+			fmt.Print("none")
+		} else {
+			data, _ := io.ReadAll(os.Stdin)
+			fmt.Print(strings.Join([]string{header(":timer"), os.Getenv("LIFECYCLE_TIMER_DUE"), os.Getenv("LIFECYCLE_ATTEMPT"), string(data)}, "|"))
+			if header(":timer-due") != os.Getenv("LIFECYCLE_TIMER_DUE") || name != header(":timer") {
+				panic("the header and the environment differ")
+			}
+		}
+	case "badtimer":
+		setTimer("", "1", "")
 	case "retry":
 		fmt.Fprint(os.Stderr, "try later")
 		os.Exit(1)
