@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -29,7 +30,42 @@ type look struct {
 	at          time.Time // before it was asked for
 	first, last uint64
 	keys        int
+	counted     bool // keys are those of the filter, not all subjects of the stream
 }
+
+// subjects is the server's answer to a question about the subjects of a filter.
+type subjects struct {
+	Error *jetstream.APIError `json:"error"`
+	Total int                 `json:"total"`
+	State struct {
+		Messages uint64            `json:"messages"`
+		First    uint64            `json:"first_seq"`
+		Last     uint64            `json:"last_seq"`
+		Keys     int               `json:"num_subjects"` // of the stream
+		Subjects map[string]uint64 `json:"subjects"`
+	} `json:"state"`
+}
+
+// subjects asks for the subjects of the filter, from the one at offset on.
+func (f *follower) subjects(ctx context.Context, offset int) (answer subjects, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	request := fmt.Sprintf(`{"subjects_filter":%s,"offset":%d}`, quote(f.filter), offset)
+	reply, err := f.b.nc.RequestWithContext(ctx, f.b.api+"STREAM.INFO."+f.b.stream, []byte(request))
+	if err != nil {
+		return answer, err
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return answer, err
+	}
+	if answer.Error != nil {
+		return answer, answer.Error
+	}
+	return answer, nil
+}
+
+// noNames is an offset behind every subject: the answer has numbers and no names.
+const noNames = math.MaxInt32
 
 // enter waits for the turn to pass something on. It returns false when ctx ends first.
 func (f *follower) enter(ctx context.Context) bool {
@@ -103,7 +139,10 @@ func (f *follower) reached(l look) {
 			keys--
 		}
 	}
-	if keys+f.others != l.keys {
+	if !l.counted {
+		keys += f.others
+	}
+	if keys != l.keys {
 		f.suspect = true
 		return
 	}
@@ -141,13 +180,19 @@ func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consume
 	}
 	if err == nil {
 		f.b.traits.learn(info)
+		l.first, l.last, l.keys = info.State.FirstSeq, info.State.LastSeq, int(info.State.NumSubjects)
+	}
+	// Of a limited view the keys beside it may come as others of its own go.
+	if err == nil && f.filter != "$KV."+f.b.name+".>" {
+		var answer subjects
+		answer, err = f.subjects(ctx, noNames)
+		l.first, l.last, l.keys, l.counted = answer.State.First, answer.State.Last, answer.Total, true
 	}
 	if !f.enter(ctx) {
 		return false
 	}
 	f.asking = false
 	if err == nil && f.pending == nil {
-		l.first, l.last, l.keys = info.State.FirstSeq, info.State.LastSeq, int(info.State.NumSubjects)
 		if f.seq.Load() >= l.last {
 			f.reached(l)
 		} else {
@@ -260,33 +305,12 @@ func (f *follower) confirm(ctx context.Context, keys []string) (gone []string, n
 // names reads the bucket's keys, in pages. steady reports whether nothing changed
 // meanwhile. others is the number of subjects of the stream that are no keys.
 func (f *follower) names(ctx context.Context) (l look, names map[string]bool, others int, steady bool, err error) {
-	type page struct {
-		Error *jetstream.APIError `json:"error"`
-		Total int                 `json:"total"`
-		State struct {
-			Messages uint64            `json:"messages"`
-			First    uint64            `json:"first_seq"`
-			Last     uint64            `json:"last_seq"`
-			Keys     int               `json:"num_subjects"`
-			Subjects map[string]uint64 `json:"subjects"`
-		} `json:"state"`
-	}
 	l.at, names, steady = time.Now(), make(map[string]bool), true
-	var first page
+	var first subjects
 	for offset := 0; ; {
-		request := fmt.Sprintf(`{"subjects_filter":%s,"offset":%d}`, quote(f.filter), offset)
-		attempt, cancel := context.WithTimeout(ctx, answerTime)
-		reply, err := f.b.nc.RequestWithContext(attempt, f.b.api+"STREAM.INFO."+f.b.stream, []byte(request))
-		cancel()
+		p, err := f.subjects(ctx, offset)
 		if err != nil {
 			return l, nil, 0, false, err
-		}
-		var p page
-		if err := json.Unmarshal(reply.Data, &p); err != nil {
-			return l, nil, 0, false, err
-		}
-		if p.Error != nil {
-			return l, nil, 0, false, p.Error
 		}
 		for subject := range p.State.Subjects {
 			if key := strings.TrimPrefix(subject, "$KV."+f.b.name+"."); listed(key) {
