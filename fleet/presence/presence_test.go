@@ -211,7 +211,7 @@ func (l *log) is(f func() bool) func() bool {
 
 func TestWatchSeesComingAndGoing(t *testing.T) {
 	js := nats(t)
-	cfg := presence.Config{TTL: time.Second}
+	cfg := presence.Config{TTL: 4 * time.Second} // a process may stand still for a second
 	f := open(t, js, cfg)
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())

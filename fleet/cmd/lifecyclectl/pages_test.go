@@ -18,7 +18,7 @@ var repository = filepath.Join("..", "..", "..")
 type printed struct{ page, line string }
 
 var (
-	fenced     = regexp.MustCompile("(?s)```(sh|bash|console|)\n(.*?)\n *```")
+	fenced     = regexp.MustCompile("(?s)```([a-z]*)\n(.*?)\n *```")
 	indented   = regexp.MustCompile(`(?m)^    ((?:go|make|docker|lifecyclectl) .*)$`)
 	span       = regexp.MustCompile("`((?:go (?:run|get|install)|source) [^`\n]+|[^`\n]+ \\\\?\\| (?:lifecyclectl|lifecycle-vet|docker) [^`\n]+)`")
 	comment    = regexp.MustCompile(`\s{2,}#.*$`)
@@ -57,6 +57,9 @@ func printedCommands(t *testing.T) (all []printed) {
 			}
 		}
 		for _, m := range fenced.FindAllStringSubmatch(string(text), -1) {
+			if !slices.Contains([]string{"sh", "bash", "console", ""}, m[1]) {
+				continue
+			}
 			for line := range strings.SplitSeq(strings.ReplaceAll(m[2], "\\\n", " "), "\n") {
 				if m[1] == "sh" || m[1] == "bash" || unlabelled.MatchString(strings.TrimSpace(line)) {
 					add(line)
