@@ -237,7 +237,8 @@ func TestLossesAreSeen(t *testing.T) {
 					}
 				}
 			}
-			if int64(lost) != served.Load() {
+			// One more may have been on its way when the load ended.
+			if more := served.Load() - int64(lost); more < 0 || more > 1 {
 				t.Errorf("%d requests reached the server, %d losses are told", served.Load(), lost)
 			}
 			last := records[len(records)-1].Tick
