@@ -98,7 +98,7 @@ func (r *runner) timerBody(ctx context.Context, d *delivery) error {
 		return err
 	}
 	var t timer
-	if !found || json.Unmarshal(data, &t) != nil || t.ID != a.ID {
+	if known := found && json.Unmarshal(data, &t) == nil && t.ID == a.ID; !known {
 		r.host.log.Error("hosted worker: a timer has no data", "worker", a.worker, "timer", a.Name)
 		d.failed.Store(true)
 		r.part.timers.apply([]write{a.removal()})

@@ -101,13 +101,13 @@ func (r *rig) fired(values func() map[string]string) (faults []error) {
 		all, set, effects := values(), 0, 0
 		for key := range all {
 			id, what, _ := strings.Cut(key, " ")
-			switch kind, name, _ := strings.Cut(what, "/"); {
-			case kind == "s":
+			switch kind, name, _ := strings.Cut(what, "/"); kind {
+			case "s":
 				set++
 				if all[id+" t/"+name] != "1" {
 					faults = append(faults, fmt.Errorf("the timer %s of %s was set and has %q effects", name, id, all[id+" t/"+name]))
 				}
-			case kind == "t":
+			case "t":
 				effects++
 				if all[id+" s/"+name] == "" {
 					faults = append(faults, fmt.Errorf("the timer %s of %s has fired and was not set by a message that was handled", name, id))

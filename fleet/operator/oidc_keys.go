@@ -45,7 +45,7 @@ func (k *keySet) VerifySignature(ctx context.Context, jwt string) ([]byte, error
 	for i, a := range signatures {
 		algorithms[i] = jose.SignatureAlgorithm(a)
 	}
-	jws, err := jose.ParseSigned(jwt, algorithms)
+	jws, err := jose.ParseSignedCompact(jwt, algorithms)
 	if err != nil {
 		return nil, err
 	}

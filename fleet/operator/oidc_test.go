@@ -103,14 +103,13 @@ func TestSignInWithOpenIDConnect(t *testing.T) {
 		}
 	}
 	b := newJar(t) // behind a proxy that terminates TLS
-	callback := b.begin(base, "/ui/")
 	b.get(base+"/ui/login/start", "X-Forwarded-Proto", "https")
 	if c := b.cookies["lifecycle-signin"]; !c.Secure {
 		t.Error("behind a proxy the cookie of a sign-in is not Secure")
 	}
 	// A sign-in begun on one replica ends on the other, which has another callback here.
 	b = newJar(t)
-	callback = b.begin(base, "/ui/")
+	callback := b.begin(base, "/ui/")
 	if code, _, text := b.get(strings.Replace(callback, base, replica, 1)); code != 403 { // redirect_uri differs: the provider refuses the code
 		t.Errorf("the callback of another server: %d %s", code, text)
 	}

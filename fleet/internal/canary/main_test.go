@@ -8,4 +8,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
+}
