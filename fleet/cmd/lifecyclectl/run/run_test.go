@@ -375,7 +375,7 @@ func TestReadinessIsTheProgramsOwn(t *testing.T) {
 
 // A program that ignores SIGTERM is killed after the grace.
 func TestStubbornProgramIsKilled(t *testing.T) {
-	c := start(t, nil, []string{"-lifecycle.health-addr=off", "-lifecycle.drain-interval=off", "-lifecycle.shutdown-grace=2s"}, "stubborn")
+	c := start(t, nil, []string{"-lifecycle.health-addr=off", "-lifecycle.drain-interval=off", "-lifecycle.shutdown-grace=8s"}, "stubborn")
 	c.await("serving")
 	c.signal(syscall.SIGTERM)
 	c.wantExit(137)
