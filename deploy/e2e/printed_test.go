@@ -1,12 +1,7 @@
 package e2e
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,7 +39,6 @@ func TestPrintedCommandsWorkOnTheCluster(t *testing.T) {
 	for _, name := range []string{"lifecycle-service:0.1.0", "registry.example/web:0.1.0"} {
 		c.alias(t, c.service, name)
 	}
-	c.loadBusybox(t, "busybox:1.37")
 
 	place := t.TempDir() // the reader's folder: a checkout, and what the lines write beside it
 	for _, name := range []string{"deploy", "docs", "examples"} {
@@ -99,17 +93,6 @@ func TestPrintedCommandsWorkOnTheCluster(t *testing.T) {
 			own.must(t, "rollout", "status", p.sees, "--timeout=2m")
 		}
 	}
-	// "helm test web" starts this pod. The cluster of the tests resolves no names, and the nc
-	// of this machine's busybox cannot only connect, so the pod asks a path, at the address.
-	pod := sh("helm template web deploy/helm/lifecycle-service --set tests.path=/work --show-only templates/tests/connect.yaml")
-	address := own.must(t, "get", "service", "web-lifecycle-service", "--output", "jsonpath={.spec.clusterIP}")
-	if pod = strings.ReplaceAll(pod, "http://web-lifecycle-service:", "http://"+address+":"); !strings.Contains(pod, address) {
-		t.Fatalf("the pod of helm test does not ask its Service:\n%s", pod)
-	}
-	run(t, pod, "kubectl", "--namespace", own.namespace, "apply", "--filename", "-")
-	eventually(t, "the pod of helm test to succeed", func() bool {
-		return own.must(t, "get", "pod", "web-lifecycle-service-test", "--output", "jsonpath={.status.phase}") == "Succeeded"
-	})
 }
 
 // alias gives an image of the cluster one more name.
@@ -129,66 +112,4 @@ func (c *cluster) forget(t *testing.T, name string) {
 	if _, err := command(ctx, nil, "ctr", "--address", filepath.Join(c.run, "containerd.sock"), "--namespace", "k8s.io", "images", "rm", name); err != nil {
 		t.Error(err)
 	}
-}
-
-// loadBusybox makes an image of this machine's busybox, which is linked statically, for
-// the pod of "helm test".
-func (c *cluster) loadBusybox(t *testing.T, name string) {
-	t.Helper()
-	path, err := exec.LookPath("busybox")
-	if err != nil {
-		t.Fatal("there is no busybox: deploy/e2e/run installs busybox-static")
-	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	layer := tarOf(t, map[string][]byte{"bin/busybox": program}, "bin/nc", "bin/wget")
-	config, err := json.Marshal(object{
-		"architecture": "amd64", "os": "linux", "config": object{"Env": []string{"PATH=/bin"}},
-		"rootfs": object{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	manifest, err := json.Marshal([]object{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "image.tar")
-	if err := os.WriteFile(file, tarOf(t, map[string][]byte{"config.json": config, "layer.tar": layer, "manifest.json": manifest}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c.ctr(t, "images", "import", file)
-	t.Cleanup(func() { c.forget(t, "docker.io/library/"+name) })
-}
-
-// tarOf returns an archive of files, and of links to busybox.
-func tarOf(t *testing.T, files map[string][]byte, links ...string) []byte {
-	t.Helper()
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	put := func(h *tar.Header, data []byte) {
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write(data); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, data := range files {
-		put(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(data))}, data)
-	}
-	for _, name := range links {
-		put(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, nil)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
-}
-
-func digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
 }
