@@ -46,9 +46,7 @@ func TestKeysInABrowser(t *testing.T) {
 	press("go", "g", "w")
 	await(t, ctx, "the workflows", `location.pathname === "/ui/workflows" && document.documentElement.classList.contains("dense")`)
 	visit(t, ctx, base+"/ui/workflows/drone-survey/acme.drones.north.survey.mission.002")
-	if err := chromedp.Run(ctx, chromedp.Click(`.copy[data-copy^="lifecyclectl get"]`)); err != nil {
-		t.Fatal(err)
-	}
+	click(t, ctx, `.copy[data-copy^="lifecyclectl get"]`)
 	await(t, ctx, "the answer of the button", `/Copied|Not allowed/.test(document.querySelector('.copy[data-copy^="lifecyclectl get"]').textContent)`)
 	if n := evaluate[int](t, ctx, `document.querySelectorAll(".gantt rect").length`); n < 3 {
 		t.Errorf("the life of the entity has %d bars", n)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -177,4 +178,19 @@ func axeScript(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// click clicks on an element. When the page is drawn anew between the search for the element
+// and the click, it looks for the element again.
+func click(t *testing.T, ctx context.Context, selector string) {
+	t.Helper()
+	for {
+		err := chromedp.Run(ctx, chromedp.Click(selector, chromedp.ByQuery))
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil || !strings.Contains(err.Error(), "Could not find node") {
+			t.Fatalf("%s: %v", selector, err)
+		}
+	}
 }
