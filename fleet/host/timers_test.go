@@ -273,7 +273,7 @@ func TestCancelTimer(t *testing.T) {
 	r.eventually("the second one has fired", func() bool { return len(r.outputs("out.w")) >= 3 })
 	h.Advance(time.Hour)
 	r.wantOutputs("out.w", "set a 1h 1; set b 1h 2; set c 2h 3", "set a 1h again", "timer a attempt 1: again", "timer c attempt 1: 3")
-	if err := h.CancelTimer(t.Context(), "nobody", "k", "a"); !errors.Is(err, host.ErrNotFound) {
+	if err := h.CancelTimer(t.Context(), "unknown", "k", "a"); !errors.Is(err, host.ErrNotFound) {
 		t.Errorf("a worker that does not exist: %v", err)
 	}
 	must(t, h.Delete(t.Context(), "w"))
