@@ -117,7 +117,7 @@ func (s storedTimers) ofKey(ctx context.Context, rec *Record, key string) (map[s
 	if err != nil {
 		return nil, 0, err
 	}
-	read, err := s.states.readMany(ctx, subjects, 0)
+	read, err := s.states.readMany(ctx, subjects)
 	if err != nil {
 		return nil, 0, err
 	}

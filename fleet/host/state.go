@@ -188,23 +188,21 @@ func (s *states) subjects(ctx context.Context, pattern string, most int) ([]stri
 	return all, nil
 }
 
-// readMany reads subjects, many at once. It begins no more of them once it has read most
-// bytes, if most is not 0; what it has not read is nil.
-func (s *states) readMany(ctx context.Context, subjects []string, most int64) ([]*cell, error) {
-	var next, size atomic.Int64
+// readMany reads subjects, many at once, from the stream's leader.
+func (s *states) readMany(ctx context.Context, subjects []string) ([]*cell, error) {
+	var next atomic.Int64
 	read := make([]*cell, len(subjects))
 	errs := make([]error, min(32, len(subjects)))
 	var readers sync.WaitGroup
 	for i := range errs {
 		readers.Go(func() {
-			for n := next.Add(1) - 1; n < int64(len(subjects)) && (most == 0 || size.Load() < most); n = next.Add(1) - 1 {
+			for n := next.Add(1) - 1; n < int64(len(subjects)); n = next.Add(1) - 1 {
 				m, err := last(ctx, s.stream, subjects[n])
 				if err != nil {
 					errs[i] = err
 					return
 				}
 				read[n] = cellOf(m)
-				size.Add(int64(len(subjects[n]) + len(read[n].data)))
 			}
 		})
 	}

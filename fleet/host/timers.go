@@ -135,7 +135,7 @@ func (ts *timers) load(ctx context.Context, now time.Time, lives func(worker, ui
 	if err != nil {
 		return fmt.Errorf("read the timers: %w", err)
 	}
-	read, err := ts.states.readMany(ctx, subjects, 0)
+	read, err := ts.states.readMany(ctx, subjects)
 	if err != nil {
 		return fmt.Errorf("read the timers: %w", err)
 	}
