@@ -10,12 +10,12 @@ PACKAGES := $(addsuffix /...,$(MODULES))
 # Programs of other libraries: they only have to compile, and with the race detector
 # that takes minutes.
 ADOPT    := ./examples/adopt ./examples/adopt/real
-# The race detector makes a NATS server and a browser's pages several times slower: "make
-# test" and "make test-long" run these modules without it. "make test-next" runs the fleet
-# with it, and "make race" all.
+# The race detector makes tests two to six times slower: "make test" runs all without it.
+# "make test-next" runs the libraries and the fleet with it, "make test-long" the libraries,
+# and "make race" all. These modules are not libraries:
 PLAIN    := bench deploy deploy/e2e examples examples/http3 fleet vet
 # What takes longest is begun first.
-FIRST    := ./procpool . ./worker ./internal/httpdrain ./fleet/host ./fleet/operator ./fleet/cmd/lifecyclectl ./fleet/workflow
+FIRST    := ./fleet/presence ./procpool . ./worker ./internal/httpdrain ./fleet/host ./fleet/operator ./fleet/cmd/lifecyclectl ./fleet/workflow
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -23,7 +23,7 @@ BENCHTIME ?= 1s
 BENCHPKGS ?= $(PACKAGES)
 COUNT     ?= 6
 TESTFLAGS ?=
-TESTP     ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))# packages at once: most wait more than they compute
+TESTP     ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN))))# packages at once: most wait more than they compute
 GO_NEXT   ?= go1.27.0# the newest supported release; go.mod names the oldest
 
 .PHONY: help
@@ -36,27 +36,38 @@ run: ## run the example service; Ctrl-C shows how it stops
 	go run ./examples/service $(ARGS)
 
 # Programs without debug information link in a quarter of the time; stacks stay whole.
-test test-long test-next race chaos: export GOFLAGS += -ldflags=-w
+test test-longest test-chaos test-next-fleet test-next-others race chaos: export GOFLAGS += -ldflags=-w
 
 .PHONY: test
-test: cc ## test every module: leaked goroutines and, in the libraries, data races are failures; "make test-long" has the rest
-	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out ./fleet/%,$(FIRST)) $(patsubst %,%/...,$(filter-out $(ADOPT) $(PLAIN:%=./%),$(MODULES)))
-	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter ./fleet/%,$(FIRST)) $(patsubst %,./%/...,$(PLAIN)) $(ADOPT:%=%/...)
+test: ## test every module: a leaked goroutine is a failure; "make test-long" has the rest, and "make test-next" looks for data races
+	go test -short -p $(TESTP) -timeout 30m $(TESTFLAGS) $(FIRST) $(patsubst %,%/...,$(MODULES))
+
+.PHONY: test-long test-longest test-chaos
+test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
+	@$(MAKE) --no-print-directory -j 2 test-longest test-chaos
+
+test-longest:
+	PLAIN='$(PLAIN)' tools/long.sh $(TESTFLAGS)
 
 # Of a chaos test one minute; "make chaos" is its full length.
-.PHONY: test-long
-test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
-	PLAIN='$(PLAIN)' tools/long.sh $(TESTFLAGS)
+test-chaos:
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow
 	CHAOS_HOOKS=40 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 30m ./fleet/workflow
 
-.PHONY: test-next
-test-next: cc ## test each module alone on the other supported Go release (GO_NEXT), and the fleet with the race detector
-	@set -e; export GOWORK=off GOTOOLCHAIN=$(GO_NEXT); for m in $(filter-out $(ADOPT),$(MODULES)); do echo "test $$m with $(GO_NEXT)"; \
-		race=; [ $$m != ./fleet ] || race='-race -skip /in_a_child'; \
-		(cd $$m && go test $$race -short -p $(TESTP) -timeout 15m $(TESTFLAGS) ./...); done
+.PHONY: test-next test-next-fleet test-next-others
+test-next: cc ## test each module alone on the other supported Go release (GO_NEXT), the libraries and the fleet with the race detector
+	@$(MAKE) --no-print-directory -j 2 test-next-fleet test-next-others
+
+test-next-fleet test-next-others: export GOWORK = off
+test-next-fleet test-next-others: export GOTOOLCHAIN = $(GO_NEXT)
+test-next-fleet:
+	cd fleet && go test -race -skip /in_a_child -short -p 4 -timeout 30m $(TESTFLAGS) ./...
+
+test-next-others:
+	@set -e; for m in $(filter-out $(ADOPT) ./fleet,$(MODULES)); do race=-race; [[ ' $(PLAIN:%=./%) ' != *" $$m "* ]] || race=; \
+		echo "test $$m with $(GO_NEXT) $$race"; (cd $$m && go test $$race -short -p 4 -timeout 30m $(TESTFLAGS) ./...); done
 
 .PHONY: race
 race: cc ## the same, twenty times each test: flaky is broken

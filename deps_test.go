@@ -28,7 +28,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool", Imports: []string{"./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
 			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker"}},
 			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./health", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},
-			{Path: "config", Imports: []string{"github.com/knadh/koanf", ".", "./internal/suggest", "./internal/text"}, Brings: []string{"..."}},
+			{Path: "config", Imports: []string{"github.com/knadh/koanf", ".", "./internal/setting", "./internal/suggest", "./internal/text"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "golang.org/x/sync"},

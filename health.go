@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -111,19 +110,7 @@ func (a *App) Suspended() (s Suspension, suspended bool) {
 // caused by db" for a check that depends on another. The check "lifecycle" is the
 // App itself: starting, suspended or draining. Ready runs no check; it reads the last
 // result of each and returns at once.
-func (a *App) Ready() error {
-	var errs []error
-	for _, c := range a.health.reg.Snapshot() {
-		switch {
-		case c.Plane != health.Readiness || !c.Critical || c.State == StateUp:
-		case c.CausedBy != "":
-			errs = append(errs, fmt.Errorf("%s: caused by %s", c.Name, c.CausedBy))
-		default:
-			errs = append(errs, fmt.Errorf("%s: %s", c.Name, c.Error))
-		}
-	}
-	return errors.Join(errs...)
-}
+func (a *App) Ready() error { return a.health.reg.NotReady() }
 
 // Handler returns the handler of the health address: the planes of
 // [Registry.Handler], /metrics with [WithMetrics], /statusz unless it is off, and with

@@ -205,7 +205,7 @@ func (a *App) logReport() {
 		outcomes []Outcome
 	}{{"units", r.Units}, {"drainers", r.Drainers}, {"hooks", r.Hooks}} {
 		if len(part.outcomes) > 0 {
-			attrs = append(attrs, part.name, joined(part.outcomes))
+			attrs = append(attrs, part.name, text.Join(part.outcomes))
 		}
 	}
 	if r.CutRequests > 0 {
@@ -226,14 +226,6 @@ func (a *App) logReport() {
 		return
 	}
 	a.log.Info("the app stopped", attrs...)
-}
-
-func joined(outcomes []Outcome) string {
-	all := make([]string, len(outcomes))
-	for i, o := range outcomes {
-		all[i] = o.String()
-	}
-	return strings.Join(all, ", ")
 }
 
 // terminationLog writes the App's phase and faults to the termination log, so that

@@ -177,6 +177,26 @@ func (a *App) Add(w worker.Worker) *App {
 	return a.addUnit(kindUnit, name, false, func() worker.Worker { return w })
 }
 
+// RestartUnit starts a unit of [App.Supervise] again, or a child of a worker.Supervisor by
+// its path, such as "pool/w1", as [worker.RestartUnit] says. It returns
+// [worker.ErrNotRestartable] for any other unit, and unless the App is running.
+func (a *App) RestartUnit(ctx context.Context, path string) error {
+	if p := a.Phase(); p != PhaseRunning {
+		return fmt.Errorf("restart %s: %w: the app is %s", path, worker.ErrNotRestartable, p)
+	}
+	units, _ := a.parts.view()
+	err := worker.ErrNoChild
+	for _, u := range units {
+		if err = worker.RestartUnit(ctx, u.Worker, u.name, path); !errors.Is(err, worker.ErrNoChild) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("restart %s: %w", path, err)
+	}
+	return nil
+}
+
 // The kinds of units, by what their end without an error does to the App.
 const (
 	kindUnit  = "unit"  // nothing

@@ -51,9 +51,8 @@ func Keys[T any](path string, opts ...Option) ([]Key, error) {
 	return l.keys(), nil
 }
 
-// keys describes the keys, with the program's defaults and, below lifecycle, those of
-// the library.
-func (l *loader) keys() []Key {
+// filled returns the defaults of T with those of lifecycle.Config filled in.
+func (l *loader) filled() reflect.Value {
 	v := reflect.New(l.defaults.Type()).Elem()
 	v.Set(l.defaults)
 	if section := l.schema.lifecycle(); section != nil {
@@ -61,6 +60,26 @@ func (l *loader) keys() []Key {
 			fillIn(at)
 		}
 	}
+	return v
+}
+
+// unset returns the setting of each key for which there is no source.
+func (l *loader) unset() []Setting {
+	v := l.filled()
+	all := make([]Setting, len(l.schema.leaves))
+	for i, n := range l.schema.leaves {
+		all[i] = Setting{Key: n.key, Value: "none", Source: fromDefault}
+		if field, ok := lookup(v, l.schema.root, n); ok {
+			all[i].Value = render(field, n)
+		}
+	}
+	return all
+}
+
+// keys describes the keys, with the program's defaults and, below lifecycle, those of
+// the library.
+func (l *loader) keys() []Key {
+	v := l.filled()
 	keys := make([]Key, 0, len(l.schema.leaves))
 	for _, n := range l.schema.leaves {
 		k := Key{Name: n.key, Env: l.envOf(n), Flag: "-" + flagOf(n), Type: typeName(n), Doc: n.usage, Secret: n.secret, Live: n.live, Field: n.fieldName, Words: choices[structOf(n.typ)]}

@@ -23,6 +23,10 @@ type Live[T any] struct {
 	checks   []func(old, next T) error
 	changed  []func(old, next T)
 	settings atomic.Pointer[[]Setting]
+
+	unset    []Setting   // every key with its default; never changed
+	start    []Setting   // all at the start; never changed
+	attached atomic.Bool // there is an App
 }
 
 // Open is [Load] for a configuration that will be loaded again: when its file changes
@@ -35,6 +39,8 @@ func Open[T any](path string, opts ...Option) (*Live[T], error) {
 	live := &Live[T]{loader: l}
 	live.current.Store(&value)
 	live.settings.Store(&l.settings)
+	live.unset = l.unset()
+	live.start = live.All()
 	return live, nil
 }
 
@@ -46,6 +52,29 @@ func (l *Live[T]) Get() T { return *l.current.Load() }
 // the order of the fields of T. A key without any source has its default and is not
 // included.
 func (l *Live[T]) Settings() []Setting { return slices.Clone(*l.settings.Load()) }
+
+// All returns every key with its value and its source, in the order of the fields of T. A
+// key without any source has its default, and the source "default". In an App, a key of
+// lifecycle that the App takes over only at its next start also has the value in force.
+// Values of secrets are "[secret]". It may be the Settings of a presence.Config, which shows
+// them to operators.
+func (l *Live[T]) All() []Setting {
+	given := map[string]Setting{}
+	for _, s := range *l.settings.Load() {
+		given[s.Key] = s
+	}
+	all := slices.Clone(l.unset)
+	for i, s := range all {
+		if g, ok := given[s.Key]; ok {
+			all[i] = g
+		}
+		n := l.loader.schema.keys[s.Key]
+		if l.attached.Load() && n.lifecycle && !n.live && all[i].Value != l.start[i].Value {
+			all[i].InForce = l.start[i].Value
+		}
+	}
+	return all
+}
 
 // Check registers a function that may refuse a change: when it returns an error,
 // nothing changes. It is called after T's own Validate, and must not call Reload.
@@ -76,6 +105,7 @@ func (l *Live[T]) Attach(app *lifecycle.App) *lifecycle.App {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.app = app
+	l.attached.Store(true)
 	app.OnReload("config", l.Reload)
 	return app.Go("config", func(ctx context.Context) error { return l.Watch(ctx, app.Reload) })
 }

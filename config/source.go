@@ -14,6 +14,7 @@ import (
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/v2"
 
+	"github.com/pleme-io/lifecycle-go/internal/setting"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
@@ -32,18 +33,15 @@ type loader struct {
 	settings []Setting // of the last successful read
 }
 
-// Setting says where the value of one key came from.
-type Setting struct {
-	// Key is the whole key, such as "lifecycle.drain_interval".
-	Key string
-	// Value is the value that counts, as text; "[secret]" for a secret.
-	Value string
-	// Source is where it was given: "service.yaml:3", "environment NAME", "flag -name",
-	// or the name of a [Source].
-	Source string
-	// Lost lists the values of earlier sources, first to last, as "SOURCE: VALUE".
-	Lost []string
-}
+// Setting says where the value of one key came from. Its fields are texts: the Key; the
+// Value that counts, "[secret]" for a secret; the Source, such as "service.yaml:3",
+// "environment NAME", "flag -name", the name of a [Source] or "default"; the values of
+// earlier sources that it replaced, Lost, as "SOURCE: VALUE"; and InForce, the value that the
+// running App has when it takes Value only at its next start.
+type Setting = setting.Setting
+
+// fromDefault is the Source of a key that no source gives.
+const fromDefault = "default"
 
 // source is one place that values come from.
 type source struct {

@@ -2,6 +2,8 @@ package health
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +60,24 @@ func (r *Registry) Snapshot() []Status {
 		return cmp.Or(strings.Compare(a.Plane, b.Plane), strings.Compare(a.Name, b.Name))
 	})
 	return all
+}
+
+// NotReady returns nil when the readiness plane passes, and otherwise an error with a line
+// for each critical check that fails it, as "db: connection refused", or "orders: caused
+// by db" for a check that depends on another. It runs no check: it reads the last result
+// of each and returns at once.
+func (r *Registry) NotReady() error {
+	var errs []error
+	for _, c := range r.Snapshot() {
+		switch {
+		case c.Plane != Readiness || !c.Critical || c.State == Up:
+		case c.CausedBy != "":
+			errs = append(errs, fmt.Errorf("%s: caused by %s", c.Name, c.CausedBy))
+		default:
+			errs = append(errs, fmt.Errorf("%s: %s", c.Name, c.Error))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *check) status() Status {

@@ -85,7 +85,7 @@ func helper(mode string) {
 		time.Sleep(time.Hour)
 	case "flood":
 		block := bytes.Repeat([]byte("x"), 1<<20)
-		for range 1 << 10 {
+		for range 1 << 8 {
 			os.Stdout.Write(block)
 		}
 	case "closeout":

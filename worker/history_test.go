@@ -14,7 +14,7 @@ import (
 // A supervisor that children come to for ever keeps the last of those that are
 // done, and forgets the others.
 func TestChildrenThatAreDoneAreForgotten(t *testing.T) {
-	const children = 20_000
+	const children = 6_000
 	ends := []func(string) worker.Spec{
 		func(name string) worker.Spec { // finishes
 			spec := worker.FuncSpec(name, func(context.Context) error { return nil })

@@ -308,13 +308,13 @@ type counter struct{ n atomic.Int64 }
 func (c *counter) Write(b []byte) (int, error) { c.n.Add(int64(len(b))); return len(b), nil }
 
 func TestProcessOutput(t *testing.T) {
-	t.Run("a gigabyte without a newline", func(t *testing.T) {
+	t.Run("a quarter of a gigabyte without a newline", func(t *testing.T) {
 		var got counter
 		cmd := helperCommand("flood", nil)
 		cmd.Stdout = &got
 		p := start(t, cmd)
 		<-p.Done()
-		if n := got.n.Load(); n != 1<<30 || p.Status() != worker.StatusFinished {
+		if n := got.n.Load(); n != 1<<28 || p.Status() != worker.StatusFinished {
 			t.Errorf("%d bytes, it is %s, %v", n, p.Status(), p.Err())
 		}
 	})

@@ -57,7 +57,8 @@ type Restarter struct {
 	pending *Func // waits for its backoff, or for a Resume
 	due     bool  // the backoff of pending is over
 	timer   *time.Timer
-	unwatch func() bool // ends the watch on own for pending
+	unwatch func() bool   // ends the watch on own for pending
+	again   chan struct{} // closed by the next run, for Restart; nil while none was asked for
 
 	logging sync.Mutex // guards log
 	log     restartLog
@@ -136,7 +137,7 @@ func (r *Restarter) instance() (child *Func, n int) {
 	child.initRun("func", &r.BaseWorker, r.runs)
 	child.apply(r.opts)
 	if r.child != nil {
-		r.last = &Exit{Status: r.child.Status(), Error: r.child.Err().Error(), Code: -1, At: time.Now()}
+		r.last = exitOfWorker(r.child.Status(), r.child.Err(), time.Now()) // without an error after a Restart
 	}
 	r.child = child
 	return child, r.runs
@@ -157,14 +158,19 @@ func (r *Restarter) runEnded(run *Func) {
 	}
 	next, runs := r.instance() // a stop from now on ends a pending run, and is clean in spite of the failure
 	due := time.Now().Add(wait)
-	_ = next.hold(&BackoffError{Name: r.Name(), Wait: wait, Due: due, Failures: r.delays.failures, Err: err}, due)
+	var why error = &BackoffError{Name: r.Name(), Wait: wait, Due: due, Failures: r.delays.failures, Err: err}
+	if r.isAskedAgain() {
+		why = errRestartAsked
+	}
+	_ = next.hold(why, due)
 	r.begun.Lock()
-	r.pending, r.due = next, false
+	asked := r.again != nil
+	r.pending, r.due = next, asked
 	r.timer = time.AfterFunc(wait, func() { r.goOn(true) })
 	r.unwatch = context.AfterFunc(r.own, func() { r.goOn(false) })
 	r.goOnLocked()
 	r.begun.Unlock()
-	if r.logging.TryLock() { // else a handler blocks
+	if !asked && r.logging.TryLock() { // else a handler blocks
 		defer r.logging.Unlock()
 		if r.log.due() {
 			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), runs-1, wait, "unit", r.Name())
@@ -176,14 +182,20 @@ func (r *Restarter) runEnded(run *Func) {
 // 0 and the worker's own result when the run was the last.
 func (r *Restarter) verdict(run *Func) (wait time.Duration, err error) {
 	err = run.Err()
+	asked := r.isAskedAgain()
 	switch {
-	case r.own.Err() != nil || err == nil, errors.Is(err, ErrTerminate):
+	case r.own.Err() != nil || err == nil && !asked, errors.Is(err, ErrTerminate):
 		return -1, err
 	case errors.Is(err, ErrDoNotRestart):
 		if call.Only(err, func(e error) bool { return call.Same(e, ErrDoNotRestart) }) {
 			return -1, nil
 		}
 		return -1, err // something has failed as well
+	case asked && r.hold.HasSignaled():
+		return -1, nil
+	case asked:
+		r.delays.failures = 0
+		return 0, nil
 	}
 	var uptime time.Duration // without the time that the start took
 	if at := run.StartedAt(); !at.IsZero() {
@@ -231,6 +243,10 @@ func (r *Restarter) goOnLocked() {
 		r.RequestStop(ErrStopRequested)
 		r.end(nil)
 		return
+	}
+	if r.again != nil {
+		close(r.again)
+		r.again = nil
 	}
 	r.follow(next)
 }

@@ -67,8 +67,9 @@ type DeadLetter struct {
 	Header   map[string][]string // the original's
 	Data     []byte
 
-	body string // the HeaderBody, when Header and Data are not in the letter
-	gone error  // why Header and Data could not be read
+	body   string // the HeaderBody, when Header and Data are not in the letter
+	gone   error  // why Header and Data could not be read
+	edited bool   // Data is not the original's
 }
 
 // letters stores dead letters, and messages of a group that are held until a member
@@ -125,7 +126,8 @@ func tooLarge(err error) bool {
 }
 
 // each calls fn with each letter on subject, beginning at sequence from, until fn
-// returns false or an error.
+// returns false or an error. A letter whose original is stored beside it comes without
+// it; whole reads it.
 func (l *letters) each(ctx context.Context, subject string, from uint64, fn func(*DeadLetter) (bool, error)) error {
 	for {
 		raw, err := l.stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subject))
@@ -135,16 +137,20 @@ func (l *letters) each(ctx context.Context, subject string, from uint64, fn func
 		if err != nil {
 			return fmt.Errorf("read dead letters: %w", err)
 		}
-		d := letter(raw)
-		if d.body != "" {
-			if d.Header, d.Data, d.gone = l.read(ctx, d.body); d.gone != nil {
-				d.Reason += "; " + d.gone.Error()
-			}
-		}
-		if more, err := fn(d); err != nil || !more {
+		if more, err := fn(letter(raw)); err != nil || !more {
 			return err
 		}
 		from = raw.Sequence + 1
+	}
+}
+
+// whole reads the original of a letter when it is stored beside the letter.
+func (l *letters) whole(ctx context.Context, d *DeadLetter) {
+	if d.body == "" {
+		return
+	}
+	if d.Header, d.Data, d.gone = l.read(ctx, d.body); d.gone != nil {
+		d.Reason += "; " + d.gone.Error()
 	}
 }
 
@@ -256,47 +262,6 @@ func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 		}
 	}
 	return d
-}
-
-// redrive publishes a letter's original again, for slot only, and then removes
-// the letter. A second call within the server's duplicate window does not publish
-// it again.
-func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error {
-	if d.gone != nil {
-		return fmt.Errorf("redrive %d: %w", d.Seq, d.gone)
-	}
-	m := nats.NewMsg(d.Topic)
-	m.Data = d.Data
-	for name, values := range d.Header {
-		if !strings.HasPrefix(strings.ToLower(name), "nats-") {
-			m.Header[name] = values
-		}
-	}
-	if d.Output == "" { // an output is for every reader of its topic
-		m.Header.Set(HeaderFor, slot)
-	}
-	id := jetstream.WithMsgID("redrive:" + l.dead + strconv.FormatUint(d.Seq, 10))
-	_, err := l.js.PublishMsg(ctx, m, id)
-	body := d.body
-	if tooLarge(err) && body != "" && d.Output == "" {
-		// The message does not fit together with HeaderFor. Publish a reference to
-		// the stored body instead. The runner removes the body once it has answered
-		// the message.
-		m.Data, m.Header, body = nil, nats.Header{HeaderFor: {slot}, HeaderBody: {body}}, ""
-		_, err = l.js.PublishMsg(ctx, m, id)
-	}
-	if err != nil {
-		return fmt.Errorf("redrive %d to %s: %w", d.Seq, d.Topic, err)
-	}
-	if err := l.stream.DeleteMsg(ctx, d.Seq); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-		return fmt.Errorf("redrive %d: remove the letter: %w", d.Seq, err)
-	}
-	if body != "" {
-		if err := l.drop(ctx, l.body+body); err != nil {
-			return fmt.Errorf("redrive %d: remove its body: %w", d.Seq, err)
-		}
-	}
-	return nil
 }
 
 // doom decides that a message becomes a dead letter. The decision is committed before

@@ -288,11 +288,16 @@ func (r *runner) call(ctx context.Context, t *task, d *delivery, attempt int) (*
 	if d.tries.Spared {
 		attempt++ // the code may want to know that it is not the first
 	}
+	started := time.Now()
 	outputs, err := d.member.handle(ctx, r.messageOf(d, attempt), d.state)
 	r.began.Store(0)
+	took := time.Since(started)
 	r.wasKilled(d, err)
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
 		err = cause // the reason for the end says more than the handler's error
+	}
+	if !errors.Is(err, ErrDetached) && !errors.Is(err, ErrStale) {
+		d.member.counts.ran(time.Now(), took, err != nil)
 	}
 	if err != nil {
 		return nil, err

@@ -196,10 +196,14 @@ func forward(ctx context.Context, stream jetstream.Stream, subject string, from 
 
 // forwardOf is forward for several subjects, which must not overlap.
 func forwardOf(ctx context.Context, stream jetstream.Stream, subjects []string, from uint64, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
-	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1), AckPolicy: jetstream.AckNonePolicy, FilterSubjects: subjects,
-		InactiveThreshold: 30 * time.Second, MemoryStorage: true, Replicas: 1,
-	})
+	return forwardBy(ctx, stream, jetstream.ConsumerConfig{FilterSubjects: subjects, OptStartSeq: from}, limit, each)
+}
+
+// forwardBy is forward for what a configuration selects.
+func forwardBy(ctx context.Context, stream jetstream.Stream, by jetstream.ConsumerConfig, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
+	by.DeliverPolicy, by.OptStartSeq, by.AckPolicy = jetstream.DeliverByStartSequencePolicy, max(by.OptStartSeq, 1), jetstream.AckNonePolicy
+	by.InactiveThreshold, by.MemoryStorage, by.Replicas = 30*time.Second, true, 1
+	c, err := stream.CreateConsumer(ctx, by)
 	if err != nil {
 		return err
 	}

@@ -150,38 +150,9 @@ func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit in
 		return nil, nil
 	}
 	err := h.letters.each(ctx, h.letters.dead+id, max(from, 1), func(d *DeadLetter) (bool, error) {
+		h.letters.whole(ctx, d)
 		found = append(found, d)
 		return len(found) < limit, nil
 	})
 	return found, err
-}
-
-// Redrive publishes dead letters of a worker to their topics again and removes them.
-// Only the worker or its group handles the messages. Without seqs it redrives all.
-// It returns the number of messages. A repeated call after an interruption redrives
-// no message twice, within the duplicate window of the topic's stream.
-func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
-	rec, err := h.get(ctx, id)
-	if err != nil {
-		return 0, fmt.Errorf("redrive: %w", err)
-	}
-	state, err := h.letters.stream.Info(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("redrive: %w", err)
-	}
-	n := 0
-	err = h.letters.each(ctx, h.letters.dead+id, 1, func(d *DeadLetter) (bool, error) {
-		if d.Seq > state.State.LastSeq {
-			return false, nil // it is newer than this call: a redriven message failed again
-		}
-		if len(seqs) > 0 && !slices.Contains(seqs, d.Seq) {
-			return true, nil
-		}
-		if err := h.letters.redrive(ctx, d, rec.slot()); err != nil {
-			return false, err
-		}
-		n++
-		return true, nil
-	})
-	return n, err
 }

@@ -316,7 +316,7 @@ func (h *Host) reserved(topic string) bool {
 	}
 	kind, _, _ := strings.Cut(rest, ".")
 	switch kind {
-	case "state", "log", "lines", "code", "dead", "held", "body":
+	case "state", "log", "lines", "code", "dead", "held", "body", "ask":
 		return true
 	}
 	return false

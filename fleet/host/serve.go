@@ -29,7 +29,12 @@ func (h *Host) serve(ctx context.Context) error {
 	call.Go("watch of hosted workers", func() error { return h.watch(watching) }, func(error) { h.running.Done() })
 	h.running.Add(1)
 	call.Go("sweeps of hosted workers", func() error { return h.sweeps(watching) }, func(error) { h.running.Done() })
-	var err error
+	asked, err := h.answers()
+	if err != nil {
+		h.log.Warn("hosts: this host answers no questions about its workers", "host", h.cfg.HostID, "err", err)
+	} else {
+		defer func() { _ = asked.Unsubscribe() }() // fails when the connection is closed
+	}
 	for {
 		if err = h.session(ctx, work); ctx.Err() != nil {
 			break

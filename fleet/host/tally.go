@@ -20,6 +20,8 @@ type tally struct {
 // Evicted counts dead letters that were removed because there were too many.
 type Counts struct {
 	Succeeded, Failed, DeadLetters, LoadsFailed, Discarded, Evicted atomic.Uint64
+
+	recent atomic.Pointer[recent] // nil until it has handled a message
 }
 
 func (h *Host) counts(r *Record) *Counts {

@@ -182,6 +182,11 @@ func TestForeignHostsAndOrigins(t *testing.T) {
 			}
 		}
 	}
+	for _, name := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
+		if code, _, text := request(t, "GET", path, "", name, "1.1 203.0.113.7"); code != 401 {
+			t.Errorf("with the header %s of a proxy: %d %s", name, code, text)
+		}
+	}
 	if code, _, text := request(t, "GET", path, "", "X-Forwarded-For", "203.0.113.7"); code != 401 {
 		t.Errorf("forwarded for another caller: %d %s", code, text)
 	}

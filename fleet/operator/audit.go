@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -129,7 +130,9 @@ func (a *auditStream) List(ctx context.Context, q AuditQuery) (list []*operatorv
 		}
 		return e
 	}
-	records, end, err := a.log.Back(ctx, []string{a.subject}, before, q.Limit, func(r eventlog.Record) bool { return q.matches(read(r)) })
+	records, end, err := a.log.Back(ctx, eventlog.Query{
+		Subjects: []string{a.subject}, Before: before, Limit: q.Limit, Keep: func(r eventlog.Record) bool { return q.matches(read(r)) },
+	})
 	if err != nil {
 		return nil, "", err
 	}
@@ -188,25 +191,48 @@ func (a *audit) record(ctx context.Context, e *operatorv1.AuditEntry) {
 	}
 }
 
-// auditSize is how many entries an auditMemory keeps.
-const auditSize = 1000
+// auditSize is how many entries an auditMemory keeps, and auditRefused how many refused
+// attempts push out no other entry: a viewer may make as many of them as it likes.
+const (
+	auditSize    = 1000
+	auditRefused = auditSize / 2
+)
 
-// auditMemory is the AuditLog of a server that has no other: the latest 1000 entries.
+// auditMemory is the AuditLog of a server that has no other: the latest 1000 entries, of
+// which refused attempts take at most half when there are others.
 type auditMemory struct {
-	mu   sync.Mutex // guards the fields below
-	ring []*operatorv1.AuditEntry
-	last uint64 // the sequence of the newest entry, which is at (last-1) % auditSize
+	mu      sync.Mutex // guards the fields below
+	list    []audited  // oldest first
+	refused int        // of list
+	last    uint64     // the sequence of the newest entry
 }
+
+type audited struct {
+	seq   uint64
+	entry *operatorv1.AuditEntry
+}
+
+func (x audited) refused() bool { return x.entry.GetOutcome() != "ok" }
 
 func (a *auditMemory) Append(_ context.Context, e *operatorv1.AuditEntry) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.ring) < auditSize {
-		a.ring = append(a.ring, e)
-	} else {
-		a.ring[a.last%auditSize] = e
-	}
 	a.last++
+	x := audited{a.last, e}
+	if x.refused() {
+		a.refused++
+	}
+	if a.list = append(a.list, x); len(a.list) <= auditSize {
+		return nil
+	}
+	gone := 0
+	if a.refused > auditRefused {
+		gone = slices.IndexFunc(a.list, audited.refused)
+	}
+	if a.list[gone].refused() {
+		a.refused--
+	}
+	a.list = slices.Delete(a.list, gone, gone+1)
 	return nil
 }
 
@@ -217,19 +243,14 @@ func (a *auditMemory) List(_ context.Context, q AuditQuery) (list []*operatorv1.
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	seq := a.last
-	if before != 0 {
-		seq = min(seq, before-1)
-	}
-	for oldest := a.last - uint64(len(a.ring)); seq > oldest; seq-- {
-		e := a.ring[(seq-1)%auditSize]
-		if !q.matches(e) {
-			continue
+	for _, x := range slices.Backward(a.list) {
+		switch {
+		case before != 0 && x.seq >= before, !q.matches(x.entry):
+		case len(list) == q.Limit:
+			return list, after(x.seq + 1), nil
+		default:
+			list = append(list, proto.CloneOf(x.entry))
 		}
-		if len(list) == q.Limit {
-			return list, after(seq + 1), nil
-		}
-		list = append(list, proto.CloneOf(e))
 	}
 	return list, "", nil
 }

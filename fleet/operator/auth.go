@@ -18,7 +18,7 @@ type Role string
 const (
 	RoleNone      Role = ""          // nothing
 	RoleViewer    Role = "viewer"    // read
-	RoleInspector Role = "inspector" // read, also the logs and stacks of processes
+	RoleInspector Role = "inspector" // read, also the logs, stacks and configuration of processes
 	RoleOperator  Role = "operator"  // read and act
 )
 

@@ -92,9 +92,26 @@ type Workers interface {
 	// DeadLetters returns at most limit dead letters after the one with the id after,
 	// oldest first.
 	DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error)
+	// LetterGroups returns the dead letters by reason, the largest group first.
+	LetterGroups(ctx context.Context, id string) ([]LetterGroup, error)
+	// DeadLetter returns one dead letter with its headers and its whole message;
+	// ReasonNotFound when there is none.
+	DeadLetter(ctx context.Context, id, letter string) (*operatorv1.DeadLetter, error)
 	// Redrive gives dead letters to the worker again, all of them when ids is empty,
 	// and returns how many.
 	Redrive(ctx context.Context, id string, ids []string, who string) (int64, error)
+	// RedriveEdited gives one dead letter to the worker with other data, and returns its
+	// own data; ReasonRedriven when another call was first.
+	RedriveEdited(ctx context.Context, id, letter string, data []byte, who string) (before []byte, err error)
+	// Discard removes dead letters, all of them when ids is empty, and returns how many.
+	// With dryRun it only counts them.
+	Discard(ctx context.Context, id string, ids []string, dryRun bool, who string) (int64, error)
+	// Code returns the code of two versions and how their settings differ. An empty
+	// digest is the newest version, or the one before it; ReasonNotFound when there is none.
+	Code(ctx context.Context, id, from, to string) (*CodePair, error)
+	// Activity returns what the worker did in the last minutes, an empty answer when no
+	// host runs it.
+	Activity(ctx context.Context, id string) (*operatorv1.WorkerActivity, error)
 	// Apply makes a worker be as its spec says. With dryRun it only says what would
 	// change.
 	Apply(ctx context.Context, spec *operatorv1.WorkerSpec, dryRun bool, who string) (*operatorv1.ApplyWorkerResponse, error)
@@ -116,6 +133,20 @@ type Workers interface {
 	CancelTimer(ctx context.Context, id, key, name, who string) error
 	// Test runs the code of a worker with a message, and publishes and stores nothing.
 	Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error)
+}
+
+// LetterGroup is a group of dead letters, with the ids of all of them, oldest first.
+type LetterGroup struct {
+	*operatorv1.DeadLetterGroup
+	IDs []string
+}
+
+// CodePair is the code of two versions of a worker.
+type CodePair struct {
+	From, To      string // the digests, with "sha256:"
+	Before, After []byte
+	Changes       []*operatorv1.DiffWorkerCodeResponse_Change
+	Known         bool // Changes is valid
 }
 
 // Processes is where a [Server] finds the processes of the fleet. [FromPresence]
@@ -142,6 +173,15 @@ type Inspector interface {
 	Logs(ctx context.Context, id, who string, after uint64, limit int) (*operatorv1.GetLogsResponse, error)
 	// Stacks returns the stacks of a process's goroutines.
 	Stacks(ctx context.Context, id, who string) (string, error)
+	// Config returns a process's configuration; ReasonRefused when it does not report it.
+	Config(ctx context.Context, id, who string) (*operatorv1.GetConfigResponse, error)
+}
+
+// Restarter is an area of processes that can restart their units. The Processes of
+// [FromPresence] can.
+type Restarter interface {
+	// RestartUnit restarts a supervised unit by its path; ReasonRefused when it cannot.
+	RestartUnit(ctx context.Context, id, unit, reason, who string) (*operatorv1.RestartUnitResponse, error)
 }
 
 // Journal is an area of processes that keeps a journal. The Processes of
@@ -158,6 +198,7 @@ type EventQuery struct {
 	Kinds            []string
 	Contains         string
 	Since, Until     time.Time
+	After            uint64 // only events with a later Seq
 	Before           uint64 // the end of the previous page
 	Limit            int    // at least 1
 }

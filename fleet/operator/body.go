@@ -20,7 +20,7 @@ import (
 // Limits of bodies, in bytes after decompression. Only [Config.MaxBody] is larger.
 const (
 	viewerBody = 64 << 10 // a viewer only asks
-	plainBody  = 2 << 20  // an operator's request that carries no code
+	plainBody  = 2 << 20  // an operator's request that carries no code and no message
 )
 
 // bodies bounds the memory of all bodies that are being read or handled at one time.
@@ -60,7 +60,7 @@ func (s *Server) bodyLimit(r *http.Request, role Role) int64 {
 	switch {
 	case role != RoleOperator:
 		return min(s.cfg.MaxBody, viewerBody)
-	case carriesCode(r.URL.Path):
+	case carriesCode(r.URL.Path), carriesLetter(r.URL.Path):
 		return s.cfg.MaxBody
 	}
 	return min(s.cfg.MaxBody, plainBody)
@@ -71,6 +71,13 @@ func (s *Server) bodyLimit(r *http.Request, role Role) int64 {
 func carriesCode(path string) bool {
 	return path == "/workers" || strings.HasPrefix(path, "/workers/") && strings.HasSuffix(path, "/code") ||
 		strings.HasSuffix(path, ".WorkerService/CreateWorker") || strings.HasSuffix(path, ".WorkerService/LoadCode")
+}
+
+// carriesLetter reports whether the body of a request to path may have the data of a dead
+// letter.
+func carriesLetter(path string) bool {
+	return strings.HasPrefix(path, "/workers/") && strings.Contains(path, "/deadletters/") && strings.HasSuffix(path, "/redrive") ||
+		strings.HasSuffix(path, ".WorkerService/RedriveEdited")
 }
 
 // whole reads the body of r, decompresses it, and replaces it with the plain bytes, so

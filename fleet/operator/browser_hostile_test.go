@@ -19,6 +19,9 @@ import (
 // An id, a name, a note, a phase or a label is always shown as plain text: in
 // every page, in the pictures, and in updates of an open page.
 func TestHostileTextsStayTexts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("in a short run TestPagesInABrowser stands for all that a browser sees: make test-long runs it")
+	}
 	s := newScene(evil)
 	base, _ := serve(t, s.config())
 	path, form, _ := strings.Cut(s.pages()["move"], "?")
@@ -124,6 +127,7 @@ func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 	html := []string{"Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded"}
 	viewer, op := append(bearer(vicToken), html...), append(bearer(adaToken), html...)
 	digest := h.list["notify"].GetVersions()[1].GetDigest()
+	h.list["score"].Canary = &operatorv1.Canary{Digest: digest, Percent: 5}
 	entity := func(id string) *operatorv1.Entity { e, _ := m.Get(t.Context(), "", id); return e }
 	hosted := func(id string) *operatorv1.Worker { w, _ := h.Get(t.Context(), id); return w }
 	letters := func() int { list, _ := h.DeadLetters(t.Context(), "enrich-orders", "", 0); return len(list) }
@@ -142,11 +146,14 @@ func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 		"suspend":  {url.Values{"id": {"p-1"}, "reason": {"a look at it"}}, "/ui/processes/p-1", "readiness goes down", "Readiness is suspended.", func() bool { return p.was("suspend") }},
 		"resume":   {url.Values{"id": {"p-2"}}, "/ui/processes/p-2", "follows its checks again", "follows the checks again", func() bool { return p.was("resume") }},
 		"start":    {url.Values{"id": {"notify"}}, "/ui/workers/notify", "gets messages again", "gets messages again", func() bool { return hosted("notify").GetState() == "running" }},
-		"stop":     {url.Values{"id": {"resize-images"}}, "/ui/workers/resize-images", "Nothing is lost", "is stopped", func() bool { return hosted("resize-images").GetState() == "stopped" }},
+		"stop":     {url.Values{"id": {"enrich-orders"}}, "/ui/workers/enrich-orders", "Nothing is lost", "is stopped", func() bool { return hosted("enrich-orders").GetState() == "stopped" }},
 		"rollback": {url.Values{"id": {"notify"}, "digest": {digest}}, "/ui/workers/notify", "between two messages", "earlier code", func() bool { return hosted("notify").GetDigest() == digest }},
 		"redrive":  {url.Values{"id": {"enrich-orders"}, "letter": {"100", "101"}}, "", "2 dead letters go", "given to the worker again: 2.", func() bool { return letters() == 1 }},
+		"edit":     {url.Values{"id": {"enrich-orders"}, "letter": {"102"}, "as": {"text"}, "value": {"a\r\nb"}}, "", "in place of this one", "edited message is given", func() bool { return h.did() == "edited 102: a\nb" }},
+		"discard":  {url.Values{"id": {"enrich-orders"}, "letter": {"102"}, "note": {"a test"}}, "", "1 dead letter is removed", "discarded: 1.", func() bool { return h.did() == "discarded 102" }},
+		"promote":  {url.Values{"id": {"score"}}, "/ui/workers/score", "gets every message", "version now", func() bool { return hosted("score").GetCanary() == nil }},
 		"recover":  {url.Values{}, "/ui/workers", "One that fails", "could not be loaded: 1.", func() bool { return true }},
-		"delete":   {url.Values{"id": {"score"}}, "/ui/workers/score", "cannot be undone", "is deleted", func() bool { return hosted("score") == nil }},
+		"delete":   {url.Values{"id": {"resize-images"}}, "/ui/workers/resize-images", "cannot be undone", "is deleted", func() bool { return hosted("resize-images") == nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ask, act := base+"/ui/act/"+name+"?"+is.form.Encode(), base+"/ui/act/"+name

@@ -12,6 +12,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
 // The keys that the list of keys names do what it says, and a button copies a command.
@@ -51,6 +53,39 @@ func TestKeysInABrowser(t *testing.T) {
 	if n := evaluate[int](t, ctx, `document.querySelectorAll(".gantt rect").length`); n < 3 {
 		t.Errorf("the life of the entity has %d bars", n)
 	}
+}
+
+// A reader chooses the columns of a list; the choice stays, and rows that change in place do
+// not bring a column back.
+func TestColumnsInABrowser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a browser: make test-long runs it")
+	}
+	base, mgr, _ := stage(t)
+	ctx := browser(t)
+	const gone = `[...document.querySelectorAll("#content table[data-list=entities] tr > :nth-child(4)")].every((cell) => getComputedStyle(cell).display === "none")`
+	const box = `[...document.querySelectorAll("#columns label")].find((l) => l.textContent.trim() === "Revision").firstChild`
+	visit(t, ctx, base+"/ui/workflows/drone-survey")
+	await(t, ctx, "all columns", `!(`+gone+`) && !document.getElementById("choosecolumns").hidden`)
+	// Not by the pointer: the sign that the page is live moves the button.
+	evaluate[bool](t, ctx, `(document.getElementById("choosecolumns").click(), true)`)
+	await(t, ctx, "the choice, without the first column", `document.getElementById("columns").open && `+box+`.checked && document.querySelectorAll("#columns label").length === 3`)
+	evaluate[bool](t, ctx, `(`+box+`.click(), true)`)
+	await(t, ctx, "the column is gone", gone)
+	evaluate[bool](t, ctx, `(document.getElementById("columns").close(), true)`)
+	visit(t, ctx, base+"/ui/workflows/drone-survey")
+	await(t, ctx, "the column is still gone", gone)
+	const row = `[...document.querySelectorAll("#content table[data-list=entities] tbody tr")].find((r) => r.textContent.includes("mission.000"))`
+	if err := mgr.Transition(t.Context(), "drone-survey", "acme.drones.north.survey.mission.000", "flying", workflow.TransitionSourceRule, ""); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, "the change in its row, without the column", row+`.textContent.includes("flying") && `+gone)
+	if err := chromedp.Run(ctx, chromedp.KeyEvent("c")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, "the choice by its key", `document.getElementById("columns").open && !`+box+`.checked`)
+	evaluate[bool](t, ctx, `(`+box+`.click(), true)`)
+	await(t, ctx, "the column is back", `!(`+gone+`)`)
 }
 
 // pictured is what the picture in the documents shows: the page of an entity.

@@ -24,6 +24,9 @@ import (
 // The pages of hosted workers, of workflows and of the audit update
 // themselves, and a checked box stays checked.
 func TestWorkersWorkflowsAndAuditAreLive(t *testing.T) {
+	if testing.Short() {
+		t.Skip("in a short run TestPagesInABrowser stands for all that a browser sees: make test-long runs it")
+	}
 	h, m := newHosted(), newMemory(3)
 	base, _ := serve(t, operator.Config{Workflows: m, Workers: h})
 	ctx := browser(t)

@@ -21,6 +21,9 @@ func dashboardClient(base string) map[string]any {
 // A person signs in at a real provider with a real browser, which comes back from another
 // site, and signs out of both.
 func TestBrowserSignsInAtARealProvider(t *testing.T) {
+	if testing.Short() {
+		t.Skip("in a short run TestPagesInABrowser stands for all that a browser sees: make test-long runs it")
+	}
 	base, ready := listen(t)
 	issuer := oidctest.Start(t, []map[string]any{dashboardClient(base)}, "ops")
 	auth, err := operator.OIDC(operator.OIDCConfig{

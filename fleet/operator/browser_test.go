@@ -39,6 +39,7 @@ type hosted struct {
 	mu   sync.Mutex
 	list map[string]*operatorv1.Worker
 	dead map[string][]*operatorv1.DeadLetter
+	was  string // the last edit or discard
 }
 
 func newHosted() *hosted {
@@ -219,7 +220,7 @@ func TestPagesInABrowser(t *testing.T) {
 	both := looks(t, ctx, base, ways...)
 	for name, path := range map[string]string{
 		"fleet": "/ui/", "process": "/ui/processes/" + ids[0], "workflows": "/ui/workflows", "workflow": "/ui/workflows/drone-survey",
-		"entity": "/ui/workflows/drone-survey/" + id, "workers": "/ui/workers", "worker": "/ui/workers/enrich-orders", "audit": "/ui/audit",
+		"entity": "/ui/workflows/drone-survey/" + id, "workers": "/ui/workers", "worker": "/ui/workers/enrich-orders", "audit": "/ui/audit", "letters": "/ui/workers/enrich-orders/deadletters", "letter": "/ui/workers/enrich-orders/deadletters/100", "code": "/ui/workers/enrich-orders/diff",
 		"ask": "/ui/act/transition?type=drone-survey&phase=aborted&id=acme.drones.north.survey.mission.001", "error": "/ui/workflows/unknown", "evil": "/ui/workflows/drone-survey/acme.evil.1",
 	} {
 		both(name, path)
@@ -237,6 +238,9 @@ func TestPagesInABrowser(t *testing.T) {
 // The login form, the answer to a wrong token, and the answer to a viewer who opens
 // the page of an action.
 func TestSignInAndRefusalsInABrowser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("in a short run TestPagesInABrowser stands for all that a browser sees: make test-long runs it")
+	}
 	_, auth := tokenFile(t)
 	base, _ := serve(t, operator.Config{Name: "north", Workflows: newMemory(3), Auth: auth, Rate: 1e6})
 	ctx := browser(t)
@@ -269,6 +273,9 @@ func TestSignInAndRefusalsInABrowser(t *testing.T) {
 
 // The pages of an empty fleet say that it is empty, and how to add to it.
 func TestEmptyPagesInABrowser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("in a short run TestPagesInABrowser stands for all that a browser sees: make test-long runs it")
+	}
 	base, _ := serve(t, operator.Config{Name: "north", Workflows: newMemory(0), Workers: &hosted{}, Processes: noProcesses{}})
 	some := looks(t, browser(t), base, "light-1280", "dark-360")
 	for name, path := range map[string]string{"fleet": "/ui/", "workflows": "/ui/workflows", "workflow": "/ui/workflows/drone-survey", "workers": "/ui/workers", "audit": "/ui/audit"} {
@@ -351,6 +358,9 @@ const foreign = `document.querySelectorAll("img, iframe, script:not([src='/ui/st
 // An operator aborts a mission with the keyboard only, and another user's page
 // updates itself.
 func TestKeyboardAloneAndLive(t *testing.T) {
+	if testing.Short() {
+		t.Skip("in a short run TestPagesInABrowser stands for all that a browser sees: make test-long runs it")
+	}
 	base, mgr, _ := stage(t)
 	ctx := browser(t)
 	entity := "/ui/workflows/drone-survey/acme.drones.north.survey.mission.001"

@@ -47,8 +47,9 @@ var needs = func() map[string]Role {
 	return roles
 }()
 
-// looksInto are the methods that show what a process has in its memory and its log.
-var looksInto = map[string]bool{"ProcessService.GetLogs": true, "ProcessService.GetStacks": true}
+// looksInto are the methods that show what a process has in its memory, its log and its
+// configuration.
+var looksInto = map[string]bool{"ProcessService.GetLogs": true, "ProcessService.GetStacks": true, "ProcessService.GetConfig": true}
 
 func action(m protoreflect.MethodDescriptor) string {
 	return string(m.Parent().Name()) + "." + string(m.Name())
@@ -69,6 +70,7 @@ type intent struct {
 // the work within its time limit, and audits what more than a viewer may do.
 func call[A proto.Message](ctx context.Context, s *Server, action string, what intent, wrong violations, work func(ctx context.Context, who Principal) (A, error)) (answer A, err error) {
 	who, err := s.authorize(ctx, action)
+	found := new(string)
 	if err == nil {
 		if err = wrong.err(); err == nil {
 			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -76,7 +78,8 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 				if err := s.within(ctx, who, action, &what); err != nil {
 					return none, err
 				}
-				return work(context.WithValue(ctx, ofKey{}, what.of), who)
+				ctx = context.WithValue(context.WithValue(ctx, ofKey{}, what.of), foundKey{}, found)
+				return work(ctx, who)
 			})
 			cancel()
 		}
@@ -89,6 +92,7 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(what.target, "/") {
 			what.target += made.GetId() // the server chose the id
 		}
+		what.detail += *found
 		s.audit.record(ctx, entry(ctx, who, action, what, err))
 	}
 	return answer, err
@@ -100,6 +104,16 @@ type ofKey struct{}
 func objectOf(ctx context.Context) string {
 	name, _ := ctx.Value(ofKey{}).(string)
 	return name
+}
+
+// foundKey is the key of what note has added to the detail of a call's entry in the audit.
+type foundKey struct{}
+
+// note adds what only the work of a call can know to the detail of its entry in the audit.
+func note(ctx context.Context, format string, args ...any) {
+	if found, ok := ctx.Value(foundKey{}).(*string); ok {
+		*found += fmt.Sprintf(format, args...)
+	}
 }
 
 type previewKey struct{}
@@ -164,6 +178,7 @@ func clip(s string, n int) string { return text.Clip(s, n) }
 const (
 	maxName   = 256
 	maxNote   = 2048
+	maxPath   = 1024
 	maxFields = 100 // in number
 )
 

@@ -37,6 +37,7 @@ const (
 	ReasonTerminal          = "TERMINAL_PHASE"      // the entity's phase is terminal
 	ReasonNotWritable       = "FIELD_NOT_WRITABLE"  // operators may not write the field
 	ReasonStale             = "STALE_ETAG"          // the object changed after if_match was read
+	ReasonRedriven          = "ALREADY_REDRIVEN"    // another call has redriven the dead letter
 	ReasonContention        = "CONTENTION"          // too many others write it
 	ReasonDegraded          = "DEGRADED"            // the stored record cannot be decoded
 	ReasonExists            = "ALREADY_EXISTS"      // the id is taken

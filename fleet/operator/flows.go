@@ -44,8 +44,8 @@ type minute struct {
 // while a client watches them: a hundred thousand are hundreds of megabytes.
 type brief struct {
 	phase string
-	since time.Time
-	over  bool // in a terminal phase, or degraded
+	since int64 // in nanoseconds since 1970
+	over  bool  // in a terminal phase, or degraded
 }
 
 // briefFeed returns the feed of a type in brief.
@@ -64,7 +64,7 @@ func (s *Server) briefFeed(typ string) *feed.Feed[brief] {
 						names[phase] = phase
 					}
 				}
-				return brief{phase, e.GetUpdatedAt().AsTime(), e.GetTerminal() || e.GetDegraded() != ""}
+				return brief{phase, e.GetUpdatedAt().AsTime().UnixNano(), e.GetTerminal() || e.GetDegraded() != ""}
 			}))
 		}, feedRetry, feedLinger, s.restarts("the workflow "+typ))
 		if s.closed {
@@ -77,7 +77,7 @@ func (s *Server) briefFeed(typ string) *feed.Feed[brief] {
 
 type life struct {
 	phase string
-	since time.Time // when it was first seen in the phase
+	since int64 // when it was first seen in the phase, in nanoseconds since 1970
 }
 
 // heat counts the writes of one entity within the minute that begins at begin.
@@ -216,25 +216,26 @@ func (f *flows) flow(typ string, stuckAfter time.Duration) (sum dashboard.Flow) 
 			sum.Ended += m.ended
 		}
 	}
-	phases, since := map[string]*dashboard.Age{}, map[string][]time.Time{}
+	phases, since := map[string]*dashboard.Age{}, map[string][]int64{}
+	stuck := now.Add(-stuckAfter).UnixNano()
 	for id, l := range o.living {
 		a := phases[l.phase]
 		if a == nil {
-			a = &dashboard.Age{Phase: l.phase, Oldest: id, Since: l.since}
+			a = &dashboard.Age{Phase: l.phase, Oldest: id, Since: time.Unix(0, l.since)}
 			phases[l.phase] = a
 		}
-		if a.Count++; l.since.Before(a.Since) {
-			a.Oldest, a.Since = id, l.since
+		if a.Count++; l.since < a.Since.UnixNano() {
+			a.Oldest, a.Since = id, time.Unix(0, l.since)
 		}
-		if now.Sub(l.since) >= stuckAfter {
+		if l.since <= stuck {
 			a.Stuck++
 		}
 		since[l.phase] = append(since[l.phase], l.since)
 	}
 	for _, phase := range slices.Sorted(maps.Keys(phases)) {
 		all := since[phase]
-		slices.SortFunc(all, time.Time.Compare)
-		phases[phase].Median = max(0, now.Sub(all[len(all)/2]))
+		slices.Sort(all)
+		phases[phase].Median = max(0, now.Sub(time.Unix(0, all[len(all)/2])))
 		sum.Ages = append(sum.Ages, *phases[phase])
 	}
 	return sum
@@ -275,20 +276,21 @@ func (f *flows) look(stuckAfter time.Duration, hotWrites int) (stuck []diagnosis
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
+	before := now.Add(-stuckAfter).UnixNano()
 	for typ, o := range f.types {
 		o.mu.Lock()
 		phases := map[string]*diagnosis.Stuck{}
 		for id, l := range o.living {
-			if now.Sub(l.since) < stuckAfter {
+			if l.since > before {
 				continue
 			}
 			p := phases[l.phase]
 			if p == nil {
-				p = &diagnosis.Stuck{Type: typ, Phase: l.phase, ID: id, Since: l.since, Limit: stuckAfter}
+				p = &diagnosis.Stuck{Type: typ, Phase: l.phase, ID: id, Since: time.Unix(0, l.since), Limit: stuckAfter}
 				phases[l.phase] = p
 			}
-			if p.Count++; l.since.Before(p.Since) {
-				p.ID, p.Since = id, l.since
+			if p.Count++; l.since < p.Since.UnixNano() {
+				p.ID, p.Since = id, time.Unix(0, l.since)
 			}
 		}
 		for _, p := range phases {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -124,11 +125,14 @@ func (s *Server) onLoopback(r *http.Request) bool {
 	return ok && loopbackName(hostname(local.String())) && loopbackName(hostname(r.RemoteAddr))
 }
 
+// proxyHeaders are those that proxies add.
+var proxyHeaders = []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"}
+
 // recognise returns the caller.
 func (s *Server) recognise(r *http.Request) (Principal, error) {
 	if s.cfg.Auth == nil {
 		// A proxy on this machine forwards for callers on other machines.
-		forwarded := r.Header.Get("Forwarded") != "" || r.Header.Get("X-Forwarded-For") != ""
+		forwarded := slices.ContainsFunc(proxyHeaders, func(name string) bool { return r.Header.Get(name) != "" })
 		if !s.onLoopback(r) || forwarded || s.cfg.LoopbackRole == RoleNone {
 			return Principal{}, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "this server has no authentication and serves only its own machine")
 		}

@@ -3,9 +3,7 @@ package operator
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -35,6 +33,10 @@ func workerErr(err error) error {
 		return answer(connect.CodeNotFound, ReasonNotFound, "key")
 	case errors.Is(err, host.ErrNoTimer):
 		return answer(connect.CodeNotFound, ReasonNotFound, "name")
+	case errors.Is(err, host.ErrNoLetter):
+		return answer(connect.CodeNotFound, ReasonNotFound, "id")
+	case errors.Is(err, host.ErrRedriven):
+		return answer(connect.CodeAborted, ReasonRedriven, "id")
 	case errors.Is(err, host.ErrNotFound):
 		return answer(connect.CodeNotFound, ReasonNotFound, "id")
 	case errors.Is(err, host.ErrExists):
@@ -301,43 +303,4 @@ func failure(err error) *operatorv1.RecoverWorkersResponse_Failure {
 		f.Id, f.Error, _ = strings.Cut(rest, ": ")
 	}
 	return f
-}
-
-func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
-	from := uint64(0)
-	if after != "" {
-		last, err := strconv.ParseUint(after, 10, 63)
-		if err != nil {
-			return nil, Errorf(connect.CodeInvalidArgument, ReasonInvalid, "page_token", "is not a next_page_token of this server")
-		}
-		from = last + 1
-	}
-	found, err := a.h.DeadLetters(ctx, id, from, limit)
-	if err != nil {
-		return nil, workerErr(err)
-	}
-	list := make([]*operatorv1.DeadLetter, len(found))
-	for i, d := range found {
-		list[i] = &operatorv1.DeadLetter{
-			Id: fmt.Sprint(d.Seq), WorkerId: d.Worker, Topic: d.Topic, Reason: d.Reason, At: timestamppb.New(d.At), Attempts: int32(d.Attempts),
-			Digest: "sha256:" + d.Digest, Data: d.Data[:min(len(d.Data), maxData)], Size: int64(len(d.Data)), Output: d.Output,
-		}
-	}
-	return list, nil
-}
-
-// maxData is how many bytes of a dead letter are shown.
-const maxData = 4 << 10
-
-func (a hosts) Redrive(ctx context.Context, id string, ids []string, _ string) (int64, error) {
-	seqs := make([]uint64, len(ids))
-	for i, text := range ids {
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			return 0, Errorf(connect.CodeInvalidArgument, ReasonInvalid, fmt.Sprintf("ids[%d]", i), "%q is not the id of a dead letter", clip(text, 32))
-		}
-		seqs[i] = n
-	}
-	n, err := a.h.Redrive(ctx, id, seqs...)
-	return int64(n), workerErr(err)
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -170,7 +171,7 @@ func (a hosts) Timers(ctx context.Context, id, after string, limit int) ([]*oper
 	}
 	var list []*operatorv1.WorkerTimer
 	for _, t := range timers {
-		list = append(list, &operatorv1.WorkerTimer{Name: t.Name, Key: strings.ToValidUTF8(t.Key, "\uFFFD"), Due: timestamppb.New(t.Due), Data: t.Data[:min(len(t.Data), maxPreview)], Size: int64(len(t.Data)), Failed: int32(t.Failed)})
+		list = append(list, &operatorv1.WorkerTimer{Name: t.Name, Key: strings.ToValidUTF8(t.Key, "\uFFFD"), Due: diagnosis.Stamp(t.Due), Data: t.Data[:min(len(t.Data), maxPreview)], Size: int64(len(t.Data)), Failed: int32(t.Failed)})
 	}
 	if next == 0 {
 		return list, "", nil
@@ -212,7 +213,7 @@ func (a hosts) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*op
 	for _, c := range t.Timers {
 		change := &operatorv1.TestWorkerResponse_Timer{Name: c.Name, Data: c.Data, Cancelled: c.Cancelled}
 		if !c.Cancelled {
-			change.Due = timestamppb.New(c.Due)
+			change.Due = diagnosis.Stamp(c.Due)
 		}
 		answer.Timers = append(answer.Timers, change)
 	}

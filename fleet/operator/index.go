@@ -78,6 +78,7 @@ func (x *index) take(it stream.Item[*operatorv1.Process]) bool {
 		}
 		old, ok := x.list[it.Key]
 		if ok && sameNews(old.told, it.Value) {
+			share(it.Value, old.told)
 			x.list[it.Key] = known{it.Value, old.told}
 			return false
 		}
@@ -105,9 +106,35 @@ func sameNews(a, b *operatorv1.Process) bool {
 		len(a.GetPhases()) != len(b.GetPhases()), !a.GetStartedAt().AsTime().Equal(b.GetStartedAt().AsTime()), loadMoved(a, b):
 		return false
 	}
-	return slices.EqualFunc(a.GetFindings(), b.GetFindings(), func(a, b *operatorv1.Finding) bool { return a.GetRule() == b.GetRule() }) &&
+	if !slices.EqualFunc(a.GetFindings(), b.GetFindings(), func(a, b *operatorv1.Finding) bool { return a.GetRule() == b.GetRule() }) {
+		return false
+	}
+	return shared(a.GetUnits(), b.GetUnits()) && shared(a.GetProbes(), b.GetProbes()) && shared(a.GetRestarts(), b.GetRestarts()) && shared(a.GetSteps(), b.GetSteps()) && a.GetBudget() == b.GetBudget() ||
 		proto.Equal(&operatorv1.Process{Units: a.GetUnits(), Probes: a.GetProbes(), Restarts: a.GetRestarts(), Steps: a.GetSteps(), Budget: a.GetBudget()},
 			&operatorv1.Process{Units: b.GetUnits(), Probes: b.GetProbes(), Restarts: b.GetRestarts(), Steps: b.GetSteps(), Budget: b.GetBudget()})
+}
+
+// shared reports whether two lists are one.
+func shared[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// share makes p refer to the parts of told that say the same, so that the index has them
+// once. sameNews holds for both.
+func share(p, told *operatorv1.Process) {
+	p.Units, p.Probes, p.Restarts, p.Steps, p.Budget, p.StartedAt = told.GetUnits(), told.GetProbes(), told.GetRestarts(), told.GetSteps(), told.GetBudget(), told.GetStartedAt()
+	if proto.Equal(p.GetCounts(), told.GetCounts()) {
+		p.Counts = told.GetCounts()
+	}
+	p.Phases, p.Servers, p.Findings = same(p.GetPhases(), told.GetPhases()), same(p.GetServers(), told.GetServers()), same(p.GetFindings(), told.GetFindings())
+}
+
+// same returns other when both lists say the same, and otherwise list.
+func same[T proto.Message](list, other []T) []T {
+	if slices.EqualFunc(list, other, func(a, b T) bool { return proto.Equal(a, b) }) {
+		return other
+	}
+	return list
 }
 
 // loadMoved reports whether what the servers of a process do has changed by more than a
@@ -167,7 +194,8 @@ const diagnoseEvery = time.Second
 
 // diagnosed is the latest diagnosis.
 type diagnosed struct {
-	sem chan struct{} // of size 1: held by the one that diagnoses
+	sem  chan struct{} // of size 1: held by the one that diagnoses
+	ends pastEnds      // only it uses them
 
 	mu     sync.Mutex // guards the fields below
 	at     time.Time
@@ -222,9 +250,6 @@ func (s *Server) Diagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, e
 	return s.diagnosis(ctx)
 }
 
-// maxEnds is how many ends of the last hour are looked at.
-const maxEnds = 200
-
 // diagnose looks at every area. An area that cannot be looked at is named in the
 // answer.
 func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
@@ -252,12 +277,14 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 			looked(len(f.Processes), "process", "processes")
 		}
 		if area, ok := s.cfg.Processes.(Journal); ok {
-			events, _, err := area.Events(within, EventQuery{Kinds: []string{"exit", "lost", "dropped", "killed", "returned"}, Since: f.Now.Add(-time.Hour), Limit: maxEnds})
+			looking, stop := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout/3) // what is read is for all callers
+			n, err := s.diagnosed.ends.read(looking, area, f.Now)
+			stop()
+			sortEnds(&f, s.diagnosed.ends.bad)
 			if err != nil {
 				not("the journal", err)
 			} else {
-				sortEnds(&f, events)
-				looked(len(events), "event of the last hour", "events of the last hour")
+				looked(n, "event of the last hour", "events of the last hour")
 			}
 		}
 	}

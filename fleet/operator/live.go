@@ -128,7 +128,7 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 			return err
 		}
 		if s.flows != nil { // which watches all workflows in brief
-			return batches(ctx, s, who, s.briefFeed(name).Read(""), onChange[brief](ctx, who, nil, tell))
+			return batches(ctx, s, who, s.briefFeed(name).Follow(""), onChange[brief](ctx, who, nil, tell))
 		}
 		return batches(ctx, s, who, s.entityFeed(name).Read(""), onChange[*operatorv1.Entity](ctx, who, nil, tell))
 	case topic == "workflows" && s.cfg.Workflows != nil:
@@ -138,7 +138,11 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 	case topic == "processes" && s.processes != nil:
 		// What a process announces all the time is no change. The page of one process shows
 		// it, and looks again now and then.
-		return batches(ctx, s, who, s.processes.Read(name), onChange(ctx, who, who.seesProcess, func(news bool) error { return tell(news || name != "") }))
+		read := s.processes.Follow
+		if who.scoped() { // it is told what has left what it sees
+			read = s.processes.Read
+		}
+		return batches(ctx, s, who, read(name), onChange(ctx, who, who.seesProcess, func(news bool) error { return tell(news || name != "") }))
 	case topic == "audit":
 		return batches(ctx, s, who, s.live.audit.Read(""), onChange[*operatorv1.AuditEntry](ctx, who, nil, tell))
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
@@ -179,7 +179,7 @@ func entity(t workflow.Transitions, rec workflow.Record) *operatorv1.Entity {
 		Revision: rec.Revision, Etag: ETag(rec.Revision), Next: t[rec.Phase],
 	}
 	if !rec.UpdatedAt.IsZero() {
-		e.UpdatedAt = timestamppb.New(rec.UpdatedAt)
+		e.UpdatedAt = diagnosis.Stamp(rec.UpdatedAt)
 	}
 	if e.GetId() == "" {
 		e.Id = rec.Key
@@ -271,7 +271,7 @@ func (a *manager) History(ctx context.Context, typ, id string) ([]*operatorv1.Hi
 	}
 	list := make([]*operatorv1.HistoryEntry, len(trail.Events))
 	for i, e := range trail.Events {
-		list[i] = &operatorv1.HistoryEntry{From: e.From, To: e.To, At: timestamppb.New(e.At), Source: string(e.Triggered), Note: e.Note}
+		list[i] = &operatorv1.HistoryEntry{From: e.From, To: e.To, At: diagnosis.Stamp(e.At), Source: string(e.Triggered), Note: e.Note}
 	}
 	return list, trail.Truncated, nil
 }

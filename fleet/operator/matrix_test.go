@@ -51,7 +51,7 @@ func reads(m protoreflect.MethodDescriptor) bool {
 
 // inspects reports whether an inspector may call a method, and a viewer may not.
 func inspects(m protoreflect.MethodDescriptor) bool {
-	return m.Name() == "GetLogs" || m.Name() == "GetStacks"
+	return m.Name() == "GetLogs" || m.Name() == "GetStacks" || m.Name() == "GetConfig"
 }
 
 // a protocol calls any method with a request that was made at run time.

@@ -115,7 +115,7 @@ func (k *keySet) fresh(ctx context.Context, before time.Time, most time.Duration
 			k.keys, k.at = keys, now
 			return k.keys, k.at, nil
 		}
-		k.next = now.Add(providerRetry)
+		k.next = time.Now().Add(providerRetry) // those who waited for this try do not try again
 	}
 	if time.Since(k.at) < most {
 		return k.keys, k.at, nil

@@ -80,7 +80,8 @@ var processOrders = map[string]func(*operatorv1.Process) string{
 		return rank + x.GetService() + "\x00" + x.GetId()
 	},
 	"started": func(x *operatorv1.Process) string {
-		return fmt.Sprintf("%020d\x00%s", math.MaxInt64-x.GetStartedAt().AsTime().UnixNano(), x.GetId())
+		at := x.GetStartedAt() // of the years 1 to 9999, which are too many for a number of nanoseconds
+		return fmt.Sprintf("%020d %09d\x00%s", math.MaxInt64/2-at.GetSeconds(), 999_999_999-at.GetNanos(), x.GetId())
 	},
 }
 
@@ -207,6 +208,12 @@ func (p processService) GetStacks(ctx context.Context, req *operatorv1.GetStacks
 	})
 }
 
+func (p processService) GetConfig(ctx context.Context, req *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error) {
+	return inspect(ctx, p, "GetConfig", intent{target: "process/" + req.GetId(), scope: scopeOne, of: req.GetId()}, workerID(req.GetId()), func(ctx context.Context, area Inspector, id, who string) (*operatorv1.GetConfigResponse, error) {
+		return area.Config(ctx, id, who)
+	})
+}
+
 func inspect[A proto.Message](ctx context.Context, p processService, method string, what intent, v violations, work func(ctx context.Context, area Inspector, id, who string) (A, error)) (A, error) {
 	return call(ctx, p.s, "ProcessService."+method, what, v, func(ctx context.Context, who Principal) (answer A, err error) {
 		area, ok := p.s.cfg.Processes.(Inspector)
@@ -239,6 +246,20 @@ func (p processService) ResumeProcess(ctx context.Context, req *operatorv1.Resum
 	return onProcess(ctx, p, "ResumeProcess", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Processes, id, who string) (*operatorv1.CommandResponse, error) {
 		phase, err := area.Resume(ctx, id, who)
 		return &operatorv1.CommandResponse{Phase: phase}, err
+	})
+}
+
+func (p processService) RestartUnit(ctx context.Context, req *operatorv1.RestartUnitRequest) (*operatorv1.RestartUnitResponse, error) {
+	v := workerID(req.GetId())
+	v.text("unit", req.GetUnit(), true, maxPath)
+	v.text("reason", req.GetReason(), false, maxName)
+	detail := strings.TrimSuffix(req.GetUnit()+": "+req.GetReason(), ": ")
+	return onProcess(ctx, p, "RestartUnit", req.GetId(), detail, v, func(ctx context.Context, area Processes, id, who string) (*operatorv1.RestartUnitResponse, error) {
+		restarter, ok := area.(Restarter)
+		if !ok {
+			return nil, notServed("processes whose units can be restarted")
+		}
+		return restarter.RestartUnit(ctx, id, req.GetUnit(), req.GetReason(), who)
 	})
 }
 

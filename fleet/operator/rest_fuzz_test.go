@@ -357,6 +357,9 @@ func (w willing) Recover(context.Context, string) (*operatorv1.RecoverWorkersRes
 func (w willing) Redrive(_ context.Context, _ string, ids []string, _ string) (int64, error) {
 	return int64(len(ids)), nil
 }
+func (w willing) RedriveEdited(context.Context, string, string, []byte, string) ([]byte, error) {
+	return []byte(w.s.text("data")), nil
+}
 func (w willing) Apply(ctx context.Context, spec *operatorv1.WorkerSpec, _ bool, _ string) (*operatorv1.ApplyWorkerResponse, error) {
 	x, err := w.Get(ctx, spec.GetId())
 	return &operatorv1.ApplyWorkerResponse{Worker: x}, err

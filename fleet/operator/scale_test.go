@@ -5,6 +5,7 @@ package operator_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -14,12 +15,15 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,17 +38,29 @@ import (
 )
 
 // TestFleetAtScale measures an operator server with a large fleet: SCALE=20x500 are 20
-// operating-system processes with 500 announced processes each, and SCALE_ENTITIES is the
-// number of entities, 100000 by default. SCALE_PROFILE names a file for the profile of the
-// server. It asserts nothing about times: it prints what
+// operating-system processes with 500 announced processes each, SCALE_ENTITIES is the
+// number of entities, 100000 by default, and SCALE_PAGES that of open pages, 1000 by
+// default. Without SCALE all of it is small. SCALE_PROFILE names a file for the profile of
+// the server's time; beside it, with .heap behind the name, is that of its memory with open
+// pages, and .announcers is of the time of one group of processes. SCALE_TTL is that of
+// announcements: with a long one a busy machine can have many. It asserts nothing about times: it prints what
 // docs/fleet.md has. NATS, the server and the announced processes each have a process of
 // their own.
 func TestFleetAtScale(t *testing.T) {
-	var hosts, each int
-	if _, err := fmt.Sscanf(os.Getenv("SCALE"), "%dx%d", &hosts, &each); err != nil {
-		t.Skip("SCALE=20x500 measures: minutes, and most of two processors")
+	if testing.Short() {
+		t.Skip("TestWatchersGetOnlyNews and TestAProcessIsKeptOnce are the short version")
 	}
-	entities := 100_000
+	hosts, each, entities, watchers := 2, 10, 1000, 50
+	window, steps := time.Second, 2
+	if text := os.Getenv("SCALE"); text != "" {
+		if _, err := fmt.Sscanf(text, "%dx%d", &hosts, &each); err != nil {
+			t.Fatalf("SCALE is %q, want HOSTSxPROCESSES", text)
+		}
+		entities, watchers, window, steps = 100_000, 1000, 30*time.Second, 10
+	}
+	if n, err := strconv.Atoi(os.Getenv("SCALE_PAGES")); err == nil {
+		watchers = n
+	}
 	if n, err := strconv.Atoi(os.Getenv("SCALE_ENTITIES")); err == nil {
 		entities = n
 	}
@@ -117,9 +133,8 @@ func TestFleetAtScale(t *testing.T) {
 			t.Fatalf("after ten minutes %s of %d processes are ready", page.Totals.Ready, all)
 		}
 	}
-	time.Sleep(30 * time.Second) // until what a start costs is over
+	time.Sleep(window) // until what a start costs is over
 	atRest := func(what string) {
-		const window = 30 * time.Second
 		before := cpuTime(t, server)
 		time.Sleep(window)
 		used := cpuTime(t, server) - before
@@ -141,7 +156,6 @@ func TestFleetAtScale(t *testing.T) {
 	}
 	look()
 
-	const watchers = 1000
 	ctx, cancel := context.WithCancel(t.Context())
 	var open sync.WaitGroup
 	defer open.Wait()
@@ -173,10 +187,15 @@ func TestFleetAtScale(t *testing.T) {
 	for range watchers {
 		<-ready
 	}
-	atRest("with 1000 open pages")
-	t.Logf("in these 30 s the pages were told %d times", len(told))
+	atRest(fmt.Sprintf("with %d open pages", watchers))
+	if os.Getenv("SCALE_PROFILE") != "" {
+		if err := syscall.Kill(server, syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("in this time the pages were told %d times", len(told))
 	var onScreen, toAll []time.Duration
-	for i := range 10 {
+	for i := range steps {
 		for len(told) > 0 {
 			<-told
 		}
@@ -203,9 +222,9 @@ func TestFleetAtScale(t *testing.T) {
 		toAll = append(toAll, time.Since(begun))
 		time.Sleep(time.Second)
 	}
-	t.Logf("from a command to the changed row in a page: %s; until all of 1000 pages are told: %s", spread(onScreen), spread(toAll))
-	moved := make([]time.Duration, 0, 10)
-	for i := range 10 {
+	t.Logf("from a command to the changed row in a page: %s; until all of %d pages are told: %s", spread(onScreen), watchers, spread(toAll))
+	moved := make([]time.Duration, 0, steps)
+	for i := range steps {
 		id := fmt.Sprintf("m-%06d", 5*(i+1))
 		begun := time.Now()
 		if err := mgr.Transition(t.Context(), "drone-survey", id, "flying", workflow.TransitionSourceComponent, ""); err != nil {
@@ -271,6 +290,8 @@ func scaleMain() {
 		}
 	}
 	ctx := context.Background()
+	ttl, err := time.ParseDuration(cmp.Or(os.Getenv("SCALE_TTL"), "0s"))
+	fail(err)
 	b, err := broker.Connect(ctx, broker.Config{URL: os.Getenv("SCALE_NATS"), Logger: quiet})
 	fail(err)
 	n, err := strconv.Atoi(os.Getenv("SCALE_N"))
@@ -279,12 +300,26 @@ func scaleMain() {
 	case "server":
 		mgr := workflow.NewManager(b.JetStream(), quiet)
 		fail(mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys))
-		f, err := presence.Open(ctx, b.JetStream(), presence.Config{})
+		f, err := presence.Open(ctx, b.JetStream(), presence.Config{TTL: ttl})
 		fail(err)
 		if file := os.Getenv("SCALE_PROFILE"); file != "" {
 			f, err := os.Create(file)
 			fail(err)
 			fail(pprof.StartCPUProfile(f))
+			asked := make(chan os.Signal, 1)
+			signal.Notify(asked, syscall.SIGUSR1)
+			go func() {
+				<-asked
+				f, err := os.Create(file + ".heap")
+				fail(err)
+				runtime.GC()
+				fail(pprof.WriteHeapProfile(f))
+				fail(f.Close())
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				fmt.Fprintf(os.Stderr, "the server's memory in MiB: %d live, %d of the heap in use, %d free and %d returned, %d of stacks; %d goroutines, %d collections\n",
+					m.HeapAlloc>>20, m.HeapInuse>>20, m.HeapIdle>>20, m.HeapReleased>>20, m.StackInuse>>20, runtime.NumGoroutine(), m.NumGC)
+			}()
 		}
 		s, err := operator.New(operator.Config{Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(f), Rate: 1e6, Log: quiet})
 		fail(err)
@@ -295,10 +330,15 @@ func scaleMain() {
 	case "announcers":
 		host, err := strconv.Atoi(os.Getenv("SCALE_HOST"))
 		fail(err)
+		if file := os.Getenv("SCALE_PROFILE"); file != "" && host == 0 {
+			f, err := os.Create(file + ".announcers")
+			fail(err)
+			fail(pprof.StartCPUProfile(f))
+		}
 		for i := range n {
 			app, err := lifecycle.New(lifecycle.Config{Name: fmt.Sprintf("svc-%d", (host*n+i)%40), HealthAddr: lifecycle.HealthOff}, lifecycle.WithLogger(quiet))
 			fail(err)
-			presence.Announce(app, b.JetStream(), presence.Config{Version: "1.2.3", Log: quiet})
+			presence.Announce(app, b.JetStream(), presence.Config{Version: "1.2.3", TTL: ttl, Log: quiet})
 			for _, name := range []string{"http", "poller", "sync"} {
 				app.Go(name, func(ctx context.Context) error { <-ctx.Done(); return nil })
 			}

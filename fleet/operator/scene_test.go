@@ -69,13 +69,18 @@ func (s *scene) pages() map[string]string {
 	}
 	entity := []string{"type", s.text("workflow"), "id", s.text("entity")}
 	return map[string]string{
-		"fleet": "/ui/", "process": "/ui/processes/" + p("process"), "log": "/ui/processes/" + p("process") + "/logs", "stacks": "/ui/processes/" + p("process") + "/stacks", "workflows": "/ui/workflows", "workflow": "/ui/workflows/" + p("workflow"),
+		"fleet": "/ui/", "process": "/ui/processes/" + p("process"), "log": "/ui/processes/" + p("process") + "/logs", "stacks": "/ui/processes/" + p("process") + "/stacks", "config": "/ui/processes/" + p("process") + "/config", "workflows": "/ui/workflows", "workflow": "/ui/workflows/" + p("workflow"),
 		"filters": "/ui/workflows/" + p("workflow") + q("contains", s.text("contains"), "match", s.text("match"), "phase", s.text("phase")),
 		"entity":  "/ui/workflows/" + p("workflow") + "/" + p("entity"), "gone": "/ui/workflows/" + p("workflow") + "/" + p("unknown"),
 		"workers": "/ui/workers", "worker": "/ui/workers/" + p("worker"), "audit": "/ui/audit",
-		"move":  "/ui/act/transition" + q(append(entity, "phase", s.text("next"))...),
-		"patch": "/ui/act/patch" + q(append(entity, "field", s.text("field"))...),
-		"drain": "/ui/act/drain" + q("id", s.text("process")), "rollback": "/ui/act/rollback" + q("id", s.text("worker"), "digest", s.text("digest")),
+		"move":    "/ui/act/transition" + q(append(entity, "phase", s.text("next"))...),
+		"patch":   "/ui/act/patch" + q(append(entity, "field", s.text("field"))...),
+		"restart": "/ui/act/restart-unit" + q("id", s.text("process"), "unit", s.text("unit")),
+		"drain":   "/ui/act/drain" + q("id", s.text("process")), "rollback": "/ui/act/rollback" + q("id", s.text("worker"), "digest", s.text("digest")),
+		"letters": "/ui/workers/" + p("worker") + "/deadletters", "group": "/ui/workers/" + p("worker") + "/deadletters" + q("group", s.text("reason")),
+		"letter": "/ui/workers/" + p("worker") + "/deadletters/" + p("letter"), "hex": "/ui/workers/" + p("worker") + "/deadletters/" + p("letter") + "?as=hex",
+		"edit": "/ui/act/edit" + q("id", s.text("worker"), "letter", s.text("letter")), "discard": "/ui/act/discard" + q("id", s.text("worker"), "group", s.text("reason")),
+		"diff":    "/ui/workers/" + p("worker") + "/diff",
 		"redrive": "/ui/act/redrive" + q("id", s.text("worker"), "letter", s.text("letter")), "nothing": "/ui/act/" + p("action"),
 	}
 }
@@ -164,6 +169,39 @@ func (w sceneWorkers) DeadLetters(context.Context, string, string, int) ([]*oper
 	return []*operatorv1.DeadLetter{{Id: t("letter"), Topic: t("topic"), Reason: t("reason"), Data: []byte(t("data")), At: timestamppb.Now()}}, nil
 }
 
+func (w sceneWorkers) LetterGroups(context.Context, string) ([]operator.LetterGroup, error) {
+	t := w.s.text
+	return []operator.LetterGroup{{DeadLetterGroup: &operatorv1.DeadLetterGroup{Name: t("reason"), Reason: t("reason"), Count: 1, FirstAt: timestamppb.Now(), LastAt: timestamppb.Now(), FirstId: t("letter")}, IDs: []string{t("letter")}}}, nil
+}
+
+func (w sceneWorkers) DeadLetter(ctx context.Context, id, _ string) (*operatorv1.DeadLetter, error) {
+	t := w.s.text
+	list, err := w.DeadLetters(ctx, id, "", 1)
+	d := list[0]
+	d.Size, d.Message, d.DataDigest, d.Digest = int64(len(d.GetData())), t("message"), t("sum"), t("digest")
+	d.Headers = []*operatorv1.Header{{Name: t("header"), Values: []string{t("header value")}}}
+	return d, err
+}
+
+func (w sceneWorkers) Discard(context.Context, string, []string, bool, string) (int64, error) {
+	return 1, nil
+}
+
+func (w sceneWorkers) Code(context.Context, string, string, string) (*operator.CodePair, error) {
+	t := w.s.text
+	return &operator.CodePair{
+		From: t("digest"), To: t("digest two"), Before: []byte("same\n" + t("code") + "\n"), After: []byte("same\n" + t("code two") + "\n"),
+		Changes: []*operatorv1.DiffWorkerCodeResponse_Change{{Field: t("setting"), From: t("old"), To: t("new")}}, Known: true,
+	}, nil
+}
+
+func (w sceneWorkers) Activity(context.Context, string) (*operatorv1.WorkerActivity, error) {
+	return &operatorv1.WorkerActivity{
+		Host: w.s.text("host"), Window: durationpb.New(time.Minute), Succeeded: 6, Failed: 3, P50: durationpb.New(time.Millisecond), P95: durationpb.New(time.Second), Longest: durationpb.New(time.Minute),
+		Versions: []*operatorv1.VersionActivity{{Digest: w.s.text("digest"), Succeeded: 6, Failed: 3}},
+	}, nil
+}
+
 type sceneProcesses struct {
 	operator.Processes
 	s *scene
@@ -179,7 +217,7 @@ func (p sceneProcesses) List(ctx context.Context) ([]*operatorv1.Process, error)
 func (p sceneProcesses) Get(_ context.Context, id string) (*operatorv1.Process, error) {
 	t, now := p.s.text, timestamppb.Now()
 	// A tree that is deeper than a page is wide.
-	unit := &operatorv1.Unit{Name: t("leaf"), Kind: t("kind"), Status: t("status"), Health: t("health"), Reason: t("reason"), Restarts: 3}
+	unit := &operatorv1.Unit{Name: t("leaf"), Kind: t("kind"), Status: t("status"), Health: t("health"), Reason: t("reason"), Restarts: 3, Restartable: true}
 	for range 24 {
 		unit = &operatorv1.Unit{Name: t("unit"), Kind: "supervisor", Status: "Running", Children: []*operatorv1.Unit{unit}}
 	}
@@ -196,6 +234,14 @@ func (p sceneProcesses) Logs(context.Context, string, string, uint64, int) (*ope
 
 func (p sceneProcesses) Stacks(context.Context, string, string) (string, error) {
 	return "goroutine 1 [running]:\n" + p.s.text("stack"), nil
+}
+
+func (p sceneProcesses) Config(context.Context, string, string) (*operatorv1.GetConfigResponse, error) {
+	t := p.s.text
+	return &operatorv1.GetConfigResponse{
+		Settings: []*operatorv1.Setting{{Key: t("key"), Value: t("value"), Source: t("source"), Lost: []string{t("lost")}, InForce: t("in force")}}, Truncated: true,
+		Reloads: []*operatorv1.Step{{Kind: "reload", Name: t("reload"), Result: t("result"), Error: t("error")}},
+	}, nil
 }
 
 func (p sceneProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {

@@ -93,6 +93,16 @@ func (p partProcesses) Stacks(ctx context.Context, id, _ string) (string, error)
 	return "goroutine 1", err
 }
 
+func (p partProcesses) Config(ctx context.Context, id, _ string) (*operatorv1.GetConfigResponse, error) {
+	_, err := p.Get(ctx, id)
+	return &operatorv1.GetConfigResponse{}, err
+}
+
+func (p partProcesses) RestartUnit(ctx context.Context, id, _, _, _ string) (*operatorv1.RestartUnitResponse, error) {
+	_, err := p.Get(ctx, id)
+	return &operatorv1.RestartUnitResponse{Phase: "running"}, err
+}
+
 // Events returns one page after the other: 30 events of the shop, one of payments.
 func (partProcesses) Events(_ context.Context, q operator.EventQuery) (list []*operatorv1.Event, next uint64, err error) {
 	seq := uint64(31)
@@ -163,6 +173,30 @@ func (w partWorkers) DeadLetters(ctx context.Context, id, _ string, _ int) ([]*o
 func (w partWorkers) Redrive(ctx context.Context, id string, _ []string, _ string) (int64, error) {
 	_, err := w.Get(ctx, id)
 	return 1, err
+}
+func (w partWorkers) LetterGroups(ctx context.Context, id string) ([]operator.LetterGroup, error) {
+	_, err := w.Get(ctx, id)
+	return nil, err
+}
+func (w partWorkers) DeadLetter(ctx context.Context, id, _ string) (*operatorv1.DeadLetter, error) {
+	_, err := w.Get(ctx, id)
+	return &operatorv1.DeadLetter{Id: "1"}, err
+}
+func (w partWorkers) RedriveEdited(ctx context.Context, id, _ string, _ []byte, _ string) ([]byte, error) {
+	_, err := w.Get(ctx, id)
+	return nil, err
+}
+func (w partWorkers) Discard(ctx context.Context, id string, _ []string, _ bool, _ string) (int64, error) {
+	_, err := w.Get(ctx, id)
+	return 1, err
+}
+func (w partWorkers) Code(ctx context.Context, id, _, _ string) (*operator.CodePair, error) {
+	_, err := w.Get(ctx, id)
+	return &operator.CodePair{}, err
+}
+func (w partWorkers) Activity(ctx context.Context, id string) (*operatorv1.WorkerActivity, error) {
+	_, err := w.Get(ctx, id)
+	return &operatorv1.WorkerActivity{}, err
 }
 func (w partWorkers) Apply(context.Context, *operatorv1.WorkerSpec, bool, string) (*operatorv1.ApplyWorkerResponse, error) {
 	return &operatorv1.ApplyWorkerResponse{}, nil

@@ -34,11 +34,15 @@ var accessTable = map[string]struct {
 	"Patch": {at: func(p string) proto.Message {
 		return &operatorv1.PatchRequest{Type: flowOf(p), Id: "m-00000", DryRun: true, Fields: &structpb.Struct{Fields: map[string]*structpb.Value{"priority": structpb.NewNumberValue(4)}}}
 	}},
-	"GetHistory":     {at: func(p string) proto.Message { return &operatorv1.GetHistoryRequest{Type: flowOf(p), Id: "m-00000"} }},
-	"Watch":          {at: func(p string) proto.Message { return &operatorv1.WatchRequest{Type: flowOf(p)} }},
-	"GetProcess":     {at: func(p string) proto.Message { return &operatorv1.GetProcessRequest{Id: p + "-api.1"} }},
-	"GetLogs":        {at: func(p string) proto.Message { return &operatorv1.GetLogsRequest{Id: p + "-api.1"} }},
-	"GetStacks":      {at: func(p string) proto.Message { return &operatorv1.GetStacksRequest{Id: p + "-api.1"} }},
+	"GetHistory": {at: func(p string) proto.Message { return &operatorv1.GetHistoryRequest{Type: flowOf(p), Id: "m-00000"} }},
+	"Watch":      {at: func(p string) proto.Message { return &operatorv1.WatchRequest{Type: flowOf(p)} }},
+	"GetProcess": {at: func(p string) proto.Message { return &operatorv1.GetProcessRequest{Id: p + "-api.1"} }},
+	"GetLogs":    {at: func(p string) proto.Message { return &operatorv1.GetLogsRequest{Id: p + "-api.1"} }},
+	"GetStacks":  {at: func(p string) proto.Message { return &operatorv1.GetStacksRequest{Id: p + "-api.1"} }},
+	"GetConfig":  {at: func(p string) proto.Message { return &operatorv1.GetConfigRequest{Id: p + "-api.1"} }},
+	"RestartUnit": {at: func(p string) proto.Message {
+		return &operatorv1.RestartUnitRequest{Id: p + "-api.1", Unit: "x"}
+	}},
 	"DrainProcess":   {at: func(p string) proto.Message { return &operatorv1.DrainProcessRequest{Id: p + "-api.1", Reason: "x"} }},
 	"SuspendProcess": {at: func(p string) proto.Message { return &operatorv1.SuspendProcessRequest{Id: p + "-api", Reason: "x"} }}, // a short id
 	"ResumeProcess":  {at: func(p string) proto.Message { return &operatorv1.ResumeProcessRequest{Id: p + "-api.1"} }},
@@ -55,15 +59,23 @@ var accessTable = map[string]struct {
 	"Rollback": {at: func(p string) proto.Message {
 		return &operatorv1.RollbackRequest{Id: p + "-mail", Digest: "sha256:" + strings.Repeat("a", 64)}
 	}},
-	"DeleteWorker":     {at: func(p string) proto.Message { return &operatorv1.DeleteWorkerRequest{Id: p + "-mail"} }},
-	"GetWorkerHistory": {at: func(p string) proto.Message { return &operatorv1.GetWorkerHistoryRequest{Id: p + "-mail"} }},
-	"ListDeadLetters":  {at: func(p string) proto.Message { return &operatorv1.ListDeadLettersRequest{WorkerId: p + "-mail"} }},
-	"Redrive":          {at: func(p string) proto.Message { return &operatorv1.RedriveRequest{WorkerId: p + "-mail", All: true} }},
-	"ReadWorkerLogs":   {at: func(p string) proto.Message { return &operatorv1.ReadWorkerLogsRequest{Id: p + "-mail"} }},
-	"FollowWorkerLogs": {at: func(p string) proto.Message { return &operatorv1.FollowWorkerLogsRequest{Id: p + "-mail"} }},
-	"ReadWorkerState":  {at: func(p string) proto.Message { return &operatorv1.ReadWorkerStateRequest{Id: p + "-mail"} }},
-	"PromoteWorker":    {at: func(p string) proto.Message { return &operatorv1.PromoteWorkerRequest{Id: p + "-mail"} }},
-	"ListWorkerTimers": {at: func(p string) proto.Message { return &operatorv1.ListWorkerTimersRequest{Id: p + "-mail"} }},
+	"DeleteWorker":         {at: func(p string) proto.Message { return &operatorv1.DeleteWorkerRequest{Id: p + "-mail"} }},
+	"GetWorkerHistory":     {at: func(p string) proto.Message { return &operatorv1.GetWorkerHistoryRequest{Id: p + "-mail"} }},
+	"ListDeadLetters":      {at: func(p string) proto.Message { return &operatorv1.ListDeadLettersRequest{WorkerId: p + "-mail"} }},
+	"Redrive":              {at: func(p string) proto.Message { return &operatorv1.RedriveRequest{WorkerId: p + "-mail", All: true} }},
+	"ListDeadLetterGroups": {at: func(p string) proto.Message { return &operatorv1.ListDeadLetterGroupsRequest{WorkerId: p + "-mail"} }},
+	"ReadDeadLetter":       {at: func(p string) proto.Message { return &operatorv1.ReadDeadLetterRequest{WorkerId: p + "-mail", Id: "1"} }},
+	"RedriveEdited":        {at: func(p string) proto.Message { return &operatorv1.RedriveEditedRequest{WorkerId: p + "-mail", Id: "1"} }},
+	"DiscardDeadLetters": {at: func(p string) proto.Message {
+		return &operatorv1.DiscardDeadLettersRequest{WorkerId: p + "-mail", All: true, Note: "x"}
+	}},
+	"DiffWorkerCode":    {at: func(p string) proto.Message { return &operatorv1.DiffWorkerCodeRequest{Id: p + "-mail"} }},
+	"GetWorkerActivity": {at: func(p string) proto.Message { return &operatorv1.GetWorkerActivityRequest{Id: p + "-mail"} }},
+	"ReadWorkerLogs":    {at: func(p string) proto.Message { return &operatorv1.ReadWorkerLogsRequest{Id: p + "-mail"} }},
+	"FollowWorkerLogs":  {at: func(p string) proto.Message { return &operatorv1.FollowWorkerLogsRequest{Id: p + "-mail"} }},
+	"ReadWorkerState":   {at: func(p string) proto.Message { return &operatorv1.ReadWorkerStateRequest{Id: p + "-mail"} }},
+	"PromoteWorker":     {at: func(p string) proto.Message { return &operatorv1.PromoteWorkerRequest{Id: p + "-mail"} }},
+	"ListWorkerTimers":  {at: func(p string) proto.Message { return &operatorv1.ListWorkerTimersRequest{Id: p + "-mail"} }},
 	"CancelWorkerTimer": {at: func(p string) proto.Message {
 		return &operatorv1.CancelWorkerTimerRequest{Id: p + "-mail", Key: "x", Name: "x"}
 	}},

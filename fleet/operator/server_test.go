@@ -140,6 +140,13 @@ func TestRequestsThatAreWrongNameTheField(t *testing.T) {
 	move := func(r *operatorv1.TransitionRequest) error { _, err := c.Transition(ctx, r); return err }
 	create := func(r *operatorv1.CreateWorkerRequest) error { _, err := w.CreateWorker(ctx, r); return err }
 	redrive := func(r *operatorv1.RedriveRequest) error { _, err := w.Redrive(ctx, r); return err }
+	discard := func(r *operatorv1.DiscardDeadLettersRequest) error {
+		_, err := w.DiscardDeadLetters(ctx, r)
+		return err
+	}
+	edit := func(r *operatorv1.RedriveEditedRequest) error { _, err := w.RedriveEdited(ctx, r); return err }
+	read := func(r *operatorv1.ReadDeadLetterRequest) error { _, err := w.ReadDeadLetter(ctx, r); return err }
+	diff := func(r *operatorv1.DiffWorkerCodeRequest) error { _, err := w.DiffWorkerCode(ctx, r); return err }
 	next, err := c.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: "drone-survey", PageSize: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -179,6 +186,15 @@ func TestRequestsThatAreWrongNameTheField(t *testing.T) {
 		{create(&operatorv1.CreateWorkerRequest{MimeType: "text/x-python", Topics: []string{"a"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Url{Url: "https://user:pw@host/x"}}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "code.url"},
 		{create(&operatorv1.CreateWorkerRequest{MimeType: "text/x-python", Topics: []string{"a"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Url{Url: "file:///etc/passwd"}}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "code.url"},
 		{create(&operatorv1.CreateWorkerRequest{MimeType: "text/x-python", Topics: []string{"a"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{}, Digest: "md5:00"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "code.content code.digest"},
+		{redrive(&operatorv1.RedriveRequest{WorkerId: "w", All: true, Group: "x"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "group"},
+		{discard(&operatorv1.DiscardDeadLettersRequest{WorkerId: "w", Note: "x"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "ids"},
+		{discard(&operatorv1.DiscardDeadLettersRequest{WorkerId: "w", All: true}), connect.CodeInvalidArgument, operator.ReasonInvalid, "note"},
+		{discard(&operatorv1.DiscardDeadLettersRequest{WorkerId: "w", Ids: make([]string, 1001), Note: "x"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "ids"},
+		{edit(&operatorv1.RedriveEditedRequest{WorkerId: "w"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "id"},
+		{edit(&operatorv1.RedriveEditedRequest{WorkerId: "w", Id: "1", Data: make([]byte, 6<<20+1)}), connect.CodeInvalidArgument, operator.ReasonInvalid, "data"},
+		{read(&operatorv1.ReadDeadLetterRequest{WorkerId: "w", Id: "1", Offset: -1}), connect.CodeInvalidArgument, operator.ReasonInvalid, "offset"},
+		{read(&operatorv1.ReadDeadLetterRequest{WorkerId: "w", Id: "1", Limit: 4<<20 + 1}), connect.CodeInvalidArgument, operator.ReasonInvalid, "limit"},
+		{diff(&operatorv1.DiffWorkerCodeRequest{Id: "w", From: "sha256:abc"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "from"},
 		{redrive(&operatorv1.RedriveRequest{WorkerId: "w"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "ids"},
 		{redrive(&operatorv1.RedriveRequest{WorkerId: "w", All: true, Ids: []string{"1"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "all"},
 	} {

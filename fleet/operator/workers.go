@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/hex"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -182,51 +181,5 @@ func (w workerService) RecoverWorkers(ctx context.Context, _ *operatorv1.Recover
 			return nil, err
 		}
 		return area.Recover(ctx, who.Name)
-	})
-}
-
-func (w workerService) ListDeadLetters(ctx context.Context, req *operatorv1.ListDeadLettersRequest) (*operatorv1.ListDeadLettersResponse, error) {
-	var v violations
-	v.text("worker_id", req.GetWorkerId(), true, maxName)
-	size := v.size("page_size", req.GetPageSize())
-	list := "dead letters of " + req.GetWorkerId()
-	after := v.page(req.GetPageToken(), list)
-	return onWorker(ctx, w, "ListDeadLetters", req.GetWorkerId(), "", v, func(ctx context.Context, area Workers, _ string) (*operatorv1.ListDeadLettersResponse, error) {
-		found, err := area.DeadLetters(ctx, req.GetWorkerId(), after, size+1)
-		if err != nil {
-			return nil, err
-		}
-		answer := &operatorv1.ListDeadLettersResponse{DeadLetters: found}
-		if len(found) > size {
-			answer.DeadLetters = found[:size]
-			answer.NextPageToken = pageToken{found[size-1].GetId(), list}.String()
-		}
-		return answer, nil
-	})
-}
-
-func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
-	var v violations
-	v.text("worker_id", req.GetWorkerId(), true, maxName)
-	switch n := len(req.GetIds()); {
-	case n == 0 && !req.GetAll():
-		v.add("ids", "is missing: name dead letters, or set all")
-	case n > 0 && req.GetAll():
-		v.add("all", "is set and ids are given: want one of the two")
-	case n > 1000:
-		v.add("ids", "has %d ids, at most 1000 are allowed", n)
-	}
-	for i, id := range req.GetIds()[:min(len(req.GetIds()), 1000)] {
-		if v.text(fmt.Sprintf("ids[%d]", i), id, true, maxName); len(v) > 0 {
-			break // one bad id is enough to report
-		}
-	}
-	detail := strings.Join(req.GetIds(), ", ")
-	if req.GetAll() {
-		detail = "all"
-	}
-	return onWorker(ctx, w, "Redrive", req.GetWorkerId(), detail, v, func(ctx context.Context, area Workers, who string) (*operatorv1.RedriveResponse, error) {
-		n, err := area.Redrive(ctx, req.GetWorkerId(), req.GetIds(), who)
-		return &operatorv1.RedriveResponse{Redriven: n}, err
 	})
 }

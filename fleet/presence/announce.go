@@ -18,6 +18,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -47,7 +48,7 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 	public, private, keyErr := ed25519.GenerateKey(nil)
 	a := &announcer{
 		app: app, js: js, cfg: cfg, host: identity.Host(), started: time.Now(), key: private, kick: make(chan struct{}, 1), journal: newWriter(js, cfg),
-		end: make(chan struct{}), ended: make(chan struct{}),
+		end: make(chan struct{}), ended: make(chan struct{}), asked: make(map[string]asked),
 	}
 	a.gate = gate{subject: commandSubject(cfg, cfg.ID), life: fingerprint(public), trust: a.trust, nonces: make(map[string]time.Time)}
 	if err == nil && cfg.OperatorsFile != "" {
@@ -79,6 +80,7 @@ type announcer struct {
 
 	// Only the goroutine of the subscription uses these.
 	gate     gate
+	settings call.Answers
 	warned   time.Time // when a refusal was logged
 	unlogged int       // refusals since then
 
@@ -86,6 +88,7 @@ type announcer struct {
 	obeyed   []Command  // the last ones, newest first
 	refusals int64
 	refused  *Command
+	asked    map[string]asked // restarts of units that were asked for, by path
 
 	begun atomic.Bool   // the goroutine of announce was started
 	end   chan struct{} // closed by the hook: announce ends
@@ -289,13 +292,13 @@ func (a *announcer) wake() {
 	}
 }
 
-// put announces the process as it is now.
-func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
+// look returns the process as it is now. It writes into the journal what has changed and is
+// no event of the App.
+func (a *announcer) look() Process {
 	p := Process{
 		ID: a.cfg.ID, Host: a.host, PID: os.Getpid(), Version: a.cfg.Version, StartedAt: a.started,
-		Ready: a.app.Ready() == nil, Status: a.app.Status(), Memory: memory(), Number: a.number + 1, AnnouncedAt: time.Now().UTC(),
+		Ready: a.app.Ready() == nil, Status: a.app.Status(), Memory: memory(), AnnouncedAt: time.Now().UTC(),
 	}
-	a.number++
 	a.mu.Lock()
 	p.Commands, p.Refusals, p.Refused = a.obeyed, a.refusals, a.refused
 	a.mu.Unlock()
@@ -305,6 +308,15 @@ func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	}
 	a.compare(p)
 	p.Restarts = a.restarts
+	return p
+}
+
+// put announces the process as it is now.
+func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
+	p := a.look()
+	a.number++
+	p.Number = a.number
+	whole := p
 	beats := newChain()
 	data, err := json.Marshal(said{p, beats.anchor(), a.cfg.Every})
 	for depth := 8; err == nil && len(data) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
@@ -322,7 +334,7 @@ func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	defer cancel()
 	sealed := seal(a.key, a.purpose(), data)
 	if _, err = kv.Put(ctx, a.cfg.ID, sealed); err == nil {
-		a.pulse = pulse{beats: beats, sealed: sealed, last: p, since: time.Now()}
+		a.pulse = pulse{beats: beats, sealed: sealed, last: whole, since: time.Now()}
 	}
 	return err
 }
@@ -348,10 +360,14 @@ func (a *announcer) compare(p Process) {
 			if u.Exit != nil && u.Exit.Error != "" {
 				cause = u.Exit.Error
 			}
+			by, requested := a.askedFor(path)
+			if requested {
+				cause = because(command{Who: by.who, Reason: by.reason})
+			}
 			cause = text.Clip(cause, maxReason)
-			a.journal.add(a.event(Event{Kind: "restart", Name: path, Cause: cause, Count: int64(n)}))
+			a.journal.add(a.event(Event{Kind: "restart", Name: path, Cause: cause, Who: by.who, Count: int64(n)}))
 			for range min(n, maxRestarts) {
-				a.restarts = append([]Restart{{Unit: path, At: time.Now(), Cause: cause}}, a.restarts[:min(len(a.restarts), maxRestarts-1)]...)
+				a.restarts = append([]Restart{{Unit: path, At: time.Now(), Cause: cause, Who: by.who}}, a.restarts[:min(len(a.restarts), maxRestarts-1)]...)
 			}
 		}
 	}

@@ -62,6 +62,8 @@ func (f *Fleet) ask(ctx context.Context, id string, c command) (a answer, err er
 		return answer{}, fmt.Errorf("%w: %s: %w", ErrUnreachable, p.ID, err)
 	case err != nil:
 		return answer{}, fmt.Errorf("presence: %s %s: %w", c.Do, p.ID, err)
+	case a.Error != "" && outdated(c.Do, a.Error) != "":
+		return a, fmt.Errorf("%w: %s", ErrRefused, outdated(c.Do, a.Error))
 	case a.Error != "":
 		return a, fmt.Errorf("%w: %s", ErrRefused, a.Error)
 	}

@@ -6,11 +6,15 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go"
 )
 
 // A process of which nothing is new sends its last announcement again, with a beat: a line
@@ -73,53 +77,53 @@ func cutBeat(entry []byte) (sealed []byte, k int, link []byte, err error) {
 	return entry[:i], k, link, nil
 }
 
+// maxEvery is the longest time between two beats.
+const maxEvery = time.Hour
+
+// opened is an announcement whose signature was found to hold. It does not have the
+// Process: the book keeps that once, as of the last beat.
+type opened struct {
+	sum    [sha256.Size]byte // of the sealed announcement
+	key    string
+	anchor []byte
+	every  time.Duration
+	number uint64
+	at     time.Time
+}
+
 // holds reports whether a link is that of beat k.
-func (s *said) holds(k int, link []byte) bool {
+func (o *opened) holds(k int, link []byte) bool {
 	for range k {
 		sum := sha256.Sum256(link)
 		link = sum[:]
 	}
-	return len(s.Anchor) == sha256.Size && bytes.Equal(link, s.Anchor) && s.Every > 0 && s.Every <= maxEvery
-}
-
-// maxEvery is the longest time between two beats.
-const maxEvery = time.Hour
-
-// at returns the process as of beat k.
-func (s *said) at(k int) Process {
-	p := s.Process
-	p.Number += uint64(k) //nolint:gosec // at most maxBeats
-	p.AnnouncedAt = p.AnnouncedAt.Add(time.Duration(k) * s.Every)
-	return p
-}
-
-// opened is an announcement whose signature was found to hold.
-type opened struct {
-	sum  [sha256.Size]byte // of the sealed announcement
-	key  []byte
-	said said
+	return len(o.anchor) == sha256.Size && bytes.Equal(link, o.anchor) && o.every > 0 && o.every <= maxEvery
 }
 
 // open returns the announcement in an entry of id, as of its beat. It checks the signature
-// once for each announcement.
-func (f *Fleet) open(id string, entry []byte) (p Process, key []byte, err error) {
+// once for each announcement. The caller may change the Process, and must not change what
+// it refers to: all beats of an announcement share that.
+func (f *Fleet) open(id string, entry []byte) (*Process, *opened, error) {
 	sealed, k, link, err := cutBeat(entry)
 	if err != nil {
-		return p, nil, err
+		return nil, nil, err
 	}
 	sum := sha256.Sum256(sealed)
-	o := f.book.opened(id)
+	p, o := f.book.opened(id)
 	if o == nil || o.sum != sum {
-		if o, err = f.unseal(id, sealed); err != nil {
-			return p, nil, err
+		if p, o, err = f.unseal(id, sealed); err != nil {
+			return nil, nil, err
 		}
 		o.sum = sum
-		f.book.keep(id, o)
 	}
-	if k > 0 && !o.said.holds(k, link) {
-		return p, nil, errBeat
+	if k > 0 && !o.holds(k, link) {
+		return nil, nil, errBeat
 	}
-	return o.said.at(k), o.key, nil
+	now := *p
+	now.Number = o.number + uint64(k) //nolint:gosec // at most maxBeats
+	now.AnnouncedAt = o.at.Add(time.Duration(k) * o.every)
+	now.SeenAt, now.Suspect = time.Time{}, ""
+	return &now, o, nil
 }
 
 // pulse is the announcement that a process repeats while nothing is new. The zero value
@@ -139,7 +143,7 @@ const afresh = 4
 func (a *announcer) renew(ctx context.Context, kv jetstream.KeyValue) error {
 	b := &a.pulse
 	k := max(b.k+1, int(time.Since(b.since)/a.cfg.Every))
-	if b.beats == nil || k > maxBeats || k/afresh > b.k/afresh || !a.idle() {
+	if b.beats == nil || k > maxBeats || !a.idle() || k/afresh > b.k/afresh && !tellsTheSame(a.look(), b.last) {
 		b.beats = nil
 		return a.put(ctx, kv)
 	}
@@ -166,4 +170,37 @@ func (a *announcer) idle() bool {
 	now := memory()
 	moved := max(now.Used, last.Memory.Used) - min(now.Used, last.Memory.Used)
 	return now.Limit == last.Memory.Limit && moved*20 <= now.Limit
+}
+
+// tellsTheSame reports whether two looks of a process at itself differ only in what no
+// operator needs at once: when it looked, how long its units have run, when its checks ran,
+// and its use of memory, which idle judges.
+func tellsTheSame(a, b Process) bool {
+	first, err := json.Marshal(lasting(a))
+	if err != nil {
+		return false
+	}
+	second, err := json.Marshal(lasting(b))
+	return err == nil && bytes.Equal(first, second)
+}
+
+// lasting returns p without what changes in an idle process.
+func lasting(p Process) Process {
+	p.Number, p.AnnouncedAt, p.Memory, p.Status.At = 0, time.Time{}, Memory{}, time.Time{}
+	p.Status.Probes = slices.Clone(p.Status.Probes)
+	for i := range p.Status.Probes {
+		c := &p.Status.Probes[i]
+		c.Checked, c.Latency, c.Runs, c.Running = time.Time{}, 0, 0, 0
+	}
+	p.Status.Report.Units = slices.Clone(p.Status.Report.Units)
+	for i := range p.Status.Report.Units {
+		if o := &p.Status.Report.Units[i]; o.Result == lifecycle.ResultRunning {
+			o.Took = 0
+		}
+	}
+	p.Status.Servers = slices.Clone(p.Status.Servers)
+	for i := range p.Status.Servers {
+		p.Status.Servers[i].Accepted, p.Status.Servers[i].LastArrival = 0, time.Time{}
+	}
+	return p
 }

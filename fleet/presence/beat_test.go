@@ -8,6 +8,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/health"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // entries returns a Fleet, and an announcement of orders.a with its beats; entry 0 has none.
@@ -41,17 +45,17 @@ func entries(t *testing.T, every time.Duration) (f *Fleet, list [maxBeats + 1][]
 func TestBeatsCount(t *testing.T) {
 	f, list, _ := entries(t, 5*time.Second)
 	for _, k := range []int{3, 0, 1, maxBeats} { // a server may see any of them first
-		p, key, err := f.open("orders.a", list[k])
+		p, o, err := f.open("orders.a", list[k])
 		if err != nil || p.Number != 7+uint64(k) || !p.AnnouncedAt.Equal(time.Unix(1000+5*int64(k), 0)) {
 			t.Fatalf("beat %d: %+v %v", k, p, err)
 		}
-		f.book.announced(time.Now(), p, key, uint64(k+1))
+		f.book.announced(time.Now(), p, o, uint64(k+1))
 	}
-	known := f.book.opened("orders.a")
+	_, known := f.book.opened("orders.a")
 	if known == nil {
 		t.Fatal("the announcement is not kept")
 	}
-	if _, _, err := f.open("orders.a", list[5]); err != nil || f.book.opened("orders.a") != known {
+	if _, o, err := f.open("orders.a", list[5]); err != nil || o != known {
 		t.Errorf("the signature is checked again: %v", err)
 	}
 }
@@ -102,13 +106,13 @@ func TestForgedBeats(t *testing.T) {
 func TestBeatsAreNotStoredAgain(t *testing.T) {
 	f, list, _ := entries(t, 5*time.Second)
 	now := time.Unix(1000, 0)
-	see := func(k int, revision uint64) (Process, bool) {
-		p, key, err := f.open("orders.a", list[k])
+	see := func(k int, revision uint64) (*Process, bool) {
+		p, o, err := f.open("orders.a", list[k])
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.SeenAt = now
-		return f.book.announced(now, p, key, revision)
+		return f.book.announced(now, p, o, revision)
 	}
 	for k := range 4 {
 		if p, alive := see(k, uint64(k+1)); !alive || p.Suspect != "" {
@@ -125,5 +129,42 @@ func TestBeatsAreNotStoredAgain(t *testing.T) {
 	now = now.Add(time.Hour)
 	if p, _ := see(maxBeats, 1); !strings.Contains(p.Suspect, "old announcement") {
 		t.Errorf("a beat of an hour ago: %+v", p)
+	}
+}
+
+// An idle process goes on with beats while only its clock moves. Each other change is
+// announced.
+func TestWhatAnIdleProcessTells(t *testing.T) {
+	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	at := func(later time.Duration) Process {
+		now := begun.Add(later)
+		return Process{
+			ID: "orders.a", Service: "orders", Ready: true, Number: uint64(later), AnnouncedAt: now, Memory: Memory{Used: int64(later)},
+			Status: lifecycle.Status{
+				At: now, Units: []worker.State{{Name: "http", Status: worker.StatusRunning, UpdatedAt: begun}},
+				Probes:  []health.Status{{Name: "db", State: health.Up, Since: begun, Checked: now, Latency: later, Runs: uint64(later), Running: later}},
+				Servers: []lifecycle.ServerStatus{{Name: "http", Accepted: uint64(later), LastArrival: now}},
+				Report:  lifecycle.Report{Phase: lifecycle.PhaseRunning, Units: []lifecycle.Outcome{{Name: "http", Result: lifecycle.ResultRunning, Took: later}}},
+			},
+		}
+	}
+	first := at(0)
+	if !tellsTheSame(at(time.Minute), first) || first.Status.Probes[0].Checked.IsZero() || first.Status.Servers[0].LastArrival.IsZero() {
+		t.Error("a later look tells something else, or has changed the first")
+	}
+	for what, change := range map[string]func(*Process){
+		"readiness":    func(p *Process) { p.Ready = false },
+		"a suspension": func(p *Process) { p.Suspended = "new disk" },
+		"a unit":       func(p *Process) { p.Status.Units[0].Status = worker.StatusFailed },
+		"a restart":    func(p *Process) { p.Restarts = []Restart{{Unit: "http"}} },
+		"a probe":      func(p *Process) { p.Status.Probes[0].Error = "connection refused" },
+		"a command":    func(p *Process) { p.Commands = []Command{{Do: "suspend"}} },
+		"an address":   func(p *Process) { p.Status.Servers[0].Addr = ":8080" },
+		"an end":       func(p *Process) { p.Status.Report.Units[0].Result = lifecycle.ResultOK },
+	} {
+		p := at(time.Minute)
+		if change(&p); tellsTheSame(p, first) {
+			t.Errorf("%s tells nothing new", what)
+		}
 	}
 }

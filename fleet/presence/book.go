@@ -29,12 +29,12 @@ type holder struct {
 	revision uint64    // of its last entry
 	heard    time.Time // by this process's clock
 	left     bool      // it has said that it ends
-	last     Process   // as it was announced last
+	last     *Process  // as it was announced last, nil when that is not kept; not changed once it is here
 	before   []held    // keys that held the id, and may still live; the latest last
 	rivals   []string  // keys that claimed the id while this one lived
 	wrong    string    // what is wrong with the id's entry
 	wrongAt  time.Time
-	opened   *opened // its last announcement, nil for none
+	opened   *opened // the announcement that last is of, nil for none
 }
 
 // held is a key and the number of its last announcement.
@@ -53,13 +53,13 @@ func newBook(ttl time.Duration) *book {
 	return &book{ttl: ttl, ids: make(map[string]*holder)}
 }
 
-// announced judges an announcement of p whose signature holds. It returns p, or what was
-// announced before when it refuses p; Suspect says why. alive reports whether it is a sign
-// of life.
-func (b *book) announced(now time.Time, p Process, key ed25519.PublicKey, revision uint64) (_ Process, alive bool) {
+// announced judges an announcement of p whose signature holds, and keeps both when it is
+// news. It returns p, or what was announced before when it refuses p; Suspect says why.
+// alive reports whether it is a sign of life. The caller must not change p any more.
+func (b *book) announced(now time.Time, p *Process, o *opened, revision uint64) (_ *Process, alive bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	k, n := string(key), p.Number
+	k, n := o.key, p.Number
 	h := b.ids[p.ID]
 	switch {
 	case h == nil:
@@ -96,40 +96,32 @@ func (b *book) announced(now time.Time, p Process, key ed25519.PublicKey, revisi
 	}
 	h.number, h.revision, h.heard = n, revision, now
 	p.Suspect = h.suspect(now, b.ttl)
-	h.last = p
+	h.last, h.opened = p, o
 	return p, true
 }
 
 // forged notes an entry that the process of that id has not written, and returns what is
 // known of the process. known is false when nothing is.
-func (b *book) forged(now time.Time, id, why string) (p Process, known bool) {
+func (b *book) forged(now time.Time, id, why string) (p *Process, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.ids[id]
 	if h == nil || h.left || now.Sub(h.heard) >= b.ttl {
-		return Process{ID: id, Suspect: why}, false
+		return &Process{ID: id, Suspect: why}, false
 	}
 	p, _ = h.refuse(now, id, why)
 	return p, true
 }
 
-// opened returns the last announcement of an id that was kept.
-func (b *book) opened(id string) *opened {
+// opened returns the announcement of an id that is kept, and the process as it was then or
+// as of a later beat. Without one it returns nil.
+func (b *book) opened(id string) (*Process, *opened) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if h := b.ids[id]; h != nil {
-		return h.opened
+		return h.last, h.opened
 	}
-	return nil
-}
-
-// keep keeps an announcement of an id whose holder has signed it.
-func (b *book) keep(id string, o *opened) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if h := b.ids[id]; h != nil && h.held.key == string(o.key) {
-		h.opened = o
-	}
+	return nil, nil
 }
 
 // gone judges the removal of an entry; farewell is the process's sealed number. It
@@ -144,7 +136,7 @@ func (b *book) gone(id string, key ed25519.PublicKey, number uint64) bool {
 	if string(key) != h.key || number < h.number {
 		return false
 	}
-	h.left, h.number, h.last, h.opened = true, number, Process{}, nil
+	h.left, h.number, h.last, h.opened = true, number, nil, nil
 	return true
 }
 
@@ -166,7 +158,7 @@ func (b *book) addLocked(now time.Time, id string) *holder {
 			if age := now.Sub(h.heard); age > keepLeft || full && age >= b.ttl {
 				delete(b.ids, id)
 			} else if age >= 2*b.ttl {
-				h.last, h.opened = Process{}, nil
+				h.last, h.opened = nil, nil
 			}
 		}
 	}
@@ -188,9 +180,12 @@ func (h *holder) suspect(now time.Time, ttl time.Duration) string {
 }
 
 // refuse accuses, and returns what was announced before.
-func (h *holder) refuse(now time.Time, id, why string) (Process, bool) {
+func (h *holder) refuse(now time.Time, id, why string) (*Process, bool) {
 	h.accuse(now, why)
-	p := h.last
+	p := new(Process)
+	if h.last != nil {
+		*p = *h.last
+	}
 	p.ID, p.Suspect = id, why
 	return p, false
 }

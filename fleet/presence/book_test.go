@@ -21,7 +21,7 @@ func newRig(t *testing.T) *rig { return &rig{t: t, b: newBook(15 * time.Second),
 func (r *rig) announce(key string, n uint64, alive bool, want string) {
 	r.t.Helper()
 	r.revision++
-	p, ok := r.b.announced(r.now, Process{ID: "orders.a", Host: key, Number: n, AnnouncedAt: r.now, SeenAt: r.now}, []byte(key), r.revision)
+	p, ok := r.b.announced(r.now, &Process{ID: "orders.a", Host: key, Number: n, AnnouncedAt: r.now, SeenAt: r.now}, &opened{key: key}, r.revision)
 	if ok != alive || (want == "") != (p.Suspect == "") || !strings.Contains(p.Suspect, want) || p.ID != "orders.a" {
 		r.t.Errorf("%s announces %d: alive %v, want %v; suspect %q, want %q", key, n, ok, alive, p.Suspect, want)
 	}
@@ -114,7 +114,7 @@ func TestBookBelievesOnlyTheProcessThatItLeaves(t *testing.T) {
 func TestBookSaysThatAClockIsOff(t *testing.T) {
 	b, now := newBook(15*time.Second), time.Now()
 	for _, off := range []time.Duration{time.Hour, -time.Hour} {
-		p, alive := b.announced(now, Process{ID: fmt.Sprint("orders.", off), Number: 9, AnnouncedAt: now.Add(-off), SeenAt: now}, []byte("k"), 1)
+		p, alive := b.announced(now, &Process{ID: fmt.Sprint("orders.", off), Number: 9, AnnouncedAt: now.Add(-off), SeenAt: now}, &opened{key: "k"}, 1)
 		if !alive || !strings.Contains(p.Suspect, off.String()) {
 			t.Errorf("%v: %v, %q", off, alive, p.Suspect)
 		}
@@ -124,7 +124,7 @@ func TestBookSaysThatAClockIsOff(t *testing.T) {
 func TestBookIsBounded(t *testing.T) {
 	b, now := newBook(15*time.Second), time.Now()
 	for i := range maxHolders + 1000 {
-		p, alive := b.announced(now, Process{ID: fmt.Sprint("orders.", i), Number: 1, AnnouncedAt: now, SeenAt: now}, []byte("k"), uint64(i+1))
+		p, alive := b.announced(now, &Process{ID: fmt.Sprint("orders.", i), Number: 1, AnnouncedAt: now, SeenAt: now}, &opened{key: "k"}, uint64(i+1))
 		if !alive || p.Suspect != "" {
 			t.Fatalf("%d: %v, %q", i, alive, p.Suspect)
 		}
@@ -133,7 +133,7 @@ func TestBookIsBounded(t *testing.T) {
 		t.Errorf("it remembers %d ids", len(b.ids))
 	}
 	now = now.Add(time.Minute)
-	b.announced(now, Process{ID: "orders.new", Number: 1, AnnouncedAt: now, SeenAt: now}, []byte("k"), 1)
+	b.announced(now, &Process{ID: "orders.new", Number: 1, AnnouncedAt: now, SeenAt: now}, &opened{key: "k"}, 1)
 	if len(b.ids) != 1 {
 		t.Errorf("a minute later it remembers %d ids", len(b.ids))
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 )
 
@@ -118,7 +119,11 @@ func (c *clerk) write(ctx context.Context, x entry) (err error) {
 		return err
 	}
 	err = c.journal.Append(ctx, eventSubject(c.f.cfg, x.e), fmt.Sprintf("%s.%s.%d", x.e.Kind, x.p.ID, x.p.StartedAt.UnixNano()), data)
-	if err != nil {
+	switch {
+	case natserr.TooLarge(err): // for a stream that was made with other limits: those behind it must not wait
+		c.f.cfg.Log.Warn("presence: the journal does not take an event of a process that disappeared", "journal", c.f.cfg.Journal, "process", x.p.ID, "error", err)
+		return nil
+	case err != nil:
 		c.journal = nil // a server that restarts may have lost it
 	}
 	return err

@@ -20,7 +20,8 @@ import (
 // command is an operator's request to one life of a process. The operator seals it for
 // the purpose "command SUBJECT". The process replies with a sealed answer.
 type command struct {
-	Do     string `json:"do"` // "drain", "suspend", "resume", "logs", "stacks"
+	Do     string `json:"do"`             // "drain", "suspend", "resume", "restart-unit", "logs", "stacks", "config"
+	Unit   string `json:"unit,omitempty"` // of "restart-unit": its path
 	Reason string `json:"reason,omitempty"`
 	Who    string `json:"who"` // the principal that asked the operator
 
@@ -42,13 +43,18 @@ type answer struct {
 
 	Lines  []Line `json:"lines,omitempty"`
 	Missed uint64 `json:"missed,omitempty"`
-	Text   string `json:"text,omitempty"` // of "stacks"
+	Text   string `json:"text,omitempty"`   // of "stacks"
+	Status string `json:"status,omitempty"` // of "restart-unit": that of the unit
+
+	Settings  []Setting           `json:"settings,omitempty"` // of "config"
+	Truncated bool                `json:"truncated,omitempty"`
+	Reloads   []lifecycle.Outcome `json:"reloads,omitempty"`
 }
 
 // Command is an operator's command as the process itself has noted it.
 type Command struct {
 	At     time.Time `json:"at"`
-	Do     string    `json:"do"`
+	Do     string    `json:"do"` // "restart-unit pool/w1" has the unit
 	Reason string    `json:"reason,omitempty"`
 	// Who is the principal, as the operator names it.
 	Who string `json:"who,omitempty"`
@@ -168,7 +174,7 @@ func (a *announcer) answer(m *nats.Msg) {
 	case c.reads():
 		out.Error = a.read(c, &out)
 	default:
-		out.Error = a.obey(c)
+		out.Error = a.obey(c, &out)
 	}
 	if out.Error != "" || !c.reads() || c.After == 0 { // a reader that reads on was noted
 		a.audit(c, signer, out.Error)
@@ -189,7 +195,7 @@ func (a *announcer) answer(m *nats.Msg) {
 func (a *announcer) audit(c command, signer, refused string) {
 	now := time.Now()
 	clip := func(s string) string { return text.Clip(s, maxReason) }
-	e := Command{At: now.UTC(), Do: clip(c.Do), Reason: clip(c.Reason), Who: clip(c.Who), Key: signer, Refused: clip(refused)}
+	e := Command{At: now.UTC(), Do: clip(strings.TrimSpace(c.Do + " " + c.Unit)), Reason: clip(c.Reason), Who: clip(c.Who), Key: signer, Refused: clip(refused)}
 	a.mu.Lock()
 	if refused == "" {
 		a.obeyed = append([]Command{e}, a.obeyed[:min(len(a.obeyed), maxCommands-1)]...)
@@ -222,7 +228,7 @@ func because(c command) string {
 }
 
 // obey carries out a command. When it refuses, it returns the reason.
-func (a *announcer) obey(c command) (refused string) {
+func (a *announcer) obey(c command, out *answer) (refused string) {
 	if p := a.app.Phase(); p != lifecycle.PhaseRunning && p != lifecycle.PhaseStarting && p != lifecycle.PhaseCreated {
 		return fmt.Sprintf("the process is %s already", p)
 	}
@@ -236,8 +242,10 @@ func (a *announcer) obey(c command) (refused string) {
 		a.app.Suspend(because(c))
 	case "resume":
 		a.app.Resume()
+	case doRestart:
+		return a.restart(c, out)
 	default:
-		return fmt.Sprintf("there is no command %q: want drain, suspend, resume, logs or stacks", c.Do)
+		return fmt.Sprintf("there is no command %q: want drain, suspend, resume, restart-unit, logs, stacks or config", c.Do)
 	}
 	return ""
 }

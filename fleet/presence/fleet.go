@@ -84,7 +84,7 @@ func (f *Fleet) List(ctx context.Context) ([]Process, error) {
 				return list, nil
 			}
 			p, _ := f.read(e)
-			list = append(list, p)
+			list = append(list, *p)
 		}
 	}
 }
@@ -104,5 +104,5 @@ func (f *Fleet) Get(ctx context.Context, id string) (Process, error) {
 		return Process{}, fmt.Errorf("presence: get %s: %w", id, err)
 	}
 	p, _ := f.read(e)
-	return p, nil
+	return *p, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/time/rate"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -63,11 +64,12 @@ const (
 
 // Limits of the journal.
 const (
-	maxEvent     = 16 << 10 // bytes of one event
-	maxEventText = 2 << 10  // bytes of one of its texts
-	eventRate    = 50       // events a second of one process, on average
-	eventBurst   = 500      // and at once
-	maxWaiting   = 1000     // events that wait for the broker
+	maxEvent       = 16 << 10 // bytes of one event, with its header
+	maxEventHeader = 1 << 10
+	maxEventText   = 2 << 10 // bytes of one of its texts
+	eventRate      = 50      // events a second of one process, on average
+	eventBurst     = 500     // and at once
+	maxWaiting     = 1000    // events that wait for the broker
 )
 
 // openJournal opens the journal, and creates its stream when it is missing.
@@ -88,12 +90,21 @@ func eventSubject(c Config, e Event) string {
 	return strings.Join([]string{c.Prefix, "event", serviceToken(e.Service), serviceToken(e.Process), serviceToken(e.Kind)}, ".")
 }
 
-// encode returns the event as it is stored.
-func (e Event) encode() ([]byte, error) {
-	for _, field := range []*string{&e.Name, &e.From, &e.To, &e.Cause, &e.Who, &e.Version, &e.Host} {
-		*field = text.Clip(*field, maxEventText)
+// encode returns the event as it is stored. It cuts the texts until the event fits: JSON
+// may need six bytes for one of a text, and an event that the stream refuses would hold up
+// all events behind it.
+func (e Event) encode() (data []byte, err error) {
+	// The subject has the first 100 characters of these two, which have 400 bytes at most.
+	e.Service, e.Process = text.Clip(e.Service, 512), text.Clip(e.Process, 512)
+	for most := maxEventText; most >= maxEventText/16; most /= 2 {
+		for _, field := range []*string{&e.Name, &e.From, &e.To, &e.Cause, &e.Who, &e.Version, &e.Host} {
+			*field = text.Clip(*field, most)
+		}
+		if data, err = json.Marshal(e); err != nil || len(data) <= maxEvent-maxEventHeader {
+			break
+		}
 	}
-	return json.Marshal(e)
+	return data, err
 }
 
 // onceLost is the id of the event that a life of a process was lost.
@@ -111,7 +122,8 @@ func readEvent(r eventlog.Record) Event {
 	// another process is forged.
 	parts := append([]string{"", "", ""}, strings.Split(r.Subject, ".")...)
 	parts = parts[len(parts)-3:]
-	if parts[0] != serviceToken(e.Service) || parts[1] != serviceToken(e.Process) || parts[2] != serviceToken(e.Kind) {
+	owner, _, dotted := strings.Cut(e.Process, ".") // the service in the id of the process
+	if parts[0] != serviceToken(e.Service) || parts[1] != serviceToken(e.Process) || parts[2] != serviceToken(e.Kind) || dotted && serviceToken(owner) != parts[0] {
 		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: "the record says that it is of " + text.Clip(e.Service+"/"+e.Process, 200)}
 	}
 	e.Seq, e.At = r.Seq, r.At.Add(-max(0, e.Waited))
@@ -183,6 +195,17 @@ func (w *writer) take(like Event) []pending {
 	return list
 }
 
+// drop counts an event that the stream refuses for ever.
+func (w *writer) drop() {
+	w.mu.Lock()
+	w.dropped++
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
 // back puts events back in front, after they could not be stored.
 func (w *writer) back(list []pending) {
 	w.mu.Lock()
@@ -208,8 +231,12 @@ func (w *writer) flush(ctx context.Context, like Event) error {
 		if data, err = e.encode(); err != nil {
 			break
 		}
-		if err = journal.Append(ctx, eventSubject(w.cfg, e), list[0].id, data); err == nil {
+		switch err = journal.Append(ctx, eventSubject(w.cfg, e), list[0].id, data); {
+		case err == nil:
 			list = list[1:]
+		case natserr.TooLarge(err): // for a stream that was made with other limits
+			w.drop()
+			list, err = list[1:], nil
 		}
 	}
 	w.back(list)
@@ -263,6 +290,7 @@ type EventQuery struct {
 	Kinds            []string
 	Contains         string
 	Since, Until     time.Time
+	After            uint64 // only events with a later Seq
 	Before           uint64 // the end of the previous page
 	Limit            int    // at least 1
 }
@@ -305,19 +333,15 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 	if len(q.Kinds) == 0 || slices.Contains(q.Kinds, "forged") { // a forged record may be under any kind
 		subjects = []string{strings.Join([]string{f.cfg.Prefix, "event", service, id, "*"}, ".")}
 	}
-	old := false // the rest is older than Since
-	records, next, err := journal.Back(ctx, slices.Compact(slices.Sorted(slices.Values(subjects))), q.Before, q.Limit, func(r eventlog.Record) bool {
-		old = old || !q.Since.IsZero() && r.At.Before(q.Since)
-		return q.matches(readEvent(r))
+	records, next, err := journal.Back(ctx, eventlog.Query{
+		Subjects: slices.Compact(slices.Sorted(slices.Values(subjects))), After: q.After, Before: q.Before, Since: q.Since, Limit: q.Limit,
+		Keep: func(r eventlog.Record) bool { return q.matches(readEvent(r)) },
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("presence: journal: %w", err)
 	}
 	for _, r := range records {
 		list = append(list, readEvent(r))
-	}
-	if old {
-		next = 0
 	}
 	return list, next, nil
 }

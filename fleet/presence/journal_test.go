@@ -218,6 +218,8 @@ func TestForgedRecords(t *testing.T) {
 	for subject, data := range map[string]string{
 		"lifecycle.fleet.event.missions.evil.exit":  `{"service":"missions","process":"` + id + `","kind":"exit","to":"failed"}`,
 		"lifecycle.fleet.event.missions.evil2.exit": `not json`,
+		// What the permissions of the service billing allow:
+		"lifecycle.fleet.event.billing." + strings.ReplaceAll(id, ".", "-") + ".exit": `{"service":"billing","process":"` + id + `","kind":"exit","to":"failed"}`,
 	} {
 		if _, err := js.Publish(t.Context(), subject, []byte(data)); err != nil {
 			t.Fatal(err)
@@ -228,6 +230,9 @@ func TestForgedRecords(t *testing.T) {
 	}
 	if list := events(t, f, presence.EventQuery{Contains: "evil"}); !has(list, "forged", "", "", id) {
 		t.Errorf("no forged record in\n%s", show(list))
+	}
+	if list := events(t, f, presence.EventQuery{Service: "billing"}); !has(list, "forged", "", "", "billing/"+id) {
+		t.Errorf("a service that writes about a process of another is not shown as forging:\n%s", show(list))
 	}
 }
 

@@ -131,20 +131,24 @@ func (f *Fleet) Stacks(ctx context.Context, id, who string) (string, error) {
 	return a.Text, err
 }
 
-// The commands that only read.
+// Some commands.
 const (
-	doLogs   = "logs"
-	doStacks = "stacks"
+	doLogs    = "logs"
+	doStacks  = "stacks"
+	doConfig  = "config"
+	doRestart = "restart-unit"
 )
 
 // reads reports whether a command only reads. Reading on is not noted each time.
-func (c command) reads() bool { return c.Do == doLogs || c.Do == doStacks }
+func (c command) reads() bool { return c.Do == doLogs || c.Do == doStacks || c.Do == doConfig }
 
 // read answers a command that only reads, in any phase.
 func (a *announcer) read(c command, out *answer) (refused string) {
 	switch {
 	case c.Do == doStacks:
 		out.Text = stacks()
+	case c.Do == doConfig:
+		return a.configuration(out)
 	case a.cfg.Lines == nil:
 		return "this process keeps no lines of its log: it has no presence.Config.Lines"
 	default:

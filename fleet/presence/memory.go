@@ -7,6 +7,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 )
@@ -14,9 +16,8 @@ import (
 // memory returns the memory of this process's container: what is in use, without files
 // that the kernel may drop at once, as the kubelet counts it. It is zero without a limit.
 func memory() Memory {
-	root := os.DirFS("/")
-	limit, file, err := cgroup.MemoryLimit(root)
-	if err != nil || limit <= 0 {
+	limit, file := limits.now()
+	if limit <= 0 {
 		return Memory{}
 	}
 	dir := path.Dir("/" + strings.TrimPrefix(file, "/"))
@@ -32,6 +33,35 @@ func memory() Memory {
 		return Memory{Used: max(0, used-stat(path.Join(dir, "memory.stat"), names[1])), Limit: limit}
 	}
 	return Memory{}
+}
+
+// limitAge is how old the limit of the memory may be. To find it takes more system calls
+// than all else that an idle process does for its announcements.
+const limitAge = time.Minute
+
+// limits has the limit of this process's memory, which seldom changes.
+var limits limitMemory
+
+type limitMemory struct {
+	mu    sync.Mutex // guards the fields below
+	at    time.Time
+	limit int64
+	file  string
+}
+
+// now returns the limit, 0 for none, and its file.
+func (l *limitMemory) now() (limit int64, file string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if age := time.Since(l.at); age >= 0 && age < limitAge {
+		return l.limit, l.file
+	}
+	limit, file, err := cgroup.MemoryLimit(os.DirFS("/"))
+	if err != nil {
+		limit = 0
+	}
+	l.at, l.limit, l.file = time.Now(), limit, file
+	return limit, file
 }
 
 // stat returns one number of a memory.stat, 0 when it has none.

@@ -87,6 +87,12 @@ type Config struct {
 	// they cannot.
 	Lines *Lines
 
+	// Settings returns the process's configuration with the source of each value, which
+	// operators may read: the method All of a config.Live. It is called for each question,
+	// on another goroutine, and has a second. Values that are "[secret]" or whose keys name
+	// a secret never leave the process. Without it operators cannot read the configuration.
+	Settings func() []Setting
+
 	// LastWords is a file for this process alone, which its next life finds again: on a
 	// disk of the host, or in a volume of the pod. The Go runtime also writes a panic
 	// there (debug.SetCrashOutput). When a life ended without a word, the next one reads
@@ -278,6 +284,7 @@ type Restart struct {
 	Unit  string    `json:"unit"` // with the names above it: "pool/w1"
 	At    time.Time `json:"at"`
 	Cause string    `json:"cause,omitempty"`
+	Who   string    `json:"who,omitempty"` // the operator who asked for it, "" when the unit had failed
 }
 
 // prune cuts a tree of units at a depth.

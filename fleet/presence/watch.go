@@ -69,7 +69,7 @@ func tombstone(p Process, heard time.Time) Event {
 	}
 	report := p.Status.Report
 	switch limit := p.Memory.Limit; {
-	case limit > 0 && p.Memory.Used*100 >= limit*90:
+	case limit > 0 && float64(p.Memory.Used)*100 >= float64(limit)*90: // a limit may be near the largest number
 		e.To = EndOOM
 		words += fmt.Sprintf("; its memory was at %d of %d MiB, so the kernel probably killed it", p.Memory.Used>>20, limit>>20)
 	case report.Phase == lifecycle.PhaseDraining || report.Phase == lifecycle.PhaseStopping:
@@ -82,7 +82,7 @@ func tombstone(p Process, heard time.Time) Event {
 
 // tracked is a process as a watch knows it.
 type tracked struct {
-	last  Process
+	last  *Process
 	heard time.Time // by this process's clock
 	dead  bool
 }
@@ -102,7 +102,7 @@ func newTracker(ttl time.Duration) *tracker {
 func (k *tracker) blind() { k.seen = time.Now() }
 
 // announced notes an announcement. It reports whether the process counted as dead.
-func (k *tracker) announced(p Process) (returned bool) {
+func (k *tracker) announced(p *Process) (returned bool) {
 	old := k.list[p.ID]
 	k.list[p.ID] = &tracked{last: p, heard: time.Now()}
 	return old != nil && old.dead && old.last.StartedAt.Equal(p.StartedAt)
@@ -202,7 +202,7 @@ func (f *Fleet) watch(ctx context.Context, tell func(Change), bury func(Process,
 			}
 			for _, p := range died {
 				p.dead = true
-				bury(p.last, p.heard)
+				bury(*p.last, p.heard)
 				to.Delete(p.last.ID)
 			}
 		case e, ok := <-updates:
@@ -221,9 +221,9 @@ func (f *Fleet) watch(ctx context.Context, tell func(Change), bury func(Process,
 			default:
 				p, alive := f.read(e)
 				if alive && known.announced(p) {
-					returned(p)
+					returned(*p)
 				}
-				to.Put(p.ID, p)
+				to.Put(p.ID, *p)
 			}
 		}
 	}

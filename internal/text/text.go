@@ -9,6 +9,7 @@ package text
 import (
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -83,4 +84,39 @@ func OneLine(s string) string {
 // delete) or separates lines.
 func isControl(c rune) bool {
 	return c < ' ' || c >= 0x7f && c < 0xa0 || c == '\u2028' || c == '\u2029'
+}
+
+// Shell returns s as one word of a command line that people copy into a shell: as it is
+// when no shell gives a meaning to its characters, and in quotes otherwise. Characters
+// that a terminal would act on, such as a line's end, become escapes in the form $'…',
+// which bash, zsh and ksh know.
+func Shell(s string) string {
+	plain := s != ""
+	for _, r := range s {
+		if isControl(r) || r == utf8.RuneError || unicode.Is(unicode.Cf, r) {
+			return dollarQuoted(s)
+		}
+		plain = plain && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@+,", r))
+	}
+	if plain {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func dollarQuoted(s string) string {
+	var b strings.Builder
+	b.WriteString("$'")
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '\'' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < ' ' || c >= 0x7f:
+			fmt.Fprintf(&b, `\%03o`, c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String() + "'"
 }

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -64,6 +65,28 @@ func TestExcerpt(t *testing.T) {
 func TestOneLine(t *testing.T) {
 	if got, want := OneLine("a\nb\r\tc\x00d\x7fe\u0085f\u2028g\u2029h é"), "a b  c d e f g h é"; got != want {
 		t.Errorf("OneLine = %q, want %q", got, want)
+	}
+}
+
+func TestShell(t *testing.T) {
+	words := map[string]string{
+		"web-1.pod_2": "web-1.pod_2", "a b": `'a b'`, "": `''`, "it's": `'it'\''s'`, "$(id)": `'$(id)'`, "a;b": `'a;b'`, "=ls": `'=ls'`,
+		"a\nb'": `$'a\012b\''`, "\x03\x1b[201~": `$'\003\033[201~'`, "a\u202eb": `$'a\342\200\256b'`, "caf\u00e9": `'café'`,
+	}
+	for word, want := range words {
+		if got := Shell(word); got != want {
+			t.Errorf("Shell(%q) = %s, want %s", word, got, want)
+		}
+	}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash to ask")
+	}
+	for word := range words {
+		out, err := exec.Command(bash, "-c", "printf %s "+Shell(word)).Output()
+		if err != nil || string(out) != word {
+			t.Errorf("bash reads %s as %q, %v", Shell(word), out, err)
+		}
 	}
 }
 

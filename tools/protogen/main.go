@@ -85,7 +85,8 @@ func generate(ctx context.Context, dir, bin string) (map[string][]byte, error) {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	return files, nil
+	files[commentsFile], err = comments(request)
+	return files, err
 }
 
 // compile returns the request that protoc would pass to a plugin. The annotations of

@@ -19,6 +19,7 @@ const (
 	InsufficientResources jetstream.ErrorCode = 10023 // JSInsufficientResourcesErr
 	MemoryExceeded        jetstream.ErrorCode = 10028 // JSMemoryResourcesExceededErr
 	StorageExceeded       jetstream.ErrorCode = 10047 // JSStorageResourcesExceededErr
+	MessageTooLarge       jetstream.ErrorCode = 10054 // JSStreamMessageExceedsMaximumErr
 	ReplicasUnsupported   jetstream.ErrorCode = 10074 // JSStreamReplicasNotSupportedErr
 	StoreFailed           jetstream.ErrorCode = 10077 // JSStreamStoreFailedF: usually the stream is full
 	HeadersTooLarge       jetstream.ErrorCode = 10097 // JSStreamHeaderExceedsMaximumErr
@@ -59,4 +60,10 @@ func Away(err error) bool {
 		}
 	}
 	return Is(err, ClusterNotAvailable, InsufficientResources)
+}
+
+// TooLarge reports whether a server, or the client before it, refuses a message because of
+// its size. It would refuse it again.
+func TooLarge(err error) bool {
+	return errors.Is(err, nats.ErrMaxPayload) || Is(err, MessageTooLarge)
 }

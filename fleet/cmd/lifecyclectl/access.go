@@ -27,7 +27,7 @@ func whoamiCommand() *cobra.Command {
 		Use:   "whoami",
 		Short: "Show your name and role on the server",
 		Long: `Show your name and role on the server: a viewer reads, an inspector
-also reads the logs and stacks of processes, an operator also acts.`,
+also reads the logs, stacks and configuration of processes, an operator also acts.`,
 		Args: words(),
 		RunE: asks(&r, &o, noSubject, func(a *api, cmd *cobra.Command, _ []string) error {
 			me, err := a.Access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{})

@@ -5,11 +5,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strings"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/redact"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -28,21 +27,24 @@ func bundleCommand() *cobra.Command {
 		since        time.Duration
 		statusz      []string
 		logs, stacks bool
+		config       bool
 	)
 	cmd := &cobra.Command{
 		Use:   "bundle",
 		Short: "Collect what support needs into one archive, without secrets",
 		Long: `Collect what support needs into one archive (tar.gz): what is wrong, the processes
 with their units and probes, the events, the audit, the workflows, and the hosted workers.
-It has no entities, no code and no dead letters. With --logs and --stacks it also has the
-end of each process's log and its stacks, which needs the role inspector.
+It has no entities, no code and no dead letters. With --logs, --stacks and --config it
+also has the end of each process's log, its stacks, and its configuration with the source
+of each value, which needs the role inspector.
 
 Before a text is written, what looks like a secret is taken out: values of names such as
-password, secret, token and key, credentials in URLs, bearer tokens, JSON web tokens and
-private keys. Look into the archive before you send it: a secret without such a mark stays.
+password, secret, token and key, credentials in URLs, bearer tokens, JSON web tokens,
+private keys, seeds of NATS, and the headers Cookie and Authorization. Look into the archive
+before you send it: a secret without such a mark stays.
 
 What could not be read is in the file missing.txt of the archive; the exit status is then 1.`,
-		Example: `  lifecyclectl bundle --logs --stacks
+		Example: `  lifecyclectl bundle --logs --stacks --config
   lifecyclectl bundle --since 2h --file incident.tar.gz`,
 		Args: words(),
 		RunE: asks(&r, &output{format: "table"}, noSubject, func(a *api, cmd *cobra.Command, _ []string) error {
@@ -50,7 +52,7 @@ What could not be read is in the file missing.txt of the archive; the exit statu
 				return err // the server is away: an archive would be empty
 			}
 			b := newBundle(time.Now().UTC())
-			b.collect(cmd.Context(), a, since, logs, stacks)
+			b.collect(cmd.Context(), a, since, logs, stacks, config)
 			for i, from := range statusz {
 				text, err := readStatusz(cmd.Context(), from, cmd.InOrStdin())
 				b.add(fmt.Sprintf("statusz-%d.json", i+1), text, err)
@@ -83,6 +85,7 @@ What could not be read is in the file missing.txt of the archive; the exit statu
 	f.DurationVar(&since, "since", 24*time.Hour, "the events and the audit of the last `time`")
 	f.BoolVar(&logs, "logs", false, "with the end of each process's log")
 	f.BoolVar(&stacks, "stacks", false, "with the stacks of each process")
+	f.BoolVar(&config, "config", false, "with the configuration of each process, and the source of each value")
 	f.StringArrayVar(&statusz, "statusz", nil, "the `URL` of a process's /statusz; may be given more than once")
 	r.register(cmd)
 	return cmd
@@ -108,11 +111,11 @@ func newBundle(at time.Time) *bundle {
 // add adds a file without secrets, or notes why there is none.
 func (b *bundle) add(name string, text []byte, err error) {
 	if err != nil {
-		b.missing = append(b.missing, name+": "+scrub(message(err)))
+		b.missing = append(b.missing, name+": "+redact.Text(message(err)))
 		return
 	}
 	if strings.HasSuffix(name, ".json") {
-		clean, err := scrubJSON(text)
+		clean, err := redact.JSON(text)
 		if err != nil {
 			b.missing = append(b.missing, name+": it is not JSON")
 			return
@@ -120,7 +123,7 @@ func (b *bundle) add(name string, text []byte, err error) {
 		b.files = append(b.files, bundleFile{name, clean})
 		return
 	}
-	b.files = append(b.files, bundleFile{name, []byte(scrub(string(text)))})
+	b.files = append(b.files, bundleFile{name, []byte(redact.Text(string(text)))})
 }
 
 // message adds a message as JSON.
@@ -135,7 +138,7 @@ func (b *bundle) message(name string, m proto.Message, err error) {
 // bundlePages is how many pages of 1000 events or attempts a bundle has at most.
 const bundlePages = 20
 
-func (b *bundle) collect(ctx context.Context, a *api, since time.Duration, logs, stacks bool) {
+func (b *bundle) collect(ctx context.Context, a *api, since time.Duration, logs, stacks, config bool) {
 	version, _ := built()
 	b.add("about.txt", fmt.Appendf(nil, "made %s by lifecyclectl %s from %s\n", b.at.Format(time.RFC3339), version, a.url), nil)
 	me, err := a.Access.WhoAmI(ctx, &operatorv1.WhoAmIRequest{})
@@ -174,7 +177,7 @@ func (b *bundle) collect(ctx context.Context, a *api, since time.Duration, logs,
 	for _, p := range processes.GetProcesses() {
 		if logs {
 			answer, err := a.Processes.GetLogs(ctx, &operatorv1.GetLogsRequest{Id: p.GetId(), Limit: 1000})
-			if keepsNone := err != nil && connect.CodeOf(err) == connect.CodeFailedPrecondition; !keepsNone {
+			if !refused(err) { // it keeps none
 				var text strings.Builder
 				for _, l := range answer.GetLines() {
 					text.WriteString(l.GetText() + "\n")
@@ -186,10 +189,18 @@ func (b *bundle) collect(ctx context.Context, a *api, since time.Duration, logs,
 			answer, err := a.Processes.GetStacks(ctx, &operatorv1.GetStacksRequest{Id: p.GetId()})
 			b.add("stacks/"+fileName(p.GetId())+".txt", []byte(answer.GetText()), err)
 		}
+		if config {
+			b.settings(ctx, a, p.GetId())
+		}
 		if ctx.Err() != nil {
 			return
 		}
 	}
+}
+
+// refused reports whether a process has answered that it will not, or cannot.
+func refused(err error) bool {
+	return err != nil && connect.CodeOf(err) == connect.CodeFailedPrecondition
 }
 
 // paged calls page until there is no next one, at most bundlePages times.
@@ -237,69 +248,4 @@ func (b *bundle) archive() ([]byte, error) {
 		return nil, err
 	}
 	return out.Bytes(), nil
-}
-
-// secretNames are words in the name of a secret.
-const secretNames = `(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)`
-
-// secretKey matches the name of a secret.
-var secretKey = regexp.MustCompile(`(?i)` + secretNames)
-
-// assigned matches a name of a secret in a text, and what is between it and its value.
-const assigned = `(?i)([A-Za-z0-9_.-]*` + secretNames + `[A-Za-z0-9_-]*["'\\]*\s*[=:]\s*)`
-
-// secrets are the marks of a secret in a text, and what stays of each.
-var secrets = []struct {
-	mark *regexp.Regexp
-	with string
-}{
-	{regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*(?:-----END [A-Z ]*PRIVATE KEY-----)?`), "[removed: a private key]"},
-	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`), "[removed: a token]"},
-	{regexp.MustCompile(`(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}`), "$1$2[removed]"},
-	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/@"'\\]+@`), "$1[removed]@"},
-	{regexp.MustCompile(assigned + `"(?:[^"\\]|\\.)*"`), `$1"[removed]"`},
-	{regexp.MustCompile(assigned + `'[^']*'`), `$1'[removed]'`},
-	{regexp.MustCompile(assigned + `\\*["']?[^\s,;&"'\\}\])\[]+`), "$1[removed]"},
-	{regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`), "[removed: an access key]"},
-}
-
-// scrub takes out of a text what looks like a secret.
-func scrub(text string) string {
-	for _, s := range secrets {
-		text = s.mark.ReplaceAllString(text, s.with)
-	}
-	return text
-}
-
-// scrubJSON takes out of JSON what looks like a secret: in each text, and the texts whose
-// names say so.
-func scrubJSON(text []byte) ([]byte, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
-		return nil, err
-	}
-	return json.MarshalIndent(without(v), "", "  ")
-}
-
-// without returns v without secrets.
-func without(v any) any {
-	switch v := v.(type) {
-	case string:
-		return scrub(v)
-	case []any:
-		for i, x := range v {
-			v[i] = without(x)
-		}
-	case map[string]any:
-		for name, x := range v {
-			if text, ok := x.(string); ok && text != "" && secretKey.MatchString(name) {
-				v[name] = "[removed]"
-			} else {
-				v[name] = without(x)
-			}
-		}
-	}
-	return v
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -87,8 +88,9 @@ func (r *remote) choose() error {
 		}
 		return fmt.Errorf("there is no context %q in %s", name, path)
 	}
+	elsewhere := flags["server"] != "" && r.flags.Lookup("server").Changed && !sameServer(r.server, flags["server"])
 	for flag, value := range flags {
-		if f := r.flags.Lookup(flag); f.Changed {
+		if f := r.flags.Lookup(flag); f.Changed || elsewhere && credentialFlags[flag] {
 			continue
 		}
 		switch flag {
@@ -102,6 +104,18 @@ func (r *remote) choose() error {
 		}
 	}
 	return nil
+}
+
+// credentialFlags are the flags of a context that count for its own server only.
+var credentialFlags = map[string]bool{"token-file": true, "cert-file": true, "key-file": true, "plaintext-token": true}
+
+func sameServer(a, b string) bool {
+	one, err := parseServer(a)
+	if err != nil {
+		return false
+	}
+	other, err := parseServer(b)
+	return err == nil && one.Scheme == other.Scheme && strings.EqualFold(one.Host, other.Host)
 }
 
 // ownContexts reads the caller's configuration file.
@@ -169,12 +183,17 @@ LIFECYCLECTL_CONFIG:
       server: http://127.0.0.1:8090
 
 A context has the flags of a connection. A path is relative to the file. A flag of the
-command line takes precedence, then its environment variable, then the context.`,
+command line takes precedence, then its environment variable, then the context. The
+token and the client certificate of a context go to its own server only.`,
 	}, list, use)
 }
 
 // setCurrent changes one value of the file, and keeps its comments.
 func setCurrent(path, name string) error {
+	path, err := filepath.EvalSymlinks(path) // a link stays one
+	if err != nil {
+		return err
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err

@@ -158,13 +158,17 @@ func tone(e *operatorv1.Event) colour {
 const describeEvents = 20
 
 func describeCommand() *cobra.Command {
-	var r remote
+	var (
+		r      remote
+		config bool
+	)
 	cmd := &cobra.Command{
 		Use:   "describe ID",
 		Short: "Describe a process: what is wrong with it, its state, and its latest events",
 		Long: `Describe a process: what is wrong with it and what to do next, its phases, units
 and probes, and its latest events. It also describes a process that has ended, from
-the journal.`,
+the journal. With --config it also shows the configuration with the source of each
+value, which needs the role inspector.`,
 		Args: words("ID"),
 		RunE: asks(&r, &output{format: "table"}, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
 			t := &table{colours: colourful(cmd.OutOrStdout())}
@@ -200,6 +204,18 @@ the journal.`,
 			slices.Reverse(events)
 			history := &table{colours: t.colours}
 			eventTable(history, events)
+			if config && p != nil {
+				answer, err := a.Processes.GetConfig(cmd.Context(), &operatorv1.GetConfigRequest{Id: id})
+				t.gap()
+				switch {
+				case refused(err):
+					t.line("configuration", message(err))
+				case err != nil:
+					return err
+				default:
+					configTable(t, answer)
+				}
+			}
 			text := append(t.text(), '\n')
 			if len(found.GetFindings()) == 0 {
 				text = append(text, "nothing is known to be wrong\n"...)
@@ -213,6 +229,7 @@ the journal.`,
 		}),
 		ValidArgsFunction: completeProcesses(&r),
 	}
+	cmd.Flags().BoolVar(&config, "config", false, "also show its configuration")
 	r.register(cmd)
 	return cmd
 }

@@ -79,9 +79,15 @@ var meanings = []meaning{
 	{"column", "READY", "Whether /readyz answers 200 now, or that readiness is suspended by hand."},
 	{"column", "UNITS", "How many units run, of how many that have not finished on purpose."},
 	{"column", "REASON", "The worst finding about the process, or why it is as it is."},
-	{"column", "BACKLOG", "Messages that wait for the worker."},
 	{"column", "DEAD", "Messages that the worker failed to handle: lifecyclectl dead-letters shows them."},
 	{"column", "ETAG", "The version of an entity: --if-match refuses when it has changed."},
+	{"column", "WHAT", "The kind of an event, its unit or probe, and the states before and after."},
+	{"column", "CURRENT", "The context that commands use without --context."},
+	{"column", "MEANS", "What the word means."},
+	{"column", "WORD", "A word that lists and pages show."},
+	{"column", "STREAM", "A stream of a backup."},
+	{"column", "MESSAGES", "How many messages a stream of a backup has."},
+	{"column", "LAST REVISION", "The revision of the last message of a stream."},
 }
 
 // explained returns all words, with the rules.
@@ -98,13 +104,28 @@ func explainCommand() *cobra.Command {
 	for _, m := range explained() {
 		names = append(names, m.name)
 	}
+	for _, thing := range sortedThings() {
+		names = append(names, thing)
+		for _, m := range explainFields(thing)[1:] {
+			names = append(names, m.name)
+		}
+	}
+	for name := range columns {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
 	return &cobra.Command{
 		Use:   "explain [WORD]",
-		Short: "Say what a state, an event, a rule or a column means",
-		Long: `Say what a state, an event, a rule or a column means, as lists and pages show it.
-Without a word it explains all. It asks no server.`,
+		Short: "Say what a state, an event, a rule, a column or a field means",
+		Long: `Say what a state, an event, a rule, a column or a field means, as lists and pages show
+it. A field is that of an object which -o json prints: process.ready, or over several
+objects process.units.restarts. The name of an object explains all of its fields. Without
+a word it explains all states, events and rules. It asks no server.`,
 		Example: `  lifecyclectl explain Pending
-  lifecyclectl explain out-of-memory`,
+  lifecyclectl explain out-of-memory
+  lifecyclectl explain process.ready
+  lifecyclectl explain dead-letter`,
 		Args: words("[WORD]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t := &table{colours: colourful(cmd.OutOrStdout())}
@@ -112,6 +133,12 @@ Without a word it explains all. It asks no server.`,
 			found := false
 			for _, m := range explained() {
 				if len(args) == 0 || strings.EqualFold(args[0], m.name) {
+					found = true
+					t.row(m.kind, m.name, m.means)
+				}
+			}
+			if len(args) > 0 {
+				for _, m := range append(explainColumn(args[0]), explainFields(args[0])...) {
 					found = true
 					t.row(m.kind, m.name, m.means)
 				}

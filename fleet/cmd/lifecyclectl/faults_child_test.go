@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -27,6 +28,10 @@ func faultMain() {
 	if id == "" {
 		return
 	}
+	service, id, ok := strings.Cut(id, ".")
+	if !ok {
+		service, id = "till", service
+	}
 	fail := func(err error) {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -39,15 +44,30 @@ func faultMain() {
 		}](file)
 		fail(err)
 	}
+	clock := func(text string) {
+		off, err := time.ParseDuration(text)
+		fail(err)
+		fail(setClock(off))
+	}
+	if off := os.Getenv("FAULT_CLOCK"); off != "" {
+		clock(off)
+	}
+	if os.Getenv("FAULT_NATS") == "" {
+		fmt.Println(time.Now().Unix())
+		os.Exit(0)
+	}
 	b, err := broker.Connect(context.Background(), broker.Config{URL: os.Getenv("FAULT_NATS"), Logger: brokertest.Quiet()})
 	fail(err)
-	cfg := lifecycle.Config{Name: "till", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}
+	cfg := lifecycle.Config{Name: service, HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}
 	if os.Getenv("FAULT_DRAIN") != "" {
 		cfg.DrainInterval, cfg.DrainMin = time.Hour, lifecycle.Off
 	}
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(brokertest.Quiet()))
 	fail(err)
-	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: "1.2.3", LastWords: os.Getenv("FAULT_WORDS"), Log: brokertest.Quiet()})
+	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: cmp.Or(os.Getenv("FAULT_VERSION"), "1.2.3"), LastWords: os.Getenv("FAULT_WORDS"), Log: brokertest.Quiet()})
+	if off := os.Getenv("FAULT_CLOCK_THEN"); off != "" {
+		clock(off) // before its first announcement
+	}
 	if cfg.DrainMin != 0 {
 		app.OnDrain("streams", lifecycle.DrainFunc(func(ctx context.Context) error { <-ctx.Done(); return nil }))
 	}
@@ -56,6 +76,10 @@ func faultMain() {
 			switch what, _, _ := strings.Cut(lines.Text(), " "); what {
 			case "panic":
 				dropTable()
+			case "suspend": // sixteen minutes ago
+				clock("-16m")
+				app.Suspend("new disk")
+				clock("0s")
 			case "fill": // to most of the limit
 				limit := 0
 				_, _ = fmt.Sscanf(lines.Text(), "fill %d", &limit)
@@ -106,7 +130,7 @@ func resident() int {
 // command returns a child that announces itself as id.
 func (s *site) command(id string, env ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), append([]string{"FAULT_ID=" + strings.TrimPrefix(id, "till."), "FAULT_NATS=" + s.nats}, env...)...)
+	cmd.Env = append(os.Environ(), append([]string{"FAULT_ID=" + id, "FAULT_NATS=" + s.nats}, env...)...)
 	return cmd
 }
 

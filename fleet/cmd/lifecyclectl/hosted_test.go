@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -22,14 +21,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// startHost runs a host of Starlark workers with few attempts per message.
-func startHost(tb testing.TB, js jetstream.JetStream) *host.Host {
+// startHost runs a host of Starlark workers with few attempts per message. It writes the
+// secret TOKEN of the tenant shop into the file token.
+func startHost(tb testing.TB, js jetstream.JetStream, token string) *host.Host {
 	tb.Helper()
 	engines, err := engine.NewRegistry(starlark.New())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	token := filepath.Join(tb.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("hunter2-of-the-shop\n"), 0o600); err != nil {
 		tb.Fatal(err)
 	}

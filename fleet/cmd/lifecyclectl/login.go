@@ -112,8 +112,47 @@ longer valid. The token itself is valid until it expires.`,
 	return cmd
 }
 
+// Limits of an answer of a provider.
+const (
+	providerTime = 30 * time.Second
+	providerBody = 1 << 20 // bytes
+)
+
 // providerClient speaks with a provider.
-var providerClient = &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+var providerClient = &http.Client{Transport: limited{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// limited bounds answers in time and size. A Timeout of the client would keep a goroutine
+// for each answer that is read to its end and not closed.
+type limited struct{}
+
+func (limited) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), providerTime)
+	resp, err := http.DefaultTransport.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	resp.Body = &limitedBody{http.MaxBytesReader(nil, resp.Body, providerBody), cancel}
+	return resp, nil
+}
+
+type limitedBody struct {
+	io.ReadCloser
+	over context.CancelFunc
+}
+
+func (b *limitedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.over()
+	}
+	return n, err
+}
+
+func (b *limitedBody) Close() error {
+	b.over()
+	return b.ReadCloser.Close()
+}
 
 // safeURL reports whether an address is of https, or of this machine.
 func safeURL(address string) bool {
@@ -142,6 +181,9 @@ func (l *login) signIn(ctx context.Context, say io.Writer, scopes []string, devi
 		if !safeURL(address) {
 			return fmt.Errorf("the provider names the address %q: want https", address)
 		}
+	}
+	if !safeURL(doc.Revoke) {
+		doc.Revoke = "" // a refresh token does not go there
 	}
 	l.TokenURL, l.RevokeURL = p.Endpoint().TokenURL, doc.Revoke
 	c := &oauth2.Config{ClientID: l.ClientID, Endpoint: p.Endpoint(), Scopes: scopes}
@@ -231,7 +273,7 @@ func byBrowser(ctx context.Context, say io.Writer, c *oauth2.Config, issuer stri
 		<-served
 	}()
 	address := c.AuthCodeURL(state, append(more, oauth2.S256ChallengeOption(verifier))...)
-	fmt.Fprintf(say, "Open this page to sign in:\n%s\n", address)
+	fmt.Fprintf(say, "Open this page to sign in:\n%s\n", printable(address))
 	if browser {
 		openPage(ctx, address)
 	}

@@ -133,6 +133,11 @@ func (l *login) token(ctx context.Context) (string, error) {
 	var refused *oauth2.RetrieveError
 	switch {
 	case errors.As(err, &refused) && refused.Response.StatusCode < 500:
+		// Another command may have been faster, and the refresh token good once.
+		if other, err := readLogin(l.Server); err == nil && other != nil && time.Until(other.Expiry) > renewBefore {
+			l.IDToken, l.RefreshToken, l.Expiry = other.IDToken, other.RefreshToken, other.Expiry
+			return l.IDToken, nil
+		}
 		return "", expired
 	case err != nil:
 		return "", &failure{status: exitUnreachable, err: fmt.Errorf("the login cannot be renewed: %w", err)}

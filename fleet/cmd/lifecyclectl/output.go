@@ -23,14 +23,17 @@ type output struct {
 	format string
 	text   *template.Template // of -o template=…, set by check
 	path   jsonPath           // of -o jsonpath=…, set by check
+
+	columns []customColumn // of -o custom-columns=…, set by check
+	headed  bool           // their head was written
 }
 
 // formats are the values of -o.
-const formats = "table, wide, json, yaml, name, jsonpath={.a.b}, or template={{.a}}"
+const formats = "table, wide, json, yaml, name, jsonpath={.a.b}, custom-columns=HEAD:.a.b,…, or template={{.a}}"
 
 func (o *output) register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&o.format, "output", "o", "table", "`format`: "+formats)
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name", "jsonpath=", "template="}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name", "jsonpath=", "custom-columns=", "template="}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
 // check refuses an unknown format, before the server is asked.
@@ -39,6 +42,8 @@ func (o *output) check() (err error) {
 	switch {
 	case has && kind == "jsonpath":
 		o.path, err = parsePath(text)
+	case has && kind == "custom-columns":
+		o.columns, err = parseColumns(text)
 	case has && kind == "template":
 		o.text, err = template.New("-o template").Option("missingkey=zero").Parse(text)
 	case has || !slices.Contains([]string{"table", "wide", "json", "yaml", "name"}, kind):
@@ -50,6 +55,8 @@ func (o *output) check() (err error) {
 // encode returns m in any format other than a table.
 func (o *output) encode(m proto.Message, indent string) ([]byte, error) {
 	switch {
+	case o.columns != nil:
+		return o.inColumns(m)
 	case o.path != nil || o.text != nil:
 		return o.extract(m)
 	case o.format == "name":

@@ -28,7 +28,9 @@ var runs = []struct {
 }{
 	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\]|logout)$`)},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: exitConflict}, // of an entity that is at another revision
-	{where: "site", line: regexp.MustCompile(`lifecyclectl (get|list|patch|transition|dead-letters|redrive) (drone-survey|thumbs)`)},
+	{where: "site", line: regexp.MustCompile(`^lifecyclectl list drone-survey .*--watch`), stopped: true},
+	{where: "site", line: regexp.MustCompile(`^lifecyclectl processes list -o custom-columns`)},
+	{where: "site", line: regexp.MustCompile(`lifecyclectl (get|list|patch|transition|dead-letters|redrive) (drone-survey|thumbs)|lifecyclectl discard thumbs --all --dry-run`)},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl events .*--watch`), stopped: true},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl (audit|events|explain|doctor --service)`)},
 	{where: "site", line: regexp.MustCompile(`^source <\(lifecyclectl`)},
@@ -50,12 +52,19 @@ var excused = []struct{ line, why string }{
 	{"lifecyclectl prove deployment/web", "only a released version knows its image: TestPrintedCommandsWorkOnTheCluster of deploy/e2e runs the lines that name one"},
 	{"lifecyclectl prove deployment/web --image $IMAGE --get /healthz --post /orders --stream /events", "TestPrintedCommandsWorkOnTheCluster of deploy/e2e runs it"},
 	{"lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json --junit prove.xml", "TestPrintedCommandsWorkOnTheCluster of deploy/e2e runs it"},
+	{"lifecyclectl processes list --problems --watch", "it prints nothing while all is well: TestFiltersOfAWatchAreThoseOfAList runs it"},
 	{"lifecyclectl doctor", "its exit status is that of the fleet: TestFaultsAreNamed runs it"},
 	{"lifecyclectl doctor --statusz http://10.1.2.3:8081/statusz", "the address is that of the reader's pod: TestDoctorOfOneProcess runs it"},
 	{"lifecyclectl transition drone-survey aborted --selector phase=planning,org=acme --dry-run", "the entities are the reader's: TestScripts moves many"},
-	{"lifecyclectl bundle --logs --stacks", "it writes a file into the reader's folder: TestBundle makes archives"},
+	{"lifecyclectl bundle --logs --stacks --config", "it writes a file into the reader's folder: TestBundle makes archives"},
+	{`lifecyclectl redrive thumbs 18 --data-file fixed.json --note "a typo"`, "the file is the reader's: TestScripts edits a dead letter"},
+	{`lifecyclectl discard thumbs 18 --note "a test message"`, "it asks before it removes: TestScripts discards with --yes"},
+	{"lifecyclectl workers diff thumbs --from 4f9c2d --to 9f86d0", "the versions are the reader's: TestScripts compares two"},
 	{"lifecyclectl bundle --since 2h --file incident.tar.gz", "it writes a file into the reader's folder: TestBundle makes archives"},
 	{"lifecyclectl processes drain --selector service=web,version!=1.2.4 --dry-run", "the service is the reader's: TestScripts drains by a selector"},
+	{`lifecyclectl processes restart-unit web-7d4b9-x2x4z pool/w1 --reason "it lost its lease"`, "the process is the reader's: TestScripts restarts a unit"},
+	{"lifecyclectl processes config web-7d4b9-x2x4z --given", "the process is the reader's: TestScripts reads a configuration"},
+	{"lifecyclectl processes config web-7d4b9-x2x4z --contains drain", "the process is the reader's: TestScripts reads a configuration"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --limit 50", "the process is the reader's: TestScripts reads logs"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --follow --contains ERROR", "the process is the reader's: TestScripts reads logs"},
 	{"lifecyclectl workers create thumbs --type application/wasm --topic images.new --output-topic images.small --limit-time 5s --code thumbs.wasm", "thumbs.wasm is the reader's program; TestScripts creates workers"},
@@ -138,6 +147,9 @@ func TestCommandsOfPagesWork(t *testing.T) {
 	env := printedEnv(t)
 	for _, where := range []string{"help", "site", "files", "deploy", "deploy/kustomize", "deploy/kustomize/overlays/production", "service", "network"} {
 		t.Run(strings.ReplaceAll(where, "/", " "), func(t *testing.T) {
+			if testing.Short() && (where == "site" || where == "service" || where == "network") {
+				t.Skip("it runs dozens of programs: make test-long runs it")
+			}
 			place := &place{where: where, env: env}
 			switch where {
 			case "help":
@@ -147,9 +159,6 @@ func TestCommandsOfPagesWork(t *testing.T) {
 			case "files":
 				place.writeFiles(t)
 			case "service", "network":
-				if testing.Short() {
-					t.Skip("it links and runs every example: make test-long runs it")
-				}
 				place.dir = repository
 			default:
 				place.dir = filepath.Join(repository, filepath.FromSlash(where))

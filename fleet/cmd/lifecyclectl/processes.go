@@ -20,7 +20,7 @@ func processesCommand() *cobra.Command {
 		Use:     "processes",
 		Aliases: []string{"process", "ps"},
 		Short:   "The processes of the fleet: see them, drain one, take one out of service",
-	}, processListCommand(&r), processGetCommand(&r), processDrainCommand(&r), processSuspendCommand(&r), processResumeCommand(&r))
+	}, processListCommand(&r), processGetCommand(&r), processDrainCommand(&r), processSuspendCommand(&r), processResumeCommand(&r), processRestartUnitCommand(&r), processConfigCommand(&r))
 	r.register(cmd)
 	return cmd
 }
@@ -36,15 +36,18 @@ func processListCommand(r *remote) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the processes that announce themselves",
-		Args:  words(),
+		Example: `  lifecyclectl processes list --problems --watch
+  lifecyclectl processes list -o custom-columns=ID:.id,WHERE:.host,UNITS:.units[*].name`,
+		Args: words(),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, _ []string) error {
 			if err := chosen.parse(); err != nil {
 				return err
 			}
 			if follow {
-				return watchProcesses(a, cmd, &o, "", func(p *operatorv1.Process) bool {
-					return (req.GetService() == "" || p.GetService() == req.GetService()) && chosen.matches(p)
-				})
+				if err := unlimited(cmd, "limit", "sort"); err != nil {
+					return err
+				}
+				return watchProcesses(a, cmd, &o, "", func(p *operatorv1.Process) bool { return processMatches(&req, p) && chosen.matches(p) })
 			}
 			list := &operatorv1.ListProcessesResponse{}
 			for more := true; more; more = req.GetPageToken() != "" && (limit == 0 || len(list.GetProcesses()) < limit) {
@@ -158,7 +161,13 @@ func watchProcesses(a *api, cmd *cobra.Command, o *output, id string, wanted fun
 		p := m.GetProcess()
 		switch m.GetKind() {
 		case operatorv1.WatchResponse_KIND_PUT:
-			if wanted(p) && seen.put(p.GetId(), p) {
+			switch {
+			case !wanted(p):
+				if seen.drop(p.GetId()) {
+					return out.add(&operatorv1.WatchProcessesResponse{Kind: operatorv1.WatchResponse_KIND_DELETED, Process: p},
+						time.Now().UTC().Format(time.RFC3339), p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), cell{"(no longer selected)", faint})
+				}
+			case seen.put(p.GetId(), p):
 				return tell(m.GetKind(), p)
 			}
 		case operatorv1.WatchResponse_KIND_DELETED:

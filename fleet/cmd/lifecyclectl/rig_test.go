@@ -9,9 +9,11 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -55,11 +57,13 @@ var surveys = workflow.Transitions{
 type site struct {
 	js      jetstream.JetStream
 	nats    string // its URL
+	secret  string // the file of the secret TOKEN of the tenant shop
 	mgr     *workflow.Manager
 	fleet   *presence.Fleet
 	workers *faulty
 
-	mu   sync.Mutex // guards the fields below
+	mu   sync.Mutex              // guards the fields below
+	ends map[string]presence.End // what the platform knows of ended processes, by id
 	addr string
 	stop func() // the server; nil when there is none
 	apps []func()
@@ -85,19 +89,29 @@ func newSite(tb testing.TB) *site {
 // newSiteOn is newSite on a NATS that the test has started.
 func newSiteOn(tb testing.TB, b *broker.Broker, url string) *site {
 	tb.Helper()
-	s := &site{js: b.JetStream(), nats: url}
-	s.workers = &faulty{Workers: operator.FromHost(startHost(tb, s.js))}
+	s := &site{js: b.JetStream(), nats: url, secret: filepath.Join(tb.TempDir(), "token"), ends: map[string]presence.End{}}
+	s.workers = &faulty{Workers: operator.FromHost(startHost(tb, s.js, s.secret))}
 	s.mgr = workflow.NewManager(s.js, brokertest.Quiet())
 	tb.Cleanup(func() { s.mgr.Close() })
 	if err := s.mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys); err != nil {
 		tb.Fatal(err)
 	}
 	var err error
-	if s.fleet, err = presence.Open(tb.Context(), s.js, presence.Config{Log: brokertest.Quiet()}); err != nil {
+	if s.fleet, err = presence.Open(tb.Context(), s.js, presence.Config{Log: brokertest.Quiet(), Ended: s.ended}); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(s.close)
 	return s
+}
+
+// ended is what the platform says of the end of a process.
+func (s *site) ended(_ context.Context, p presence.Process) (presence.End, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.ends[p.ID]; ok {
+		return e, nil
+	}
+	return presence.End{}, errors.New("the platform does not know")
 }
 
 // config configures a server over the site.
@@ -164,7 +178,10 @@ func (s *site) process(name, id string, add func(*lifecycle.App)) error {
 	}
 	lines := new(presence.Lines)
 	fmt.Fprintf(lines, "level=INFO msg=hello process=%s\nlevel=ERROR msg=\"disk\x1b[2J full\"\n", id)
-	presence.Announce(app, s.js, presence.Config{ID: id, Version: "1.2.3", Lines: lines, Log: brokertest.Quiet()})
+	settings := func() []presence.Setting {
+		return []presence.Setting{{Key: "addr", Value: `":8080"`, Source: "service.yaml:3", Lost: []string{"service.yaml:2: hunter"}}, {Key: "db.dsn", Value: `"postgres://ada:hunter2@db/missions"`, Source: "environment SERVICE_DB_DSN"}, {Key: "poll", Value: "1s", Source: "default"}}
+	}
+	presence.Announce(app, s.js, presence.Config{ID: id, Version: "1.2.3", Lines: lines, Settings: settings, Log: brokertest.Quiet()})
 	if add != nil {
 		add(app)
 	}

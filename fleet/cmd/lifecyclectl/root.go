@@ -26,6 +26,7 @@ var commands = []func() *cobra.Command{
 	workersCommand,
 	deadLettersCommand,
 	redriveCommand,
+	discardCommand,
 	processesCommand,
 	describeCommand,
 	eventsCommand,

@@ -176,6 +176,7 @@ func bucketCommand(ts *testscript.TestScript, _ bool, args []string) {
 func processCommand(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(siteOf(ts).process(args[0], args[1], func(app *lifecycle.App) {
 		app.Go("poller", func(ctx context.Context) error { <-ctx.Done(); return nil })
+		app.Supervise("feeder", func(ctx context.Context) error { <-ctx.Done(); return nil }, lifecycle.DefaultBackoff())
 	}))
 }
 

@@ -78,20 +78,9 @@ func transitionAll(a *api, cmd *cobra.Command, o *output, yes *consent, req *ope
 	if req.GetIfMatch() != "" {
 		return fmt.Errorf("--if-match and --selector exclude each other: each entity is moved as it was listed")
 	}
-	terms, err := parseSelector(selector)
-	if err != nil {
-		return err
-	}
 	list := &operatorv1.ListEntitiesRequest{Type: typ, PageSize: 1000}
-	for _, t := range terms {
-		switch {
-		case t.not:
-			return fmt.Errorf("--selector: %s!=%s: for entities only KEY=VALUE is possible", t.key, t.value)
-		case t.key == "phase":
-			list.Phase = t.value
-		default:
-			list.Match = append(list.Match, t.key+"="+t.value)
-		}
+	if err := selectEntities(selector, list); err != nil {
+		return err
 	}
 	var entities []*operatorv1.Entity
 	for {

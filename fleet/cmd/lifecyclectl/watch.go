@@ -30,7 +30,7 @@ change is shown.
 With -o json each change is one line with "kind" and "entity".`,
 		Args: words("TYPE", "[ID]"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
-			return watchEntities(a, cmd, &o, args[0], append(args, "")[1])
+			return watchEntities(a, cmd, &o, args[0], append(args, "")[1], nil)
 		}),
 		ValidArgsFunction: completeEntities(&r),
 	}
@@ -90,7 +90,9 @@ func (r *rows) table() *table {
 	return t
 }
 
-func watchEntities(a *api, cmd *cobra.Command, o *output, typ, id string) error {
+// watchEntities shows entities and every change: those that are wanted, and that one is not
+// any more. A nil wanted wants all.
+func watchEntities(a *api, cmd *cobra.Command, o *output, typ, id string, wanted func(*operatorv1.Entity) bool) error {
 	out := &rows{w: cmd.OutOrStdout(), o: o, head: []string{"AT", "ID", "PHASE", "ETAG"}, widths: []int{20, 24, 14, 6}}
 	tell := func(kind operatorv1.WatchResponse_Kind, e *operatorv1.Entity) error {
 		m := &operatorv1.WatchResponse{Kind: kind, Entity: e}
@@ -98,6 +100,10 @@ func watchEntities(a *api, cmd *cobra.Command, o *output, typ, id string) error 
 			return out.add(m, time.Now().UTC().Format(time.RFC3339), e.GetId(), cell{"(deleted)", faint}, "")
 		}
 		return out.add(m, moment(e.GetUpdatedAt()), e.GetId(), state(e.GetPhase()), e.GetEtag())
+	}
+	unwanted := func(e *operatorv1.Entity) error {
+		m := &operatorv1.WatchResponse{Kind: operatorv1.WatchResponse_KIND_DELETED, Entity: e}
+		return out.add(m, moment(e.GetUpdatedAt()), e.GetId(), state(e.GetPhase()), cell{"(no longer selected)", faint})
 	}
 	seen := newMemory(func(a, b uint64) bool { return a == b })
 	ctx, stop := whileRead(cmd.Context(), cmd.OutOrStdout())
@@ -108,7 +114,12 @@ func watchEntities(a *api, cmd *cobra.Command, o *output, typ, id string) error 
 		e := m.GetEntity()
 		switch m.GetKind() {
 		case operatorv1.WatchResponse_KIND_PUT:
-			if seen.put(e.GetId(), e.GetRevision()) {
+			switch {
+			case wanted != nil && !wanted(e):
+				if seen.drop(e.GetId()) {
+					return unwanted(e)
+				}
+			case seen.put(e.GetId(), e.GetRevision()):
 				return tell(m.GetKind(), e)
 			}
 		case operatorv1.WatchResponse_KIND_DELETED:

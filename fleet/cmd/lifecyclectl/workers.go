@@ -20,7 +20,7 @@ func workersCommand() *cobra.Command {
 		Aliases: []string{"worker"},
 		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
 	},
-		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
+		workerListCommand(&r), workerGetCommand(&r), workerDescribeCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
 		workerApplyCommand(&r), workerDiffCommand(&r), workerLogsCommand(&r), workerStateCommand(&r), workerTimersCommand(&r), workerCancelTimerCommand(&r),
 		workerTestCommand(&r), workerDevCommand(), workerSignCommand(),
 		workerPromoteCommand(&r), workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),

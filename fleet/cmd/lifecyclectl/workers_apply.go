@@ -61,17 +61,32 @@ func workerDiffCommand(r *remote) *cobra.Command {
 	var (
 		o     output
 		files specFlags
+		from  string
+		to    string
 	)
 	cmd := &cobra.Command{
-		Use:   "diff",
-		Short: "Show what apply would change; the exit status is 1 when there is something",
+		Use:   "diff [ID]",
+		Short: "Show what apply would change, or how two versions of a worker differ",
 		Long: `Show what apply would change, and change nothing. The exit status is 1 when
 something differs.
 
+With ID show how two versions of a worker differ: the code, in the unified format, and the
+settings as far as the server still knows them. Without --to it is the newest version, and
+without --from the one before it. It needs the role operator.
+
 ` + specHelp,
-		Example: `  lifecyclectl workers diff --file workers.yaml`,
-		Args:    words(),
-		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
+		Example: `  lifecyclectl workers diff --file workers.yaml
+  lifecyclectl workers diff thumbs --from 4f9c2d --to 9f86d0`,
+		Args: words("[ID]"),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0 && files.given():
+				return errors.New("an id and --file exclude each other")
+			case len(args) > 0:
+				return diffVersions(a, cmd, &o, args[0], from, to)
+			case from != "" || to != "":
+				return errors.New("--from and --to go with the id of a worker")
+			}
 			specs, plans, err := planFiles(a, cmd, &files)
 			if err != nil {
 				return err
@@ -92,6 +107,8 @@ something differs.
 		}),
 	}
 	files.register(cmd)
+	cmd.Flags().StringVar(&from, "from", "", "the `digest` of a version of the worker, or its begin")
+	cmd.Flags().StringVar(&to, "to", "", "the `digest` of a version of the worker, or its begin")
 	o.register(cmd)
 	return cmd
 }
@@ -106,6 +123,8 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.files, "file", "f", nil, "the specs, from this `file`; - is standard input; may be given more than once")
 	cmd.Flags().StringVar(&f.signatures, "signatures", "", "the signatures of their code, from this `file` of workers sign")
 }
+
+func (f *specFlags) given() bool { return len(f.files) > 0 || f.signatures != "" }
 
 // read returns the specs of all files, with the signatures of their code.
 func (f *specFlags) read(cmd *cobra.Command) ([]*operatorv1.WorkerSpec, error) {

@@ -81,7 +81,7 @@ etag for --if-match of a transition or a patch.`,
 				return err
 			}
 			if follow {
-				return watchEntities(a, cmd, &o, args[0], args[1])
+				return watchEntities(a, cmd, &o, args[0], args[1], nil)
 			}
 			return o.write(cmd.OutOrStdout(), e, func(t *table) { entityTable(t, e) })
 		}),
@@ -141,30 +141,40 @@ func listCommand() *cobra.Command {
 		updated time.Duration
 		limit   int
 		follow  bool
+
+		selector string
 	)
 	cmd := &cobra.Command{
 		Use:   "list TYPE",
 		Short: "List the entities of a workflow",
-		Long:  `List the entities of a workflow, sorted by id: all of them, unless a flag filters.`,
+		Long: `List the entities of a workflow, sorted by id: all of them, unless a flag filters.
+With --watch it then shows every change of an entity that the flags select, and that one
+is not selected any more.`,
 		Example: `  lifecyclectl list drone-survey --active
   lifecyclectl list drone-survey --phase flying --match org=acme --updated 1h
+  lifecyclectl list drone-survey --selector phase=flying,org=acme --watch
   lifecyclectl list drone-survey -o json | jq -r '.entities[].id'`,
 		Args: words("TYPE"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
 			req.Type = args[0]
-			if follow {
-				for _, name := range []string{"phase", "active", "match", "contains", "updated", "limit"} {
-					if cmd.Flags().Changed(name) {
-						return fmt.Errorf("--watch and --%s exclude each other: a watch shows all entities, or one (watch TYPE ID)", name)
-					}
-				}
-				return watchEntities(a, cmd, &o, args[0], "")
-			}
 			if limit < 0 || updated < 0 {
 				return errors.New("--limit and --updated want 0 or more")
 			}
+			if err := selectEntities(selector, &req); err != nil {
+				return err
+			}
 			if updated > 0 {
 				req.UpdatedAfter = timestamppb.New(time.Now().Add(-updated))
+			}
+			if follow {
+				if err := unlimited(cmd, "limit"); err != nil {
+					return err
+				}
+				req.PageSize = 1 // the server knows whether the filters can be meant
+				if _, err := a.Workflows.ListEntities(cmd.Context(), &req); err != nil {
+					return err
+				}
+				return watchEntities(a, cmd, &o, args[0], "", func(e *operatorv1.Entity) bool { return entityMatches(&req, e) })
 			}
 			all := &operatorv1.ListEntitiesResponse{}
 			for {
@@ -198,6 +208,7 @@ func listCommand() *cobra.Command {
 	f.StringArrayVar(&req.Match, "match", nil, "only those with this `field=value`; may be given more than once")
 	f.StringVar(&req.Contains, "contains", "", "only those whose id contains this `text`")
 	f.DurationVar(&updated, "updated", 0, "only those that changed within the last `time`, such as 90s or 2h")
+	f.StringVarP(&selector, "selector", "l", "", "only those for which `terms` hold: phase=PHASE and FIELD=VALUE, with commas")
 	f.IntVar(&limit, "limit", 0, "at most this `many`; 0 is all")
 	f.BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
 	_ = cmd.RegisterFlagCompletionFunc("phase", completePhases(&r))

@@ -58,7 +58,7 @@ func ends(f Fleet) (list []*operatorv1.Finding) {
 		}
 		last := all[len(all)-1]
 		list = append(list, found("crash-loop", Error, "service/"+service, all[0].GetAt().AsTime(), len(all), "%d processes of %s ended badly within %v; the last one: %s", len(all), service, endsTime, cmp.Or(last.GetCause(), "no reason is known")).
-			do("", "lifecyclectl events --service "+service+" --kind exit,lost"))
+			do("", Command("events --service %s --kind exit,lost", service)))
 	}
 	for _, e := range f.Ends {
 		if e.GetKind() == "dropped" || f.Now.Sub(e.GetAt().AsTime()) > endShown {
@@ -71,14 +71,14 @@ func ends(f Fleet) (list []*operatorv1.Finding) {
 	for _, id := range slices.Sorted(maps.Keys(dropped)) {
 		d := dropped[id]
 		list = append(list, found("journal-dropped", Warning, "process/"+id, d.GetAt().AsTime(), int(d.GetCount()), "%d events of this process are not in the journal: it had more than the journal takes", d.GetCount()).
-			do("", "lifecyclectl events --process "+id))
+			do("", Command("events --process %s", id)))
 	}
 	return list
 }
 
 // end applies the rules about the end of one process.
 func end(e *operatorv1.Event) *operatorv1.Finding {
-	subject, describe := "process/"+e.GetProcess(), "lifecyclectl describe "+e.GetProcess()
+	subject, describe := "process/"+e.GetProcess(), Command("describe %s", e.GetProcess())
 	at, cause := e.GetAt().AsTime(), e.GetCause()
 	switch e.GetTo() {
 	case EndOOM:
@@ -111,7 +111,7 @@ func killed(events []*operatorv1.Event) (list []*operatorv1.Finding) {
 			continue
 		}
 		all[key] = found("worker-ignores-stop", Error, "process/"+e.GetProcess(), e.GetAt().AsTime(), 1, "unit %s did not end when it was asked to, and was ended by force%s", e.GetName(), because(e.GetCause())).
-			do("the grace of the worker, when it needs more time", "lifecyclectl events --process "+e.GetProcess())
+			do("the grace of the worker, when it needs more time", Command("events --process %s", e.GetProcess()))
 		list = append(list, all[key])
 	}
 	return list
@@ -138,12 +138,12 @@ func skew(f Fleet) (list []*operatorv1.Finding) {
 			parts = append(parts, fmt.Sprintf("%d with %s", versions[service][v], cmp.Or(v, "no version")))
 		}
 		list = append(list, found("version-skew", Warning, "service/"+service, since, len(versions[service]), "its processes have different versions: %s", strings.Join(parts, ", ")).
-			do("", "lifecyclectl processes list --service "+service))
+			do("", Command("processes list --service %s", service)))
 	}
 	for _, p := range f.Processes {
 		if off := clock(p); off.Abs() > clockTime {
 			list = append(list, found("clock-skew", Warning, "process/"+p.GetId(), p.GetSeenAt().AsTime(), 1, "the clock of %s differs from the broker's by %v", cmp.Or(p.GetHost(), "its host"), off.Round(time.Second)).
-				do("the host's time service", "lifecyclectl describe "+p.GetId()))
+				do("the host's time service", Command("describe %s", p.GetId())))
 		}
 	}
 	return list
@@ -163,11 +163,11 @@ func hosted(f Fleet) (list []*operatorv1.Finding) {
 		subject := "worker/" + w.GetId()
 		if n := w.GetDeadLetters(); n > 0 {
 			list = append(list, found("dead-letters", Warning, subject, w.GetUpdatedAt().AsTime(), int(n), "%d messages could not be handled; the oldest: %s", n, cmp.Or(f.Letters[w.GetId()], "its reason is not known")).
-				do("", "lifecyclectl dead-letters "+w.GetId()))
+				do("", Command("dead-letters %s", w.GetId())))
 		}
 		switch state, desired := strings.ToLower(w.GetState()), strings.ToLower(w.GetDesired()); {
 		case state == "failed":
-			list = append(list, found("worker-failed", Error, subject, w.GetUpdatedAt().AsTime(), 1, "it has failed%s", because(w.GetError())).do("", "lifecyclectl workers get "+w.GetId()))
+			list = append(list, found("worker-failed", Error, subject, w.GetUpdatedAt().AsTime(), 1, "it has failed%s", because(w.GetError())).do("", Command("workers get %s", w.GetId())))
 		case desired == "running" && state != "running" && f.Now.Sub(w.GetUpdatedAt().AsTime()) > backlogTime:
 			list = append(list, found("worker-failed", Error, subject, w.GetUpdatedAt().AsTime(), int(w.GetBacklog()), "it should run and is %s; %d messages wait%s", w.GetState(), w.GetBacklog(), because(w.GetError())).
 				do("", "lifecyclectl workers recover"))
@@ -180,16 +180,16 @@ func hosted(f Fleet) (list []*operatorv1.Finding) {
 func entities(f Fleet) (list []*operatorv1.Finding) {
 	for _, d := range f.Workflows {
 		if n := d.GetDegraded(); n > 0 {
-			list = append(list, found("entity-degraded", Error, "workflow/"+d.GetType(), time.Time{}, int(n), "%d stored records cannot be read", n).do("", "lifecyclectl list "+d.GetType()))
+			list = append(list, found("entity-degraded", Error, "workflow/"+d.GetType(), time.Time{}, int(n), "%d stored records cannot be read", n).do("", Command("list %s", d.GetType())))
 		}
 	}
 	for _, s := range f.Stuck {
 		list = append(list, found("entity-stuck", Warning, "workflow/"+s.Type, s.Since, s.Count, "%d entities have been %s for longer than %v; the oldest is %s", s.Count, s.Phase, s.Limit, s.ID).
-			do("", "lifecyclectl history "+s.Type+" "+s.ID))
+			do("", Command("history %s %s", s.Type, s.ID)))
 	}
 	for _, h := range f.Hot {
 		list = append(list, found("entity-hot", Warning, "workflow/"+h.Type, h.Since, h.Writes, "entity %s was written %d times within a minute", h.ID, h.Writes).
-			do("", "lifecyclectl history "+h.Type+" "+h.ID))
+			do("", Command("history %s %s", h.Type, h.ID)))
 	}
 	return list
 }

@@ -3,6 +3,7 @@ package diagnosis
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -153,21 +155,37 @@ func (f finding) do(change, next string) *operatorv1.Finding {
 	return f.Finding
 }
 
+// Command returns a command line of lifecyclectl that people copy into a shell. The words
+// come from other programs: no shell acts on them, and a dash makes none of them a flag.
+func Command(form string, words ...string) string {
+	quoted, dash := make([]any, len(words)), false
+	for i, w := range words {
+		quoted[i], dash = text.Shell(w), dash || strings.HasPrefix(w, "-")
+	}
+	if dash && !valued.MatchString(form) {
+		form = strings.ReplaceAll(form, " %s", "") + " --" + strings.Repeat(" %s", len(words))
+	}
+	return "lifecyclectl " + fmt.Sprintf(form, quoted...)
+}
+
+// valued matches a flag whose value is a word: it may begin with a dash.
+var valued = regexp.MustCompile(`--[a-z]+ %s`)
+
 // Process applies the rules about one process that announces itself, or whose /statusz
 // was read.
 func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
-	subject, describe := "process/"+p.GetId(), "lifecyclectl describe "+p.GetId()
+	subject, describe := "process/"+p.GetId(), Command("describe %s", p.GetId())
 	add := func(f *operatorv1.Finding) { list = append(list, f) }
 	if s := p.GetSuspect(); s != "" {
 		add(found("announcement-suspect", Error, subject, p.GetSeenAt().AsTime(), 1, "%s", s).
-			do("the NATS permissions, when no second process has this id", "lifecyclectl processes get "+p.GetId()+" -o json"))
+			do("the NATS permissions, when no second process has this id", Command("processes get %s -o json", p.GetId())))
 		if p.GetPhase() == "" {
 			return list // nothing is known of it
 		}
 	}
 	if p.GetPhase() == "" {
 		add(found("announcement-unreadable", Warning, subject, p.GetSeenAt().AsTime(), 1, "%s", cmp.Or(p.GetReason(), "the announcement has no phase")).
-			do("", "lifecyclectl processes get "+p.GetId()+" -o json"))
+			do("", Command("processes get %s -o json", p.GetId())))
 		return list
 	}
 	looping := map[string]bool{}
@@ -189,10 +207,10 @@ func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) 
 	list = append(list, probes(p)...)
 	if s := p.GetSuspended(); s != "" {
 		if since := suspendedSince(p); now.Sub(since) > suspendedTime {
-			add(found("suspended-long", Warning, subject, since, 1, "readiness is suspended: %s", s).do("", "lifecyclectl processes resume "+p.GetId()))
+			add(found("suspended-long", Warning, subject, since, 1, "readiness is suspended: %s", s).do("", Command("processes resume %s", p.GetId())))
 		}
 	}
-	if limit := p.GetMemoryLimitBytes(); limit > 0 && p.GetMemoryBytes()*100 >= limit*memoryShare {
+	if limit := p.GetMemoryLimitBytes(); limit > 0 && float64(p.GetMemoryBytes())*100 >= float64(limit)*memoryShare {
 		add(found("memory-high", Warning, subject, p.GetSeenAt().AsTime(), 1, "it uses %s of its limit of %s", size(p.GetMemoryBytes()), size(limit)).
 			do(fmt.Sprintf("resources.limits.memory (now %s)", size(limit)), describe))
 	}
@@ -244,7 +262,7 @@ func restarts(p *operatorv1.Process, now time.Time) map[string]*loop {
 	all := map[string]*loop{}
 	for _, r := range p.GetRestarts() { // newest first
 		at := r.GetAt().AsTime()
-		if now.Sub(at) > loopTime {
+		if now.Sub(at) > loopTime || r.GetWho() != "" { // an operator's restart is no crash
 			continue
 		}
 		l := all[r.GetUnit()]
@@ -279,7 +297,7 @@ func starting(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding)
 		return nil
 	}
 	return append(list, found("start-blocked", Error, "process/"+p.GetId(), at, 1, "it has been starting for %v and waits for %s", now.Sub(at).Round(time.Second), cmp.Or(p.GetWaiting(), waitsFor(p), "an unknown part")).
-		do("", "lifecyclectl describe "+p.GetId()))
+		do("", Command("describe %s", p.GetId())))
 }
 
 // waitsFor names the units that have not started.
@@ -308,7 +326,7 @@ func stopping(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding)
 		return nil
 	}
 	return append(list, found("stop-hung", Error, "process/"+p.GetId(), at, 1, "it has been stopping for %v, longer than its budget of %v, and waits for %s", now.Sub(at).Round(time.Second), budget, cmp.Or(p.GetWaiting(), "an unknown part")).
-		do("", "lifecyclectl describe "+p.GetId()))
+		do("", Command("describe %s", p.GetId())))
 }
 
 func probes(p *operatorv1.Process) (list []*operatorv1.Finding) {
@@ -320,11 +338,11 @@ func probes(p *operatorv1.Process) (list []*operatorv1.Finding) {
 			continue
 		}
 		rule, change := "probe-down", ""
-		if text := c.GetError(); strings.Contains(text, "still running for") || strings.Contains(text, "deadline exceeded") || strings.Contains(text, "timed out") || strings.Contains(text, "did not return") {
+		if why := c.GetError(); strings.Contains(why, "still running for") || strings.Contains(why, "deadline exceeded") || strings.Contains(why, "timed out") || strings.Contains(why, "did not return") {
 			rule, change = "probe-slow", "lifecycle.probe_timeout, or the timeout of the check "+c.GetName()
 		}
 		list = append(list, found(rule, Error, "process/"+p.GetId(), c.GetSince().AsTime(), 1, "probe %s is %s%s: /%s fails", c.GetName(), c.GetState(), because(c.GetError()), plane(c.GetPlane())).
-			do(change, "lifecyclectl describe "+p.GetId()))
+			do(change, Command("describe %s", p.GetId())))
 	}
 	return list
 }

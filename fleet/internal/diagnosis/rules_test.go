@@ -244,3 +244,53 @@ func TestStatusAlone(t *testing.T) {
 		}
 	}
 }
+
+// Restarts that operators have asked for are no crash loop.
+func TestOperatorsRestartsAreNoCrashLoop(t *testing.T) {
+	p := process(restarted("poller", time.Second, 2*time.Second, 3*time.Second, 4*time.Second))
+	if list := diagnosis.Process(p, now); len(list) == 0 || list[0].GetRule() != "crash-loop" {
+		t.Errorf("four failures are %v", list)
+	}
+	for _, r := range p.GetRestarts() {
+		r.Who = "ada"
+	}
+	if list := diagnosis.Process(p, now); len(list) != 0 {
+		t.Errorf("four restarts by an operator are %v", list)
+	}
+}
+
+// Only what an App would restart is offered.
+func TestRestartableUnits(t *testing.T) {
+	run := func(status worker.Status) []worker.State {
+		return []worker.State{{Name: "r", Kind: "func", Status: status}}
+	}
+	s := lifecycle.Status{Report: lifecycle.Report{Phase: lifecycle.PhaseRunning}, Units: []worker.State{
+		{Name: "plain", Kind: "func", Status: worker.StatusRunning},
+		{Name: "r", Kind: "restarter", Status: worker.StatusRunning, Children: run(worker.StatusPending)},
+		{Name: "r2", Kind: "restarter", Status: worker.StatusStopping, Children: run(worker.StatusStopping)},
+		{Name: "r3", Kind: "restarter", Status: worker.StatusFinished, Children: run(worker.StatusFinished)},
+		{Name: "pool", Kind: "supervisor", Status: worker.StatusRunning, Children: []worker.State{
+			{Name: "w1", Kind: "func", Status: worker.StatusFailed}, {Name: "w2", Kind: "process", Status: worker.StatusStopping},
+			{Name: "inner", Kind: "dynamic", Status: worker.StatusRunning, Children: []worker.State{{Name: "w3", Kind: "func", Status: worker.StatusRunning}}},
+		}},
+	}}
+	for phase, want := range map[lifecycle.Phase]string{lifecycle.PhaseRunning: "[r pool/w1 pool/inner pool/inner/w3]", lifecycle.PhaseDraining: "[]"} {
+		s.Report.Phase = phase
+		p := new(operatorv1.Process)
+		diagnosis.FromStatus(p, s)
+		var got []string
+		var visit func(list []*operatorv1.Unit, above string)
+		visit = func(list []*operatorv1.Unit, above string) {
+			for _, u := range list {
+				if u.GetRestartable() {
+					got = append(got, above+u.GetName())
+				}
+				visit(u.GetChildren(), above+u.GetName()+"/")
+			}
+		}
+		visit(p.GetUnits(), "")
+		if fmt.Sprint(got) != want {
+			t.Errorf("%s: %v, want %s", phase, got, want)
+		}
+	}
+}

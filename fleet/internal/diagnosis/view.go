@@ -19,9 +19,12 @@ import (
 // FromStatus fills in what an App's Status says of the process: its phase, units,
 // probes, servers, steps and the reason for which it is as it is.
 func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
+	if units, cut := shallow(s.Units, maxDepth); cut {
+		s.Units, p.Truncated = units, true
+	}
 	r := s.Report
 	p.Phase, p.Waiting = string(r.Phase), s.Waiting
-	p.Units = unitsOf(s.Units)
+	p.Units = unitsOf(s.Units, false, r.Phase == lifecycle.PhaseRunning)
 	p.Counts = Count(p.Units)
 	if r.Budget > 0 {
 		p.Budget = durationpb.New(r.Budget)
@@ -33,17 +36,23 @@ func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
 		p.Servers = append(p.Servers, &operatorv1.Server{Name: srv.Name, Addr: srv.Addr, InFlight: srv.InFlight, Connections: int64(srv.Conns)})
 	}
 	for _, ph := range r.Phases {
-		p.Phases = append(p.Phases, &operatorv1.PhaseTime{Phase: string(ph.Phase), Entered: timestamppb.New(ph.Entered), Duration: durationpb.New(ph.Duration)})
+		p.Phases = append(p.Phases, &operatorv1.PhaseTime{Phase: string(ph.Phase), Entered: Stamp(ph.Entered), Duration: durationpb.New(ph.Duration)})
 	}
 	for _, list := range []struct {
 		kind     string
 		outcomes []lifecycle.Outcome
 	}{{"drainer", r.Drainers}, {"hook", r.Hooks}, {"reload", r.Reloads}} {
-		for _, o := range list.outcomes {
-			p.Steps = append(p.Steps, &operatorv1.Step{Kind: list.kind, Name: o.Name, Result: string(o.Result), Took: durationpb.New(o.Took), Error: o.Error})
-		}
+		p.Steps = append(p.Steps, Steps(list.kind, list.outcomes)...)
 	}
 	p.Reason = reason(p, r, s)
+}
+
+// Steps returns parts of a stop, or reloads, as steps of a kind.
+func Steps(kind string, outcomes []lifecycle.Outcome) (list []*operatorv1.Step) {
+	for _, o := range outcomes {
+		list = append(list, &operatorv1.Step{Kind: kind, Name: o.Name, Result: string(o.Result), Took: durationpb.New(o.Took), Error: o.Error})
+	}
+	return list
 }
 
 // Alone prepares a process of which nothing but one Status is known, for the rules. A
@@ -94,19 +103,30 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}
-	return timestamppb.New(t)
+	return Stamp(t)
 }
 
-func unitsOf(list []worker.State) []*operatorv1.Unit {
+// unitsOf returns units of a supervisor, or of no supervisor. runs says that the process
+// restarts units.
+func unitsOf(list []worker.State, supervised, runs bool) []*operatorv1.Unit {
 	var out []*operatorv1.Unit
 	for _, u := range list {
 		reason := strings.Join(slices.DeleteFunc([]string{u.Reason, u.Error}, func(s string) bool { return s == "" }), "; ")
 		if e := u.Exit; reason == "" && e != nil && u.Restarts > 0 && (e.Error != "" || e.OOM) {
 			reason = "the last run ended with: " + e.Error
 		}
-		out = append(out, &operatorv1.Unit{Name: u.Name, Kind: u.Kind, Status: string(u.Status), Health: string(u.Health), Reason: reason, Restarts: int32(u.Restarts), Since: stamp(u.UpdatedAt), Children: unitsOf(u.Children)})
+		out = append(out, &operatorv1.Unit{
+			Name: u.Name, Kind: u.Kind, Status: string(u.Status), Health: string(u.Health), Reason: reason, Restarts: int32(u.Restarts), Since: stamp(u.UpdatedAt),
+			Restartable: runs && (supervised && u.Status != worker.StatusStopping || restartsItself(u)), Children: unitsOf(u.Children, u.Kind == "supervisor" || u.Kind == "dynamic", runs),
+		})
 	}
 	return out
+}
+
+// restartsItself reports whether a unit is a supervised function that would obey a request to
+// restart.
+func restartsItself(u worker.State) bool {
+	return u.Kind == "restarter" && !u.Status.Terminal() && u.Status != worker.StatusStopping && u.Status != worker.StatusSuspended
 }
 
 // Count counts units and their children by how they are.

@@ -74,39 +74,51 @@ const (
 	inactive    = 30 * time.Second
 )
 
-// Back returns at most limit records whose subjects match one of the subjects and for
-// which keep returns true, newest first, all with a sequence below before; 0 is no
-// bound. It also returns the value of before for the next page, or 0 when there are no
-// older records. A page may be shorter than limit, or empty, and yet not be the last.
-func (l *Log) Back(ctx context.Context, subjects []string, before uint64, limit int, keep func(Record) bool) (page []Record, next uint64, err error) {
+// Query selects records.
+type Query struct {
+	Subjects      []string          // one of them matches
+	After, Before uint64            // the sequence is above After and below Before; 0 is no bound
+	Since         time.Time         // the server stored it then or later
+	Limit         int               // at least 1
+	Keep          func(Record) bool // nil keeps all
+}
+
+// Back returns at most Limit records, newest first. It also returns the value of Before
+// for the next page, or 0 when there are no older records. A page may be shorter than
+// Limit, or empty, and yet not be the last.
+func (l *Log) Back(ctx context.Context, q Query) (page []Record, next uint64, err error) {
 	stream, err := l.js.Stream(ctx, l.name)
 	if err != nil {
 		return nil, 0, fmt.Errorf("stream %s: %w", l.name, err)
 	}
 	state := stream.CachedInfo().State
 	last := state.LastSeq
-	if before != 0 && before <= last {
-		last = before - 1
+	if q.Before != 0 && q.Before <= last {
+		last = q.Before - 1
 	}
+	first := max(state.FirstSeq, q.After+1)
 	if state.Msgs == 0 {
 		return nil, 0, nil
 	}
 	scanned := 0
-	for window := uint64(firstWindow); last >= state.FirstSeq && last > 0; window *= 4 {
-		from := state.FirstSeq
+	for window := uint64(firstWindow); last >= first && last > 0; window *= 4 {
+		from := first
 		if last >= window && last-window+1 > from {
 			from = last - window + 1
 		}
-		found, err := l.between(ctx, stream, subjects, from, last)
+		found, err := l.between(ctx, stream, q.Subjects, from, last)
 		if err != nil {
 			return nil, 0, fmt.Errorf("stream %s: %w", l.name, err)
 		}
 		for _, r := range slices.Backward(found) {
-			if scanned++; keep == nil || keep(r) {
+			if r.At.Before(q.Since) {
+				return page, 0, nil // so is the rest
+			}
+			if scanned++; q.Keep == nil || q.Keep(r) {
 				page = append(page, r)
 			}
-			if len(page) == limit || scanned == maxScan {
-				if r.Seq > state.FirstSeq {
+			if len(page) == q.Limit || scanned == maxScan {
+				if r.Seq > first {
 					next = r.Seq
 				}
 				return page, next, nil

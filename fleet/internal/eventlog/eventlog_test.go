@@ -24,7 +24,7 @@ func TestPagesHaveEveryRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if page, next, err := log.Back(t.Context(), []string{"log.>"}, 0, 10, nil); len(page) != 0 || next != 0 || err != nil {
+	if page, next, err := log.Back(t.Context(), eventlog.Query{Subjects: []string{"log.>"}, Limit: 10}); len(page) != 0 || next != 0 || err != nil {
 		t.Errorf("an empty log: %v, %d, %v", page, next, err)
 	}
 	const records, every = 3000, 50
@@ -40,7 +40,7 @@ func TestPagesHaveEveryRecord(t *testing.T) {
 	all := func(subject string, limit int, keep func(eventlog.Record) bool) (seqs []uint64) {
 		t.Helper()
 		for before := uint64(0); ; {
-			page, next, err := log.Back(t.Context(), []string{subject}, before, limit, keep)
+			page, next, err := log.Back(t.Context(), eventlog.Query{Subjects: []string{subject}, Before: before, Limit: limit, Keep: keep})
 			if err != nil || len(page) > limit {
 				t.Fatalf("%d records, %v", len(page), err)
 			}
@@ -54,6 +54,14 @@ func TestPagesHaveEveryRecord(t *testing.T) {
 				return seqs
 			}
 		}
+	}
+	since, _, err := log.Back(t.Context(), eventlog.Query{Subjects: []string{"log.>"}, After: records - 20, Limit: 100})
+	if err != nil || len(since) != 20 || since[19].Seq != records-19 {
+		t.Fatalf("after the record %d: %d records, %v", records-20, len(since), err)
+	}
+	page, next, err := log.Back(t.Context(), eventlog.Query{Subjects: []string{"log.>"}, Since: since[9].At, Limit: 100})
+	if err != nil || next != 0 || len(page) < 10 || len(page) > 20 || page[0].Seq != records {
+		t.Errorf("since the record %d: %d records, the next before %d, %v", since[9].Seq, len(page), next, err)
 	}
 	if n := len(all("log.>", 700, nil)); n != records {
 		t.Errorf("%d records of all", n)

@@ -87,6 +87,7 @@ func TestConfigsThatCannotWork(t *testing.T) {
 		"want a URL":         {Server: "ops.example.com"},
 		"one of the two":     {Token: "a", TokenFile: "b"},
 		"in the clear":       {Server: "http://ops.example.com", Token: "a"},
+		"would cross":        {Server: "http://127.0.0.1.example.com", Token: "a"},
 		"no effect":          {CAFile: "x"},
 		"needs both":         {Server: "https://a", CertFile: "x"},
 		"CA file":            {Server: "https://a", CAFile: "/does/not/exist"},

@@ -2,7 +2,7 @@
 // to it. One address serves it as gRPC, gRPC-Web, Connect and REST.
 //
 // A method without side effects says so in its idempotency_level; viewers may
-// call it. GetLogs and GetStacks of ProcessService look into a process: they need the
+// call it. GetLogs, GetStacks and GetConfig of ProcessService look into a process: they need the
 // role inspector, which also reads, and are audited. Every other method needs the role
 // operator, which may do everything, and is audited. A caller may have a role only in
 // parts of the fleet: then it sees and does only what concerns them.
@@ -76,7 +76,7 @@ func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
 
 type WhoAmIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // Who the caller is.
 	// "viewer", "inspector" or "operator", in the whole fleet; empty for a caller who has
 	// roles only in parts of it.
 	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
@@ -149,9 +149,9 @@ func (x *WhoAmIResponse) GetGrants() []*Grant {
 // Grant is a role for what one of the lists names; * stands for any text.
 type Grant struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Role      string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	Services  []string               `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
-	Workflows []string               `protobuf:"bytes,3,rep,name=workflows,proto3" json:"workflows,omitempty"`
+	Role      string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`           // "viewer", "inspector" or "operator".
+	Services  []string               `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`   // Services of processes.
+	Workflows []string               `protobuf:"bytes,3,rep,name=workflows,proto3" json:"workflows,omitempty"` // Types of workflows.
 	// Ids of hosted workers.
 	Workers []string `protobuf:"bytes,4,rep,name=workers,proto3" json:"workers,omitempty"`
 	// Tenants of hosted workers.
@@ -332,7 +332,7 @@ func (x *ListAuditRequest) GetUntil() *timestamppb.Timestamp {
 
 type ListAuditResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Entries []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"` // Newest first.
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -386,18 +386,18 @@ func (x *ListAuditResponse) GetNextPageToken() string {
 // AuditEntry is one attempt to write or to look into a process, successful or refused.
 type AuditEntry struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	At     *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
-	Who    string                 `protobuf:"bytes,2,opt,name=who,proto3" json:"who,omitempty"`
-	Role   string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
-	Method string                 `protobuf:"bytes,4,opt,name=method,proto3" json:"method,omitempty"`
-	Remote string                 `protobuf:"bytes,5,opt,name=remote,proto3" json:"remote,omitempty"`
+	At     *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`         // When.
+	Who    string                 `protobuf:"bytes,2,opt,name=who,proto3" json:"who,omitempty"`       // The caller.
+	Role   string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`     // The highest role that the caller has anywhere.
+	Method string                 `protobuf:"bytes,4,opt,name=method,proto3" json:"method,omitempty"` // How the caller was authenticated.
+	Remote string                 `protobuf:"bytes,5,opt,name=remote,proto3" json:"remote,omitempty"` // The address from which the request came.
 	// The name of the RPC.
 	Action string `protobuf:"bytes,6,opt,name=action,proto3" json:"action,omitempty"`
 	// The object: a type and an id, a worker, a process.
 	Target string `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`
 	// The details: the phase, the fields, the reason.
 	Detail string `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`
-	DryRun bool   `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool   `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // The attempt only asked what would happen.
 	// "ok", or the code and the message of the error.
 	Outcome string `protobuf:"bytes,10,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// The service of the process, when the action was on one.

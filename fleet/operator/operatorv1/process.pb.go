@@ -29,24 +29,24 @@ const (
 // Process is one process of the fleet, by its last announcement.
 type Process struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Service string                 `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
-	Host    string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
-	Pid     int32                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
-	Version string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`           // The service, a dot, and the id of this process.
+	Service string                 `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"` // The name of its App.
+	Host    string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`       // The host's name; in Kubernetes the pod's.
+	Pid     int32                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`        // The number of the process on its host.
+	Version string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"` // The version of its program, as the program says it.
 	// The App's phase.
 	Phase string `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`
-	Ready bool   `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"`
+	Ready bool   `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"` // Whether /readyz answers 200 now.
 	// Why readiness is suspended; empty when it is not.
 	Suspended string `protobuf:"bytes,8,opt,name=suspended,proto3" json:"suspended,omitempty"`
 	// Why it stops, or what it waits for.
 	Reason    string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
-	StartedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	SeenAt    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`
-	Units     []*Unit                `protobuf:"bytes,12,rep,name=units,proto3" json:"units,omitempty"`
-	Probes    []*Probe               `protobuf:"bytes,13,rep,name=probes,proto3" json:"probes,omitempty"`
-	Servers   []*Server              `protobuf:"bytes,14,rep,name=servers,proto3" json:"servers,omitempty"`
-	Phases    []*PhaseTime           `protobuf:"bytes,15,rep,name=phases,proto3" json:"phases,omitempty"`
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"` // When the process began.
+	SeenAt    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`          // When the broker got its last announcement.
+	Units     []*Unit                `protobuf:"bytes,12,rep,name=units,proto3" json:"units,omitempty"`                          // Its units, each with its children.
+	Probes    []*Probe               `protobuf:"bytes,13,rep,name=probes,proto3" json:"probes,omitempty"`                        // Its checks, with their last results.
+	Servers   []*Server              `protobuf:"bytes,14,rep,name=servers,proto3" json:"servers,omitempty"`                      // The servers that its App runs.
+	Phases    []*PhaseTime           `protobuf:"bytes,15,rep,name=phases,proto3" json:"phases,omitempty"`                        // The phases that it has entered, in order.
 	// The announcement was too large for all of its units.
 	Truncated bool `protobuf:"varint,16,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// How many units there are, by how they are.
@@ -55,7 +55,7 @@ type Process struct {
 	Findings []*Finding `protobuf:"bytes,18,rep,name=findings,proto3" json:"findings,omitempty"`
 	// The memory of its container and the limit; 0 when they are not known.
 	MemoryBytes      int64 `protobuf:"varint,19,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	MemoryLimitBytes int64 `protobuf:"varint,20,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
+	MemoryLimitBytes int64 `protobuf:"varint,20,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"` // The memory that its container may have; 0 when there is no limit, or it is not known.
 	// Its latest restarts of units, newest first, at most 20.
 	Restarts []*Restart `protobuf:"bytes,21,rep,name=restarts,proto3" json:"restarts,omitempty"`
 	// Drainers, hooks and reloads that have run or run now.
@@ -289,10 +289,10 @@ func (x *Process) GetSuspect() string {
 // purpose is neither running nor failed.
 type UnitCounts struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	All      int32                  `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
-	Running  int32                  `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`
-	Finished int32                  `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
-	Failed   int32                  `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	All      int32                  `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`           // All units.
+	Running  int32                  `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`   // Those that do their work.
+	Finished int32                  `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"` // Those that ended by themselves without an error, or were asked to stop.
+	Failed   int32                  `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`     // Those that ended with an error, or by force.
 	// Those that wait to be started again, and all others.
 	Pending int32 `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`
 	// How often units were started again, in total.
@@ -375,10 +375,12 @@ func (x *UnitCounts) GetRestarts() int32 {
 
 // Restart is one restart of a unit.
 type Restart struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Unit          string                 `protobuf:"bytes,1,opt,name=unit,proto3" json:"unit,omitempty"`
-	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	Cause         string                 `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Unit  string                 `protobuf:"bytes,1,opt,name=unit,proto3" json:"unit,omitempty"`   // The path of the unit, as "pool/w1".
+	At    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`       // When the unit was started again.
+	Cause string                 `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"` // Why: how the run before ended, or what the operator wrote.
+	// The operator who asked for it; empty when the unit had failed.
+	Who           string `protobuf:"bytes,4,opt,name=who,proto3" json:"who,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -434,81 +436,9 @@ func (x *Restart) GetCause() string {
 	return ""
 }
 
-// Step is a part of a stop or a reload.
-type Step struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// "drainer", "hook", "reload".
-	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// "ok", "failed", "panicked", "abandoned", "skipped", "running".
-	Result        string               `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
-	Took          *durationpb.Duration `protobuf:"bytes,4,opt,name=took,proto3" json:"took,omitempty"`
-	Error         string               `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Step) Reset() {
-	*x = Step{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Step) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Step) ProtoMessage() {}
-
-func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+func (x *Restart) GetWho() string {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Step.ProtoReflect.Descriptor instead.
-func (*Step) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *Step) GetKind() string {
-	if x != nil {
-		return x.Kind
-	}
-	return ""
-}
-
-func (x *Step) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Step) GetResult() string {
-	if x != nil {
-		return x.Result
-	}
-	return ""
-}
-
-func (x *Step) GetTook() *durationpb.Duration {
-	if x != nil {
-		return x.Took
-	}
-	return nil
-}
-
-func (x *Step) GetError() string {
-	if x != nil {
-		return x.Error
+		return x.Who
 	}
 	return ""
 }
@@ -525,7 +455,7 @@ type Finding struct {
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// What is wrong and why, in one sentence.
 	Cause string                 `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`
-	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"` // Since when it has been wrong; empty when that is not known.
 	// How many objects, messages or restarts it is about.
 	Count int64 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
 	// What to change; empty when the rule knows no number.
@@ -538,7 +468,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +480,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +493,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Finding) GetRule() string {
@@ -625,9 +555,9 @@ func (x *Finding) GetNext() string {
 // Event is one entry of the journal of the fleet.
 type Event struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Seq     uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	At      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	Service string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	Seq     uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`        // Its place in the journal; later events have greater numbers.
+	At      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`           // When, by the broker's clock.
+	Service string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"` // The service of the process.
 	// The id of the process.
 	Process string `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"`
 	// "joined", "phase", "unit", "restart", "killed" (a worker that was ended by force),
@@ -637,14 +567,14 @@ type Event struct {
 	Kind string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The unit, the probe, the reload.
 	Name string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
-	From string `protobuf:"bytes,7,opt,name=from,proto3" json:"from,omitempty"`
-	To   string `protobuf:"bytes,8,opt,name=to,proto3" json:"to,omitempty"`
+	From string `protobuf:"bytes,7,opt,name=from,proto3" json:"from,omitempty"` // The state before.
+	To   string `protobuf:"bytes,8,opt,name=to,proto3" json:"to,omitempty"`     // The state after, the class of an end, or how a command ended.
 	// Why, in the words of the process.
 	Cause string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Who asked for it.
 	Who     string `protobuf:"bytes,10,opt,name=who,proto3" json:"who,omitempty"`
-	Version string `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
-	Host    string `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`
+	Version string `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"` // The version of the program.
+	Host    string `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`       // The host of the process.
 	// Of an exit.
 	ExitStatus int32 `protobuf:"varint,13,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"`
 	// How many events a "dropped" stands for.
@@ -655,7 +585,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +597,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +610,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -784,22 +714,24 @@ func (x *Event) GetCount() int64 {
 // Unit is one worker of a process, with its children.
 type Unit struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Kind   string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	Status string                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	Health string                 `protobuf:"bytes,4,opt,name=health,proto3" json:"health,omitempty"`
+	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`     // Its name, without those of the units above it.
+	Kind   string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`     // What it is: "func", "restarter", "server", "process", "supervisor" and others.
+	Status string                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"` // Its state, such as "Running": "lifecyclectl explain" lists them.
+	Health string                 `protobuf:"bytes,4,opt,name=health,proto3" json:"health,omitempty"` // What its probe says of it; empty without a probe.
 	// Why it is pending, or what it ended with.
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	Restarts      int32                  `protobuf:"varint,6,opt,name=restarts,proto3" json:"restarts,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
-	Children      []*Unit                `protobuf:"bytes,8,rep,name=children,proto3" json:"children,omitempty"`
+	Reason   string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Restarts int32                  `protobuf:"varint,6,opt,name=restarts,proto3" json:"restarts,omitempty"` // How often it was started again.
+	Since    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`        // When its status or its health changed.
+	Children []*Unit                `protobuf:"bytes,8,rep,name=children,proto3" json:"children,omitempty"`  // The units that it keeps alive, or its present run.
+	// RestartUnit may restart it now: it is supervised, and it is not stopping.
+	Restartable   bool `protobuf:"varint,9,opt,name=restartable,proto3" json:"restartable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Unit) Reset() {
 	*x = Unit{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +743,7 @@ func (x *Unit) String() string {
 func (*Unit) ProtoMessage() {}
 
 func (x *Unit) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +756,7 @@ func (x *Unit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unit.ProtoReflect.Descriptor instead.
 func (*Unit) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Unit) GetName() string {
@@ -883,21 +815,28 @@ func (x *Unit) GetChildren() []*Unit {
 	return nil
 }
 
+func (x *Unit) GetRestartable() bool {
+	if x != nil {
+		return x.Restartable
+	}
+	return false
+}
+
 type Probe struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Plane         string                 `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	Critical      bool                   `protobuf:"varint,5,opt,name=critical,proto3" json:"critical,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	Plane         string                 `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`        // What it decides: "readiness", "liveness" or "startup".
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`          // Its name.
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`        // "up", "down" or "unknown".
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`        // Why its last run failed.
+	Critical      bool                   `protobuf:"varint,5,opt,name=critical,proto3" json:"critical,omitempty"` // Whether its failure takes its plane down.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`        // When it entered the state.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +848,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +861,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Probe) GetPlane() string {
@@ -969,17 +908,17 @@ func (x *Probe) GetSince() *timestamppb.Timestamp {
 
 type Server struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`
-	InFlight      int64                  `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	Connections   int64                  `protobuf:"varint,4,opt,name=connections,proto3" json:"connections,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                          // The name of its unit.
+	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`                          // The address on which it listens; empty before that.
+	InFlight      int64                  `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"` // Requests in handlers; 0 for gRPC, whose requests cannot be seen.
+	Connections   int64                  `protobuf:"varint,4,opt,name=connections,proto3" json:"connections,omitempty"`           // Open connections.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Server) Reset() {
 	*x = Server{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +930,7 @@ func (x *Server) String() string {
 func (*Server) ProtoMessage() {}
 
 func (x *Server) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +943,7 @@ func (x *Server) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Server.ProtoReflect.Descriptor instead.
 func (*Server) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Server) GetName() string {
@@ -1037,16 +976,16 @@ func (x *Server) GetConnections() int64 {
 
 type PhaseTime struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
-	Entered       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=entered,proto3" json:"entered,omitempty"`
-	Duration      *durationpb.Duration   `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
+	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`       // The phase.
+	Entered       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=entered,proto3" json:"entered,omitempty"`   // When the process entered it.
+	Duration      *durationpb.Duration   `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"` // How long it lasted; so far, for the present one.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PhaseTime) Reset() {
 	*x = PhaseTime{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +997,7 @@ func (x *PhaseTime) String() string {
 func (*PhaseTime) ProtoMessage() {}
 
 func (x *PhaseTime) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1010,7 @@ func (x *PhaseTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PhaseTime.ProtoReflect.Descriptor instead.
 func (*PhaseTime) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PhaseTime) GetPhase() string {
@@ -1118,7 +1057,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1069,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1082,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListProcessesRequest) GetService() string {
@@ -1197,7 +1136,7 @@ func (x *ListProcessesRequest) GetSort() string {
 
 type ListProcessesResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Processes []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	Processes []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"` // In the order that the request asks for.
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// All processes that match, on all pages.
@@ -1208,7 +1147,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1159,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1172,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -1260,19 +1199,19 @@ func (x *ListProcessesResponse) GetTotals() *ProcessTotals {
 // ProcessTotals counts processes.
 type ProcessTotals struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	All           int64                  `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
-	Ready         int64                  `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
-	Problems      int64                  `protobuf:"varint,3,opt,name=problems,proto3" json:"problems,omitempty"`
-	Phases        map[string]int64       `protobuf:"bytes,4,rep,name=phases,proto3" json:"phases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	Services      map[string]int64       `protobuf:"bytes,5,rep,name=services,proto3" json:"services,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	Versions      map[string]int64       `protobuf:"bytes,6,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	All           int64                  `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`                                                                                     // All of them.
+	Ready         int64                  `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`                                                                                 // Those that are ready.
+	Problems      int64                  `protobuf:"varint,3,opt,name=problems,proto3" json:"problems,omitempty"`                                                                           // Those with a finding.
+	Phases        map[string]int64       `protobuf:"bytes,4,rep,name=phases,proto3" json:"phases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`     // How many are in each phase.
+	Services      map[string]int64       `protobuf:"bytes,5,rep,name=services,proto3" json:"services,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // How many each service has.
+	Versions      map[string]int64       `protobuf:"bytes,6,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // How many have each version.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProcessTotals) Reset() {
 	*x = ProcessTotals{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1223,7 @@ func (x *ProcessTotals) String() string {
 func (*ProcessTotals) ProtoMessage() {}
 
 func (x *ProcessTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1236,7 @@ func (x *ProcessTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessTotals.ProtoReflect.Descriptor instead.
 func (*ProcessTotals) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ProcessTotals) GetAll() int64 {
@@ -1364,7 +1303,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1315,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1328,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListEventsRequest) GetService() string {
@@ -1450,7 +1389,7 @@ func (x *ListEventsRequest) GetPageToken() string {
 
 type ListEventsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // Newest first.
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1459,7 +1398,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1410,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1423,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -1512,7 +1451,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1463,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1476,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DiagnoseRequest) GetService() string {
@@ -1569,7 +1508,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +1520,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1594,7 +1533,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -1627,7 +1566,7 @@ type GetProcessRequest struct {
 
 func (x *GetProcessRequest) Reset() {
 	*x = GetProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1578,7 @@ func (x *GetProcessRequest) String() string {
 func (*GetProcessRequest) ProtoMessage() {}
 
 func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1591,7 @@ func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessRequest.ProtoReflect.Descriptor instead.
 func (*GetProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetProcessRequest) GetId() string {
@@ -1672,7 +1611,7 @@ type WatchProcessesRequest struct {
 
 func (x *WatchProcessesRequest) Reset() {
 	*x = WatchProcessesRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1623,7 @@ func (x *WatchProcessesRequest) String() string {
 func (*WatchProcessesRequest) ProtoMessage() {}
 
 func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1636,7 @@ func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesRequest.ProtoReflect.Descriptor instead.
 func (*WatchProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchProcessesRequest) GetId() string {
@@ -1709,15 +1648,15 @@ func (x *WatchProcessesRequest) GetId() string {
 
 type WatchProcessesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          WatchResponse_Kind     `protobuf:"varint,1,opt,name=kind,proto3,enum=lifecycle.operator.v1.WatchResponse_Kind" json:"kind,omitempty"`
-	Process       *Process               `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
+	Kind          WatchResponse_Kind     `protobuf:"varint,1,opt,name=kind,proto3,enum=lifecycle.operator.v1.WatchResponse_Kind" json:"kind,omitempty"` // What has happened.
+	Process       *Process               `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`                                          // The process as it is now; of one that is gone only the id.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchProcessesResponse) Reset() {
 	*x = WatchProcessesResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1668,7 @@ func (x *WatchProcessesResponse) String() string {
 func (*WatchProcessesResponse) ProtoMessage() {}
 
 func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1681,7 @@ func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesResponse.ProtoReflect.Descriptor instead.
 func (*WatchProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{19}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchProcessesResponse) GetKind() WatchResponse_Kind {
@@ -1759,271 +1698,6 @@ func (x *WatchProcessesResponse) GetProcess() *Process {
 	return nil
 }
 
-type GetLogsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Only lines after the one with this number; 0 for all that are kept.
-	After uint64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
-	// At most this many, the newest; 0 is 200, the most is 1000.
-	Limit         int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetLogsRequest) Reset() {
-	*x = GetLogsRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetLogsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetLogsRequest) ProtoMessage() {}
-
-func (x *GetLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetLogsRequest.ProtoReflect.Descriptor instead.
-func (*GetLogsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *GetLogsRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *GetLogsRequest) GetAfter() uint64 {
-	if x != nil {
-		return x.After
-	}
-	return 0
-}
-
-func (x *GetLogsRequest) GetLimit() int32 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
-type GetLogsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Oldest first.
-	Lines []*LogLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
-	// How many lines between "after" and the first one are not kept any more.
-	Missed        uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetLogsResponse) Reset() {
-	*x = GetLogsResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetLogsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetLogsResponse) ProtoMessage() {}
-
-func (x *GetLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetLogsResponse.ProtoReflect.Descriptor instead.
-func (*GetLogsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *GetLogsResponse) GetLines() []*LogLine {
-	if x != nil {
-		return x.Lines
-	}
-	return nil
-}
-
-func (x *GetLogsResponse) GetMissed() uint64 {
-	if x != nil {
-		return x.Missed
-	}
-	return 0
-}
-
-type LogLine struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counts the lines of one life of the process, from 1.
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LogLine) Reset() {
-	*x = LogLine{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LogLine) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LogLine) ProtoMessage() {}
-
-func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
-func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *LogLine) GetSeq() uint64 {
-	if x != nil {
-		return x.Seq
-	}
-	return 0
-}
-
-func (x *LogLine) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-func (x *LogLine) GetText() string {
-	if x != nil {
-		return x.Text
-	}
-	return ""
-}
-
-type GetStacksRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetStacksRequest) Reset() {
-	*x = GetStacksRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetStacksRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetStacksRequest) ProtoMessage() {}
-
-func (x *GetStacksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetStacksRequest.ProtoReflect.Descriptor instead.
-func (*GetStacksRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *GetStacksRequest) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-type GetStacksResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetStacksResponse) Reset() {
-	*x = GetStacksResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetStacksResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetStacksResponse) ProtoMessage() {}
-
-func (x *GetStacksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetStacksResponse.ProtoReflect.Descriptor instead.
-func (*GetStacksResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *GetStacksResponse) GetText() string {
-	if x != nil {
-		return x.Text
-	}
-	return ""
-}
-
 type DrainProcessRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2034,7 +1708,7 @@ type DrainProcessRequest struct {
 
 func (x *DrainProcessRequest) Reset() {
 	*x = DrainProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2046,7 +1720,7 @@ func (x *DrainProcessRequest) String() string {
 func (*DrainProcessRequest) ProtoMessage() {}
 
 func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2059,7 +1733,7 @@ func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProcessRequest.ProtoReflect.Descriptor instead.
 func (*DrainProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{25}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DrainProcessRequest) GetId() string {
@@ -2087,7 +1761,7 @@ type SuspendProcessRequest struct {
 
 func (x *SuspendProcessRequest) Reset() {
 	*x = SuspendProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +1773,7 @@ func (x *SuspendProcessRequest) String() string {
 func (*SuspendProcessRequest) ProtoMessage() {}
 
 func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +1786,7 @@ func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendProcessRequest.ProtoReflect.Descriptor instead.
 func (*SuspendProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{26}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SuspendProcessRequest) GetId() string {
@@ -2138,7 +1812,7 @@ type ResumeProcessRequest struct {
 
 func (x *ResumeProcessRequest) Reset() {
 	*x = ResumeProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +1824,7 @@ func (x *ResumeProcessRequest) String() string {
 func (*ResumeProcessRequest) ProtoMessage() {}
 
 func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,12 +1837,129 @@ func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeProcessRequest.ProtoReflect.Descriptor instead.
 func (*ResumeProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{27}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeProcessRequest) GetId() string {
 	if x != nil {
 		return x.Id
+	}
+	return ""
+}
+
+type RestartUnitRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The path of the unit: its name, with those of the units above it, as "pool/w1".
+	Unit string `protobuf:"bytes,2,opt,name=unit,proto3" json:"unit,omitempty"`
+	// Why; the journal has it.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartUnitRequest) Reset() {
+	*x = RestartUnitRequest{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartUnitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartUnitRequest) ProtoMessage() {}
+
+func (x *RestartUnitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartUnitRequest.ProtoReflect.Descriptor instead.
+func (*RestartUnitRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RestartUnitRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RestartUnitRequest) GetUnit() string {
+	if x != nil {
+		return x.Unit
+	}
+	return ""
+}
+
+func (x *RestartUnitRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type RestartUnitResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The phase of the process when it answered.
+	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	// The status of the unit then: "Running" when it has started again. After two seconds the
+	// process answers with any other status, and the restart goes on.
+	Status        string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartUnitResponse) Reset() {
+	*x = RestartUnitResponse{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartUnitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartUnitResponse) ProtoMessage() {}
+
+func (x *RestartUnitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartUnitResponse.ProtoReflect.Descriptor instead.
+func (*RestartUnitResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RestartUnitResponse) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *RestartUnitResponse) GetStatus() string {
+	if x != nil {
+		return x.Status
 	}
 	return ""
 }
@@ -2183,7 +1974,7 @@ type CommandResponse struct {
 
 func (x *CommandResponse) Reset() {
 	*x = CommandResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +1986,7 @@ func (x *CommandResponse) String() string {
 func (*CommandResponse) ProtoMessage() {}
 
 func (x *CommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[28]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +1999,7 @@ func (x *CommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResponse.ProtoReflect.Descriptor instead.
 func (*CommandResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{28}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CommandResponse) GetPhase() string {
@@ -2222,7 +2013,7 @@ var File_lifecycle_operator_v1_process_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\n" +
-	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$lifecycle/operator/v1/workflow.proto\"\x92\b\n" +
+	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a(lifecycle/operator/v1/process_look.proto\x1a$lifecycle/operator/v1/workflow.proto\"\x92\b\n" +
 	"\aProcess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
@@ -2259,17 +2050,12 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\bfinished\x18\x03 \x01(\x05R\bfinished\x12\x16\n" +
 	"\x06failed\x18\x04 \x01(\x05R\x06failed\x12\x18\n" +
 	"\apending\x18\x05 \x01(\x05R\apending\x12\x1a\n" +
-	"\brestarts\x18\x06 \x01(\x05R\brestarts\"_\n" +
+	"\brestarts\x18\x06 \x01(\x05R\brestarts\"q\n" +
 	"\aRestart\x12\x12\n" +
 	"\x04unit\x18\x01 \x01(\tR\x04unit\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
-	"\x05cause\x18\x03 \x01(\tR\x05cause\"\x8b\x01\n" +
-	"\x04Step\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
-	"\x06result\x18\x03 \x01(\tR\x06result\x12-\n" +
-	"\x04took\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\"\xdd\x01\n" +
+	"\x05cause\x18\x03 \x01(\tR\x05cause\x12\x10\n" +
+	"\x03who\x18\x04 \x01(\tR\x03who\"\xdd\x01\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
@@ -2295,7 +2081,7 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x04host\x18\f \x01(\tR\x04host\x12\x1f\n" +
 	"\vexit_status\x18\r \x01(\x05R\n" +
 	"exitStatus\x12\x14\n" +
-	"\x05count\x18\x0e \x01(\x03R\x05count\"\xfd\x01\n" +
+	"\x05count\x18\x0e \x01(\x03R\x05count\"\x9f\x02\n" +
 	"\x04Unit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x16\n" +
@@ -2304,7 +2090,8 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1a\n" +
 	"\brestarts\x18\x06 \x01(\x05R\brestarts\x120\n" +
 	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x127\n" +
-	"\bchildren\x18\b \x03(\v2\x1b.lifecycle.operator.v1.UnitR\bchildren\"\xab\x01\n" +
+	"\bchildren\x18\b \x03(\v2\x1b.lifecycle.operator.v1.UnitR\bchildren\x12 \n" +
+	"\vrestartable\x18\t \x01(\bR\vrestartable\"\xab\x01\n" +
 	"\x05Probe\x12\x14\n" +
 	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -2376,22 +2163,7 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x91\x01\n" +
 	"\x16WatchProcessesResponse\x12=\n" +
 	"\x04kind\x18\x01 \x01(\x0e2).lifecycle.operator.v1.WatchResponse.KindR\x04kind\x128\n" +
-	"\aprocess\x18\x02 \x01(\v2\x1e.lifecycle.operator.v1.ProcessR\aprocess\"L\n" +
-	"\x0eGetLogsRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\x05R\x05limit\"_\n" +
-	"\x0fGetLogsResponse\x124\n" +
-	"\x05lines\x18\x01 \x03(\v2\x1e.lifecycle.operator.v1.LogLineR\x05lines\x12\x16\n" +
-	"\x06missed\x18\x02 \x01(\x04R\x06missed\"[\n" +
-	"\aLogLine\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12*\n" +
-	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\"\"\n" +
-	"\x10GetStacksRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"'\n" +
-	"\x11GetStacksResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"=\n" +
+	"\aprocess\x18\x02 \x01(\v2\x1e.lifecycle.operator.v1.ProcessR\aprocess\"=\n" +
 	"\x13DrainProcessRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
@@ -2399,10 +2171,16 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"&\n" +
 	"\x14ResumeProcessRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"'\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"P\n" +
+	"\x12RestartUnitRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04unit\x18\x02 \x01(\tR\x04unit\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"C\n" +
+	"\x13RestartUnitResponse\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\"'\n" +
 	"\x0fCommandResponse\x12\x14\n" +
-	"\x05phase\x18\x01 \x01(\tR\x05phase2\x86\n" +
-	"\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase2\x9a\f\n" +
 	"\x0eProcessService\x12\x81\x01\n" +
 	"\rListProcesses\x12+.lifecycle.operator.v1.ListProcessesRequest\x1a,.lifecycle.operator.v1.ListProcessesResponse\"\x15\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/processes\x90\x02\x01\x12r\n" +
@@ -2414,10 +2192,12 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\bDiagnose\x12&.lifecycle.operator.v1.DiagnoseRequest\x1a'.lifecycle.operator.v1.DiagnoseResponse\"\x15\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/diagnosis\x90\x02\x01\x12y\n" +
 	"\aGetLogs\x12%.lifecycle.operator.v1.GetLogsRequest\x1a&.lifecycle.operator.v1.GetLogsResponse\"\x1f\x82\xd3\xe4\x93\x02\x16\x12\x14/processes/{id}/logs\x90\x02\x01\x12\x81\x01\n" +
-	"\tGetStacks\x12'.lifecycle.operator.v1.GetStacksRequest\x1a(.lifecycle.operator.v1.GetStacksResponse\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/processes/{id}/stacks\x90\x02\x01\x12\x84\x01\n" +
+	"\tGetStacks\x12'.lifecycle.operator.v1.GetStacksRequest\x1a(.lifecycle.operator.v1.GetStacksResponse\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/processes/{id}/stacks\x90\x02\x01\x12\x81\x01\n" +
+	"\tGetConfig\x12'.lifecycle.operator.v1.GetConfigRequest\x1a(.lifecycle.operator.v1.GetConfigResponse\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/processes/{id}/config\x90\x02\x01\x12\x84\x01\n" +
 	"\fDrainProcess\x12*.lifecycle.operator.v1.DrainProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/processes/{id}/drain\x12\x8a\x01\n" +
 	"\x0eSuspendProcess\x12,.lifecycle.operator.v1.SuspendProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/processes/{id}/suspend\x12\x87\x01\n" +
-	"\rResumeProcess\x12+.lifecycle.operator.v1.ResumeProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/processes/{id}/resumeBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
+	"\rResumeProcess\x12+.lifecycle.operator.v1.ResumeProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/processes/{id}/resume\x12\x8d\x01\n" +
+	"\vRestartUnit\x12).lifecycle.operator.v1.RestartUnitRequest\x1a*.lifecycle.operator.v1.RestartUnitResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/processes/{id}/restart-unitBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
 
 var (
 	file_lifecycle_operator_v1_process_proto_rawDescOnce sync.Once
@@ -2431,104 +2211,108 @@ func file_lifecycle_operator_v1_process_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_process_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_lifecycle_operator_v1_process_proto_goTypes = []any{
 	(*Process)(nil),                // 0: lifecycle.operator.v1.Process
 	(*UnitCounts)(nil),             // 1: lifecycle.operator.v1.UnitCounts
 	(*Restart)(nil),                // 2: lifecycle.operator.v1.Restart
-	(*Step)(nil),                   // 3: lifecycle.operator.v1.Step
-	(*Finding)(nil),                // 4: lifecycle.operator.v1.Finding
-	(*Event)(nil),                  // 5: lifecycle.operator.v1.Event
-	(*Unit)(nil),                   // 6: lifecycle.operator.v1.Unit
-	(*Probe)(nil),                  // 7: lifecycle.operator.v1.Probe
-	(*Server)(nil),                 // 8: lifecycle.operator.v1.Server
-	(*PhaseTime)(nil),              // 9: lifecycle.operator.v1.PhaseTime
-	(*ListProcessesRequest)(nil),   // 10: lifecycle.operator.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),  // 11: lifecycle.operator.v1.ListProcessesResponse
-	(*ProcessTotals)(nil),          // 12: lifecycle.operator.v1.ProcessTotals
-	(*ListEventsRequest)(nil),      // 13: lifecycle.operator.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),     // 14: lifecycle.operator.v1.ListEventsResponse
-	(*DiagnoseRequest)(nil),        // 15: lifecycle.operator.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),       // 16: lifecycle.operator.v1.DiagnoseResponse
-	(*GetProcessRequest)(nil),      // 17: lifecycle.operator.v1.GetProcessRequest
-	(*WatchProcessesRequest)(nil),  // 18: lifecycle.operator.v1.WatchProcessesRequest
-	(*WatchProcessesResponse)(nil), // 19: lifecycle.operator.v1.WatchProcessesResponse
-	(*GetLogsRequest)(nil),         // 20: lifecycle.operator.v1.GetLogsRequest
-	(*GetLogsResponse)(nil),        // 21: lifecycle.operator.v1.GetLogsResponse
-	(*LogLine)(nil),                // 22: lifecycle.operator.v1.LogLine
-	(*GetStacksRequest)(nil),       // 23: lifecycle.operator.v1.GetStacksRequest
-	(*GetStacksResponse)(nil),      // 24: lifecycle.operator.v1.GetStacksResponse
-	(*DrainProcessRequest)(nil),    // 25: lifecycle.operator.v1.DrainProcessRequest
-	(*SuspendProcessRequest)(nil),  // 26: lifecycle.operator.v1.SuspendProcessRequest
-	(*ResumeProcessRequest)(nil),   // 27: lifecycle.operator.v1.ResumeProcessRequest
-	(*CommandResponse)(nil),        // 28: lifecycle.operator.v1.CommandResponse
-	nil,                            // 29: lifecycle.operator.v1.ProcessTotals.PhasesEntry
-	nil,                            // 30: lifecycle.operator.v1.ProcessTotals.ServicesEntry
-	nil,                            // 31: lifecycle.operator.v1.ProcessTotals.VersionsEntry
-	(*timestamppb.Timestamp)(nil),  // 32: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 33: google.protobuf.Duration
-	(WatchResponse_Kind)(0),        // 34: lifecycle.operator.v1.WatchResponse.Kind
+	(*Finding)(nil),                // 3: lifecycle.operator.v1.Finding
+	(*Event)(nil),                  // 4: lifecycle.operator.v1.Event
+	(*Unit)(nil),                   // 5: lifecycle.operator.v1.Unit
+	(*Probe)(nil),                  // 6: lifecycle.operator.v1.Probe
+	(*Server)(nil),                 // 7: lifecycle.operator.v1.Server
+	(*PhaseTime)(nil),              // 8: lifecycle.operator.v1.PhaseTime
+	(*ListProcessesRequest)(nil),   // 9: lifecycle.operator.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),  // 10: lifecycle.operator.v1.ListProcessesResponse
+	(*ProcessTotals)(nil),          // 11: lifecycle.operator.v1.ProcessTotals
+	(*ListEventsRequest)(nil),      // 12: lifecycle.operator.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),     // 13: lifecycle.operator.v1.ListEventsResponse
+	(*DiagnoseRequest)(nil),        // 14: lifecycle.operator.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),       // 15: lifecycle.operator.v1.DiagnoseResponse
+	(*GetProcessRequest)(nil),      // 16: lifecycle.operator.v1.GetProcessRequest
+	(*WatchProcessesRequest)(nil),  // 17: lifecycle.operator.v1.WatchProcessesRequest
+	(*WatchProcessesResponse)(nil), // 18: lifecycle.operator.v1.WatchProcessesResponse
+	(*DrainProcessRequest)(nil),    // 19: lifecycle.operator.v1.DrainProcessRequest
+	(*SuspendProcessRequest)(nil),  // 20: lifecycle.operator.v1.SuspendProcessRequest
+	(*ResumeProcessRequest)(nil),   // 21: lifecycle.operator.v1.ResumeProcessRequest
+	(*RestartUnitRequest)(nil),     // 22: lifecycle.operator.v1.RestartUnitRequest
+	(*RestartUnitResponse)(nil),    // 23: lifecycle.operator.v1.RestartUnitResponse
+	(*CommandResponse)(nil),        // 24: lifecycle.operator.v1.CommandResponse
+	nil,                            // 25: lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	nil,                            // 26: lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	nil,                            // 27: lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	(*timestamppb.Timestamp)(nil),  // 28: google.protobuf.Timestamp
+	(*Step)(nil),                   // 29: lifecycle.operator.v1.Step
+	(*durationpb.Duration)(nil),    // 30: google.protobuf.Duration
+	(WatchResponse_Kind)(0),        // 31: lifecycle.operator.v1.WatchResponse.Kind
+	(*GetLogsRequest)(nil),         // 32: lifecycle.operator.v1.GetLogsRequest
+	(*GetStacksRequest)(nil),       // 33: lifecycle.operator.v1.GetStacksRequest
+	(*GetConfigRequest)(nil),       // 34: lifecycle.operator.v1.GetConfigRequest
+	(*GetLogsResponse)(nil),        // 35: lifecycle.operator.v1.GetLogsResponse
+	(*GetStacksResponse)(nil),      // 36: lifecycle.operator.v1.GetStacksResponse
+	(*GetConfigResponse)(nil),      // 37: lifecycle.operator.v1.GetConfigResponse
 }
 var file_lifecycle_operator_v1_process_proto_depIdxs = []int32{
-	32, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	32, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
-	6,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
-	7,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
-	8,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
-	9,  // 5: lifecycle.operator.v1.Process.phases:type_name -> lifecycle.operator.v1.PhaseTime
+	28, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	28, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
+	5,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
+	6,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
+	7,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
+	8,  // 5: lifecycle.operator.v1.Process.phases:type_name -> lifecycle.operator.v1.PhaseTime
 	1,  // 6: lifecycle.operator.v1.Process.counts:type_name -> lifecycle.operator.v1.UnitCounts
-	4,  // 7: lifecycle.operator.v1.Process.findings:type_name -> lifecycle.operator.v1.Finding
+	3,  // 7: lifecycle.operator.v1.Process.findings:type_name -> lifecycle.operator.v1.Finding
 	2,  // 8: lifecycle.operator.v1.Process.restarts:type_name -> lifecycle.operator.v1.Restart
-	3,  // 9: lifecycle.operator.v1.Process.steps:type_name -> lifecycle.operator.v1.Step
-	33, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
-	32, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
-	32, // 12: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
-	33, // 13: lifecycle.operator.v1.Step.took:type_name -> google.protobuf.Duration
-	32, // 14: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
-	32, // 15: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
-	32, // 16: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
-	6,  // 17: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
-	32, // 18: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
-	32, // 19: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
-	33, // 20: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
-	0,  // 21: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
-	12, // 22: lifecycle.operator.v1.ListProcessesResponse.totals:type_name -> lifecycle.operator.v1.ProcessTotals
-	29, // 23: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
-	30, // 24: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
-	31, // 25: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
-	32, // 26: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	32, // 27: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	5,  // 28: lifecycle.operator.v1.ListEventsResponse.events:type_name -> lifecycle.operator.v1.Event
-	4,  // 29: lifecycle.operator.v1.DiagnoseResponse.findings:type_name -> lifecycle.operator.v1.Finding
-	34, // 30: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	0,  // 31: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
-	22, // 32: lifecycle.operator.v1.GetLogsResponse.lines:type_name -> lifecycle.operator.v1.LogLine
-	32, // 33: lifecycle.operator.v1.LogLine.at:type_name -> google.protobuf.Timestamp
-	10, // 34: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
-	17, // 35: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
-	18, // 36: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
-	13, // 37: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
-	15, // 38: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
-	20, // 39: lifecycle.operator.v1.ProcessService.GetLogs:input_type -> lifecycle.operator.v1.GetLogsRequest
-	23, // 40: lifecycle.operator.v1.ProcessService.GetStacks:input_type -> lifecycle.operator.v1.GetStacksRequest
-	25, // 41: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
-	26, // 42: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
-	27, // 43: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
-	11, // 44: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
-	0,  // 45: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
-	19, // 46: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
-	14, // 47: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
-	16, // 48: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
-	21, // 49: lifecycle.operator.v1.ProcessService.GetLogs:output_type -> lifecycle.operator.v1.GetLogsResponse
-	24, // 50: lifecycle.operator.v1.ProcessService.GetStacks:output_type -> lifecycle.operator.v1.GetStacksResponse
-	28, // 51: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	28, // 52: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	28, // 53: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	44, // [44:54] is the sub-list for method output_type
-	34, // [34:44] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	29, // 9: lifecycle.operator.v1.Process.steps:type_name -> lifecycle.operator.v1.Step
+	30, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
+	28, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
+	28, // 12: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
+	28, // 13: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	28, // 14: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
+	28, // 15: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
+	5,  // 16: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
+	28, // 17: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
+	28, // 18: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
+	30, // 19: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
+	0,  // 20: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
+	11, // 21: lifecycle.operator.v1.ListProcessesResponse.totals:type_name -> lifecycle.operator.v1.ProcessTotals
+	25, // 22: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	26, // 23: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	27, // 24: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	28, // 25: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	28, // 26: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	4,  // 27: lifecycle.operator.v1.ListEventsResponse.events:type_name -> lifecycle.operator.v1.Event
+	3,  // 28: lifecycle.operator.v1.DiagnoseResponse.findings:type_name -> lifecycle.operator.v1.Finding
+	31, // 29: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
+	0,  // 30: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
+	9,  // 31: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
+	16, // 32: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
+	17, // 33: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
+	12, // 34: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
+	14, // 35: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
+	32, // 36: lifecycle.operator.v1.ProcessService.GetLogs:input_type -> lifecycle.operator.v1.GetLogsRequest
+	33, // 37: lifecycle.operator.v1.ProcessService.GetStacks:input_type -> lifecycle.operator.v1.GetStacksRequest
+	34, // 38: lifecycle.operator.v1.ProcessService.GetConfig:input_type -> lifecycle.operator.v1.GetConfigRequest
+	19, // 39: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
+	20, // 40: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
+	21, // 41: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
+	22, // 42: lifecycle.operator.v1.ProcessService.RestartUnit:input_type -> lifecycle.operator.v1.RestartUnitRequest
+	10, // 43: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
+	0,  // 44: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
+	18, // 45: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
+	13, // 46: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
+	15, // 47: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
+	35, // 48: lifecycle.operator.v1.ProcessService.GetLogs:output_type -> lifecycle.operator.v1.GetLogsResponse
+	36, // 49: lifecycle.operator.v1.ProcessService.GetStacks:output_type -> lifecycle.operator.v1.GetStacksResponse
+	37, // 50: lifecycle.operator.v1.ProcessService.GetConfig:output_type -> lifecycle.operator.v1.GetConfigResponse
+	24, // 51: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	24, // 52: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	24, // 53: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	23, // 54: lifecycle.operator.v1.ProcessService.RestartUnit:output_type -> lifecycle.operator.v1.RestartUnitResponse
+	43, // [43:55] is the sub-list for method output_type
+	31, // [31:43] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_process_proto_init() }
@@ -2536,6 +2320,7 @@ func file_lifecycle_operator_v1_process_proto_init() {
 	if File_lifecycle_operator_v1_process_proto != nil {
 		return
 	}
+	file_lifecycle_operator_v1_process_look_proto_init()
 	file_lifecycle_operator_v1_workflow_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2543,7 +2328,7 @@ func file_lifecycle_operator_v1_process_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_process_proto_rawDesc), len(file_lifecycle_operator_v1_process_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,13 +29,13 @@ const (
 // Worker is one hosted worker.
 type Worker struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	MimeType string                 `protobuf:"bytes,2,opt,name=mime_type,json=mimeType,proto3" json:"mime_type,omitempty"`
+	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                             // Its name.
+	MimeType string                 `protobuf:"bytes,2,opt,name=mime_type,json=mimeType,proto3" json:"mime_type,omitempty"` // The type of its code, which decides on the engine.
 	// The topics that feed it.
 	Topics []string `protobuf:"bytes,3,rep,name=topics,proto3" json:"topics,omitempty"`
 	// Workers of one group handle one message at a time between them.
 	Group string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
-	// What it is doing: deploying, running, stopped, failed, deleted …
+	// What it is doing: deploying, running, stopped, failed, deleted and others.
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	// What it should be doing.
 	Desired string `protobuf:"bytes,6,opt,name=desired,proto3" json:"desired,omitempty"`
@@ -43,12 +43,12 @@ type Worker struct {
 	Digest string `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
 	// The process that runs it.
 	Host      string                 `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`
-	Error     string                 `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
-	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	Error     string                 `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`                           // Why it is not as desired.
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"` // When it was made.
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"` // When its state changed.
 	// The results of each version of its code, newest first.
 	Versions    []*CodeVersion `protobuf:"bytes,12,rep,name=versions,proto3" json:"versions,omitempty"`
-	DeadLetters int64          `protobuf:"varint,13,opt,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
+	DeadLetters int64          `protobuf:"varint,13,opt,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"` // How many messages it failed to handle; they wait for a redrive.
 	// Messages that wait for it.
 	Backlog int64 `protobuf:"varint,14,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	// The topic of what its handler returns, and of outputs without a topic of
@@ -241,16 +241,16 @@ type WorkerSpec struct {
 	// The header whose value is a message's key: messages with one key are handled in
 	// order. Empty is Lifecycle-Key. A message without the header has its subject as key.
 	Key    string  `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`
-	Limits *Limits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
+	Limits *Limits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"` // What one message may cost.
 	// Names of variables that the code gets, with values that the host's
 	// configuration grants to the tenant.
 	Env []string `protobuf:"bytes,9,rep,name=env,proto3" json:"env,omitempty"`
 	// Names of secrets that the code gets in the same way.
 	Secrets []string `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	Code    *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"`
+	Code    *Code    `protobuf:"bytes,11,opt,name=code,proto3" json:"code,omitempty"` // Its code, or where that is.
 	// How many messages it handles in a time; none is no bound.
 	Rate    *Rate    `protobuf:"bytes,12,opt,name=rate,proto3" json:"rate,omitempty"`
-	Rollout *Rollout `protobuf:"bytes,18,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Rollout *Rollout `protobuf:"bytes,18,opt,name=rollout,proto3" json:"rollout,omitempty"` // How new code takes over.
 	// The HTTP requests that the code may send.
 	Http          *HTTP `protobuf:"bytes,19,opt,name=http,proto3" json:"http,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -388,9 +388,9 @@ func (x *WorkerSpec) GetHttp() *HTTP {
 // Rate bounds how many messages a worker handles: its attempts and timers count too.
 type Rate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// So many messages,
+	// How many messages it gets in the time below.
 	Messages int32 `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
-	// in so long; none is a second.
+	// The time for so many messages; none is a second.
 	Per *durationpb.Duration `protobuf:"bytes,2,opt,name=per,proto3" json:"per,omitempty"`
 	// How many it handles at once after a pause; 0 is as many as messages.
 	Burst         int32 `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`
@@ -535,19 +535,19 @@ func (x *Limits) GetOutputs() int32 {
 // CodeVersion is one code that a worker has or had.
 type CodeVersion struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // The digest of the code.
 	// Where it came from: "content", the URL, "rollback", or "settings" for the same
 	// code with other limits or variables.
 	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	// Who loaded it.
 	Who   string                 `protobuf:"bytes,3,opt,name=who,proto3" json:"who,omitempty"`
-	At    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
-	Bytes int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`        // When it was loaded.
+	Bytes int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"` // Its size.
 	// The results of its messages. They are valid only when counted is true; the dead
 	// letters are those that exist now when counted is false.
 	Succeeded    int64 `protobuf:"varint,6,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
-	Failed       int64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
-	DeadLettered int64 `protobuf:"varint,8,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
+	Failed       int64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`                                 // How many attempts at a message have failed.
+	DeadLettered int64 `protobuf:"varint,8,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"` // How many messages became dead letters.
 	// Whether it is the one that runs.
 	Current bool `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`
 	// Outputs that had no topic.
@@ -766,11 +766,11 @@ type isCode_Source interface {
 }
 
 type Code_Content struct {
-	Content []byte `protobuf:"bytes,1,opt,name=content,proto3,oneof"`
+	Content []byte `protobuf:"bytes,1,opt,name=content,proto3,oneof"` // The code itself.
 }
 
 type Code_Url struct {
-	Url string `protobuf:"bytes,2,opt,name=url,proto3,oneof"`
+	Url string `protobuf:"bytes,2,opt,name=url,proto3,oneof"` // Where the code is.
 }
 
 func (*Code_Content) isCode_Source() {}
@@ -944,8 +944,8 @@ func (x *ListWorkersRequest) GetPageToken() string {
 
 type ListWorkersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Workers       []*Worker              `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	Workers       []*Worker              `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`                                    // In the order of their ids.
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"` // Empty on the last page.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1401,7 +1401,7 @@ func (x *GetWorkerHistoryRequest) GetId() string {
 
 type GetWorkerHistoryResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Versions      []*CodeVersion         `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
+	Versions      []*CodeVersion         `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"` // The newest first.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1483,7 +1483,7 @@ type RecoverWorkersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The workers that run now.
 	Recovered     []string                          `protobuf:"bytes,1,rep,name=recovered,proto3" json:"recovered,omitempty"`
-	Failures      []*RecoverWorkersResponse_Failure `protobuf:"bytes,2,rep,name=failures,proto3" json:"failures,omitempty"`
+	Failures      []*RecoverWorkersResponse_Failure `protobuf:"bytes,2,rep,name=failures,proto3" json:"failures,omitempty"` // Those that could not be loaded.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1532,347 +1532,6 @@ func (x *RecoverWorkersResponse) GetFailures() []*RecoverWorkersResponse_Failure
 	return nil
 }
 
-// DeadLetter is a message that its worker failed to handle.
-type DeadLetter struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	WorkerId string                 `protobuf:"bytes,2,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	Topic    string                 `protobuf:"bytes,3,opt,name=topic,proto3" json:"topic,omitempty"`
-	Reason   string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	At       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
-	// How often it was tried.
-	Attempts int32 `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// The digest of the code that failed on it.
-	Digest string `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The message, at most its first 4 KiB.
-	Data []byte `protobuf:"bytes,8,opt,name=data,proto3" json:"data,omitempty"`
-	// How long the message is.
-	Size int64 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`
-	// For an output that could not be published: the id under which it would have
-	// been. A redrive publishes it to its topic. Empty for a message.
-	Output        string `protobuf:"bytes,10,opt,name=output,proto3" json:"output,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeadLetter) Reset() {
-	*x = DeadLetter{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeadLetter) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeadLetter) ProtoMessage() {}
-
-func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
-func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *DeadLetter) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *DeadLetter) GetWorkerId() string {
-	if x != nil {
-		return x.WorkerId
-	}
-	return ""
-}
-
-func (x *DeadLetter) GetTopic() string {
-	if x != nil {
-		return x.Topic
-	}
-	return ""
-}
-
-func (x *DeadLetter) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *DeadLetter) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-func (x *DeadLetter) GetAttempts() int32 {
-	if x != nil {
-		return x.Attempts
-	}
-	return 0
-}
-
-func (x *DeadLetter) GetDigest() string {
-	if x != nil {
-		return x.Digest
-	}
-	return ""
-}
-
-func (x *DeadLetter) GetData() []byte {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
-func (x *DeadLetter) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *DeadLetter) GetOutput() string {
-	if x != nil {
-		return x.Output
-	}
-	return ""
-}
-
-type ListDeadLettersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	PageSize      int32                  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string                 `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListDeadLettersRequest) Reset() {
-	*x = ListDeadLettersRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListDeadLettersRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListDeadLettersRequest) ProtoMessage() {}
-
-func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
-func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *ListDeadLettersRequest) GetWorkerId() string {
-	if x != nil {
-		return x.WorkerId
-	}
-	return ""
-}
-
-func (x *ListDeadLettersRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ListDeadLettersRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-type ListDeadLettersResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	DeadLetters   []*DeadLetter          `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListDeadLettersResponse) Reset() {
-	*x = ListDeadLettersResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListDeadLettersResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListDeadLettersResponse) ProtoMessage() {}
-
-func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
-func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
-	if x != nil {
-		return x.DeadLetters
-	}
-	return nil
-}
-
-func (x *ListDeadLettersResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
-type RedriveRequest struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	WorkerId string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// Which dead letters, at most 1000; empty only with all.
-	Ids []string `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
-	// All of the worker's.
-	All           bool `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RedriveRequest) Reset() {
-	*x = RedriveRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RedriveRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RedriveRequest) ProtoMessage() {}
-
-func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
-func (*RedriveRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *RedriveRequest) GetWorkerId() string {
-	if x != nil {
-		return x.WorkerId
-	}
-	return ""
-}
-
-func (x *RedriveRequest) GetIds() []string {
-	if x != nil {
-		return x.Ids
-	}
-	return nil
-}
-
-func (x *RedriveRequest) GetAll() bool {
-	if x != nil {
-		return x.All
-	}
-	return false
-}
-
-type RedriveResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Redriven      int64                  `protobuf:"varint,1,opt,name=redriven,proto3" json:"redriven,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RedriveResponse) Reset() {
-	*x = RedriveResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RedriveResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RedriveResponse) ProtoMessage() {}
-
-func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
-func (*RedriveResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *RedriveResponse) GetRedriven() int64 {
-	if x != nil {
-		return x.Redriven
-	}
-	return 0
-}
-
 type ApplyWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Spec  *WorkerSpec            `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
@@ -1884,7 +1543,7 @@ type ApplyWorkerRequest struct {
 
 func (x *ApplyWorkerRequest) Reset() {
 	*x = ApplyWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1555,7 @@ func (x *ApplyWorkerRequest) String() string {
 func (*ApplyWorkerRequest) ProtoMessage() {}
 
 func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +1568,7 @@ func (x *ApplyWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ApplyWorkerRequest) GetSpec() *WorkerSpec {
@@ -1940,7 +1599,7 @@ type ApplyWorkerResponse struct {
 
 func (x *ApplyWorkerResponse) Reset() {
 	*x = ApplyWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +1611,7 @@ func (x *ApplyWorkerResponse) String() string {
 func (*ApplyWorkerResponse) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +1624,7 @@ func (x *ApplyWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ApplyWorkerResponse) GetCreated() bool {
@@ -1989,59 +1648,6 @@ func (x *ApplyWorkerResponse) GetWorker() *Worker {
 	return nil
 }
 
-// Header is a header of a message, with its values.
-type Header struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Values        []string               `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Header) Reset() {
-	*x = Header{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Header) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Header) ProtoMessage() {}
-
-func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Header.ProtoReflect.Descriptor instead.
-func (*Header) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *Header) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Header) GetValues() []string {
-	if x != nil {
-		return x.Values
-	}
-	return nil
-}
-
 type TestWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2061,7 +1667,7 @@ type TestWorkerRequest struct {
 
 func (x *TestWorkerRequest) Reset() {
 	*x = TestWorkerRequest{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2073,7 +1679,7 @@ func (x *TestWorkerRequest) String() string {
 func (*TestWorkerRequest) ProtoMessage() {}
 
 func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2086,7 +1692,7 @@ func (x *TestWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerRequest.ProtoReflect.Descriptor instead.
 func (*TestWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{29}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TestWorkerRequest) GetId() string {
@@ -2140,8 +1746,8 @@ func (x *TestWorkerRequest) GetHttp() bool {
 
 type TestWorkerResponse struct {
 	state   protoimpl.MessageState       `protogen:"open.v1"`
-	Outputs []*TestWorkerResponse_Output `protobuf:"bytes,1,rep,name=outputs,proto3" json:"outputs,omitempty"`
-	Changes []*TestWorkerResponse_Change `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	Outputs []*TestWorkerResponse_Output `protobuf:"bytes,1,rep,name=outputs,proto3" json:"outputs,omitempty"` // What it would publish.
+	Changes []*TestWorkerResponse_Change `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"` // What it would store.
 	// What the code printed.
 	Logs []string `protobuf:"bytes,3,rep,name=logs,proto3" json:"logs,omitempty"`
 	// How long the handler ran.
@@ -2152,14 +1758,14 @@ type TestWorkerResponse struct {
 	Rejected bool `protobuf:"varint,6,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	// The digest of the code that ran.
 	Digest        string                      `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
-	Timers        []*TestWorkerResponse_Timer `protobuf:"bytes,8,rep,name=timers,proto3" json:"timers,omitempty"`
+	Timers        []*TestWorkerResponse_Timer `protobuf:"bytes,8,rep,name=timers,proto3" json:"timers,omitempty"` // What it would set.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerResponse) Reset() {
 	*x = TestWorkerResponse{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2171,7 +1777,7 @@ func (x *TestWorkerResponse) String() string {
 func (*TestWorkerResponse) ProtoMessage() {}
 
 func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[30]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2184,7 +1790,7 @@ func (x *TestWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TestWorkerResponse) GetOutputs() []*TestWorkerResponse_Output {
@@ -2245,15 +1851,15 @@ func (x *TestWorkerResponse) GetTimers() []*TestWorkerResponse_Timer {
 
 type RecoverWorkersResponse_Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`       // The worker.
+	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"` // Why it could not be loaded.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RecoverWorkersResponse_Failure) Reset() {
 	*x = RecoverWorkersResponse_Failure{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2265,7 +1871,7 @@ func (x *RecoverWorkersResponse_Failure) String() string {
 func (*RecoverWorkersResponse_Failure) ProtoMessage() {}
 
 func (x *RecoverWorkersResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[31]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,14 +1908,14 @@ type ApplyWorkerResponse_Change struct {
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	// The worker's value, and the spec's. A code is shown by its digest.
 	From          string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	To            string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	To            string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"` // The new value.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyWorkerResponse_Change) Reset() {
 	*x = ApplyWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +1927,7 @@ func (x *ApplyWorkerResponse_Change) String() string {
 func (*ApplyWorkerResponse_Change) ProtoMessage() {}
 
 func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[32]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +1940,7 @@ func (x *ApplyWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*ApplyWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{27, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{22, 0}
 }
 
 func (x *ApplyWorkerResponse_Change) GetField() string {
@@ -2363,15 +1969,15 @@ type TestWorkerResponse_Output struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for an output that would be discarded: it has no topic.
 	Topic         string    `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
-	Headers       []*Header `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty"`
-	Data          []byte    `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Headers       []*Header `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty"` // Its headers.
+	Data          []byte    `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`       // Its payload.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerResponse_Output) Reset() {
 	*x = TestWorkerResponse_Output{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +1989,7 @@ func (x *TestWorkerResponse_Output) String() string {
 func (*TestWorkerResponse_Output) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[33]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2002,7 @@ func (x *TestWorkerResponse_Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Output.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Output) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 0}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24, 0}
 }
 
 func (x *TestWorkerResponse_Output) GetTopic() string {
@@ -2423,16 +2029,16 @@ func (x *TestWorkerResponse_Output) GetData() []byte {
 // Change is a key that would be written or removed.
 type TestWorkerResponse_Change struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	Deleted       bool                   `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`          // The key.
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`      // The new value.
+	Deleted       bool                   `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"` // The key would be removed.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerResponse_Change) Reset() {
 	*x = TestWorkerResponse_Change{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2444,7 +2050,7 @@ func (x *TestWorkerResponse_Change) String() string {
 func (*TestWorkerResponse_Change) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[34]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2457,7 +2063,7 @@ func (x *TestWorkerResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Change.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Change) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 1}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24, 1}
 }
 
 func (x *TestWorkerResponse_Change) GetKey() string {
@@ -2484,17 +2090,17 @@ func (x *TestWorkerResponse_Change) GetDeleted() bool {
 // Timer is a timer that would be set or cancelled.
 type TestWorkerResponse_Timer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Due           *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=due,proto3" json:"due,omitempty"`
-	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	Cancelled     bool                   `protobuf:"varint,4,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`            // Its name.
+	Due           *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=due,proto3" json:"due,omitempty"`              // When it would fire.
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`            // What its handler would get.
+	Cancelled     bool                   `protobuf:"varint,4,opt,name=cancelled,proto3" json:"cancelled,omitempty"` // It would be removed.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TestWorkerResponse_Timer) Reset() {
 	*x = TestWorkerResponse_Timer{}
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2112,7 @@ func (x *TestWorkerResponse_Timer) String() string {
 func (*TestWorkerResponse_Timer) ProtoMessage() {}
 
 func (x *TestWorkerResponse_Timer) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[35]
+	mi := &file_lifecycle_operator_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2125,7 @@ func (x *TestWorkerResponse_Timer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestWorkerResponse_Timer.ProtoReflect.Descriptor instead.
 func (*TestWorkerResponse_Timer) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{30, 2}
+	return file_lifecycle_operator_v1_worker_proto_rawDescGZIP(), []int{24, 2}
 }
 
 func (x *TestWorkerResponse_Timer) GetName() string {
@@ -2554,7 +2160,7 @@ var File_lifecycle_operator_v1_worker_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\"lifecycle/operator/v1/worker.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a'lifecycle/operator/v1/worker_look.proto\x1a*lifecycle/operator/v1/worker_rollout.proto\"\x90\x05\n" +
+	"\"lifecycle/operator/v1/worker.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a*lifecycle/operator/v1/worker_letters.proto\x1a'lifecycle/operator/v1/worker_look.proto\x1a*lifecycle/operator/v1/worker_rollout.proto\"\x90\x05\n" +
 	"\x06Worker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tmime_type\x18\x02 \x01(\tR\bmimeType\x12\x16\n" +
@@ -2669,34 +2275,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\bfailures\x18\x02 \x03(\v25.lifecycle.operator.v1.RecoverWorkersResponse.FailureR\bfailures\x1a/\n" +
 	"\aFailure\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\x87\x02\n" +
-	"\n" +
-	"DeadLetter\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
-	"\tworker_id\x18\x02 \x01(\tR\bworkerId\x12\x14\n" +
-	"\x05topic\x18\x03 \x01(\tR\x05topic\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1a\n" +
-	"\battempts\x18\x06 \x01(\x05R\battempts\x12\x16\n" +
-	"\x06digest\x18\a \x01(\tR\x06digest\x12\x12\n" +
-	"\x04data\x18\b \x01(\fR\x04data\x12\x12\n" +
-	"\x04size\x18\t \x01(\x03R\x04size\x12\x16\n" +
-	"\x06output\x18\n" +
-	" \x01(\tR\x06output\"q\n" +
-	"\x16ListDeadLettersRequest\x12\x1b\n" +
-	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x87\x01\n" +
-	"\x17ListDeadLettersResponse\x12D\n" +
-	"\fdead_letters\x18\x01 \x03(\v2!.lifecycle.operator.v1.DeadLetterR\vdeadLetters\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"Q\n" +
-	"\x0eRedriveRequest\x12\x1b\n" +
-	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x10\n" +
-	"\x03ids\x18\x02 \x03(\tR\x03ids\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"-\n" +
-	"\x0fRedriveResponse\x12\x1a\n" +
-	"\bredriven\x18\x01 \x01(\x03R\bredriven\"d\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"d\n" +
 	"\x12ApplyWorkerRequest\x125\n" +
 	"\x04spec\x18\x01 \x01(\v2!.lifecycle.operator.v1.WorkerSpecR\x04spec\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xf7\x01\n" +
@@ -2707,10 +2286,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x06Change\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\tR\x02to\"4\n" +
-	"\x06Header\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\tR\x06values\"\xe3\x01\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"\xe3\x01\n" +
 	"\x11TestWorkerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x12\n" +
@@ -2740,7 +2316,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
 	"\x03due\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1c\n" +
-	"\tcancelled\x18\x04 \x01(\bR\tcancelled2\xe0\x14\n" +
+	"\tcancelled\x18\x04 \x01(\bR\tcancelled2\x9d\x1c\n" +
 	"\rWorkerService\x12n\n" +
 	"\fCreateWorker\x12*.lifecycle.operator.v1.CreateWorkerRequest\x1a\x1d.lifecycle.operator.v1.Worker\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/workers\x12y\n" +
 	"\vListWorkers\x12).lifecycle.operator.v1.ListWorkersRequest\x1a*.lifecycle.operator.v1.ListWorkersResponse\"\x13\x82\xd3\xe4\x93\x02\n" +
@@ -2753,10 +2329,16 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\bRollback\x12&.lifecycle.operator.v1.RollbackRequest\x1a\x1d.lifecycle.operator.v1.Worker\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/workers/{id}/rollback\x12}\n" +
 	"\rPromoteWorker\x12+.lifecycle.operator.v1.PromoteWorkerRequest\x1a\x1d.lifecycle.operator.v1.Worker\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/workers/{id}/promote\x12~\n" +
 	"\fDeleteWorker\x12*.lifecycle.operator.v1.DeleteWorkerRequest\x1a+.lifecycle.operator.v1.DeleteWorkerResponse\"\x15\x82\xd3\xe4\x93\x02\x0f*\r/workers/{id}\x12\x95\x01\n" +
-	"\x10GetWorkerHistory\x12..lifecycle.operator.v1.GetWorkerHistoryRequest\x1a/.lifecycle.operator.v1.GetWorkerHistoryResponse\" \x82\xd3\xe4\x93\x02\x17\x12\x15/workers/{id}/history\x90\x02\x01\x12\x8a\x01\n" +
+	"\x10GetWorkerHistory\x12..lifecycle.operator.v1.GetWorkerHistoryRequest\x1a/.lifecycle.operator.v1.GetWorkerHistoryResponse\" \x82\xd3\xe4\x93\x02\x17\x12\x15/workers/{id}/history\x90\x02\x01\x12\x89\x01\n" +
+	"\x0eDiffWorkerCode\x12,.lifecycle.operator.v1.DiffWorkerCodeRequest\x1a-.lifecycle.operator.v1.DiffWorkerCodeResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/workers/{id}/diff\x12\x8e\x01\n" +
+	"\x11GetWorkerActivity\x12/.lifecycle.operator.v1.GetWorkerActivityRequest\x1a%.lifecycle.operator.v1.WorkerActivity\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/workers/{id}/activity\x90\x02\x01\x12\x8a\x01\n" +
 	"\x0eRecoverWorkers\x12,.lifecycle.operator.v1.RecoverWorkersRequest\x1a-.lifecycle.operator.v1.RecoverWorkersResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/workers:recover\x12\x9d\x01\n" +
-	"\x0fListDeadLetters\x12-.lifecycle.operator.v1.ListDeadLettersRequest\x1a..lifecycle.operator.v1.ListDeadLettersResponse\"+\x82\xd3\xe4\x93\x02\"\x12 /workers/{worker_id}/deadletters\x90\x02\x01\x12\x8d\x01\n" +
-	"\aRedrive\x12%.lifecycle.operator.v1.RedriveRequest\x1a&.lifecycle.operator.v1.RedriveResponse\"3\x82\xd3\xe4\x93\x02-:\x01*\"(/workers/{worker_id}/deadletters:redrive\x12\x7f\n" +
+	"\x0fListDeadLetters\x12-.lifecycle.operator.v1.ListDeadLettersRequest\x1a..lifecycle.operator.v1.ListDeadLettersResponse\"+\x82\xd3\xe4\x93\x02\"\x12 /workers/{worker_id}/deadletters\x90\x02\x01\x12\xb2\x01\n" +
+	"\x14ListDeadLetterGroups\x122.lifecycle.operator.v1.ListDeadLetterGroupsRequest\x1a3.lifecycle.operator.v1.ListDeadLetterGroupsResponse\"1\x82\xd3\xe4\x93\x02(\x12&/workers/{worker_id}/deadletter-groups\x90\x02\x01\x12\x90\x01\n" +
+	"\x0eReadDeadLetter\x12,.lifecycle.operator.v1.ReadDeadLetterRequest\x1a!.lifecycle.operator.v1.DeadLetter\"-\x82\xd3\xe4\x93\x02'\x12%/workers/{worker_id}/deadletters/{id}\x12\x8d\x01\n" +
+	"\aRedrive\x12%.lifecycle.operator.v1.RedriveRequest\x1a&.lifecycle.operator.v1.RedriveResponse\"3\x82\xd3\xe4\x93\x02-:\x01*\"(/workers/{worker_id}/deadletters:redrive\x12\xa4\x01\n" +
+	"\rRedriveEdited\x12+.lifecycle.operator.v1.RedriveEditedRequest\x1a,.lifecycle.operator.v1.RedriveEditedResponse\"8\x82\xd3\xe4\x93\x022:\x01*\"-/workers/{worker_id}/deadletters/{id}/redrive\x12\xae\x01\n" +
+	"\x12DiscardDeadLetters\x120.lifecycle.operator.v1.DiscardDeadLettersRequest\x1a1.lifecycle.operator.v1.DiscardDeadLettersResponse\"3\x82\xd3\xe4\x93\x02-:\x01*\"(/workers/{worker_id}/deadletters:discard\x12\x7f\n" +
 	"\vApplyWorker\x12).lifecycle.operator.v1.ApplyWorkerRequest\x1a*.lifecycle.operator.v1.ApplyWorkerResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/workers:apply\x12\x89\x01\n" +
 	"\x0eReadWorkerLogs\x12,.lifecycle.operator.v1.ReadWorkerLogsRequest\x1a-.lifecycle.operator.v1.ReadWorkerLogsResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/workers/{id}/logs\x12u\n" +
 	"\x10FollowWorkerLogs\x12..lifecycle.operator.v1.FollowWorkerLogsRequest\x1a/.lifecycle.operator.v1.FollowWorkerLogsResponse0\x01\x12\x8d\x01\n" +
@@ -2778,7 +2360,7 @@ func file_lifecycle_operator_v1_worker_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_worker_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_lifecycle_operator_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*Worker)(nil),                         // 0: lifecycle.operator.v1.Worker
 	(*WorkerSpec)(nil),                     // 1: lifecycle.operator.v1.WorkerSpec
@@ -2801,117 +2383,138 @@ var file_lifecycle_operator_v1_worker_proto_goTypes = []any{
 	(*GetWorkerHistoryResponse)(nil),       // 18: lifecycle.operator.v1.GetWorkerHistoryResponse
 	(*RecoverWorkersRequest)(nil),          // 19: lifecycle.operator.v1.RecoverWorkersRequest
 	(*RecoverWorkersResponse)(nil),         // 20: lifecycle.operator.v1.RecoverWorkersResponse
-	(*DeadLetter)(nil),                     // 21: lifecycle.operator.v1.DeadLetter
-	(*ListDeadLettersRequest)(nil),         // 22: lifecycle.operator.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil),        // 23: lifecycle.operator.v1.ListDeadLettersResponse
-	(*RedriveRequest)(nil),                 // 24: lifecycle.operator.v1.RedriveRequest
-	(*RedriveResponse)(nil),                // 25: lifecycle.operator.v1.RedriveResponse
-	(*ApplyWorkerRequest)(nil),             // 26: lifecycle.operator.v1.ApplyWorkerRequest
-	(*ApplyWorkerResponse)(nil),            // 27: lifecycle.operator.v1.ApplyWorkerResponse
-	(*Header)(nil),                         // 28: lifecycle.operator.v1.Header
-	(*TestWorkerRequest)(nil),              // 29: lifecycle.operator.v1.TestWorkerRequest
-	(*TestWorkerResponse)(nil),             // 30: lifecycle.operator.v1.TestWorkerResponse
-	(*RecoverWorkersResponse_Failure)(nil), // 31: lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	(*ApplyWorkerResponse_Change)(nil),     // 32: lifecycle.operator.v1.ApplyWorkerResponse.Change
-	(*TestWorkerResponse_Output)(nil),      // 33: lifecycle.operator.v1.TestWorkerResponse.Output
-	(*TestWorkerResponse_Change)(nil),      // 34: lifecycle.operator.v1.TestWorkerResponse.Change
-	(*TestWorkerResponse_Timer)(nil),       // 35: lifecycle.operator.v1.TestWorkerResponse.Timer
-	(*timestamppb.Timestamp)(nil),          // 36: google.protobuf.Timestamp
-	(*Canary)(nil),                         // 37: lifecycle.operator.v1.Canary
-	(*Rollout)(nil),                        // 38: lifecycle.operator.v1.Rollout
-	(*HTTP)(nil),                           // 39: lifecycle.operator.v1.HTTP
-	(*durationpb.Duration)(nil),            // 40: google.protobuf.Duration
-	(*ReadWorkerLogsRequest)(nil),          // 41: lifecycle.operator.v1.ReadWorkerLogsRequest
-	(*FollowWorkerLogsRequest)(nil),        // 42: lifecycle.operator.v1.FollowWorkerLogsRequest
-	(*ReadWorkerStateRequest)(nil),         // 43: lifecycle.operator.v1.ReadWorkerStateRequest
-	(*ListWorkerTimersRequest)(nil),        // 44: lifecycle.operator.v1.ListWorkerTimersRequest
-	(*CancelWorkerTimerRequest)(nil),       // 45: lifecycle.operator.v1.CancelWorkerTimerRequest
-	(*ReadWorkerLogsResponse)(nil),         // 46: lifecycle.operator.v1.ReadWorkerLogsResponse
-	(*FollowWorkerLogsResponse)(nil),       // 47: lifecycle.operator.v1.FollowWorkerLogsResponse
-	(*ReadWorkerStateResponse)(nil),        // 48: lifecycle.operator.v1.ReadWorkerStateResponse
-	(*ListWorkerTimersResponse)(nil),       // 49: lifecycle.operator.v1.ListWorkerTimersResponse
-	(*CancelWorkerTimerResponse)(nil),      // 50: lifecycle.operator.v1.CancelWorkerTimerResponse
+	(*ApplyWorkerRequest)(nil),             // 21: lifecycle.operator.v1.ApplyWorkerRequest
+	(*ApplyWorkerResponse)(nil),            // 22: lifecycle.operator.v1.ApplyWorkerResponse
+	(*TestWorkerRequest)(nil),              // 23: lifecycle.operator.v1.TestWorkerRequest
+	(*TestWorkerResponse)(nil),             // 24: lifecycle.operator.v1.TestWorkerResponse
+	(*RecoverWorkersResponse_Failure)(nil), // 25: lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	(*ApplyWorkerResponse_Change)(nil),     // 26: lifecycle.operator.v1.ApplyWorkerResponse.Change
+	(*TestWorkerResponse_Output)(nil),      // 27: lifecycle.operator.v1.TestWorkerResponse.Output
+	(*TestWorkerResponse_Change)(nil),      // 28: lifecycle.operator.v1.TestWorkerResponse.Change
+	(*TestWorkerResponse_Timer)(nil),       // 29: lifecycle.operator.v1.TestWorkerResponse.Timer
+	(*timestamppb.Timestamp)(nil),          // 30: google.protobuf.Timestamp
+	(*Canary)(nil),                         // 31: lifecycle.operator.v1.Canary
+	(*Rollout)(nil),                        // 32: lifecycle.operator.v1.Rollout
+	(*HTTP)(nil),                           // 33: lifecycle.operator.v1.HTTP
+	(*durationpb.Duration)(nil),            // 34: google.protobuf.Duration
+	(*Header)(nil),                         // 35: lifecycle.operator.v1.Header
+	(*DiffWorkerCodeRequest)(nil),          // 36: lifecycle.operator.v1.DiffWorkerCodeRequest
+	(*GetWorkerActivityRequest)(nil),       // 37: lifecycle.operator.v1.GetWorkerActivityRequest
+	(*ListDeadLettersRequest)(nil),         // 38: lifecycle.operator.v1.ListDeadLettersRequest
+	(*ListDeadLetterGroupsRequest)(nil),    // 39: lifecycle.operator.v1.ListDeadLetterGroupsRequest
+	(*ReadDeadLetterRequest)(nil),          // 40: lifecycle.operator.v1.ReadDeadLetterRequest
+	(*RedriveRequest)(nil),                 // 41: lifecycle.operator.v1.RedriveRequest
+	(*RedriveEditedRequest)(nil),           // 42: lifecycle.operator.v1.RedriveEditedRequest
+	(*DiscardDeadLettersRequest)(nil),      // 43: lifecycle.operator.v1.DiscardDeadLettersRequest
+	(*ReadWorkerLogsRequest)(nil),          // 44: lifecycle.operator.v1.ReadWorkerLogsRequest
+	(*FollowWorkerLogsRequest)(nil),        // 45: lifecycle.operator.v1.FollowWorkerLogsRequest
+	(*ReadWorkerStateRequest)(nil),         // 46: lifecycle.operator.v1.ReadWorkerStateRequest
+	(*ListWorkerTimersRequest)(nil),        // 47: lifecycle.operator.v1.ListWorkerTimersRequest
+	(*CancelWorkerTimerRequest)(nil),       // 48: lifecycle.operator.v1.CancelWorkerTimerRequest
+	(*DiffWorkerCodeResponse)(nil),         // 49: lifecycle.operator.v1.DiffWorkerCodeResponse
+	(*WorkerActivity)(nil),                 // 50: lifecycle.operator.v1.WorkerActivity
+	(*ListDeadLettersResponse)(nil),        // 51: lifecycle.operator.v1.ListDeadLettersResponse
+	(*ListDeadLetterGroupsResponse)(nil),   // 52: lifecycle.operator.v1.ListDeadLetterGroupsResponse
+	(*DeadLetter)(nil),                     // 53: lifecycle.operator.v1.DeadLetter
+	(*RedriveResponse)(nil),                // 54: lifecycle.operator.v1.RedriveResponse
+	(*RedriveEditedResponse)(nil),          // 55: lifecycle.operator.v1.RedriveEditedResponse
+	(*DiscardDeadLettersResponse)(nil),     // 56: lifecycle.operator.v1.DiscardDeadLettersResponse
+	(*ReadWorkerLogsResponse)(nil),         // 57: lifecycle.operator.v1.ReadWorkerLogsResponse
+	(*FollowWorkerLogsResponse)(nil),       // 58: lifecycle.operator.v1.FollowWorkerLogsResponse
+	(*ReadWorkerStateResponse)(nil),        // 59: lifecycle.operator.v1.ReadWorkerStateResponse
+	(*ListWorkerTimersResponse)(nil),       // 60: lifecycle.operator.v1.ListWorkerTimersResponse
+	(*CancelWorkerTimerResponse)(nil),      // 61: lifecycle.operator.v1.CancelWorkerTimerResponse
 }
 var file_lifecycle_operator_v1_worker_proto_depIdxs = []int32{
-	36, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
-	36, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
+	30, // 0: lifecycle.operator.v1.Worker.created_at:type_name -> google.protobuf.Timestamp
+	30, // 1: lifecycle.operator.v1.Worker.updated_at:type_name -> google.protobuf.Timestamp
 	4,  // 2: lifecycle.operator.v1.Worker.versions:type_name -> lifecycle.operator.v1.CodeVersion
 	3,  // 3: lifecycle.operator.v1.Worker.limits:type_name -> lifecycle.operator.v1.Limits
 	1,  // 4: lifecycle.operator.v1.Worker.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	37, // 5: lifecycle.operator.v1.Worker.canary:type_name -> lifecycle.operator.v1.Canary
+	31, // 5: lifecycle.operator.v1.Worker.canary:type_name -> lifecycle.operator.v1.Canary
 	3,  // 6: lifecycle.operator.v1.WorkerSpec.limits:type_name -> lifecycle.operator.v1.Limits
 	5,  // 7: lifecycle.operator.v1.WorkerSpec.code:type_name -> lifecycle.operator.v1.Code
 	2,  // 8: lifecycle.operator.v1.WorkerSpec.rate:type_name -> lifecycle.operator.v1.Rate
-	38, // 9: lifecycle.operator.v1.WorkerSpec.rollout:type_name -> lifecycle.operator.v1.Rollout
-	39, // 10: lifecycle.operator.v1.WorkerSpec.http:type_name -> lifecycle.operator.v1.HTTP
-	40, // 11: lifecycle.operator.v1.Rate.per:type_name -> google.protobuf.Duration
-	40, // 12: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
-	40, // 13: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
-	36, // 14: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
+	32, // 9: lifecycle.operator.v1.WorkerSpec.rollout:type_name -> lifecycle.operator.v1.Rollout
+	33, // 10: lifecycle.operator.v1.WorkerSpec.http:type_name -> lifecycle.operator.v1.HTTP
+	34, // 11: lifecycle.operator.v1.Rate.per:type_name -> google.protobuf.Duration
+	34, // 12: lifecycle.operator.v1.Limits.time:type_name -> google.protobuf.Duration
+	34, // 13: lifecycle.operator.v1.Limits.load:type_name -> google.protobuf.Duration
+	30, // 14: lifecycle.operator.v1.CodeVersion.at:type_name -> google.protobuf.Timestamp
 	5,  // 15: lifecycle.operator.v1.CreateWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
 	3,  // 16: lifecycle.operator.v1.CreateWorkerRequest.limits:type_name -> lifecycle.operator.v1.Limits
 	0,  // 17: lifecycle.operator.v1.ListWorkersResponse.workers:type_name -> lifecycle.operator.v1.Worker
 	5,  // 18: lifecycle.operator.v1.LoadCodeRequest.code:type_name -> lifecycle.operator.v1.Code
 	4,  // 19: lifecycle.operator.v1.GetWorkerHistoryResponse.versions:type_name -> lifecycle.operator.v1.CodeVersion
-	31, // 20: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
-	36, // 21: lifecycle.operator.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
-	21, // 22: lifecycle.operator.v1.ListDeadLettersResponse.dead_letters:type_name -> lifecycle.operator.v1.DeadLetter
-	1,  // 23: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
-	32, // 24: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
-	0,  // 25: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
-	28, // 26: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
-	5,  // 27: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
-	33, // 28: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
-	34, // 29: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
-	40, // 30: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
-	35, // 31: lifecycle.operator.v1.TestWorkerResponse.timers:type_name -> lifecycle.operator.v1.TestWorkerResponse.Timer
-	28, // 32: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
-	36, // 33: lifecycle.operator.v1.TestWorkerResponse.Timer.due:type_name -> google.protobuf.Timestamp
-	6,  // 34: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
-	7,  // 35: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
-	9,  // 36: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
-	10, // 37: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
-	11, // 38: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
-	12, // 39: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
-	13, // 40: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
-	14, // 41: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
-	15, // 42: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
-	17, // 43: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
+	25, // 20: lifecycle.operator.v1.RecoverWorkersResponse.failures:type_name -> lifecycle.operator.v1.RecoverWorkersResponse.Failure
+	1,  // 21: lifecycle.operator.v1.ApplyWorkerRequest.spec:type_name -> lifecycle.operator.v1.WorkerSpec
+	26, // 22: lifecycle.operator.v1.ApplyWorkerResponse.changes:type_name -> lifecycle.operator.v1.ApplyWorkerResponse.Change
+	0,  // 23: lifecycle.operator.v1.ApplyWorkerResponse.worker:type_name -> lifecycle.operator.v1.Worker
+	35, // 24: lifecycle.operator.v1.TestWorkerRequest.headers:type_name -> lifecycle.operator.v1.Header
+	5,  // 25: lifecycle.operator.v1.TestWorkerRequest.code:type_name -> lifecycle.operator.v1.Code
+	27, // 26: lifecycle.operator.v1.TestWorkerResponse.outputs:type_name -> lifecycle.operator.v1.TestWorkerResponse.Output
+	28, // 27: lifecycle.operator.v1.TestWorkerResponse.changes:type_name -> lifecycle.operator.v1.TestWorkerResponse.Change
+	34, // 28: lifecycle.operator.v1.TestWorkerResponse.duration:type_name -> google.protobuf.Duration
+	29, // 29: lifecycle.operator.v1.TestWorkerResponse.timers:type_name -> lifecycle.operator.v1.TestWorkerResponse.Timer
+	35, // 30: lifecycle.operator.v1.TestWorkerResponse.Output.headers:type_name -> lifecycle.operator.v1.Header
+	30, // 31: lifecycle.operator.v1.TestWorkerResponse.Timer.due:type_name -> google.protobuf.Timestamp
+	6,  // 32: lifecycle.operator.v1.WorkerService.CreateWorker:input_type -> lifecycle.operator.v1.CreateWorkerRequest
+	7,  // 33: lifecycle.operator.v1.WorkerService.ListWorkers:input_type -> lifecycle.operator.v1.ListWorkersRequest
+	9,  // 34: lifecycle.operator.v1.WorkerService.GetWorker:input_type -> lifecycle.operator.v1.GetWorkerRequest
+	10, // 35: lifecycle.operator.v1.WorkerService.StartWorker:input_type -> lifecycle.operator.v1.StartWorkerRequest
+	11, // 36: lifecycle.operator.v1.WorkerService.StopWorker:input_type -> lifecycle.operator.v1.StopWorkerRequest
+	12, // 37: lifecycle.operator.v1.WorkerService.LoadCode:input_type -> lifecycle.operator.v1.LoadCodeRequest
+	13, // 38: lifecycle.operator.v1.WorkerService.Rollback:input_type -> lifecycle.operator.v1.RollbackRequest
+	14, // 39: lifecycle.operator.v1.WorkerService.PromoteWorker:input_type -> lifecycle.operator.v1.PromoteWorkerRequest
+	15, // 40: lifecycle.operator.v1.WorkerService.DeleteWorker:input_type -> lifecycle.operator.v1.DeleteWorkerRequest
+	17, // 41: lifecycle.operator.v1.WorkerService.GetWorkerHistory:input_type -> lifecycle.operator.v1.GetWorkerHistoryRequest
+	36, // 42: lifecycle.operator.v1.WorkerService.DiffWorkerCode:input_type -> lifecycle.operator.v1.DiffWorkerCodeRequest
+	37, // 43: lifecycle.operator.v1.WorkerService.GetWorkerActivity:input_type -> lifecycle.operator.v1.GetWorkerActivityRequest
 	19, // 44: lifecycle.operator.v1.WorkerService.RecoverWorkers:input_type -> lifecycle.operator.v1.RecoverWorkersRequest
-	22, // 45: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
-	24, // 46: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
-	26, // 47: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
-	41, // 48: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
-	42, // 49: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
-	43, // 50: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
-	29, // 51: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
-	44, // 52: lifecycle.operator.v1.WorkerService.ListWorkerTimers:input_type -> lifecycle.operator.v1.ListWorkerTimersRequest
-	45, // 53: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:input_type -> lifecycle.operator.v1.CancelWorkerTimerRequest
-	0,  // 54: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
-	8,  // 55: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
-	0,  // 56: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 57: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 58: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
-	0,  // 59: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
-	0,  // 60: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
-	0,  // 61: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
-	16, // 62: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
-	18, // 63: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
-	20, // 64: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
-	23, // 65: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
-	25, // 66: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
-	27, // 67: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
-	46, // 68: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
-	47, // 69: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
-	48, // 70: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
-	30, // 71: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
-	49, // 72: lifecycle.operator.v1.WorkerService.ListWorkerTimers:output_type -> lifecycle.operator.v1.ListWorkerTimersResponse
-	50, // 73: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:output_type -> lifecycle.operator.v1.CancelWorkerTimerResponse
-	54, // [54:74] is the sub-list for method output_type
-	34, // [34:54] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	38, // 45: lifecycle.operator.v1.WorkerService.ListDeadLetters:input_type -> lifecycle.operator.v1.ListDeadLettersRequest
+	39, // 46: lifecycle.operator.v1.WorkerService.ListDeadLetterGroups:input_type -> lifecycle.operator.v1.ListDeadLetterGroupsRequest
+	40, // 47: lifecycle.operator.v1.WorkerService.ReadDeadLetter:input_type -> lifecycle.operator.v1.ReadDeadLetterRequest
+	41, // 48: lifecycle.operator.v1.WorkerService.Redrive:input_type -> lifecycle.operator.v1.RedriveRequest
+	42, // 49: lifecycle.operator.v1.WorkerService.RedriveEdited:input_type -> lifecycle.operator.v1.RedriveEditedRequest
+	43, // 50: lifecycle.operator.v1.WorkerService.DiscardDeadLetters:input_type -> lifecycle.operator.v1.DiscardDeadLettersRequest
+	21, // 51: lifecycle.operator.v1.WorkerService.ApplyWorker:input_type -> lifecycle.operator.v1.ApplyWorkerRequest
+	44, // 52: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:input_type -> lifecycle.operator.v1.ReadWorkerLogsRequest
+	45, // 53: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:input_type -> lifecycle.operator.v1.FollowWorkerLogsRequest
+	46, // 54: lifecycle.operator.v1.WorkerService.ReadWorkerState:input_type -> lifecycle.operator.v1.ReadWorkerStateRequest
+	23, // 55: lifecycle.operator.v1.WorkerService.TestWorker:input_type -> lifecycle.operator.v1.TestWorkerRequest
+	47, // 56: lifecycle.operator.v1.WorkerService.ListWorkerTimers:input_type -> lifecycle.operator.v1.ListWorkerTimersRequest
+	48, // 57: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:input_type -> lifecycle.operator.v1.CancelWorkerTimerRequest
+	0,  // 58: lifecycle.operator.v1.WorkerService.CreateWorker:output_type -> lifecycle.operator.v1.Worker
+	8,  // 59: lifecycle.operator.v1.WorkerService.ListWorkers:output_type -> lifecycle.operator.v1.ListWorkersResponse
+	0,  // 60: lifecycle.operator.v1.WorkerService.GetWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 61: lifecycle.operator.v1.WorkerService.StartWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 62: lifecycle.operator.v1.WorkerService.StopWorker:output_type -> lifecycle.operator.v1.Worker
+	0,  // 63: lifecycle.operator.v1.WorkerService.LoadCode:output_type -> lifecycle.operator.v1.Worker
+	0,  // 64: lifecycle.operator.v1.WorkerService.Rollback:output_type -> lifecycle.operator.v1.Worker
+	0,  // 65: lifecycle.operator.v1.WorkerService.PromoteWorker:output_type -> lifecycle.operator.v1.Worker
+	16, // 66: lifecycle.operator.v1.WorkerService.DeleteWorker:output_type -> lifecycle.operator.v1.DeleteWorkerResponse
+	18, // 67: lifecycle.operator.v1.WorkerService.GetWorkerHistory:output_type -> lifecycle.operator.v1.GetWorkerHistoryResponse
+	49, // 68: lifecycle.operator.v1.WorkerService.DiffWorkerCode:output_type -> lifecycle.operator.v1.DiffWorkerCodeResponse
+	50, // 69: lifecycle.operator.v1.WorkerService.GetWorkerActivity:output_type -> lifecycle.operator.v1.WorkerActivity
+	20, // 70: lifecycle.operator.v1.WorkerService.RecoverWorkers:output_type -> lifecycle.operator.v1.RecoverWorkersResponse
+	51, // 71: lifecycle.operator.v1.WorkerService.ListDeadLetters:output_type -> lifecycle.operator.v1.ListDeadLettersResponse
+	52, // 72: lifecycle.operator.v1.WorkerService.ListDeadLetterGroups:output_type -> lifecycle.operator.v1.ListDeadLetterGroupsResponse
+	53, // 73: lifecycle.operator.v1.WorkerService.ReadDeadLetter:output_type -> lifecycle.operator.v1.DeadLetter
+	54, // 74: lifecycle.operator.v1.WorkerService.Redrive:output_type -> lifecycle.operator.v1.RedriveResponse
+	55, // 75: lifecycle.operator.v1.WorkerService.RedriveEdited:output_type -> lifecycle.operator.v1.RedriveEditedResponse
+	56, // 76: lifecycle.operator.v1.WorkerService.DiscardDeadLetters:output_type -> lifecycle.operator.v1.DiscardDeadLettersResponse
+	22, // 77: lifecycle.operator.v1.WorkerService.ApplyWorker:output_type -> lifecycle.operator.v1.ApplyWorkerResponse
+	57, // 78: lifecycle.operator.v1.WorkerService.ReadWorkerLogs:output_type -> lifecycle.operator.v1.ReadWorkerLogsResponse
+	58, // 79: lifecycle.operator.v1.WorkerService.FollowWorkerLogs:output_type -> lifecycle.operator.v1.FollowWorkerLogsResponse
+	59, // 80: lifecycle.operator.v1.WorkerService.ReadWorkerState:output_type -> lifecycle.operator.v1.ReadWorkerStateResponse
+	24, // 81: lifecycle.operator.v1.WorkerService.TestWorker:output_type -> lifecycle.operator.v1.TestWorkerResponse
+	60, // 82: lifecycle.operator.v1.WorkerService.ListWorkerTimers:output_type -> lifecycle.operator.v1.ListWorkerTimersResponse
+	61, // 83: lifecycle.operator.v1.WorkerService.CancelWorkerTimer:output_type -> lifecycle.operator.v1.CancelWorkerTimerResponse
+	58, // [58:84] is the sub-list for method output_type
+	32, // [32:58] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_worker_proto_init() }
@@ -2919,6 +2522,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 	if File_lifecycle_operator_v1_worker_proto != nil {
 		return
 	}
+	file_lifecycle_operator_v1_worker_letters_proto_init()
 	file_lifecycle_operator_v1_worker_look_proto_init()
 	file_lifecycle_operator_v1_worker_rollout_proto_init()
 	file_lifecycle_operator_v1_worker_proto_msgTypes[5].OneofWrappers = []any{
@@ -2931,7 +2535,7 @@ func file_lifecycle_operator_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_worker_proto_rawDesc), len(file_lifecycle_operator_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

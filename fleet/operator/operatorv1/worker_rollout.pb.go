@@ -30,10 +30,10 @@ const (
 // all of them.
 type Canary struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // The digest of its code.
 	// The percentage of the messages.
 	Percent int32                  `protobuf:"varint,2,opt,name=percent,proto3" json:"percent,omitempty"`
-	Since   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	Since   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"` // When it began.
 	// When it may get every message.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields

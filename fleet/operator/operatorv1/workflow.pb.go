@@ -88,7 +88,7 @@ func (WatchResponse_Kind) EnumDescriptor() ([]byte, []int) {
 // Definition is one type of workflow.
 type Definition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // The type of the workflow.
 	// Phases in the order of a life, the terminal ones last.
 	Phases []*Phase `protobuf:"bytes,2,rep,name=phases,proto3" json:"phases,omitempty"`
 	// The bucket of the entities.
@@ -196,7 +196,7 @@ func (x *Definition) GetDegraded() int64 {
 // Phase is one state of a table.
 type Phase struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // Its name.
 	// The phases that may come next; empty for a terminal phase.
 	Next []string `protobuf:"bytes,2,rep,name=next,proto3" json:"next,omitempty"`
 	// How many entities are in it now.
@@ -314,19 +314,19 @@ func (x *Field) GetType() string {
 // Entity is one durable life.
 type Entity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	Id    string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Phase string                 `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"`
+	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`   // The type of its workflow.
+	Id    string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`       // Its id.
+	Phase string                 `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"` // The phase that it is in.
 	// Whether its phase is terminal in the table.
 	Terminal bool `protobuf:"varint,4,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	// Why the stored record is degraded; empty when it is not.
 	Degraded string `protobuf:"bytes,5,opt,name=degraded,proto3" json:"degraded,omitempty"`
-	ParentId string `protobuf:"bytes,6,opt,name=parent_id,json=parentId,proto3" json:"parent_id,omitempty"`
+	ParentId string `protobuf:"bytes,6,opt,name=parent_id,json=parentId,proto3" json:"parent_id,omitempty"` // The entity to which it belongs; empty for none.
 	// The revision of the stored record; it grows with every write.
 	Revision uint64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The revision as an HTTP entity tag, for if_match.
 	Etag      string                 `protobuf:"bytes,8,opt,name=etag,proto3" json:"etag,omitempty"`
-	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"` // When it was written last.
 	// The stored state. Integers that JSON cannot hold exactly are strings.
 	Fields *structpb.Struct `protobuf:"bytes,10,opt,name=fields,proto3" json:"fields,omitempty"`
 	// The phases that may come next.
@@ -480,7 +480,7 @@ func (*ListDefinitionsRequest) Descriptor() ([]byte, []int) {
 
 type ListDefinitionsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Definitions   []*Definition          `protobuf:"bytes,1,rep,name=definitions,proto3" json:"definitions,omitempty"`
+	Definitions   []*Definition          `protobuf:"bytes,1,rep,name=definitions,proto3" json:"definitions,omitempty"` // In the order of their types.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -675,7 +675,7 @@ func (x *ListEntitiesRequest) GetPageToken() string {
 
 type ListEntitiesResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Entities []*Entity              `protobuf:"bytes,1,rep,name=entities,proto3" json:"entities,omitempty"`
+	Entities []*Entity              `protobuf:"bytes,1,rep,name=entities,proto3" json:"entities,omitempty"` // In the order of their ids.
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1099,7 +1099,7 @@ func (x *GetHistoryRequest) GetId() string {
 
 type GetHistoryResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Entries []*HistoryEntry        `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*HistoryEntry        `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"` // Oldest first.
 	// Older entries are gone.
 	Truncated     bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1155,12 +1155,12 @@ type HistoryEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for the creation.
 	From string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	To   string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	At   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	To   string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"` // The phase after it.
+	At   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"` // When.
 	// What caused it: rule, operator, component, framework.
 	Source        string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
-	Note          string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
-	Revision      uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
+	Note          string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`          // The note of its author.
+	Revision      uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"` // The revision of the entity that it made.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1292,8 +1292,8 @@ func (x *WatchRequest) GetId() string {
 
 type WatchResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          WatchResponse_Kind     `protobuf:"varint,1,opt,name=kind,proto3,enum=lifecycle.operator.v1.WatchResponse_Kind" json:"kind,omitempty"`
-	Entity        *Entity                `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
+	Kind          WatchResponse_Kind     `protobuf:"varint,1,opt,name=kind,proto3,enum=lifecycle.operator.v1.WatchResponse_Kind" json:"kind,omitempty"` // What has happened.
+	Entity        *Entity                `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`                                            // The entity as it is now; of a deleted one only the type and the id.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -71,6 +71,9 @@ func TestConformance(t *testing.T) {
 	}
 	t.Run("in this process", func(t *testing.T) { enginetest.Run(t, suite) })
 	t.Run("in a child", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("each child compiles the module for itself, for seconds: this runs without -short")
+		}
 		children, err := isolate.New(isolate.Config{})
 		if err != nil {
 			t.Fatal(err)

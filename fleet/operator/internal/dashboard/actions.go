@@ -36,17 +36,21 @@ type question struct {
 // done has the sentences to show after an action, by the key in the address. An
 // address cannot make a page show any other text.
 var done = map[string]string{
-	"transition": "The transition is done.",
-	"patch":      "The fields are changed.",
-	"drain":      "The process has begun to drain.",
-	"suspend":    "Readiness is suspended.",
-	"resume":     "Readiness follows the checks again.",
-	"start":      "The worker gets messages again.",
-	"stop":       "The worker is stopped.",
-	"delete":     "The worker is deleted.",
-	"rollback":   "The worker runs the earlier code.",
-	"redrive":    "Dead letters given to the worker again: %d.",
-	"recover":    "Recovery has run. Workers that run here: %d. Workers that could not be loaded: %d.",
+	"transition":   "The transition is done.",
+	"patch":        "The fields are changed.",
+	"drain":        "The process has begun to drain.",
+	"suspend":      "Readiness is suspended.",
+	"resume":       "Readiness follows the checks again.",
+	"restart-unit": "The unit was asked to restart: its state is below.",
+	"start":        "The worker gets messages again.",
+	"stop":         "The worker is stopped.",
+	"delete":       "The worker is deleted.",
+	"rollback":     "The worker runs the earlier code.",
+	"redrive":      "Dead letters given to the worker again: %d.",
+	"edit":         "The edited message is given to the worker.",
+	"discard":      "Dead letters discarded: %d.",
+	"promote":      "The canary is the worker's version now.",
+	"recover":      "Recovery has run. Workers that run here: %d. Workers that could not be loaded: %d.",
 }
 
 // outcome returns the sentence that an address selects. The address can only choose
@@ -61,7 +65,7 @@ func outcome(q url.Values) string {
 		return n
 	}
 	switch name {
-	case "redrive":
+	case "redrive", "discard":
 		return fmt.Sprintf(done[name], number("n"))
 	case "recover":
 		return fmt.Sprintf(done[name], number("n"), number("failed"))
@@ -79,9 +83,10 @@ type step struct {
 // methods are the methods that the actions call.
 var methods = map[string]string{
 	"transition": "WorkflowService.Transition", "patch": "WorkflowService.Patch",
-	"drain": "ProcessService.DrainProcess", "suspend": "ProcessService.SuspendProcess", "resume": "ProcessService.ResumeProcess",
+	"drain": "ProcessService.DrainProcess", "suspend": "ProcessService.SuspendProcess", "resume": "ProcessService.ResumeProcess", "restart-unit": "ProcessService.RestartUnit",
 	"start": "WorkerService.StartWorker", "stop": "WorkerService.StopWorker", "delete": "WorkerService.DeleteWorker",
-	"rollback": "WorkerService.Rollback", "redrive": "WorkerService.Redrive", "recover": "WorkerService.RecoverWorkers",
+	"rollback": "WorkerService.Rollback", "redrive": "WorkerService.Redrive", "edit": "WorkerService.RedriveEdited", "discard": "WorkerService.DiscardDeadLetters",
+	"promote": "WorkerService.PromoteWorker", "recover": "WorkerService.RecoverWorkers",
 }
 
 // may reports whether the caller may do an action on a type, a worker or a process.
@@ -130,13 +135,13 @@ func (d *Dashboard) question(ctx context.Context, v *view, name string, s step, 
 		return err
 	}
 	q.Action, q.Hidden = name, url.Values{}
-	for _, key := range []string{"type", "id", "phase", "field", "digest", "letter", "all", "if_match"} {
+	for _, key := range []string{"type", "id", "phase", "field", "digest", "letter", "all", "unit", "group", "as", "if_match"} {
 		if values, ok := form[key]; ok {
 			q.Hidden[key] = values
 		}
 	}
 	v.Page, v.Title, v.Data = "ask", q.Title, q
-	v.Section = map[string]string{"transition": "workflows", "patch": "workflows", "drain": "processes", "suspend": "processes", "resume": "processes"}[name]
+	v.Section = map[string]string{"transition": "workflows", "patch": "workflows", "drain": "processes", "suspend": "processes", "resume": "processes", "restart-unit": "processes"}[name]
 	if v.Section == "" {
 		v.Section = "workers"
 	}
@@ -170,8 +175,10 @@ func (d *Dashboard) act(r *http.Request, v *view) error {
 		back = "/ui/workers"
 	case form.Get("type") != "":
 		back = entityPath(form.Get("type"), form.Get("id"))
-	case name == "drain" || name == "suspend" || name == "resume":
+	case name == "drain" || name == "suspend" || name == "resume" || name == "restart-unit":
 		back = processPath(form.Get("id"))
+	case name == "edit" || name == "discard" || name == "redrive" && form.Get("group") != "":
+		back = lettersPath(form.Get("id"), "")
 	default:
 		back = workerPath(form.Get("id"))
 	}

@@ -12,14 +12,16 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	texts "github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 var helpers = template.FuncMap{
-	"ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": texts.Column, "digest": digest, "preview": preview, "count": count,
+	"command": diagnosis.Command, "ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": texts.Column, "digest": digest, "preview": preview, "count": count,
 	"processPath": processPath, "workflowPath": workflowPath, "entityPath": entityPath, "workerPath": workerPath,
 	"lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb, "subjectPath": subjectPath, "subjectName": subjectName, "unitCounts": unitCounts, "eventsOf": eventsOf, "raw": raw, "stamp": timestamppb.New, "span": span,
+	"lettersPath": lettersPath, "letterPath": letterPath, "actPath": actPath,
 }
 
 // tone returns the colour class of a state. Pages always show the state's name
@@ -84,6 +86,8 @@ func took(d *durationpb.Duration) string {
 // span formats a time that is long: "3d 4h", "5m 10s".
 func span(d time.Duration) string {
 	switch {
+	case d < 10*time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
 	case d < time.Second:
 		return d.Round(time.Millisecond).String()
 	case d < time.Minute:
@@ -168,6 +172,22 @@ func breakable(name string) template.HTML {
 		}
 	}
 	return template.HTML(b.String()) // every part was escaped
+}
+
+// perSecond formats a rate.
+func perSecond(n float64) string {
+	switch {
+	case n == 0:
+		return "0"
+	case n < 10:
+		return strconv.FormatFloat(n, 'f', 2, 64)
+	}
+	return count(int64(n + 0.5))
+}
+
+// actPath is the page before an action on a group of dead letters.
+func actPath(action, worker, group string) string {
+	return "/ui/act/" + action + "?" + url.Values{"id": {worker}, "group": {group}}.Encode()
 }
 
 // plural returns the word for n things.

@@ -2,10 +2,12 @@ package dashboard
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -28,7 +30,7 @@ func (d *Dashboard) logs(r *http.Request, v *view) error {
 		lines = append(lines, l.GetText())
 	}
 	v.Page, v.Section, v.Title = "inside", "processes", "Log of "+id
-	v.Data = inside{ID: id, What: "The end of the log", Text: strings.Join(lines, "\n"), Command: "lifecyclectl logs " + id + " --follow", At: timestamppb.New(v.Now)}
+	v.Data = inside{ID: id, What: "The end of the log", Text: strings.Join(lines, "\n"), Command: diagnosis.Command("logs %s --follow", id), At: timestamppb.New(v.Now)}
 	return nil
 }
 
@@ -40,6 +42,38 @@ func (d *Dashboard) stacks(r *http.Request, v *view) error {
 		return err
 	}
 	v.Page, v.Section, v.Title = "inside", "processes", "Stacks of "+id
-	v.Data = inside{ID: id, What: "The stacks of all goroutines", Text: answer.GetText(), Command: "lifecyclectl stacks " + id, At: timestamppb.New(v.Now)}
+	v.Data = inside{ID: id, What: "The stacks of all goroutines", Text: answer.GetText(), Command: diagnosis.Command("stacks %s", id), At: timestamppb.New(v.Now)}
+	return nil
+}
+
+// config shows the configuration of a process. As with the log, each look is in the audit.
+func (d *Dashboard) config(r *http.Request, v *view) error {
+	id := r.PathValue("id")
+	answer, err := d.cfg.Processes.GetConfig(r.Context(), &operatorv1.GetConfigRequest{Id: id})
+	if err != nil {
+		return err
+	}
+	contains, given := r.URL.Query().Get("contains"), r.URL.Query().Get("given") != ""
+	settings := slices.DeleteFunc(slices.Clone(answer.GetSettings()), func(s *operatorv1.Setting) bool {
+		return given && s.GetSource() == "default" || !strings.Contains(s.GetKey(), contains) && !strings.Contains(s.GetSource(), contains)
+	})
+	last := map[string]*operatorv1.Step{} // by the name of the reload
+	for _, s := range answer.GetReloads() {
+		last[s.GetName()] = s
+	}
+	var refused []*operatorv1.Step
+	for _, s := range answer.GetReloads() {
+		if last[s.GetName()] == s && s.GetError() != "" {
+			refused = append(refused, s)
+		}
+	}
+	v.Page, v.Section, v.Title = "config", "processes", "Configuration of "+id
+	v.Data = struct {
+		ID, Contains, Command string
+		Given, Truncated      bool
+		Settings              []*operatorv1.Setting
+		Reloads, Refused      []*operatorv1.Step
+		At                    *timestamppb.Timestamp
+	}{id, contains, diagnosis.Command("processes config %s", id), given, answer.GetTruncated(), settings, answer.GetReloads(), refused, timestamppb.New(v.Now)}
 	return nil
 }

@@ -91,7 +91,7 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		More, Wrong   int
 		NothingLooked bool
 	}{req, links, others, tallies(list.GetTotals().GetPhases()), list.GetTotals(), list.GetProcesses(), first, next, req.GetPageToken() != "", len(services) > 0,
-		found, found.GetFindings()[:min(len(found.GetFindings()), maxFindings)], max(0, len(found.GetFindings())-maxFindings), len(found.GetFindings()), len(found.GetLookedAt()) == 0}
+		found, shown(found.GetFindings(), maxFindings), max(0, len(found.GetFindings())-maxFindings), len(found.GetFindings()), len(found.GetLookedAt()) == 0}
 	return nil
 }
 
@@ -136,7 +136,8 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 		*operatorv1.Process
 		Past  []*operatorv1.Event
 		Links []Link
-	}{p, past.GetEvents(), d.cfg.Links(p)}
+		Tree  []unitView
+	}{p, past.GetEvents(), d.cfg.Links(p), treeOf(p.GetId(), "", p.GetUnits(), d.may(r, "restart-unit", p.GetId()))}
 	return nil
 }
 
@@ -325,13 +326,17 @@ func (d *Dashboard) worker(r *http.Request, v *view) error {
 	}
 	v.Page, v.Section, v.Title, v.Topic = "worker", "workers", id, livePath("workers", id)
 	v.Operator = d.may(r, "start", id)
+	does := d.activityOf(r, w)
 	v.Data = struct {
-		Worker  *operatorv1.Worker
-		Letters []*operatorv1.DeadLetter
-		Next    string
-		Paged   bool
-		Reasons []tally
-	}{w, letters.GetDeadLetters(), pageLink(letters.GetNextPageToken()), r.URL.Query().Get("page") != "", reasons(letters.GetDeadLetters())}
+		Worker   *operatorv1.Worker
+		Activity *activity
+		Canary   *trial
+		Versions []*operatorv1.CodeVersion
+		Letters  []*operatorv1.DeadLetter
+		Next     string
+		Paged    bool
+		Reasons  []tally
+	}{w, does, trialOf(w, does), versionsOf(w, does), letters.GetDeadLetters(), pageLink(letters.GetNextPageToken()), r.URL.Query().Get("page") != "", reasons(letters.GetDeadLetters())}
 	return nil
 }
 

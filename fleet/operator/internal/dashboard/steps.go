@@ -37,6 +37,7 @@ var steps = map[string]step{
 		_, err := d.cfg.Processes.ResumeProcess(ctx, &operatorv1.ResumeProcessRequest{Id: id})
 		return err
 	}),
+	"restart-unit": {askRestartUnit, doRestartUnit},
 	"start": onWorker(question{Title: "Start", Button: "Feed this worker", Does: []string{
 		"The worker gets messages again, from where it stopped. Messages that arrived in between come first.",
 	}}, func(ctx context.Context, d *Dashboard, id string) error {
@@ -59,7 +60,16 @@ var steps = map[string]step{
 	}),
 	"rollback": {askRollback, doRollback},
 	"redrive":  {askRedrive, doRedrive},
-	"recover":  {askRecover, doRecover},
+	"edit":     {askEdit, doEdit},
+	"discard":  {askDiscard, doDiscard},
+	"promote": onWorker(question{Title: "Promote the canary of", Button: "Give it every message", Does: []string{
+		"The canary becomes the worker's version, between two messages, and gets every message.",
+		"The version before it stays in the list: you can roll back to it.",
+	}}, func(ctx context.Context, d *Dashboard, id string) error {
+		_, err := d.cfg.Workers.PromoteWorker(ctx, &operatorv1.PromoteWorkerRequest{Id: id})
+		return err
+	}),
+	"recover": {askRecover, doRecover},
 }
 
 // onProcess returns an action on one process, with the question q.
@@ -103,6 +113,13 @@ func (q question) about(ctx context.Context, d *Dashboard, id string) (*question
 }
 
 func askRollback(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
+	w, err := d.cfg.Workers.GetWorker(ctx, &operatorv1.GetWorkerRequest{Id: f.Get("id")})
+	if err == nil && w.GetCanary() != nil && w.GetDigest() == f.Get("digest") {
+		return question{Title: "End the canary of", Button: "Give it no more messages", Does: []string{
+			"The canary " + digest(w.GetCanary().GetDigest()) + " gets no more messages. The worker's own version " + digest(w.GetDigest()) + " gets all of them.",
+			"Its code stays in the list of versions.",
+		}}.about(ctx, d, f.Get("id"))
+	}
 	return question{Title: "Roll back", Button: "Run the earlier code", Does: []string{
 		"The worker changes to the code with the digest " + digest(f.Get("digest")) + ", between two messages. Each message is handled by one version.",
 		"Its versions stay: you can roll forward in the same way.",
@@ -115,33 +132,33 @@ func doRollback(ctx context.Context, d *Dashboard, f url.Values) (url.Values, er
 }
 
 func askRedrive(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
-	if f.Get("all") != "" { // all overrides the chosen ones
-		f.Del("letter")
-	}
-	n := len(f["letter"])
-	which := fmt.Sprintf("%d dead letters go", n)
+	ids, all, group := chosen(f)
+	which := fmt.Sprintf("%d dead letters go", len(ids))
 	switch {
-	case f.Get("all") != "":
+	case all:
 		which = "All dead letters go"
-	case n == 1:
+	case group != "":
+		which = "All dead letters with this reason go"
+	case len(ids) == 1:
 		which = "One dead letter goes"
 	}
 	q, err := question{Title: "Redrive dead letters of", Button: "Hand them to the worker again", Does: []string{
 		which + " to the worker once more, each with all its attempts.",
 		"Those that fail again come back to the dead letters.",
 	}}.about(ctx, d, f.Get("id"))
-	if err == nil && n == 0 && f.Get("all") == "" {
+	switch {
+	case err != nil:
+	case group != "":
+		q.Does = append(q.Does, "The reason is: "+group)
+	case len(ids) == 0 && !all:
 		q.Refuse = "no dead letter is chosen. Go back and choose some, or redrive all."
 	}
 	return q, err
 }
 
 func doRedrive(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error) {
-	req := &operatorv1.RedriveRequest{WorkerId: f.Get("id"), All: f.Get("all") != ""}
-	if !req.GetAll() {
-		req.Ids = f["letter"]
-	}
-	answer, err := d.cfg.Workers.Redrive(ctx, req)
+	ids, all, group := chosen(f)
+	answer, err := d.cfg.Workers.Redrive(ctx, &operatorv1.RedriveRequest{WorkerId: f.Get("id"), Ids: ids, All: all, Group: group})
 	return url.Values{"n": {strconv.FormatInt(answer.GetRedriven(), 10)}}, err
 }
 

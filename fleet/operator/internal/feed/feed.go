@@ -104,6 +104,16 @@ func (f *Feed[T]) Read(key string) *Reader[T] {
 	return r
 }
 
+// Follow is Read for a reader that needs no current values: it reads a synced item, once
+// the feed has read its source, and then the changes since this call.
+func (f *Feed[T]) Follow(key string) *Reader[T] {
+	r := f.Read(key)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.begun, r.at, r.since = true, f.seq, f.seq
+	return r
+}
+
 // Close ends the reader. A second call does nothing.
 func (r *Reader[T]) Close() {
 	f := r.feed

@@ -94,6 +94,27 @@ func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 	})
 }
 
+// A reader that needs no current values gets none, and no change twice.
+func TestFollowerSeesOnlyChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		first := f.Follow("")
+		synctest.Wait()
+		s.to.Put("a", 1)
+		s.to.Put("b", 2)
+		s.to.Sync()
+		want(t, next(t, first, 9), "+a1 +b2 = ") // the feed has begun for it
+		late, only := f.Follow(""), f.Follow("b")
+		want(t, next(t, late, 9), "= ")
+		want(t, next(t, only, 9), "= ")
+		s.to.Put("a", 3)
+		s.to.Delete("b")
+		want(t, next(t, late, 9), "+a3 -b ")
+		want(t, next(t, only, 9), "-b ")
+		want(t, next(t, late, 9), context.DeadlineExceeded.Error())
+	})
+}
+
 // A value that a reader got before its sync may be deleted before its sync, too.
 func TestDeletionDuringTheFirstReadIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

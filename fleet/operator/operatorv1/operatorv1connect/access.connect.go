@@ -2,7 +2,7 @@
 // to it. One address serves it as gRPC, gRPC-Web, Connect and REST.
 //
 // A method without side effects says so in its idempotency_level; viewers may
-// call it. GetLogs and GetStacks of ProcessService look into a process: they need the
+// call it. GetLogs, GetStacks and GetConfig of ProcessService look into a process: they need the
 // role inspector, which also reads, and are audited. Every other method needs the role
 // operator, which may do everything, and is audited. A caller may have a role only in
 // parts of the fleet: then it sees and does only what concerns them.

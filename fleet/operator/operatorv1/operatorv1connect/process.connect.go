@@ -54,6 +54,9 @@ const (
 	// ProcessServiceGetStacksProcedure is the fully-qualified name of the ProcessService's GetStacks
 	// RPC.
 	ProcessServiceGetStacksProcedure = "/lifecycle.operator.v1.ProcessService/GetStacks"
+	// ProcessServiceGetConfigProcedure is the fully-qualified name of the ProcessService's GetConfig
+	// RPC.
+	ProcessServiceGetConfigProcedure = "/lifecycle.operator.v1.ProcessService/GetConfig"
 	// ProcessServiceDrainProcessProcedure is the fully-qualified name of the ProcessService's
 	// DrainProcess RPC.
 	ProcessServiceDrainProcessProcedure = "/lifecycle.operator.v1.ProcessService/DrainProcess"
@@ -63,6 +66,9 @@ const (
 	// ProcessServiceResumeProcessProcedure is the fully-qualified name of the ProcessService's
 	// ResumeProcess RPC.
 	ProcessServiceResumeProcessProcedure = "/lifecycle.operator.v1.ProcessService/ResumeProcess"
+	// ProcessServiceRestartUnitProcedure is the fully-qualified name of the ProcessService's
+	// RestartUnit RPC.
+	ProcessServiceRestartUnitProcedure = "/lifecycle.operator.v1.ProcessService/RestartUnit"
 )
 
 // ProcessServiceClient is a client for the lifecycle.operator.v1.ProcessService service.
@@ -87,6 +93,10 @@ type ProcessServiceClient interface {
 	// GetStacks returns the stacks of all goroutines of a process, also while it stops. It
 	// needs the role inspector.
 	GetStacks(context.Context, *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error)
+	// GetConfig returns the configuration of a process, as the process itself reports it:
+	// each key with its value and where that was given. Secrets never leave the process. It
+	// needs the role inspector.
+	GetConfig(context.Context, *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error)
 	// DrainProcess stops a process as a signal does: its readiness goes down, it
 	// finishes what is in flight, and it ends. Its supervisor may start another.
 	DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error)
@@ -94,6 +104,10 @@ type ProcessServiceClient interface {
 	// process goes on working.
 	SuspendProcess(context.Context, *operatorv1.SuspendProcessRequest) (*operatorv1.CommandResponse, error)
 	ResumeProcess(context.Context, *operatorv1.ResumeProcessRequest) (*operatorv1.CommandResponse, error)
+	// RestartUnit ends the present run of a supervised unit and begins the next one at once.
+	// The restart does not count against the unit's restart budget. A unit that nothing
+	// supervises or that is stopping is refused, and so is a process that is not running.
+	RestartUnit(context.Context, *operatorv1.RestartUnitRequest) (*operatorv1.RestartUnitResponse, error)
 }
 
 // NewProcessServiceClient constructs a client for the lifecycle.operator.v1.ProcessService service.
@@ -156,6 +170,13 @@ func NewProcessServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		getConfig: connect.NewClient[operatorv1.GetConfigRequest, operatorv1.GetConfigResponse](
+			httpClient,
+			baseURL+ProcessServiceGetConfigProcedure,
+			connect.WithSchema(processServiceMethods.ByName("GetConfig")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		drainProcess: connect.NewClient[operatorv1.DrainProcessRequest, operatorv1.CommandResponse](
 			httpClient,
 			baseURL+ProcessServiceDrainProcessProcedure,
@@ -174,6 +195,12 @@ func NewProcessServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(processServiceMethods.ByName("ResumeProcess")),
 			connect.WithClientOptions(opts...),
 		),
+		restartUnit: connect.NewClient[operatorv1.RestartUnitRequest, operatorv1.RestartUnitResponse](
+			httpClient,
+			baseURL+ProcessServiceRestartUnitProcedure,
+			connect.WithSchema(processServiceMethods.ByName("RestartUnit")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -186,9 +213,11 @@ type processServiceClient struct {
 	diagnose       *connect.Client[operatorv1.DiagnoseRequest, operatorv1.DiagnoseResponse]
 	getLogs        *connect.Client[operatorv1.GetLogsRequest, operatorv1.GetLogsResponse]
 	getStacks      *connect.Client[operatorv1.GetStacksRequest, operatorv1.GetStacksResponse]
+	getConfig      *connect.Client[operatorv1.GetConfigRequest, operatorv1.GetConfigResponse]
 	drainProcess   *connect.Client[operatorv1.DrainProcessRequest, operatorv1.CommandResponse]
 	suspendProcess *connect.Client[operatorv1.SuspendProcessRequest, operatorv1.CommandResponse]
 	resumeProcess  *connect.Client[operatorv1.ResumeProcessRequest, operatorv1.CommandResponse]
+	restartUnit    *connect.Client[operatorv1.RestartUnitRequest, operatorv1.RestartUnitResponse]
 }
 
 // ListProcesses calls lifecycle.operator.v1.ProcessService.ListProcesses.
@@ -250,6 +279,15 @@ func (c *processServiceClient) GetStacks(ctx context.Context, req *operatorv1.Ge
 	return nil, err
 }
 
+// GetConfig calls lifecycle.operator.v1.ProcessService.GetConfig.
+func (c *processServiceClient) GetConfig(ctx context.Context, req *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error) {
+	response, err := c.getConfig.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // DrainProcess calls lifecycle.operator.v1.ProcessService.DrainProcess.
 func (c *processServiceClient) DrainProcess(ctx context.Context, req *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error) {
 	response, err := c.drainProcess.CallUnary(ctx, connect.NewRequest(req))
@@ -271,6 +309,15 @@ func (c *processServiceClient) SuspendProcess(ctx context.Context, req *operator
 // ResumeProcess calls lifecycle.operator.v1.ProcessService.ResumeProcess.
 func (c *processServiceClient) ResumeProcess(ctx context.Context, req *operatorv1.ResumeProcessRequest) (*operatorv1.CommandResponse, error) {
 	response, err := c.resumeProcess.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RestartUnit calls lifecycle.operator.v1.ProcessService.RestartUnit.
+func (c *processServiceClient) RestartUnit(ctx context.Context, req *operatorv1.RestartUnitRequest) (*operatorv1.RestartUnitResponse, error) {
+	response, err := c.restartUnit.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -299,6 +346,10 @@ type ProcessServiceHandler interface {
 	// GetStacks returns the stacks of all goroutines of a process, also while it stops. It
 	// needs the role inspector.
 	GetStacks(context.Context, *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error)
+	// GetConfig returns the configuration of a process, as the process itself reports it:
+	// each key with its value and where that was given. Secrets never leave the process. It
+	// needs the role inspector.
+	GetConfig(context.Context, *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error)
 	// DrainProcess stops a process as a signal does: its readiness goes down, it
 	// finishes what is in flight, and it ends. Its supervisor may start another.
 	DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error)
@@ -306,6 +357,10 @@ type ProcessServiceHandler interface {
 	// process goes on working.
 	SuspendProcess(context.Context, *operatorv1.SuspendProcessRequest) (*operatorv1.CommandResponse, error)
 	ResumeProcess(context.Context, *operatorv1.ResumeProcessRequest) (*operatorv1.CommandResponse, error)
+	// RestartUnit ends the present run of a supervised unit and begins the next one at once.
+	// The restart does not count against the unit's restart budget. A unit that nothing
+	// supervises or that is stopping is refused, and so is a process that is not running.
+	RestartUnit(context.Context, *operatorv1.RestartUnitRequest) (*operatorv1.RestartUnitResponse, error)
 }
 
 // NewProcessServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -364,6 +419,13 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	processServiceGetConfigHandler := connect.NewUnaryHandlerSimple(
+		ProcessServiceGetConfigProcedure,
+		svc.GetConfig,
+		connect.WithSchema(processServiceMethods.ByName("GetConfig")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	processServiceDrainProcessHandler := connect.NewUnaryHandlerSimple(
 		ProcessServiceDrainProcessProcedure,
 		svc.DrainProcess,
@@ -382,6 +444,12 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 		connect.WithSchema(processServiceMethods.ByName("ResumeProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
+	processServiceRestartUnitHandler := connect.NewUnaryHandlerSimple(
+		ProcessServiceRestartUnitProcedure,
+		svc.RestartUnit,
+		connect.WithSchema(processServiceMethods.ByName("RestartUnit")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lifecycle.operator.v1.ProcessService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ProcessServiceListProcessesProcedure:
@@ -398,12 +466,16 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 			processServiceGetLogsHandler.ServeHTTP(w, r)
 		case ProcessServiceGetStacksProcedure:
 			processServiceGetStacksHandler.ServeHTTP(w, r)
+		case ProcessServiceGetConfigProcedure:
+			processServiceGetConfigHandler.ServeHTTP(w, r)
 		case ProcessServiceDrainProcessProcedure:
 			processServiceDrainProcessHandler.ServeHTTP(w, r)
 		case ProcessServiceSuspendProcessProcedure:
 			processServiceSuspendProcessHandler.ServeHTTP(w, r)
 		case ProcessServiceResumeProcessProcedure:
 			processServiceResumeProcessHandler.ServeHTTP(w, r)
+		case ProcessServiceRestartUnitProcedure:
+			processServiceRestartUnitHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -441,6 +513,10 @@ func (UnimplementedProcessServiceHandler) GetStacks(context.Context, *operatorv1
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.GetStacks is not implemented"))
 }
 
+func (UnimplementedProcessServiceHandler) GetConfig(context.Context, *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.GetConfig is not implemented"))
+}
+
 func (UnimplementedProcessServiceHandler) DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.DrainProcess is not implemented"))
 }
@@ -451,4 +527,8 @@ func (UnimplementedProcessServiceHandler) SuspendProcess(context.Context, *opera
 
 func (UnimplementedProcessServiceHandler) ResumeProcess(context.Context, *operatorv1.ResumeProcessRequest) (*operatorv1.CommandResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.ResumeProcess is not implemented"))
+}
+
+func (UnimplementedProcessServiceHandler) RestartUnit(context.Context, *operatorv1.RestartUnitRequest) (*operatorv1.RestartUnitResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.RestartUnit is not implemented"))
 }

@@ -62,14 +62,32 @@ const (
 	// WorkerServiceGetWorkerHistoryProcedure is the fully-qualified name of the WorkerService's
 	// GetWorkerHistory RPC.
 	WorkerServiceGetWorkerHistoryProcedure = "/lifecycle.operator.v1.WorkerService/GetWorkerHistory"
+	// WorkerServiceDiffWorkerCodeProcedure is the fully-qualified name of the WorkerService's
+	// DiffWorkerCode RPC.
+	WorkerServiceDiffWorkerCodeProcedure = "/lifecycle.operator.v1.WorkerService/DiffWorkerCode"
+	// WorkerServiceGetWorkerActivityProcedure is the fully-qualified name of the WorkerService's
+	// GetWorkerActivity RPC.
+	WorkerServiceGetWorkerActivityProcedure = "/lifecycle.operator.v1.WorkerService/GetWorkerActivity"
 	// WorkerServiceRecoverWorkersProcedure is the fully-qualified name of the WorkerService's
 	// RecoverWorkers RPC.
 	WorkerServiceRecoverWorkersProcedure = "/lifecycle.operator.v1.WorkerService/RecoverWorkers"
 	// WorkerServiceListDeadLettersProcedure is the fully-qualified name of the WorkerService's
 	// ListDeadLetters RPC.
 	WorkerServiceListDeadLettersProcedure = "/lifecycle.operator.v1.WorkerService/ListDeadLetters"
+	// WorkerServiceListDeadLetterGroupsProcedure is the fully-qualified name of the WorkerService's
+	// ListDeadLetterGroups RPC.
+	WorkerServiceListDeadLetterGroupsProcedure = "/lifecycle.operator.v1.WorkerService/ListDeadLetterGroups"
+	// WorkerServiceReadDeadLetterProcedure is the fully-qualified name of the WorkerService's
+	// ReadDeadLetter RPC.
+	WorkerServiceReadDeadLetterProcedure = "/lifecycle.operator.v1.WorkerService/ReadDeadLetter"
 	// WorkerServiceRedriveProcedure is the fully-qualified name of the WorkerService's Redrive RPC.
 	WorkerServiceRedriveProcedure = "/lifecycle.operator.v1.WorkerService/Redrive"
+	// WorkerServiceRedriveEditedProcedure is the fully-qualified name of the WorkerService's
+	// RedriveEdited RPC.
+	WorkerServiceRedriveEditedProcedure = "/lifecycle.operator.v1.WorkerService/RedriveEdited"
+	// WorkerServiceDiscardDeadLettersProcedure is the fully-qualified name of the WorkerService's
+	// DiscardDeadLetters RPC.
+	WorkerServiceDiscardDeadLettersProcedure = "/lifecycle.operator.v1.WorkerService/DiscardDeadLetters"
 	// WorkerServiceApplyWorkerProcedure is the fully-qualified name of the WorkerService's ApplyWorker
 	// RPC.
 	WorkerServiceApplyWorkerProcedure = "/lifecycle.operator.v1.WorkerService/ApplyWorker"
@@ -117,14 +135,32 @@ type WorkerServiceClient interface {
 	DeleteWorker(context.Context, *operatorv1.DeleteWorkerRequest) (*operatorv1.DeleteWorkerResponse, error)
 	// GetWorkerHistory returns the code that a worker has had, oldest first.
 	GetWorkerHistory(context.Context, *operatorv1.GetWorkerHistoryRequest) (*operatorv1.GetWorkerHistoryResponse, error)
+	// DiffWorkerCode compares two versions of a worker: its code, and its settings as far
+	// as the server still knows those of both.
+	DiffWorkerCode(context.Context, *operatorv1.DiffWorkerCodeRequest) (*operatorv1.DiffWorkerCodeResponse, error)
+	// GetWorkerActivity asks the host that runs a worker how many messages it handled in
+	// the last minutes, and how long that took.
+	GetWorkerActivity(context.Context, *operatorv1.GetWorkerActivityRequest) (*operatorv1.WorkerActivity, error)
 	// RecoverWorkers brings back every stored worker that should run and does
 	// not. One that fails does not stop the others.
 	RecoverWorkers(context.Context, *operatorv1.RecoverWorkersRequest) (*operatorv1.RecoverWorkersResponse, error)
 	// ListDeadLetters returns messages that a worker failed to handle, oldest
 	// first, in pages.
 	ListDeadLetters(context.Context, *operatorv1.ListDeadLettersRequest) (*operatorv1.ListDeadLettersResponse, error)
+	// ListDeadLetterGroups returns the dead letters of a worker by reason, the largest
+	// group first. Reasons that differ only in numbers are one group.
+	ListDeadLetterGroups(context.Context, *operatorv1.ListDeadLetterGroupsRequest) (*operatorv1.ListDeadLetterGroupsResponse, error)
+	// ReadDeadLetter returns one dead letter with its headers and its whole message, in
+	// parts when that is long.
+	ReadDeadLetter(context.Context, *operatorv1.ReadDeadLetterRequest) (*operatorv1.DeadLetter, error)
 	// Redrive gives dead letters to their worker once more.
 	Redrive(context.Context, *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error)
+	// RedriveEdited gives one dead letter to its worker once more, with other data. It
+	// keeps its topic, its key and its other headers. Of two such calls for one letter one
+	// succeeds; the other fails with ABORTED, and its data goes nowhere.
+	RedriveEdited(context.Context, *operatorv1.RedriveEditedRequest) (*operatorv1.RedriveEditedResponse, error)
+	// DiscardDeadLetters removes dead letters for good.
+	DiscardDeadLetters(context.Context, *operatorv1.DiscardDeadLettersRequest) (*operatorv1.DiscardDeadLettersResponse, error)
 	// ApplyWorker makes a worker be as its spec says: it creates the worker, or
 	// changes what differs. It changes nothing of a worker that is so already.
 	ApplyWorker(context.Context, *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error)
@@ -221,6 +257,19 @@ func NewWorkerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		diffWorkerCode: connect.NewClient[operatorv1.DiffWorkerCodeRequest, operatorv1.DiffWorkerCodeResponse](
+			httpClient,
+			baseURL+WorkerServiceDiffWorkerCodeProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("DiffWorkerCode")),
+			connect.WithClientOptions(opts...),
+		),
+		getWorkerActivity: connect.NewClient[operatorv1.GetWorkerActivityRequest, operatorv1.WorkerActivity](
+			httpClient,
+			baseURL+WorkerServiceGetWorkerActivityProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("GetWorkerActivity")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		recoverWorkers: connect.NewClient[operatorv1.RecoverWorkersRequest, operatorv1.RecoverWorkersResponse](
 			httpClient,
 			baseURL+WorkerServiceRecoverWorkersProcedure,
@@ -234,10 +283,35 @@ func NewWorkerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		listDeadLetterGroups: connect.NewClient[operatorv1.ListDeadLetterGroupsRequest, operatorv1.ListDeadLetterGroupsResponse](
+			httpClient,
+			baseURL+WorkerServiceListDeadLetterGroupsProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("ListDeadLetterGroups")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		readDeadLetter: connect.NewClient[operatorv1.ReadDeadLetterRequest, operatorv1.DeadLetter](
+			httpClient,
+			baseURL+WorkerServiceReadDeadLetterProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("ReadDeadLetter")),
+			connect.WithClientOptions(opts...),
+		),
 		redrive: connect.NewClient[operatorv1.RedriveRequest, operatorv1.RedriveResponse](
 			httpClient,
 			baseURL+WorkerServiceRedriveProcedure,
 			connect.WithSchema(workerServiceMethods.ByName("Redrive")),
+			connect.WithClientOptions(opts...),
+		),
+		redriveEdited: connect.NewClient[operatorv1.RedriveEditedRequest, operatorv1.RedriveEditedResponse](
+			httpClient,
+			baseURL+WorkerServiceRedriveEditedProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("RedriveEdited")),
+			connect.WithClientOptions(opts...),
+		),
+		discardDeadLetters: connect.NewClient[operatorv1.DiscardDeadLettersRequest, operatorv1.DiscardDeadLettersResponse](
+			httpClient,
+			baseURL+WorkerServiceDiscardDeadLettersProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("DiscardDeadLetters")),
 			connect.WithClientOptions(opts...),
 		),
 		applyWorker: connect.NewClient[operatorv1.ApplyWorkerRequest, operatorv1.ApplyWorkerResponse](
@@ -287,26 +361,32 @@ func NewWorkerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 
 // workerServiceClient implements WorkerServiceClient.
 type workerServiceClient struct {
-	createWorker      *connect.Client[operatorv1.CreateWorkerRequest, operatorv1.Worker]
-	listWorkers       *connect.Client[operatorv1.ListWorkersRequest, operatorv1.ListWorkersResponse]
-	getWorker         *connect.Client[operatorv1.GetWorkerRequest, operatorv1.Worker]
-	startWorker       *connect.Client[operatorv1.StartWorkerRequest, operatorv1.Worker]
-	stopWorker        *connect.Client[operatorv1.StopWorkerRequest, operatorv1.Worker]
-	loadCode          *connect.Client[operatorv1.LoadCodeRequest, operatorv1.Worker]
-	rollback          *connect.Client[operatorv1.RollbackRequest, operatorv1.Worker]
-	promoteWorker     *connect.Client[operatorv1.PromoteWorkerRequest, operatorv1.Worker]
-	deleteWorker      *connect.Client[operatorv1.DeleteWorkerRequest, operatorv1.DeleteWorkerResponse]
-	getWorkerHistory  *connect.Client[operatorv1.GetWorkerHistoryRequest, operatorv1.GetWorkerHistoryResponse]
-	recoverWorkers    *connect.Client[operatorv1.RecoverWorkersRequest, operatorv1.RecoverWorkersResponse]
-	listDeadLetters   *connect.Client[operatorv1.ListDeadLettersRequest, operatorv1.ListDeadLettersResponse]
-	redrive           *connect.Client[operatorv1.RedriveRequest, operatorv1.RedriveResponse]
-	applyWorker       *connect.Client[operatorv1.ApplyWorkerRequest, operatorv1.ApplyWorkerResponse]
-	readWorkerLogs    *connect.Client[operatorv1.ReadWorkerLogsRequest, operatorv1.ReadWorkerLogsResponse]
-	followWorkerLogs  *connect.Client[operatorv1.FollowWorkerLogsRequest, operatorv1.FollowWorkerLogsResponse]
-	readWorkerState   *connect.Client[operatorv1.ReadWorkerStateRequest, operatorv1.ReadWorkerStateResponse]
-	testWorker        *connect.Client[operatorv1.TestWorkerRequest, operatorv1.TestWorkerResponse]
-	listWorkerTimers  *connect.Client[operatorv1.ListWorkerTimersRequest, operatorv1.ListWorkerTimersResponse]
-	cancelWorkerTimer *connect.Client[operatorv1.CancelWorkerTimerRequest, operatorv1.CancelWorkerTimerResponse]
+	createWorker         *connect.Client[operatorv1.CreateWorkerRequest, operatorv1.Worker]
+	listWorkers          *connect.Client[operatorv1.ListWorkersRequest, operatorv1.ListWorkersResponse]
+	getWorker            *connect.Client[operatorv1.GetWorkerRequest, operatorv1.Worker]
+	startWorker          *connect.Client[operatorv1.StartWorkerRequest, operatorv1.Worker]
+	stopWorker           *connect.Client[operatorv1.StopWorkerRequest, operatorv1.Worker]
+	loadCode             *connect.Client[operatorv1.LoadCodeRequest, operatorv1.Worker]
+	rollback             *connect.Client[operatorv1.RollbackRequest, operatorv1.Worker]
+	promoteWorker        *connect.Client[operatorv1.PromoteWorkerRequest, operatorv1.Worker]
+	deleteWorker         *connect.Client[operatorv1.DeleteWorkerRequest, operatorv1.DeleteWorkerResponse]
+	getWorkerHistory     *connect.Client[operatorv1.GetWorkerHistoryRequest, operatorv1.GetWorkerHistoryResponse]
+	diffWorkerCode       *connect.Client[operatorv1.DiffWorkerCodeRequest, operatorv1.DiffWorkerCodeResponse]
+	getWorkerActivity    *connect.Client[operatorv1.GetWorkerActivityRequest, operatorv1.WorkerActivity]
+	recoverWorkers       *connect.Client[operatorv1.RecoverWorkersRequest, operatorv1.RecoverWorkersResponse]
+	listDeadLetters      *connect.Client[operatorv1.ListDeadLettersRequest, operatorv1.ListDeadLettersResponse]
+	listDeadLetterGroups *connect.Client[operatorv1.ListDeadLetterGroupsRequest, operatorv1.ListDeadLetterGroupsResponse]
+	readDeadLetter       *connect.Client[operatorv1.ReadDeadLetterRequest, operatorv1.DeadLetter]
+	redrive              *connect.Client[operatorv1.RedriveRequest, operatorv1.RedriveResponse]
+	redriveEdited        *connect.Client[operatorv1.RedriveEditedRequest, operatorv1.RedriveEditedResponse]
+	discardDeadLetters   *connect.Client[operatorv1.DiscardDeadLettersRequest, operatorv1.DiscardDeadLettersResponse]
+	applyWorker          *connect.Client[operatorv1.ApplyWorkerRequest, operatorv1.ApplyWorkerResponse]
+	readWorkerLogs       *connect.Client[operatorv1.ReadWorkerLogsRequest, operatorv1.ReadWorkerLogsResponse]
+	followWorkerLogs     *connect.Client[operatorv1.FollowWorkerLogsRequest, operatorv1.FollowWorkerLogsResponse]
+	readWorkerState      *connect.Client[operatorv1.ReadWorkerStateRequest, operatorv1.ReadWorkerStateResponse]
+	testWorker           *connect.Client[operatorv1.TestWorkerRequest, operatorv1.TestWorkerResponse]
+	listWorkerTimers     *connect.Client[operatorv1.ListWorkerTimersRequest, operatorv1.ListWorkerTimersResponse]
+	cancelWorkerTimer    *connect.Client[operatorv1.CancelWorkerTimerRequest, operatorv1.CancelWorkerTimerResponse]
 }
 
 // CreateWorker calls lifecycle.operator.v1.WorkerService.CreateWorker.
@@ -399,6 +479,24 @@ func (c *workerServiceClient) GetWorkerHistory(ctx context.Context, req *operato
 	return nil, err
 }
 
+// DiffWorkerCode calls lifecycle.operator.v1.WorkerService.DiffWorkerCode.
+func (c *workerServiceClient) DiffWorkerCode(ctx context.Context, req *operatorv1.DiffWorkerCodeRequest) (*operatorv1.DiffWorkerCodeResponse, error) {
+	response, err := c.diffWorkerCode.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetWorkerActivity calls lifecycle.operator.v1.WorkerService.GetWorkerActivity.
+func (c *workerServiceClient) GetWorkerActivity(ctx context.Context, req *operatorv1.GetWorkerActivityRequest) (*operatorv1.WorkerActivity, error) {
+	response, err := c.getWorkerActivity.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RecoverWorkers calls lifecycle.operator.v1.WorkerService.RecoverWorkers.
 func (c *workerServiceClient) RecoverWorkers(ctx context.Context, req *operatorv1.RecoverWorkersRequest) (*operatorv1.RecoverWorkersResponse, error) {
 	response, err := c.recoverWorkers.CallUnary(ctx, connect.NewRequest(req))
@@ -417,9 +515,45 @@ func (c *workerServiceClient) ListDeadLetters(ctx context.Context, req *operator
 	return nil, err
 }
 
+// ListDeadLetterGroups calls lifecycle.operator.v1.WorkerService.ListDeadLetterGroups.
+func (c *workerServiceClient) ListDeadLetterGroups(ctx context.Context, req *operatorv1.ListDeadLetterGroupsRequest) (*operatorv1.ListDeadLetterGroupsResponse, error) {
+	response, err := c.listDeadLetterGroups.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ReadDeadLetter calls lifecycle.operator.v1.WorkerService.ReadDeadLetter.
+func (c *workerServiceClient) ReadDeadLetter(ctx context.Context, req *operatorv1.ReadDeadLetterRequest) (*operatorv1.DeadLetter, error) {
+	response, err := c.readDeadLetter.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // Redrive calls lifecycle.operator.v1.WorkerService.Redrive.
 func (c *workerServiceClient) Redrive(ctx context.Context, req *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
 	response, err := c.redrive.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RedriveEdited calls lifecycle.operator.v1.WorkerService.RedriveEdited.
+func (c *workerServiceClient) RedriveEdited(ctx context.Context, req *operatorv1.RedriveEditedRequest) (*operatorv1.RedriveEditedResponse, error) {
+	response, err := c.redriveEdited.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DiscardDeadLetters calls lifecycle.operator.v1.WorkerService.DiscardDeadLetters.
+func (c *workerServiceClient) DiscardDeadLetters(ctx context.Context, req *operatorv1.DiscardDeadLettersRequest) (*operatorv1.DiscardDeadLettersResponse, error) {
+	response, err := c.discardDeadLetters.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -509,14 +643,32 @@ type WorkerServiceHandler interface {
 	DeleteWorker(context.Context, *operatorv1.DeleteWorkerRequest) (*operatorv1.DeleteWorkerResponse, error)
 	// GetWorkerHistory returns the code that a worker has had, oldest first.
 	GetWorkerHistory(context.Context, *operatorv1.GetWorkerHistoryRequest) (*operatorv1.GetWorkerHistoryResponse, error)
+	// DiffWorkerCode compares two versions of a worker: its code, and its settings as far
+	// as the server still knows those of both.
+	DiffWorkerCode(context.Context, *operatorv1.DiffWorkerCodeRequest) (*operatorv1.DiffWorkerCodeResponse, error)
+	// GetWorkerActivity asks the host that runs a worker how many messages it handled in
+	// the last minutes, and how long that took.
+	GetWorkerActivity(context.Context, *operatorv1.GetWorkerActivityRequest) (*operatorv1.WorkerActivity, error)
 	// RecoverWorkers brings back every stored worker that should run and does
 	// not. One that fails does not stop the others.
 	RecoverWorkers(context.Context, *operatorv1.RecoverWorkersRequest) (*operatorv1.RecoverWorkersResponse, error)
 	// ListDeadLetters returns messages that a worker failed to handle, oldest
 	// first, in pages.
 	ListDeadLetters(context.Context, *operatorv1.ListDeadLettersRequest) (*operatorv1.ListDeadLettersResponse, error)
+	// ListDeadLetterGroups returns the dead letters of a worker by reason, the largest
+	// group first. Reasons that differ only in numbers are one group.
+	ListDeadLetterGroups(context.Context, *operatorv1.ListDeadLetterGroupsRequest) (*operatorv1.ListDeadLetterGroupsResponse, error)
+	// ReadDeadLetter returns one dead letter with its headers and its whole message, in
+	// parts when that is long.
+	ReadDeadLetter(context.Context, *operatorv1.ReadDeadLetterRequest) (*operatorv1.DeadLetter, error)
 	// Redrive gives dead letters to their worker once more.
 	Redrive(context.Context, *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error)
+	// RedriveEdited gives one dead letter to its worker once more, with other data. It
+	// keeps its topic, its key and its other headers. Of two such calls for one letter one
+	// succeeds; the other fails with ABORTED, and its data goes nowhere.
+	RedriveEdited(context.Context, *operatorv1.RedriveEditedRequest) (*operatorv1.RedriveEditedResponse, error)
+	// DiscardDeadLetters removes dead letters for good.
+	DiscardDeadLetters(context.Context, *operatorv1.DiscardDeadLettersRequest) (*operatorv1.DiscardDeadLettersResponse, error)
 	// ApplyWorker makes a worker be as its spec says: it creates the worker, or
 	// changes what differs. It changes nothing of a worker that is so already.
 	ApplyWorker(context.Context, *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error)
@@ -609,6 +761,19 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	workerServiceDiffWorkerCodeHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceDiffWorkerCodeProcedure,
+		svc.DiffWorkerCode,
+		connect.WithSchema(workerServiceMethods.ByName("DiffWorkerCode")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceGetWorkerActivityHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceGetWorkerActivityProcedure,
+		svc.GetWorkerActivity,
+		connect.WithSchema(workerServiceMethods.ByName("GetWorkerActivity")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	workerServiceRecoverWorkersHandler := connect.NewUnaryHandlerSimple(
 		WorkerServiceRecoverWorkersProcedure,
 		svc.RecoverWorkers,
@@ -622,10 +787,35 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	workerServiceListDeadLetterGroupsHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceListDeadLetterGroupsProcedure,
+		svc.ListDeadLetterGroups,
+		connect.WithSchema(workerServiceMethods.ByName("ListDeadLetterGroups")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceReadDeadLetterHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceReadDeadLetterProcedure,
+		svc.ReadDeadLetter,
+		connect.WithSchema(workerServiceMethods.ByName("ReadDeadLetter")),
+		connect.WithHandlerOptions(opts...),
+	)
 	workerServiceRedriveHandler := connect.NewUnaryHandlerSimple(
 		WorkerServiceRedriveProcedure,
 		svc.Redrive,
 		connect.WithSchema(workerServiceMethods.ByName("Redrive")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceRedriveEditedHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceRedriveEditedProcedure,
+		svc.RedriveEdited,
+		connect.WithSchema(workerServiceMethods.ByName("RedriveEdited")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workerServiceDiscardDeadLettersHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceDiscardDeadLettersProcedure,
+		svc.DiscardDeadLetters,
+		connect.WithSchema(workerServiceMethods.ByName("DiscardDeadLetters")),
 		connect.WithHandlerOptions(opts...),
 	)
 	workerServiceApplyWorkerHandler := connect.NewUnaryHandlerSimple(
@@ -692,12 +882,24 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 			workerServiceDeleteWorkerHandler.ServeHTTP(w, r)
 		case WorkerServiceGetWorkerHistoryProcedure:
 			workerServiceGetWorkerHistoryHandler.ServeHTTP(w, r)
+		case WorkerServiceDiffWorkerCodeProcedure:
+			workerServiceDiffWorkerCodeHandler.ServeHTTP(w, r)
+		case WorkerServiceGetWorkerActivityProcedure:
+			workerServiceGetWorkerActivityHandler.ServeHTTP(w, r)
 		case WorkerServiceRecoverWorkersProcedure:
 			workerServiceRecoverWorkersHandler.ServeHTTP(w, r)
 		case WorkerServiceListDeadLettersProcedure:
 			workerServiceListDeadLettersHandler.ServeHTTP(w, r)
+		case WorkerServiceListDeadLetterGroupsProcedure:
+			workerServiceListDeadLetterGroupsHandler.ServeHTTP(w, r)
+		case WorkerServiceReadDeadLetterProcedure:
+			workerServiceReadDeadLetterHandler.ServeHTTP(w, r)
 		case WorkerServiceRedriveProcedure:
 			workerServiceRedriveHandler.ServeHTTP(w, r)
+		case WorkerServiceRedriveEditedProcedure:
+			workerServiceRedriveEditedHandler.ServeHTTP(w, r)
+		case WorkerServiceDiscardDeadLettersProcedure:
+			workerServiceDiscardDeadLettersHandler.ServeHTTP(w, r)
 		case WorkerServiceApplyWorkerProcedure:
 			workerServiceApplyWorkerHandler.ServeHTTP(w, r)
 		case WorkerServiceReadWorkerLogsProcedure:
@@ -761,6 +963,14 @@ func (UnimplementedWorkerServiceHandler) GetWorkerHistory(context.Context, *oper
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.GetWorkerHistory is not implemented"))
 }
 
+func (UnimplementedWorkerServiceHandler) DiffWorkerCode(context.Context, *operatorv1.DiffWorkerCodeRequest) (*operatorv1.DiffWorkerCodeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.DiffWorkerCode is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) GetWorkerActivity(context.Context, *operatorv1.GetWorkerActivityRequest) (*operatorv1.WorkerActivity, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.GetWorkerActivity is not implemented"))
+}
+
 func (UnimplementedWorkerServiceHandler) RecoverWorkers(context.Context, *operatorv1.RecoverWorkersRequest) (*operatorv1.RecoverWorkersResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.RecoverWorkers is not implemented"))
 }
@@ -769,8 +979,24 @@ func (UnimplementedWorkerServiceHandler) ListDeadLetters(context.Context, *opera
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.ListDeadLetters is not implemented"))
 }
 
+func (UnimplementedWorkerServiceHandler) ListDeadLetterGroups(context.Context, *operatorv1.ListDeadLetterGroupsRequest) (*operatorv1.ListDeadLetterGroupsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.ListDeadLetterGroups is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) ReadDeadLetter(context.Context, *operatorv1.ReadDeadLetterRequest) (*operatorv1.DeadLetter, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.ReadDeadLetter is not implemented"))
+}
+
 func (UnimplementedWorkerServiceHandler) Redrive(context.Context, *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.Redrive is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) RedriveEdited(context.Context, *operatorv1.RedriveEditedRequest) (*operatorv1.RedriveEditedResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.RedriveEdited is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) DiscardDeadLetters(context.Context, *operatorv1.DiscardDeadLettersRequest) (*operatorv1.DiscardDeadLettersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkerService.DiscardDeadLetters is not implemented"))
 }
 
 func (UnimplementedWorkerServiceHandler) ApplyWorker(context.Context, *operatorv1.ApplyWorkerRequest) (*operatorv1.ApplyWorkerResponse, error) {

@@ -1,4 +1,4 @@
-// Keys, the buttons that copy, and dense rows. Everything else works without this script.
+// Keys, the buttons that copy, dense rows, and the choice of columns. Everything else works without this script.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -26,6 +26,41 @@
     setTimeout(() => { button.textContent = before; }, 1500);
   });
 
+  // The columns of a list that the reader has left out, by the texts of their heads. A style
+  // sheet of its own hides them, so that rows which change in place need not be touched.
+  const content = document.getElementById("content"), columns = document.getElementById("columns"), choose = document.getElementById("choosecolumns");
+  const sheet = new CSSStyleSheet();
+  document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
+  const lists = () => [...content.querySelectorAll("table[data-list]")];
+  const optional = (table) => [...table.querySelectorAll("thead th")].slice(1).map((th) => th.textContent); // the first one names the row
+  const leftOut = (list) => { try { return JSON.parse(recall(`columns ${list}`)) ?? []; } catch { return []; } };
+  let shown;
+  const arrange = () => {
+    const rules = lists().flatMap((table) => optional(table).flatMap((head, i) => leftOut(table.dataset.list).includes(head)
+      ? [`table[data-list="${table.dataset.list}"] tr > :nth-child(${i + 2}) { display: none !important }`] : [])).join("\n");
+    if (rules !== shown) sheet.replaceSync(shown = rules);
+    if (choose) choose.hidden = lists().length === 0;
+  };
+  arrange();
+  new MutationObserver(arrange).observe(content, { childList: true, subtree: true });
+  const offer = () => {
+    if (lists().length === 0) return;
+    columns.querySelector(".choice").replaceChildren(...lists().flatMap((table) => optional(table).map((head) => {
+      const list = table.dataset.list, label = document.createElement("label"), box = document.createElement("input");
+      box.type = "checkbox";
+      box.checked = !leftOut(list).includes(head);
+      box.addEventListener("change", () => {
+        remember(`columns ${list}`, JSON.stringify(box.checked ? leftOut(list).filter((h) => h !== head) : [...leftOut(list), head]));
+        arrange();
+      });
+      label.className = "check";
+      label.append(box, ` ${head}`);
+      return label;
+    })));
+    columns.showModal();
+  };
+  choose?.addEventListener("click", offer);
+
   const keys = document.getElementById("keys");
   const places = { f: "/ui/", e: "/ui/events", w: "/ui/workflows", h: "/ui/workers", a: "/ui/audit" };
   let going = 0;
@@ -42,6 +77,7 @@
     if (place) { place.click(); return; }
     switch (e.key) {
       case "?": keys.showModal(); break;
+      case "c": offer(); break;
       case "/": document.querySelector("#content input[name=contains], #content input[name=who]")?.focus(); break;
       case "g": going = Date.now() + 1500; return;
       case "j": row(1); break;

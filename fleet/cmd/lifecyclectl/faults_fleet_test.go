@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+)
+
+// fleetFaults are faults that the platform, a host of workers or another release causes.
+func fleetFaults() []fault {
+	return []fault{
+		{"a process that its host gives up", "till.evicted-1", "process-evicted", "low on resource: memory", func(t *testing.T, s *site) {
+			cmd, _ := s.child(t, "till.evicted-1")
+			s.mu.Lock()
+			s.ends["till.evicted-1"] = presence.End{Reason: "Evicted", ExitStatus: -1, Message: "The node was low on resource: memory."} // as kube.Client reads it from the pod's status
+			s.mu.Unlock()
+			_ = cmd.Process.Kill() // as the kubelet does
+		}},
+		{"a worker whose secret is gone", "worker/secretive", "worker-failed", "secret TOKEN", func(t *testing.T, s *site) {
+			if _, err := s.workers.Apply(t.Context(), &operatorv1.WorkerSpec{
+				Id: "secretive", Tenant: "shop", MimeType: "text/x-starlark", Topic: "orders.secretive", Secrets: []string{"TOKEN"},
+				Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(message):\n  return None\n")}},
+			}, false, "test"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(s.secret); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.workers.Stop(t.Context(), "secretive", "test"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.workers.Start(t.Context(), "secretive", "test"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"a process of a release whose announcements have another form", "till.next-1", "announcement-unreadable", "its announcement cannot be read", func(t *testing.T, s *site) {
+			s.announceInAnotherForm(t, "till", "next-1")
+		}},
+	}
+}
+
+// announceInAnotherForm puts announcements into the bucket as a process does, in a form that
+// this release does not know. It ends with the test.
+func (s *site) announceInAnotherForm(t *testing.T, service, instance string) {
+	kv, err := s.js.KeyValue(t.Context(), "FLEET")
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	id := service + "." + instance
+	go func() {
+		defer close(done)
+		for n := 1; ctx.Err() == nil; n++ {
+			body := fmt.Sprintf(`{"id":%q,"service":%q,"host":"node-9","version":"9.0.0","number":%d,"announcedAt":%q,"status":"running, and well"}`, id, service, n, time.Now().UTC().Format(time.RFC3339Nano))
+			signature := ed25519.Sign(private, []byte("lifecycle-go presence\nentry FLEET "+id+"\n"+body))
+			_, _ = kv.Put(ctx, id, fmt.Appendf(nil, "lifecycle1 %s %s\n%s", base64.RawURLEncoding.EncodeToString(public), base64.RawURLEncoding.EncodeToString(signature), body))
+			pause := time.NewTimer(time.Second)
+			select {
+			case <-ctx.Done():
+			case <-pause.C:
+			}
+			pause.Stop()
+		}
+	}()
+	t.Cleanup(func() { stop(); <-done })
+}
+
+// clockCanBeSet reports why this machine does not let a process have another time of day.
+func clockCanBeSet() error {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "FAULT_ID=clock", "FAULT_CLOCK=1h")
+	text, err := cmd.Output()
+	if err != nil {
+		return err
+	}
+	at, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return err
+	}
+	if off := time.Until(time.Unix(at, 0)); off < 50*time.Minute {
+		return errors.New("the clock of a child is " + off.String() + " off, want an hour")
+	}
+	return nil
+}
+
+// clockFaults are faults of processes whose time of day is another one, and faults that take
+// a quarter of an hour: there the process's clock was behind for a moment.
+func clockFaults() []fault {
+	return []fault{
+		{"a clock that is an hour ahead", "till.ahead-1", "clock-skew", "differs from the broker's by 1h0m", func(t *testing.T, s *site) {
+			s.child(t, "till.ahead-1", "FAULT_CLOCK=1h")
+		}},
+		{"a suspension that was forgotten", "till.forgotten-1", "suspended-long", "readiness is suspended: new disk", func(t *testing.T, s *site) {
+			_, in := s.child(t, "till.forgotten-1")
+			fmt.Fprintln(in, "suspend")
+		}},
+		{"two versions of one service", "service/kiosk", "version-skew", "1 with 1.2.3, 1 with 1.2.4", func(t *testing.T, s *site) {
+			for id, version := range map[string]string{"kiosk.old-1": "1.2.3", "kiosk.new-1": "1.2.4"} {
+				s.child(t, id, "FAULT_VERSION="+version, "FAULT_CLOCK=-16m", "FAULT_CLOCK_THEN=0s")
+			}
+		}},
+	}
+}
+
+// Each rule has a fault that TestFaultsAreNamed injects.
+func TestEveryRuleHasAFault(t *testing.T) {
+	full, killed, _ := memoryFaults("")
+	all := append(append(append(faults(), fleetFaults()...), clockFaults()...), append(killed, full, fault{rule: "dependency-away"})...)
+	injected := map[string]bool{}
+	for _, f := range all {
+		injected[f.rule] = true
+	}
+	for _, r := range diagnosis.Rules {
+		if !injected[r.Name] {
+			t.Errorf("no fault is injected for the rule %s", r.Name)
+		}
+	}
+}

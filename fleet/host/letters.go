@@ -1,0 +1,298 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+var (
+	// ErrNoLetter is wrapped by errors about a dead letter that the worker does not have,
+	// or has no more.
+	ErrNoLetter = errors.New("no such dead letter")
+	// ErrRedriven is wrapped by the error of [Host.RedriveEdited] when another call has
+	// redriven the letter first.
+	ErrRedriven = errors.New("another call has redriven the dead letter")
+)
+
+// DeadLetter returns one dead letter of a worker with its whole message. The error for
+// one that is not there wraps [ErrNoLetter]. Dead letters outlive their worker.
+func (h *Host) DeadLetter(ctx context.Context, id string, seq uint64) (*DeadLetter, error) {
+	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
+		return nil, fmt.Errorf("dead letter: %w", err)
+	}
+	d, err := h.letters.one(ctx, id, seq)
+	if err != nil {
+		return nil, fmt.Errorf("worker %s: dead letter %d: %w", id, seq, err)
+	}
+	h.letters.whole(ctx, d)
+	return d, nil
+}
+
+// one returns a letter of a worker, without an original that is stored beside it.
+func (l *letters) one(ctx context.Context, worker string, seq uint64) (*DeadLetter, error) {
+	if seq == 0 {
+		return nil, ErrNoLetter
+	}
+	raw, err := l.stream.GetMsg(ctx, seq)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && raw.Subject != l.dead+worker:
+		return nil, ErrNoLetter
+	case err != nil:
+		return nil, fmt.Errorf("read it: %w", err)
+	}
+	return letter(raw), nil
+}
+
+// LetterGroup has the dead letters of a worker whose reasons differ only in numbers.
+type LetterGroup struct {
+	Name        string // [GroupOf] their reasons
+	Reason      string // of the newest
+	First, Last time.Time
+	Seqs        []uint64 // the oldest first
+}
+
+// LetterGroups returns the groups of a worker's dead letters, the largest first. It reads
+// the headers of all of them.
+func (h *Host) LetterGroups(ctx context.Context, id string) ([]LetterGroup, error) {
+	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
+		return nil, fmt.Errorf("dead letters: %w", err)
+	}
+	byName := map[string]*LetterGroup{}
+	by := jetstream.ConsumerConfig{FilterSubject: h.letters.dead + id, HeadersOnly: true}
+	err := forwardBy(ctx, h.letters.stream, by, 10*h.cfg.MaxDeadLetters, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		reason := m.Headers().Get(HeaderReason)
+		name := GroupOf(reason)
+		g := byName[name]
+		if g == nil {
+			g = &LetterGroup{Name: name, First: meta.Timestamp}
+			byName[name] = g
+		}
+		g.Reason, g.Last, g.Seqs = reason, meta.Timestamp, append(g.Seqs, meta.Sequence.Stream)
+		return true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("worker %s: group its dead letters: %w", id, err)
+	}
+	groups := make([]LetterGroup, 0, len(byName))
+	for _, g := range byName {
+		groups = append(groups, *g)
+	}
+	slices.SortFunc(groups, func(a, b LetterGroup) int {
+		return cmp.Or(cmp.Compare(len(b.Seqs), len(a.Seqs)), strings.Compare(a.Name, b.Name))
+	})
+	return groups, nil
+}
+
+// maxGroup is how many bytes the name of a group has at most.
+const maxGroup = 240
+
+// varies matches the parts of a reason that differ from message to message: numbers, UUIDs
+// and hexadecimal digests.
+var varies = regexp.MustCompile(`[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\b[0-9a-fA-F]*[0-9][0-9a-fA-F]{11,}\b|[0-9]+(\.[0-9]+)*`)
+
+// GroupOf returns the name of the group to which a dead letter with such a reason belongs:
+// the reason on one line with # in place of each number.
+func GroupOf(reason string) string {
+	return text.Clip(varies.ReplaceAllString(text.OneLine(reason), "#"), maxGroup)
+}
+
+// Redrive publishes dead letters of a worker to their topics again and removes them.
+// Only the worker or its group handles the messages. Without seqs it redrives all.
+// It returns the number of messages. A repeated call after an interruption redrives
+// no message twice, within the duplicate window of the topic's stream. A letter that
+// another call removes at the same time is not counted.
+func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
+	rec, err := h.get(ctx, id)
+	if err != nil {
+		return 0, fmt.Errorf("redrive: %w", err)
+	}
+	n := 0
+	err = h.chosen(ctx, id, seqs, func(d *DeadLetter) error {
+		removed, err := h.letters.redrive(ctx, d, rec.slot())
+		if removed {
+			n++
+		}
+		return err
+	})
+	if err != nil {
+		return n, fmt.Errorf("redrive: %w", err)
+	}
+	return n, nil
+}
+
+// RedriveEdited publishes a dead letter of a worker with other data and removes it. The
+// message keeps its topic, its key and its other headers, and only the worker or its group
+// handles it. It returns the letter as it was. Of two calls for one letter one succeeds;
+// the error of the other wraps [ErrRedriven] or [ErrNoLetter], and its data is not
+// published. After a call whose outcome is unknown, [Host.Redrive] of the letter publishes
+// nothing again, within the duplicate window of the topic's stream.
+func (h *Host) RedriveEdited(ctx context.Context, id string, seq uint64, data []byte) (*DeadLetter, error) {
+	rec, err := h.get(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("redrive: %w", err)
+	}
+	d, err := h.DeadLetter(ctx, id, seq)
+	if err != nil {
+		return nil, fmt.Errorf("redrive: %w", err)
+	}
+	edited := *d
+	edited.Data, edited.edited = data, true
+	if _, err = h.letters.redrive(ctx, &edited, rec.slot()); err != nil {
+		return nil, fmt.Errorf("worker %s: %w", id, err)
+	}
+	return d, nil
+}
+
+// Discard removes dead letters of a worker for good. Without seqs it removes all. It
+// returns how many it has removed; with dryRun it only counts them. A letter that another
+// call redrives at the same time may be handled nevertheless. Dead letters outlive their
+// worker, and so does their removal.
+func (h *Host) Discard(ctx context.Context, id string, dryRun bool, seqs ...uint64) (int, error) {
+	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
+		return 0, fmt.Errorf("discard: %w", err)
+	}
+	n := 0
+	err := h.chosen(ctx, id, seqs, func(d *DeadLetter) error {
+		if dryRun {
+			n++
+			return nil
+		}
+		removed, err := h.letters.remove(ctx, d.Seq)
+		if removed {
+			n++
+		}
+		if removed && d.body != "" {
+			err = h.letters.drop(ctx, h.letters.body+d.body)
+		}
+		if err != nil {
+			err = fmt.Errorf("%d: %w", d.Seq, err)
+		}
+		return err
+	})
+	if err != nil {
+		return n, fmt.Errorf("discard: %w", err)
+	}
+	if n > 0 && !dryRun {
+		h.log.Info("hosted worker: dead letters are discarded", "worker", id, "letters", n)
+	}
+	return n, nil
+}
+
+// chosen calls do with the letters of a worker that exist now: those with these
+// sequences, or all of them when there are none.
+func (h *Host) chosen(ctx context.Context, id string, seqs []uint64, do func(*DeadLetter) error) error {
+	if len(seqs) > 0 {
+		seqs = slices.Compact(slices.Sorted(slices.Values(seqs)))
+		for _, seq := range seqs {
+			d, err := h.letters.one(ctx, id, seq)
+			if errors.Is(err, ErrNoLetter) {
+				continue
+			}
+			if err == nil {
+				err = do(d)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	state, err := h.letters.stream.Info(ctx)
+	if err != nil {
+		return err
+	}
+	return h.letters.each(ctx, h.letters.dead+id, 1, func(d *DeadLetter) (bool, error) {
+		if d.Seq > state.State.LastSeq {
+			return false, nil // it is newer than this call: a redriven message failed again
+		}
+		return true, do(d)
+	})
+}
+
+// redrive publishes a letter's original again, for slot only, and then removes
+// the letter. It reports whether this call has removed it. A second call within the
+// server's duplicate window does not publish it again. For an edited letter that is an
+// error.
+func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) (removed bool, err error) {
+	if !d.edited {
+		l.whole(ctx, d)
+	}
+	if d.gone != nil {
+		return false, fmt.Errorf("redrive %d: %w", d.Seq, d.gone)
+	}
+	m := nats.NewMsg(d.Topic)
+	m.Data = d.Data
+	for name, values := range d.Header {
+		if !strings.HasPrefix(strings.ToLower(name), "nats-") {
+			m.Header[name] = values
+		}
+	}
+	if d.Output == "" { // an output is for every reader of its topic
+		m.Header.Set(HeaderFor, slot)
+	}
+	id := jetstream.WithMsgID("redrive:" + l.dead + strconv.FormatUint(d.Seq, 10))
+	ack, err := l.js.PublishMsg(ctx, m, id)
+	body, fresh := d.body, ""
+	if tooLarge(err) && (body != "" || d.edited) && d.Output == "" {
+		// The message does not fit together with HeaderFor. Publish a reference to
+		// the stored body instead. The runner removes the body once it has answered
+		// the message.
+		ref := body
+		if body = ""; d.edited {
+			body, fresh = d.body, strings.ToLower(rand.Text())
+			ref = fresh
+			if err := l.keep(ctx, ref, d); err != nil {
+				return false, fmt.Errorf("redrive %d: store its data: %w", d.Seq, err)
+			}
+		}
+		m.Data, m.Header = nil, nats.Header{HeaderFor: {slot}, HeaderBody: {ref}}
+		ack, err = l.js.PublishMsg(ctx, m, id)
+	}
+	if d.edited && tooLarge(err) {
+		err = fmt.Errorf("%w: %w", ErrInvalid, err) // an output, whose readers know no references
+	}
+	if err != nil {
+		return false, fmt.Errorf("redrive %d to %s: %w", d.Seq, d.Topic, err)
+	}
+	if d.edited && ack.Duplicate {
+		if fresh != "" {
+			err = l.drop(ctx, l.body+fresh)
+		}
+		return false, errors.Join(fmt.Errorf("redrive %d: %w", d.Seq, ErrRedriven), err)
+	}
+	if removed, err = l.remove(ctx, d.Seq); err != nil {
+		return false, fmt.Errorf("redrive %d: remove the letter: %w", d.Seq, err)
+	}
+	if body != "" {
+		if err := l.drop(ctx, l.body+body); err != nil {
+			return removed, fmt.Errorf("redrive %d: remove its body: %w", d.Seq, err)
+		}
+	}
+	return removed, nil
+}
+
+// remove removes a letter and reports whether it was there.
+func (l *letters) remove(ctx context.Context, seq uint64) (bool, error) {
+	err := l.stream.DeleteMsg(ctx, seq)
+	if err == nil {
+		return true, nil
+	}
+	// The client's error does not say why.
+	if _, gone := l.stream.GetMsg(ctx, seq); errors.Is(gone, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	return false, err
+}

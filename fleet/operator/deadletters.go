@@ -1,0 +1,270 @@
+package operator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Limits of dead letters in requests and answers.
+const (
+	maxData    = 4 << 10 // bytes of a message in a list
+	maxPart    = 4 << 20 // bytes of a message in one answer
+	plainPart  = 1 << 20 // the same when the request does not say
+	maxEdited  = 6 << 20 // bytes of an edited message
+	maxLetters = 1000    // ids in one request
+	maxReasons = 100     // groups in one answer
+)
+
+func (w workerService) ListDeadLetters(ctx context.Context, req *operatorv1.ListDeadLettersRequest) (*operatorv1.ListDeadLettersResponse, error) {
+	var v violations
+	v.text("worker_id", req.GetWorkerId(), true, maxName)
+	v.text("group", req.GetGroup(), false, maxNote)
+	size := v.size("page_size", req.GetPageSize())
+	list := "dead letters of " + req.GetWorkerId()
+	if req.GetGroup() != "" {
+		list = listID(&operatorv1.ListDeadLettersRequest{WorkerId: req.GetWorkerId(), Group: req.GetGroup()})
+	}
+	after := v.page(req.GetPageToken(), list)
+	return onWorker(ctx, w, "ListDeadLetters", req.GetWorkerId(), "", v, func(ctx context.Context, area Workers, _ string) (*operatorv1.ListDeadLettersResponse, error) {
+		read := area.DeadLetters
+		if req.GetGroup() != "" {
+			read = func(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+				return lettersOf(ctx, area, id, req.GetGroup(), after, limit)
+			}
+		}
+		found, err := read(ctx, req.GetWorkerId(), after, size+1)
+		if err != nil {
+			return nil, err
+		}
+		answer := &operatorv1.ListDeadLettersResponse{DeadLetters: found}
+		if len(found) > size {
+			answer.DeadLetters = found[:size]
+			answer.NextPageToken = pageToken{found[size-1].GetId(), list}.String()
+		}
+		return answer, nil
+	})
+}
+
+// lettersOf returns at most limit dead letters of a group after the one with the id after.
+func lettersOf(ctx context.Context, area Workers, id, group, after string, limit int) (page []*operatorv1.DeadLetter, err error) {
+	ids, err := groupIDs(ctx, area, id, group)
+	if err != nil {
+		return nil, err
+	}
+	if after != "" {
+		i := slices.Index(ids, after)
+		if i < 0 { // the last one of the page before is gone
+			i, _ = slices.BinarySearchFunc(ids, after, byNumber)
+			i--
+		}
+		ids = ids[i+1:]
+	}
+	for _, letter := range ids {
+		if len(page) == limit {
+			break
+		}
+		d, err := area.DeadLetter(ctx, id, letter)
+		switch {
+		case err == nil:
+			d.Data, d.Headers, d.Message, d.DataDigest = d.GetData()[:min(len(d.GetData()), maxData)], nil, "", ""
+			page = append(page, d)
+		case !missing(err): // otherwise it has just gone
+			return nil, err
+		}
+	}
+	return page, nil
+}
+
+// byNumber compares ids that are numbers.
+func byNumber(a, b string) int {
+	if len(a) != len(b) {
+		return len(a) - len(b)
+	}
+	return strings.Compare(a, b)
+}
+
+// groupIDs returns the ids of a group of dead letters, none when there is no such group.
+func groupIDs(ctx context.Context, area Workers, id, group string) ([]string, error) {
+	groups, err := area.LetterGroups(ctx, id)
+	for _, g := range groups {
+		if g.GetName() == group {
+			return g.IDs, err
+		}
+	}
+	return nil, err
+}
+
+func (w workerService) ListDeadLetterGroups(ctx context.Context, req *operatorv1.ListDeadLetterGroupsRequest) (*operatorv1.ListDeadLetterGroupsResponse, error) {
+	var v violations
+	v.text("worker_id", req.GetWorkerId(), true, maxName)
+	return onWorker(ctx, w, "ListDeadLetterGroups", req.GetWorkerId(), "", v, func(ctx context.Context, area Workers, _ string) (*operatorv1.ListDeadLetterGroupsResponse, error) {
+		groups, err := area.LetterGroups(ctx, req.GetWorkerId())
+		if err != nil {
+			return nil, err
+		}
+		answer := &operatorv1.ListDeadLetterGroupsResponse{}
+		for i, g := range groups {
+			if i >= maxReasons {
+				answer.Others += g.GetCount()
+				continue
+			}
+			answer.Groups = append(answer.Groups, g.DeadLetterGroup)
+		}
+		return answer, nil
+	})
+}
+
+func (w workerService) ReadDeadLetter(ctx context.Context, req *operatorv1.ReadDeadLetterRequest) (*operatorv1.DeadLetter, error) {
+	v := letterID(req.GetWorkerId(), req.GetId())
+	if req.GetOffset() < 0 {
+		v.add("offset", "is negative")
+	}
+	limit := int64(req.GetLimit())
+	switch {
+	case limit < 0 || limit > maxPart:
+		v.add("limit", "is %d, want 1 to %d, or 0 for %d", limit, maxPart, plainPart)
+	case limit == 0:
+		limit = plainPart
+	}
+	detail := req.GetId()
+	if req.GetOffset() != 0 {
+		detail += fmt.Sprintf(" from byte %d on", req.GetOffset())
+	}
+	return onWorker(ctx, w, "ReadDeadLetter", req.GetWorkerId(), detail, v, func(ctx context.Context, area Workers, _ string) (*operatorv1.DeadLetter, error) {
+		d, err := area.DeadLetter(ctx, req.GetWorkerId(), req.GetId())
+		if err != nil {
+			return nil, err
+		}
+		from := min(req.GetOffset(), int64(len(d.GetData())))
+		d.Data = d.GetData()[from:min(from+limit, int64(len(d.GetData())))]
+		return d, nil
+	})
+}
+
+// letterID checks the names of a worker and of a dead letter.
+func letterID(worker, letter string) (v violations) {
+	v.text("worker_id", worker, true, maxName)
+	v.text("id", letter, true, maxName)
+	return v
+}
+
+// choice says which dead letters a request is about.
+type choice struct {
+	ids   []string
+	all   bool
+	group string
+}
+
+// choice checks the fields that choose dead letters.
+func (v *violations) choice(c choice) {
+	switch n := len(c.ids); {
+	case n == 0 && !c.all && c.group == "":
+		v.add("ids", "is missing: name dead letters, or set all or group")
+	case n > 0 && c.all:
+		v.add("all", "is set and ids are given: want one of the two")
+	case c.group != "" && (c.all || n > 0):
+		v.add("group", "is set together with ids or all: want one of the three")
+	case n > maxLetters:
+		v.add("ids", "has %d ids, at most %d are allowed", n, maxLetters)
+	}
+	v.text("group", c.group, false, maxNote)
+	for i, id := range c.ids[:min(len(c.ids), maxLetters)] {
+		if v.text(fmt.Sprintf("ids[%d]", i), id, true, maxName); len(*v) > 0 {
+			break // one bad id is enough to report
+		}
+	}
+}
+
+func (c choice) String() string {
+	switch {
+	case c.all:
+		return "all"
+	case c.group != "":
+		return "group " + c.group
+	}
+	return strings.Join(c.ids, ", ")
+}
+
+// resolve returns the ids of the dead letters, none for all of them, and false when the
+// group is empty.
+func (c choice) resolve(ctx context.Context, area Workers, id string) (ids []string, some bool, err error) {
+	if c.group == "" {
+		return c.ids, true, nil
+	}
+	ids, err = groupIDs(ctx, area, id, c.group)
+	return ids, len(ids) > 0, err
+}
+
+func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
+	var v violations
+	v.text("worker_id", req.GetWorkerId(), true, maxName)
+	c := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
+	v.choice(c)
+	return onWorker(ctx, w, "Redrive", req.GetWorkerId(), c.String(), v, func(ctx context.Context, area Workers, who string) (*operatorv1.RedriveResponse, error) {
+		ids, some, err := c.resolve(ctx, area, req.GetWorkerId())
+		if err != nil || !some {
+			return &operatorv1.RedriveResponse{}, err
+		}
+		n, err := area.Redrive(ctx, req.GetWorkerId(), ids, who)
+		return &operatorv1.RedriveResponse{Redriven: n}, err
+	})
+}
+
+func (w workerService) RedriveEdited(ctx context.Context, req *operatorv1.RedriveEditedRequest) (*operatorv1.RedriveEditedResponse, error) {
+	v := letterID(req.GetWorkerId(), req.GetId())
+	v.text("note", req.GetNote(), false, maxNote)
+	if n := len(req.GetData()); n > maxEdited {
+		v.add("data", "has %d bytes, at most %d are allowed", n, maxEdited)
+	}
+	answer := &operatorv1.RedriveEditedResponse{After: digestOf(req.GetData())}
+	detail := req.GetId() + " edited to " + answer.GetAfter()
+	if req.GetNote() != "" {
+		detail += ": " + req.GetNote()
+	}
+	return onWorker(ctx, w, "RedriveEdited", req.GetWorkerId(), detail, v, func(ctx context.Context, area Workers, who string) (*operatorv1.RedriveEditedResponse, error) {
+		before, err := area.RedriveEdited(ctx, req.GetWorkerId(), req.GetId(), req.GetData(), who)
+		if err != nil {
+			return nil, err
+		}
+		answer.Before = digestOf(before)
+		note(ctx, "; it was %s", answer.GetBefore())
+		return answer, nil
+	})
+}
+
+func digestOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func (w workerService) DiscardDeadLetters(ctx context.Context, req *operatorv1.DiscardDeadLettersRequest) (*operatorv1.DiscardDeadLettersResponse, error) {
+	var v violations
+	v.text("worker_id", req.GetWorkerId(), true, maxName)
+	v.text("note", req.GetNote(), !req.GetDryRun(), maxNote)
+	c := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
+	v.choice(c)
+	detail := c.String()
+	if req.GetNote() != "" {
+		detail = clip(req.GetNote(), 400) + "; " + detail // the ids may be long
+	}
+	what := intent{target: "worker/" + req.GetWorkerId(), detail: detail, dryRun: req.GetDryRun(), scope: scopeOne, of: req.GetWorkerId()}
+	return call(ctx, w.s, "WorkerService.DiscardDeadLetters", what, v, func(ctx context.Context, who Principal) (*operatorv1.DiscardDeadLettersResponse, error) {
+		area, err := w.area()
+		if err != nil {
+			return nil, err
+		}
+		ids, some, err := c.resolve(ctx, area, req.GetWorkerId())
+		if err != nil || !some {
+			return &operatorv1.DiscardDeadLettersResponse{}, err
+		}
+		n, err := area.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), who.Name)
+		note(ctx, "; dead letters: %d", n) // also of a call that failed in the middle
+		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, err
+	})
+}

@@ -1,0 +1,90 @@
+package operator_test
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+func (h *hosted) LetterGroups(_ context.Context, id string) ([]operator.LetterGroup, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := h.dead[id]
+	if len(list) == 0 {
+		return nil, nil
+	}
+	g := operator.LetterGroup{DeadLetterGroup: &operatorv1.DeadLetterGroup{Name: list[0].GetReason(), Reason: list[0].GetReason(), Count: int64(len(list)), FirstAt: list[0].GetAt(), LastAt: list[len(list)-1].GetAt(), FirstId: list[0].GetId()}}
+	for _, d := range list {
+		g.IDs = append(g.IDs, d.GetId())
+	}
+	return []operator.LetterGroup{g}, nil
+}
+
+func (h *hosted) DeadLetter(_ context.Context, id, letter string) (*operatorv1.DeadLetter, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, d := range h.dead[id] {
+		if d.GetId() == letter {
+			d = proto.CloneOf(d)
+			d.Size = int64(len(d.GetData()))
+			d.Headers = []*operatorv1.Header{{Name: "Lifecycle-Key", Values: []string{"8812"}}, {Name: "Traceparent", Values: []string{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}}
+			d.Message, d.DataDigest, d.Digest = "ORDERS:1742", "sha256:"+strings.Repeat("ab", 32), "sha256:"+strings.Repeat("c3", 32)
+			return d, nil
+		}
+	}
+	return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no such dead letter")
+}
+
+func (h *hosted) Code(context.Context, string, string, string) (*operator.CodePair, error) {
+	return &operator.CodePair{
+		From: "sha256:" + strings.Repeat("beef", 16), To: "sha256:" + strings.Repeat("c3d4", 16), Known: true,
+		Before:  []byte("def handle(m):\n    order = m.json\n    return order['customer']\n"),
+		After:   []byte("def handle(m):\n    order = m.json\n    if 'customer' not in order:\n        return None\n    return order['customer']\n"),
+		Changes: []*operatorv1.DiffWorkerCodeResponse_Change{{Field: "limits.time", From: "2s", To: "5s"}, {Field: "secrets", To: "TOKEN"}},
+	}, nil
+}
+
+func (h *hosted) Activity(context.Context, string) (*operatorv1.WorkerActivity, error) {
+	return &operatorv1.WorkerActivity{
+		Host: "host-2b1a", Window: durationpb.New(4*time.Minute + 40*time.Second), Succeeded: 12_400, Failed: 61,
+		P50: durationpb.New(1900 * time.Microsecond), P95: durationpb.New(38 * time.Millisecond), Longest: durationpb.New(1400 * time.Millisecond),
+		Versions: []*operatorv1.VersionActivity{{Digest: "sha256:" + strings.Repeat("c3d4", 16), Succeeded: 18442, Failed: 12, DeadLettered: 3}},
+	}, nil
+}
+
+func (h *hosted) RedriveEdited(_ context.Context, _, letter string, data []byte, _ string) ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.was = "edited " + letter + ": " + string(data)
+	return nil, nil
+}
+
+func (h *hosted) Discard(_ context.Context, id string, ids []string, dryRun bool, _ string) (int64, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !dryRun {
+		h.was = "discarded " + strings.Join(ids, " ")
+	}
+	return int64(len(ids)), nil
+}
+
+func (h *hosted) did() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.was
+}
+
+func (h *hosted) Promote(ctx context.Context, id, _ string) (*operatorv1.Worker, error) {
+	h.mu.Lock()
+	w := h.list[id]
+	w.Digest, w.Canary = w.GetCanary().GetDigest(), nil
+	h.mu.Unlock()
+	return h.Get(ctx, id)
+}

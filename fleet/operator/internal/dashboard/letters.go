@@ -1,0 +1,268 @@
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Limits of a dead letter on a page, in bytes.
+const (
+	maxShown  = 256 << 10 // of its message; a download has the whole
+	maxDumped = 16 << 10  // of its message in hexadecimal
+	maxForm   = 64 << 10  // of a message that a form can edit
+)
+
+// letters shows the dead letters of a worker by reason, or those of one reason.
+func (d *Dashboard) letters(r *http.Request, v *view) error {
+	id, q := r.PathValue("id"), r.URL.Query()
+	groups, err := d.cfg.Workers.ListDeadLetterGroups(r.Context(), &operatorv1.ListDeadLetterGroupsRequest{WorkerId: id})
+	if err != nil {
+		return err
+	}
+	list, err := d.cfg.Workers.ListDeadLetters(r.Context(), &operatorv1.ListDeadLettersRequest{WorkerId: id, Group: q.Get("group"), PageSize: 100, PageToken: q.Get("page")})
+	if err != nil {
+		return err
+	}
+	type row struct {
+		*operatorv1.DeadLetterGroup
+		Share int
+	}
+	var rows []row
+	total := groups.GetOthers()
+	for _, g := range groups.GetGroups() {
+		total += g.GetCount()
+	}
+	for _, g := range groups.GetGroups() {
+		rows = append(rows, row{g, share(g.GetCount(), total)})
+	}
+	v.Page, v.Section, v.Title = "letters", "workers", "Dead letters of "+id
+	v.Operator = d.may(r, "redrive", id)
+	v.Data = struct {
+		ID, Group, First, Next string
+		Total, Others          int64
+		Groups                 []row
+		Letters                []*operatorv1.DeadLetter
+		Paged                  bool
+	}{id, q.Get("group"), lettersPath(id, q.Get("group")), nextPage(q, list.GetNextPageToken()), total, groups.GetOthers(), rows, list.GetDeadLetters(), q.Get("page") != ""}
+	return nil
+}
+
+// lettersPath is the page of the dead letters of a worker, or of one group of them.
+func lettersPath(id, group string) string {
+	path := workerPath(id) + "/deadletters"
+	if group != "" {
+		path += "?" + url.Values{"group": {group}}.Encode()
+	}
+	return path
+}
+
+func letterPath(worker, id string) string {
+	return workerPath(worker) + "/deadletters/" + url.PathEscape(id)
+}
+
+// letter shows one dead letter. Each look is in the audit, so the page does not look
+// again by itself.
+func (d *Dashboard) letter(r *http.Request, v *view) error {
+	worker := r.PathValue("id")
+	m, err := d.cfg.Workers.ReadDeadLetter(r.Context(), &operatorv1.ReadDeadLetterRequest{WorkerId: worker, Id: r.PathValue("letter"), Limit: maxShown})
+	if err != nil {
+		return err
+	}
+	as, shown := shownAs(m.GetData(), m.GetSize(), r.URL.Query().Get("as"))
+	v.Page, v.Section, v.Title = "letter", "workers", "Dead letter "+m.GetId()+" of "+worker
+	v.Operator = d.may(r, "edit", worker)
+	v.Data = struct {
+		Worker, As, Shown, Path string
+		Letter                  *operatorv1.DeadLetter
+		Cut                     bool
+		Editable                bool
+	}{worker, as, shown, letterPath(worker, m.GetId()), m, int64(len(m.GetData())) < m.GetSize() || as == "hex" && len(m.GetData()) > maxDumped, m.GetSize() <= maxForm}
+	return nil
+}
+
+// shownAs returns a message as text, as JSON or in hexadecimal. Without a wish it
+// chooses the first of JSON, text and hexadecimal that it is.
+func shownAs(data []byte, size int64, wish string) (as, shown string) {
+	whole := int64(len(data)) >= size
+	var pretty bytes.Buffer
+	isJSON := whole && len(data) > 0 && json.Indent(&pretty, data, "", "  ") == nil && strings.ContainsAny(string(data[:1]), "{[ \n\t\r")
+	body := data
+	for n := 0; !whole && n < utf8.UTFMax && !utf8.Valid(body) && len(body) > 0; n++ {
+		body = body[:len(body)-1] // a character was cut in two
+	}
+	switch {
+	case wish == "json" && isJSON, wish == "" && isJSON:
+		return "json", visible(pretty.Bytes())
+	case wish == "text", wish == "" && utf8.Valid(body) && !bytes.ContainsRune(body, 0):
+		return "text", visible(body)
+	}
+	return "hex", hex.Dump(data[:min(len(data), maxDumped)])
+}
+
+// visible returns text with a sign in place of each control character, and of each that
+// changes the direction of the text around it.
+func visible(text []byte) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '\n' || c == '\t':
+			return c
+		case c < ' ':
+			return 0x2400 + c // the pictures of control characters
+		case c == 0x7f || unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c):
+			return utf8.RuneError
+		}
+		return c
+	}, strings.ToValidUTF8(string(text), "\uFFFD"))
+}
+
+// download sends the whole message of a dead letter as a file.
+func (d *Dashboard) download(w http.ResponseWriter, r *http.Request) {
+	req := &operatorv1.ReadDeadLetterRequest{WorkerId: r.PathValue("id"), Id: r.PathValue("letter"), Limit: 4 << 20}
+	for {
+		part, err := d.cfg.Workers.ReadDeadLetter(r.Context(), req)
+		if err != nil && req.GetOffset() == 0 {
+			v := d.view()
+			v.fail(r, httpcode.Of(connect.CodeOf(err)), text(err))
+			d.render(w, v)
+			return
+		}
+		if err != nil { // the letter has just gone; the length tells the browser
+			return
+		}
+		if req.GetOffset() == 0 {
+			h := w.Header()
+			h.Set("Content-Type", "application/octet-stream")
+			h.Set("X-Content-Type-Options", "nosniff")
+			h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+			h.Set("Content-Disposition", `attachment; filename="dead-letter-`+fileName(part.GetId())+`.bin"`)
+			h.Set("Content-Length", strconv.FormatInt(part.GetSize(), 10))
+			h.Set("Cache-Control", "no-store")
+		}
+		if _, err := w.Write(part.GetData()); err != nil { // the caller has gone
+			return
+		}
+		if req.Offset += int64(len(part.GetData())); len(part.GetData()) == 0 || req.GetOffset() >= part.GetSize() {
+			return
+		}
+	}
+}
+
+// fileName returns the letters and digits of a name.
+func fileName(name string) string {
+	return strings.Map(func(c rune) rune {
+		if c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) {
+			return c
+		}
+		return '-'
+	}, name[:min(len(name), 64)])
+}
+
+// asText reports whether a form can edit data as text: a browser sends each line of a
+// form with a carriage return, and no control characters.
+func asText(data []byte) bool {
+	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(c rune) bool { return c < ' ' && c != '\n' && c != '\t' || c == 0x7f })
+}
+
+func askEdit(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
+	m, err := d.cfg.Workers.ReadDeadLetter(ctx, &operatorv1.ReadDeadLetterRequest{WorkerId: f.Get("id"), Id: f.Get("letter"), Limit: maxForm})
+	if err != nil {
+		return nil, err
+	}
+	q := &question{
+		Title: "Edit dead letter " + m.GetId(), Of: m.GetId(), Button: "Hand the edited message to the worker", Input: "value", Label: "Message", Area: true, Back: letterPath(f.Get("id"), m.GetId()),
+		Does: []string{
+			"The message below goes to " + f.Get("id") + " in place of this one, with the same topic, key and headers, and with all attempts.",
+			"The dead letter is gone then. If it fails again, the edited message becomes a dead letter.",
+			"The audit gets the digests of the message before and after. If another operator redrives it first, nothing happens and the page says so.",
+		},
+	}
+	switch {
+	case m.GetSize() > maxForm:
+		q.Refuse = fmt.Sprintf("the message has %d bytes, and a form takes at most %d. Download it, and use: lifecyclectl redrive %s %s --data-file FILE", m.GetSize(), maxForm, f.Get("id"), m.GetId())
+	case asText(m.GetData()):
+		q.Value = string(m.GetData())
+		f.Set("as", "text")
+	default:
+		q.Value, q.Label = hex.EncodeToString(m.GetData()), "Message, in hexadecimal"
+		f.Set("as", "hex")
+	}
+	return q, nil
+}
+
+func doEdit(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error) {
+	data := []byte(strings.ReplaceAll(f.Get("value"), "\r\n", "\n"))
+	switch f.Get("as") {
+	case "text":
+	case "hex":
+		var err error
+		if data, err = hex.DecodeString(strings.Join(strings.Fields(f.Get("value")), "")); err != nil {
+			return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the message is not hexadecimal: %w", err))
+		}
+	default:
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the form does not say how the message is written"))
+	}
+	_, err := d.cfg.Workers.RedriveEdited(ctx, &operatorv1.RedriveEditedRequest{WorkerId: f.Get("id"), Id: f.Get("letter"), Data: data})
+	return nil, err
+}
+
+// chosen turns the fields of a form into a choice of dead letters: all overrides a
+// group, and a group single ones.
+func chosen(f url.Values) (ids []string, all bool, group string) {
+	if all = f.Get("all") != ""; all {
+		f.Del("letter")
+		f.Del("group")
+		return nil, true, ""
+	}
+	if f.Get("chosen") != "" { // a button for the chosen ones, on the page of a group
+		f.Del("group")
+	}
+	if group = f.Get("group"); group != "" {
+		f.Del("letter")
+		return nil, false, group
+	}
+	return f["letter"], false, ""
+}
+
+func askDiscard(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
+	ids, all, group := chosen(f)
+	q := &question{
+		Title: "Discard dead letters of " + f.Get("id"), Of: f.Get("id"), Button: "Discard for good", Danger: true, Input: "note", Label: "Why, for the audit", Needed: true, Back: lettersPath(f.Get("id"), group),
+	}
+	if len(ids) == 0 && !all && group == "" {
+		q.Refuse = "no dead letter is chosen. Go back and choose some, or discard all."
+		return q, nil
+	}
+	would, err := d.cfg.Workers.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{WorkerId: f.Get("id"), Ids: ids, All: all, Group: group, DryRun: true})
+	if err != nil {
+		return nil, err
+	}
+	n := would.GetDiscarded()
+	q.Does = []string{fmt.Sprintf("%d dead %s removed, with the whole message. This cannot be undone.", n, plural(n, "letter is", "letters are")), "The worker never handles them."}
+	if group != "" {
+		q.Does = append(q.Does, "They are those whose reason is: "+group)
+	}
+	if n == 0 {
+		q.Refuse = "none of these dead letters is there any more."
+	}
+	return q, nil
+}
+
+func doDiscard(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error) {
+	ids, all, group := chosen(f)
+	answer, err := d.cfg.Workers.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{WorkerId: f.Get("id"), Ids: ids, All: all, Group: group, Note: f.Get("note")})
+	return url.Values{"n": {strconv.FormatInt(answer.GetDiscarded(), 10)}}, err
+}

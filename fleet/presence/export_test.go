@@ -1,0 +1,12 @@
+package presence
+
+import "context"
+
+// Ask sends a command of any name.
+func (f *Fleet) Ask(ctx context.Context, id, do string) error {
+	_, err := f.ask(ctx, id, command{Do: do, Who: "ada"})
+	return err
+}
+
+// Outdated is outdated.
+var Outdated = outdated

@@ -1,0 +1,114 @@
+package presence
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/redact"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/setting"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// Setting is one key of a process's configuration, with its value and where that was given:
+// a config.Setting.
+type Setting = setting.Setting
+
+// Settings is the configuration of a process, as the process itself reports it.
+type Settings struct {
+	// List has every key, in the process's own order. Secrets are "[secret]".
+	List []Setting
+	// Truncated says that keys, or the ends of long texts, were left out.
+	Truncated bool
+	// Reloads are the process's latest reloads, the newest last: a refused one has the reason.
+	Reloads []lifecycle.Outcome
+}
+
+// Limits of one answer.
+const (
+	maxSettings      = 2000      // keys
+	maxSettingsBytes = 512 << 10 // of their JSON
+	maxSettingText   = 1 << 10   // bytes of one text
+	maxLost          = 8         // replaced values of one key
+)
+
+// Settings returns the configuration of a process: each key with its value and its source,
+// and how its reloads went. Secrets never leave the process. ErrRefused is returned when the
+// process has no Config.Settings, and when its version does not know the question.
+func (f *Fleet) Settings(ctx context.Context, id, who string) (Settings, error) {
+	a, err := f.ask(ctx, id, command{Do: doConfig, Who: who})
+	return Settings{a.Settings, a.Truncated, a.Reloads}, err
+}
+
+// configuration fills in what the process knows of its configuration.
+func (a *announcer) configuration(out *answer) (refused string) {
+	if a.cfg.Settings == nil {
+		return "this process does not report its configuration: it has no presence.Config.Settings"
+	}
+	list, err := call.Ask(&a.settings, "presence.Config.Settings", a.cfg.Settings)
+	if err != nil {
+		return text.Clip(err.Error(), maxReason)
+	}
+	out.Settings, out.Truncated = shown(list)
+	out.Reloads = a.app.Report().Reloads
+	for i := range out.Reloads {
+		out.Reloads[i].Stack = ""
+		out.Reloads[i].Error = redact.Text(text.Clip(out.Reloads[i].Error, maxSettingText))
+	}
+	return ""
+}
+
+// shown returns settings without what looks like a secret, and small enough for a message.
+func shown(list []Setting) (out []Setting, truncated bool) {
+	size := 0
+	for _, s := range list {
+		if len(out) == maxSettings || size > maxSettingsBytes {
+			return out, true
+		}
+		secret := redact.Named(s.Key)
+		show := func(field *string, value bool) { // value: it may be a secret
+			if len(*field) > maxSettingText {
+				truncated = true
+			}
+			*field = text.Clip(*field, maxSettingText)
+			if value && secret && *field != "" && *field != "none" && *field != `""` {
+				*field = "[secret]"
+			}
+			*field = redact.Text(*field)
+		}
+		show(&s.Key, false)
+		show(&s.Value, true)
+		show(&s.Source, false)
+		show(&s.InForce, true)
+		lost := s.Lost[:min(len(s.Lost), maxLost)]
+		truncated = truncated || len(s.Lost) > maxLost
+		s.Lost = nil
+		for _, one := range lost {
+			if source, _, ok := strings.Cut(one, ": "); ok && secret {
+				one = source + ": [secret]"
+			}
+			show(&one, false)
+			s.Lost = append(s.Lost, one)
+		}
+		if encoded, err := json.Marshal(s); err == nil { // texts always can be encoded
+			size += len(encoded)
+		}
+		out = append(out, s)
+	}
+	return out, truncated
+}
+
+// outdated returns what to say when a process's refusal means that its version does not
+// know the command, and "" for any other refusal.
+func outdated(do, refusal string) string {
+	unknown := strings.HasPrefix(refusal, fmt.Sprintf("there is no command %q", do))
+	// An older version asks for the phase first. A newer one answers a question in any.
+	stopping := command{Do: do}.reads() && strings.HasPrefix(refusal, "the process is ") && strings.HasSuffix(refusal, " already")
+	if unknown || stopping {
+		return fmt.Sprintf("this process's version does not answer %q: it takes a newer version of fleet/presence", do)
+	}
+	return ""
+}

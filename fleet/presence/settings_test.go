@@ -1,0 +1,209 @@
+package presence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+)
+
+type configured struct {
+	Addr      string
+	DSN       string `koanf:"dsn" secret:"true"`
+	Password  string // not marked
+	Upstream  string
+	Retries   int
+	Lifecycle lifecycle.Config
+}
+
+func (configured) WithDefaults() configured { return configured{Addr: ":8080", Retries: 3} }
+
+// An operator reads the whole configuration of a process with the source of each value, and
+// no secret: neither one that is marked nor one that its name or its form betrays.
+func TestOperatorReadsTheConfiguration(t *testing.T) {
+	js := nats(t)
+	path := filepath.Join(t.TempDir(), "service.yaml")
+	yaml := "addr: :1\ndsn: hunter2\npassword: hunter2\nupstream: https://ada:hunter2@example.com/x\nlifecycle: {drain_interval: 0s, health_addr: \"off\"}\n"
+	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	live, err := config.Open[configured](path, config.WithEnviron([]string{"SERVICE_ADDR=:2", "SERVICE_PASSWORD=hunter2x"}), config.WithArgs([]string{"-addr=:3"}), config.WithLogger(brokertest.Quiet()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	app, id, _ := start(t, js, presence.Config{Settings: live.All}, func(app *lifecycle.App) { live.Attach(app) })
+	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	overwrite(t, path, strings.Replace(yaml, "health_addr: \"off\"", "health_addr: \":1\"", 1))
+	if err := app.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, path, "addr: [1]\npassword: hunter2\n")
+	if err := app.Reload(t.Context()); err == nil {
+		t.Fatal("a wrong file is taken over")
+	}
+	got, err := f.Settings(t.Context(), id, "ada")
+	if err != nil || got.Truncated {
+		t.Fatalf("%v, truncated %v", err, got.Truncated)
+	}
+	if text := fmt.Sprint(got); strings.Contains(text, "hunter2") {
+		t.Errorf("it has a secret: %s", text)
+	}
+	by := map[string]presence.Setting{}
+	for _, s := range got.List {
+		by[s.Key] = s
+	}
+	for key, want := range map[string]string{
+		"addr":                     `":3" from flag -addr, not [` + path + `:1: ":1" environment SERVICE_ADDR: ":2"], in force ""`,
+		"dsn":                      `[secret] from ` + path + `:2, not [], in force ""`,
+		"password":                 `[secret] from environment SERVICE_PASSWORD, not [` + path + `:3: [secret]], in force ""`,
+		"upstream":                 `"https://[removed]@example.com/x" from ` + path + `:4, not [], in force ""`,
+		"retries":                  `3 from default, not [], in force ""`,
+		"lifecycle.shutdown_grace": `20s from default, not [], in force ""`,
+		"lifecycle.drain_interval": `off from ` + path + `:5, not [], in force ""`,
+		"lifecycle.health_addr":    `":1" from ` + path + `:5, not [], in force "\"off\""`,
+	} {
+		s := by[key]
+		if text := fmt.Sprintf("%s from %s, not %v, in force %q", s.Value, s.Source, s.Lost, s.InForce); text != want {
+			t.Errorf("%s is %s\nwant %s", key, text, want)
+		}
+	}
+	if len(got.Reloads) != 2 || got.Reloads[1].Result != lifecycle.ResultFailed || !strings.Contains(got.Reloads[1].Error, "addr is a list") {
+		t.Errorf("the reloads are %+v", got.Reloads)
+	}
+	p := await(t, f, id, "the command", func(p presence.Process) bool { return len(p.Commands) > 0 })
+	if c := p.Commands[0]; c.Do != "config" || c.Who != "ada" {
+		t.Errorf("the command is %+v", c)
+	}
+}
+
+func overwrite(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is too large for an answer is left out, and the answer says so.
+func TestLargeConfiguration(t *testing.T) {
+	js := nats(t)
+	var list []presence.Setting
+	for i := range 5000 {
+		s := presence.Setting{Key: fmt.Sprintf("key%d", i), Value: strings.Repeat("<", 5000), Source: "default"}
+		for range 20 {
+			s.Lost = append(s.Lost, "file: "+strings.Repeat("\x00", 5000))
+		}
+		list = append(list, s)
+	}
+	_, id, _ := start(t, js, presence.Config{Settings: func() []presence.Setting { return list }}, nil)
+	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	got, err := f.Settings(t.Context(), id, "ada")
+	if err != nil || !got.Truncated || len(got.List) == 0 || len(got.List) >= 5000 || len(got.List[0].Value) > 1024 || len(got.List[0].Lost) > 8 {
+		t.Errorf("%d settings, truncated %v, %v", len(got.List), got.Truncated, err)
+	}
+}
+
+// A process that has no answer says what is missing; a function that panics or hangs harms
+// no other command.
+func TestConfigurationOfAProcessThatHasNone(t *testing.T) {
+	js := nats(t)
+	hang := make(chan struct{})
+	defer close(hang)
+	for what, test := range map[string]struct {
+		settings func() []presence.Setting
+		says     string
+	}{
+		"none":   {nil, "no presence.Config.Settings"},
+		"panics": {func() []presence.Setting { panic("oh no") }, "oh no"},
+		"hangs":  {func() []presence.Setting { <-hang; return nil }, "did not return"},
+	} {
+		_, id, _ := start(t, js, presence.Config{ID: what, Settings: test.settings}, nil)
+		f := open(t, js, presence.Config{CommandTimeout: time.Minute})
+		await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+		if _, err := f.Settings(t.Context(), id, "ada"); !errors.Is(err, presence.ErrRefused) || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := f.Stacks(t.Context(), id, "ada"); err != nil {
+			t.Errorf("%s: then the stacks: %v", what, err)
+		}
+	}
+}
+
+// A process of an older version does not know a newer command: the answer says so.
+func TestOlderVersionDoesNotAnswer(t *testing.T) {
+	js := nats(t)
+	_, id, _ := start(t, js, presence.Config{}, nil)
+	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	if err := f.Ask(t.Context(), id, "newer"); !errors.Is(err, presence.ErrRefused) || !strings.Contains(err.Error(), `this process's version does not answer "newer"`) {
+		t.Errorf("got %v", err)
+	}
+	// The words of v0.20 and before, for a process that runs and for one that stops.
+	for refusal, old := range map[string]bool{
+		`there is no command "config": want drain, suspend, resume, logs or stacks`: true,
+		`the process is draining already`:                                           true,
+		`this process does not report its configuration`:                            false,
+	} {
+		if got := presence.Outdated("config", refusal) != ""; got != old {
+			t.Errorf("%s: %v", refusal, got)
+		}
+	}
+	if presence.Outdated("drain", "the process is draining already") != "" {
+		t.Error("a drain that comes too late counts as unknown")
+	}
+}
+
+// A supervised unit restarts; the journal and the announcement have who asked for it, and
+// an operator's restart is not a crash.
+func TestOperatorRestartsAUnit(t *testing.T) {
+	js := nats(t)
+	runs := make(chan string, 10)
+	work := func(name string) func(context.Context) error {
+		return func(ctx context.Context) error { runs <- name; <-ctx.Done(); return ctx.Err() }
+	}
+	_, id, _ := start(t, js, presence.Config{}, func(app *lifecycle.App) {
+		app.Supervise("poller", work("poller"), lifecycle.DefaultBackoff()).Go("plain", work("plain"))
+	})
+	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	<-runs
+	<-runs
+	brokertest.Await(t, "an answer", func() bool { // the machine may stand still for the two seconds
+		phase, status, err := f.RestartUnit(t.Context(), id, "poller", "it lost its lease", "ada")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return phase == "running" && status == "Running"
+	})
+	if got := <-runs; got != "poller" {
+		t.Errorf("%s runs again", got)
+	}
+	p := await(t, f, id, "the restart", func(p presence.Process) bool { return len(p.Restarts) > 0 && len(p.Commands) > 0 })
+	if r := p.Restarts[0]; r.Unit != "poller" || r.Who != "ada" || r.Cause != "it lost its lease (asked by ada)" {
+		t.Errorf("the restart is %+v", r)
+	}
+	if c := p.Commands[0]; c.Do != "restart-unit poller" || c.Who != "ada" || c.Reason != "it lost its lease" {
+		t.Errorf("the command is %+v", c)
+	}
+	for _, kind := range []string{"command", "restart"} {
+		brokertest.Await(t, "the event "+kind, func() bool {
+			list, _, err := f.Events(t.Context(), presence.EventQuery{Process: id, Kinds: []string{kind}, Limit: 10})
+			return err == nil && len(list) > 0 && list[0].Who == "ada" && strings.Contains(list[0].Name, "poller")
+		})
+	}
+	for unit, says := range map[string]string{"plain": "nothing supervises it", "nothing": "no child of that name", "poller/poller": "restart that", "": "no child", strings.Repeat("x", 2000): "too long"} {
+		if _, _, err := f.RestartUnit(t.Context(), id, unit, "", "ada"); !errors.Is(err, presence.ErrRefused) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.20q: %v", unit, err)
+		}
+	}
+}
