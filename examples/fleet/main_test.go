@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"go.uber.org/goleak"
 )
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 			main()
 		}
 	}
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
+	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
 // The command serves a dashboard with three more processes, active missions

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	host.EngineMain(languages()...)
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
+	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
 func TestTheStoryIsTold(t *testing.T) {

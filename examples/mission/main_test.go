@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"go.uber.org/goleak"
 )
 
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
+	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
 func TestEveryMissionEnds(t *testing.T) {

@@ -1,10 +1,12 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -43,13 +45,8 @@ func (h *Host) Timers(ctx context.Context, id string, after uint64, limit int) (
 	if err != nil {
 		return nil, 0, fmt.Errorf("worker %s: read its timers: %w", id, err)
 	}
-	read, last := 0, after
-	err = forward(ctx, h.states.stream, h.states.timersOf(rec.slot(), rec.ID, rec.UID)+">", after+1, limit+1, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		if read++; read > limit {
-			next = last
-			return false, nil
-		}
-		last = meta.Sequence.Stream
+	last := after
+	err = forward(ctx, h.states.stream, h.states.timersOf(rec.slot(), rec.ID, rec.UID)+">", after+1, maxPlace, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 		if m.Headers().Get(headerOp) != "" {
 			return true, nil
 		}
@@ -57,9 +54,15 @@ func (h *Host) Timers(ctx context.Context, id string, after uint64, limit int) (
 		if err := json.Unmarshal(m.Data(), &t); err != nil {
 			return false, err
 		}
-		if !cancelled[t.ID] {
-			timers = append(timers, Timer{Seq: last, Name: t.Name, Key: string(t.Key), Due: t.Due, Data: t.Data, Failed: t.Tries.Failed})
+		if cancelled[t.ID] {
+			return true, nil
 		}
+		if len(timers) == limit {
+			next = last
+			return false, nil
+		}
+		last = meta.Sequence.Stream
+		timers = append(timers, Timer{Seq: last, Name: t.Name, Key: string(t.Key), Due: t.Due, Data: t.Data, Failed: t.Tries.Failed})
 		return true, nil
 	})
 	if err != nil {
@@ -80,51 +83,97 @@ func (h *Host) CancelTimer(ctx context.Context, id, key, name string) error {
 	if err != nil {
 		return fmt.Errorf("cancel a timer: %w", err)
 	}
-	subject := timerKey([]byte(key), name)
-	m, err := last(ctx, h.states.stream, h.states.timersOf(rec.slot(), rec.ID, rec.UID)+subject)
-	if err != nil {
-		return fmt.Errorf("worker %s: cancel a timer: %w", id, err)
-	}
-	mark := h.states.marksOf(rec.slot(), rec.ID, rec.UID) + subject
-	var t timer
-	if m != nil && m.Header.Get(headerOp) == "" {
-		if err := json.Unmarshal(m.Data, &t); err != nil {
-			return fmt.Errorf("worker %s: cancel a timer: %w", id, err)
-		}
-		was, err := last(ctx, h.states.stream, mark)
+	fail := func(err error) error { return fmt.Errorf("worker %s: cancel a timer: %w", id, err) }
+	for looks := 1; ; looks++ {
+		t, place, err := h.states.timerOf(ctx, rec, []byte(key), name)
 		if err != nil {
-			return fmt.Errorf("worker %s: cancel a timer: %w", id, err)
+			return fail(err)
 		}
-		if was != nil && string(was.Data) == t.ID {
-			m = nil
+		mark := h.states.marksOf(rec.slot(), rec.ID, rec.UID) + place
+		var seq uint64
+		if t != nil {
+			was, err := last(ctx, h.states.stream, mark)
+			if err != nil {
+				return fail(err)
+			}
+			if was != nil {
+				seq = was.Sequence
+			}
+			if was != nil && string(was.Data) == t.ID {
+				t = nil
+			}
+		}
+		if t == nil {
+			return fmt.Errorf("worker %s: %q of the key %.200q: %w", id, name, key, ErrNoTimer)
+		}
+		_, err = h.js.Publish(ctx, mark, []byte(t.ID), jetstream.WithExpectLastSequencePerSubject(seq))
+		var refused *jetstream.APIError
+		if errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence && looks < 10 {
+			continue // another timer has this place by now, and is cancelled too
+		}
+		if err != nil {
+			return fail(err)
+		}
+		return nil
+	}
+}
+
+// placesOf returns the places of those timers of a worker that the server has and whose
+// hashOf begins with of.
+func (s *states) placesOf(ctx context.Context, rec *Record, of string) (places []string, err error) {
+	prefix := s.timersOf(rec.slot(), rec.ID, rec.UID)
+	by := jetstream.ConsumerConfig{FilterSubjects: []string{prefix + ">"}, HeadersOnly: true}
+	err = forwardBy(ctx, s.stream, by, maxPlace, func(m jetstream.Msg, _ *jetstream.MsgMetadata) (bool, error) {
+		place := strings.TrimPrefix(m.Subject(), prefix)
+		if m.Headers().Get(headerOp) == "" && (strings.HasPrefix(m.Headers().Get(headerOf), of) || strings.HasPrefix(place, of)) {
+			places = append(places, place)
+		}
+		return true, nil
+	})
+	return places, err
+}
+
+// timerOf returns a timer that the server has, and its place; nil when there is none.
+func (s *states) timerOf(ctx context.Context, rec *Record, key []byte, name string) (*timer, string, error) {
+	places, err := s.placesOf(ctx, rec, hashOf(key, name))
+	for _, place := range places {
+		m, err := last(ctx, s.stream, s.timersOf(rec.slot(), rec.ID, rec.UID)+place)
+		if err != nil {
+			return nil, "", err
+		}
+		t := new(timer)
+		if m == nil || m.Header.Get(headerOp) != "" {
+			continue
+		}
+		if err := json.Unmarshal(m.Data, t); err != nil {
+			return nil, "", err
+		}
+		if t.Name == name && bytes.Equal(t.Key, key) {
+			return t, place, nil
 		}
 	}
-	if m == nil || t.ID == "" {
-		return fmt.Errorf("worker %s: %q of the key %.200q: %w", id, name, key, ErrNoTimer)
-	}
-	if _, err := h.js.Publish(ctx, mark, []byte(t.ID)); err != nil {
-		return fmt.Errorf("worker %s: cancel a timer: %w", id, err)
-	}
-	return nil
+	return nil, "", err
 }
 
 // storedTimers has the timers that the server has, for a test of code.
 type storedTimers struct{ states *states }
 
 func (s storedTimers) ofKey(ctx context.Context, rec *Record, key string) (map[string]*alarm, int, error) {
-	prefix := s.states.timersOf(rec.slot(), rec.ID, rec.UID) + token([]byte(key)) + "."
-	subjects, err := s.states.subjects(ctx, prefix+"*", maxTimers)
+	places, err := s.states.placesOf(ctx, rec, token([]byte(key))+".")
 	if err != nil {
 		return nil, 0, err
 	}
-	read, err := s.states.readMany(ctx, subjects)
+	for i := range places {
+		places[i] = s.states.timersOf(rec.slot(), rec.ID, rec.UID) + places[i]
+	}
+	read, err := s.states.readMany(ctx, places)
 	if err != nil {
 		return nil, 0, err
 	}
 	all := make(map[string]*alarm, len(read))
 	for _, c := range read {
 		a := new(alarm)
-		if !c.missing && json.Unmarshal(c.data, &a.timer) == nil {
+		if !c.missing && json.Unmarshal(c.data, &a.timer) == nil && string(a.Key) == key {
 			all[a.Name] = a
 		}
 	}

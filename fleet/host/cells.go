@@ -230,9 +230,6 @@ const (
 	maxFlushBytes = 4 << 20
 )
 
-// goneFor is how long the server keeps the mark of a timer that is gone.
-const goneFor = "10s"
-
 // flush writes the committed values to their subjects. It returns the sequence of the
 // log up to which all are written. The error wraps [ErrStale] when another host has
 // claimed the slot. One flush may run at a time.
@@ -260,11 +257,11 @@ func (c *cells) flush(ctx context.Context) (uint64, error) {
 		for i := range writes {
 			w := &writes[i]
 			m := nats.NewMsg(c.states.subject(w))
-			if m.Data = w.Data; w.Deleted {
+			switch m.Data = w.Data; {
+			case w.Deleted:
 				m.Header.Set(headerOp, "DEL")
-				if w.Slot != "" { // names of timers come and go; the mark itself must not stay
-					m.Header.Set(jetstream.MsgTTLHeader, goneFor)
-				}
+			case w.alarm != nil:
+				m.Header.Set(headerOf, hashOf(w.alarm.Key, w.alarm.Name))
 			}
 			msgs = append(msgs, m)
 		}

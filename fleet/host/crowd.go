@@ -121,6 +121,9 @@ const (
 	sweepEvery  = time.Hour
 )
 
+// maxRevisions is how many revisions of a record the bucket keeps.
+const maxRevisions = 64
+
 // sweep removes the records and the history of workers that were deleted longer than age
 // ago. Otherwise each worker that ever was would make every list and every start slower.
 func (h *Host) sweep(ctx context.Context, age time.Duration) error {
@@ -151,8 +154,16 @@ func (h *Host) sweep(ctx context.Context, age time.Duration) error {
 		}
 	}
 	for _, entry := range gone {
+		subject := prefix + entry.Key()
+		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+		if err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+		if info.State.Subjects[subject] >= uint64(maxRevisions) {
+			continue // a server that is killed could bring back a record that was replaced before
+		}
 		// A worker that was created again has a later record, which stays.
-		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(prefix+entry.Key()), jetstream.WithPurgeSequence(entry.Revision()+1)); err != nil {
+		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(entry.Revision()+1)); err != nil {
 			return fmt.Errorf("sweep: %w", err)
 		}
 	}

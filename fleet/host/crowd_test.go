@@ -90,6 +90,12 @@ func TestALimitOfConsumersStays(t *testing.T) {
 func TestNothingStaysOfDeletedWorkers(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
+	create(t, h, host.CreateRequest{ID: "busy", Topic: "work.busy", Code: prefix(">")})
+	for range 33 { // more revisions than the bucket keeps: its marker stays
+		must(t, h.StopWorker(t.Context(), "busy"))
+		must(t, h.StartWorker(t.Context(), "busy"))
+	}
+	must(t, h.Delete(t.Context(), "busy"))
 	for _, id := range []string{"gone", "again", "other"} {
 		create(t, h, host.CreateRequest{ID: id, Topic: "work." + id, OutputTopic: "out." + id, Code: prefix(">")})
 		r.publish("work."+id, "1")
@@ -109,6 +115,11 @@ func TestNothingStaysOfDeletedWorkers(t *testing.T) {
 				t.Errorf("%s has %s", stream, subject)
 			}
 		}
+	}
+	kv, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	must(t, err)
+	if revisions, err := kv.History(t.Context(), "busy"); err != nil || len(revisions) < 64 {
+		t.Errorf("%d revisions of a busy worker are left, %v", len(revisions), err)
 	}
 	for id, want := range map[string][]string{"again": {">1", "+2"}, "other": {">1", ">2"}} {
 		r.publish("work."+id, "2")

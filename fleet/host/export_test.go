@@ -83,3 +83,6 @@ func (h *Host) Trust(lease bool) {
 		h.members.kept = time.Now()
 	}
 }
+
+// HashOf exports hashOf.
+var HashOf = hashOf

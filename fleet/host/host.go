@@ -187,7 +187,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	}
 	name, low := h.cfg.Name, strings.ToLower(h.cfg.Name)
 	buckets := []jetstream.KeyValueConfig{
-		{Bucket: name + "_WORKERS", History: 64, Replicas: h.cfg.Replicas, Description: "hosted workers"},
+		{Bucket: name + "_WORKERS", History: maxRevisions, Replicas: h.cfg.Replicas, Description: "hosted workers"},
 		{Bucket: name + "_MEMBERS", History: 1, TTL: 10 * h.cfg.LeaseTTL, Replicas: h.cfg.Replicas, Description: "hosts of hosted workers"},
 	}
 	streams := []jetstream.StreamConfig{

@@ -72,7 +72,7 @@ type write struct {
 	Key     string `json:"key"`
 	Data    []byte `json:"data,omitempty"`
 	Deleted bool   `json:"deleted,omitempty"`
-	Slot    string `json:"slot,omitempty"` // of a timer: Key is its timerKey, and Data a timer
+	Slot    string `json:"slot,omitempty"` // of a timer: Key is its place, and Data a timer
 	Mark    bool   `json:"mark,omitempty"` // the mark of a timer that was cancelled
 
 	gen   uint64

@@ -133,8 +133,8 @@ func (p *partition) replay(ctx context.Context, source string) error {
 				values = append(values, w)
 			}
 		}
-		p.cells.restore(values, e.last)
 		p.timers.restore(values, now)
+		p.cells.restore(values, e.last)
 		e.Values = nil
 		e.Outputs, e.Known = nil, nil
 	}
@@ -223,6 +223,7 @@ func (p *partition) stage(e *effects) {
 		return
 	}
 	p.staged = append(p.staged, e)
+	p.timers.assign(e.writes)
 	p.cells.stage(e.writes)
 	p.timers.apply(e.writes)
 	p.mu.Unlock()

@@ -179,7 +179,7 @@ func (r *rig) whereabouts(topic string, sent int, written map[string]string) str
 
 // TestChaos checks, under load, that no message is lost and no stale state is written
 // while hosts are killed, stalled past their lease and replaced, servers of the cluster
-// restart, and the stream of the outputs is away for longer than its duplicate window.
+// restart or are killed, and the stream of the outputs is away for longer than its duplicate window.
 // At the end the ledger has every message once, and the outputs are exactly those that
 // were committed, in the order of the messages.
 func TestChaos(t *testing.T) {
@@ -275,7 +275,11 @@ func TestChaos(t *testing.T) {
 		must(t, stalled.Process.Signal(syscall.SIGSTOP))
 		pause(4 * time.Second) // its lease is 2 s
 		must(t, stalled.Process.Signal(syscall.SIGCONT))
-		cluster.Stop(round % replicas)
+		if end := round % replicas; round%2 == 0 {
+			cluster.Stop(end)
+		} else {
+			cluster.Kill(end)
+		}
 		pause(time.Second)
 		cluster.Start(round % replicas)
 		hosts.end(1, syscall.SIGTERM) // a rolling restart

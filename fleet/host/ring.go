@@ -93,7 +93,7 @@ func (r *runner) timerBody(ctx context.Context, d *delivery) error {
 	if d.read {
 		return nil
 	}
-	data, found, err := r.part.cells.get(ctx, s.timersOf(a.slot, a.worker, a.uid), timerKey(a.Key, a.Name))
+	data, found, err := r.part.cells.get(ctx, s.timersOf(a.slot, a.worker, a.uid), a.place)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,13 @@ import (
 // It is gone with the effects of the message that it causes, which therefore are
 // committed once.
 //
-//	host.state.SLOT.tm.WORKER.UID.KEY.NAME   the timer, with hashes of its key and name
-//	host.state.SLOT.tc.WORKER.UID.KEY.NAME   an operator has cancelled it: its ID
+//	host.state.SLOT.tm.WORKER.UID.PLACE   the timer
+//	host.state.SLOT.tc.WORKER.UID.PLACE   an operator has cancelled it: its ID
+//
+// PLACE is the lowest number that no other timer of the worker has, so that there are
+// never more subjects than there were timers at once. A subject is never removed, only
+// marked as deleted: when a server is killed and reads its files again, a message that
+// was replaced by a later one comes back once the later one is removed.
 type timer struct {
 	ID    string    `json:"id"` // of this setting; a timer that is set again has another
 	Name  string    `json:"name"`
@@ -39,6 +44,7 @@ type timer struct {
 const (
 	maxTimersOfKey = 100
 	maxTimers      = 10_000 // of a worker
+	maxPlace       = 2 * maxTimers
 )
 
 // timersOf returns the prefix of the timers of one life of a worker's id, and marksOf
@@ -51,20 +57,25 @@ func (s *states) marksOf(slot, id, uid string) string {
 	return s.prefix + slot + ".tc." + id + "." + uid + "."
 }
 
-// timerKey returns the end of a timer's subject.
-func timerKey(key []byte, name string) string { return token(key) + "." + token([]byte(name)) }
+// headerOf is on the message of a timer: the hashes of its key and its name, by which it
+// is found without its data.
+const headerOf = "Lifecycle-Timer-Of"
 
-// token names a text of any form and length in a subject.
+func hashOf(key []byte, name string) string { return token(key) + "." + token([]byte(name)) }
+
+// token names a text of any form and length.
 func token(text []byte) string {
 	sum := sha256.Sum256(text)
 	return base64.RawURLEncoding.EncodeToString(sum[:18])
 }
 
-// alarm is a timer in memory, without its data. It does not change.
+// alarm is a timer in memory, without its data. It does not change once it is staged.
 type alarm struct {
 	timer
 	slot, worker, uid string
-	old               bool // an earlier holder may have called a handler for it
+
+	place string // earlier versions had the hashOf the timer
+	old   bool   // an earlier holder may have called a handler for it
 }
 
 // write returns the write that stores the alarm's timer with this data.
@@ -79,7 +90,7 @@ func (a *alarm) write(data []byte) write {
 
 // removal returns the write that removes it.
 func (a *alarm) removal() write {
-	return write{Slot: a.slot, Worker: a.worker, UID: a.uid, Key: timerKey(a.Key, a.Name), Deleted: true}
+	return write{Slot: a.slot, Worker: a.worker, UID: a.uid, Key: a.place, Deleted: true}
 }
 
 // unmark returns the write that removes an operator's mark.
@@ -110,6 +121,7 @@ type timers struct {
 	all    map[string]*entryOf
 	keys   map[lifeKey]map[string]*alarm // by name
 	counts map[life]int
+	places map[life]*places
 	queue  agenda
 	parked map[string]*entryOf // their worker is not loaded
 	out    int
@@ -124,7 +136,7 @@ type entryOf struct {
 }
 
 func newTimers(s *states, slot string) *timers {
-	return &timers{states: s, slot: slot, rung: func() {}, all: make(map[string]*entryOf), keys: make(map[lifeKey]map[string]*alarm), counts: make(map[life]int), parked: make(map[string]*entryOf)}
+	return &timers{states: s, slot: slot, rung: func() {}, all: make(map[string]*entryOf), keys: make(map[lifeKey]map[string]*alarm), counts: make(map[life]int), places: make(map[life]*places), parked: make(map[string]*entryOf)}
 }
 
 // load reads the timers of the slot from the leader of the stream, which has every
@@ -163,7 +175,7 @@ func (ts *timers) restore(writes []write, now time.Time) {
 		if w.Slot == "" || w.Mark || w.Deleted {
 			continue
 		}
-		a := &alarm{slot: w.Slot, worker: w.Worker, uid: w.UID}
+		a := &alarm{slot: w.Slot, worker: w.Worker, uid: w.UID, place: w.Key}
 		if err := json.Unmarshal(w.Data, &a.timer); err != nil {
 			continue // only hosts write here
 		}
@@ -172,6 +184,75 @@ func (ts *timers) restore(writes []write, now time.Time) {
 		w.alarm = a
 	}
 	ts.apply(writes)
+}
+
+// assign gives each timer that is set its place: that of the one that it replaces, or
+// the lowest that is free.
+func (ts *timers) assign(writes []write) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for i := range writes {
+		w := &writes[i]
+		if w.alarm == nil || w.alarm.place != "" {
+			continue
+		}
+		of := life{w.Worker, w.UID}
+		if old := ts.keys[lifeKey{of, string(w.alarm.Key)}][w.alarm.Name]; old != nil {
+			w.alarm.place = old.place
+		} else {
+			w.alarm.place = ts.placesOf(of).take()
+		}
+		w.Key = w.alarm.place
+	}
+}
+
+func (ts *timers) placesOf(of life) *places {
+	p := ts.places[of]
+	if p == nil {
+		p = new(places)
+		for _, e := range ts.all {
+			if (life{e.worker, e.uid}) == of {
+				p.use(e.place)
+			}
+		}
+		ts.places[of] = p
+	}
+	return p
+}
+
+// places are the numbers that the timers of a worker have as their place.
+type places struct {
+	used []bool
+	low  int // none below is free
+}
+
+// take returns the lowest free place, which is used from now on.
+func (p *places) take() string {
+	for p.low < len(p.used) && p.used[p.low] {
+		p.low++
+	}
+	place := strconv.Itoa(p.low)
+	p.use(place)
+	return place
+}
+
+func (p *places) use(place string) {
+	n, err := strconv.Atoi(place)
+	if err != nil || n < 0 || n > maxPlace {
+		return // of an earlier version
+	}
+	for len(p.used) <= n {
+		p.used = append(p.used, false)
+	}
+	p.used[n] = true
+}
+
+func (p *places) free(place string) {
+	n, err := strconv.Atoi(place)
+	if err == nil && n >= 0 && n < len(p.used) {
+		p.used[n] = false
+		p.low = min(p.low, n)
+	}
 }
 
 // apply carries out what a message has done to timers.
@@ -215,6 +296,9 @@ func (ts *timers) add(e *entryOf) {
 	}
 	ts.keys[key][e.Name] = e.alarm
 	ts.counts[of]++
+	if p := ts.places[of]; p != nil {
+		p.use(e.place)
+	}
 	heap.Push(&ts.queue, e)
 }
 
@@ -225,6 +309,9 @@ func (ts *timers) remove(e *entryOf) {
 	delete(ts.parked, e.subject)
 	if delete(ts.keys[key], e.Name); len(ts.keys[key]) == 0 {
 		delete(ts.keys, key)
+	}
+	if p := ts.places[of]; p != nil {
+		p.free(e.place)
 	}
 	if ts.counts[of]--; ts.counts[of] == 0 {
 		delete(ts.counts, of)
@@ -318,6 +405,7 @@ func (ts *timers) forget(worker, uid string) {
 			ts.remove(e)
 		}
 	}
+	delete(ts.places, life{worker, uid})
 	ts.mu.Unlock()
 	ts.rung()
 }

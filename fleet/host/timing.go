@@ -142,15 +142,14 @@ func (h *handle) timerChanges() []write {
 	t := &h.timing
 	all := make([]write, 0, len(t.order))
 	for _, name := range t.order {
-		a := &alarm{slot: t.slot, worker: h.record.ID, uid: h.record.UID, timer: timer{Name: name, Key: []byte(t.key), Topic: t.topic}}
-		edit := t.edits[name]
+		edit, old := t.edits[name], t.known[name]
 		if edit == nil {
-			if t.known[name] != nil { // otherwise this message has set it
-				all = append(all, a.removal())
+			if old != nil { // otherwise this message has set it
+				all = append(all, old.removal())
 			}
 			continue
 		}
-		a.ID, a.Due = t.id(), edit.At
+		a := &alarm{slot: t.slot, worker: h.record.ID, uid: h.record.UID, timer: timer{ID: t.id(), Name: name, Key: []byte(t.key), Topic: t.topic, Due: edit.At}}
 		all = append(all, a.write(edit.Data))
 	}
 	return all

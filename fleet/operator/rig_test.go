@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -30,7 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	scaleMain()
 	host.EngineMain(starlark.New())
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
+	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
 // quiet is a logger that discards everything.

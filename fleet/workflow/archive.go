@@ -116,8 +116,10 @@ func (m *Manager) Recall(ctx context.Context, workflow, entityID string) (Record
 
 // Forget removes the history of an entity that was deleted or archived from the bucket
 // and the journal, for good: for a retention that ends, or a person who asks for it.
-// Hooks that have not read it yet see a gap. It returns ErrEntityExists for an entity
-// that is not deleted.
+// Hooks that have not read it yet see a gap. Of an entity with more revisions than the
+// bucket keeps, a marker stays that says it was deleted: a server that is killed can bring
+// back revisions which it had replaced. A second call removes those. Forget returns
+// ErrEntityExists for an entity that is not deleted.
 func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 	fail := func(err error) error { return fmt.Errorf("forget %s %q: %w", workflow, entityID, err) }
 	r, err := m.registration(workflow)
@@ -149,12 +151,33 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 	if r.journaled {
 		streams = append(streams, r.bucket.journalName())
 	}
+	subject := "$KV." + r.name + "." + key
+	limit, most, all := 1, 0, 0 // revisions: that the bucket keeps, that a stream has, that both have
 	for _, name := range streams {
 		stream, err := r.bucket.js.Stream(ctx, name)
 		if err != nil {
 			return fail(err)
 		}
-		if err := stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+r.name+"."+key), jetstream.WithPurgeSequence(upTo)); err != nil {
+		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+		if err != nil {
+			return fail(err)
+		}
+		if name == r.bucket.stream {
+			limit = int(info.Config.MaxMsgsPerSubject)
+		}
+		n := int(info.State.Subjects[subject])
+		most, all = max(most, n), all+n
+	}
+	for _, name := range streams {
+		stream, err := r.bucket.js.Stream(ctx, name)
+		if err != nil {
+			return fail(err)
+		}
+		end := upTo
+		if name == r.bucket.stream && cur != nil && (limit > 0 && most >= limit || all == 1) { // it was so before if all is 1
+			end = cur.revision
+		}
+		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(end)); err != nil {
 			return fail(fmt.Errorf("purge %s: %w", name, err))
 		}
 	}

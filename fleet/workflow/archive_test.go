@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
@@ -81,5 +82,47 @@ func TestArchiveNeedsAJournal(t *testing.T) {
 		if n, err := r.Archive(ctx, survey, 0); n != 0 || !errors.Is(err, workflow.ErrJournal) {
 			t.Errorf("archived %d, %v", n, err)
 		}
+	}
+}
+
+// TestForgottenOnesStayGone checks that an entity which was forgotten does not live again
+// when its server is killed. A server that starts again forgets what it has replaced, and
+// so brings revisions back that were replaced before the entity was forgotten.
+func TestForgottenOnesStayGone(t *testing.T) {
+	ctx := testContext(t)
+	cluster := brokertest.StartCluster(t, 1)
+	small := missionsBucket
+	small.History = 3
+	b := brokertest.Connect(t, broker.Config{URL: cluster.URL(), Buckets: []jetstream.KeyValueConfig{small}})
+	r := rigOn(t, b)
+	r.create(t, "other", "planning")
+	for _, id := range []string{"many", "few"} {
+		r.create(t, id, "planning")
+		for range map[string]int{"many": 9, "few": 0}[id] {
+			must(t, r.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }))
+		}
+		must(t, r.missions.Delete(ctx, id))
+		must(t, r.Forget(ctx, survey, id))
+		must(t, r.Forget(ctx, survey, id))
+	}
+	kv, err := r.js.KeyValue(ctx, "MISSIONS")
+	must(t, err)
+	if status, err := kv.Status(ctx); err != nil || status.Values() != 2 { // of other, and the marker of many
+		t.Errorf("%d messages are left, %v", status.Values(), err)
+	}
+	cluster.Kill(0)
+	cluster.Start(0)
+	brokertest.Await(t, "the server answers", func() bool { _, err := r.missions.Get(ctx, "other"); return err == nil })
+	for _, id := range []string{"many", "few"} {
+		if m, err := r.missions.Get(ctx, id); !errors.Is(err, workflow.ErrEntityNotFound) {
+			t.Errorf("%s lives again: %+v, %v", id, m, err)
+		}
+		must(t, r.Forget(ctx, survey, id))
+	}
+	if events, err := r.History(ctx, survey, "few"); !errors.Is(err, workflow.ErrEntityNotFound) {
+		t.Errorf("the history of few: %+v, %v", events, err)
+	}
+	if events, err := r.History(ctx, survey, "many"); len(events) != 1 || events[0].To != workflow.PhaseDeleted { // its marker
+		t.Errorf("the history of many: %+v, %v", events, err)
 	}
 }

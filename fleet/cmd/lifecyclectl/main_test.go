@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 	host.EngineMain(starlark.New())
 	testscript.Main(checked(func() (code int) {
 		os.Setenv("LIFECYCLECTL_CONFIG", "testdata/no-such-file") // not the one of the user who runs the tests
-		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"), goleak.Cleanup(func(status int) { code = status }))
+		goleak.VerifyTestMain(m, append(brokertest.ServerLeaks(goleak.IgnoreTopFunction), goleak.Cleanup(func(status int) { code = status }))...)
 		return code
 	}), map[string]func(){"lifecyclectl": main})
 }

@@ -1,0 +1,109 @@
+package host_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+)
+
+// places returns the places that the timers of a worker have or have had on the server.
+func (r *rig) places(h *host.Host, id string) (places []string) {
+	r.t.Helper()
+	rec, err := h.Get(r.t.Context(), id)
+	must(r.t, err)
+	stream, err := r.js.Stream(r.t.Context(), "HOST_STATE")
+	must(r.t, err)
+	prefix := fmt.Sprintf("host.state.w-%s.tm.%s.%s.", id, id, rec.UID)
+	info, err := stream.Info(r.t.Context(), jetstream.WithSubjectFilter(prefix+">"))
+	must(r.t, err)
+	for subject := range info.State.Subjects {
+		places = append(places, strings.TrimPrefix(subject, prefix))
+	}
+	return sorted(places)
+}
+
+// TestTimersStayGone checks that no timer that has fired comes back when its server is
+// killed. A server that starts again forgets what it has replaced, and so brought timers
+// back whose later mark, that they are gone, had expired.
+func TestTimersStayGone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the test waits for more than the ten seconds after which marks once expired")
+	}
+	cluster := brokertest.StartCluster(t, 1)
+	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: cluster.URL()}), 1)
+	h := r.startWith(r.native("w", timed))
+	r.say("work.w", "k", "set a 1h 1; set b 1h 2; set z 3h 3; set gone 3h 4")
+	r.wantTimers(h, "w", "k/a", "k/b", "k/z", "k/gone") // they are on the server
+	r.say("work.w", "k", "cancel gone")
+	h.Advance(2 * time.Hour)
+	r.wantTimers(h, "w", "k/z")
+	want := r.outputs("out.w")
+	time.Sleep(12 * time.Second)
+	cluster.Kill(0)
+	cluster.Start(0)
+	r.eventually("the server answers", func() bool { _, _, err := h.Timers(t.Context(), "w", 0, 1); return err == nil })
+	r.wantTimers(h, "w", "k/z")
+	must(t, h.Supersede(t.Context(), "w-w")) // the next holder reads them
+	r.say("work.w", "k", "set c 1h 5; list")
+	r.wantTimers(h, "w", "k/c", "k/z")
+	if got := r.outputs("out.w"); !slices.Equal(got, append(want, "set c 1h 5; list: c z")) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestTimersUseFewSubjects checks that a worker's timers leave no more subjects on the
+// server than there were timers at once, whatever their names and keys are.
+func TestTimersUseFewSubjects(t *testing.T) {
+	r := newRig(t)
+	h := r.startWith(r.native("w", timed))
+	r.say("work.w", "other", "set stays 1h x")
+	for i := range 20 {
+		r.say("work.w", fmt.Sprint("k", i), fmt.Sprintf("set t%d 1h %d; set u%d 1h x", i, i, i))
+		r.wantTimers(h, "w", "other/stays", fmt.Sprintf("k%d/t%d", i, i), fmt.Sprintf("k%d/u%d", i, i))
+		if i%2 == 0 {
+			must(t, h.Supersede(t.Context(), "w-w"))
+		}
+		r.say("work.w", fmt.Sprint("k", i), fmt.Sprintf("cancel t%d; cancel u%d", i, i))
+		r.wantTimers(h, "w", "other/stays")
+	}
+	if got := r.places(h, "w"); !slices.Equal(got, []string{"0", "1", "2"}) {
+		t.Errorf("the places %q", got)
+	}
+}
+
+// TestTimersOfAnEarlierVersion checks that timers which an earlier version has stored,
+// under hashes of their keys and names, are listed, cancelled, replaced and fire once.
+func TestTimersOfAnEarlierVersion(t *testing.T) {
+	r := newRig(t)
+	req := r.native("w", timed)
+	h := r.host("a")
+	create(t, h, req)
+	rec, err := h.Get(t.Context(), "w")
+	must(t, err)
+	for i, name := range []string{"fires", "cancelled", "replaced", "stays"} {
+		data, err := json.Marshal(map[string]any{"id": fmt.Sprint("1-", i), "name": name, "key": []byte("k"), "topic": "work.w", "due": time.Now().Add(time.Duration(i) * time.Hour), "data": []byte(name)})
+		must(t, err)
+		_, err = r.js.Publish(t.Context(), "host.state.w-w.tm.w."+rec.UID+"."+host.HashOf([]byte("k"), name), data)
+		must(t, err)
+	}
+	r.wantTimers(h, "w", "k/fires", "k/cancelled", "k/replaced", "k/stays")
+	must(t, h.CancelTimer(t.Context(), "w", "k", "cancelled"))
+	must(t, h.Start(t.Context()))
+	r.eventually("one has fired", func() bool { return slices.Equal(r.outputs("out.w"), []string{"timer fires attempt 1: fires"}) })
+	r.say("work.w", "k", "set replaced 20h new; set more 1h more; list")
+	r.wantTimers(h, "w", "k/replaced", "k/more", "k/stays")
+	must(t, h.Supersede(t.Context(), "w-w"))
+	h.Advance(10 * time.Hour)
+	r.wantOutputs("out.w", "timer fires attempt 1: fires", "set replaced 20h new; set more 1h more; list: cancelled more replaced stays",
+		"timer more attempt 1: more", "timer stays attempt 1: stays")
+	r.wantTimers(h, "w", "k/replaced")
+}
