@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // ErrNoTimer is wrapped by the error of [Host.CancelTimer] for a timer that the worker
@@ -20,7 +23,7 @@ var ErrNoTimer = errors.New("no such timer")
 
 // Timer is a timer that a worker has set.
 type Timer struct {
-	Seq    uint64 // the one that was set later has the greater one
+	Seq    uint64 // the one that was stored later has the greater one
 	Name   string
 	Key    string // of the messages with which it is in order
 	Due    time.Time
@@ -28,7 +31,7 @@ type Timer struct {
 	Failed int // attempts to handle it
 }
 
-// Timers returns up to limit timers of a worker, in the order in which they were set,
+// Timers returns up to limit timers of a worker, in the order in which they were stored,
 // from those behind sequence after on, and the sequence to go on from, 0 when there are
 // no more. A page may be shorter than limit and yet have a next one. What a message set
 // is here within a quarter of a second after the message was answered.
@@ -45,28 +48,32 @@ func (h *Host) Timers(ctx context.Context, id string, after uint64, limit int) (
 	if err != nil {
 		return nil, 0, fmt.Errorf("worker %s: read its timers: %w", id, err)
 	}
-	last := after
-	err = forward(ctx, h.states.stream, h.states.timersOf(rec.slot(), rec.ID, rec.UID)+">", after+1, maxPlace, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		if m.Headers().Get(headerOp) != "" {
+	for from, more := after+1, true; more && next == 0; {
+		read, page := 0, min(max(limit, 50), 499)+1
+		err = forward(ctx, h.states.stream, h.states.timersOf(rec.slot(), rec.ID, rec.UID)+">", from, page, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+			read, from = read+1, meta.Sequence.Stream+1
+			var t timer
+			if m.Headers().Get(headerOp) != "" {
+				return true, nil
+			}
+			if err := json.Unmarshal(m.Data(), &t); err != nil {
+				return false, err
+			}
+			if cancelled[t.ID] {
+				return true, nil
+			}
+			if len(timers) == limit {
+				next = after
+				return false, nil
+			}
+			after = meta.Sequence.Stream
+			timers = append(timers, Timer{Seq: after, Name: t.Name, Key: string(t.Key), Due: t.Due, Data: t.Data, Failed: t.Tries.Failed})
 			return true, nil
+		})
+		if err != nil {
+			return nil, 0, fmt.Errorf("worker %s: read its timers: %w", id, err)
 		}
-		var t timer
-		if err := json.Unmarshal(m.Data(), &t); err != nil {
-			return false, err
-		}
-		if cancelled[t.ID] {
-			return true, nil
-		}
-		if len(timers) == limit {
-			next = last
-			return false, nil
-		}
-		last = meta.Sequence.Stream
-		timers = append(timers, Timer{Seq: last, Name: t.Name, Key: string(t.Key), Due: t.Due, Data: t.Data, Failed: t.Tries.Failed})
-		return true, nil
-	})
-	if err != nil {
-		return nil, 0, fmt.Errorf("worker %s: read its timers: %w", id, err)
+		more = read == page
 	}
 	return timers, next, nil
 }
@@ -84,6 +91,7 @@ func (h *Host) CancelTimer(ctx context.Context, id, key, name string) error {
 		return fmt.Errorf("cancel a timer: %w", err)
 	}
 	fail := func(err error) error { return fmt.Errorf("worker %s: cancel a timer: %w", id, err) }
+	again := worker.Backoff{Min: 5 * time.Millisecond, Max: 100 * time.Millisecond}
 	for looks := 1; ; looks++ {
 		t, place, err := h.states.timerOf(ctx, rec, []byte(key), name)
 		if err != nil {
@@ -107,8 +115,7 @@ func (h *Host) CancelTimer(ctx context.Context, id, key, name string) error {
 			return fmt.Errorf("worker %s: %q of the key %.200q: %w", id, name, key, ErrNoTimer)
 		}
 		_, err = h.js.Publish(ctx, mark, []byte(t.ID), jetstream.WithExpectLastSequencePerSubject(seq))
-		var refused *jetstream.APIError
-		if errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence && looks < 10 {
+		if natserr.Conflict(err) && again.Sleep(ctx, looks) == nil && looks < 10 {
 			continue // another timer has this place by now, and is cancelled too
 		}
 		if err != nil {
@@ -119,18 +126,34 @@ func (h *Host) CancelTimer(ctx context.Context, id, key, name string) error {
 }
 
 // placesOf returns the places of those timers of a worker that the server has and whose
-// hashOf begins with of.
+// hashOf begins with of. It looks again while the replica that it reads lags behind the
+// leader: a flush ends with a message on the subject of the tokens.
 func (s *states) placesOf(ctx context.Context, rec *Record, of string) (places []string, err error) {
-	prefix := s.timersOf(rec.slot(), rec.ID, rec.UID)
-	by := jetstream.ConsumerConfig{FilterSubjects: []string{prefix + ">"}, HeadersOnly: true}
-	err = forwardBy(ctx, s.stream, by, maxPlace, func(m jetstream.Msg, _ *jetstream.MsgMetadata) (bool, error) {
-		place := strings.TrimPrefix(m.Subject(), prefix)
-		if m.Headers().Get(headerOp) == "" && (strings.HasPrefix(m.Headers().Get(headerOf), of) || strings.HasPrefix(place, of)) {
-			places = append(places, place)
+	prefix, fence := s.timersOf(rec.slot(), rec.ID, rec.UID), s.fenceSubject(rec.slot())
+	newest, err := last(ctx, s.stream, fence)
+	if err != nil {
+		return nil, err
+	}
+	by := jetstream.ConsumerConfig{FilterSubjects: []string{prefix + ">", fence}, HeadersOnly: true}
+	again := worker.Backoff{Min: 5 * time.Millisecond, Max: 100 * time.Millisecond}
+	for looks := 1; ; looks++ {
+		places = nil
+		current := newest == nil
+		err := forwardBy(ctx, s.stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+			place, is := strings.CutPrefix(m.Subject(), prefix)
+			current = current || meta.Sequence.Stream >= newest.Sequence
+			if is && m.Headers().Get(headerOp) == "" && (strings.HasPrefix(m.Headers().Get(headerOf), of) || strings.HasPrefix(place, of)) {
+				places = append(places, place)
+			}
+			return true, nil
+		})
+		if err != nil || current {
+			return places, err
 		}
-		return true, nil
-	})
-	return places, err
+		if err := again.Sleep(ctx, looks); err != nil {
+			return nil, fmt.Errorf("the replica lags behind its leader: %w", err)
+		}
+	}
 }
 
 // timerOf returns a timer that the server has, and its place; nil when there is none.

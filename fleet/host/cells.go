@@ -32,6 +32,7 @@ type cells struct {
 	reads map[string]int  // values that were read one by one, by the prefix of their worker
 	whole map[string]bool // prefixes of which cells has every value that the server has
 	drops int             // how often values were dropped to make room
+	link  uint64          // sequence of the newest flush that is known to be stored
 }
 
 // cell is a value, as the next handler sees it.
@@ -46,7 +47,7 @@ type cell struct {
 const maxCells = 4 << 20
 
 func newCells(s *states, slot string, fence uint64) *cells {
-	return &cells{states: s, cells: make(map[string]*cell), dirty: make(map[string]write), reads: make(map[string]int), whole: make(map[string]bool),
+	return &cells{states: s, link: fence, cells: make(map[string]*cell), dirty: make(map[string]write), reads: make(map[string]int), whole: make(map[string]bool),
 		chain: chain{states: s, stream: s.stream, subject: s.fenceSubject(slot), fence: fence, last: fence}}
 }
 
@@ -103,18 +104,18 @@ const (
 )
 
 // readAll reads the values of a worker, all in a few round trips. Any replica of the
-// stream may answer. One that has the newest claim of the slot has every value that was
-// written before it, and from then on only this host writes. From another one readAll
+// stream may answer. One that has the claim of the slot, or the newest flush, has every
+// value that was written before it, and only this host writes. From another one readAll
 // takes nothing.
 func (c *cells) readAll(ctx context.Context, prefix string) error {
 	c.mu.Lock()
-	drops := c.drops
+	drops, link := c.drops, c.link
 	c.mu.Unlock()
 	read := make(map[string]*cell)
-	size, whole, current := 0, true, c.chain.fence == 0
+	size, whole, current := 0, true, link == 0
 	err := forwardOf(ctx, c.states.stream, []string{prefix + ">", c.chain.subject}, 1, maxWhole+2, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 		if m.Subject() == c.chain.subject {
-			current = current || meta.Sequence.Stream >= c.chain.fence
+			current = current || meta.Sequence.Stream >= link
 			return true, nil
 		}
 		one := &cell{data: m.Data(), missing: m.Headers().Get(headerOp) != "", clean: true}
@@ -270,6 +271,7 @@ func (c *cells) flush(ctx context.Context) (uint64, error) {
 			return 0, fmt.Errorf("write state: %w", err)
 		}
 		c.mu.Lock()
+		c.link = c.chain.last
 		for i := range writes {
 			w := &writes[i]
 			subject := c.states.subject(w)

@@ -153,12 +153,15 @@ func (h *Host) sweep(ctx context.Context, age time.Duration) error {
 			return fmt.Errorf("sweep: %w", ctx.Err())
 		}
 	}
+	if len(gone) == 0 {
+		return nil
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
+	if err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
 	for _, entry := range gone {
 		subject := prefix + entry.Key()
-		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
-		if err != nil {
-			return fmt.Errorf("sweep: %w", err)
-		}
 		if info.State.Subjects[subject] >= uint64(maxRevisions) {
 			continue // a server that is killed could bring back a record that was replaced before
 		}

@@ -180,7 +180,7 @@ func (r *runner) one(t *task) {
 		return
 	}
 	e, err := r.call(ctx, t, d, attempt)
-	if d.failed.Load() {
+	if !d.failed.CompareAndSwap(false, true) {
 		return // the watch has answered
 	}
 	if err != nil {

@@ -73,7 +73,7 @@ type write struct {
 	Data    []byte `json:"data,omitempty"`
 	Deleted bool   `json:"deleted,omitempty"`
 	Slot    string `json:"slot,omitempty"` // of a timer: Key is its place, and Data a timer
-	Mark    bool   `json:"mark,omitempty"` // the mark of a timer that was cancelled
+	Mark    bool   `json:"mark,omitempty"` // earlier versions removed marks of timers that were cancelled
 
 	gen   uint64
 	alarm *alarm // of a timer that is set

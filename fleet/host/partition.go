@@ -98,6 +98,9 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	if begin {
 		p.nudge()
 	}
+	if twins := p.timers.twins(); len(twins) > 0 {
+		p.stage(&effects{writes: twins, then: func(error) {}})
+	}
 	return p, nil
 }
 
@@ -129,7 +132,7 @@ func (p *partition) replay(ctx context.Context, source string) error {
 			if err != nil {
 				return err
 			}
-			if is {
+			if is && !w.Mark {
 				values = append(values, w)
 			}
 		}

@@ -80,14 +80,13 @@ func (r *runner) timerBody(ctx context.Context, d *delivery) error {
 		d.failed.Store(true)
 		return nil
 	}
-	mark := a.unmark()
-	m, err := last(ctx, s.stream, s.subject(&mark))
+	m, err := last(ctx, s.stream, s.marksOf(a.slot, a.worker, a.uid)+a.place)
 	if err != nil {
 		return err
 	}
-	if m != nil && m.Header.Get(headerOp) == "" && string(m.Data) == a.ID {
+	if m != nil && string(m.Data) == a.ID { // the mark stays: it is of no other timer
 		d.failed.Store(true)
-		r.part.stage(&effects{writes: []write{a.removal(), mark}, then: func(error) {}})
+		r.part.stage(&effects{writes: []write{a.removal()}, then: func(error) {}})
 		return nil
 	}
 	if d.read {

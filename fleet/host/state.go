@@ -63,10 +63,7 @@ func (s *states) valuesOf(id, uid string) string { return s.prefix + "w-" + id +
 
 // subject returns the subject of a value.
 func (s *states) subject(w *write) string {
-	switch {
-	case w.Mark:
-		return s.marksOf(w.Slot, w.Worker, w.UID) + w.Key
-	case w.Slot != "":
+	if w.Slot != "" {
 		return s.timersOf(w.Slot, w.Worker, w.UID) + w.Key
 	}
 	return s.valuesOf(w.Worker, w.UID) + w.Key

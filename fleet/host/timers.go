@@ -23,7 +23,7 @@ import (
 // committed once.
 //
 //	host.state.SLOT.tm.WORKER.UID.PLACE   the timer
-//	host.state.SLOT.tc.WORKER.UID.PLACE   an operator has cancelled it: its ID
+//	host.state.SLOT.tc.WORKER.UID.PLACE   an operator has cancelled the one with this ID
 //
 // PLACE is the lowest number that no other timer of the worker has, so that there are
 // never more subjects than there were timers at once. A subject is never removed, only
@@ -44,7 +44,6 @@ type timer struct {
 const (
 	maxTimersOfKey = 100
 	maxTimers      = 10_000 // of a worker
-	maxPlace       = 2 * maxTimers
 )
 
 // timersOf returns the prefix of the timers of one life of a worker's id, and marksOf
@@ -91,13 +90,6 @@ func (a *alarm) write(data []byte) write {
 // removal returns the write that removes it.
 func (a *alarm) removal() write {
 	return write{Slot: a.slot, Worker: a.worker, UID: a.uid, Key: a.place, Deleted: true}
-}
-
-// unmark returns the write that removes an operator's mark.
-func (a *alarm) unmark() write {
-	w := a.removal()
-	w.Mark = true
-	return w
 }
 
 // life is one life of a worker's id, and lifeKey a key of its messages.
@@ -172,7 +164,7 @@ func (ts *timers) load(ctx context.Context, now time.Time, lives func(worker, ui
 func (ts *timers) restore(writes []write, now time.Time) {
 	for i := range writes {
 		w := &writes[i]
-		if w.Slot == "" || w.Mark || w.Deleted {
+		if w.Slot == "" || w.Deleted {
 			continue
 		}
 		a := &alarm{slot: w.Slot, worker: w.Worker, uid: w.UID, place: w.Key}
@@ -186,89 +178,20 @@ func (ts *timers) restore(writes []write, now time.Time) {
 	ts.apply(writes)
 }
 
-// assign gives each timer that is set its place: that of the one that it replaces, or
-// the lowest that is free.
-func (ts *timers) assign(writes []write) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	for i := range writes {
-		w := &writes[i]
-		if w.alarm == nil || w.alarm.place != "" {
-			continue
-		}
-		of := life{w.Worker, w.UID}
-		if old := ts.keys[lifeKey{of, string(w.alarm.Key)}][w.alarm.Name]; old != nil {
-			w.alarm.place = old.place
-		} else {
-			w.alarm.place = ts.placesOf(of).take()
-		}
-		w.Key = w.alarm.place
-	}
-}
-
-func (ts *timers) placesOf(of life) *places {
-	p := ts.places[of]
-	if p == nil {
-		p = new(places)
-		for _, e := range ts.all {
-			if (life{e.worker, e.uid}) == of {
-				p.use(e.place)
-			}
-		}
-		ts.places[of] = p
-	}
-	return p
-}
-
-// places are the numbers that the timers of a worker have as their place.
-type places struct {
-	used []bool
-	low  int // none below is free
-}
-
-// take returns the lowest free place, which is used from now on.
-func (p *places) take() string {
-	for p.low < len(p.used) && p.used[p.low] {
-		p.low++
-	}
-	place := strconv.Itoa(p.low)
-	p.use(place)
-	return place
-}
-
-func (p *places) use(place string) {
-	n, err := strconv.Atoi(place)
-	if err != nil || n < 0 || n > maxPlace {
-		return // of an earlier version
-	}
-	for len(p.used) <= n {
-		p.used = append(p.used, false)
-	}
-	p.used[n] = true
-}
-
-func (p *places) free(place string) {
-	n, err := strconv.Atoi(place)
-	if err == nil && n >= 0 && n < len(p.used) {
-		p.used[n] = false
-		p.low = min(p.low, n)
-	}
-}
-
 // apply carries out what a message has done to timers.
 func (ts *timers) apply(writes []write) {
 	ring := false
 	ts.mu.Lock()
 	for i := range writes {
 		w := &writes[i]
-		if w.Slot == "" || w.Mark {
+		if w.Slot == "" {
 			continue
 		}
 		subject := ts.states.subject(w)
 		old := ts.all[subject]
 		if old != nil && w.alarm != nil && old.ID == w.alarm.ID { // with another count of its attempts
 			old.alarm = w.alarm
-			ts.keys[lifeKey{life{old.worker, old.uid}, string(old.Key)}][old.Name] = w.alarm
+			ts.name(w.alarm)
 			continue
 		}
 		if old != nil {
@@ -287,14 +210,19 @@ func (ts *timers) apply(writes []write) {
 	}
 }
 
-func (ts *timers) add(e *entryOf) {
-	of := life{e.worker, e.uid}
-	key := lifeKey{of, string(e.Key)}
-	ts.all[e.subject] = e
+// name makes an alarm the one of its key and name.
+func (ts *timers) name(a *alarm) {
+	key := lifeKey{life{a.worker, a.uid}, string(a.Key)}
 	if ts.keys[key] == nil {
 		ts.keys[key] = make(map[string]*alarm)
 	}
-	ts.keys[key][e.Name] = e.alarm
+	ts.keys[key][a.Name] = a
+}
+
+func (ts *timers) add(e *entryOf) {
+	of := life{e.worker, e.uid}
+	ts.all[e.subject] = e
+	ts.name(e.alarm)
 	ts.counts[of]++
 	if p := ts.places[of]; p != nil {
 		p.use(e.place)
@@ -307,7 +235,10 @@ func (ts *timers) remove(e *entryOf) {
 	key := lifeKey{of, string(e.Key)}
 	delete(ts.all, e.subject)
 	delete(ts.parked, e.subject)
-	if delete(ts.keys[key], e.Name); len(ts.keys[key]) == 0 {
+	if ts.keys[key][e.Name] == e.alarm { // not one that was set since, at another place
+		delete(ts.keys[key], e.Name)
+	}
+	if len(ts.keys[key]) == 0 {
 		delete(ts.keys, key)
 	}
 	if p := ts.places[of]; p != nil {

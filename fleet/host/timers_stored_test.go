@@ -107,3 +107,35 @@ func TestTimersOfAnEarlierVersion(t *testing.T) {
 		"timer more attempt 1: more", "timer stays attempt 1: stays")
 	r.wantTimers(h, "w", "k/replaced")
 }
+
+// TestCancelledTimersStayCancelled checks that a timer which an operator has cancelled does
+// not fire when another host takes over, at the place of one that was cancelled before.
+func TestCancelledTimersStayCancelled(t *testing.T) {
+	r := newRig(t)
+	h := r.startWith(r.native("w", timed))
+	r.say("work.w", "k", "set a 1h 1")
+	r.wantTimers(h, "w", "k/a")
+	must(t, h.CancelTimer(t.Context(), "w", "k", "a"))
+	h.Advance(2 * time.Hour)
+	r.say("work.w", "k", "list") // the worker has none any more once it was due
+	r.eventually("the first is gone", func() bool {
+		r.say("work.w", "k", "list")
+		got := r.outputs("out.w")
+		return got[len(got)-1] == "list:"
+	})
+	r.say("work.w", "other", "set b 1h 2")
+	r.wantTimers(h, "w", "other/b")
+	if got := r.places(h, "w"); !slices.Equal(got, []string{"0"}) {
+		t.Fatalf("the places %q", got)
+	}
+	must(t, h.CancelTimer(t.Context(), "w", "other", "b"))
+	must(t, h.Supersede(t.Context(), "w-w"))
+	r.say("work.w", "k", "set c 2h 3") // the next holder is there
+	r.wantTimers(h, "w", "k/c")
+	h.Advance(3 * time.Hour)
+	r.eventually("the last has fired", func() bool { return slices.Contains(r.outputs("out.w"), "timer c attempt 1: 3") })
+	r.wantTimers(h, "w")
+	if got := r.outputs("out.w"); slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "timer b") }) {
+		t.Errorf("a cancelled timer has fired: %q", got)
+	}
+}

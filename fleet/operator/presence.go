@@ -92,11 +92,11 @@ type repeated struct {
 // again returns the message of p when p repeats the announcement of old, and otherwise nil.
 // A process makes one announcement each time that it looks at itself.
 func again(old repeated, p presence.Process) *operatorv1.Process {
-	if old.message == nil || p.Status.At.IsZero() || !old.at.Equal(p.Status.At) || !moment(p.StartedAt).AsTime().Equal(old.message.GetStartedAt().AsTime()) || old.message.GetSuspect() != p.Suspect {
+	if old.message == nil || p.Status.At.IsZero() || !old.at.Equal(p.Status.At) || !diagnosis.Stamp(p.StartedAt).AsTime().Equal(old.message.GetStartedAt().AsTime()) || old.message.GetSuspect() != p.Suspect {
 		return nil
 	}
 	out := shallow(old.message)
-	out.SeenAt, out.SaidAt = moment(p.SeenAt), said(p)
+	out.SeenAt, out.SaidAt = diagnosis.Stamp(p.SeenAt), said(p)
 	out.Findings = diagnosis.Sort(diagnosis.Process(out, time.Now()))
 	return out
 }
@@ -138,7 +138,7 @@ func (a fleet) Logs(ctx context.Context, id, who string, after uint64, limit int
 	}
 	answer := &operatorv1.GetLogsResponse{Missed: logs.Missed}
 	for _, l := range logs.Lines {
-		answer.Lines = append(answer.Lines, &operatorv1.LogLine{Seq: l.Seq, At: moment(l.At), Text: l.Text})
+		answer.Lines = append(answer.Lines, &operatorv1.LogLine{Seq: l.Seq, At: diagnosis.Stamp(l.At), Text: l.Text})
 	}
 	return answer, nil
 }
@@ -188,7 +188,7 @@ func (a fleet) Resume(ctx context.Context, id, who string) (string, error) {
 func processOf(p presence.Process) *operatorv1.Process {
 	out := &operatorv1.Process{
 		Id: p.ID, Service: p.Service, Host: p.Host, Pid: int32(p.PID), Version: p.Version, Ready: p.Ready, Suspended: p.Suspended, Truncated: p.Truncated, Suspect: p.Suspect,
-		MemoryBytes: p.Memory.Used, MemoryLimitBytes: p.Memory.Limit, StartedAt: moment(p.StartedAt), SeenAt: moment(p.SeenAt), SaidAt: said(p),
+		MemoryBytes: p.Memory.Used, MemoryLimitBytes: p.Memory.Limit, StartedAt: diagnosis.Stamp(p.StartedAt), SeenAt: diagnosis.Stamp(p.SeenAt), SaidAt: said(p),
 	}
 	for _, r := range p.Restarts {
 		out.Restarts = append(out.Restarts, &operatorv1.Restart{Unit: r.Unit, At: diagnosis.Stamp(r.At), Cause: r.Cause, Who: r.Who})
@@ -201,14 +201,7 @@ func processOf(p presence.Process) *operatorv1.Process {
 // said returns when a process made its announcement, or the last beat.
 func said(p presence.Process) *timestamppb.Timestamp {
 	if p.AnnouncedAt.IsZero() { // of a version that does not say it
-		return moment(p.Status.At)
+		return diagnosis.Stamp(p.Status.At)
 	}
-	return moment(p.AnnouncedAt)
-}
-
-func moment(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return diagnosis.Stamp(t)
+	return diagnosis.Stamp(p.AnnouncedAt)
 }

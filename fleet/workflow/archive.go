@@ -117,8 +117,9 @@ func (m *Manager) Recall(ctx context.Context, workflow, entityID string) (Record
 // Forget removes the history of an entity that was deleted or archived from the bucket
 // and the journal, for good: for a retention that ends, or a person who asks for it.
 // Hooks that have not read it yet see a gap. Of an entity with more revisions than the
-// bucket keeps, a marker stays that says it was deleted: a server that is killed can bring
-// back revisions which it had replaced. A second call removes those. Forget returns
+// bucket keeps, or revisions of other programs, a marker stays that says it was deleted: a
+// server that is killed can bring back revisions which it had replaced. A second call
+// removes those. Forget returns
 // ErrEntityExists for an entity that is not deleted.
 func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 	fail := func(err error) error { return fmt.Errorf("forget %s %q: %w", workflow, entityID, err) }
@@ -152,21 +153,21 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 		streams = append(streams, r.bucket.journalName())
 	}
 	subject := "$KV." + r.name + "." + key
-	limit, most, all := 1, 0, 0 // revisions: that the bucket keeps, that a stream has, that both have
-	for _, name := range streams {
-		stream, err := r.bucket.js.Stream(ctx, name)
-		if err != nil {
-			return fail(err)
-		}
-		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
-		if err != nil {
-			return fail(err)
-		}
-		if name == r.bucket.stream {
-			limit = int(info.Config.MaxMsgsPerSubject)
-		}
-		n := int(info.State.Subjects[subject])
-		most, all = max(most, n), all+n
+	bucket, err := r.bucket.js.Stream(ctx, r.bucket.stream)
+	if err != nil {
+		return fail(err)
+	}
+	whole, n, last := true, int64(0), uint64(0) // the revisions, from the first one on
+	err = r.revisions(ctx, key, 1, func(e *entry) bool {
+		before, known := e.predecessor()
+		whole, n, last = whole && known && before == last, n+1, e.revision
+		return true
+	})
+	if err != nil {
+		return fail(err)
+	}
+	if limit := bucket.CachedInfo().Config.MaxMsgsPerSubject; limit > 0 && n > limit {
+		whole = false // the server has replaced some
 	}
 	for _, name := range streams {
 		stream, err := r.bucket.js.Stream(ctx, name)
@@ -174,7 +175,7 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 			return fail(err)
 		}
 		end := upTo
-		if name == r.bucket.stream && cur != nil && (limit > 0 && most >= limit || all == 1) { // it was so before if all is 1
+		if name == r.bucket.stream && cur != nil && !whole {
 			end = cur.revision
 		}
 		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(end)); err != nil {

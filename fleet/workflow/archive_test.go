@@ -96,24 +96,28 @@ func TestForgottenOnesStayGone(t *testing.T) {
 	b := brokertest.Connect(t, broker.Config{URL: cluster.URL(), Buckets: []jetstream.KeyValueConfig{small}})
 	r := rigOn(t, b)
 	r.create(t, "other", "planning")
-	for _, id := range []string{"many", "few"} {
+	again := 9
+	for _, id := range []string{"many", "few", "again", "again"} {
 		r.create(t, id, "planning")
-		for range map[string]int{"many": 9, "few": 0}[id] {
+		for range map[string]int{"many": 9, "again": again}[id] {
 			must(t, r.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }))
 		}
 		must(t, r.missions.Delete(ctx, id))
 		must(t, r.Forget(ctx, survey, id))
 		must(t, r.Forget(ctx, survey, id))
+		if id == "again" {
+			again = 0 // its second life is short
+		}
 	}
 	kv, err := r.js.KeyValue(ctx, "MISSIONS")
 	must(t, err)
-	if status, err := kv.Status(ctx); err != nil || status.Values() != 2 { // of other, and the marker of many
+	if status, err := kv.Status(ctx); err != nil || status.Values() != 3 { // of other, and the markers of many and again
 		t.Errorf("%d messages are left, %v", status.Values(), err)
 	}
 	cluster.Kill(0)
 	cluster.Start(0)
 	brokertest.Await(t, "the server answers", func() bool { _, err := r.missions.Get(ctx, "other"); return err == nil })
-	for _, id := range []string{"many", "few"} {
+	for _, id := range []string{"many", "few", "again"} {
 		if m, err := r.missions.Get(ctx, id); !errors.Is(err, workflow.ErrEntityNotFound) {
 			t.Errorf("%s lives again: %+v, %v", id, m, err)
 		}

@@ -9,10 +9,13 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Stamp returns a time that another program has said. A Timestamp has the years 1 to 9999
+// Stamp returns a time that another program has said, nil for none. A Timestamp has the years 1 to 9999
 // and JSON has no other: a time before or after them becomes the first or the last one, so
 // that it spoils no answer.
 func Stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
 	const first, last = -62135596800, 253402300799
 	return timestamppb.New(time.Unix(min(max(t.Unix(), first), last), int64(t.Nanosecond())))
 }

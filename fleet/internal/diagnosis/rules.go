@@ -146,7 +146,7 @@ func Sort(list []*operatorv1.Finding) []*operatorv1.Finding {
 type finding struct{ *operatorv1.Finding }
 
 func found(rule, severity, subject string, since time.Time, count int, format string, args ...any) finding {
-	return finding{&operatorv1.Finding{Rule: rule, Severity: severity, Subject: subject, Cause: fmt.Sprintf(format, args...), Since: stamp(since), Count: int64(count)}}
+	return finding{&operatorv1.Finding{Rule: rule, Severity: severity, Subject: subject, Cause: fmt.Sprintf(format, args...), Since: Stamp(since), Count: int64(count)}}
 }
 
 // do completes the finding with what to change and the next command.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -30,7 +29,7 @@ func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
 		p.Budget = durationpb.New(r.Budget)
 	}
 	for _, c := range s.Probes {
-		p.Probes = append(p.Probes, &operatorv1.Probe{Plane: c.Plane, Name: c.Name, State: string(c.State), Error: c.Error, Critical: c.Critical, Since: stamp(c.Since)})
+		p.Probes = append(p.Probes, &operatorv1.Probe{Plane: c.Plane, Name: c.Name, State: string(c.State), Error: c.Error, Critical: c.Critical, Since: Stamp(c.Since)})
 	}
 	for _, srv := range s.Servers {
 		p.Servers = append(p.Servers, &operatorv1.Server{Name: srv.Name, Addr: srv.Addr, InFlight: srv.InFlight, Connections: int64(srv.Conns)})
@@ -99,13 +98,6 @@ func because(text string) string {
 	return ": " + text
 }
 
-func stamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return Stamp(t)
-}
-
 // unitsOf returns units of a supervisor, or of no supervisor. runs says that the process
 // restarts units.
 func unitsOf(list []worker.State, supervised, runs bool) []*operatorv1.Unit {
@@ -116,7 +108,7 @@ func unitsOf(list []worker.State, supervised, runs bool) []*operatorv1.Unit {
 			reason = "the last run ended with: " + e.Error
 		}
 		out = append(out, &operatorv1.Unit{
-			Name: u.Name, Kind: u.Kind, Status: string(u.Status), Health: string(u.Health), Reason: reason, Restarts: int32(u.Restarts), Since: stamp(u.UpdatedAt),
+			Name: u.Name, Kind: u.Kind, Status: string(u.Status), Health: string(u.Health), Reason: reason, Restarts: int32(u.Restarts), Since: Stamp(u.UpdatedAt),
 			Restartable: runs && (supervised && u.Status != worker.StatusStopping || restartsItself(u)), Children: unitsOf(u.Children, u.Kind == "supervisor" || u.Kind == "dynamic", runs),
 		})
 	}
