@@ -59,7 +59,7 @@ func action(m protoreflect.MethodDescriptor) string {
 type intent struct {
 	target, detail string
 	dryRun         bool
-	readsOn        bool // the begin of the reading is in the audit
+	reads, readsOn bool // it is a reading, of which only the begin is in the audit; it says that it goes on
 
 	scope   scope
 	of      string // the object: a type of workflow, a worker, a process
@@ -88,7 +88,8 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		info.ResponseHeader().Set(HeaderAsOf, s.deps.asOf().UTC().Format(time.RFC3339Nano))
 	}
-	if needs[action] != RoleViewer && !(what.dryRun && previews(ctx)) && !(what.readsOn && err == nil) {
+	goesOn := what.reads && err == nil && s.readings.GoesOn(time.Now(), who.Name, what.target) && what.readsOn
+	if needs[action] != RoleViewer && !(what.dryRun && previews(ctx)) && !goesOn {
 		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(what.target, "/") {
 			what.target += made.GetId() // the server chose the id
 		}

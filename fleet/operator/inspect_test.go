@@ -83,6 +83,14 @@ func TestInspectorLooksIntoAProcess(t *testing.T) {
 		t.Errorf("the audit has %d begins of reading, want 2: %s", n, text)
 	}
 
+	for range 2 { // one that only says that it goes on
+		request(t, "GET", path+"/logs?after=18446744073709551615&limit=1000", "", bearer(adaToken)...)
+	}
+	_, _, text = request(t, "GET", base+"/audit?action=GetLogs&who=ada", "", bearer(ivyToken)...)
+	if n := strings.Count(text, `"outcome":"ok"`); n != 1 {
+		t.Errorf("the audit has %d begins of reading by ada, want 1: %s", n, text)
+	}
+
 	// The configuration, with a reload that was refused.
 	_ = app.Reload(t.Context())
 	_, _, text = request(t, "GET", path+"/config", "", bearer(ivyToken)...)

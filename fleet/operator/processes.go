@@ -196,7 +196,7 @@ func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequ
 	if limit < 0 || limit > 1000 {
 		v.add("limit", "is %d, want 1 to 1000, or 0 for 200", limit)
 	}
-	return inspect(ctx, p, "GetLogs", intent{target: "process/" + req.GetId(), readsOn: req.GetAfter() > 0, scope: scopeOne, of: req.GetId()}, v, func(ctx context.Context, area Inspector, id, who string) (*operatorv1.GetLogsResponse, error) {
+	return inspect(ctx, p, "GetLogs", intent{target: "process/" + req.GetId(), reads: true, readsOn: req.GetAfter() > 0, scope: scopeOne, of: req.GetId()}, v, func(ctx context.Context, area Inspector, id, who string) (*operatorv1.GetLogsResponse, error) {
 		return area.Logs(ctx, id, who, req.GetAfter(), limit)
 	})
 }

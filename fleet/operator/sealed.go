@@ -29,15 +29,15 @@ type sessions struct {
 	log  *slog.Logger
 	lost sparse
 
-	mu     sync.Mutex           // guards the fields below
-	ended  map[string]time.Time // sessions that have ended, until they expire anyway
+	mu     sync.Mutex // guards the fields below
+	ended  map[string]endedSession
 	looked map[string]time.Time // sessions that have not, until they are looked up again
 }
 
 const (
 	cookieName = "lifecycle-session"
 	sessionAge = 12 * time.Hour
-	maxEnded   = 4096 // sessions that logged out and are remembered
+	maxEnded   = 4096 // sessions of one person that logged out and are remembered
 )
 
 type session struct {
@@ -72,7 +72,7 @@ func newSessions(key []byte) (*sessions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("operator: SessionKey: %w", err)
 	}
-	return &sessions{seal: seal, ended: map[string]time.Time{}, looked: map[string]time.Time{}}, nil
+	return &sessions{seal: seal, ended: map[string]endedSession{}, looked: map[string]time.Time{}}, nil
 }
 
 // begin returns the cookie's value for a token.

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -123,7 +124,8 @@ type Server struct {
 	bodies   *bodies
 	deps     *dependencies
 	sessions *sessions
-	signIn   *oidcAuth // nil when people do not sign in with OpenID Connect
+	readings eventlog.Readings // of logs
+	signIn   *oidcAuth         // nil when people do not sign in with OpenID Connect
 	handler  http.Handler
 	ui       *dashboard.Dashboard
 

@@ -28,7 +28,7 @@ func OpenSessionEnds(ctx context.Context, js jetstream.JetStream, bucket string)
 	kv, err := js.KeyValue(ctx, bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: bucket, Description: "sessions of the operators' dashboard that have ended", TTL: sessionAge, History: 1, MaxValueSize: 1 << 10, MaxBytes: 16 << 20,
+			Bucket: bucket, Description: "sessions of the operators' dashboard that have ended", TTL: sessionAge, History: 1, MaxValueSize: 1 << 10, MaxBytes: 256 << 20,
 		})
 		if errors.Is(err, jetstream.ErrBucketExists) { // another replica was faster
 			kv, err = js.KeyValue(ctx, bucket)
@@ -90,15 +90,39 @@ func (l *sessions) over(ctx context.Context, s session) bool {
 	return ended && err == nil
 }
 
-// forget remembers here that a session has ended.
+// endedSession is a session that has ended, until it expires anyway.
+type endedSession struct {
+	owner string
+	until time.Time
+}
+
+// owner names the person or the token of a session.
+func (s *session) owner() string {
+	if s.Who != nil {
+		return s.Who.Issuer + " " + s.Who.Name
+	}
+	return s.Token
+}
+
+// forget remembers here that a session has ended. When one person ends very many, the
+// oldest of that person are forgotten, and no others.
 func (l *sessions) forget(s session) {
-	now := time.Now()
+	now, owner := time.Now(), s.owner()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id, until := range l.ended {
-		if now.After(until) || len(l.ended) >= maxEnded {
+	n, oldest := 0, ""
+	for id, e := range l.ended {
+		switch {
+		case now.After(e.until):
 			delete(l.ended, id)
+		case e.owner == owner:
+			if n++; oldest == "" || e.until.Before(l.ended[oldest].until) {
+				oldest = id
+			}
 		}
 	}
-	l.ended[s.ID] = s.Until
+	if n >= maxEnded {
+		delete(l.ended, oldest)
+	}
+	l.ended[s.ID] = endedSession{owner, s.Until}
 }

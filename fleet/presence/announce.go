@@ -17,6 +17,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
@@ -81,6 +82,7 @@ type announcer struct {
 	// Only the goroutine of the subscription uses these.
 	gate     gate
 	settings call.Answers
+	readings eventlog.Readings
 	warned   time.Time // when a refusal was logged
 	unlogged int       // refusals since then
 

@@ -176,7 +176,7 @@ func (a *announcer) answer(m *nats.Msg) {
 	default:
 		out.Error = a.obey(c, &out)
 	}
-	if out.Error != "" || !c.reads() || c.After == 0 { // a reader that reads on was noted
+	if goesOn := out.Error == "" && c.reads() && a.readings.GoesOn(time.Now(), signer+" "+c.Who, c.Do) && c.After > 0; !goesOn {
 		a.audit(c, signer, out.Error)
 	}
 	out.Phase = string(a.app.Phase())

@@ -10,3 +10,6 @@ func (f *Fleet) Ask(ctx context.Context, id, do string) error {
 
 // Outdated is outdated.
 var Outdated = outdated
+
+// Shown is shown.
+var Shown = shown

@@ -141,3 +141,22 @@ func TestStacksOfManyGoroutines(t *testing.T) {
 		t.Errorf("got %v\n%.2000s", err, text)
 	}
 }
+
+// A reading that says that it goes on is noted when it has not begun.
+func TestAReadingIsNotedAtItsBegin(t *testing.T) {
+	js := nats(t)
+	lines := new(presence.Lines)
+	fmt.Fprint(lines, "one\ntwo\n")
+	_, id, _ := start(t, js, presence.Config{Lines: lines}, nil)
+	f := open(t, js, presence.Config{})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	for _, after := range []uint64{1 << 60, 1, 1} {
+		if _, err := f.Logs(t.Context(), id, "eve", presence.LogQuery{After: after, Limit: 10}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := await(t, f, id, "the command", func(p presence.Process) bool { return len(p.Commands) > 0 })
+	if len(p.Commands) != 1 || p.Commands[0].Who != "eve" {
+		t.Errorf("the commands are %+v", p.Commands)
+	}
+}

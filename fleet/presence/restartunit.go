@@ -32,6 +32,7 @@ func (a *announcer) restart(c command, out *answer) (refused string) {
 		return "the path of the unit is too long"
 	}
 	a.mu.Lock()
+	before, wasAsked := a.asked[c.Unit]
 	a.asked[c.Unit] = asked{c.Who, c.Reason}
 	a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), restartTime)
@@ -39,7 +40,12 @@ func (a *announcer) restart(c command, out *answer) (refused string) {
 	err := a.app.RestartUnit(ctx, c.Unit)
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		if errors.Is(err, worker.ErrNotRestartable) || errors.Is(err, worker.ErrNoChild) {
-			a.askedFor(c.Unit) // nothing was restarted
+			a.askedFor(c.Unit) // nothing was restarted by this command
+			if wasAsked {      // a restart that was asked for before goes on
+				a.mu.Lock()
+				a.asked[c.Unit] = before
+				a.mu.Unlock()
+			}
 		}
 		return err.Error()
 	}

@@ -32,6 +32,7 @@ const (
 	maxSettings      = 2000      // keys
 	maxSettingsBytes = 512 << 10 // of their JSON
 	maxSettingText   = 1 << 10   // bytes of one text
+	maxRead          = 8 << 10   // bytes of one text in which secrets are looked for
 	maxLost          = 8         // replaced values of one key
 )
 
@@ -56,7 +57,7 @@ func (a *announcer) configuration(out *answer) (refused string) {
 	out.Reloads = a.app.Report().Reloads
 	for i := range out.Reloads {
 		out.Reloads[i].Stack = ""
-		out.Reloads[i].Error = redact.Text(text.Clip(out.Reloads[i].Error, maxSettingText))
+		out.Reloads[i].Error = text.Clip(redact.Text(text.Clip(out.Reloads[i].Error, maxRead)), maxSettingText)
 	}
 	return ""
 }
@@ -73,11 +74,11 @@ func shown(list []Setting) (out []Setting, truncated bool) {
 			if len(*field) > maxSettingText {
 				truncated = true
 			}
-			*field = text.Clip(*field, maxSettingText)
 			if value && secret && *field != "" && *field != "none" && *field != `""` {
 				*field = "[secret]"
 			}
-			*field = redact.Text(*field)
+			// A secret that is cut in two would not look like one.
+			*field = text.Clip(redact.Text(text.Clip(*field, maxRead)), maxSettingText)
 		}
 		show(&s.Key, false)
 		show(&s.Value, true)

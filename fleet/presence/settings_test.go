@@ -14,6 +14,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/config"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 type configured struct {
@@ -205,5 +206,45 @@ func TestOperatorRestartsAUnit(t *testing.T) {
 		if _, _, err := f.RestartUnit(t.Context(), id, unit, "", "ada"); !errors.Is(err, presence.ErrRefused) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.20q: %v", unit, err)
 		}
+	}
+}
+
+// A secret that lies where a long text is cut does not leave the process.
+func TestSecretsAtTheCut(t *testing.T) {
+	for before := 990; before < 1024; before++ {
+		url := strings.Repeat("x", before) + " amqp://svc:hunter2@broker/ " + strings.Repeat("y", 9000)
+		got, truncated := presence.Shown([]presence.Setting{{Key: "brokers", Value: url, Source: url, Lost: []string{"file: " + url}}})
+		if text := fmt.Sprint(got); !truncated || strings.Contains(text, "hunt") || len(got[0].Value) > 1024 {
+			t.Fatalf("after %d bytes: %s", before, text)
+		}
+	}
+}
+
+// The second of two who ask for a restart is refused while the unit stops for the first: the
+// restart is the first one's.
+func TestARefusedRestartTakesNothing(t *testing.T) {
+	js := nats(t)
+	stop, runs := make(chan struct{}), make(chan struct{}, 10)
+	pool := worker.NewSupervisor("pool", worker.SupervisorConfig{Children: []worker.Spec{worker.FuncSpec("w1", func(ctx context.Context) error {
+		runs <- struct{}{}
+		<-ctx.Done()
+		<-stop
+		return ctx.Err()
+	})}})
+	_, id, _ := start(t, js, presence.Config{}, func(app *lifecycle.App) { app.Add(pool) })
+	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	<-runs
+	if _, status, err := f.RestartUnit(t.Context(), id, "pool/w1", "first", "ada"); err != nil || status == "Running" {
+		t.Fatalf("the first: %s, %v", status, err)
+	}
+	if _, _, err := f.RestartUnit(t.Context(), id, "pool/w1", "second", "bob"); !errors.Is(err, presence.ErrRefused) {
+		t.Errorf("the second: %v", err)
+	}
+	close(stop)
+	<-runs
+	p := await(t, f, id, "the restart", func(p presence.Process) bool { return len(p.Restarts) > 0 })
+	if r := p.Restarts[0]; r.Who != "ada" || r.Unit != "pool/w1" {
+		t.Errorf("the restart is %+v", r)
 	}
 }

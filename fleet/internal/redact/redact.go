@@ -37,13 +37,67 @@ var secrets = []struct {
 	{regexp.MustCompile(`(?i)(--[a-z0-9-]*` + secretNames + `[a-z0-9-]*[ \t]+)(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[-][^\s"']*)`), "$1[removed]", "", true},
 	{regexp.MustCompile(assigned + `"(?:[^"\\]|\\.)*"`), `$1"[removed]"`, "", true},
 	{regexp.MustCompile(assigned + `'[^']*'`), `$1'[removed]'`, "", true},
-	{regexp.MustCompile(assigned + `\\*["']?[^\s,;&"'\\}\])\[]+`), "$1[removed]", "", true},
+	{regexp.MustCompile(assigned + `\\*["']?[^\s,;&"'\\{}\])\[]+`), "$1[removed]", "", true},
 	{regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`), "[removed: an access key]", "IA", false},
+}
+
+// listed matches a name of a secret before a list or a map.
+var listed = regexp.MustCompile(assigned + `[\[{]`)
+
+// lists takes out lists and maps behind the name of a secret: up to the end of each, or of
+// its line.
+func lists(text string) string {
+	var b strings.Builder
+	for {
+		at := listed.FindStringIndex(text)
+		if at == nil {
+			return b.String() + text
+		}
+		b.WriteString(text[:at[1]-1])
+		text = text[at[1]-1:]
+		n := closed(text)
+		if !strings.HasPrefix(text, "[removed") && text[:n] != "[]" && text[:n] != "{}" && text[:n] != "[secret]" {
+			b.WriteString("[removed]")
+		} else {
+			b.WriteString(text[:n])
+		}
+		text = text[n:]
+	}
+}
+
+// closed returns the length of the list or map with which a text begins. A text in quotes
+// may have brackets.
+func closed(text string) int {
+	depth, quote := 0, byte(0)
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\n':
+			return i
+		case c == '\\':
+			i++
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '"' || c == '\'':
+			quote = c
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(text)
 }
 
 // Text takes out of a text what looks like a secret.
 func Text(text string) string {
 	named := secretKey.MatchString(text)
+	if named {
+		text = lists(text)
+	}
 	for _, s := range secrets {
 		if !strings.Contains(text, s.has) || !named && s.named {
 			continue
