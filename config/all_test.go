@@ -2,7 +2,9 @@ package config
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -63,5 +65,58 @@ func TestAllHasEveryKeyWithItsSource(t *testing.T) {
 	overwrite(t, path, "poll: [1]\n")
 	if err := app.Reload(t.Context()); err == nil || fmt.Sprint(live.All()) != before {
 		t.Errorf("after a refused reload (%v): %v", err, live.All())
+	}
+}
+
+// silent is a type whose zero value cannot say what it is.
+type silent struct{ *url.URL }
+
+func (s *silent) UnmarshalText(text []byte) (err error) {
+	s.URL, err = url.Parse(string(text))
+	return err
+}
+
+// A key without a value, whose type has no words for that, is "none".
+func TestAllOfAValueThatPanics(t *testing.T) {
+	type settings struct{ Endpoint silent }
+	live, err := Open[settings](write(t, "s.yaml", "{}\n"), WithArgs(nil), WithEnviron(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := live.All(); len(all) != 1 || all[0].Value != "none" {
+		t.Errorf("%+v", all)
+	}
+	live, err = Open[settings](write(t, "s.yaml", "endpoint: https://example.com/x\n"), WithArgs(nil), WithEnviron(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := live.All(); len(all) != 1 || all[0].Value != "https://example.com/x" {
+		t.Errorf("%+v", all)
+	}
+}
+
+// While a reload is checked, the first too, All has what is in force.
+func TestAllDuringAReload(t *testing.T) {
+	path := write(t, "service.yaml", "poll: 2s\n")
+	live, _ := openLive(t, path)
+	poll := func() string {
+		for _, s := range live.All() {
+			if s.Key == "poll" {
+				return s.Value
+			}
+		}
+		return ""
+	}
+	var during string
+	live.Check(func(_, _ service) error {
+		during = poll()
+		return errors.New("refused")
+	})
+	overwrite(t, path, "poll: 3s\n")
+	if err := live.Reload(t.Context()); err == nil {
+		t.Error("it was not refused")
+	}
+	if during != "2s" || poll() != "2s" {
+		t.Errorf("during the check poll is %q, and %q after it; want 2s", during, poll())
 	}
 }

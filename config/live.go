@@ -38,7 +38,8 @@ func Open[T any](path string, opts ...Option) (*Live[T], error) {
 	}
 	live := &Live[T]{loader: l}
 	live.current.Store(&value)
-	live.settings.Store(&l.settings)
+	settings := l.settings // the loader's own changes with the next load
+	live.settings.Store(&settings)
 	live.unset = l.unset()
 	live.start = live.All()
 	return live, nil

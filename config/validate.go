@@ -131,7 +131,7 @@ func render(v reflect.Value, n *node) string {
 		return d.String()
 	}
 	if s, ok := v.Interface().(fmt.Stringer); ok {
-		return s.String()
+		return said(s)
 	}
 	switch v.Kind() {
 	case reflect.String:
@@ -160,4 +160,14 @@ func render(v reflect.Value, n *node) string {
 		return "{" + strings.Join(items, ", ") + "}"
 	}
 	return fmt.Sprint(v.Interface())
+}
+
+// said returns what a value says of itself. The zero value of a type may have no String.
+func said(s fmt.Stringer) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = "none"
+		}
+	}()
+	return s.String()
 }

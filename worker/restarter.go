@@ -156,16 +156,16 @@ func (r *Restarter) runEnded(run *Func) {
 		r.end(err)
 		return
 	}
-	next, runs := r.instance() // a stop from now on ends a pending run, and is clean in spite of the failure
 	due := time.Now().Add(wait)
 	var why error = &BackoffError{Name: r.Name(), Wait: wait, Due: due, Failures: r.delays.failures, Err: err}
-	if r.isAskedAgain() {
-		why = errRestartAsked
-	}
-	_ = next.hold(why, due)
 	r.begun.Lock()
 	asked := r.again != nil
-	r.pending, r.due = next, asked
+	if asked {
+		why = errRestartAsked
+	}
+	next, runs := r.instance() // a stop from now on ends a pending run, and is clean in spite of the failure
+	_ = next.hold(why, due)
+	r.pending, r.due = next, asked // with instance under one lock: a Restart must not take next for the run that has to end
 	r.timer = time.AfterFunc(wait, func() { r.goOn(true) })
 	r.unwatch = context.AfterFunc(r.own, func() { r.goOn(false) })
 	r.goOnLocked()

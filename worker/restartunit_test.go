@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -211,4 +212,48 @@ func TestRestartUnitByItsPath(t *testing.T) {
 		}
 		stop(t, r)
 	})
+}
+
+// Restarts at the moment at which a run ends by itself end no worker.
+func TestRestartsBesideCrashes(t *testing.T) {
+	crash := make(chan struct{})
+	r := worker.NewRestarter("r", func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-crash:
+			return errBoom
+		}
+	}, worker.Backoff{Min: time.Microsecond, Max: time.Microsecond, MaxRestarts: worker.NoLimit})
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	over := make(chan struct{})
+	all.Go(func() {
+		for {
+			select {
+			case crash <- struct{}{}:
+			case <-over:
+				return
+			}
+		}
+	})
+	var callers sync.WaitGroup
+	for range 4 {
+		callers.Go(func() {
+			for range 2000 {
+				_ = r.Restart(t.Context()) // a run that crashes at once is an error
+			}
+		})
+	}
+	callers.Wait()
+	close(over)
+	all.Wait()
+	if s := r.Status(); s.Terminal() {
+		t.Errorf("the worker is %s: %v", s, r.Err())
+	}
+	if err := r.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -246,5 +247,35 @@ func TestARefusedRestartTakesNothing(t *testing.T) {
 	p := await(t, f, id, "the restart", func(p presence.Process) bool { return len(p.Restarts) > 0 })
 	if r := p.Restarts[0]; r.Who != "ada" || r.Unit != "pool/w1" {
 		t.Errorf("the restart is %+v", r)
+	}
+}
+
+// A restart whose next run fails at once has happened: it is not refused.
+func TestARestartIntoAFailure(t *testing.T) {
+	js := nats(t)
+	runs := make(chan struct{}, 100)
+	var broken atomic.Bool
+	_, id, _ := start(t, js, presence.Config{}, func(app *lifecycle.App) {
+		app.Supervise("poller", func(ctx context.Context) error {
+			runs <- struct{}{}
+			if broken.Load() {
+				return context.DeadlineExceeded
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}, lifecycle.DefaultBackoff())
+	})
+	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	<-runs
+	broken.Store(true)
+	phase, status, err := f.RestartUnit(t.Context(), id, "poller", "to see", "ada")
+	if err != nil || phase != "running" || status == "" {
+		t.Errorf("%s, %s, %v", phase, status, err)
+	}
+	<-runs
+	p := await(t, f, id, "the command", func(p presence.Process) bool { return len(p.Commands) > 0 })
+	if c := p.Commands[0]; c.Refused != "" || c.Who != "ada" {
+		t.Errorf("the command is %+v", c)
 	}
 }

@@ -141,7 +141,7 @@ conflict, and the data goes nowhere.`,
 			if len(args) == 0 {
 				return words("WORKER")(cmd, args)
 			}
-			if file != "" {
+			if cmd.Flags().Changed("data-file") {
 				if which.all || which.group != "" {
 					args = nil
 				}
@@ -179,6 +179,9 @@ conflict, and the data goes nowhere.`,
 			p.end()
 			if err != nil && done.GetRedriven() > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "lifecyclectl: %d of %d were redriven before this:\n", done.GetRedriven(), len(ids))
+			}
+			if err == nil {
+				err = noneOf(worker, args[1:], done.GetRedriven())
 			}
 			if err != nil {
 				return err

@@ -28,7 +28,7 @@ var exitStatuses = []struct {
 	{exitOK, "done, and nothing is wrong"},
 	{exitFindings, "the answer is no: a finding, a refusal, a failure of the server"},
 	{exitUsage, "the command line, a file or a field is wrong; nothing was done"},
-	{exitNotFound, "there is no such type, entity, worker or process"},
+	{exitNotFound, "there is no such type, entity, worker, process or dead letter"},
 	{exitConflict, "it has changed since, or exists already"},
 	{exitDenied, "the credentials or the role do not suffice"},
 	{exitUnreachable, "the server, or the process behind it, does not answer: try again"},

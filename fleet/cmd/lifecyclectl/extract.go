@@ -47,7 +47,7 @@ func names(m proto.Message) []byte {
 	var b bytes.Buffer
 	r := m.ProtoReflect()
 	add := func(one protoreflect.Message) {
-		for _, name := range []string{"id", "type", "name", "rule", "seq", "digest"} {
+		for _, name := range []string{"id", "type", "name", "rule", "seq", "digest", "key"} {
 			if f := one.Descriptor().Fields().ByName(protoreflect.Name(name)); f != nil && one.Has(f) {
 				b.WriteString(printable(fmt.Sprint(one.Get(f).Interface())) + "\n")
 				return

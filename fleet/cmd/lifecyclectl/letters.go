@@ -119,6 +119,14 @@ func (l *letterFlags) ids(ctx context.Context, a *api, worker string, ids []stri
 	return ids, err
 }
 
+// noneOf is the error of a command that has found none of the dead letters it names.
+func noneOf(worker string, ids []string, done int64) error {
+	if len(ids) == 0 || done > 0 {
+		return nil
+	}
+	return &failure{status: exitNotFound, err: fmt.Errorf("worker %s has no dead letter %s", worker, strings.Join(ids, " or "))}
+}
+
 func discardCommand() *cobra.Command {
 	var (
 		r      remote
@@ -167,6 +175,9 @@ error says how many were discarded before.`,
 					return err
 				}
 				done.Discarded += answer.GetDiscarded()
+			}
+			if err := noneOf(worker, args[1:], done.GetDiscarded()); err != nil {
+				return err
 			}
 			return o.write(cmd.OutOrStdout(), done, func(t *table) {
 				text := fmt.Sprintf("%d discarded", done.GetDiscarded())

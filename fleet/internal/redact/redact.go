@@ -9,7 +9,7 @@ import (
 )
 
 // secretNames are words in the name of a secret.
-const secretNames = `(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential|session[_-]?id|amz-signature|(?:\b|_)(?:pass|pwd|sig)\b)`
+const secretNames = `(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|encryption[_-]?key|signing[_-]?key|hmac[_-]?key|\bdsn\b|_dsn\b|credential|session[_-]?id|amz-signature|(?:\b|_)(?:pass|pwd|sig)\b)`
 
 // secretKey matches the name of a secret.
 var secretKey = regexp.MustCompile(`(?i)` + secretNames)
@@ -33,6 +33,7 @@ var secrets = []struct {
 	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`), "[removed: a token]", "eyJ", false},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}`), "$1$2[removed]", "", false},
 	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/@:"'\\]*:(?:[^\s/"'\\]*|[0-9]*[^\s/0-9"'\\][^\s"'\\]*)@`), "$1[removed]@", "://", false},
+	{regexp.MustCompile(`[^\s/@:"'\\=]+:[^\s"'\\]*@((?:tcp|udp|unix)\()`), "[removed]@$1", "@", false},
 	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/@"'\\]+@`), "$1[removed]@", "://", false},
 	{regexp.MustCompile(`(?i)(--[a-z0-9-]*` + secretNames + `[a-z0-9-]*[ \t]+)(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[-][^\s"']*)`), "$1[removed]", "", true},
 	{regexp.MustCompile(assigned + `"(?:[^"\\]|\\.)*"`), `$1"[removed]"`, "", true},
