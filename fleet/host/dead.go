@@ -137,7 +137,7 @@ func (l *letters) each(ctx context.Context, subject string, from uint64, fn func
 		if err != nil {
 			return fmt.Errorf("read dead letters: %w", err)
 		}
-		if more, err := fn(letter(raw)); err != nil || !more {
+		if more, err := fn(letter(raw.Sequence, raw.Time, raw.Header, raw.Data)); err != nil || !more {
 			return err
 		}
 		from = raw.Sequence + 1
@@ -230,9 +230,10 @@ func (l *letters) read(ctx context.Context, body string) (header map[string][]st
 	return header, data, nil
 }
 
-func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
-	d := &DeadLetter{Seq: raw.Sequence, At: raw.Time, Data: raw.Data, Header: make(map[string][]string)}
-	for name, values := range raw.Header {
+// letter reads a stored message: data is nil when only its headers were read.
+func letter(seq uint64, at time.Time, header nats.Header, data []byte) *DeadLetter {
+	d := &DeadLetter{Seq: seq, At: at, Data: data, Header: make(map[string][]string)}
+	for name, values := range header {
 		first := ""
 		if len(values) > 0 {
 			first = values[0]

@@ -53,7 +53,34 @@ func (l *letters) one(ctx context.Context, worker string, seq uint64) (*DeadLett
 	case err != nil:
 		return nil, fmt.Errorf("read it: %w", err)
 	}
-	return letter(raw), nil
+	return letter(raw.Sequence, raw.Time, raw.Header, raw.Data), nil
+}
+
+// heads calls each with the letters of a worker from a sequence on, the oldest first, at
+// most limit of them, until each returns false or an error. They come in one pass, without
+// their data.
+func (l *letters) heads(ctx context.Context, worker string, from uint64, limit int, each func(*DeadLetter) (bool, error)) error {
+	by := jetstream.ConsumerConfig{FilterSubject: l.dead + worker, HeadersOnly: true, OptStartSeq: from}
+	return forwardBy(ctx, l.stream, by, limit, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		return each(letter(meta.Sequence.Stream, meta.Timestamp, m.Headers(), nil))
+	})
+}
+
+// LetterDigests returns how many dead letters of a worker come from which code, by its
+// digest. It reads the headers of all of them.
+func (h *Host) LetterDigests(ctx context.Context, id string) (map[string]int, error) {
+	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
+		return nil, fmt.Errorf("dead letters: %w", err)
+	}
+	counts := map[string]int{}
+	err := h.letters.heads(ctx, id, 1, 10*h.cfg.MaxDeadLetters, func(d *DeadLetter) (bool, error) {
+		counts[d.Digest]++
+		return true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("worker %s: count its dead letters: %w", id, err)
+	}
+	return counts, nil
 }
 
 // LetterGroup has the dead letters of a worker whose reasons differ only in numbers.
@@ -71,16 +98,14 @@ func (h *Host) LetterGroups(ctx context.Context, id string) ([]LetterGroup, erro
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
 	byName := map[string]*LetterGroup{}
-	by := jetstream.ConsumerConfig{FilterSubject: h.letters.dead + id, HeadersOnly: true}
-	err := forwardBy(ctx, h.letters.stream, by, 10*h.cfg.MaxDeadLetters, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		reason := m.Headers().Get(HeaderReason)
-		name := GroupOf(reason)
+	err := h.letters.heads(ctx, id, 1, 10*h.cfg.MaxDeadLetters, func(d *DeadLetter) (bool, error) {
+		name := GroupOf(d.Reason)
 		g := byName[name]
 		if g == nil {
-			g = &LetterGroup{Name: name, First: meta.Timestamp}
+			g = &LetterGroup{Name: name, First: d.At}
 			byName[name] = g
 		}
-		g.Reason, g.Last, g.Seqs = reason, meta.Timestamp, append(g.Seqs, meta.Sequence.Stream)
+		g.Reason, g.Last, g.Seqs = d.Reason, d.At, append(g.Seqs, d.Seq)
 		return true, nil
 	})
 	if err != nil {

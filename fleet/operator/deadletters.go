@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -72,7 +73,7 @@ func lettersOf(ctx context.Context, area Workers, id, group, after string, limit
 		d, err := area.DeadLetter(ctx, id, letter)
 		switch {
 		case err == nil:
-			d.Data, d.Headers, d.Message, d.DataDigest = d.GetData()[:min(len(d.GetData()), maxData)], nil, "", ""
+			d.Data, d.Headers, d.Message, d.DataDigest = beginOf(d.GetData()), nil, "", ""
 			page = append(page, d)
 		case !missing(err): // otherwise it has just gone
 			return nil, err
@@ -80,6 +81,10 @@ func lettersOf(ctx context.Context, area Workers, id, group, after string, limit
 	}
 	return page, nil
 }
+
+// beginOf returns what a list has of a message. It is a copy: a page of a thousand letters
+// must not keep their whole messages in memory.
+func beginOf(data []byte) []byte { return bytes.Clone(data[:min(len(data), maxData)]) }
 
 // byNumber compares ids that are numbers.
 func byNumber(a, b string) int {

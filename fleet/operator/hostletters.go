@@ -12,12 +12,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// letterOf turns a dead letter into the contract's message as a list has it, with at most
-// so many bytes of its data.
-func letterOf(d *host.DeadLetter, most int) *operatorv1.DeadLetter {
+// letterOf turns a dead letter into the contract's message as a list has it, with these
+// bytes of its data.
+func letterOf(d *host.DeadLetter, data []byte) *operatorv1.DeadLetter {
 	return &operatorv1.DeadLetter{
 		Id: fmt.Sprint(d.Seq), WorkerId: d.Worker, Topic: d.Topic, Reason: d.Reason, At: timestamppb.New(d.At), Attempts: int32(d.Attempts),
-		Digest: "sha256:" + d.Digest, Data: d.Data[:min(len(d.Data), most)], Size: int64(len(d.Data)), Output: d.Output,
+		Digest: "sha256:" + d.Digest, Data: data, Size: int64(len(d.Data)), Output: d.Output,
 	}
 }
 
@@ -26,15 +26,15 @@ func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.h.DeadLetters(ctx, id, last+1, limit)
-	if err != nil {
-		return nil, workerErr(err)
+	var list []*operatorv1.DeadLetter
+	if limit <= 0 {
+		return nil, nil
 	}
-	list := make([]*operatorv1.DeadLetter, len(found))
-	for i, d := range found {
-		list[i] = letterOf(d, maxData)
-	}
-	return list, nil
+	err = a.h.EachDeadLetter(ctx, id, last+1, func(d *host.DeadLetter) (bool, error) {
+		list = append(list, letterOf(d, beginOf(d.Data)))
+		return len(list) < limit, nil
+	})
+	return list, workerErr(err)
 }
 
 func (a hosts) LetterGroups(ctx context.Context, id string) ([]LetterGroup, error) {
@@ -64,7 +64,7 @@ func (a hosts) DeadLetter(ctx context.Context, id, letter string) (*operatorv1.D
 	if err != nil {
 		return nil, workerErr(err)
 	}
-	m := letterOf(d, len(d.Data))
+	m := letterOf(d, d.Data)
 	m.Headers, m.Message, m.DataDigest = headersOf(d.Header), d.Message, digestOf(d.Data)
 	return m, nil
 }
