@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"regexp"
@@ -129,9 +130,19 @@ const maxGroup = 240
 var varies = regexp.MustCompile(`[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\b[0-9a-fA-F]*[0-9][0-9a-fA-F]{11,}\b|[0-9]+(\.[0-9]+)*`)
 
 // GroupOf returns the name of the group to which a dead letter with such a reason belongs:
-// the reason on one line with # in place of each number.
+// the reason on one line with # in place of each number. A longer name than 240 bytes is
+// cut, and ends with 16 letters that stand for the whole of it.
 func GroupOf(reason string) string {
-	return text.Clip(varies.ReplaceAllString(text.OneLine(reason), "#"), maxGroup)
+	name := text.Valid(varies.ReplaceAllString(text.OneLine(reason), "#"))
+	if len(name) <= maxGroup {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	var end [16]byte
+	for i := range end {
+		end[i] = 'a' + sum[i]%26 // digits would be numbers, which a name has not
+	}
+	return text.Clip(name, maxGroup-1-len(end)) + " " + string(end[:])
 }
 
 // Redrive publishes dead letters of a worker to their topics again and removes them.

@@ -242,4 +242,13 @@ func TestGroupOf(t *testing.T) {
 	if got := host.GroupOf(strings.Repeat("é", 500)); len(got) > 240 || host.GroupOf(got) != got {
 		t.Errorf("a long reason: %d bytes", len(got))
 	}
+	// Long reasons that differ at their end are two groups, and numbers still do not count.
+	long := strings.Repeat("é 7 ", 200)
+	one, two, same := host.GroupOf(long+"one 1"), host.GroupOf(long+"two 1"), host.GroupOf(long+"one 2")
+	if one == two || one != same || len(one) > 240 || host.GroupOf(one) != one || !strings.HasPrefix(one, "é # é #") {
+		t.Errorf("long reasons: %q, %q, %q", one, two, same)
+	}
+	if got := host.GroupOf("a\xffb"); got != "a\uFFFDb" {
+		t.Errorf("a reason that is not UTF-8: %q", got)
+	}
 }
