@@ -13,6 +13,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // FromHost makes a Server's Workers from a Host. The Host may run workers; a Host
@@ -294,8 +295,8 @@ func (a hosts) Recover(ctx context.Context, _ string) (*operatorv1.RecoverWorker
 
 // failure names the worker when the error's text begins with it.
 func failure(err error) *operatorv1.RecoverWorkersResponse_Failure {
-	f := &operatorv1.RecoverWorkersResponse_Failure{Error: err.Error()}
-	if rest, ok := strings.CutPrefix(err.Error(), "worker "); ok {
+	f := &operatorv1.RecoverWorkersResponse_Failure{Error: text.Valid(err.Error())}
+	if rest, ok := strings.CutPrefix(f.Error, "worker "); ok {
 		f.Id, f.Error, _ = strings.Cut(rest, ": ")
 	}
 	return f

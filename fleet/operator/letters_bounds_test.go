@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
+	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
 // store puts n dead letters of the worker into the stream, as a host does.
@@ -69,5 +72,52 @@ func TestAllLettersAreCountedByVersion(t *testing.T) {
 	}
 	for c := range s.ListConsumers(t.Context()).Info() {
 		t.Errorf("the count has left a consumer: %v", c)
+	}
+}
+
+// A message whose subject and headers are not UTF-8 is shown, over gRPC and as JSON, and
+// so is the page that it is on.
+func TestLetterThatIsNotUTF8(t *testing.T) {
+	o := openOffice(t, nil, "")
+	bad := []string{"\xff\xfe"}
+	o.store(1, "\xff", nats.Header{
+		host.HeaderTopic: {"work.\xff"}, host.HeaderReason: {"rejected: \xff"}, host.HeaderWorker: bad, host.HeaderMessage: bad, host.HeaderDigest: bad, host.HeaderOutput: bad, "X": bad,
+	})
+	o.store(1, "fine", nil)
+	c := operatorv1connect.NewWorkerServiceClient(h2c(t), o.base, connect.WithGRPC())
+	list, err := c.ListDeadLetters(t.Context(), &operatorv1.ListDeadLettersRequest{WorkerId: "desk"})
+	if err != nil || len(list.GetDeadLetters()) != 2 || list.GetDeadLetters()[0].GetTopic() != "work.\uFFFD" {
+		t.Fatalf("the list: %v, %v", list, err)
+	}
+	groups, err := c.ListDeadLetterGroups(t.Context(), &operatorv1.ListDeadLetterGroupsRequest{WorkerId: "desk"})
+	if err != nil || len(groups.GetGroups()) != 2 {
+		t.Fatalf("the groups: %v, %v", groups, err)
+	}
+	for _, g := range groups.GetGroups() {
+		if found := o.letters(g.GetName()); len(found) != 1 {
+			t.Errorf("%q has %d letters", g.GetName(), len(found))
+		}
+	}
+	one, err := c.ReadDeadLetter(t.Context(), &operatorv1.ReadDeadLetterRequest{WorkerId: "desk", Id: list.GetDeadLetters()[0].GetId()})
+	if err != nil || string(one.GetData()) != "\xff" || len(one.GetHeaders()) != 1 || one.GetHeaders()[0].GetName() != "X" || one.GetHeaders()[0].GetValues()[0] != "\uFFFD" {
+		t.Errorf("one letter: %v, %v", one, err)
+	}
+	for _, path := range []string{"/workers/desk/deadletters", "/workers/desk/deadletter-groups", "/workers/desk/deadletters/" + one.GetId(), "/ui/workers/desk/deadletters", "/ui/workers/desk/deadletters/" + one.GetId()} {
+		if code, _, text := request(t, "GET", o.base+path, ""); code != 200 || !utf8.ValidString(text) {
+			t.Errorf("%s: %d %.200s", path, code, text)
+		}
+	}
+	if _, err := c.Redrive(t.Context(), &operatorv1.RedriveRequest{WorkerId: "desk", Ids: []string{one.GetId()}}); err != nil {
+		t.Errorf("redrive: %v", err)
+	}
+}
+
+// A test of code whose output is not UTF-8 shows the output.
+func TestOutputThatIsNotUTF8(t *testing.T) {
+	o := openOffice(t, nil, "")
+	c := operatorv1connect.NewWorkerServiceClient(h2c(t), o.base, connect.WithGRPC())
+	r, err := c.TestWorker(t.Context(), &operatorv1.TestWorkerRequest{Id: "desk", Data: []byte("bytes")})
+	if err != nil || len(r.GetOutputs()) != 1 || r.GetOutputs()[0].GetTopic() != "out.\uFFFD" || r.GetOutputs()[0].GetHeaders()[0].GetValues()[0] != "\uFFFD" {
+		t.Errorf("%v, %v", r, err)
 	}
 }

@@ -44,6 +44,9 @@ func openOffice(t *testing.T, auth operator.Authenticator, token string) *office
 		if bytes.HasPrefix(m.Data, []byte("fine")) {
 			return []engine.Output{{Data: fmt.Appendf(nil, "%s %s", m.Data, m.Header["Lifecycle-Key"])}}, nil
 		}
+		if string(m.Data) == "bytes" {
+			return []engine.Output{{Topic: "out.\xff", Header: map[string][]string{"X": {"\xff"}}}}, nil
+		}
 		reason, _, _ := bytes.Cut(m.Data, []byte("\n"))
 		return nil, engine.Reject(strings.ToValidUTF8(string(reason), "?"))
 	}}))
