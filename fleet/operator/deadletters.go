@@ -217,6 +217,7 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 			return &operatorv1.RedriveResponse{}, err
 		}
 		n, err := area.Redrive(ctx, req.GetWorkerId(), ids, who)
+		note(ctx, "dead letters: %d", n) // also of a call that failed in the middle
 		return &operatorv1.RedriveResponse{Redriven: n}, err
 	})
 }
@@ -238,7 +239,7 @@ func (w workerService) RedriveEdited(ctx context.Context, req *operatorv1.Redriv
 			return nil, err
 		}
 		answer.Before = digestOf(before)
-		note(ctx, "; it was %s", answer.GetBefore())
+		note(ctx, "it was %s", answer.GetBefore())
 		return answer, nil
 	})
 }
@@ -269,7 +270,7 @@ func (w workerService) DiscardDeadLetters(ctx context.Context, req *operatorv1.D
 			return &operatorv1.DiscardDeadLettersResponse{}, err
 		}
 		n, err := area.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), who.Name)
-		note(ctx, "; dead letters: %d", n) // also of a call that failed in the middle
+		note(ctx, "dead letters: %d", n) // also of a call that failed in the middle
 		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, err
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -120,4 +121,30 @@ func TestOutputThatIsNotUTF8(t *testing.T) {
 	if err != nil || len(r.GetOutputs()) != 1 || r.GetOutputs()[0].GetTopic() != "out.\uFFFD" || r.GetOutputs()[0].GetHeaders()[0].GetValues()[0] != "\uFFFD" {
 		t.Errorf("%v, %v", r, err)
 	}
+}
+
+// The audit has what a call has found, also beside a note and ids that are longer than an
+// entry.
+func TestAuditKeepsWhatWasFound(t *testing.T) {
+	o := openOffice(t, nil, "")
+	found := o.fail("one", "two", "three")
+	note := strings.Repeat("long ", 400)
+	edit, err := o.c.RedriveEdited(t.Context(), &operatorv1.RedriveEditedRequest{WorkerId: "desk", Id: found[0].GetId(), Data: []byte("fine"), Note: note})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make([]string, 900)
+	for i := range ids {
+		ids[i] = fmt.Sprint(1<<40 + i)
+	}
+	ids[0] = found[1].GetId()
+	if r, err := o.c.Redrive(t.Context(), &operatorv1.RedriveRequest{WorkerId: "desk", Ids: ids}); err != nil || r.GetRedriven() != 1 {
+		t.Fatal(r, err)
+	}
+	brokertest.Await(t, "it is a letter again", func() bool { return len(o.letters("")) == 2 })
+	if r, err := o.c.DiscardDeadLetters(t.Context(), &operatorv1.DiscardDeadLettersRequest{WorkerId: "desk", Note: note, All: true}); err != nil || r.GetDiscarded() != 2 {
+		t.Fatal(r, err)
+	}
+	wantText(t, "the audit", o.audit(), `"detail":"it was `+edit.GetBefore()+`; `+found[0].GetId()+` edited to `+edit.GetAfter()+`: long`,
+		`"detail":"dead letters: 1; `+found[1].GetId(), `"detail":"dead letters: 2; long`)
 }
