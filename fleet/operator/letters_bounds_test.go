@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -147,4 +148,40 @@ func TestAuditKeepsWhatWasFound(t *testing.T) {
 	}
 	wantText(t, "the audit", o.audit(), `"detail":"it was `+edit.GetBefore()+`; `+found[0].GetId()+` edited to `+edit.GetAfter()+`: long`,
 		`"detail":"dead letters: 1; `+found[1].GetId(), `"detail":"dead letters: 2; long`)
+}
+
+// twoVersions has two versions with this code.
+type twoVersions struct {
+	*hosted
+	before, after string
+}
+
+func (c twoVersions) Code(context.Context, string, string, string) (*operator.CodePair, error) {
+	return &operator.CodePair{From: "sha256:a", To: "sha256:b", Before: []byte(c.before), After: []byte(c.after)}, nil
+}
+
+// Code of very many lines is not compared, and a page shows a part of a long diff and says
+// so.
+func TestCodeOfManyLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after string
+		answer, page  string
+		most          int // bytes of the page
+	}{
+		"empty lines":  {strings.Repeat("\n", 1<<20), strings.Repeat("x\n", 1<<19), "more than 20000 lines", "No diff: the two versions have more than 20000 lines", 20_000},
+		"one too many": {strings.Repeat("a\n", 10_000), strings.Repeat("b\n", 10_001), "more than 20000 lines", "No diff: ", 20_000},
+		"long diff":    {strings.Repeat("a\n", 10_000), strings.Repeat("b\n", 10_000), `"added":10000`, "18\u202f000 more changed lines are not shown.", 200_000},
+		"short diff":   {strings.Repeat("a\n", 1000), strings.Repeat("b\n", 1000), `"added":1000`, "lifecyclectl workers diff", 200_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base, _ := serve(t, operator.Config{Workers: twoVersions{newHosted(), c.before, c.after}})
+			_, _, text := request(t, "GET", base+"/workers/enrich-orders/diff", "")
+			wantText(t, "the answer", strings.ReplaceAll(text, `": `, `":`), c.answer)
+			code, _, text := request(t, "GET", base+"/ui/workers/enrich-orders/diff", "")
+			wantText(t, "the page", text, c.page)
+			if code != 200 || len(text) > c.most || strings.Contains(text, "not shown") != (name == "long diff") {
+				t.Errorf("the page: %d, %d bytes", code, len(text))
+			}
+		})
+	}
 }
