@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -147,7 +148,7 @@ func GroupOf(reason string) string {
 
 // Redrive publishes dead letters of a worker to their topics again and removes them.
 // Only the worker or its group handles the messages. Without seqs it redrives all.
-// It returns the number of messages. A repeated call after an interruption redrives
+// It returns the number of messages, also with an error. A repeated call after an interruption redrives
 // no message twice, within the duplicate window of the topic's stream. A letter that
 // another call removes at the same time is not counted.
 func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
@@ -193,20 +194,28 @@ func (h *Host) RedriveEdited(ctx context.Context, id string, seq uint64, data []
 }
 
 // Discard removes dead letters of a worker for good. Without seqs it removes all. It
-// returns how many it has removed; with dryRun it only counts them. A letter that another
+// returns how many it has removed, also with an error; with dryRun it only counts them. A letter that another
 // call redrives at the same time may be handled nevertheless. Dead letters outlive their
 // worker, and so does their removal.
 func (h *Host) Discard(ctx context.Context, id string, dryRun bool, seqs ...uint64) (int, error) {
 	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
 		return 0, fmt.Errorf("discard: %w", err)
 	}
+	type head struct {
+		seq  uint64
+		body string
+	}
+	var chosen []head
+	err := h.chosenHeads(ctx, id, seqs, func(d *DeadLetter) { chosen = append(chosen, head{d.Seq, d.body}) })
+	if err != nil {
+		return 0, fmt.Errorf("discard: %w", err)
+	}
+	if dryRun {
+		return len(chosen), nil
+	}
 	n := 0
-	err := h.chosen(ctx, id, seqs, func(d *DeadLetter) error {
-		if dryRun {
-			n++
-			return nil
-		}
-		removed, err := h.letters.remove(ctx, d.Seq)
+	for _, d := range chosen {
+		removed, err := h.letters.remove(ctx, d.seq)
 		if removed {
 			n++
 		}
@@ -214,17 +223,38 @@ func (h *Host) Discard(ctx context.Context, id string, dryRun bool, seqs ...uint
 			err = h.letters.drop(ctx, h.letters.body+d.body)
 		}
 		if err != nil {
-			err = fmt.Errorf("%d: %w", d.Seq, err)
+			return n, fmt.Errorf("discard: %d: %w", d.seq, err)
 		}
-		return err
-	})
-	if err != nil {
-		return n, fmt.Errorf("discard: %w", err)
 	}
-	if n > 0 && !dryRun {
+	if n > 0 {
 		h.log.Info("hosted worker: dead letters are discarded", "worker", id, "letters", n)
 	}
 	return n, nil
+}
+
+// chosenHeads calls do with the letters that chosen would find, without their data. It reads
+// the headers in one pass, however many letters there are.
+func (h *Host) chosenHeads(ctx context.Context, id string, seqs []uint64, do func(*DeadLetter)) error {
+	wanted := make(map[uint64]bool, len(seqs))
+	for _, seq := range seqs {
+		wanted[seq] = true
+	}
+	first, last := uint64(1), uint64(0)
+	if len(seqs) > 0 {
+		first, last = slices.Min(seqs), slices.Max(seqs)
+	} else {
+		state, err := h.letters.stream.Info(ctx)
+		if err != nil {
+			return err
+		}
+		last = state.State.LastSeq
+	}
+	return h.letters.heads(ctx, id, first, math.MaxInt, func(d *DeadLetter) (bool, error) {
+		if d.Seq <= last && (len(seqs) == 0 || wanted[d.Seq]) {
+			do(d)
+		}
+		return d.Seq < last, nil
+	})
 }
 
 // chosen calls do with the letters of a worker that exist now: those with these

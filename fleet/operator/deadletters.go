@@ -218,7 +218,7 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 		}
 		n, err := area.Redrive(ctx, req.GetWorkerId(), ids, who)
 		note(ctx, "dead letters: %d", n) // also of a call that failed in the middle
-		return &operatorv1.RedriveResponse{Redriven: n}, err
+		return &operatorv1.RedriveResponse{Redriven: n}, afterSome(err, n, "redriven")
 	})
 }
 
@@ -271,6 +271,6 @@ func (w workerService) DiscardDeadLetters(ctx context.Context, req *operatorv1.D
 		}
 		n, err := area.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), who.Name)
 		note(ctx, "dead letters: %d", n) // also of a call that failed in the middle
-		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, err
+		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, afterSome(err, n, "discarded")
 	})
 }

@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -183,5 +184,33 @@ func TestCodeOfManyLines(t *testing.T) {
 				t.Errorf("the page: %d, %d bytes", code, len(text))
 			}
 		})
+	}
+}
+
+// breaking fails in the middle of its dead letters.
+type breaking struct {
+	*hosted
+	err error
+}
+
+func (b breaking) Discard(context.Context, string, []string, bool, string) (int64, error) {
+	return 3, b.err
+}
+
+func (b breaking) Redrive(context.Context, string, []string, string) (int64, error) { return 3, b.err }
+
+// A call that fails in the middle says how many dead letters it has done.
+func TestErrorInTheMiddleOfLetters(t *testing.T) {
+	for want, err := range map[string]error{
+		"the call took too long": fmt.Errorf("discard: 17: %w", context.DeadlineExceeded), "internal error": errors.New("a defect"),
+		"gone \uFFFD": operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "gone \xff"), "NATS does not answer": nats.ErrConnectionClosed,
+	} {
+		base, _ := serve(t, operator.Config{Workers: breaking{newHosted(), err}})
+		_, _, text := request(t, "POST", base+"/workers/enrich-orders/deadletters:discard", `{"all": true, "note": "x"}`)
+		wantText(t, "discard", text, "dead letters discarded: 3, and then: "+want)
+		_, _, text = request(t, "POST", base+"/workers/enrich-orders/deadletters:redrive", `{"all": true}`)
+		wantText(t, "redrive", text, "dead letters redriven: 3, and then: "+want)
+		_, _, text = request(t, "GET", base+"/audit", "")
+		wantText(t, "the audit", strings.ReplaceAll(text, `": "`, `":"`), `"detail":"dead letters: 3; all"`)
 	}
 }
