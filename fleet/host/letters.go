@@ -32,15 +32,33 @@ var (
 // DeadLetter returns one dead letter of a worker with its whole message. The error for
 // one that is not there wraps [ErrNoLetter]. Dead letters outlive their worker.
 func (h *Host) DeadLetter(ctx context.Context, id string, seq uint64) (*DeadLetter, error) {
-	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
+	theirs, err := h.lettersOf(ctx, id)
+	if err != nil {
 		return nil, fmt.Errorf("dead letter: %w", err)
 	}
 	d, err := h.letters.one(ctx, id, seq)
+	if err == nil && !theirs(d) {
+		err = ErrNoLetter
+	}
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: dead letter %d: %w", id, seq, err)
 	}
 	h.letters.whole(ctx, d)
 	return d, nil
+}
+
+// lettersOf returns a function that reports whether a letter under a worker's id is for
+// those who have the worker now: an earlier worker of the id may have been of another
+// tenant. When there is no worker, every letter is.
+func (h *Host) lettersOf(ctx context.Context, id string) (func(*DeadLetter) bool, error) {
+	rec, err := h.get(ctx, id)
+	if errors.Is(err, ErrNotFound) {
+		return func(*DeadLetter) bool { return true }, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(d *DeadLetter) bool { return d.tenancy.UID == "" || d.tenancy.Tenant == rec.Tenant }, nil
 }
 
 // one returns a letter of a worker, without an original that is stored beside it.
@@ -58,13 +76,21 @@ func (l *letters) one(ctx context.Context, worker string, seq uint64) (*DeadLett
 	return letter(raw.Sequence, raw.Time, raw.Header, raw.Data), nil
 }
 
-// heads calls each with the letters of a worker from a sequence on, the oldest first, at
-// most limit of them, until each returns false or an error. They come in one pass, without
+// heads calls each with the letters of a worker from a sequence on, the oldest first, until
+// each returns false or an error. It reads at most limit of them, in one pass and without
 // their data.
-func (l *letters) heads(ctx context.Context, worker string, from uint64, limit int, each func(*DeadLetter) (bool, error)) error {
-	by := jetstream.ConsumerConfig{FilterSubject: l.dead + worker, HeadersOnly: true, OptStartSeq: from}
-	return forwardBy(ctx, l.stream, by, limit, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		return each(letter(meta.Sequence.Stream, meta.Timestamp, m.Headers(), nil))
+func (h *Host) heads(ctx context.Context, worker string, from uint64, limit int, each func(*DeadLetter) (bool, error)) error {
+	theirs, err := h.lettersOf(ctx, worker)
+	if err != nil {
+		return err
+	}
+	by := jetstream.ConsumerConfig{FilterSubject: h.letters.dead + worker, HeadersOnly: true, OptStartSeq: from}
+	return forwardBy(ctx, h.letters.stream, by, limit, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		d := letter(meta.Sequence.Stream, meta.Timestamp, m.Headers(), nil)
+		if !theirs(d) {
+			return true, nil
+		}
+		return each(d)
 	})
 }
 
@@ -75,7 +101,7 @@ func (h *Host) LetterDigests(ctx context.Context, id string) (map[string]int, er
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
 	counts := map[string]int{}
-	err := h.letters.heads(ctx, id, 1, 10*h.cfg.MaxDeadLetters, func(d *DeadLetter) (bool, error) {
+	err := h.heads(ctx, id, 1, 10*h.cfg.MaxDeadLetters, func(d *DeadLetter) (bool, error) {
 		counts[d.Digest]++
 		return true, nil
 	})
@@ -100,7 +126,7 @@ func (h *Host) LetterGroups(ctx context.Context, id string) ([]LetterGroup, erro
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
 	byName := map[string]*LetterGroup{}
-	err := h.letters.heads(ctx, id, 1, 10*h.cfg.MaxDeadLetters, func(d *DeadLetter) (bool, error) {
+	err := h.heads(ctx, id, 1, 10*h.cfg.MaxDeadLetters, func(d *DeadLetter) (bool, error) {
 		name := GroupOf(d.Reason)
 		g := byName[name]
 		if g == nil {
@@ -249,7 +275,7 @@ func (h *Host) chosenHeads(ctx context.Context, id string, seqs []uint64, do fun
 		}
 		last = state.State.LastSeq
 	}
-	return h.letters.heads(ctx, id, first, math.MaxInt, func(d *DeadLetter) (bool, error) {
+	return h.heads(ctx, id, first, math.MaxInt, func(d *DeadLetter) (bool, error) {
 		if d.Seq <= last && (len(seqs) == 0 || wanted[d.Seq]) {
 			do(d)
 		}
@@ -260,11 +286,15 @@ func (h *Host) chosenHeads(ctx context.Context, id string, seqs []uint64, do fun
 // chosen calls do with the letters of a worker that exist now: those with these
 // sequences, or all of them when there are none.
 func (h *Host) chosen(ctx context.Context, id string, seqs []uint64, do func(*DeadLetter) error) error {
+	theirs, err := h.lettersOf(ctx, id)
+	if err != nil {
+		return err
+	}
 	if len(seqs) > 0 {
 		seqs = slices.Compact(slices.Sorted(slices.Values(seqs)))
 		for _, seq := range seqs {
 			d, err := h.letters.one(ctx, id, seq)
-			if errors.Is(err, ErrNoLetter) {
+			if errors.Is(err, ErrNoLetter) || err == nil && !theirs(d) {
 				continue
 			}
 			if err == nil {
@@ -283,6 +313,9 @@ func (h *Host) chosen(ctx context.Context, id string, seqs []uint64, do func(*De
 	return h.letters.each(ctx, h.letters.dead+id, 1, func(d *DeadLetter) (bool, error) {
 		if d.Seq > state.State.LastSeq {
 			return false, nil // it is newer than this call: a redriven message failed again
+		}
+		if !theirs(d) {
+			return true, nil
 		}
 		return true, do(d)
 	})

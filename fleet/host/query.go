@@ -141,7 +141,8 @@ func (h *Host) Backlogs(ctx context.Context) ([]Backlog, error) {
 
 // DeadLetters returns up to limit of a worker's dead letters, the oldest first, with their
 // whole messages. It begins at sequence from; 0 begins at the first. Dead letters outlive
-// their worker. [Host.EachDeadLetter] holds one message at a time.
+// their worker. While another tenant has a worker of the same id, no method of a Host finds
+// them. [Host.EachDeadLetter] holds one message at a time.
 func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit int) ([]*DeadLetter, error) {
 	if limit <= 0 {
 		return nil, nil
@@ -159,10 +160,14 @@ func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit in
 // begins at the first. A part of a letter's Data keeps the whole message in memory: clone
 // what outlives the call.
 func (h *Host) EachDeadLetter(ctx context.Context, id string, from uint64, each func(*DeadLetter) (bool, error)) error {
-	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
+	theirs, err := h.lettersOf(ctx, id)
+	if err != nil {
 		return fmt.Errorf("dead letters: %w", err)
 	}
 	return h.letters.each(ctx, h.letters.dead+id, max(from, 1), func(d *DeadLetter) (bool, error) {
+		if !theirs(d) {
+			return true, nil
+		}
 		h.letters.whole(ctx, d)
 		return each(d)
 	})
