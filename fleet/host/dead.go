@@ -103,8 +103,9 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 	}
 	maps.Copy(m.Header, own)
 	_, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
-	if tooLarge(err) {
-		// The message fits alone, but not together with the letter's headers.
+	if unfit(err) {
+		// The message fits alone, but not together with the letter's headers, or it
+		// has a header that only other clients can publish.
 		sum := sha256.Sum256([]byte(subject + ":" + key)) // a repeated call gets the same name
 		body := hex.EncodeToString(sum[:16])
 		if err = l.keep(ctx, body, d); err == nil {
@@ -135,10 +136,11 @@ func (d *DeadLetter) own() nats.Header {
 	return own
 }
 
-// tooLarge reports whether the client or the server refused a message for its size.
-// The server also refuses headers of more than 64 KiB.
-func tooLarge(err error) bool {
-	return errors.Is(err, nats.ErrMaxPayload) || natserr.Is(err, natserr.HeadersTooLarge, jetstream.JSErrCodeStreamMessageExceedsMaximum)
+// unfit reports whether the client or the server refused a message for its size or for the
+// name of a header. The server also refuses headers of more than 64 KiB; it takes any name,
+// and the client does not.
+func unfit(err error) bool {
+	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadHeaderMsg) || natserr.Is(err, natserr.HeadersTooLarge, jetstream.JSErrCodeStreamMessageExceedsMaximum)
 }
 
 // each calls fn with each letter on subject, beginning at sequence from, until fn

@@ -345,8 +345,9 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) (remo
 	id := jetstream.WithMsgID("redrive:" + l.dead + strconv.FormatUint(d.Seq, 10))
 	ack, err := l.js.PublishMsg(ctx, m, id)
 	body, fresh := d.body, ""
-	if tooLarge(err) && (body != "" || d.edited) && d.Output == "" {
-		// The message does not fit together with HeaderFor. Publish a reference to
+	if unfit(err) && (body != "" || d.edited) && d.Output == "" {
+		// The message does not fit together with HeaderFor, or cannot be published
+		// again by this client. Publish a reference to
 		// the stored body instead. The runner removes the body once it has answered
 		// the message.
 		ref := body
@@ -360,7 +361,7 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) (remo
 		m.Data, m.Header = nil, nats.Header{HeaderFor: {slot}, HeaderBody: {ref}}
 		ack, err = l.js.PublishMsg(ctx, m, id)
 	}
-	if d.edited && tooLarge(err) {
+	if unfit(err) {
 		err = fmt.Errorf("%w: %w", ErrInvalid, err) // an output, whose readers know no references
 	}
 	if err != nil {

@@ -196,7 +196,7 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	err = fmt.Errorf("publish output to %s: %w", o.Topic, err)
 	var refusal jetstream.JetStreamError
 	switch {
-	case tooLarge(err), errors.Is(err, nats.ErrBadSubject):
+	case unfit(err), errors.Is(err, nats.ErrBadSubject):
 		return lanes.Reject(err) // it can never be published
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders), errors.As(err, &refusal):
 		// No stream takes it. The stream may come back.
