@@ -33,6 +33,10 @@ const (
 	// HeaderOutput is on the letter of an output that could not be delivered, with
 	// the id under which it would have been published.
 	HeaderOutput = "Lifecycle-Output"
+	// HeaderUID and HeaderTenant say which worker of this id could not handle it: a later
+	// one may be of another tenant. Letters of earlier versions of this package have none.
+	HeaderUID    = "Lifecycle-Worker-UID"
+	HeaderTenant = "Lifecycle-Tenant"
 	// HeaderKey is for publishers: messages with the same key are handled in order.
 	// The key of a message without it is its subject.
 	HeaderKey = "Lifecycle-Key"
@@ -67,9 +71,10 @@ type DeadLetter struct {
 	Header   map[string][]string // the original's
 	Data     []byte
 
-	body   string // the HeaderBody, when Header and Data are not in the letter
-	gone   error  // why Header and Data could not be read
-	edited bool   // Data is not the original's
+	tenancy tenancy
+	body    string // the HeaderBody, when Header and Data are not in the letter
+	gone    error  // why Header and Data could not be read
+	edited  bool   // Data is not the original's
 }
 
 // letters stores dead letters, and messages of a group that are held until a member
@@ -92,23 +97,19 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 		}
 		m.Header[name] = values
 	}
-	m.Header.Set(HeaderReason, text.OneLine(text.Clip(d.Reason, 2000)))
-	m.Header.Set(HeaderWorker, d.Worker)
-	m.Header.Set(HeaderTopic, d.Topic)
-	m.Header.Set(HeaderMessage, d.Message)
-	m.Header.Set(HeaderAttempts, strconv.Itoa(d.Attempts))
-	m.Header.Set(HeaderDigest, d.Digest)
-	if d.Output != "" {
-		m.Header.Set(HeaderOutput, d.Output)
+	own := d.own()
+	for _, name := range []string{HeaderUID, HeaderTenant, HeaderOutput, HeaderBody} {
+		delete(m.Header, name) // a publisher may have set it
 	}
+	maps.Copy(m.Header, own)
 	_, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
-	if tooLarge(err) {
-		// The message fits alone, but not together with the letter's headers.
+	if unfit(err) {
+		// The message fits alone, but not together with the letter's headers, or it
+		// has a header that only other clients can publish.
 		sum := sha256.Sum256([]byte(subject + ":" + key)) // a repeated call gets the same name
 		body := hex.EncodeToString(sum[:16])
 		if err = l.keep(ctx, body, d); err == nil {
-			m.Data = nil
-			maps.DeleteFunc(m.Header, func(name string, _ []string) bool { return d.Header[strings.TrimPrefix(name, HeaderOriginal)] != nil })
+			m.Data, m.Header = nil, own
 			m.Header.Set(HeaderBody, body)
 			_, err = l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
 		}
@@ -119,10 +120,27 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 	return nil
 }
 
-// tooLarge reports whether the client or the server refused a message for its size.
-// The server also refuses headers of more than 64 KiB.
-func tooLarge(err error) bool {
-	return errors.Is(err, nats.ErrMaxPayload) || natserr.Is(err, natserr.HeadersTooLarge, jetstream.JSErrCodeStreamMessageExceedsMaximum)
+// own returns the headers that a letter has beside those of its original.
+func (d *DeadLetter) own() nats.Header {
+	own := nats.Header{
+		HeaderReason: {text.OneLine(text.Clip(d.Reason, 2000))}, HeaderWorker: {d.Worker}, HeaderTopic: {d.Topic}, HeaderMessage: {d.Message},
+		HeaderAttempts: {strconv.Itoa(d.Attempts)}, HeaderDigest: {d.Digest},
+	}
+	if d.Output != "" {
+		own.Set(HeaderOutput, d.Output)
+	}
+	if d.tenancy.UID != "" {
+		own.Set(HeaderUID, d.tenancy.UID)
+		own.Set(HeaderTenant, d.tenancy.Tenant)
+	}
+	return own
+}
+
+// unfit reports whether the client or the server refused a message for its size or for the
+// name of a header. The server also refuses headers of more than 64 KiB; it takes any name,
+// and the client does not.
+func unfit(err error) bool {
+	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadHeaderMsg) || natserr.Is(err, natserr.HeadersTooLarge, jetstream.JSErrCodeStreamMessageExceedsMaximum)
 }
 
 // each calls fn with each letter on subject, beginning at sequence from, until fn
@@ -137,7 +155,7 @@ func (l *letters) each(ctx context.Context, subject string, from uint64, fn func
 		if err != nil {
 			return fmt.Errorf("read dead letters: %w", err)
 		}
-		if more, err := fn(letter(raw)); err != nil || !more {
+		if more, err := fn(letter(raw.Sequence, raw.Time, raw.Header, raw.Data)); err != nil || !more {
 			return err
 		}
 		from = raw.Sequence + 1
@@ -230,9 +248,10 @@ func (l *letters) read(ctx context.Context, body string) (header map[string][]st
 	return header, data, nil
 }
 
-func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
-	d := &DeadLetter{Seq: raw.Sequence, At: raw.Time, Data: raw.Data, Header: make(map[string][]string)}
-	for name, values := range raw.Header {
+// letter reads a stored message: data is nil when only its headers were read.
+func letter(seq uint64, at time.Time, header nats.Header, data []byte) *DeadLetter {
+	d := &DeadLetter{Seq: seq, At: at, Data: data, Header: make(map[string][]string)}
+	for name, values := range header {
 		first := ""
 		if len(values) > 0 {
 			first = values[0]
@@ -250,6 +269,10 @@ func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 			d.Digest = first
 		case HeaderOutput:
 			d.Output = first
+		case HeaderUID:
+			d.tenancy.UID = first
+		case HeaderTenant:
+			d.tenancy.Tenant = first
 		case HeaderBody:
 			d.body = first
 		case HeaderAttempts:
@@ -268,7 +291,7 @@ func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 // the letter is written: a host that finds it calls no handler.
 func (r *runner) doom(t *task, d *delivery, attempt int, why error) {
 	rec := d.member.record
-	end := doom{Worker: rec.ID, Digest: rec.Digest, Attempts: attempt, Reason: text.Clip(why.Error(), 2000)}
+	end := doom{tenancy: rec.tenancy(), Worker: rec.ID, Digest: rec.Digest, Attempts: attempt, Reason: text.Clip(why.Error(), 2000)}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
 	defer cancel()
 	if err := r.part.commit(ctx, d.caused(&effects{doom: &end})); err != nil {
@@ -286,7 +309,7 @@ func (r *runner) letter(t *task, d *delivery, end doom) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 	defer cancel()
 	err := r.host.letters.put(ctx, r.host.letters.dead+end.Worker, r.slot.name+":"+messageKey(d), &DeadLetter{
-		Worker: end.Worker, Reason: end.Reason, Topic: d.topic, Message: d.id, Attempts: end.Attempts, Digest: end.Digest,
+		tenancy: end.tenancy, Worker: end.Worker, Reason: end.Reason, Topic: d.topic, Message: d.id, Attempts: end.Attempts, Digest: end.Digest,
 		Header: d.header, Data: d.data,
 	})
 	if err == nil {

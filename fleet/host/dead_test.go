@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
@@ -133,4 +136,33 @@ func TestLetterThatIsTooLarge(t *testing.T) {
 			r.eventually("nothing is left behind", func() bool { return stored() == 0 })
 		})
 	}
+}
+
+// TestHeaderNameThatTheClientRefuses checks that a message with a header name that NATS
+// takes and its client refuses becomes a dead letter, and is redriven with the header.
+func TestHeaderNameThatTheClientRefuses(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0"})
+	r := rigOn(t, b, 1)
+	var fixed atomic.Bool
+	h := r.startWith(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+		if fixed.Load() {
+			return text(string(m.Data) + m.Header["Größe"][0]), nil
+		}
+		return nil, engine.Reject("no")
+	}))
+	raw, err := net.Dial("tcp", strings.TrimPrefix(b.ClientURL(), "nats://"))
+	must(t, err)
+	defer func() { _ = raw.Close() }()
+	head := "NATS/1.0\r\nGröße: 7\r\n\r\n"
+	_, err = fmt.Fprintf(raw, "CONNECT {\"headers\":true,\"verbose\":false}\r\nHPUB work.w %d %d\r\n%smessage\r\n", len(head), len(head)+7, head)
+	must(t, err)
+	d := r.letters(h, "w", 1)[0]
+	if string(d.Data) != "message" || d.Header["Größe"][0] != "7" {
+		t.Errorf("the letter: %v", d)
+	}
+	fixed.Store(true)
+	if n, err := h.Redrive(t.Context(), "w"); n != 1 || err != nil {
+		t.Errorf("redrive: %d, %v", n, err)
+	}
+	r.wantOutputs("out.w", "message7")
 }

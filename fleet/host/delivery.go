@@ -326,8 +326,8 @@ func (r *runner) effects(key string, d *delivery, outputs []engine.Output) (*eff
 		if r.host.reserved(topic) {
 			return nil, engine.Reject(fmt.Sprintf("output to %s: %v", topic, errReserved))
 		}
-		out := &output{Key: key, Worker: rec.ID, Digest: rec.Digest, Cause: d.id, Topic: topic, Data: o.Data}
-		e.size += len(topic) + len(o.Data) + 200
+		out := &output{Key: key, tenancy: rec.tenancy(), Worker: rec.ID, Digest: rec.Digest, Cause: d.id, Topic: topic, Data: o.Data}
+		e.size += len(topic) + len(o.Data) + len(rec.Tenant) + 250
 		for name, values := range o.Header {
 			if strings.HasPrefix(strings.ToLower(name), "nats-") {
 				continue

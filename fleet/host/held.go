@@ -27,7 +27,7 @@ func (s *slot) giveBack(ctx context.Context, members []*member) error {
 		if !slices.ContainsFunc(members, func(m *member) bool { return matches(m.record.Topic, d.Topic) }) {
 			return true, nil
 		}
-		_, err := l.redrive(ctx, d, s.name)
+		_, err := l.redrive(ctx, d, s.name, "")
 		return true, err
 	})
 	if err != nil {

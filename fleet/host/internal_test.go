@@ -1,6 +1,7 @@
 package host
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,4 +123,17 @@ func FuzzPatterns(f *testing.F) {
 		}
 		_ = matches(topic, other)
 	})
+}
+
+// The log keeps whose letter a message or an output becomes, for the host that reads it.
+func TestTheLogKeepsTheTenant(t *testing.T) {
+	of := (&Record{ID: "w", UID: "u", Tenant: "a"}).tenancy()
+	stored, err := json.Marshal(entry{Known: &known{Doomed: map[uint64]doom{1: {tenancy: of, Worker: "w"}}}, Outputs: []*output{{tenancy: of, Worker: "w"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e entry
+	if err := json.Unmarshal(stored, &e); err != nil || e.Known == nil || e.Known.Doomed[1].tenancy != of || e.Outputs[0].tenancy != of {
+		t.Errorf("%s: %v", stored, err)
+	}
 }

@@ -201,6 +201,44 @@ func TestDiscard(t *testing.T) {
 	}
 }
 
+// TestDryRunOfManyLetters checks that a dry run counts letters from their headers, with few
+// requests.
+func TestDryRunOfManyLetters(t *testing.T) {
+	r := newRig(t)
+	h := r.start("h")
+	const letters = 2000
+	seqs := make([]uint64, letters)
+	for i := range seqs {
+		seqs[i] = uint64(i + 1)
+		_, err := r.js.PublishMsgAsync(&nats.Msg{Subject: "host.dead.w", Data: make([]byte, 10_000)})
+		must(t, err)
+	}
+	<-r.js.PublishAsyncComplete()
+	var asked atomic.Int64
+	sub, err := r.js.Conn().Subscribe("$JS.API.>", func(m *nats.Msg) {
+		if strings.HasSuffix(m.Subject, ".HOST_DEAD") || strings.Contains(m.Subject, ".HOST_DEAD.") {
+			asked.Add(1)
+		}
+	})
+	must(t, err)
+	defer func() { must(t, sub.Unsubscribe()) }()
+	before := r.js.Conn().Stats().InBytes
+	for _, c := range []struct {
+		seqs []uint64
+		want int
+	}{{nil, letters}, {seqs, letters}, {seqs[10:20], 10}, {[]uint64{letters + 1}, 0}} {
+		if n, err := h.Discard(t.Context(), "w", true, c.seqs...); err != nil || n != c.want {
+			t.Errorf("a dry run of %d letters: %d, %v", c.want, n, err)
+		}
+	}
+	if n, size := asked.Load(), r.js.Conn().Stats().InBytes-before; n > 60 || size > 3_000_000 {
+		t.Errorf("four dry runs need %d requests and %d bytes", n, size)
+	}
+	if n, err := h.Discard(t.Context(), "w", false, seqs[10:20]...); err != nil || n != 10 || r.stored() != letters-10 {
+		t.Errorf("discard: %d, %v, %d are left", n, err, r.stored())
+	}
+}
+
 // TestLetterGroups checks that letters whose reasons differ in numbers are one group.
 func TestLetterGroups(t *testing.T) {
 	r := newRig(t)
@@ -241,5 +279,14 @@ func TestGroupOf(t *testing.T) {
 	}
 	if got := host.GroupOf(strings.Repeat("é", 500)); len(got) > 240 || host.GroupOf(got) != got {
 		t.Errorf("a long reason: %d bytes", len(got))
+	}
+	// Long reasons that differ at their end are two groups, and numbers still do not count.
+	long := strings.Repeat("é 7 ", 200)
+	one, two, same := host.GroupOf(long+"one 1"), host.GroupOf(long+"two 1"), host.GroupOf(long+"one 2")
+	if one == two || one != same || len(one) > 240 || host.GroupOf(one) != one || !strings.HasPrefix(one, "é # é #") {
+		t.Errorf("long reasons: %q, %q, %q", one, two, same)
+	}
+	if got := host.GroupOf("a\xffb"); got != "a\uFFFDb" {
+		t.Errorf("a reason that is not UTF-8: %q", got)
 	}
 }

@@ -59,6 +59,7 @@ type known struct {
 // doom is the decision that a message becomes a dead letter. It is written before the
 // letter, so that no later attempt has effects.
 type doom struct {
+	tenancy
 	Worker   string `json:"worker"`
 	Digest   string `json:"digest"`
 	Attempts int    `json:"attempts"`
@@ -88,6 +89,7 @@ type output struct {
 	Topic  string              `json:"topic"`
 	Header map[string][]string `json:"header,omitempty"`
 	Data   []byte              `json:"data,omitempty"`
+	tenancy
 
 	number uint64
 	id     string

@@ -139,20 +139,36 @@ func (h *Host) Backlogs(ctx context.Context) ([]Backlog, error) {
 	return rows, nil
 }
 
-// DeadLetters returns up to limit of a worker's dead letters, the oldest first. It
-// begins at sequence from; 0 begins at the first. Dead letters outlive their worker.
+// DeadLetters returns up to limit of a worker's dead letters, the oldest first, with their
+// whole messages. It begins at sequence from; 0 begins at the first. Dead letters outlive
+// their worker. While another tenant has a worker of the same id, no method of a Host finds
+// them. [Host.EachDeadLetter] holds one message at a time.
 func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit int) ([]*DeadLetter, error) {
-	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
-		return nil, fmt.Errorf("dead letters: %w", err)
-	}
-	var found []*DeadLetter
 	if limit <= 0 {
 		return nil, nil
 	}
-	err := h.letters.each(ctx, h.letters.dead+id, max(from, 1), func(d *DeadLetter) (bool, error) {
-		h.letters.whole(ctx, d)
+	var found []*DeadLetter
+	err := h.EachDeadLetter(ctx, id, from, func(d *DeadLetter) (bool, error) {
 		found = append(found, d)
 		return len(found) < limit, nil
 	})
 	return found, err
+}
+
+// EachDeadLetter calls each with the dead letters of a worker, the oldest first, until each
+// returns false or an error, which EachDeadLetter returns. It begins at sequence from; 0
+// begins at the first. A part of a letter's Data keeps the whole message in memory: clone
+// what outlives the call.
+func (h *Host) EachDeadLetter(ctx context.Context, id string, from uint64, each func(*DeadLetter) (bool, error)) error {
+	theirs, err := h.lettersOf(ctx, id)
+	if err != nil {
+		return fmt.Errorf("dead letters: %w", err)
+	}
+	return h.letters.each(ctx, h.letters.dead+id, max(from, 1), func(d *DeadLetter) (bool, error) {
+		if !theirs(d) {
+			return true, nil
+		}
+		h.letters.whole(ctx, d)
+		return each(d)
+	})
 }

@@ -118,6 +118,15 @@ func (c Change) text() string {
 	return c.Note + " (by " + c.By + ")"
 }
 
+// tenancy says which worker of an id it was: a later one may be of another tenant. It is empty
+// in what earlier versions of this package stored.
+type tenancy struct {
+	UID    string `json:"uid,omitempty"`
+	Tenant string `json:"tenant,omitempty"`
+}
+
+func (r *Record) tenancy() tenancy { return tenancy{r.UID, r.Tenant} }
+
 // slot returns the name of the worker's slot. A slot is a group, or one worker without
 // a group. It is assigned to a host as one and has one consumer.
 func (r *Record) slot() string {

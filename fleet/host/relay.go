@@ -196,7 +196,7 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	err = fmt.Errorf("publish output to %s: %w", o.Topic, err)
 	var refusal jetstream.JetStreamError
 	switch {
-	case tooLarge(err), errors.Is(err, nats.ErrBadSubject):
+	case unfit(err), errors.Is(err, nats.ErrBadSubject):
 		return lanes.Reject(err) // it can never be published
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders), errors.As(err, &refusal):
 		// No stream takes it. The stream may come back.
@@ -224,7 +224,7 @@ func (r *relay) letter(ctx context.Context, t *lanes.Task[*output], why error) e
 // outputLetter stores an output that was committed and is not published.
 func (h *Host) outputLetter(ctx context.Context, o *output, why error) error {
 	err := h.letters.put(ctx, h.letters.dead+o.Worker, o.id, &DeadLetter{
-		Worker: o.Worker, Reason: why.Error(), Topic: o.Topic, Message: o.Cause, Attempts: o.attempts, Digest: o.Digest, Output: o.id, Header: o.Header, Data: o.Data,
+		tenancy: o.tenancy, Worker: o.Worker, Reason: why.Error(), Topic: o.Topic, Message: o.Cause, Attempts: o.attempts, Digest: o.Digest, Output: o.id, Header: o.Header, Data: o.Data,
 	})
 	if err == nil {
 		h.letterStored(ctx, o.Worker)

@@ -98,13 +98,13 @@ type Workers interface {
 	// ReasonNotFound when there is none.
 	DeadLetter(ctx context.Context, id, letter string) (*operatorv1.DeadLetter, error)
 	// Redrive gives dead letters to the worker again, all of them when ids is empty,
-	// and returns how many.
+	// and returns how many, also with an error.
 	Redrive(ctx context.Context, id string, ids []string, who string) (int64, error)
 	// RedriveEdited gives one dead letter to the worker with other data, and returns its
 	// own data; ReasonRedriven when another call was first.
 	RedriveEdited(ctx context.Context, id, letter string, data []byte, who string) (before []byte, err error)
-	// Discard removes dead letters, all of them when ids is empty, and returns how many.
-	// With dryRun it only counts them.
+	// Discard removes dead letters, all of them when ids is empty, and returns how many,
+	// also with an error. With dryRun it only counts them.
 	Discard(ctx context.Context, id string, ids []string, dryRun bool, who string) (int64, error)
 	// Code returns the code of two versions and how their settings differ. An empty
 	// digest is the newest version, or the one before it; ReasonNotFound when there is none.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,7 +94,7 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(what.target, "/") {
 			what.target += made.GetId() // the server chose the id
 		}
-		what.detail += *found
+		what.detail = strings.Join(slices.DeleteFunc([]string{*found, what.detail}, func(s string) bool { return s == "" }), "; ") // a long detail is cut at its end
 		s.audit.record(ctx, entry(ctx, who, action, what, err))
 	}
 	return answer, err
@@ -107,13 +108,14 @@ func objectOf(ctx context.Context) string {
 	return name
 }
 
-// foundKey is the key of what note has added to the detail of a call's entry in the audit.
+// foundKey is the key of what note has put before the detail of a call's entry in the audit.
 type foundKey struct{}
 
-// note adds what only the work of a call can know to the detail of its entry in the audit.
+// note puts what only the work of a call can know before the detail of its entry in the
+// audit.
 func note(ctx context.Context, format string, args ...any) {
 	if found, ok := ctx.Value(foundKey{}).(*string); ok {
-		*found += fmt.Sprintf(format, args...)
+		*found = fmt.Sprintf(format, args...)
 	}
 }
 

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -72,7 +73,7 @@ func lettersOf(ctx context.Context, area Workers, id, group, after string, limit
 		d, err := area.DeadLetter(ctx, id, letter)
 		switch {
 		case err == nil:
-			d.Data, d.Headers, d.Message, d.DataDigest = d.GetData()[:min(len(d.GetData()), maxData)], nil, "", ""
+			d.Data, d.Headers, d.Message, d.DataDigest = beginOf(d.GetData()), nil, "", ""
 			page = append(page, d)
 		case !missing(err): // otherwise it has just gone
 			return nil, err
@@ -80,6 +81,10 @@ func lettersOf(ctx context.Context, area Workers, id, group, after string, limit
 	}
 	return page, nil
 }
+
+// beginOf returns what a list has of a message. It is a copy: a page of a thousand letters
+// must not keep their whole messages in memory.
+func beginOf(data []byte) []byte { return bytes.Clone(data[:min(len(data), maxData)]) }
 
 // byNumber compares ids that are numbers.
 func byNumber(a, b string) int {
@@ -212,7 +217,8 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 			return &operatorv1.RedriveResponse{}, err
 		}
 		n, err := area.Redrive(ctx, req.GetWorkerId(), ids, who)
-		return &operatorv1.RedriveResponse{Redriven: n}, err
+		note(ctx, "dead letters: %d", n) // also of a call that failed in the middle
+		return &operatorv1.RedriveResponse{Redriven: n}, afterSome(err, n, "redriven")
 	})
 }
 
@@ -233,7 +239,7 @@ func (w workerService) RedriveEdited(ctx context.Context, req *operatorv1.Redriv
 			return nil, err
 		}
 		answer.Before = digestOf(before)
-		note(ctx, "; it was %s", answer.GetBefore())
+		note(ctx, "it was %s", answer.GetBefore())
 		return answer, nil
 	})
 }
@@ -264,7 +270,7 @@ func (w workerService) DiscardDeadLetters(ctx context.Context, req *operatorv1.D
 			return &operatorv1.DiscardDeadLettersResponse{}, err
 		}
 		n, err := area.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), who.Name)
-		note(ctx, "; dead letters: %d", n) // also of a call that failed in the middle
-		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, err
+		note(ctx, "dead letters: %d", n) // also of a call that failed in the middle
+		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, afterSome(err, n, "discarded")
 	})
 }

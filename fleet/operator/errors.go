@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Domain is the domain of every google.rpc.ErrorInfo of this API.
@@ -73,6 +74,23 @@ func Errorf(code connect.Code, reason, field, format string, args ...any) *Error
 	return &Error{Code: code, Reason: reason, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
+// partly is the error of a call that has done a part of its work. The caller gets both.
+type partly struct {
+	error
+	done string // what it has done
+}
+
+func (p partly) Unwrap() error { return p.error }
+
+// afterSome adds to an error how many letters a call had done before it; did is what it
+// does.
+func afterSome(err error, n int64, did string) error {
+	if err == nil || n == 0 {
+		return err
+	}
+	return partly{err, fmt.Sprintf("dead letters %s: %d, and then: ", did, n)}
+}
+
 // violations collects what is wrong with the fields of a request.
 type violations []*errdetails.BadRequest_FieldViolation
 
@@ -85,11 +103,11 @@ func (v violations) err() error {
 	if len(v) == 0 {
 		return nil
 	}
-	text := "invalid request"
+	all := "invalid request"
 	for i, f := range v {
-		text += map[bool]string{true: ": ", false: "; "}[i == 0] + f.Field + " " + f.Description
+		all += map[bool]string{true: ": ", false: "; "}[i == 0] + f.Field + " " + f.Description
 	}
-	return withDetails(connect.NewError(connect.CodeInvalidArgument, errors.New(text)), ReasonInvalid, nil,
+	return withDetails(connect.NewError(connect.CodeInvalidArgument, errors.New(all)), ReasonInvalid, nil,
 		&errdetails.BadRequest{FieldViolations: v})
 }
 
@@ -107,13 +125,15 @@ func withDetails(err *connect.Error, reason string, metadata map[string]string, 
 func wire(ctx context.Context, log *slog.Logger, action string, err error) error {
 	var ours *Error
 	var ready *connect.Error
+	var some partly
+	errors.As(err, &some)
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &ready):
 		return ready
 	case errors.As(err, &ours):
-		out := connect.NewError(ours.Code, errors.New(strings.ToValidUTF8(ours.Message, "\uFFFD"))) // stored texts may not be UTF-8
+		out := connect.NewError(ours.Code, errors.New(text.Valid(some.done+ours.Message))) // stored texts may not be UTF-8
 		if ours.Field == "" {
 			return withDetails(out, ours.Reason, nil)
 		}
@@ -123,13 +143,13 @@ func wire(ctx context.Context, log *slog.Logger, action string, err error) error
 	case errors.Is(err, context.Canceled):
 		return withDetails(connect.NewError(connect.CodeCanceled, errors.New("the caller disconnected")), ReasonStreamOver, nil)
 	case errors.Is(err, context.DeadlineExceeded):
-		return withDetails(connect.NewError(connect.CodeDeadlineExceeded, errors.New("the call took too long; a write may have been stored, so read before you try again")), ReasonTimeout, nil)
+		return withDetails(connect.NewError(connect.CodeDeadlineExceeded, errors.New(some.done+"the call took too long; a write may have been stored, so read before you try again")), ReasonTimeout, nil)
 	}
 	incident := make([]byte, 6)
 	rand.Read(incident)
 	id := hex.EncodeToString(incident)
 	log.ErrorContext(ctx, "operator: internal error", "action", action, "incident", id, "error", err)
-	return withDetails(connect.NewError(connect.CodeInternal, fmt.Errorf("internal error: the server's log has it as incident %s", id)),
+	return withDetails(connect.NewError(connect.CodeInternal, fmt.Errorf("%sinternal error: the server's log has it as incident %s", some.done, id)),
 		ReasonInternal, map[string]string{"incident": id})
 }
 

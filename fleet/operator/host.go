@@ -13,6 +13,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // FromHost makes a Server's Workers from a Host. The Host may run workers; a Host
@@ -196,11 +197,11 @@ func (a hosts) Get(ctx context.Context, id string) (*operatorv1.Worker, error) {
 		return nil, workerErr(err)
 	}
 	w := a.workerOf(rec, waiting[rec.ID])
+	if w.GetDeadLetters() == 0 {
+		return w, nil
+	}
 	return w, a.letters(ctx, rec.ID, w.GetVersions())
 }
-
-// maxCounted is how many dead letters are read to count those of each version.
-const maxCounted = 1000
 
 // letters counts the dead letters of versions whose results only the host that runs the
 // worker knows.
@@ -208,17 +209,13 @@ func (a hosts) letters(ctx context.Context, id string, versions []*operatorv1.Co
 	if !slices.ContainsFunc(versions, func(v *operatorv1.CodeVersion) bool { return !v.GetCounted() }) {
 		return nil
 	}
-	found, err := a.h.DeadLetters(ctx, id, 0, maxCounted)
+	counts, err := a.h.LetterDigests(ctx, id)
 	if err != nil {
 		return workerErr(err)
 	}
-	byDigest := map[string]int64{}
-	for _, d := range found {
-		byDigest["sha256:"+d.Digest]++
-	}
 	for _, v := range versions {
 		if !v.GetCounted() {
-			v.DeadLettered = byDigest[v.GetDigest()]
+			v.DeadLettered = int64(counts[sha(v.GetDigest())])
 		}
 	}
 	return nil
@@ -298,8 +295,8 @@ func (a hosts) Recover(ctx context.Context, _ string) (*operatorv1.RecoverWorker
 
 // failure names the worker when the error's text begins with it.
 func failure(err error) *operatorv1.RecoverWorkersResponse_Failure {
-	f := &operatorv1.RecoverWorkersResponse_Failure{Error: err.Error()}
-	if rest, ok := strings.CutPrefix(err.Error(), "worker "); ok {
+	f := &operatorv1.RecoverWorkersResponse_Failure{Error: text.Valid(err.Error())}
+	if rest, ok := strings.CutPrefix(f.Error, "worker "); ok {
 		f.Id, f.Error, _ = strings.Cut(rest, ": ")
 	}
 	return f

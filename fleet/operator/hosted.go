@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -14,6 +13,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // specOf returns the spec of a worker, with the digest of its code.
@@ -171,7 +171,7 @@ func (a hosts) Timers(ctx context.Context, id, after string, limit int) ([]*oper
 	}
 	var list []*operatorv1.WorkerTimer
 	for _, t := range timers {
-		list = append(list, &operatorv1.WorkerTimer{Name: t.Name, Key: strings.ToValidUTF8(t.Key, "\uFFFD"), Due: diagnosis.Stamp(t.Due), Data: t.Data[:min(len(t.Data), maxPreview)], Size: int64(len(t.Data)), Failed: int32(t.Failed)})
+		list = append(list, &operatorv1.WorkerTimer{Name: t.Name, Key: text.Valid(t.Key), Due: diagnosis.Stamp(t.Due), Data: t.Data[:min(len(t.Data), maxPreview)], Size: int64(len(t.Data)), Failed: int32(t.Failed)})
 	}
 	if next == 0 {
 		return list, "", nil
@@ -203,9 +203,9 @@ func (a hosts) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*op
 	if err != nil {
 		return nil, codeErr(req.GetCode(), err)
 	}
-	answer := &operatorv1.TestWorkerResponse{Logs: t.Lines, Duration: durationpb.New(t.Took.Round(time.Microsecond)), Digest: "sha256:" + t.Digest}
+	answer := &operatorv1.TestWorkerResponse{Logs: validTexts(t.Lines), Duration: durationpb.New(t.Took.Round(time.Microsecond)), Digest: "sha256:" + t.Digest}
 	for _, o := range t.Outputs {
-		answer.Outputs = append(answer.Outputs, &operatorv1.TestWorkerResponse_Output{Topic: o.Topic, Headers: headersOf(o.Header), Data: o.Data})
+		answer.Outputs = append(answer.Outputs, &operatorv1.TestWorkerResponse_Output{Topic: text.Valid(o.Topic), Headers: headersOf(o.Header), Data: o.Data})
 	}
 	for _, c := range t.Changes {
 		answer.Changes = append(answer.Changes, &operatorv1.TestWorkerResponse_Change{Key: c.Key, Value: c.Data, Deleted: c.Deleted})
@@ -218,7 +218,7 @@ func (a hosts) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*op
 		answer.Timers = append(answer.Timers, change)
 	}
 	if t.Err != nil {
-		answer.Error, answer.Rejected = t.Err.Error(), t.Rejected()
+		answer.Error, answer.Rejected = text.Valid(t.Err.Error()), t.Rejected()
 	}
 	return answer, nil
 }

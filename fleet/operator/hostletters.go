@@ -10,14 +10,16 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// letterOf turns a dead letter into the contract's message as a list has it, with at most
-// so many bytes of its data.
-func letterOf(d *host.DeadLetter, most int) *operatorv1.DeadLetter {
+// letterOf turns a dead letter into the contract's message as a list has it, with these
+// bytes of its data. A broker takes any bytes in subjects and headers; the contract's
+// texts are UTF-8.
+func letterOf(d *host.DeadLetter, data []byte) *operatorv1.DeadLetter {
 	return &operatorv1.DeadLetter{
-		Id: fmt.Sprint(d.Seq), WorkerId: d.Worker, Topic: d.Topic, Reason: d.Reason, At: timestamppb.New(d.At), Attempts: int32(d.Attempts),
-		Digest: "sha256:" + d.Digest, Data: d.Data[:min(len(d.Data), most)], Size: int64(len(d.Data)), Output: d.Output,
+		Id: fmt.Sprint(d.Seq), WorkerId: text.Valid(d.Worker), Topic: text.Valid(d.Topic), Reason: text.Valid(d.Reason), At: timestamppb.New(d.At),
+		Attempts: int32(d.Attempts), Digest: "sha256:" + text.Valid(d.Digest), Data: data, Size: int64(len(d.Data)), Output: text.Valid(d.Output),
 	}
 }
 
@@ -26,15 +28,15 @@ func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.h.DeadLetters(ctx, id, last+1, limit)
-	if err != nil {
-		return nil, workerErr(err)
+	var list []*operatorv1.DeadLetter
+	if limit <= 0 {
+		return nil, nil
 	}
-	list := make([]*operatorv1.DeadLetter, len(found))
-	for i, d := range found {
-		list[i] = letterOf(d, maxData)
-	}
-	return list, nil
+	err = a.h.EachDeadLetter(ctx, id, last+1, func(d *host.DeadLetter) (bool, error) {
+		list = append(list, letterOf(d, beginOf(d.Data)))
+		return len(list) < limit, nil
+	})
+	return list, workerErr(err)
 }
 
 func (a hosts) LetterGroups(ctx context.Context, id string) ([]LetterGroup, error) {
@@ -49,7 +51,7 @@ func (a hosts) LetterGroups(ctx context.Context, id string) ([]LetterGroup, erro
 			ids[j] = strconv.FormatUint(seq, 10)
 		}
 		list[i] = LetterGroup{&operatorv1.DeadLetterGroup{
-			Name: g.Name, Count: int64(len(ids)), Reason: g.Reason, FirstAt: timestamppb.New(g.First), LastAt: timestamppb.New(g.Last), FirstId: ids[0],
+			Name: g.Name, Count: int64(len(ids)), Reason: text.Valid(g.Reason), FirstAt: timestamppb.New(g.First), LastAt: timestamppb.New(g.Last), FirstId: ids[0],
 		}, ids}
 	}
 	return list, nil
@@ -64,21 +66,21 @@ func (a hosts) DeadLetter(ctx context.Context, id, letter string) (*operatorv1.D
 	if err != nil {
 		return nil, workerErr(err)
 	}
-	m := letterOf(d, len(d.Data))
-	m.Headers, m.Message, m.DataDigest = headersOf(d.Header), d.Message, digestOf(d.Data)
+	m := letterOf(d, d.Data)
+	m.Headers, m.Message, m.DataDigest = headersOf(d.Header), text.Valid(d.Message), digestOf(d.Data)
 	return m, nil
 }
 
 // sequences reads the ids of dead letters.
 func sequences(field string, ids ...string) ([]uint64, error) {
 	seqs := make([]uint64, len(ids))
-	for i, text := range ids {
-		n, err := strconv.ParseUint(text, 10, 64)
+	for i, id := range ids {
+		n, err := strconv.ParseUint(id, 10, 64)
 		if err != nil {
 			if len(ids) > 1 {
 				field = fmt.Sprintf("%s[%d]", field, i)
 			}
-			return nil, Errorf(connect.CodeInvalidArgument, ReasonInvalid, field, "%q is not the id of a dead letter", clip(text, 32))
+			return nil, Errorf(connect.CodeInvalidArgument, ReasonInvalid, field, "%q is not the id of a dead letter", clip(id, 32))
 		}
 		seqs[i] = n
 	}

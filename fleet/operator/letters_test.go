@@ -44,6 +44,9 @@ func openOffice(t *testing.T, auth operator.Authenticator, token string) *office
 		if bytes.HasPrefix(m.Data, []byte("fine")) {
 			return []engine.Output{{Data: fmt.Appendf(nil, "%s %s", m.Data, m.Header["Lifecycle-Key"])}}, nil
 		}
+		if string(m.Data) == "bytes" {
+			return []engine.Output{{Topic: "out.\xff", Header: map[string][]string{"X": {"\xff"}}}}, nil
+		}
 		reason, _, _ := bytes.Cut(m.Data, []byte("\n"))
 		return nil, engine.Reject(strings.ToValidUTF8(string(reason), "?"))
 	}}))
@@ -174,7 +177,7 @@ func TestDeadLettersByReason(t *testing.T) {
 	if r, err := o.c.DiscardDeadLetters(t.Context(), &operatorv1.DiscardDeadLettersRequest{WorkerId: "desk", Group: late, Note: "the orders are cancelled"}); err != nil || r.GetDiscarded() != 2 || len(o.letters("")) != 1 {
 		t.Errorf("discard: %v, %v", r, err)
 	}
-	wantText(t, "the audit", o.audit(), `"detail":"the orders are cancelled; group `+late+`; dead letters: 2"`)
+	wantText(t, "the audit", o.audit(), `"detail":"dead letters: 2; the orders are cancelled; group `+late+`"`)
 }
 
 func mustSeq(t *testing.T, id string) (seq uint64) {
@@ -221,7 +224,7 @@ func TestDeadLetterIsReadWholeAndEdited(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &digests); err != nil || code != 200 || digests.Before == digests.After {
 		t.Fatalf("edit: %d %s", code, text)
 	}
-	wantText(t, "the audit", o.audit(), `"detail":"`+found[1].GetId()+` edited to `+digests.After+`: a typo; it was `+digests.Before+`"`)
+	wantText(t, "the audit", o.audit(), `"detail":"it was `+digests.Before+`; `+found[1].GetId()+` edited to `+digests.After+`: a typo"`)
 	o.handled(edited + " [k]")
 	code, _, text = request(t, "POST", path+"/redrive", string(body))
 	if code != 404 || !strings.Contains(text, operator.ReasonNotFound) {

@@ -13,8 +13,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// maxCompared is how long code may be for a diff.
-const maxCompared = 1 << 20
+// Limits of code for a diff. Without the second one, a million of empty lines would make an
+// answer of many megabytes.
+const (
+	maxCompared = 1 << 20 // bytes of a version
+	maxLines    = 20_000  // line feeds of both versions together
+)
 
 func (w workerService) DiffWorkerCode(ctx context.Context, req *operatorv1.DiffWorkerCodeRequest) (*operatorv1.DiffWorkerCodeResponse, error) {
 	v := workerID(req.GetId())
@@ -38,6 +42,8 @@ func (w workerService) DiffWorkerCode(ctx context.Context, req *operatorv1.DiffW
 			answer.NotCompared = "the code is not text"
 		case max(len(c.Before), len(c.After)) > maxCompared:
 			answer.NotCompared = fmt.Sprintf("the code has more than %d bytes", maxCompared)
+		case lineFeeds(c.Before)+lineFeeds(c.After) > maxLines:
+			answer.NotCompared = fmt.Sprintf("the two versions have more than %d lines", maxLines)
 		default:
 			r := linediff.Texts(c.From, c.To, string(c.Before), string(c.After))
 			answer.Diff, answer.Added, answer.Removed = r.Unified, int32(r.Added), int32(r.Removed)
@@ -45,6 +51,8 @@ func (w workerService) DiffWorkerCode(ctx context.Context, req *operatorv1.DiffW
 		return answer, nil
 	})
 }
+
+func lineFeeds(code []byte) int { return bytes.Count(code, []byte("\n")) }
 
 // isBinary reports whether code is not text.
 func isBinary(code []byte) bool { return !utf8.Valid(code) || bytes.IndexByte(code, 0) >= 0 }

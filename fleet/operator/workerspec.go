@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // spec checks the form of a spec. The host checks the rest.
@@ -146,10 +147,20 @@ func headersFrom(list []*operatorv1.Header) map[string][]string {
 	return all
 }
 
+// headersOf turns headers, which may have any bytes, into the contract's.
 func headersOf(all map[string][]string) []*operatorv1.Header {
 	var list []*operatorv1.Header
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		list = append(list, &operatorv1.Header{Name: name, Values: all[name]})
+		list = append(list, &operatorv1.Header{Name: text.Valid(name), Values: validTexts(all[name])})
 	}
 	return list
+}
+
+// validTexts returns a copy of texts as UTF-8.
+func validTexts(list []string) []string {
+	valid := make([]string, len(list))
+	for i, s := range list {
+		valid[i] = text.Valid(s)
+	}
+	return valid
 }

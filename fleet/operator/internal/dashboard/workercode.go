@@ -15,11 +15,22 @@ import (
 // diffLine is a line of a diff, with its colour class.
 type diffLine struct{ Class, Text string }
 
+// maxChanged is how many changed lines of a diff a page shows.
+const maxChanged = 2000
+
 // diffLines returns the lines of a diff in the unified format, without the two that
-// name the texts.
-func diffLines(diff string) (list []diffLine) {
+// name the texts, up to the last changed line that a page shows. left is how many changed
+// lines come after it.
+func diffLines(diff string) (list []diffLine, left int) {
 	rows := strings.Split(strings.TrimSuffix(diff, "\n"), "\n")
+	changed := 0
 	for _, row := range rows[min(2, len(rows)):] {
+		if strings.HasPrefix(row, "+") || strings.HasPrefix(row, "-") {
+			changed++
+		}
+		if changed > maxChanged {
+			continue
+		}
 		class := ""
 		switch {
 		case strings.HasPrefix(row, "+"):
@@ -31,7 +42,7 @@ func diffLines(diff string) (list []diffLine) {
 		}
 		list = append(list, diffLine{class, visible([]byte(row))})
 	}
-	return list
+	return list, max(0, changed-maxChanged)
 }
 
 // code shows how two versions of a worker differ. Each look is in the audit, so the page
@@ -48,13 +59,15 @@ func (d *Dashboard) code(r *http.Request, v *view) error {
 		v.Problem, v.code = text(err), httpcode.Of(code) // beside the versions
 		err = nil
 	}
+	lines, left := diffLines(diff.GetDiff())
 	v.Data = struct {
 		ID       string
 		Versions []*operatorv1.CodeVersion
 		Diff     *operatorv1.DiffWorkerCodeResponse
 		Lines    []diffLine
+		Left     int64
 		From, To string
-	}{id, history.GetVersions(), diff, diffLines(diff.GetDiff()), cmp.Or(q.Get("from"), diff.GetFrom()), cmp.Or(q.Get("to"), diff.GetTo())}
+	}{id, history.GetVersions(), diff, lines, int64(left), cmp.Or(q.Get("from"), diff.GetFrom()), cmp.Or(q.Get("to"), diff.GetTo())}
 	return err
 }
 

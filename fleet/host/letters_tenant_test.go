@@ -1,0 +1,118 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+)
+
+// TestLettersStayWithTheirTenant checks that the dead letters of a worker are not found
+// under a worker of the same id that another tenant has made since, whatever headers their
+// messages had, and that they are there when the first tenant has the id again.
+func TestLettersStayWithTheirTenant(t *testing.T) {
+	r := newRig(t)
+	r.tune = func(c *host.Config) { c.OutputPatience = time.Millisecond }
+	var fixed atomic.Bool
+	w := r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+		if strings.Join(m.Header[host.HeaderTenant], "") == "a" {
+			t.Error("a redriven message has the tenant of its letter")
+		}
+		switch {
+		case fixed.Load():
+			return text("fine"), nil
+		case string(m.Data) == "out":
+			return []engine.Output{{Topic: "nowhere.w", Data: []byte("x")}}, nil
+		}
+		return nil, engine.Reject("no")
+	})
+	w.Tenant = "a"
+	h := r.startWith(w)
+	forged := nats.Header{host.HeaderUID: {"u"}, host.HeaderTenant: {"b"}, host.HeaderOutput: {"o"}}
+	for _, data := range []string{"1", "out", strings.Repeat("x", 1<<20-200)} {
+		m := &nats.Msg{Subject: "work.w", Data: []byte(data)}
+		if data != "out" {
+			m.Header = forged
+		}
+		_, err := r.js.PublishMsg(t.Context(), m)
+		must(t, err)
+	}
+	r.letters(h, "w", 3)
+	must(t, h.Delete(t.Context(), "w"))
+	found := r.letters(h, "w", 3) // they outlive their worker
+	var seqs []uint64
+	var output uint64
+	for _, d := range found {
+		seqs = append(seqs, d.Seq)
+		if d.Output != "" {
+			output = d.Seq
+		}
+		if (d.Output != "") != (d.Topic == "nowhere.w") {
+			t.Errorf("the letter of %s has the output %q", d.Topic, d.Output)
+		}
+	}
+	look := func(id string, want int) {
+		t.Helper()
+		list := r.letters(h, "w", want)
+		groups, err := h.LetterGroups(t.Context(), "w")
+		must(t, err)
+		n := 0
+		for _, g := range groups {
+			n += len(g.Seqs)
+		}
+		digests, err := h.LetterDigests(t.Context(), "w")
+		must(t, err)
+		for _, count := range digests {
+			n += count
+		}
+		dry, err := h.Discard(t.Context(), "w", true)
+		if err != nil || n != 2*want || dry != want || len(list) != want {
+			t.Errorf("%s: %d letters, %d in groups and versions, %d in a dry run, %v, want %d", id, len(list), n, dry, err, want)
+		}
+	}
+	look("no worker", 3)
+
+	for _, tenant := range []string{"b", ""} {
+		w.Tenant = tenant
+		create(t, h, w)
+		look("another tenant", 0)
+		for _, seq := range seqs {
+			if _, err := h.DeadLetter(t.Context(), "w", seq); !errors.Is(err, host.ErrNoLetter) {
+				t.Errorf("read: %v", err)
+			}
+			if _, err := h.RedriveEdited(t.Context(), "w", seq, []byte("2")); !errors.Is(err, host.ErrNoLetter) {
+				t.Errorf("edit: %v", err)
+			}
+		}
+		for _, some := range [][]uint64{nil, seqs} {
+			if n, err := h.Redrive(t.Context(), "w", some...); n != 0 || err != nil {
+				t.Errorf("redrive: %d, %v", n, err)
+			}
+			if n, err := h.Discard(t.Context(), "w", false, some...); n != 0 || err != nil {
+				t.Errorf("discard: %d, %v", n, err)
+			}
+		}
+		must(t, h.Delete(t.Context(), "w"))
+	}
+
+	w.Tenant = "a"
+	create(t, h, w)
+	// A letter of an earlier version has no tenant.
+	_, err := r.js.PublishMsg(t.Context(), &nats.Msg{Subject: "host.dead.w", Header: nats.Header{host.HeaderWorker: {"w"}, host.HeaderTopic: {"work.w"}}})
+	must(t, err)
+	look("the first tenant", 4)
+	fixed.Store(true)
+	if n, err := h.Discard(t.Context(), "w", false, output); n != 1 || err != nil {
+		t.Errorf("discard: %d, %v", n, err)
+	}
+	if n, err := h.Redrive(t.Context(), "w"); n != 3 || err != nil {
+		t.Errorf("redrive: %d, %v", n, err)
+	}
+	r.eventually("nothing is left behind", func() bool { return r.stored() == 0 })
+}
