@@ -9,7 +9,7 @@ import (
 )
 
 // secretNames are words in the name of a secret.
-const secretNames = `(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|encryption[_-]?key|signing[_-]?key|hmac[_-]?key|\bdsn\b|_dsn\b|credential|session[_-]?id|amz-signature|(?:\b|_)(?:pass|pwd|sig)\b)`
+const secretNames = `(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|encryption[_-]?key|signing[_-]?key|hmac[_-]?key|credential|session[_-]?id|amz-signature|(?:\b|_)(?:pass|pwd|sig)\b)`
 
 // secretKey matches the name of a secret.
 var secretKey = regexp.MustCompile(`(?i)` + secretNames)

