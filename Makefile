@@ -15,7 +15,8 @@ ADOPT    := ./examples/adopt ./examples/adopt/real
 # and "make race" all. These modules are not libraries:
 PLAIN    := bench deploy deploy/e2e examples examples/http3 fleet vet
 # What takes longest is begun first.
-FIRST    := ./fleet/presence ./procpool . ./worker ./internal/httpdrain ./fleet/host ./fleet/operator ./fleet/cmd/lifecyclectl ./fleet/workflow
+FIRST    := ./fleet/host ./fleet/cmd/lifecyclectl ./fleet/operator ./procpool ./worker/docker ./deploy ./fleet/workflow ./fleet/presence . \
+	./fleet/host/engine/isolate ./fleet/host/engine/python ./examples/service ./worker ./internal/httpdrain ./procpool/conformance ./examples/fleet ./examples/adopt
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -23,7 +24,7 @@ BENCHTIME ?= 1s
 BENCHPKGS ?= $(PACKAGES)
 COUNT     ?= 6
 TESTFLAGS ?=
-TESTP     ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN))))# packages at once: most wait more than they compute
+TESTP     ?= $(shell echo $$((5 * $$(getconf _NPROCESSORS_ONLN))))# packages at once: most wait more than they compute
 GO_NEXT   ?= go1.27.0# the newest supported release; go.mod names the oldest
 
 .PHONY: help
