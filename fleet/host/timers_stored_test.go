@@ -61,7 +61,7 @@ func TestTimersStayGone(t *testing.T) {
 }
 
 // TestTimersUseFewSubjects checks that a worker's timers leave no more subjects on the
-// server than there were timers at once, whatever their names and keys are.
+// server than there were timers at once, of any names and keys.
 func TestTimersUseFewSubjects(t *testing.T) {
 	r := newRig(t)
 	h := r.startWith(r.native("w", timed))
