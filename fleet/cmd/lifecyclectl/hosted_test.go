@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -110,7 +111,9 @@ func (f *faulty) Redrive(ctx context.Context, id string, ids []string, who strin
 		return f.Workers.Redrive(ctx, id, ids, who)
 	}
 	before := len(f.letters)
-	f.letters = slices.DeleteFunc(f.letters, func(d *operatorv1.DeadLetter) bool { return slices.Contains(ids, d.GetId()) })
+	f.letters = slices.DeleteFunc(f.letters, func(d *operatorv1.DeadLetter) bool {
+		return slices.Contains(ids, d.GetId()) || slices.Contains(ids, strings.TrimLeft(d.GetId(), "0"))
+	})
 	f.redriven += before - len(f.letters)
 	return int64(before - len(f.letters)), nil
 }
