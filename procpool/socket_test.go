@@ -44,9 +44,14 @@ func TestStrangersCannotTakeAWorkersPlace(t *testing.T) {
 		return socket != ""
 	})
 	for range 30 {
-		conn, err := net.Dial("unix", socket)
-		if err != nil {
-			t.Fatal(err)
+		var conn net.Conn
+		eventually(t, "the socket listens", func() (ok bool) { // its file is there a moment before
+			var err error
+			conn, err = net.Dial("unix", socket)
+			return err == nil || !errors.Is(err, syscall.ECONNREFUSED)
+		})
+		if conn == nil {
+			t.Fatal("no connection")
 		}
 		defer conn.Close()
 		fmt.Fprintln(conn, `{"type":"ready"}`)
