@@ -226,9 +226,9 @@ func (h *Host) RedriveEdited(ctx context.Context, id string, seq uint64, data []
 }
 
 // Discard removes dead letters of a worker for good. Without seqs it removes all. It
-// returns how many it has removed, also with an error; with dryRun it only counts them. A letter that another
-// call redrives at the same time may be handled nevertheless. Dead letters outlive their
-// worker, and so does their removal.
+// returns how many it has removed, also with an error; with dryRun it only counts them. A
+// letter that another call redrives at the same time may be handled nevertheless. Dead
+// letters outlive their worker, and can be discarded after it was deleted.
 func (h *Host) Discard(ctx context.Context, id string, dryRun bool, seqs ...uint64) (int, error) {
 	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
 		return 0, fmt.Errorf("discard: %w", err)

@@ -14,8 +14,8 @@ import (
 )
 
 // TestLettersStayWithTheirTenant checks that the dead letters of a worker are not found
-// under a worker of the same id that another tenant has made since, whatever headers their
-// messages had, and that they are there when the first tenant has the id again.
+// under a worker of the same id that another tenant has made since, also when a publisher
+// forges the headers that say so, and that they are there when the first tenant has the id again.
 func TestLettersStayWithTheirTenant(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) { c.OutputPatience = time.Millisecond }
