@@ -76,7 +76,7 @@ func TestConnectionsAreRefusedAndNotReset(t *testing.T) {
 func stopInAStorm(t *testing.T, quiet time.Duration) (counted bool) {
 	t.Helper()
 	cfg := small()
-	cfg.AcceptQuiet, cfg.Linger = quiet, 500*time.Millisecond
+	cfg.AcceptQuiet, cfg.Linger = quiet, 4*time.Second
 	r := newRig(t, cfg)
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("served"))

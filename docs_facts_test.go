@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	gotoken "go/token"
@@ -117,6 +118,9 @@ func TestPagesQuoteWhatIsPrinted(t *testing.T) {
 func textsOfCode(t *testing.T) (texts []string) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // tests of other packages make folders and remove them
+			return nil
+		}
 		if err != nil {
 			return err
 		}

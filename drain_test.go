@@ -164,6 +164,7 @@ func TestReadinessListenerAndLingerOnTheWire(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			cfg := small()
 			cfg.HealthAddr, cfg.DrainReadiness = "127.0.0.1:0", mode
+			cfg.DrainInterval = 4 * time.Second                            // the drainer's requests fit on a busy machine
 			cfg.Linger, cfg.ShutdownGrace = 10*time.Second, 30*time.Second // cut short by the connection's end
 			inWindow := "503"
 			if mode == lifecycle.ReadinessServing {

@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	gotoken "go/token"
@@ -87,6 +88,9 @@ func TestExportedNamesAreKnown(t *testing.T) {
 // Every file is short enough to be read as one subject, tests and pages included.
 func TestFilesAreShort(t *testing.T) {
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // tests of other packages make folders and remove them
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -74,6 +74,9 @@ func TestKilledProcessLeavesItsRecord(t *testing.T) {
 				p.wantKilledBy(syscall.SIGKILL)
 			}
 			r := read()
+			if r == nil {
+				t.Fatal("there is no record")
+			}
 			if r.Phase != c.phase || r.ExitStatus != c.status || r.Requested.IsZero() == c.requested || r.Done.IsZero() == c.done {
 				t.Errorf("the record is %+v", r)
 			}

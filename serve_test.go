@@ -95,7 +95,9 @@ func rawClient(addr string, idle time.Duration, moved, stop <-chan struct{}) (se
 // Clients connect until the endpoints have moved, in the middle of the window,
 // and go on using the connections that they have.
 func TestNoRequestIsLostWhileTheAppStops(t *testing.T) {
-	r := newRig(t, small())
+	cfg := small()
+	cfg.DrainInterval = 3 * time.Second // half of it is left for a drainer that comes late
+	r := newRig(t, cfg)
 	var served atomic.Int64
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)

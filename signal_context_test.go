@@ -119,7 +119,7 @@ func TestSignalContextGivesSignalsBack(t *testing.T) {
 			ended := make(chan struct{})
 			go func() { // nothing tells the test when the signals have their default effect again
 				defer close(ended)
-				for syscall.Kill(p.cmd.Process.Pid, sig) == nil {
+				for p.cmd.Process.Signal(sig) == nil {
 					time.Sleep(20 * time.Millisecond)
 				}
 			}()

@@ -160,7 +160,7 @@ func TestSocketActivation(t *testing.T) {
 func TestReExecKeepsTheSockets(t *testing.T) {
 	sockets, addrs := activate(t, "http", "health")
 	notify, messages := notified(t)
-	p := launch(t, "activated", Config{HealthAddr: "fd://health", DrainInterval: 200 * time.Millisecond, Linger: 100 * time.Millisecond, AcceptQuiet: 50 * time.Millisecond}, sockets, notify)
+	p := launch(t, "activated", Config{HealthAddr: "fd://health", DrainInterval: 200 * time.Millisecond, Linger: 10 * time.Second, AcceptQuiet: 50 * time.Millisecond}, sockets, notify)
 	awaitMessage(t, messages, "READY=1")
 	first := mustPage(t, addrs[0], "/")
 
@@ -207,14 +207,14 @@ func TestReExecKeepsTheSockets(t *testing.T) {
 // A signal during the drain of a ReExec stops the process.
 func TestSignalUndoesReExec(t *testing.T) {
 	sockets, addrs := activate(t, "http")
-	p := launch(t, "activated", Config{DrainWait: WaitAlways, DrainInterval: time.Minute, ShutdownGrace: 10 * time.Second}, sockets)
+	p := launch(t, "activated", Config{DrainWait: WaitAlways, DrainInterval: time.Minute, SignalDebounce: Off, ShutdownGrace: 10 * time.Second}, sockets)
 	p.await("running")
 	_ = mustPage(t, addrs[0], "/")
 	p.signal(syscall.SIGHUP)
 	p.await("draining")
 	p.signal(syscall.SIGTERM)
-	time.Sleep(300 * time.Millisecond) // longer than SignalDebounce
-	p.signal(syscall.SIGTERM)          // skips the rest of the window
+	p.await("a signal, and the app is stopping already")
+	p.signal(syscall.SIGTERM) // skips the rest of the window
 	p.wantExit(0)
 	if n := strings.Count(p.out.String(), "msg=running"); n > 1 {
 		t.Errorf("the program ran %d times", n)
@@ -314,7 +314,7 @@ func TestSystemdSocketActivate(t *testing.T) {
 // does not end the process, and no child sees that.
 func TestReExecSurvivesHangups(t *testing.T) {
 	sockets, addrs := activate(t, "http")
-	p := launch(t, "activated", Config{DrainInterval: 20 * time.Millisecond, Linger: 20 * time.Millisecond, AcceptQuiet: time.Millisecond}, sockets)
+	p := launch(t, "activated", Config{DrainInterval: 20 * time.Millisecond, Linger: 5 * time.Second, AcceptQuiet: time.Millisecond}, sockets)
 	p.await("running")
 	ignored := func() string {
 		_, after, _ := strings.Cut(mustPage(t, addrs[0], "/child"), "SigIgn:")

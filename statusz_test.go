@@ -65,7 +65,7 @@ func TestStatuszShowsTheWholeTree(t *testing.T) {
 			}
 			r.Stop(nil)
 		})
-		r.after(time.Minute+6*time.Second, func() {
+		r.after(time.Minute+5500*time.Millisecond, func() {
 			page := statusz(r.Handler(), "GET", "/statusz", "").Body.String()
 			for _, want := range []string{"draining", "&lt;script&gt;alert(&#34;1&#34;)&lt;/script&gt;&amp;&#39;", "poller", "unexpected EOF", "Waiting for", "App.Stop was called"} {
 				if !strings.Contains(page, want) {

@@ -214,10 +214,11 @@ func TestMemoryOfTheCallerIsItsAgainAtTheEnd(t *testing.T) {
 	t.Setenv("SAYS", `{"type":"ready","version":2,"capabilities":["bytes"]}`)
 	t.Setenv("LIES", `{"type":"complete","requestId":"ID","result":1,"bytes":10}`+"\n123")
 	t.Setenv("LIES_REST", "4567890\n")
-	p := start(t, "lies", func(c *procpool.Config) { c.CancelGrace = patience })
+	p := start(t, "lies", func(c *procpool.Config) { c.MinWorkers, c.CancelGrace = 1, patience })
+	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 }) // otherwise the time may pass in the queue
 	buf := []byte("xxxxxxxxxxxxx")
 	var late *procpool.DeadlineError
-	if _, _, err := p.DoBytes(within(t), nil, nil, procpool.Into(buf), procpool.Timeout(200*time.Millisecond)); !errors.As(err, &late) {
+	if _, _, err := p.DoBytes(within(t), nil, nil, procpool.Into(buf), procpool.Timeout(3*time.Second)); !errors.As(err, &late) {
 		t.Fatal(err)
 	}
 	copy(buf, "yyyyyyyyyyyyy")

@@ -95,7 +95,7 @@ func TestTooLongLineFailsThatRequest(t *testing.T) {
 
 func TestFloodsAreBounded(t *testing.T) {
 	t.Run("of messages for a caller that does not read", func(t *testing.T) {
-		p := start(t, "flood", nil)
+		p := start(t, "flood", func(c *procpool.Config) { c.CancelGrace = time.Second })
 		q := submit(t, p, ask{}.raw())
 		eventually(t, "it streams", func() bool { return q.State() == procpool.QueryStreaming })
 		q.Cancel(nil)
@@ -225,7 +225,7 @@ func TestHealthChecks(t *testing.T) {
 	})
 	t.Run("one that is stopped is replaced", func(t *testing.T) {
 		p := start(t, "serve", func(c *procpool.Config) {
-			c.HealthInterval, c.HealthTimeout = 50*time.Millisecond, 3*time.Second
+			c.HealthInterval, c.HealthTimeout = 50*time.Millisecond, 10*time.Second
 		})
 		pid, _ := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw()))
 		eventually(t, "it is healthy", func() bool {
@@ -242,7 +242,7 @@ func TestHealthChecks(t *testing.T) {
 // TestLargeWriteToAWorkerThatDoesNotReadIsGivenUp writes more than all buffers
 // hold to a worker that stands still.
 func TestLargeWriteToAWorkerThatDoesNotReadIsGivenUp(t *testing.T) {
-	p := start(t, "serve", nil)
+	p := start(t, "serve", func(c *procpool.Config) { c.CancelGrace = time.Second })
 	pid, _ := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw()))
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

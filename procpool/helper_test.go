@@ -72,7 +72,7 @@ func start(t testing.TB, mode string, change func(*procpool.Config)) *procpool.P
 
 func startPool(t testing.TB, command func() *exec.Cmd, change func(*procpool.Config)) *procpool.Pool {
 	t.Helper()
-	cfg := procpool.Config{Name: "p", Command: command, SocketDir: socketDir(t), Logger: quiet, KillGrace: 500 * time.Millisecond, CancelGrace: time.Second}
+	cfg := procpool.Config{Name: "p", Command: command, SocketDir: socketDir(t), Logger: quiet, KillGrace: 500 * time.Millisecond, CancelGrace: 20 * time.Second}
 	if change != nil {
 		change(&cfg)
 	}

@@ -66,7 +66,7 @@ func TestPoolsShareTheFolderForSockets(t *testing.T) {
 
 func TestBusyWorkerIsNotHeldToAHealthCheck(t *testing.T) {
 	p := start(t, "health-after-query", func(c *procpool.Config) {
-		c.HealthInterval, c.HealthTimeout, c.Recycle.Every = 20*time.Millisecond, 2*time.Second, 10*time.Millisecond
+		c.HealthInterval, c.HealthTimeout, c.Recycle.Every = 20*time.Millisecond, 4*time.Second, 10*time.Millisecond
 	})
 	for range 3 {
 		do(t, p, ask{}.raw())

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -114,20 +115,23 @@ func TestQueriesOfAKeyRunOneAfterTheOther(t *testing.T) {
 func TestEachQueryOfADeadWorkerIsTriedAlone(t *testing.T) {
 	p := start(t, "many:4", func(c *procpool.Config) { strict(c); c.MaxWorkers, c.Poison.Deaths = 1, 1 })
 	do(t, p, ask{}.raw())
+	dir := t.TempDir()
 	var good []*procpool.Query
 	for i := range 3 {
-		good = append(good, submit(t, p, ask{Op: "sleep", Seconds: 0.5, Text: fmt.Sprint(i)}.raw(), procpool.Idempotent(), procpool.Caller("good")))
+		good = append(good, submit(t, p, ask{Op: "wait", Path: filepath.Join(dir, "open"), Text: fmt.Sprint(i)}.raw(), procpool.Idempotent(), procpool.Caller("good")))
 	}
 	for _, q := range good {
 		eventually(t, "a worker has it", func() bool { return q.State() == procpool.QueryProcessing })
 	}
-	_, err := p.Do(within(t), poison(1).raw(), procpool.Idempotent(), procpool.Caller("bad"))
+	bad := submit(t, p, poison(1).raw(), procpool.Idempotent(), procpool.Caller("bad"))
+	eventually(t, "the worker has died of it", func() bool { return p.Stats().Retried == 4 })
+	open(t, dir)
 	var poisoned *procpool.PoisonError
-	if !errors.As(err, &poisoned) || poisoned.Deaths != 1 {
+	if _, err := bad.Result(); !errors.As(err, &poisoned) || poisoned.Deaths != 1 {
 		t.Errorf("the poison: %v", err)
 	}
 	for i, q := range good {
-		if got, err := q.Result(); err != nil || string(got) != `"slept"` {
+		if got, err := q.Result(); err != nil || string(got) != `"waited"` {
 			t.Errorf("%d: %s, %v", i, got, err)
 		}
 	}

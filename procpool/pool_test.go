@@ -329,7 +329,7 @@ func TestWorkerThatDoesNotConfirmIsEnded(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue, c.QueryTimeout = 5, time.Second })
 	do(t, p, ask{}.raw(), procpool.Timeout(patience)) // it is warm
-	first := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw())
+	first := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Timeout(4*time.Second))
 	second := submit(t, p, ask{}.raw(), procpool.Timeout(20*time.Millisecond))
 	var late *procpool.DeadlineError
 	if _, err := second.Result(); !errors.As(err, &late) || late.Worker != "" || second.State() != procpool.QueryError {
@@ -338,7 +338,7 @@ func TestDeadlines(t *testing.T) {
 	if _, err := first.Result(); !errors.As(err, &late) || late.Worker != "p/1" || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("with a worker: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if _, err := p.Do(ctx, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Timeout(time.Hour)); !errors.As(err, &late) {
 		t.Errorf("the caller's deadline: %v", err)

@@ -88,7 +88,7 @@ func TestStopIsBoundedAndEndsEveryQuery(t *testing.T) {
 	w := submit(t, p, ask{}.raw())
 	eventually(t, "it is busy", func() bool { return p.Stats().Busy == 1 })
 	pid := p.State().Children[0].PID
-	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 12*time.Second)
 	defer cancel()
 	if err := p.Stop(ctx); err != nil || alive(pid) {
 		t.Errorf("stop: %v, alive: %v", err, alive(pid))

@@ -226,7 +226,7 @@ func TestReloadGoesBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := startPool(t, version("1"), func(c *procpool.Config) {
 				four(c)
-				c.BreakAfter, c.HealthTimeout, c.Backoff.Min, c.Backoff.Max = 1, 200*time.Millisecond, time.Hour, time.Hour
+				c.BreakAfter, c.HealthTimeout, c.Backoff.Min, c.Backoff.Max = 1, 5*time.Second, time.Hour, time.Hour
 			})
 			eventually(t, "all are ready", func() bool { return p.Stats().Ready == 4 })
 			stop := load(t, p, 4)

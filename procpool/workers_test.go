@@ -284,7 +284,7 @@ func raw(mode string) {
 		id := e.RequestID
 		if mode == "health-after-query" {
 			_ = conn.SetReadDeadline(time.Time{})
-			time.Sleep(2500 * time.Millisecond) // longer than HealthTimeout
+			time.Sleep(4500 * time.Millisecond) // longer than HealthTimeout
 			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		}
 		if mode == "stop-when-asked" && !first {

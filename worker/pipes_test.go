@@ -47,11 +47,12 @@ func TestInputThatBlocksHidesNoExit(t *testing.T) {
 	}
 	t.Run("and its supervisor restarts it", func(t *testing.T) {
 		made := make(chan *worker.Process, 8)
+		tries := 0
 		s := supervise(t, worker.SupervisorConfig{
 			Backoff: everySecond,
 			Children: []worker.Spec{{Name: "child", Restart: worker.OnFailure, New: func(name string) (worker.Worker, error) {
 				mode := "exit:3"
-				if len(made) > 0 {
+				if tries++; tries > 1 {
 					mode = "sleep"
 				}
 				cmd := helperCommand(mode, nil)
@@ -148,7 +149,7 @@ func TestOutputHeldByAnotherSessionIsCut(t *testing.T) {
 	for mode, want := range map[string]worker.Status{"daemon:0": worker.StatusFinished, "daemon:4": worker.StatusFailed} {
 		out := newLines()
 		cmd := helperCommand(mode, out)
-		cmd.WaitDelay = 10 * time.Millisecond
+		cmd.WaitDelay = 3 * time.Second // what it prints is read by then
 		p := start(t, cmd)
 		defer syscall.Kill(out.awaitPID(t, "child "), syscall.SIGKILL)
 		<-p.Gone()
@@ -173,7 +174,7 @@ func (w blockingWriter) Write(b []byte) (int, error) {
 
 func TestExitIsKeptWhenAWriterIsGivenUp(t *testing.T) {
 	for _, pipe := range []string{"Stdout", "Stderr"} {
-		for by, patience := range map[string]time.Duration{"by Stop": time.Second, "by the worker": time.Hour} {
+		for by, patience := range map[string]time.Duration{"by Stop": 5 * time.Second, "by the worker": time.Hour} {
 			t.Run(pipe+" "+by, func(t *testing.T) {
 				w := blockingWriter{newLines(), make(chan struct{})}
 				cmd := helperCommand("deaf:7", nil)

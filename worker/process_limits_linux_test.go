@@ -86,7 +86,7 @@ func TestCgroupReachesEveryGrandchild(t *testing.T) {
 					out := newLines()
 					grace := 50 * time.Millisecond
 					if test.want == worker.StatusStopped {
-						grace = time.Second // the program ends in time on a machine that has much else to do
+						grace = 5 * time.Second // the program ends in time on a machine that has much else to do
 					}
 					p := start(t, helperCommand(test.mode, out), worker.WithCgroup(parents...), worker.WithGrace(grace))
 					pid := out.awaitPID(t, "child ")

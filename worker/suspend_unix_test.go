@@ -24,14 +24,17 @@ func TestProcessSuspends(t *testing.T) {
 	if err := p.Suspend(within(t)); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	before := 0
-	for i := range 4 { // by the second look the content of the pipe has arrived
-		time.Sleep(50 * time.Millisecond)
-		if now := len(out.String()); i > 1 && now != before {
-			t.Error("it works while it is suspended")
-		} else {
-			before = now
+	before, still := 0, false
+	for range 300 { // until the content of the pipe has arrived
+		time.Sleep(200 * time.Millisecond)
+		now := len(out.String())
+		if still = now == before; still {
+			break
 		}
+		before = now
+	}
+	if !still {
+		t.Error("it works while it is suspended")
 	}
 	if err := p.Resume(within(t)); err != nil || p.Status() != worker.StatusRunning {
 		t.Fatalf("Resume: %v, it is %s", err, p.Status())

@@ -89,7 +89,7 @@ func ExampleBackoffError() {
 		}
 		return worker.ErrDoNotRestart
 	})
-	s := worker.NewSupervisor("root", worker.SupervisorConfig{Backoff: worker.Backoff{Min: time.Millisecond}, Children: []worker.Spec{fetch}})
+	s := worker.NewSupervisor("root", worker.SupervisorConfig{Backoff: worker.Backoff{Min: 200 * time.Millisecond}, Children: []worker.Spec{fetch}})
 	events := s.Watch(100) // the events of the whole tree
 	defer events.Close()
 	_ = s.Start(context.Background())

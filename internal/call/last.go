@@ -6,7 +6,7 @@ import (
 )
 
 // Last calls all steps at once, each in a goroutine of its own, and waits until all have
-// returned or the time is over. It is for the last words of a process: a step that blocks
+// returned or the time is over, a time in which the process stood still not counted. It is for the last words of a process: a step that blocks
 // or panics may end with the process.
 func Last(within time.Duration, steps ...func()) {
 	var running sync.WaitGroup
@@ -18,10 +18,5 @@ func Last(within time.Duration, steps ...func()) {
 		running.Wait()
 		close(all)
 	}()
-	late := time.NewTimer(within)
-	defer late.Stop()
-	select {
-	case <-all:
-	case <-late.C:
-	}
+	await(all, within)
 }

@@ -329,7 +329,7 @@ func TestFrozenProgramIsKilled(t *testing.T) {
 			if err := errors.Join(put(inner, "cgroup.procs", fmt.Sprint(cmd.Process.Pid)), put(inner, "freezer.state", "FROZEN"), put(freezer, "freezer.state", "FROZEN")); err != nil {
 				t.Fatal(err)
 			}
-			if left := g.End(5 * time.Second); len(left) > 0 {
+			if left := g.End(time.Minute); len(left) > 0 {
 				t.Errorf("%v are left", left)
 			}
 			_, _ = put(freezer, "freezer.state", "THAWED"), put(inner, "freezer.state", "THAWED")

@@ -32,6 +32,7 @@ func must(t *testing.T, err error) {
 func startServer(t *testing.T, h http.Handler, extra map[string]http.Handler) *HealthServer {
 	t.Helper()
 	s := NewHealthServer("127.0.0.1:0", Route(h, extra), slog.New(slog.DiscardHandler), nil)
+	s.srv.ReadHeaderTimeout, s.srv.ReadTimeout, s.srv.WriteTimeout = patience, patience, patience // a busy machine is no slow client
 	must(t, s.Bind(t.Context()))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
@@ -210,7 +211,8 @@ func TestHealthServerLimitsHeaders(t *testing.T) {
 	if err != nil || !strings.Contains(line, " 431 ") {
 		t.Errorf("a header of 16 KiB got %q, %v; want 431", line, err)
 	}
-	for _, d := range []time.Duration{s.srv.ReadHeaderTimeout, s.srv.ReadTimeout, s.srv.WriteTimeout, s.srv.IdleTimeout} {
+	made := NewHealthServer("127.0.0.1:0", planes, slog.New(slog.DiscardHandler), nil).srv
+	for _, d := range []time.Duration{made.ReadHeaderTimeout, made.ReadTimeout, made.WriteTimeout, made.IdleTimeout} {
 		if d <= 0 {
 			t.Error("a timeout of the server is not set")
 		}

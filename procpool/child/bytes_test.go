@@ -28,11 +28,15 @@ func TestReusedBytesAreTheHandlersUntilItReturns(t *testing.T) {
 		}
 		return string(q.Bytes), nil
 	}, child.ReuseBytes())
-	p.say(withBytes("a", "four"))
-	p.want(`"result":"four"`)
-	p.say(withBytes("b", "two"))
-	p.want(`"result":"two"`)
-	if places[0] != places[1] {
+	again := false // the first answer may be there before its handler's goroutine has given the memory back
+	for n := 0; n < 100 && !again; n++ {
+		p.say(withBytes("a", "four"))
+		p.want(`"result":"four"`)
+		p.say(withBytes("b", "two"))
+		p.want(`"result":"two"`)
+		again = places[2*n] == places[2*n+1]
+	}
+	if !again {
 		t.Error("the memory was not used again")
 	}
 	p.say(withBytes("slow", "slow"))

@@ -281,6 +281,9 @@ func (r *rig) ask(payload json.RawMessage) (id string, err error) {
 func (r *rig) write(send func() error) error {
 	_ = r.conn.SetWriteDeadline(time.Now().Add(r.cfg.Timeout))
 	if err := send(); err != nil {
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+			err = errClosed
+		}
 		return fmt.Errorf("it does not take messages: %w", err)
 	}
 	return nil

@@ -336,7 +336,7 @@ class Worker {
   #leave() {
     if (this.#left) return;
     this.#left = true;
-    this.#connection.end(JSON.stringify({ type: "shutdown_ack" }) + "\n", () => process.exit(0));
+    this.#connection.write(JSON.stringify({ type: "shutdown_ack" }) + "\n", () => process.exit(0)); // its exit closes the connection
   }
 
   // The pool is dead, or has abandoned this worker: a running handler has no reader.
