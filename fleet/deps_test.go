@@ -22,7 +22,8 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{Path: "."},
 			{Path: "internal/canary", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "internal/eventlog", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "internal/replay", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "internal/eventlog", Imports: []string{nats, "./fleet/internal/replay"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/diagnosis", Imports: []string{".", "./health", "./worker", "./internal/text", "./fleet/operator/operatorv1", proto}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "internal/...", Imports: []string{"./internal/text", "./worker"}},
 			// Of the broker's folder, these build no server.
@@ -33,7 +34,7 @@ func TestConventions(t *testing.T) {
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/pace", "./fleet/internal/servertime", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow/workflowtest", Imports: []string{nats, server, "./fleet/broker", "./fleet/internal/pace", "./fleet/workflow"}, Brings: []string{"..."}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes", "./fleet/internal/servertime",
+				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes", "./fleet/internal/replay", "./fleet/internal/servertime",
 				"./fleet/host/codesign", "./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", "./fleet/host/outbound", nats,
 			}, Brings: []string{"..."}},
 			{Path: "workflow/metrics", Imports: []string{"./fleet/workflow", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},

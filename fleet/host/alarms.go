@@ -14,6 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -139,7 +140,7 @@ func (s *states) placesOf(ctx context.Context, rec *Record, of string) (places [
 	for looks := 1; ; looks++ {
 		places = nil
 		current := newest == nil
-		err := forwardBy(ctx, s.stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		err := replay.Each(ctx, s.stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 			place, is := strings.CutPrefix(m.Subject(), prefix)
 			current = current || meta.Sequence.Stream >= newest.Sequence
 			if is && m.Headers().Get(headerOp) == "" && (strings.HasPrefix(m.Headers().Get(headerOf), of) || strings.HasPrefix(place, of)) {

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -85,7 +86,7 @@ func (h *Host) heads(ctx context.Context, worker string, from uint64, limit int,
 		return err
 	}
 	by := jetstream.ConsumerConfig{FilterSubject: h.letters.dead + worker, HeadersOnly: true, OptStartSeq: from}
-	return forwardBy(ctx, h.letters.stream, by, limit, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+	return replay.Each(ctx, h.letters.stream, by, limit, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 		d := letter(meta.Sequence.Stream, meta.Timestamp, m.Headers(), nil)
 		if !theirs(d) {
 			return true, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -196,43 +197,5 @@ func forward(ctx context.Context, stream jetstream.Stream, subject string, from 
 
 // forwardOf is forward for several subjects, which must not overlap.
 func forwardOf(ctx context.Context, stream jetstream.Stream, subjects []string, from uint64, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
-	return forwardBy(ctx, stream, jetstream.ConsumerConfig{FilterSubjects: subjects, OptStartSeq: from}, limit, each)
-}
-
-// forwardBy is forward for what a configuration selects.
-func forwardBy(ctx context.Context, stream jetstream.Stream, by jetstream.ConsumerConfig, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
-	by.DeliverPolicy, by.OptStartSeq, by.AckPolicy = jetstream.DeliverByStartSequencePolicy, max(by.OptStartSeq, 1), jetstream.AckNonePolicy
-	by.InactiveThreshold, by.MemoryStorage, by.Replicas = 30*time.Second, true, 1
-	c, err := stream.CreateConsumer(ctx, by)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the server deletes it when it is inactive
-	for pending := c.CachedInfo().NumPending; pending > 0 && limit > 0; {
-		batch, err := c.FetchNoWait(int(min(pending, uint64(limit), 500)))
-		if err != nil {
-			return err
-		}
-		got := false
-		for m := range batch.Messages() {
-			meta, err := m.Metadata()
-			if err != nil {
-				return err
-			}
-			got = true
-			pending = meta.NumPending
-			limit--
-			more, err := each(m, meta)
-			if err != nil || !more {
-				return err
-			}
-		}
-		if err := batch.Error(); err != nil {
-			return err
-		}
-		if !got || ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-	return nil
+	return replay.Each(ctx, stream, jetstream.ConsumerConfig{FilterSubjects: subjects, OptStartSeq: from}, limit, each)
 }

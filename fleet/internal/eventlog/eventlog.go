@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 )
 
 // Config describes the stream.
@@ -71,7 +74,6 @@ type Record struct {
 const (
 	firstWindow = 256
 	maxScan     = 20_000 // records; then the page is returned as it is
-	inactive    = 30 * time.Second
 )
 
 // Query selects records.
@@ -131,39 +133,16 @@ func (l *Log) Back(ctx context.Context, q Query) (page []Record, next uint64, er
 
 // between returns the records with sequences from first to last, oldest first.
 func (l *Log) between(ctx context.Context, stream jetstream.Stream, subjects []string, first, last uint64) (list []Record, err error) {
-	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: first, AckPolicy: jetstream.AckNonePolicy, FilterSubjects: subjects,
-		InactiveThreshold: inactive, MemoryStorage: true, Replicas: 1,
+	by := jetstream.ConsumerConfig{FilterSubjects: subjects, OptStartSeq: first}
+	err = replay.Each(ctx, stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		if meta.Sequence.Stream > last {
+			return false, nil
+		}
+		list = append(list, Record{meta.Sequence.Stream, m.Subject(), meta.Timestamp, m.Data()})
+		return true, nil
 	})
 	if err != nil {
 		return nil, err
-	}
-	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the server deletes it when it is inactive
-	for pending := c.CachedInfo().NumPending; pending > 0; {
-		batch, err := c.FetchNoWait(int(min(pending, 1000)))
-		if err != nil {
-			return nil, err
-		}
-		got := false
-		for m := range batch.Messages() {
-			meta, err := m.Metadata()
-			if err != nil {
-				return nil, err
-			}
-			got = true
-			pending = meta.NumPending
-			if meta.Sequence.Stream > last {
-				pending = 0
-				continue
-			}
-			list = append(list, Record{meta.Sequence.Stream, m.Subject(), meta.Timestamp, m.Data()})
-		}
-		if err := batch.Error(); err != nil {
-			return nil, err
-		}
-		if !got || ctx.Err() != nil {
-			return list, ctx.Err()
-		}
 	}
 	return list, nil
 }

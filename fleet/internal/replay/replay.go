@@ -1,0 +1,96 @@
+// Package replay reads the stored messages of a stream once, in order.
+package replay
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ErrStalled is the error of [Each] when the server has messages and sends none of them,
+// three times in a row.
+var ErrStalled = errors.New("the server has messages and sends none")
+
+const (
+	batchSize = 500
+	inactive  = 30 * time.Second // after which the server deletes a consumer that nobody did
+	maxEmpty  = 3
+)
+
+// Each calls each for the messages that by selects, from by.OptStartSeq on, until each
+// returns false or an error, limit messages were read, or there is no more. It calls each
+// at most once for a message, and skips none that stays in the stream meanwhile.
+//
+// nats.go ends a batch without an error when nothing comes for a second, be it that the
+// process stood still or the connection, and what the server has sent by then is not sent
+// again (jetstream, Consumer.FetchNoWait). So a batch that is too short is no end: Each
+// asks the server anew for what comes behind the last message.
+func Each(ctx context.Context, stream jetstream.Stream, by jetstream.ConsumerConfig, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
+	r := reader{ctx: ctx, stream: stream, next: max(by.OptStartSeq, 1), left: limit, each: each}
+	for empty := 0; empty < maxEmpty; empty++ {
+		before := r.next
+		by.DeliverPolicy, by.OptStartSeq, by.AckPolicy = jetstream.DeliverByStartSequencePolicy, r.next, jetstream.AckNonePolicy
+		by.InactiveThreshold, by.MemoryStorage, by.Replicas = inactive, true, 1
+		if over, err := r.read(by); over || err != nil {
+			return err
+		}
+		if r.next > before {
+			empty = -1
+		}
+	}
+	return ErrStalled
+}
+
+// reader is one call of [Each].
+type reader struct {
+	ctx    context.Context
+	stream jetstream.Stream
+	next   uint64 // behind the last message
+	left   int    // messages of the limit
+	each   func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)
+}
+
+// read reads by one consumer until a batch is too short. over says that nothing is left
+// to read.
+func (r *reader) read(by jetstream.ConsumerConfig) (over bool, err error) {
+	c, err := r.stream.CreateConsumer(r.ctx, by)
+	if err != nil {
+		return false, err
+	}
+	info := c.CachedInfo()
+	defer func() { _ = r.stream.DeleteConsumer(context.WithoutCancel(r.ctx), info.Name) }()
+	for pending, delivered := info.NumPending, uint64(0); ; {
+		if r.left <= 0 || pending == 0 {
+			return true, nil
+		}
+		asked := int(min(pending, uint64(r.left), batchSize))
+		batch, err := c.FetchNoWait(asked)
+		if err != nil {
+			return false, err
+		}
+		got := 0
+		for m := range batch.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				return false, err
+			}
+			if delivered++; meta.Sequence.Consumer != delivered {
+				return false, nil // some were lost on the way
+			}
+			got++
+			pending, r.next = meta.NumPending, meta.Sequence.Stream+1
+			r.left--
+			if more, err := r.each(m, meta); err != nil || !more {
+				return true, err
+			}
+		}
+		if err := errors.Join(batch.Error(), r.ctx.Err()); err != nil {
+			return false, err
+		}
+		if got < asked {
+			return false, nil
+		}
+	}
+}
