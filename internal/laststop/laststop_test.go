@@ -119,6 +119,45 @@ func TestFileThatIsNoRecord(t *testing.T) {
 	}
 }
 
+// A path to a device, a link or a socket stays what it is: /dev/null is not replaced.
+func TestOnlyARegularFileIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stop.json")
+	if err := os.Symlink(os.DevNull, path); err != nil {
+		t.Fatal(err)
+	}
+	var f File
+	_, said := open(&f, path)
+	f.Write(life{Name: "x"})
+	if target, err := os.Readlink(path); err != nil || target != os.DevNull {
+		t.Errorf("the link is now %q, %v", target, err)
+	}
+	if !strings.Contains(said(), "will not know of this life") || !strings.Contains(said(), "not a regular file") {
+		t.Errorf("the log does not say why: %s", said())
+	}
+}
+
+// What a killed process has left beside the record does not hinder the next one, and a
+// link there is not followed.
+func TestLeftoverBesideTheRecord(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "stop.json"), filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(other, path+".new"); err != nil {
+		t.Fatal(err)
+	}
+	var f File
+	_, said := open(&f, path)
+	f.Write(life{Name: "x"})
+	if got, _ := open(new(File), path); got == nil || got.Name != "x" || said() != "" {
+		t.Errorf("the record is %+v, %s", got, said())
+	}
+	if content, err := os.ReadFile(other); err != nil || string(content) != "precious" {
+		t.Errorf("the other file has %q, %v", content, err)
+	}
+}
+
 // Only a GET that began when the scrape was awaited, and whose client is there, counts.
 func TestScrape(t *testing.T) {
 	var s Scrape
