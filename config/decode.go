@@ -99,6 +99,9 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 	if n.elem != nil {
 		d.collection(v, n, raw, key)
 	} else if want := scalar(v, raw, n); want != "" {
+		if text, ok := raw.(string); ok && scalar(reflect.New(v.Type()).Elem(), untyped(text), n) == "" {
+			want += ", without quotes"
+		}
 		d.fault(key, shown(raw, n.secret), "want "+want)
 		return
 	}
@@ -296,8 +299,8 @@ func whole(v reflect.Value, raw any, s string, isText bool) (want string) {
 		} else if u, err := strconv.ParseUint(s, 10, 64); err == nil {
 			n = reflect.ValueOf(u)
 		}
-	} else if f, ok := raw.(float64); ok && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
-		n = reflect.ValueOf(int64(f)) // all numbers in JSON are floats
+	} else if f, ok := raw.(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+		n = reflect.ValueOf(int64(f)) // such as 1e3; above that a float may have lost digits
 	}
 	signed := v.CanInt()
 	switch {

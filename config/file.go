@@ -230,8 +230,8 @@ func lineAt(content []byte, offset int) int {
 	return 1 + bytes.Count(content[:max(0, min(offset, len(content)))], []byte("\n"))
 }
 
-// strictJSON is koanf's parser with a check that encoding/json lacks: it refuses a key
-// that occurs twice in a section.
+// strictJSON is koanf's parser with what encoding/json lacks: it refuses a key that occurs
+// twice in a section, and keeps all digits of a whole number.
 type strictJSON struct{ jsonparser.JSON }
 
 func (p *strictJSON) Unmarshal(content []byte) (map[string]any, error) {
@@ -245,7 +245,49 @@ func (p *strictJSON) Unmarshal(content []byte) (map[string]any, error) {
 			twice = &jsonError{offset, fmt.Sprintf("the key %q occurs twice", path)}
 		}
 	})
-	return tree, twice
+	if twice != nil {
+		return nil, twice
+	}
+	exact := json.NewDecoder(bytes.NewReader(content))
+	exact.UseNumber()
+	tree = nil
+	if err := exact.Decode(&tree); err != nil {
+		return nil, err
+	}
+	plainNumbers(tree)
+	return tree, nil
+}
+
+// plainNumbers replaces the numbers in a tree, which are texts, and returns it.
+func plainNumbers(tree any) any {
+	switch t := tree.(type) {
+	case json.Number:
+		return plainNumber(t)
+	case map[string]any:
+		for key, value := range t {
+			t[key] = plainNumbers(value)
+		}
+	case []any:
+		for i, value := range t {
+			t[i] = plainNumbers(value)
+		}
+	}
+	return tree
+}
+
+// plainNumber returns a number as a whole one, with all its digits, or as a float. A text
+// that is not a number stays one.
+func plainNumber(n json.Number) any {
+	if i, err := strconv.ParseInt(string(n), 10, 64); err == nil {
+		return i
+	}
+	if u, err := strconv.ParseUint(string(n), 10, 64); err == nil {
+		return u
+	}
+	if f, err := n.Float64(); err == nil {
+		return f
+	}
+	return string(n)
 }
 
 // jsonError is an error at one place of a JSON document.

@@ -30,7 +30,8 @@ type Flags struct {
 
 // Define makes a flag for each key of T. path and the options are those of config.Load.
 // It also makes --config, which names the file, unless path is "": a program that has a
-// flag of that name passes "" here, and its own file to config.Load. kong refuses a name
+// flag of that name passes "" here, its own file to config.Load, and config.WithEnvPrefix
+// to both, because the prefix follows the name of the file. kong refuses a name
 // that occurs twice.
 func Define[T any](path string, opts ...config.Option) (*Flags, error) {
 	keys, err := config.Keys[T](path, opts...)
