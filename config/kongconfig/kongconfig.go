@@ -112,6 +112,8 @@ func asText(value any) string {
 		for key, item := range v {
 			items = append(items, key+"="+asText(item))
 		}
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64) // and not 1e+07, which is no whole number
 	default:
 		return fmt.Sprint(value)
 	}
