@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -183,6 +184,13 @@ func scalar(v reflect.Value, raw any, n *node) (want string) {
 			v.Set(reflect.ValueOf(at))
 			return ""
 		}
+	case v.Type() == typeURL:
+		at, err := url.Parse(s)
+		if err != nil || !isString { // the error quotes the value, which may be a secret
+			return "a URL, such as https://example.com/path"
+		}
+		v.Set(reflect.ValueOf(*at))
+		return ""
 	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if !isString {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"reflect"
 	"time"
 
@@ -95,6 +96,8 @@ func plainValue(v reflect.Value, text bool, depth int) any {
 	switch value := v.Interface().(type) {
 	case time.Time, time.Duration:
 		return value
+	case url.URL:
+		return value.String()
 	case json.Number:
 		return plainNumber(value)
 	case encoding.TextMarshaler:

@@ -148,7 +148,7 @@ func (n *node) scalarSchema(t reflect.Type, out map[string]any) {
 	case choices[t] != nil:
 		out["enum"] = choices[t]
 		return
-	case reflect.PointerTo(t).Implements(typeText):
+	case t == typeURL || reflect.PointerTo(t).Implements(typeText):
 		out["type"] = "string"
 		return
 	}
@@ -172,7 +172,7 @@ func (n *node) scalarSchema(t reflect.Type, out map[string]any) {
 // jsonValue returns a default as a file would have it.
 func jsonValue(v reflect.Value, n *node) any {
 	switch {
-	case v.Type() == typeDuration:
+	case v.Type() == typeDuration || v.Type() == typeURL:
 		return render(v, n)
 	case v.Kind() == reflect.String:
 		return v.String()
