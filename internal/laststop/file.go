@@ -156,8 +156,9 @@ func (f *File) write(compose func() (life any, wanted bool, err error)) {
 		if err != nil {
 			return err
 		}
+		first := f.last == nil
 		f.last = life
-		return replace(f.path, append(content, '\n'))
+		return replace(f.path, append(content, '\n'), first)
 	})
 	if err != nil {
 		f.log.Warn("the next start will not know of this life", "file", f.path, "error", err)
@@ -203,21 +204,29 @@ func brief(value any) any {
 // replace writes a new file beside the old one and renames it. It does not sync: the
 // record outlives the process, and a node that loses power may lose it. A device, a pipe
 // or a link at the path stays: renamed over, /dev/null would be gone for all processes.
-func replace(path string, content []byte) error {
+// When the first record of a life cannot be written, as on a full disk, that of the life
+// before is removed: the next start would take it for that of this life.
+func replace(path string, content []byte, first bool) error {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return errNotRegular
 	}
 	beside := path + ".new"
 	_ = os.Remove(beside) // of a process that was killed, perhaps of another user; a link is not followed
 	f, err := os.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = f.Write(content)
+		err = errors.Join(err, f.Close())
+		if err == nil {
+			err = os.Rename(beside, path)
+		}
+		if err != nil {
+			_ = os.Remove(beside)
+		}
 	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err != nil && first {
+		_ = os.Remove(path)
 	}
-	return os.Rename(beside, path)
+	return err
 }
 
 // errNotRegular refuses a path to something else than a file.

@@ -136,6 +136,32 @@ func TestOnlyARegularFileIsReplaced(t *testing.T) {
 	}
 }
 
+// A life that cannot write its record leaves none: that of the life before would pass for
+// it. A life that has written one leaves that.
+func TestRecordThatCannotBeWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stop.json")
+	var first File
+	open(&first, path)
+	first.Write(life{Name: "first"})
+	// No file can be made beside the record, as on a full disk.
+	if err := os.MkdirAll(filepath.Join(path+".new", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first.Write(life{Name: "first, later"})
+	if got, _ := open(new(File), path); got == nil || got.Name != "first" {
+		t.Errorf("the record is %+v, want the earlier one of the same life", got)
+	}
+	var second File
+	_, said := open(&second, path)
+	second.Write(life{Name: "second"})
+	if !strings.Contains(said(), "will not know of this life") {
+		t.Errorf("the log says %q", said())
+	}
+	if got, said := open(new(File), path); got != nil || said() != "" {
+		t.Errorf("the record is %+v, %s; want none", got, said())
+	}
+}
+
 // What a killed process has left beside the record does not hinder the next one, and a
 // link there is not followed.
 func TestLeftoverBesideTheRecord(t *testing.T) {
