@@ -156,9 +156,8 @@ func (f *File) write(compose func() (life any, wanted bool, err error)) {
 		if err != nil {
 			return err
 		}
-		first := f.last == nil
 		f.last = life
-		return replace(f.path, append(content, '\n'), first)
+		return replace(f.path, append(content, '\n'))
 	})
 	if err != nil {
 		f.log.Warn("the next start will not know of this life", "file", f.path, "error", err)
@@ -204,27 +203,35 @@ func brief(value any) any {
 // replace writes a new file beside the old one and renames it. It does not sync: the
 // record outlives the process, and a node that loses power may lose it. A device, a pipe
 // or a link at the path stays: renamed over, /dev/null would be gone for all processes.
-// When the first record of a life cannot be written, as on a full disk, that of the life
-// before is removed: the next start would take it for that of this life.
-func replace(path string, content []byte, first bool) error {
+//
+// When that fails, replace removes the old record and tries again: a full disk then has
+// place, and the next start never takes the record of an earlier life or phase for the last.
+func replace(path string, content []byte) error {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return errNotRegular
 	}
+	err := rename(path, content)
+	if err != nil {
+		_ = os.Remove(path)
+		err = rename(path, content)
+	}
+	return err
+}
+
+// rename writes a file beside path and renames it.
+func rename(path string, content []byte) error {
 	beside := path + ".new"
 	_ = os.Remove(beside) // of a process that was killed, perhaps of another user; a link is not followed
 	f, err := os.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
-	if err == nil {
-		_, err = f.Write(content)
-		err = errors.Join(err, f.Close())
-		if err == nil {
-			err = os.Rename(beside, path)
-		}
-		if err != nil {
-			_ = os.Remove(beside)
-		}
+	if err != nil {
+		return err
 	}
-	if err != nil && first {
-		_ = os.Remove(path)
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(beside, path)
+	}
+	if err != nil {
+		_ = os.Remove(beside)
 	}
 	return err
 }

@@ -136,29 +136,31 @@ func TestOnlyARegularFileIsReplaced(t *testing.T) {
 	}
 }
 
-// A life that cannot write its record leaves none: that of the life before would pass for
-// it. A life that has written one leaves that.
+// A life that cannot write its record leaves none: that of an earlier life or phase would
+// pass for it.
 func TestRecordThatCannotBeWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stop.json")
-	var first File
-	open(&first, path)
-	first.Write(life{Name: "first"})
+	var f File
+	_, said := open(&f, path)
+	f.Write(life{Name: "before"})
 	// No file can be made beside the record, as on a full disk.
 	if err := os.MkdirAll(filepath.Join(path+".new", "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	first.Write(life{Name: "first, later"})
-	if got, _ := open(new(File), path); got == nil || got.Name != "first" {
-		t.Errorf("the record is %+v, want the earlier one of the same life", got)
-	}
-	var second File
-	_, said := open(&second, path)
-	second.Write(life{Name: "second"})
+	f.Write(life{Name: "later"})
 	if !strings.Contains(said(), "will not know of this life") {
 		t.Errorf("the log says %q", said())
 	}
 	if got, said := open(new(File), path); got != nil || said() != "" {
 		t.Errorf("the record is %+v, %s; want none", got, said())
+	}
+	// Once there is place, the record is written again.
+	if err := os.RemoveAll(path + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	f.Write(life{Name: "last"})
+	if got, _ := open(new(File), path); got == nil || got.Name != "last" {
+		t.Errorf("the record is %+v", got)
 	}
 }
 
