@@ -209,7 +209,7 @@ func (a *App) tell(base context.Context, end time.Time) {
 	defer cancel()
 	var all sync.WaitGroup
 	if a.budget.ReportSlice > 0 && a.health.server != nil && a.extra["/metrics"] != nil {
-		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.last.scrape.Await(ctx)) })
+		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.last.scrape.Await(ctx, a.budget.ReportSlice)) })
 	}
 	for _, t := range a.parts.tells {
 		all.Go(func() {

@@ -199,17 +199,17 @@ func TestScrape(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	ask(http.MethodGet)
-	during = func() { s.Await(over) }
+	during = func() { s.Await(over, time.Hour) }
 	ask(http.MethodGet) // began before
 	during = nil
 	ask(http.MethodHead)
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(over, http.MethodGet, "/metrics", nil)) // its client has gone
-	if s.Await(over) {
+	if s.Await(over, time.Hour) {
 		t.Error("no scrape has come, and one is reported")
 	}
 	ask(http.MethodGet)
 	ask(http.MethodGet)
-	if !s.Await(t.Context()) {
+	if !s.Await(t.Context(), time.Hour) {
 		t.Error("a scrape has come")
 	}
 }
