@@ -143,6 +143,40 @@ func TestFaultsAreThoseOfConfig(t *testing.T) {
 	}
 }
 
+// A flag of the program with the name of a key is an error: only one of the two would get
+// the value.
+func TestNameThatIsTaken(t *testing.T) {
+	for name, cli := range map[string]any{
+		"--poll already": &struct{ Poll string }{},
+		"--addr already": &struct {
+			Serve struct {
+				Addr string
+			} `cmd:""`
+		}{},
+		"--config already": &struct {
+			File string `name:"config"`
+		}{},
+		"--debug already": &struct {
+			Verbose bool `aliases:"debug"`
+		}{},
+	} {
+		flags, err := kongconfig.Define[Config]("service.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kong.New(cli, flags); err == nil || !strings.Contains(err.Error(), "the program has a flag "+name) {
+			t.Errorf("error is %v, want one that says %s", err, name)
+		}
+	}
+	flags, err := kongconfig.Define[Config]("") // for a program that has --config
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kong.New(&struct{ Config string }{}, flags); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestHelp(t *testing.T) {
 	flags, err := kongconfig.Define[Config]("service.yaml")
 	if err != nil {
