@@ -193,7 +193,10 @@ func scalar(v reflect.Value, raw any, n *node) (want string) {
 		return ""
 	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		if !isString {
+		switch {
+		case !isString && v.Type() == typeTime: // a date of TOML has no zone
+			return "a time with its zone, such as 2006-01-02T15:04:05Z"
+		case !isString:
 			return "text, in quotes"
 		}
 		if err := u.UnmarshalText([]byte(s)); err != nil {

@@ -66,6 +66,21 @@ func TestNumberInQuotes(t *testing.T) {
 	}
 }
 
+// A date or a time of TOML without a zone is no point in time.
+func TestTimeWithoutAZone(t *testing.T) {
+	for content, want := range map[string]string{
+		"since = 2026-01-02\n":                "since is 2026-01-02: want a time with its zone, such as 2006-01-02T15:04:05Z",
+		"since = 2026-01-02T03:04:05\n":       "since is 2026-01-02T03:04:05: want a time with its zone",
+		"since = 5\n":                         "since is 5: want a time with its zone",
+		"since = 2026-01-02T03:04:05+02:00\n": "",
+	} {
+		_, err := loadWith(write(t, "service.toml", content), nil, nil)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: error is %v, want %s", content, err, want)
+		}
+	}
+}
+
 // A fault of one item of a map names the variable or the flag.
 func TestFaultOfAnItemNamesItsSource(t *testing.T) {
 	type T struct{ Limits map[string]int }
