@@ -202,7 +202,7 @@ func TestLastScrapeIsAwaitedNoLonger(t *testing.T) {
 		"no metrics": {400 * time.Millisecond, "127.0.0.1:0", nil, false},
 		"no server":  {400 * time.Millisecond, lifecycle.HealthOff, []lifecycle.Option{metrics}, false},
 	} {
-		r := newRig(t, lifecycle.Config{HealthAddr: tt.addr, DrainInterval: lifecycle.Off, ShutdownGrace: 2 * time.Second, ReportSlice: tt.slice}, tt.opts...)
+		r := newRig(t, lifecycle.Config{HealthAddr: tt.addr, DrainInterval: lifecycle.Off, ShutdownGrace: time.Hour, ReportSlice: tt.slice}, tt.opts...)
 		r.Go("work", func(context.Context) error { r.Stop(nil); return nil })
 		if err := r.Run(t.Context()); err != nil || len(r.Report().Left) > 0 {
 			t.Errorf("%s: %v, left %q", name, err, r.Report().Left)

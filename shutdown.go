@@ -208,8 +208,8 @@ func (a *App) tell(base context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var all sync.WaitGroup
-	if a.budget.ReportSlice > 0 && a.health.server != nil && a.extra["/metrics"] != nil {
-		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.last.scrape.Await(ctx)) })
+	if slice := a.budget.ReportSlice; slice > 0 && a.health.server != nil && a.extra["/metrics"] != nil {
+		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.last.scrape.Await(ctx, slice)) })
 	}
 	for _, t := range a.parts.tells {
 		all.Go(func() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -99,6 +100,9 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 	if n.elem != nil {
 		d.collection(v, n, raw, key)
 	} else if want := scalar(v, raw, n); want != "" {
+		if text, ok := raw.(string); ok && scalar(reflect.New(v.Type()).Elem(), untyped(text), n) == "" {
+			want += ", without quotes"
+		}
 		d.fault(key, shown(raw, n.secret), "want "+want)
 		return
 	}
@@ -180,9 +184,19 @@ func scalar(v reflect.Value, raw any, n *node) (want string) {
 			v.Set(reflect.ValueOf(at))
 			return ""
 		}
+	case v.Type() == typeURL:
+		at, err := url.Parse(s)
+		if err != nil || !isString { // the error quotes the value, which may be a secret
+			return "a URL, such as https://example.com/path"
+		}
+		v.Set(reflect.ValueOf(*at))
+		return ""
 	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		if !isString {
+		switch {
+		case !isString && v.Type() == typeTime: // a date of TOML has no zone
+			return "a time with its zone, such as 2006-01-02T15:04:05Z"
+		case !isString:
 			return "text, in quotes"
 		}
 		if err := u.UnmarshalText([]byte(s)); err != nil {
@@ -296,8 +310,8 @@ func whole(v reflect.Value, raw any, s string, isText bool) (want string) {
 		} else if u, err := strconv.ParseUint(s, 10, 64); err == nil {
 			n = reflect.ValueOf(u)
 		}
-	} else if f, ok := raw.(float64); ok && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
-		n = reflect.ValueOf(int64(f)) // all numbers in JSON are floats
+	} else if f, ok := raw.(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+		n = reflect.ValueOf(int64(f)) // such as 1e3; above that a float may have lost digits
 	}
 	signed := v.CanInt()
 	switch {

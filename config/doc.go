@@ -38,6 +38,9 @@
 // in flags a list is written a,b,c and a map k=v,l=w; only files have lists of
 // structs. Lists and maps replace the value of an earlier source.
 //
+// A value is text, a number, true or false, a [time.Duration], a [url.URL], or a type that
+// reads itself from text ([encoding.TextUnmarshaler]), such as netip.Addr and slog.Level.
+//
 // A value in the environment or in a flag has no white space before or after it; the
 // items of a list and a map may. A number there has no leading zero.
 //

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	jsonparser "github.com/knadh/koanf/parsers/json"
@@ -183,8 +184,10 @@ func secondDocument(content []byte) int {
 }
 
 var (
-	yamlLine  = regexp.MustCompile(`line (\d+): `)
-	yamlQuote = regexp.MustCompile("`[^`]*`")
+	yamlLine      = regexp.MustCompile(`line (\d+): `)
+	yamlQuote     = regexp.MustCompile("`[^`]*`")
+	yamlParser    = regexp.MustCompile(`did not find expected (node content|key|'-' indicator|',' or|<)`)
+	yamlFirstLine = regexp.MustCompile(`^yaml: (did not find|could not find|found|mapping values|block) `)
 )
 
 // syntaxFault says where a parser failed. It leaves out the parser's quotes of the
@@ -210,10 +213,12 @@ func (f format) syntaxFault(content []byte, err error) *Fault {
 	case errors.As(err, &positioned):
 		fault.Line, _ = positioned.Position()
 	default:
-		if m := yamlLine.FindStringSubmatch(said); m != nil {
-			_, _ = fmt.Sscan(m[1], &fault.Line)
-			said = yamlLine.ReplaceAllString(said, "")
+		fault.Line = lineOfYAML(content, said)
+		if strings.Contains(said, "invalid map key") {
+			said = "a section stands in place of a key: in a template, put {{…}} in quotes or render it"
+			fault.Err = nil // the error quotes the content
 		}
+		said = yamlLine.ReplaceAllString(said, "")
 		said = strings.Join(strings.Fields(strings.TrimPrefix(strings.TrimPrefix(said, "yaml: "), "unmarshal errors:")), " ")
 	}
 	if strings.Contains(said, "into map[string]interface {}") {
@@ -225,13 +230,45 @@ func (f format) syntaxFault(content []byte, err error) *Fault {
 	return fault
 }
 
+// lineOfYAML returns the line of an error of the YAML parser, 0 when it is not known. The
+// parser counts the lines of its own errors from 0, those of its scanner from 1, and tells
+// nothing in place of 0.
+func lineOfYAML(content []byte, said string) (line int) {
+	at := -1
+	switch {
+	case strings.Contains(said, "unknown anchor"):
+		_, name, _ := strings.Cut(said, "'")
+		name, _, _ = strings.Cut(name, "'")
+		at = bytes.Index(content, []byte("*"+name))
+	case strings.Contains(said, "control characters"):
+		at = bytes.IndexFunc(content, func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune("\t\r\n\u0085", r) })
+	case strings.Contains(said, "invalid map key"):
+		at = bytes.Index(content, []byte("{{"))
+	default:
+		m := yamlLine.FindStringSubmatch(said)
+		switch {
+		case m != nil:
+			_, _ = fmt.Sscan(m[1], &line)
+			if yamlParser.MatchString(said) {
+				line = min(line+1, 1+bytes.Count(bytes.TrimRight(content, "\r\n"), []byte("\n")))
+			}
+		case yamlFirstLine.MatchString(said):
+			line = 1
+		}
+	}
+	if at >= 0 {
+		line = lineAt(content, at)
+	}
+	return line
+}
+
 // lineAt returns the line of a byte, from 1.
 func lineAt(content []byte, offset int) int {
 	return 1 + bytes.Count(content[:max(0, min(offset, len(content)))], []byte("\n"))
 }
 
-// strictJSON is koanf's parser with a check that encoding/json lacks: it refuses a key
-// that occurs twice in a section.
+// strictJSON is koanf's parser with what encoding/json lacks: it refuses a key that occurs
+// twice in a section, and keeps all digits of a whole number.
 type strictJSON struct{ jsonparser.JSON }
 
 func (p *strictJSON) Unmarshal(content []byte) (map[string]any, error) {
@@ -245,7 +282,49 @@ func (p *strictJSON) Unmarshal(content []byte) (map[string]any, error) {
 			twice = &jsonError{offset, fmt.Sprintf("the key %q occurs twice", path)}
 		}
 	})
-	return tree, twice
+	if twice != nil {
+		return nil, twice
+	}
+	exact := json.NewDecoder(bytes.NewReader(content))
+	exact.UseNumber()
+	tree = nil
+	if err := exact.Decode(&tree); err != nil {
+		return nil, err
+	}
+	plainNumbers(tree)
+	return tree, nil
+}
+
+// plainNumbers replaces the numbers in a tree, which are texts, and returns it.
+func plainNumbers(tree any) any {
+	switch t := tree.(type) {
+	case json.Number:
+		return plainNumber(t)
+	case map[string]any:
+		for key, value := range t {
+			t[key] = plainNumbers(value)
+		}
+	case []any:
+		for i, value := range t {
+			t[i] = plainNumbers(value)
+		}
+	}
+	return tree
+}
+
+// plainNumber returns a number as a whole one, with all its digits, or as a float. A text
+// that is not a number stays one.
+func plainNumber(n json.Number) any {
+	if i, err := strconv.ParseInt(string(n), 10, 64); err == nil {
+		return i
+	}
+	if u, err := strconv.ParseUint(string(n), 10, 64); err == nil {
+		return u
+	}
+	if f, err := n.Float64(); err == nil {
+		return f
+	}
+	return string(n)
 }
 
 // jsonError is an error at one place of a JSON document.

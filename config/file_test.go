@@ -64,6 +64,30 @@ func TestInvalidFiles(t *testing.T) {
 	}
 }
 
+// An error of the YAML parser names the line, and quotes nothing of the file.
+func TestLinesOfInvalidYAML(t *testing.T) {
+	for content, want := range map[string]string{
+		"addr: x\nlabels: {x: \ntags: y}\n":             ":2: the file is not valid YAML; it may be truncated: did not find expected ',' or '}'",
+		"addr: x\nlabels:\n  a: b\n c: d\npoll: 1s\n":   ":4: the file is not valid YAML; it may be truncated: did not find expected key",
+		"addr: x\ntags:\n  - a\n  c: d\n":               ":3: the file is not valid YAML; it may be truncated: did not find expected '-' indicator",
+		"addr: x\ntags: [a, b\npoll: 1s\ndebug: true\n": ":2: the file is not valid YAML; it may be truncated: did not find expected ',' or ']'",
+		"addr: x\n\npoll: '1'b\n":                       ":3: the file is not valid YAML; it may be truncated: did not find expected key",
+		"addr: x\nlabels: {x: \n":                       ":2: the file is not valid YAML; it may be truncated: did not find expected node content",
+		"addr: x\npoll: @1\n":                           ":2: the file is not valid YAML; it may be truncated: found character that cannot start any token",
+		"addr: @1\n":                                    ":1: the file is not valid YAML; it may be truncated: found character that cannot start any token",
+		"\taddr: x\n":                                   ":1: the file is not valid YAML; it may be truncated: found character that cannot start any token",
+		"addr: x\ndsn: a: b\n":                          ":2: the file is not valid YAML; it may be truncated: mapping values are not allowed",
+		"addr: x\ndsn: *nope\n":                         ":2: the file is not valid YAML; it may be truncated: unknown anchor 'nope' referenced",
+		"addr: x\ndsn: a\x01b\n":                        ":2: the file is not valid YAML; it may be truncated: control characters are not allowed",
+		"addr: x\ndsn: {{ .hunter2 }}\n":                ":2: the file is not valid YAML; it may be truncated: a section stands in place of a key: in a template, put {{…}} in quotes or render it",
+	} {
+		_, err := loadWith(write(t, "service.yaml", content), nil, nil)
+		if err == nil || !strings.Contains(err.Error(), "service.yaml"+want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: error is %v\nwant %s", content, err, want)
+		}
+	}
+}
+
 func TestFilesThatAreFine(t *testing.T) {
 	for name, content := range map[string]string{
 		"bom.yaml":     "\uFEFFaddr: x\n",

@@ -2,8 +2,10 @@ package config
 
 import (
 	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"reflect"
 	"time"
 
@@ -45,9 +47,11 @@ func FromMap(name string, settings map[string]any) Option {
 	return From(Source{Name: name, Read: func([]string) (map[string]any, error) { return settings, nil }})
 }
 
-// FromKoanf is [From] for a koanf that the program fills itself.
+// FromKoanf is [From] for a koanf that the program fills itself. koanf does not say whether
+// a value is from a file or from the environment, so a text counts as a number, a duration
+// or a list too.
 func FromKoanf(k *koanf.Koanf) Option {
-	return From(Source{Name: "koanf", Read: func([]string) (map[string]any, error) {
+	return From(Source{Name: "koanf", Text: true, Read: func([]string) (map[string]any, error) {
 		if k == nil {
 			return nil, errors.New("there is no koanf")
 		}
@@ -83,12 +87,19 @@ const maxNested = 100
 
 // plainValue copies a value of a store into the types that a file's values have.
 func plainValue(v reflect.Value, text bool, depth int) any {
+	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.String {
+		v = v.Elem()
+	}
 	if !v.IsValid() || depth > maxNested {
 		return nil
 	}
 	switch value := v.Interface().(type) {
 	case time.Time, time.Duration:
 		return value
+	case url.URL:
+		return value.String()
+	case json.Number:
+		return plainNumber(value)
 	case encoding.TextMarshaler:
 		if v.Kind() == reflect.String || v.Kind() == reflect.Pointer && v.IsNil() {
 			break // such as lifecycle.Secret, which does not show its text
@@ -98,7 +109,7 @@ func plainValue(v reflect.Value, text bool, depth int) any {
 		}
 	}
 	switch v.Kind() {
-	case reflect.Interface, reflect.Pointer:
+	case reflect.Pointer:
 		return plainValue(v.Elem(), text, depth+1)
 	case reflect.String:
 		if text {

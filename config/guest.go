@@ -15,7 +15,8 @@ import (
 // [Load]; the text of each flag names its variable and its default.
 //
 // Define also adds -config, which names the file, unless the set has a flag of that
-// name. Any other name that the set already has is an error, and Define then adds
+// name. A program that gives the value of its own -config to Load needs [WithEnvPrefix] in
+// both calls, because the prefix follows the name of the file. Any other name that the set already has is an error, and Define then adds
 // nothing.
 func Define[T any](set *flag.FlagSet, path string, opts ...Option) error {
 	keys, err := Keys[T](path, opts...)
@@ -111,7 +112,7 @@ func (l *loader) takeFlags() error {
 	case !defined:
 		return &Fault{Source: "flags", Problem: "this set has no flag of the configuration: call Define before Load"}
 	case !l.set.Parsed() && len(l.flags) == 0:
-		return &Fault{Source: "flags", Problem: "this set is not parsed yet: parse it before Load"}
+		return &Fault{Source: "flags", Problem: "this set is not parsed yet: parse it before Load, with set.Parse(nil) when another library parses its flags"}
 	}
 	return l.checkKeys()
 }

@@ -109,10 +109,10 @@ func TestMistakesWithASetOfFlags(t *testing.T) {
 	other := host(t)
 	_ = other.Parse([]string{"-poll=5s"})
 	for want, load := range map[string]func() error{
-		"call Define before Load":    func() error { _, err := Load[service]("", WithFlagSet(parsed)); return err },
-		"parse it before Load":       func() error { _, err := Load[service]("", WithFlagSet(host(t))); return err },
-		"has no set of flags":        func() error { _, err := Load[service]("", WithFlagSet(nil)); return err },
-		"poll: there is no such key": func() error { _, err := Load[struct{ Port int }]("", WithFlagSet(other)); return err },
+		"call Define before Load":                                func() error { _, err := Load[service]("", WithFlagSet(parsed)); return err },
+		"parse it before Load, with set.Parse(nil) when another": func() error { _, err := Load[service]("", WithFlagSet(host(t))); return err },
+		"has no set of flags":                                    func() error { _, err := Load[service]("", WithFlagSet(nil)); return err },
+		"poll: there is no such key":                             func() error { _, err := Load[struct{ Port int }]("", WithFlagSet(other)); return err },
 		"prt: there is no such key": func() error {
 			_, err := Load[struct{ Port int }]("", WithFlags(map[string]string{"prt": "5"}))
 			return err
@@ -147,7 +147,7 @@ func TestFlagsOfAnotherLibrary(t *testing.T) {
 	}
 }
 
-// The values of a foreign koanf are as strict as those of a file. Without WithEnviron
+// The values of a foreign koanf are as strict as those of a store of texts. Without WithEnviron
 // and flags, Load reads nothing else.
 func TestForeignKoanf(t *testing.T) {
 	t.Setenv("CONFIG_TEST_POLL", "9s") // the prefix is the name of this program

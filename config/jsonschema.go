@@ -105,10 +105,16 @@ func (n *node) jsonSchema(v reflect.Value, describe func(string) string) map[str
 		if t == typeLifecycle {
 			out["not"] = oneToken
 		}
-	case n.elem != nil && t.Kind() == reflect.Map:
-		out["type"], out["additionalProperties"] = "object", n.elem.jsonSchema(reflect.Value{}, describe)
 	case n.elem != nil:
-		out["type"], out["items"] = "array", n.elem.jsonSchema(reflect.Value{}, describe)
+		item := n.elem.jsonSchema(reflect.Value{}, describe)
+		if !n.elem.isLeaf() {
+			item["type"] = "object" // an item that is there has a value
+		}
+		if t.Kind() == reflect.Map {
+			out["type"], out["additionalProperties"] = "object", item
+		} else {
+			out["type"], out["items"] = "array", item
+		}
 	default:
 		n.scalarSchema(t, out)
 		if n.lifecycle {
@@ -142,7 +148,7 @@ func (n *node) scalarSchema(t reflect.Type, out map[string]any) {
 	case choices[t] != nil:
 		out["enum"] = choices[t]
 		return
-	case reflect.PointerTo(t).Implements(typeText):
+	case t == typeURL || reflect.PointerTo(t).Implements(typeText):
 		out["type"] = "string"
 		return
 	}
@@ -156,12 +162,9 @@ func (n *node) scalarSchema(t reflect.Type, out map[string]any) {
 	default:
 		out["type"] = "integer"
 		if bits := t.Bits(); t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64 {
-			out["minimum"] = 0
-			if bits < 64 {
-				out["maximum"] = uint64(1)<<bits - 1
-			}
-		} else if bits < 64 {
-			out["minimum"], out["maximum"] = -int64(1)<<(bits-1), int64(1)<<(bits-1)-1
+			out["minimum"], out["maximum"] = 0, ^uint64(0)>>(64-bits)
+		} else {
+			out["minimum"], out["maximum"] = int64(-1)<<(bits-1), ^(int64(-1) << (bits - 1))
 		}
 	}
 }
@@ -169,7 +172,7 @@ func (n *node) scalarSchema(t reflect.Type, out map[string]any) {
 // jsonValue returns a default as a file would have it.
 func jsonValue(v reflect.Value, n *node) any {
 	switch {
-	case v.Type() == typeDuration:
+	case v.Type() == typeDuration || v.Type() == typeURL:
 		return render(v, n)
 	case v.Kind() == reflect.String:
 		return v.String()

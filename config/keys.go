@@ -124,7 +124,7 @@ func typeName(n *node) string {
 		return "list of " + typeName(n.elem)
 	case n.children != nil:
 		return "section"
-	case reflect.PointerTo(t).Implements(typeText):
+	case t == typeURL || reflect.PointerTo(t).Implements(typeText):
 		return t.String()
 	}
 	switch t.Kind() {

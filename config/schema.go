@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -76,6 +77,7 @@ func (s *schema) lifecycle() *node {
 var (
 	typeDuration  = reflect.TypeFor[time.Duration]()
 	typeTime      = reflect.TypeFor[time.Time]()
+	typeURL       = reflect.TypeFor[url.URL]()
 	typeSecret    = reflect.TypeFor[lifecycle.Secret]()
 	typeLifecycle = reflect.TypeFor[lifecycle.Config]()
 	typeText      = reflect.TypeFor[encoding.TextUnmarshaler]()
@@ -205,7 +207,7 @@ func (s *schema) addElem(n *node, above map[reflect.Type]bool) error {
 
 // isScalar reports whether a value of t is written as one text or number.
 func isScalar(t reflect.Type) bool {
-	if t == typeDuration || t == typeTime || reflect.PointerTo(t).Implements(typeText) {
+	if t == typeDuration || t == typeTime || t == typeURL || reflect.PointerTo(t).Implements(typeText) {
 		return true
 	}
 	switch t.Kind() {

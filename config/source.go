@@ -348,7 +348,7 @@ func (l *loader) readEnv() (source, []error) {
 		faults = append(faults, fmt.Errorf("config: read the environment: %w", err))
 	}
 	return source{tree: l.nest(flat), name: func(key string) (string, int) {
-		if n, ok := l.schema.keys[base(key)]; ok {
+		if n := l.valueAround(key); n != nil {
 			return "environment " + l.envOf(n), 0
 		}
 		return "environment", 0
@@ -363,7 +363,7 @@ func (l *loader) readFlags() source {
 		}
 	}
 	return source{tree: l.nest(flat), name: func(key string) (string, int) {
-		if n, ok := l.schema.keys[base(key)]; ok {
+		if n := l.valueAround(key); n != nil {
 			return "flag " + l.dashes + flagOf(n), 0
 		}
 		return "flags", 0

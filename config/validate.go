@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
@@ -129,6 +130,9 @@ func render(v reflect.Value, n *node) string {
 			return "off"
 		}
 		return d.String()
+	}
+	if at, ok := v.Interface().(url.URL); ok {
+		return at.Redacted()
 	}
 	if s, ok := v.Interface().(fmt.Stringer); ok {
 		return said(s)

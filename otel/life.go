@@ -123,7 +123,10 @@ func (l *life) phase(e fsm.Event) {
 		l.start = l.begin("lifecycle.start", nil, e.At)
 		l.origin = l.start.SpanContext()
 		if p := l.previous; p != nil {
-			l.start.SetAttributes(attrLastState.String(string(p.Phase)), attrLastReason.String(text.Clip(p.Reason, maxText)), attrLastExit.Int(p.ExitStatus))
+			l.start.SetAttributes(attrLastState.String(string(p.Phase)), attrLastReason.String(text.Clip(p.Reason, maxText)))
+			if !p.Done.IsZero() || p.ExitStatus != 0 { // a process that SIGKILL or a panic ended has told of none
+				l.start.SetAttributes(attrLastExit.Int(p.ExitStatus))
+			}
 		}
 	case lifecycle.PhaseRunning:
 		finish(&l.start, e.At, nil)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/lifecycletest"
 	lifecycleotel "github.com/pleme-io/lifecycle-go/otel"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	collector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
@@ -147,5 +149,25 @@ func TestLifeBeforeIsExported(t *testing.T) {
 	}
 	if got := attr(s.one("lifecycle.stop"), "lifecycle.budget").AsFloat64(); got != 22 {
 		t.Errorf("the budget of the stop is %v", got)
+	}
+}
+
+// A process that was killed without a stop has told of no exit status, and the span of the
+// next start gives none.
+func TestLifeBeforeThatWasKilledHasNoExitStatus(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stop.json")
+	if err := os.WriteFile(file, []byte(`{"version":1,"life":{"name":"svc","phase":"running"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	app, exporter := traced(t, lifecycle.Config{DrainInterval: lifecycle.Off, LastStopFile: file})
+	app.Start()
+	app.Stop(nil)
+	app.WantClean()
+	start := exported(t, exporter).one("lifecycle.start")
+	if got := attr(start, "lifecycle.last_stop.state").AsString(); got != "running" {
+		t.Errorf("the start says of the life before %q", got)
+	}
+	if got := attr(start, "lifecycle.last_stop.exit_status"); got.Type() != (attribute.Value{}).Type() {
+		t.Errorf("its exit status is %d", got.AsInt64())
 	}
 }

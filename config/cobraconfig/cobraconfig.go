@@ -27,7 +27,8 @@ import (
 // the keys that have a few words for values.
 //
 // Define also adds --config, which names the file, unless the command has a flag of that
-// name. Any other name that the command already has is an error, and Define then adds
+// name. A program that gives the value of its own --config to config.Load needs
+// config.WithEnvPrefix in both calls, because the prefix follows the name of the file. Any other name that the command already has is an error, and Define then adds
 // nothing. Call it once for a tree of commands, before Execute.
 func Define[T any](cmd *cobra.Command, path string, opts ...config.Option) error {
 	keys, err := config.Keys[T](path, opts...)

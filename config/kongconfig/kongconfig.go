@@ -11,6 +11,7 @@
 package kongconfig
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -30,8 +31,9 @@ type Flags struct {
 
 // Define makes a flag for each key of T. path and the options are those of config.Load.
 // It also makes --config, which names the file, unless path is "": a program that has a
-// flag of that name passes "" here, and its own file to config.Load. kong refuses a name
-// that occurs twice.
+// flag of that name passes "" here, its own file to config.Load, and config.WithEnvPrefix
+// to both, because the prefix follows the name of the file. kong.New
+// refuses a name that a flag of the program or of one of its commands has.
 func Define[T any](path string, opts ...config.Option) (*Flags, error) {
 	keys, err := config.Keys[T](path, opts...)
 	if err != nil {
@@ -62,7 +64,42 @@ func Define[T any](path string, opts ...config.Option) (*Flags, error) {
 }
 
 // Apply adds the flags to the parser; kong calls it.
-func (f *Flags) Apply(k *kong.Kong) error { return kong.Embed(f.fields.Interface()).Apply(k) }
+func (f *Flags) Apply(k *kong.Kong) error {
+	if err := kong.Embed(f.fields.Interface()).Apply(k); err != nil {
+		return err
+	}
+	return kong.PostBuild(refuseTaken).Apply(k)
+}
+
+// refuseTaken refuses a flag of the program that has the name of one of the configuration.
+// kong itself compares embedded flags with no others, and one of the two gets the value.
+func refuseTaken(k *kong.Kong) error {
+	ours, errs := map[string]bool{}, []error(nil)
+	isOurs := func(flag *kong.Flag) bool {
+		t := flag.Target.Type()
+		return t == reflect.TypeFor[text]() || t == reflect.TypeFor[truth]()
+	}
+	for _, flag := range k.Model.Flags {
+		if isOurs(flag) {
+			ours[flag.Name] = true
+		}
+	}
+	var look func(node *kong.Node)
+	look = func(node *kong.Node) {
+		for _, flag := range node.Flags {
+			for _, name := range append([]string{flag.Name}, flag.Aliases...) {
+				if ours[name] && !isOurs(flag) {
+					errs = append(errs, fmt.Errorf("config: the program has a flag --%s already: rename the key or that flag", name))
+				}
+			}
+		}
+		for _, child := range node.Children {
+			look(child)
+		}
+	}
+	look(k.Model.Node)
+	return errors.Join(errs...)
+}
 
 // Given is the option of config.Load after kong has parsed: it has the values of the
 // flags. A value that kong has from a resolver, such as kong.JSON, counts as one.
@@ -111,6 +148,8 @@ func asText(value any) string {
 		for key, item := range v {
 			items = append(items, key+"="+asText(item))
 		}
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64) // and not 1e+07, which is no whole number
 	default:
 		return fmt.Sprint(value)
 	}

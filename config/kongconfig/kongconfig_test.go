@@ -76,6 +76,36 @@ func TestFlagsBesideThoseOfTheProgram(t *testing.T) {
 	}
 }
 
+// The numbers of kong.JSON are floats. A whole one stays whole, however large it is.
+func TestResolverWithLargeNumbers(t *testing.T) {
+	type T struct {
+		MaxBytes int64
+		Ratio    float64
+		Sizes    []int64
+		Limits   map[string]int64
+	}
+	var cli struct{}
+	flags, err := kongconfig.Define[T]("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolver, err := kong.JSON(strings.NewReader(`{"max_bytes": 1048576, "ratio": 0.25, "sizes": [10000000], "limits": {"a": 100000000}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser, err := kong.New(&cli, flags, kong.Resolvers(resolver))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse(nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err := config.Load[T]("", flags.Given(), config.WithEnviron(nil))
+	if err != nil || got.MaxBytes != 1<<20 || got.Ratio != 0.25 || len(got.Sizes) != 1 || got.Sizes[0] != 10_000_000 || got.Limits["a"] != 100_000_000 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // A resolver of kong, such as its JSON file, gives values for the flags too.
 func TestResolver(t *testing.T) {
 	resolver, err := kong.JSON(strings.NewReader(`{"tags": ["a", "b"], "debug": true, "poll": "3s", "lifecycle": {"drain_interval": "7s", "memory_limit_ratio": 0.5}}`))
@@ -110,6 +140,40 @@ func TestFaultsAreThoseOfConfig(t *testing.T) {
 	}
 	if _, _, err := parse(t, []string{"serve", "--lifecycle.lingr=5s"}); err == nil || !strings.Contains(err.Error(), `--lifecycle.linger`) {
 		t.Errorf("kong suggests no flag: %v", err)
+	}
+}
+
+// A flag of the program with the name of a key is an error: only one of the two would get
+// the value.
+func TestNameThatIsTaken(t *testing.T) {
+	for name, cli := range map[string]any{
+		"--poll already": &struct{ Poll string }{},
+		"--addr already": &struct {
+			Serve struct {
+				Addr string
+			} `cmd:""`
+		}{},
+		"--config already": &struct {
+			File string `name:"config"`
+		}{},
+		"--debug already": &struct {
+			Verbose bool `aliases:"debug"`
+		}{},
+	} {
+		flags, err := kongconfig.Define[Config]("service.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kong.New(cli, flags); err == nil || !strings.Contains(err.Error(), "the program has a flag "+name) {
+			t.Errorf("error is %v, want one that says %s", err, name)
+		}
+	}
+	flags, err := kongconfig.Define[Config]("") // for a program that has --config
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kong.New(&struct{ Config string }{}, flags); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -44,15 +44,30 @@ func From(v *viper.Viper) config.Option {
 			}
 		}
 		for _, key := range keys {
+			path := strings.Split(key, ".")
+			rename(settings, path)
 			if !v.IsSet(key) {
 				continue
 			}
 			if value := v.Get(key); value != nil && reflect.ValueOf(value).Kind() != reflect.Map {
-				put(settings, strings.Split(key, "."), value)
+				put(settings, path, value)
 			}
 		}
 		return settings, nil
 	}})
+}
+
+// rename gives a key, and the sections around it, the capitals of path: viper has small
+// letters only.
+func rename(tree map[string]any, path []string) {
+	small := strings.ToLower(path[0])
+	if value, ok := tree[small]; ok {
+		delete(tree, small)
+		tree[path[0]] = value
+	}
+	if below, ok := tree[path[0]].(map[string]any); ok && len(path) > 1 {
+		rename(below, path[1:])
+	}
 }
 
 // drop removes a key, and the sections that are then empty.
@@ -85,11 +100,13 @@ func put(tree map[string]any, path []string, value any) {
 // Strict is an option of viper's Unmarshal and UnmarshalKey. Each lifecycle.Config in
 // the result is then decoded and checked as config.Load does it: an unknown key, a
 // duration without its unit and a budget that does not add up are errors, and 0 and off
-// turn a duration off. All else is decoded as before. An empty text counts as no value,
-// because viper has one for a flag that was not given.
+// turn a duration off. All else is decoded as before: a key that viper does not have keeps
+// the value that the program has put there. An empty text counts as no value, because
+// viper has one for a flag that was not given. A lifecycle.Config that mapstructure
+// squashes into the struct around it is not checked: give it a name.
 func Strict() viper.DecoderConfigOption {
 	return func(c *mapstructure.DecoderConfig) {
-		hooks := []mapstructure.DecodeHookFunc{mapstructure.DecodeHookFuncType(decodeStrictly)}
+		hooks := []mapstructure.DecodeHookFunc{mapstructure.DecodeHookFuncValue(decodeStrictly)}
 		if c.DecodeHook != nil {
 			hooks = append(hooks, c.DecodeHook)
 		}
@@ -97,13 +114,19 @@ func Strict() viper.DecoderConfigOption {
 	}
 }
 
-func decodeStrictly(_, to reflect.Type, data any) (any, error) {
-	section, ok := data.(map[string]any)
-	if to != reflect.TypeFor[lifecycle.Config]() || !ok {
-		return data, nil
+// decodeStrictly decodes a section on top of the values that to has.
+func decodeStrictly(from, to reflect.Value) (any, error) {
+	section, ok := from.Interface().(map[string]any)
+	if to.Type() != reflect.TypeFor[lifecycle.Config]() || !ok {
+		return from.Interface(), nil
 	}
 	read := func([]string) (map[string]any, error) {
 		given := map[string]any{}
+		for field, value := range to.Fields() {
+			if !value.IsZero() {
+				given[field.Tag.Get("koanf")] = value.Interface()
+			}
+		}
 		for key, value := range section {
 			if value != "" {
 				given[key] = value

@@ -2,6 +2,7 @@ package viperconfig_test
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -128,5 +129,55 @@ func TestUnmarshalOfViper(t *testing.T) {
 		if err := filled(t, content).Unmarshal(&cfg, viperconfig.Strict()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", content, err, want)
 		}
+	}
+}
+
+// The values that a program has put into the result stay, as with viper's own Unmarshal,
+// where viper has none.
+func TestStrictKeepsTheProgramsValues(t *testing.T) {
+	preset := lifecycle.Config{
+		Name: "svc", DrainInterval: 3 * time.Second, DrainQuiet: lifecycle.Off, DrainReadiness: lifecycle.ReadinessServing,
+		AdminToken: "0123456789abcdef", ExitOnSignal: true, MemoryLimitRatio: 0.5,
+	}
+	want := preset
+	want.Linger, want.DrainQuiet = 7*time.Second, time.Second
+	for name, result := range map[string]any{
+		"a value":   &struct{ Lifecycle lifecycle.Config }{preset},
+		"a pointer": &struct{ Lifecycle *lifecycle.Config }{&preset},
+	} {
+		v := filled(t, "lifecycle: {linger: 7s, drain_quiet: 1s}\n")
+		err := v.Unmarshal(result, viperconfig.Strict())
+		got := reflect.Indirect(reflect.ValueOf(result).Elem().Field(0)).Interface().(lifecycle.Config)
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+	// They count in the sums.
+	cfg := Config{Lifecycle: lifecycle.Config{DrainInterval: time.Minute}}
+	err := filled(t, "lifecycle: {termination_grace: 30s}\n").Unmarshal(&cfg, viperconfig.Strict())
+	if err == nil || !strings.Contains(err.Error(), "1m0s") {
+		t.Errorf("a window of a minute in a grace of 30s: %v", err)
+	}
+}
+
+// Viper writes keys in small letters. A key of the configuration may have capitals.
+func TestKeysWithCapitals(t *testing.T) {
+	type section struct {
+		MaxConns int               `koanf:"maxConns"`
+		Headers  map[string]string `koanf:"extraHeaders"`
+	}
+	type camel struct {
+		LogLevel string  `koanf:"logLevel"`
+		DB       section `koanf:"dataBase"`
+	}
+	v := filled(t, "logLevel: info\ndataBase: {maxConns: 5, extraHeaders: {a: b}}\n")
+	v.SetDefault("dataBase.extraHeaders.c", "d")
+	got, err := config.Load[camel]("", viperconfig.From(v))
+	if err != nil || got.LogLevel != "info" || got.DB.MaxConns != 5 || got.DB.Headers["a"] != "b" || got.DB.Headers["c"] != "d" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	_, err = config.Load[camel]("", viperconfig.From(filled(t, "dataBase: {maxCons: 5}\n")))
+	if err == nil || !strings.Contains(err.Error(), "dataBase.maxcons: there is no such key: want one of maxConns") {
+		t.Errorf("a misspelt key: %v", err)
 	}
 }

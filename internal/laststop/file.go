@@ -100,7 +100,7 @@ func read(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, errors.New("it is not a regular file"))
+		return nil, errors.Join(err, errNotRegular)
 	}
 	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(content) > maxFile {
@@ -201,15 +201,43 @@ func brief(value any) any {
 }
 
 // replace writes a new file beside the old one and renames it. It does not sync: the
-// record outlives the process, and a node that loses power may lose it.
+// record outlives the process, and a node that loses power may lose it. A device, a pipe
+// or a link at the path stays: renamed over, /dev/null would be gone for all processes.
+//
+// When that fails, replace removes the old record and tries again: a full disk then has
+// place, and the next start never takes the record of an earlier life or phase for the last.
 func replace(path string, content []byte) error {
-	beside := path + ".new"
-	err := os.WriteFile(beside, content, 0o640)
-	if err == nil {
-		err = os.Rename(beside, path)
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return errNotRegular
+	}
+	err := rename(path, content)
+	if err != nil {
+		_ = os.Remove(path)
+		err = rename(path, content)
 	}
 	return err
 }
+
+// rename writes a file beside path and renames it.
+func rename(path string, content []byte) error {
+	beside := path + ".new"
+	_ = os.Remove(beside) // of a process that was killed, perhaps of another user; a link is not followed
+	f, err := os.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(beside, path)
+	}
+	if err != nil {
+		_ = os.Remove(beside)
+	}
+	return err
+}
+
+// errNotRegular refuses a path to something else than a file.
+var errNotRegular = errors.New("it is not a regular file")
 
 // within calls fn, and stops waiting for it when the volume hangs.
 func (f *File) within(fn func() error) error {

@@ -119,6 +119,73 @@ func TestFileThatIsNoRecord(t *testing.T) {
 	}
 }
 
+// A path to a device, a link or a socket stays what it is: /dev/null is not replaced.
+func TestOnlyARegularFileIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stop.json")
+	if err := os.Symlink(os.DevNull, path); err != nil {
+		t.Fatal(err)
+	}
+	var f File
+	_, said := open(&f, path)
+	f.Write(life{Name: "x"})
+	if target, err := os.Readlink(path); err != nil || target != os.DevNull {
+		t.Errorf("the link is now %q, %v", target, err)
+	}
+	if !strings.Contains(said(), "will not know of this life") || !strings.Contains(said(), "not a regular file") {
+		t.Errorf("the log does not say why: %s", said())
+	}
+}
+
+// A life that cannot write its record leaves none: that of an earlier life or phase would
+// pass for it.
+func TestRecordThatCannotBeWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stop.json")
+	var f File
+	_, said := open(&f, path)
+	f.Write(life{Name: "before"})
+	// No file can be made beside the record, as on a full disk.
+	if err := os.MkdirAll(filepath.Join(path+".new", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f.Write(life{Name: "later"})
+	if !strings.Contains(said(), "will not know of this life") {
+		t.Errorf("the log says %q", said())
+	}
+	if got, said := open(new(File), path); got != nil || said() != "" {
+		t.Errorf("the record is %+v, %s; want none", got, said())
+	}
+	// Once there is place, the record is written again.
+	if err := os.RemoveAll(path + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	f.Write(life{Name: "last"})
+	if got, _ := open(new(File), path); got == nil || got.Name != "last" {
+		t.Errorf("the record is %+v", got)
+	}
+}
+
+// What a killed process has left beside the record does not hinder the next one, and a
+// link there is not followed.
+func TestLeftoverBesideTheRecord(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "stop.json"), filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(other, path+".new"); err != nil {
+		t.Fatal(err)
+	}
+	var f File
+	_, said := open(&f, path)
+	f.Write(life{Name: "x"})
+	if got, _ := open(new(File), path); got == nil || got.Name != "x" || said() != "" {
+		t.Errorf("the record is %+v, %s", got, said())
+	}
+	if content, err := os.ReadFile(other); err != nil || string(content) != "precious" {
+		t.Errorf("the other file has %q, %v", content, err)
+	}
+}
+
 // Only a GET that began when the scrape was awaited, and whose client is there, counts.
 func TestScrape(t *testing.T) {
 	var s Scrape
@@ -132,17 +199,17 @@ func TestScrape(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	ask(http.MethodGet)
-	during = func() { s.Await(over) }
+	during = func() { s.Await(over, time.Hour) }
 	ask(http.MethodGet) // began before
 	during = nil
 	ask(http.MethodHead)
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(over, http.MethodGet, "/metrics", nil)) // its client has gone
-	if s.Await(over) {
+	if s.Await(over, time.Hour) {
 		t.Error("no scrape has come, and one is reported")
 	}
 	ask(http.MethodGet)
 	ask(http.MethodGet)
-	if !s.Await(t.Context()) {
+	if !s.Await(t.Context(), time.Hour) {
 		t.Error("a scrape has come")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Scrape awaits one scrape. The zero value is ready. Its methods may be called
@@ -27,9 +28,11 @@ func (s *Scrape) Handler(h http.Handler) http.Handler {
 	})
 }
 
-// Await waits until a request that began after the call is answered, or ctx ends. It
-// reports whether one was.
-func (s *Scrape) Await(ctx context.Context) bool {
+// Await waits until a request that began after the call is answered, slice is over, or ctx
+// ends. It reports whether one was.
+func (s *Scrape) Await(ctx context.Context, slice time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, slice)
+	defer cancel()
 	s.wanted.Store(true)
 	select {
 	case <-s.answered():

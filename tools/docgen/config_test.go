@@ -171,3 +171,50 @@ func TestSchemaAgreesWithLoad(t *testing.T) {
 		}
 	}
 }
+
+// items has lists and maps of sections.
+type items struct {
+	List     []backend
+	Pointers []*backend
+	Map      map[string]backend
+	Section  *backend
+	Signed   int64
+	Unsigned uint64
+}
+
+type backend struct{ Host string }
+
+// An item of a list or a map has a value, for the schema as for Load. A section may have
+// none: all its keys may be commented out. A whole number fits into its type.
+func TestSchemaOfItemsAgreesWithLoad(t *testing.T) {
+	text, err := config.Schema[items](nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := compiled(t, text)
+	for content, want := range map[string]bool{
+		`{"list": [{}, {"host": "a"}], "pointers": [{}], "map": {"a": {}}, "section": null}`: true,
+		`{"list": [null]}`:          false,
+		`{"pointers": [null]}`:      false,
+		`{"map": {"a": null}}`:      false,
+		`{"map": {"a": {"b": ""}}}`: false,
+		`{"list": null}`:            false,
+
+		`{"signed": -9223372036854775808, "unsigned": 18446744073709551615}`: true,
+		`{"signed": 9223372036854775808}`:                                    false,
+		`{"signed": -9223372036854775809}`:                                   false,
+		`{"unsigned": 18446744073709551616}`:                                 false,
+		`{"unsigned": -1}`:                                                   false,
+	} {
+		value, err := jsonschema.UnmarshalJSON(strings.NewReader(content)) // with all digits
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(value); (err == nil) != want {
+			t.Errorf("the schema for %s: %v", content, err)
+		}
+		if _, err := config.Load[items]("a.json", config.WithContent([]byte(content)), config.WithArgs(nil), config.WithEnviron(nil)); (err == nil) != want {
+			t.Errorf("Load of %s: %v", content, err)
+		}
+	}
+}
