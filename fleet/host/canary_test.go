@@ -162,6 +162,7 @@ func TestACanaryThatIsGoodIsPromoted(t *testing.T) {
 		r.customers(last, last)
 		r.wantEach(last)
 	}
+	must(t, h.StartWorker(t.Context(), "w")) // changes nothing, and returns when the host has applied the record
 	last++
 	r.customers(last, last)
 	for c, v := range r.wantEach(last) {

@@ -112,7 +112,7 @@ func TestRecoveryLoadsNothing(t *testing.T) {
 	for i := range 2 {
 		r.publish("work.w", fmt.Sprint(i))
 		r.eventually("there is an output", func() bool { return len(r.outputs("out.w")) == i+1 })
-		r.eventually("the child has ended", func() bool { s := h.Isolation().Stats; return s.Running == 0 && s.Started == uint64(i+1) })
+		r.eventually("the child has ended", func() bool { s := h.Isolation().Stats; return s.Running == 0 && s.Started > uint64(i) })
 	}
 	r.wantOutputs("out.w", "10", "11")
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -49,11 +50,15 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 	if err := h.ensure(ctx); err != nil {
 		return err
 	}
-	fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
-	if err == nil {
-		_, err = (&slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}).open(ctx, h.cfg.HostID, h.states.fenceSubject(slot))
+	for {
+		fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
+		if err == nil {
+			_, err = (&slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}).open(ctx, h.cfg.HostID, h.states.fenceSubject(slot))
+		}
+		if !errors.Is(err, ErrStale) { // the holder has claimed it again in between
+			return err
+		}
 	}
-	return err
 }
 
 // Sweep removes what is left of deleted workers.

@@ -42,6 +42,7 @@ func TestGroups(t *testing.T) {
 	one.Topic, two.Topic, three.Topic = "work.shared", "work.shared", "work.other"
 	a := r.start("a")
 	b := r.start("b")
+	r.eventually("the hosts know each other", func() bool { return len(a.Members()) == 2 && len(b.Members()) == 2 })
 	for i, req := range []host.CreateRequest{one, two, three} {
 		req.Group = "g"
 		create(t, []*host.Host{a, b}[i%2], req)

@@ -136,8 +136,14 @@ func TestALoadThatDoesNotReturnIsAbandoned(t *testing.T) {
 	r, e := rogueRig(t)
 	h := r.start("a")
 	e.hang = make(chan struct{})
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	go func() { // once the engine loads
+		for e.loads.Load() == 0 && t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
 	_, err := h.Create(ctx, host.CreateRequest{ID: "w", MIMEType: "text/x-rogue", Topic: "work.w", OutputTopic: "out.w", Code: []byte("x")})
 	if left := new(lifecycle.AbandonedError); !errors.As(err, &left) || left.Name != "engine" || !strings.Contains(left.Stack, "rogue).Load") {
 		t.Errorf("Create: %v", err)

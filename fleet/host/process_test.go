@@ -203,7 +203,12 @@ func TestChaos(t *testing.T) {
 		if is {
 			cfg.Subjects = []string{"away.>"}
 		}
-		r.eventually("the stream of the outputs has changed", func() bool { _, err := r.js.UpdateStream(t.Context(), cfg); return err == nil })
+		r.eventually("the stream of the outputs has changed", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := r.js.UpdateStream(ctx, cfg)
+			return err == nil
+		})
 	}
 	ids := []string{"a", "b", "c", "g1", "g2"}
 	for _, id := range ids {

@@ -68,7 +68,9 @@ def handle(message):
 		r.eventually("messages flow", func() bool { return len(r.outputs("out.w")) > before+20 })
 		srv.Restart()
 		r.eventually("the server answers", func() bool {
-			_, err := r.js.Stream(t.Context(), "WORK")
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the request may go to the connection that has ended
+			defer cancel()
+			_, err := r.js.Stream(ctx, "WORK")
 			return err == nil
 		})
 	}

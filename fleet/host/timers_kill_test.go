@@ -84,6 +84,15 @@ def handle(message):
 		hosts.end(0, syscall.SIGKILL)
 	}
 	hosts.start()
+	r.eventually("every message is handled", func() bool {
+		n := 0
+		for key := range values() {
+			if strings.HasPrefix(key, "w s/") {
+				n++
+			}
+		}
+		return n == each*rounds
+	})
 	faults := r.fired(values)
 	if all := values(); len(all) != 2*each*rounds {
 		faults = append(faults, errors.New("there are "+strconv.Itoa(len(all))+" values"))

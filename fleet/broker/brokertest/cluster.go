@@ -248,8 +248,8 @@ func (c *Cluster) logTails() {
 }
 
 // freePorts returns ports that were free a moment ago. They are below the range that
-// the system gives to outgoing connections, so a server that starts again finds its
-// port still free.
+// the system gives to outgoing connections, and of a part that few other processes draw
+// from, so a server that starts again finds its port still free.
 func freePorts(tb testing.TB, n int) []int {
 	tb.Helper()
 	var ports []int
@@ -257,7 +257,7 @@ func freePorts(tb testing.TB, n int) []int {
 		if len(ports) == n {
 			return ports
 		}
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(10_000+rand.N(20_000)))
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(10_000+os.Getpid()%100*200+rand.N(200)))
 		if err != nil {
 			continue // taken
 		}

@@ -1,7 +1,6 @@
 package brokertest
 
 import (
-	"net"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -19,12 +18,9 @@ type Lone struct {
 // StartLone starts one server, which ends with the test.
 func StartLone(tb testing.TB) *Lone {
 	tb.Helper()
-	l := &Lone{tb: tb, opts: &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: tb.TempDir(), NoSigs: true, NoLog: true}}
+	l := &Lone{tb: tb, opts: &server.Options{Host: "127.0.0.1", Port: freePorts(tb, 1)[0], JetStream: true, StoreDir: tb.TempDir(), NoSigs: true, NoLog: true}}
 	l.start()
 	tb.Cleanup(l.stop)
-	if addr, ok := l.srv.Addr().(*net.TCPAddr); ok {
-		l.opts.Port = addr.Port // keep the port after a restart
-	}
 	return l
 }
 

@@ -142,7 +142,6 @@ late = threading.Event()
 result = []
 def straggle():
     late.wait()
-    time.sleep(0.05)
     try:
         state.put("late", "x")
         result.append("written")
@@ -154,8 +153,8 @@ def handle(message):
         threads = [threading.Thread(target=lambda i=i: [state.put("%d" % i, str(n)) for n in range(50)]) for i in range(4)]
         [t.start() for t in threads]
         [t.join() for t in threads]
-        late.set()
         return
+    late.set()
     while not result:
         time.sleep(0.01)
     return result[0]
