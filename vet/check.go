@@ -246,9 +246,8 @@ func (r *run) main(w *workload) int {
 // setsLifecycle reports whether a container has a variable or a flag of lifecycle.
 func setsLifecycle(c corev1.Container) bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
-		_, last, ok := strings.Cut("_"+e.Name, "_LIFECYCLE_")
-		_, known := keys["LIFECYCLE_"+last]
-		return ok && known
+		_, known := keyOfVariable(e.Name)
+		return known
 	}) || slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
 		name, _, _ := flagOf(arg)
 		return strings.HasPrefix(name, "lifecycle.")

@@ -30,14 +30,11 @@ func (c container) signals() {
 // shellWithoutExec returns the shell that stays the first process of a command
 // line, or "".
 func shellWithoutExec(line []string) string {
-	if len(line) < 3 || line[1] != "-c" {
+	i := scriptAt(line)
+	if i < 0 || strings.Contains(line[i], "exec ") {
 		return ""
 	}
-	shell := line[0][strings.LastIndexByte(line[0], '/')+1:]
-	if !slices.Contains([]string{"sh", "bash", "ash", "dash"}, shell) || strings.Contains(line[2], "exec ") {
-		return ""
-	}
-	return shell
+	return line[0][strings.LastIndexByte(line[0], '/')+1:]
 }
 
 // job checks work that runs to completion.

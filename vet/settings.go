@@ -177,12 +177,21 @@ func ours(fault *config.Fault) bool {
 	return strings.HasPrefix(fault.Key, "lifecycle.") && strings.Contains(fault.Problem, "did you mean")
 }
 
+// keyOfVariable returns the key that a variable sets. The name of the service's file, with
+// which the variable begins, may have the word LIFECYCLE too.
+func keyOfVariable(name string) (k key, known bool) {
+	name = "_" + name
+	if i := strings.LastIndex(name, "_LIFECYCLE_"); i >= 0 {
+		k, known = keys[name[i+1:]]
+	}
+	return k, known
+}
+
 // variable adds a variable of the container, when it is one of lifecycle: its name ends
 // in LIFECYCLE_ and a key, with any name before it.
 func (in *input) variable(c container, v variable) {
-	_, last, ok := strings.Cut("_"+v.name, "_LIFECYCLE_")
-	k, known := keys["LIFECYCLE_"+last]
-	if !ok || !known {
+	k, known := keyOfVariable(v.name)
+	if !known {
 		return
 	}
 	if v.unknown != "" {

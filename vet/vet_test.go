@@ -94,6 +94,7 @@ var mutations = []mutation{
 	{rule: "no-startup", old: "          startupProbe:\n            httpGet: {path: /startupz, port: health}\n            periodSeconds: 1\n" + probe60, new: "", at: "livenessProbe", words: []string{"30s", "/startupz"}},
 	{rule: "stop-signal", old: "          startupProbe:", new: "          lifecycle: {stopSignal: SIGQUIT}\n          startupProbe:", at: "stopSignal", words: []string{"SIGQUIT", "SIGTERM"}},
 	{rule: "shell-entrypoint", old: "          startupProbe:", new: "          command: [/bin/sh, -c, /app]\n          startupProbe:", at: "command", words: []string{"SIGTERM", "exec"}},
+	{rule: "shell-entrypoint", old: "          startupProbe:", new: "          command: [/bin/bash, -e, -o, pipefail]\n          args: [-uc, /app]\n          startupProbe:", at: "command", words: []string{"bash is"}},
 	{rule: "termination-log", old: "          startupProbe:", new: "          terminationMessagePath: /tmp/last\n          startupProbe:", at: "terminationMessagePath", words: []string{"/tmp/last", "/dev/termination-log"}},
 	{rule: "sidecar-stops-first", old: "          startupProbe:", new: "          startupProbe:", at: "{name: proxy", words: []string{"proxy", "main", "25s", "restartPolicy: Always", "seconds 25"}, besides: []string{"not-restricted"}},
 	{rule: "sidecar-grace", old: "      containers:\n", new: "      initContainers:\n        - {name: proxy, restartPolicy: Always, lifecycle: {preStop: {sleep: {seconds: 10}}}}\n      containers:\n", at: "name: proxy",
