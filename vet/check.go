@@ -35,7 +35,9 @@ type Checker struct {
 	// Container is the name of the service's container in its pods. Defaults to the
 	// first container with a variable or a flag of lifecycle, or else the first one that
 	// has a probe on the port of Config.HealthAddr or declares that port, and else to the
-	// first container.
+	// first container. Without Container and a configuration of the caller, the budget,
+	// signals and probes of every other container with a variable or a flag of lifecycle
+	// are checked too.
 	Container string
 
 	// Only names the workloads to check, as "Deployment/web" or
@@ -93,6 +95,12 @@ func (c Checker) Check(files ...File) Report {
 			}
 		}
 	}
+	for _, w := range r.others {
+		if !w.senseless {
+			r.use(w.cfg)
+			r.other(w)
+		}
+	}
 	r.use(c.Config)
 	for _, b := range r.budgets {
 		r.budget(b)
@@ -126,6 +134,7 @@ type run struct {
 	health     int              // the port of the health planes; 0 when there is none
 	healthHost string
 	workloads  []*workload
+	others     []*workload // once more for each other container that lifecycle runs
 	configMaps []configMap
 	secrets    []secret
 	budgets    []budget
@@ -213,6 +222,20 @@ func (r *run) workload(w *workload) {
 	r.sidecars(w, main)
 	r.restricted(w)
 	r.rollout(w)
+}
+
+// other checks another container of the pod that lifecycle runs.
+func (r *run) other(w *workload) {
+	before := len(r.report.Findings)
+	c := container{r, w, &w.pod.Containers[w.main], w.podPath.with("containers", w.main)}
+	c.grace()
+	c.signals()
+	if !w.once {
+		c.probes()
+	}
+	for i := range r.report.Findings[before:] {
+		r.report.Findings[before+i].Container = c.c.Name
+	}
 }
 
 func (w *workload) isJob() bool { return w.kind == "Job" || w.kind == "CronJob" }

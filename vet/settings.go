@@ -61,7 +61,7 @@ type input struct {
 	shown   map[string]string
 }
 
-// settings reads the configuration with which the service of w starts, from all that the
+// settings reads the configuration with which the service in w.main starts, from all that the
 // manifest gives to its container, in the order of config.Load: a file, variables, flags.
 // The keys that it gives and their places are in w.given. A fault is a finding in
 // w.faults, because w may turn out to be no service of lifecycle.
@@ -70,7 +70,6 @@ func (r *run) settings(w *workload) {
 	if len(w.pod.Containers) == 0 {
 		return
 	}
-	w.main = r.main(w)
 	c := container{r, w, &w.pod.Containers[w.main], w.podPath.with("containers", w.main)}
 	in := input{places: map[string]place{}, shown: map[string]string{}}
 	vars := c.variables()

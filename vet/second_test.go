@@ -1,0 +1,52 @@
+package vet_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/vet"
+)
+
+// worker is a second container that lifecycle runs, in the pod of the clean manifest.
+func withWorker(lines string) string {
+	text := strings.Replace(clean, "          image: example/web:1\n", "          image: example/web:1\n          env: [{name: WEB_LIFECYCLE_TERMINATION_GRACE, value: 30s}]\n", 1)
+	return strings.Replace(text, "---\n", "        - name: worker\n          image: example/worker:1\n"+indent(10, lines)+
+		"          securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}\n---\n", 1)
+}
+
+// The grace is one for all containers of a pod: each one that lifecycle runs has to stop
+// within it, and is asked by probes of its own.
+func TestEveryContainerOfLifecycleIsCompared(t *testing.T) {
+	const (
+		long  = "env: [{name: WORKER_LIFECYCLE_SHUTDOWN_GRACE, value: 60s}, {name: WORKER_LIFECYCLE_HEALTH_ADDR, value: \":9081\"}]\n"
+		short = "env: [{name: WORKER_LIFECYCLE_TERMINATION_GRACE, value: 30s}, {name: WORKER_LIFECYCLE_HEALTH_ADDR, value: \":9081\"}]\n"
+		asks  = "startupProbe: {httpGet: {path: /startupz, port: 9081}}\nlivenessProbe: {httpGet: {path: /livez, port: 9081}}\nreadinessProbe: {httpGet: {path: /readyz, port: 9081}, periodSeconds: 2, failureThreshold: 1}\n"
+	)
+	for name, tt := range map[string]struct {
+		checker vet.Checker
+		text    string
+		rules   string // besides sidecar-stops-first, of the worker
+	}{
+		"longer than the grace":  {text: withWorker(long + asks), rules: "grace-too-short"},
+		"in time":                {text: withWorker(short + asks)},
+		"the wrong port":         {text: withWorker(short + strings.Replace(asks, "/readyz, port: 9081", "/readyz, port: 8081", 1)), rules: "probe-port"},
+		"its signal":             {text: withWorker(short + asks + "lifecycle: {stopSignal: SIGQUIT}\n"), rules: "stop-signal"},
+		"refused":                {text: withWorker(short + asks + "args: [-lifecycle.linger=5]\n"), rules: "config-refused"},
+		"the caller's container": {vet.Checker{Container: "main"}, withWorker(long + asks), ""},
+		"the caller's config":    {vet.Checker{Config: cleanConfig()}, withWorker(long + asks), ""},
+		"another workload":       {vet.Checker{Only: []string{"Deployment/web"}}, withWorker(long + asks), "grace-too-short"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := tt.checker.Check(vet.File{Name: "m.yaml", Data: []byte(tt.text)})
+			var rules []string
+			for _, f := range r.Findings {
+				if f.Rule != "sidecar-stops-first" && f.Rule != "grace-undeclared" {
+					rules = append(rules, f.Rule)
+				}
+			}
+			if got := strings.Join(rules, " "); got != tt.rules || r.Objects != 1 {
+				t.Errorf("%d workloads, want 1, and %q, want %q: %+v", r.Objects, got, tt.rules, r.Findings)
+			}
+		})
+	}
+}
