@@ -51,7 +51,7 @@ var rules = []Rule{
 	{"stop-signal", Error, "The container's stop signal does not begin a drain", "SIGTERM and SIGINT begin a drain. Any other stop signal ends the process at once, or does nothing until SIGKILL."},
 	{"shell-entrypoint", Warning, "A shell is the container's first process", "A shell does not pass SIGTERM on: nothing drains, and SIGKILL ends it when the grace is over."},
 	{"sidecar-stops-first", Warning, "A second container gets SIGTERM at the same time", "A proxy that ends at once takes the network away while the service drains. Make it a native sidecar, an init container with restartPolicy Always: the kubelet stops it after the service (Kubernetes 1.29, KEP-753)."},
-	{"sidecar-grace", Error, "No time is left for a sidecar to stop", "The kubelet stops native sidecars after the service, within the same terminationGracePeriodSeconds."},
+	{"sidecar-grace", Error, "No time is left for a sidecar to stop", "The kubelet stops native sidecars after the service, within the same terminationGracePeriodSeconds. A hook that takes all of it leaves the sidecar 2 s before SIGKILL."},
 	{"termination-log", Warning, "The service writes its termination message to a file that Kubernetes does not read", "kubectl describe shows the reason of a stop only when termination_log and terminationMessagePath are the same."},
 
 	// Replicas, rollouts and disruptions.

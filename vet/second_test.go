@@ -3,7 +3,9 @@ package vet_test
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/vet"
 )
 
@@ -48,5 +50,40 @@ func TestEveryContainerOfLifecycleIsCompared(t *testing.T) {
 				t.Errorf("%d workloads, want 1, and %q, want %q: %+v", r.Objects, got, tt.rules, r.Findings)
 			}
 		})
+	}
+}
+
+// The kubelet runs the preStop hook of a native sidecar when the stop of the pod begins, as
+// those of all containers, and awaits the sidecar's turn after it. The hook takes nothing
+// from the service's time.
+func TestHookOfASidecarRunsBesideTheService(t *testing.T) {
+	for _, seconds := range []string{"3", "25", "29"} {
+		text := strings.Replace(clean, "      containers:\n", "      initContainers:\n        - {name: proxy, image: p, restartPolicy: Always, lifecycle: {preStop: {sleep: {seconds: "+seconds+"}}}}\n      containers:\n", 1)
+		for _, f := range check(cleanConfig(), text).Findings {
+			if f.Rule == "sidecar-grace" {
+				t.Errorf("%s s: %s", seconds, f.Reason)
+			}
+		}
+	}
+}
+
+// A second container has to wait for the service's hook too, and the hook that the
+// configuration declares is not its own.
+func TestSecondContainerWaitsForTheWholeStop(t *testing.T) {
+	for name, tt := range map[string]struct {
+		hook string
+		want bool
+	}{"shorter than the stop": {"30", true}, "as long": {"35", false}, "of a second": {"1", true}} {
+		text := strings.Replace(clean, "          startupProbe:", "          lifecycle: {preStop: {sleep: {seconds: 10}}}\n          startupProbe:", 1)
+		text = strings.Replace(text, "---\n", "        - {name: proxy, image: p, lifecycle: {preStop: {sleep: {seconds: "+tt.hook+"}}}}\n---\n", 1)
+		said := ""
+		for _, f := range check(lifecycle.Config{PreStop: 10 * time.Second}, text).Findings {
+			if f.Rule == "sidecar-stops-first" {
+				said = f.Fix
+			}
+		}
+		if tt.want != strings.Contains(said, "preStop.sleep.seconds 35") {
+			t.Errorf("%s: %q", name, said)
+		}
 	}
 }
