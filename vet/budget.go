@@ -7,6 +7,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -19,7 +20,7 @@ func (r *run) budget(b budget) {
 	}
 	var selected []*workload
 	for _, w := range r.workloads {
-		if !w.once && sameNamespace(b.object, w.object) && matches(b.Spec.Selector, w.labels) {
+		if !w.once && sameNamespace(b.object, w.object) && b.selector.Matches(labels.Set(w.labels)) {
 			selected = append(selected, w)
 		}
 	}
@@ -117,9 +118,9 @@ func (r *run) service(s service) {
 	}
 }
 
-func selects(selector, labels map[string]string) bool {
+func selects(selector, own map[string]string) bool {
 	for k, v := range selector {
-		if labels[k] != v {
+		if own[k] != v {
 			return false
 		}
 	}

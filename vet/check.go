@@ -334,8 +334,12 @@ func healthPort(addr string) (port int, host string) {
 	return port, host
 }
 
-// matches reports whether a selector, nil for none, selects these labels.
-func matches(s *metav1.LabelSelector, l map[string]string) bool {
+// selector returns a selector, nil for none, in the form that compares. One that the API
+// server refuses selects nothing.
+func selector(s *metav1.LabelSelector) labels.Selector {
 	selector, err := metav1.LabelSelectorAsSelector(s)
-	return err == nil && selector.Matches(labels.Set(l))
+	if err != nil {
+		return labels.Nothing()
+	}
+	return selector
 }

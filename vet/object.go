@@ -19,6 +19,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
@@ -102,6 +103,7 @@ func isHook(o object) bool {
 type budget struct {
 	object
 	*policyv1.PodDisruptionBudget
+	selector labels.Selector
 }
 
 type service struct {
@@ -221,7 +223,7 @@ func (r *run) keep(o object, typed any) {
 	case *corev1.Secret:
 		r.secrets = append(r.secrets, secret{o, t})
 	case *policyv1.PodDisruptionBudget:
-		r.budgets = append(r.budgets, budget{o, t})
+		r.budgets = append(r.budgets, budget{o, t, selector(t.Spec.Selector)})
 	case *corev1.Service:
 		r.services = append(r.services, service{o, t})
 	case *autoscalingv2.HorizontalPodAutoscaler:
