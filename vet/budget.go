@@ -28,7 +28,7 @@ func (r *run) budget(b budget) {
 	case len(selected) == 0 && len(r.customs) > 0:
 		r.at(b.object, fieldPath{"spec", "selector"}, "pods-undecided", "no pod template in these files has the labels that it selects; an operator may make such pods: of "+r.operators(),
 			"compare it with the labels of the pods in the cluster")
-	case len(selected) == 0 && len(r.workloads) > 0:
+	case len(selected) == 0 && len(r.workloads) > 0 && !r.unread:
 		r.at(b.object, fieldPath{"spec", "selector"}, "pdb-selects-nothing", "no pod template in these files has the labels that it selects", "copy the labels of spec.template.metadata.labels into spec.selector.matchLabels")
 	case slices.ContainsFunc(selected, func(w *workload) bool { return r.wanted(w.object) }):
 		r.limit(b, "minAvailable", b.Spec.MinAvailable, selected)
@@ -94,7 +94,7 @@ func (r *run) service(s service) {
 			selected = append(selected, w)
 		}
 	}
-	if len(selected) == 0 && len(r.workloads) > 0 && len(r.Only) == 0 {
+	if len(selected) == 0 && len(r.workloads) > 0 && len(r.Only) == 0 && !r.unread {
 		reason := "no pod template in these files has the labels that it selects"
 		if len(r.customs) > 0 {
 			reason += "; an operator may make such pods: of " + r.operators()
@@ -109,6 +109,10 @@ func (r *run) service(s service) {
 			r.at(s.object, fieldPath{"spec", "ports", i, "targetPort"}, "service-port", fmt.Sprintf("targetPort %q is not a port of any container of %s", port.TargetPort.StrVal, selected[0]),
 				"give a container's port that name, or the Service the number")
 		}
+	}
+	if s.Spec.PublishNotReadyAddresses && s.Spec.ClusterIP != corev1.ClusterIPNone {
+		r.at(s.object, fieldPath{"spec", "publishNotReadyAddresses"}, "not-ready-published", fmt.Sprintf("publishNotReadyAddresses is true: the Service still sends requests to a pod of %s that has closed its listeners", selected[0]),
+			"remove it, or give peers a Service of their own, with clusterIP: None")
 	}
 	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && slices.ContainsFunc(selected, func(w *workload) bool {
 		return w.compared && !w.unknown["DrainReadiness"] && w.cfg.WithDefaults().DrainReadiness == lifecycle.ReadinessDown

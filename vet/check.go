@@ -80,7 +80,7 @@ func (c Checker) Check(files ...File) Report {
 		}
 		r.read(f)
 	}
-	if !r.config() {
+	if !r.hasContainer(files) || !r.config() {
 		r.report.sort()
 		return r.report
 	}
@@ -142,6 +142,7 @@ type run struct {
 	scalers    []scaler
 	rollouts   []rollout
 	customs    []object // of kinds that vet does not know, whose operators may make pods
+	unread     bool     // an object could not be read, which may have pods
 	report     Report
 }
 
@@ -236,6 +237,25 @@ func (r *run) other(w *workload) {
 	for i := range r.report.Findings[before:] {
 		r.report.Findings[before+i].Container = c.c.Name
 	}
+}
+
+// hasContainer adds a finding when no pod has the container that the caller named.
+func (r *run) hasContainer(files []File) bool {
+	var names []string
+	for _, w := range r.workloads {
+		for _, c := range w.pod.Containers {
+			if c.Name == r.Container || r.Container == "" {
+				return true
+			}
+			if r.wanted(w.object) && !slices.Contains(names, c.Name) && len(names) < 10 {
+				names = append(names, c.Name)
+			}
+		}
+	}
+	if len(names) > 0 {
+		r.add("nothing-to-vet", Finding{File: files[0].Name, Line: 1, Column: 1, Reason: fmt.Sprintf("no pod has a container %q", r.Container), Fix: "name one of " + strings.Join(names, ", ")})
+	}
+	return len(names) == 0
 }
 
 func (w *workload) isJob() bool { return w.kind == "Job" || w.kind == "CronJob" }

@@ -187,6 +187,7 @@ func (r *run) decode(d *document) {
 		}
 	}
 	if err != nil {
+		r.unread = true
 		r.at(o, wrongField(err), "wrong-type", fmt.Sprintf("it cannot be read as %s %s: %v", gv, o.kind, strings.TrimPrefix(err.Error(), "json: ")), "give the field the type that it has in the API")
 		return
 	}

@@ -96,6 +96,7 @@ func (r *run) read(f File) {
 			if errors.As(err, &p) {
 				line = part.line + p.line
 			}
+			r.unread = true
 			fault("not-yaml", line, fmt.Sprintf("not YAML: %v", err), "correct the file; the rest of it was checked")
 			documents++
 		case root != nil:
@@ -140,6 +141,7 @@ func (r *run) expand(d *document) {
 		fault("too-large", err, "write it without aliases that refer to each other")
 		return
 	case err != nil:
+		r.unread = true
 		fault("not-yaml", fmt.Errorf("not YAML: %w", err), "correct the file; the rest of it was checked")
 		return
 	}

@@ -87,3 +87,58 @@ func TestSecondContainerWaitsForTheWholeStop(t *testing.T) {
 		}
 	}
 }
+
+// A headless Service is looked up in DNS by the peers of a pod, which may ask it before it
+// is ready. With the node's network the kubelet reaches a loopback address.
+func TestWhatIsIntendedIsNotAFinding(t *testing.T) {
+	headless := strings.Replace(clean, "  selector: {app: web}\n", "  selector: {app: web}\n  publishNotReadyAddresses: true\n  clusterIP: None\n", 1)
+	host := strings.Replace(clean, "      terminationGracePeriodSeconds: 30\n", "      terminationGracePeriodSeconds: 30\n      hostNetwork: true\n", 1)
+	host = strings.ReplaceAll(host, "{path: /", "{host: localhost, path: /")
+	for name, tt := range map[string]struct{ text, addr string }{
+		"headless":                    {headless, ""},
+		"the node's network":          {host, ""},
+		"the node's network, its own": {host, "127.0.0.1:8081"},
+	} {
+		cfg := cleanConfig()
+		cfg.HealthAddr = tt.addr
+		for _, f := range check(cfg, tt.text).Findings {
+			if f.Rule == "not-ready-published" || f.Rule == "health-unreachable" {
+				t.Errorf("%s: %s", name, f.Reason)
+			}
+		}
+	}
+}
+
+// An advice does not lead to what the API server refuses: the name of a port has a letter.
+func TestPortThatIsANumberInQuotes(t *testing.T) {
+	text := strings.Replace(clean, "/readyz, port: 8081", `/readyz, port: "8081"`, 1)
+	r := check(cleanConfig(), text)
+	if len(r.Findings) != 1 || r.Findings[0].Rule != "probe-port" || strings.Contains(r.Findings[0].Fix, "name: 8081") || !strings.Contains(r.Findings[0].Fix, "port to 8081 without quotes") {
+		t.Errorf("%+v", r.Findings)
+	}
+}
+
+// The name of a container that no pod has is not taken for the main one.
+func TestContainerThatDoesNotExist(t *testing.T) {
+	file := vet.File{Name: "m.yaml", Data: []byte(clean)}
+	r := vet.Checker{Container: "man"}.Check(file)
+	if len(r.Findings) != 1 || r.Findings[0].Rule != "nothing-to-vet" || !strings.Contains(r.Findings[0].Reason, `"man"`) || !strings.Contains(r.Findings[0].Fix, "main") {
+		t.Errorf("%+v", r.Findings)
+	}
+	other := strings.NewReplacer("name: web", "name: other", "app: web", "app: other", "name: main", "name: man").Replace(clean)
+	r = vet.Checker{Container: "man", Config: cleanConfig()}.Check(file, vet.File{Name: "n.yaml", Data: []byte(other)})
+	if len(r.Findings) > 0 {
+		t.Errorf("one of the pods has it: %+v", r.Findings)
+	}
+}
+
+// A budget selects the pods of a workload that could not be read, as far as vet knows.
+func TestWorkloadThatIsNotRead(t *testing.T) {
+	text := strings.Replace(clean, "          image: example/web:1", "          image: 1", 1)
+	other := strings.NewReplacer("name: web", "name: other", "app: web", "app: other").Replace(clean)
+	for _, f := range check(cleanConfig(), text+"---\n"+other).Findings {
+		if f.Rule != "wrong-type" {
+			t.Errorf("%s: %s", f.Rule, f.Reason)
+		}
+	}
+}
