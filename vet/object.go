@@ -188,7 +188,11 @@ func (r *run) decode(d *document) {
 	}
 	if err != nil {
 		r.unread = true
-		r.at(o, wrongField(err), "wrong-type", fmt.Sprintf("it cannot be read as %s %s: %v", gv, o.kind, strings.TrimPrefix(err.Error(), "json: ")), "give the field the type that it has in the API")
+		fix := "give the field the type that it has in the API"
+		if strings.HasSuffix(err.Error(), "of type string") {
+			fix = "put the value in quotes"
+		}
+		r.at(o, wrongValue(d.value, err), "wrong-type", fmt.Sprintf("it cannot be read as %s %s: %v", gv, o.kind, strings.TrimPrefix(err.Error(), "json: ")), fix)
 		return
 	}
 	r.keep(o, typed)
@@ -289,6 +293,59 @@ func wrongField(err error) fieldPath {
 		}
 	}
 	return nil
+}
+
+// wrongValue returns the place of the value that a decoding error is about. The error names
+// the fields without the indices of lists and the keys of maps.
+func wrongValue(v any, err error) fieldPath {
+	field := wrongField(err)
+	_, after, _ := strings.Cut(err.Error(), "cannot unmarshal ")
+	kind, _, _ := strings.Cut(after, " ")
+	if p, ok := firstOf(v, field, kind); ok {
+		return p
+	}
+	return field
+}
+
+// firstOf returns the path of the first value at the field, or below it, that is of this
+// kind of JSON.
+func firstOf(v any, field fieldPath, kind string) (fieldPath, bool) {
+	is := func(k string) (fieldPath, bool) { return nil, len(field) == 0 && kind == k }
+	below := func(key any, child any, field fieldPath) (fieldPath, bool) {
+		p, ok := firstOf(child, field, kind)
+		return append(fieldPath{key}, p...), ok
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		if len(field) > 0 {
+			name, _ := field[0].(string)
+			return below(name, v[name], field[1:])
+		}
+		if kind == "object" {
+			return nil, true
+		}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if p, ok := below(key, v[key], nil); ok {
+				return p, true
+			}
+		}
+	case []any:
+		if p, ok := is("array"); ok {
+			return p, ok
+		}
+		for i, item := range v {
+			if p, ok := below(i, item, field); ok {
+				return p, true
+			}
+		}
+	case string:
+		return is("string")
+	case bool:
+		return is("bool")
+	case int, int64, uint64, float64:
+		return is("number")
+	}
+	return nil, false
 }
 
 // meant names the field for which p is probably a misspelling.

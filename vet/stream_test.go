@@ -51,3 +51,31 @@ func TestSelectorsAreReadOnce(t *testing.T) {
 		t.Errorf("%.0f allocations for half of the stream and %.0f for the whole, want about twice as many", small, large)
 	}
 }
+
+// A value of a wrong type stands at its own line, in lists and maps too.
+func TestWrongTypeStandsAtItsValue(t *testing.T) {
+	env := "          env:\n            - {name: A, value: \"1\"}\n            - {name: B, value: %s}\n            - {name: C, value: 3}\n"
+	for name, tt := range map[string]struct{ old, new, at, fix string }{
+		"a number in a list":  {"          ports:\n", fmt.Sprintf(env, "2") + "          ports:\n", "name: B", "quotes"},
+		"a truth value":       {"          ports:\n", fmt.Sprintf(env, "on") + "          ports:\n", "name: B", "quotes"},
+		"of a map":            {"      labels: {app: web}\n", "      labels:\n        app: web\n        port: 80\n", "port: 80", "quotes"},
+		"a word of a command": {"          ports:\n", "          command:\n            - /web\n            - 8080\n          ports:\n", "- 8080", "quotes"},
+		"a text":              {"            periodSeconds: 1\n            failureThreshold: 2\n", "            periodSeconds: often\n", "often", "the type that it has"},
+		"a map for a list":    {"          ports:\n            - {name: http, containerPort: 8080}\n            - {name: health, containerPort: 8081}\n", "          ports: {http: {a: 8080}}\n", "ports:", "the type that it has"},
+	} {
+		text := strings.Replace(clean, tt.old, tt.new, 1)
+		found := false
+		for _, f := range check(cleanConfig(), text).Findings {
+			if f.Rule != "wrong-type" {
+				continue
+			}
+			found = true
+			if line := strings.Split(text, "\n")[f.Line-1]; !strings.Contains(line, tt.at) || !strings.Contains(f.Fix, tt.fix) {
+				t.Errorf("%s: line %d %q, field %s, fix %q", name, f.Line, line, f.Field, f.Fix)
+			}
+		}
+		if !found {
+			t.Errorf("%s: no finding", name)
+		}
+	}
+}
