@@ -84,6 +84,28 @@ func TestChartSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
+// TestImageHasOneTag: the tag of an image is a value of its own, beside the repository.
+func TestImageHasOneTag(t *testing.T) {
+	for _, repository := range []string{"registry.example/web:v3", "web:v3", "registry.example:5000/web:v3", "web@sha256:0123"} {
+		if _, err := output(t, tool(t, "helm"), chartArgs([]string{"image.repository=" + repository})...); err == nil || !strings.Contains(err.Error(), "image.repository is "+repository+", with a tag or a digest: set image.tag or image.digest") {
+			t.Errorf("%s: %v", repository, err)
+		}
+	}
+	if got := fields(t, chart(t, "image.repository=registry.example:5000/web"), "Deployment", "spec/template/spec/containers/0/image")[0]; got != "registry.example:5000/web:0.1.0" {
+		t.Errorf("the image is %s", got)
+	}
+}
+
+// TestLastScrapeFitsAnyInterval: report_slice is the interval of the scrapes and 2 s, in
+// whole seconds.
+func TestLastScrapeFitsAnyInterval(t *testing.T) {
+	for interval, want := range map[string]string{"15s": "17s", "500ms": "3s", "1m": "62s"} {
+		if file := fields(t, chart(t, "serviceMonitor.enabled=true", "serviceMonitor.interval="+interval), "ConfigMap", "data/service.yaml")[0]; !strings.Contains(file, "report_slice: "+want) {
+			t.Errorf("%s: want %s in\n%s", interval, want, file)
+		}
+	}
+}
+
 // TestPortsOfTheService: the API server refuses two ports of a Service with one number or
 // one name, and the name of a port that is a number. A rule of a route may be empty.
 func TestPortsOfTheService(t *testing.T) {

@@ -43,8 +43,13 @@ func (c container) variables() (all []variable) {
 			for _, name := range slices.Sorted(maps.Keys(m.Data)) {
 				add(variable{name: from.Prefix + name, value: m.Data[name], place: place{object: m.object, field: fieldPath{"data", name}}})
 			}
-		case from.SecretRef != nil: // one that is not here has no settings of lifecycle, as far as vet knows
-			if m := named(c.secrets, c.w.object, from.SecretRef.Name); m != nil {
+		case from.SecretRef != nil: // one that is not here has no settings of lifecycle, unless the prefix says so
+			m := named(c.secrets, c.w.object, from.SecretRef.Name)
+			if m == nil && strings.Contains(from.Prefix, "LIFECYCLE_") {
+				at := place{object: c.w.object, field: c.path.with("envFrom", i, "secretRef", "name")}
+				c.w.absent = append(c.w.absent, missingObject{at, "Secret/" + from.SecretRef.Name})
+			}
+			if m != nil {
 				texts := m.texts()
 				for _, name := range slices.Sorted(maps.Keys(texts)) {
 					add(variable{name: from.Prefix + name, value: texts[name], place: m.at(name)})

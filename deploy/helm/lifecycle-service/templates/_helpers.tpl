@@ -29,6 +29,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "lifecycle-service.image" -}}
+{{- if regexMatch "(:[^/]*|@.*)$" .Values.image.repository -}}
+{{- fail (printf "\nimage.repository is %s, with a tag or a digest: set image.tag or image.digest" .Values.image.repository) -}}
+{{- end -}}
 {{- with .Values.image }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}{{ end }}
 {{- end }}
 
@@ -60,7 +63,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $own := dict "name" (include "lifecycle-service.fullname" .) "drain_readiness" (include "lifecycle-service.readiness" .) "last_stop_file" "/tmp/last-stop.json" -}}
 {{- /* One last scrape sees how a stop went. */ -}}
 {{- if and .Values.serviceMonitor.enabled (not .Values.shutdownSeconds) -}}
-{{- $_ := set $own "report_slice" (printf "%ds" (add 2 (div (include "lifecycle.nanoseconds" .Values.serviceMonitor.interval) 1000000000))) -}}
+{{- $_ := set $own "report_slice" (printf "%ds" (add 2 (div (add (include "lifecycle.nanoseconds" .Values.serviceMonitor.interval) 999999999) 1000000000))) -}}
 {{- end -}}
 {{- $_ := set $config "lifecycle" (mergeOverwrite $own $lifecycle) -}}
 {{- with .Values.addrKey -}}
