@@ -110,6 +110,12 @@ func (r *run) service(s service) {
 				"give a container's port that name, or the Service the number")
 		}
 	}
+	for _, w := range selected {
+		if w.compared && !w.unknown["DrainWait"] && w.cfg.DrainWait == lifecycle.WaitNever {
+			r.at(s.object, fieldPath{"spec", "selector"}, "drain-unnoticed", fmt.Sprintf("drain_wait is never: a pod of %s that stops closes its listeners while the Service still sends it requests", w),
+				"remove lifecycle.drain_wait")
+		}
+	}
 	if s.Spec.PublishNotReadyAddresses && s.Spec.ClusterIP != corev1.ClusterIPNone {
 		r.at(s.object, fieldPath{"spec", "publishNotReadyAddresses"}, "not-ready-published", fmt.Sprintf("publishNotReadyAddresses is true: the Service still sends requests to a pod of %s that has closed its listeners", selected[0]),
 			"remove it, or give peers a Service of their own, with clusterIP: None")
@@ -132,12 +138,8 @@ func selects(selector, own map[string]string) bool {
 }
 
 func hasPort(pod *corev1.PodSpec, name string) bool {
-	for _, c := range append(pod.Containers[:len(pod.Containers):len(pod.Containers)], pod.InitContainers...) {
-		for _, p := range c.Ports {
-			if p.Name == name {
-				return true
-			}
-		}
+	has := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 	}
-	return false
+	return slices.ContainsFunc(pod.Containers, has) || slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool { return isSidecar(c) && has(c) })
 }

@@ -80,6 +80,7 @@ func (c Checker) Check(files ...File) Report {
 		}
 		r.read(f)
 	}
+	r.dropOwned()
 	if !r.hasContainer(files) || !r.config() {
 		r.report.sort()
 		return r.report

@@ -238,6 +238,23 @@ func (r *run) keep(o object, typed any) {
 	}
 }
 
+// dropOwned drops the workloads whose owner is here too. A dump of a cluster has the
+// ReplicaSets of a Deployment, also those of earlier templates, and their pods.
+func (r *run) dropOwned() {
+	here := make(map[string]bool, len(r.workloads))
+	for _, w := range r.workloads {
+		here[w.kind+"/"+w.namespace+"/"+w.name] = true
+	}
+	r.workloads = slices.DeleteFunc(r.workloads, func(w *workload) bool {
+		meta, _ := w.value["metadata"].(map[string]any)
+		owners, _ := meta["ownerReferences"].([]any)
+		return slices.ContainsFunc(owners, func(o any) bool {
+			owner, _ := o.(map[string]any)
+			return owner["controller"] == true && here[fmt.Sprint(owner["kind"], "/", w.namespace, "/", owner["name"])]
+		})
+	})
+}
+
 // sameNamespace assumes that an object without a namespace is in the namespace of
 // the other.
 func sameNamespace(a, b object) bool {

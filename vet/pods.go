@@ -70,7 +70,7 @@ func (r *run) sidecars(w *workload, main int) {
 	given := w.grace()
 	for i := range w.pod.InitContainers {
 		init := &w.pod.InitContainers[i]
-		if init.RestartPolicy == nil || *init.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		if !isSidecar(*init) {
 			continue
 		}
 		side := container{r, w, init, w.podPath.with("initContainers", i)}
@@ -81,6 +81,11 @@ func (r *run) sidecars(w *workload, main int) {
 				fmt.Sprintf("set terminationGracePeriodSeconds to %d, or remove the sidecar's preStop: the kubelet stops the sidecar after the service in any case", seconds(takes+lifecycle.Margin)), "lifecycle", "preStop")
 		}
 	}
+}
+
+// isSidecar reports whether an init container runs beside the others.
+func isSidecar(init corev1.Container) bool {
+	return init.RestartPolicy != nil && *init.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
 // restricted checks the pod against the restricted Pod Security Standard.

@@ -142,3 +142,59 @@ func TestWorkloadThatIsNotRead(t *testing.T) {
 		}
 	}
 }
+
+// A stop without a window closes the listeners while a Service still sends requests. A pod
+// that no Service selects may do without.
+func TestServiceOfPodsWithoutAWindow(t *testing.T) {
+	cfg := cleanConfig()
+	cfg.DrainWait = lifecycle.WaitNever
+	r := check(cfg, clean)
+	if len(r.Findings) != 1 || r.Findings[0].Rule != "drain-unnoticed" || r.Findings[0].Object != "Service/web" || r.Findings[0].Severity != vet.Warning ||
+		!strings.Contains(r.Findings[0].Reason, "drain_wait is never") || !strings.Contains(r.Findings[0].Fix, "remove lifecycle.drain_wait") {
+		t.Errorf("%+v", r.Findings)
+	}
+	if r := check(cfg, clean[:strings.LastIndex(clean, "---\n")]); len(r.Findings) > 0 {
+		t.Errorf("without a Service: %+v", r.Findings)
+	}
+}
+
+// In a dump of a cluster the ReplicaSets of a Deployment and their pods have its templates
+// of earlier days. They are not checked beside it, and are not counted twice.
+func TestDumpOfACluster(t *testing.T) {
+	parts := strings.Split(clean, "---\n")
+	owned := func(text, name, kind, owner string) string {
+		return strings.Replace(text, "  name: web\n", "  name: "+name+"\n  ownerReferences: [{apiVersion: apps/v1, kind: "+kind+", name: "+owner+", uid: u, controller: true}]\n", 1)
+	}
+	set := strings.NewReplacer("kind: Deployment", "kind: ReplicaSet", "  strategy:\n    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}\n", "", "PeriodSeconds: 30", "PeriodSeconds: 5").Replace(parts[0])
+	pod := "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels: {app: web}\nspec: {terminationGracePeriodSeconds: 5, containers: [{name: main}]}\n"
+	for name, tt := range map[string]struct {
+		documents []string
+		objects   int
+		rules     string
+	}{
+		"with its owner": {[]string{owned(set, "web-1", "Deployment", "web"), owned(pod, "web-1-a", "ReplicaSet", "web-1"), clean}, 1, ""},
+		"counted once":   {[]string{owned(set, "web-1", "Deployment", "web"), strings.Replace(clean, "maxUnavailable: 1\n", "minAvailable: 3\n", 1)}, 1, "pdb-blocks"},
+		"of another":     {[]string{owned(set, "web-1", "Deployment", "wep"), clean}, 2, "grace-declared grace-too-short"},
+	} {
+		r := check(cleanConfig(), strings.Join(tt.documents, "---\n"))
+		var rules []string
+		for _, f := range r.Findings {
+			rules = append(rules, f.Rule)
+		}
+		if got := strings.Join(rules, " "); got != tt.rules || r.Objects != tt.objects {
+			t.Errorf("%s: %d workloads and %q, want %d and %q: %+v", name, r.Objects, got, tt.objects, tt.rules, r.Findings)
+		}
+	}
+}
+
+// An init container that ends before the others start serves no port.
+func TestPortOfAnInitContainer(t *testing.T) {
+	text := strings.Replace(clean, "      containers:\n", "      initContainers:\n        - {name: migrate, image: m, ports: [{name: sync, containerPort: 9}], securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}\n      containers:\n", 1)
+	text = strings.Replace(text, "targetPort: http", "targetPort: sync", 1)
+	if r := check(cleanConfig(), text); len(r.Findings) != 1 || r.Findings[0].Rule != "service-port" {
+		t.Errorf("%+v", r.Findings)
+	}
+	if r := check(cleanConfig(), strings.Replace(text, "{name: migrate,", "{name: migrate, restartPolicy: Always,", 1)); len(r.Findings) > 0 {
+		t.Errorf("of a sidecar: %+v", r.Findings)
+	}
+}
