@@ -120,11 +120,17 @@ func (r *run) service(s service) {
 		r.at(s.object, fieldPath{"spec", "publishNotReadyAddresses"}, "not-ready-published", fmt.Sprintf("publishNotReadyAddresses is true: the Service still sends requests to a pod of %s that has closed its listeners", selected[0]),
 			"remove it, or give peers a Service of their own, with clusterIP: None")
 	}
-	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && slices.ContainsFunc(selected, func(w *workload) bool {
+	if !slices.ContainsFunc(selected, func(w *workload) bool {
 		return w.compared && !w.unknown["DrainReadiness"] && w.cfg.WithDefaults().DrainReadiness == lifecycle.ReadinessDown
 	}) {
-		r.at(s.object, fieldPath{"spec", "externalTrafficPolicy"}, "traffic-local", "externalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what load balancers still send it",
-			"set lifecycle.drain_readiness to serving")
+		return
+	}
+	const fix = "set lifecycle.drain_readiness to serving"
+	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		r.at(s.object, fieldPath{"spec", "externalTrafficPolicy"}, "traffic-local", "externalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what load balancers still send it", fix)
+	}
+	if policy := s.Spec.InternalTrafficPolicy; policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal {
+		r.at(s.object, fieldPath{"spec", "internalTrafficPolicy"}, "traffic-local", "internalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what the clients on it send", fix)
 	}
 }
 

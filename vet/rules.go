@@ -64,7 +64,7 @@ var rules = []Rule{
 	{"rollout-loses-capacity", Warning, "A rollout removes pods before others are ready", "With maxUnavailable above 0, fewer pods serve the same load during a rollout. Near the peak that is an outage."},
 	{"recreate", Warning, "A rollout stops every pod before it starts one", "Between the last old pod and the first new one, no pod serves requests. A drain cannot help."},
 	{"single-replica", Info, "One replica, and readiness goes down", "While the only pod drains, no other pod takes its requests. With drain_readiness: serving it serves until its listeners close (KEP-1669)."},
-	{"traffic-local", Warning, "externalTrafficPolicy Local, and readiness goes down", "When a node has no other endpoint, kube-proxy falls back to one that terminates and is still ready. A pod whose readiness is down is not one of those (KEP-1669)."},
+	{"traffic-local", Warning, "A traffic policy Local, and readiness goes down", "When a node has no other endpoint, kube-proxy falls back to one that terminates and is still ready. A pod whose readiness is down is not one of those (KEP-1669)."},
 	{"not-ready-published", Warning, "A Service sends requests to pods that stop", "With publishNotReadyAddresses an endpoint stays ready until its pod is gone, also after the listeners have closed. A headless Service for the peers of a pod may want that; clients of a Service get refused connections at every stop."},
 	{"job-exit", Warning, "A Job that is stopped counts as complete", "Kubernetes counts a pod that exits 0 on SIGTERM as succeeded. With exit_on_signal the status is 128+n, and the Job tries again."},
 

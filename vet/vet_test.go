@@ -116,6 +116,7 @@ var mutations = []mutation{
 	{rule: "recreate", old: "    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}", new: "    type: Recreate", at: "type: Recreate", words: []string{"RollingUpdate"}},
 	{rule: "single-replica", old: "replicas: 3", new: "replicas: 1", at: "replicas: 1", words: []string{"serving"}},
 	{rule: "traffic-local", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  externalTrafficPolicy: Local\n", at: "externalTrafficPolicy", words: []string{"serving"}},
+	{rule: "traffic-local", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  internalTrafficPolicy: Local\n", at: "internalTrafficPolicy", words: []string{"clients on it", "serving"}},
 	{rule: "not-ready-published", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  publishNotReadyAddresses: true\n", at: "publishNotReadyAddresses", words: []string{"Deployment/web", "remove it", "clusterIP: None"}},
 	{rule: "job-exit", old: clean, new: jobManifest, at: "spec:", words: []string{"exit_on_signal to true"}},
 	{rule: "service-port", old: "targetPort: http", new: "targetPort: htp", at: "targetPort: htp", words: []string{`"htp"`}},
