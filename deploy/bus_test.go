@@ -52,7 +52,7 @@ func TestBusReachesThePods(t *testing.T) {
 		`{name: ORDERS_NATS_NKEY_FILE, value: /etc/bus/user/user.nk}`,
 		`{name: ORDERS_NATS_INBOX_PREFIX, value: "_INBOX_shop-orders"}`,
 		`{name: ORDERS_OPERATORS_FILE, value: /etc/bus/operators/operators.pem}`,
-		`secret: {secretName: orders-nats}`, `configMap: {name: operators}`,
+		`secret: {secretName: "orders-nats"}`, `configMap: {name: "operators"}`,
 		`{name: bus-user, mountPath: /etc/bus/user, readOnly: true}`, `{name: bus-operators, mountPath: /etc/bus/operators, readOnly: true}`,
 		`{port: 4222, protocol: TCP}`, `{port: 4333, protocol: TCP}`,
 	} {

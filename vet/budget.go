@@ -7,6 +7,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -19,7 +20,7 @@ func (r *run) budget(b budget) {
 	}
 	var selected []*workload
 	for _, w := range r.workloads {
-		if !w.once && sameNamespace(b.object, w.object) && matches(b.Spec.Selector, w.labels) {
+		if !w.once && sameNamespace(b.object, w.object) && b.selector.Matches(labels.Set(w.labels)) {
 			selected = append(selected, w)
 		}
 	}
@@ -27,7 +28,7 @@ func (r *run) budget(b budget) {
 	case len(selected) == 0 && len(r.customs) > 0:
 		r.at(b.object, fieldPath{"spec", "selector"}, "pods-undecided", "no pod template in these files has the labels that it selects; an operator may make such pods: of "+r.operators(),
 			"compare it with the labels of the pods in the cluster")
-	case len(selected) == 0 && len(r.workloads) > 0:
+	case len(selected) == 0 && len(r.workloads) > 0 && !r.unread:
 		r.at(b.object, fieldPath{"spec", "selector"}, "pdb-selects-nothing", "no pod template in these files has the labels that it selects", "copy the labels of spec.template.metadata.labels into spec.selector.matchLabels")
 	case slices.ContainsFunc(selected, func(w *workload) bool { return r.wanted(w.object) }):
 		r.limit(b, "minAvailable", b.Spec.MinAvailable, selected)
@@ -93,7 +94,7 @@ func (r *run) service(s service) {
 			selected = append(selected, w)
 		}
 	}
-	if len(selected) == 0 && len(r.workloads) > 0 && len(r.Only) == 0 {
+	if len(selected) == 0 && len(r.workloads) > 0 && len(r.Only) == 0 && !r.unread {
 		reason := "no pod template in these files has the labels that it selects"
 		if len(r.customs) > 0 {
 			reason += "; an operator may make such pods: of " + r.operators()
@@ -109,17 +110,33 @@ func (r *run) service(s service) {
 				"give a container's port that name, or the Service the number")
 		}
 	}
-	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && slices.ContainsFunc(selected, func(w *workload) bool {
+	for _, w := range selected {
+		if w.compared && !w.unknown["DrainWait"] && w.cfg.DrainWait == lifecycle.WaitNever {
+			r.at(s.object, fieldPath{"spec", "selector"}, "drain-unnoticed", fmt.Sprintf("drain_wait is never: a pod of %s that stops closes its listeners while the Service still sends it requests", w),
+				"remove lifecycle.drain_wait")
+		}
+	}
+	if s.Spec.PublishNotReadyAddresses && s.Spec.ClusterIP != corev1.ClusterIPNone {
+		r.at(s.object, fieldPath{"spec", "publishNotReadyAddresses"}, "not-ready-published", fmt.Sprintf("publishNotReadyAddresses is true: the Service still sends requests to a pod of %s that has closed its listeners", selected[0]),
+			"remove it, or give peers a Service of their own, with clusterIP: None")
+	}
+	if !slices.ContainsFunc(selected, func(w *workload) bool {
 		return w.compared && !w.unknown["DrainReadiness"] && w.cfg.WithDefaults().DrainReadiness == lifecycle.ReadinessDown
 	}) {
-		r.at(s.object, fieldPath{"spec", "externalTrafficPolicy"}, "traffic-local", "externalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what load balancers still send it",
-			"set lifecycle.drain_readiness to serving")
+		return
+	}
+	const fix = "set lifecycle.drain_readiness to serving"
+	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		r.at(s.object, fieldPath{"spec", "externalTrafficPolicy"}, "traffic-local", "externalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what load balancers still send it", fix)
+	}
+	if policy := s.Spec.InternalTrafficPolicy; policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal {
+		r.at(s.object, fieldPath{"spec", "internalTrafficPolicy"}, "traffic-local", "internalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what the clients on it send", fix)
 	}
 }
 
-func selects(selector, labels map[string]string) bool {
+func selects(selector, own map[string]string) bool {
 	for k, v := range selector {
-		if labels[k] != v {
+		if own[k] != v {
 			return false
 		}
 	}
@@ -127,12 +144,8 @@ func selects(selector, labels map[string]string) bool {
 }
 
 func hasPort(pod *corev1.PodSpec, name string) bool {
-	for _, c := range append(pod.Containers[:len(pod.Containers):len(pod.Containers)], pod.InitContainers...) {
-		for _, p := range c.Ports {
-			if p.Name == name {
-				return true
-			}
-		}
+	has := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 	}
-	return false
+	return slices.ContainsFunc(pod.Containers, has) || slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool { return isSidecar(c) && has(c) })
 }

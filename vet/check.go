@@ -35,7 +35,9 @@ type Checker struct {
 	// Container is the name of the service's container in its pods. Defaults to the
 	// first container with a variable or a flag of lifecycle, or else the first one that
 	// has a probe on the port of Config.HealthAddr or declares that port, and else to the
-	// first container.
+	// first container. Without Container and a configuration of the caller, the budget,
+	// signals and probes of every other container with a variable or a flag of lifecycle
+	// are checked too.
 	Container string
 
 	// Only names the workloads to check, as "Deployment/web" or
@@ -78,7 +80,8 @@ func (c Checker) Check(files ...File) Report {
 		}
 		r.read(f)
 	}
-	if !r.config() {
+	r.dropOwned()
+	if !r.hasContainer(files) || !r.config() {
 		r.report.sort()
 		return r.report
 	}
@@ -91,6 +94,12 @@ func (c Checker) Check(files ...File) Report {
 				r.use(w.cfg)
 				r.workload(w)
 			}
+		}
+	}
+	for _, w := range r.others {
+		if !w.senseless {
+			r.use(w.cfg)
+			r.other(w)
 		}
 	}
 	r.use(c.Config)
@@ -126,6 +135,7 @@ type run struct {
 	health     int              // the port of the health planes; 0 when there is none
 	healthHost string
 	workloads  []*workload
+	others     []*workload // once more for each other container that lifecycle runs
 	configMaps []configMap
 	secrets    []secret
 	budgets    []budget
@@ -133,6 +143,7 @@ type run struct {
 	scalers    []scaler
 	rollouts   []rollout
 	customs    []object // of kinds that vet does not know, whose operators may make pods
+	unread     bool     // an object could not be read, which may have pods
 	report     Report
 }
 
@@ -215,6 +226,39 @@ func (r *run) workload(w *workload) {
 	r.rollout(w)
 }
 
+// other checks another container of the pod that lifecycle runs.
+func (r *run) other(w *workload) {
+	before := len(r.report.Findings)
+	c := container{r, w, &w.pod.Containers[w.main], w.podPath.with("containers", w.main)}
+	c.grace()
+	c.signals()
+	if !w.once {
+		c.probes()
+	}
+	for i := range r.report.Findings[before:] {
+		r.report.Findings[before+i].Container = c.c.Name
+	}
+}
+
+// hasContainer adds a finding when no pod has the container that the caller named.
+func (r *run) hasContainer(files []File) bool {
+	var names []string
+	for _, w := range r.workloads {
+		for _, c := range w.pod.Containers {
+			if c.Name == r.Container || r.Container == "" {
+				return true
+			}
+			if r.wanted(w.object) && !slices.Contains(names, c.Name) && len(names) < 10 {
+				names = append(names, c.Name)
+			}
+		}
+	}
+	if len(names) > 0 {
+		r.add("nothing-to-vet", Finding{File: files[0].Name, Line: 1, Column: 1, Reason: fmt.Sprintf("no pod has a container %q", r.Container), Fix: "name one of " + strings.Join(names, ", ")})
+	}
+	return len(names) == 0
+}
+
 func (w *workload) isJob() bool { return w.kind == "Job" || w.kind == "CronJob" }
 
 // main returns the service's container among the pod's.
@@ -246,9 +290,8 @@ func (r *run) main(w *workload) int {
 // setsLifecycle reports whether a container has a variable or a flag of lifecycle.
 func setsLifecycle(c corev1.Container) bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
-		_, last, ok := strings.Cut("_"+e.Name, "_LIFECYCLE_")
-		_, known := keys["LIFECYCLE_"+last]
-		return ok && known
+		_, known := keyOfVariable(e.Name)
+		return known
 	}) || slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
 		name, _, _ := flagOf(arg)
 		return strings.HasPrefix(name, "lifecycle.")
@@ -312,8 +355,12 @@ func healthPort(addr string) (port int, host string) {
 	return port, host
 }
 
-// matches reports whether a selector, nil for none, selects these labels.
-func matches(s *metav1.LabelSelector, l map[string]string) bool {
+// selector returns a selector, nil for none, in the form that compares. One that the API
+// server refuses selects nothing.
+func selector(s *metav1.LabelSelector) labels.Selector {
 	selector, err := metav1.LabelSelectorAsSelector(s)
-	return err == nil && selector.Matches(labels.Set(l))
+	if err != nil {
+		return labels.Nothing()
+	}
+	return selector
 }

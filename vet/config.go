@@ -18,12 +18,17 @@ import (
 func (r *run) config() bool {
 	for _, w := range r.workloads {
 		if r.wanted(w.object) {
+			w.main = r.main(w)
+			r.also(w)
 			r.settings(w)
 		}
 	}
+	for _, w := range r.others {
+		r.settings(w)
+	}
 	r.compare()
 	alone := true // no workload has settings of its own
-	for _, w := range r.workloads {
+	for _, w := range slices.Concat(r.workloads, r.others) {
 		if w.compared {
 			r.tell(w)
 			alone = alone && len(w.given) == 0 && w.file == nil && !w.senseless
@@ -32,12 +37,28 @@ func (r *run) config() bool {
 	if alone {
 		return r.faults(r.Config, nil)
 	}
-	for _, w := range r.workloads {
+	for _, w := range slices.Concat(r.workloads, r.others) {
 		if w.compared && !w.senseless && !r.faults(w.cfg, w) {
 			w.senseless = true
 		}
 	}
 	return true
+}
+
+// also keeps the other containers of a workload that lifecycle runs: all of them stop
+// within the one grace. A caller who names a container, or gives a configuration, means
+// the main one alone.
+func (r *run) also(w *workload) {
+	if r.Container != "" || r.told() {
+		return
+	}
+	for i, c := range w.pod.Containers {
+		if i != w.main && setsLifecycle(c) {
+			other := *w
+			other.main, other.compared = i, true
+			r.others = append(r.others, &other)
+		}
+	}
 }
 
 // faults adds a finding for each fault of a configuration, once. Its place is that of
@@ -89,7 +110,7 @@ func (r *run) faults(cfg lifecycle.Config, w *workload) (compare bool) {
 
 // longestHook returns the time of the preStop hook of w, or of the longest of all.
 func (r *run) longestHook(w *workload) (hook time.Duration) {
-	for _, other := range r.workloads {
+	for _, other := range slices.Concat(r.workloads, r.others) {
 		if other.compared && (w == nil || w == other) && len(other.pod.Containers) > 0 {
 			takes, _ := container{r, other, &other.pod.Containers[other.main], nil}.preStop()
 			hook = max(hook, takes)

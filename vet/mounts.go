@@ -283,7 +283,7 @@ func (c container) fromSecret(name string, items []corev1.KeyToPath) ([]mounted,
 
 // projected returns the files that a volume makes of an object's values.
 func projected(texts map[string]string, items []corev1.KeyToPath, at func(string) place) (files []mounted) {
-	if items == nil {
+	if len(items) == 0 {
 		for _, key := range slices.Sorted(maps.Keys(texts)) {
 			files = append(files, mounted{key, texts[key], at(key)})
 		}

@@ -19,6 +19,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
@@ -102,6 +103,7 @@ func isHook(o object) bool {
 type budget struct {
 	object
 	*policyv1.PodDisruptionBudget
+	selector labels.Selector
 }
 
 type service struct {
@@ -185,7 +187,12 @@ func (r *run) decode(d *document) {
 		}
 	}
 	if err != nil {
-		r.at(o, wrongField(err), "wrong-type", fmt.Sprintf("it cannot be read as %s %s: %v", gv, o.kind, strings.TrimPrefix(err.Error(), "json: ")), "give the field the type that it has in the API")
+		r.unread = true
+		fix := "give the field the type that it has in the API"
+		if strings.HasSuffix(err.Error(), "of type string") {
+			fix = "put the value in quotes"
+		}
+		r.at(o, wrongValue(d.value, err), "wrong-type", fmt.Sprintf("it cannot be read as %s %s: %v", gv, o.kind, strings.TrimPrefix(err.Error(), "json: ")), fix)
 		return
 	}
 	r.keep(o, typed)
@@ -221,7 +228,7 @@ func (r *run) keep(o object, typed any) {
 	case *corev1.Secret:
 		r.secrets = append(r.secrets, secret{o, t})
 	case *policyv1.PodDisruptionBudget:
-		r.budgets = append(r.budgets, budget{o, t})
+		r.budgets = append(r.budgets, budget{o, t, selector(t.Spec.Selector)})
 	case *corev1.Service:
 		r.services = append(r.services, service{o, t})
 	case *autoscalingv2.HorizontalPodAutoscaler:
@@ -229,6 +236,23 @@ func (r *run) keep(o object, typed any) {
 	case *autoscalingv1.HorizontalPodAutoscaler:
 		r.keepScaler(o, t.Spec.ScaleTargetRef.Kind, t.Spec.ScaleTargetRef.Name, t.Spec.MinReplicas, t.Spec.MaxReplicas)
 	}
+}
+
+// dropOwned drops the workloads whose owner is here too. A dump of a cluster has the
+// ReplicaSets of a Deployment, also those of earlier templates, and their pods.
+func (r *run) dropOwned() {
+	here := make(map[string]bool, len(r.workloads))
+	for _, w := range r.workloads {
+		here[w.kind+"/"+w.namespace+"/"+w.name] = true
+	}
+	r.workloads = slices.DeleteFunc(r.workloads, func(w *workload) bool {
+		meta, _ := w.value["metadata"].(map[string]any)
+		owners, _ := meta["ownerReferences"].([]any)
+		return slices.ContainsFunc(owners, func(o any) bool {
+			owner, _ := o.(map[string]any)
+			return owner["controller"] == true && here[fmt.Sprint(owner["kind"], "/", w.namespace, "/", owner["name"])]
+		})
+	})
 }
 
 // sameNamespace assumes that an object without a namespace is in the namespace of
@@ -286,6 +310,59 @@ func wrongField(err error) fieldPath {
 		}
 	}
 	return nil
+}
+
+// wrongValue returns the place of the value that a decoding error is about. The error names
+// the fields without the indices of lists and the keys of maps.
+func wrongValue(v any, err error) fieldPath {
+	field := wrongField(err)
+	_, after, _ := strings.Cut(err.Error(), "cannot unmarshal ")
+	kind, _, _ := strings.Cut(after, " ")
+	if p, ok := firstOf(v, field, kind); ok {
+		return p
+	}
+	return field
+}
+
+// firstOf returns the path of the first value at the field, or below it, that is of this
+// kind of JSON.
+func firstOf(v any, field fieldPath, kind string) (fieldPath, bool) {
+	is := func(k string) (fieldPath, bool) { return nil, len(field) == 0 && kind == k }
+	below := func(key any, child any, field fieldPath) (fieldPath, bool) {
+		p, ok := firstOf(child, field, kind)
+		return append(fieldPath{key}, p...), ok
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		if len(field) > 0 {
+			name, _ := field[0].(string)
+			return below(name, v[name], field[1:])
+		}
+		if kind == "object" {
+			return nil, true
+		}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if p, ok := below(key, v[key], nil); ok {
+				return p, true
+			}
+		}
+	case []any:
+		if p, ok := is("array"); ok {
+			return p, ok
+		}
+		for i, item := range v {
+			if p, ok := below(i, item, field); ok {
+				return p, true
+			}
+		}
+	case string:
+		return is("string")
+	case bool:
+		return is("bool")
+	case int, int64, uint64, float64:
+		return is("number")
+	}
+	return nil, false
 }
 
 // meant names the field for which p is probably a misspelling.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 	corev1 "k8s.io/api/core/v1"
@@ -30,14 +31,11 @@ func (c container) signals() {
 // shellWithoutExec returns the shell that stays the first process of a command
 // line, or "".
 func shellWithoutExec(line []string) string {
-	if len(line) < 3 || line[1] != "-c" {
+	i := scriptAt(line)
+	if i < 0 || strings.Contains(line[i], "exec ") {
 		return ""
 	}
-	shell := line[0][strings.LastIndexByte(line[0], '/')+1:]
-	if !slices.Contains([]string{"sh", "bash", "ash", "dash"}, shell) || strings.Contains(line[2], "exec ") {
-		return ""
-	}
-	return shell
+	return line[0][strings.LastIndexByte(line[0], '/')+1:]
 }
 
 // job checks work that runs to completion.
@@ -48,42 +46,46 @@ func (r *run) job(w *workload) {
 	}
 }
 
+// ownHook returns the time that the preStop hook of a container takes, and whether that is
+// known. The configuration is about the service's hook alone.
+func ownHook(c *corev1.Container) (takes time.Duration, known bool) {
+	return container{run: &run{}, c: c}.preStop()
+}
+
 // sidecars checks the other containers of the pod.
 func (r *run) sidecars(w *workload, main int) {
-	stop := window(r.cfg) + r.cfg.ShutdownGrace
+	pre, _ := container{r, w, &w.pod.Containers[main], nil}.preStop()
+	stop := pre + window(r.cfg) + r.cfg.ShutdownGrace
 	for i := range w.pod.Containers {
 		if i == main || w.once {
 			continue
 		}
 		side := container{r, w, &w.pod.Containers[i], w.podPath.with("containers", i)}
-		if waits, known := side.preStop(); side.c.Lifecycle != nil && side.c.Lifecycle.PreStop != nil && known && waits >= stop {
+		if waits, known := ownHook(side.c); side.c.Lifecycle != nil && side.c.Lifecycle.PreStop != nil && known && waits >= stop {
 			continue
 		}
 		side.fault("sidecar-stops-first", fmt.Sprintf("%s gets SIGTERM together with %s, which then drains and stops for up to %v", side.c.Name, w.pod.Containers[main].Name, stop),
 			fmt.Sprintf("make it a native sidecar: move it to initContainers with restartPolicy: Always; or give it preStop.sleep.seconds %d", seconds(stop)))
 	}
-	c := container{r, w, &w.pod.Containers[main], nil}
-	pre, _ := c.preStop()
-	need := pre + stop + lifecycle.Margin
-	given := int64(defaultGrace)
-	if g := w.pod.TerminationGracePeriodSeconds; g != nil {
-		given = *g
-	}
+	given := w.grace()
 	for i := range w.pod.InitContainers {
 		init := &w.pod.InitContainers[i]
-		if init.RestartPolicy == nil || *init.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		if !isSidecar(*init) {
 			continue
 		}
 		side := container{r, w, init, w.podPath.with("initContainers", i)}
-		side.cfg.PreStop = 0
-		if init.Lifecycle == nil || init.Lifecycle.PreStop == nil || init.Lifecycle.PreStop.Sleep == nil {
-			continue
-		}
-		if takes := sec(init.Lifecycle.PreStop.Sleep.Seconds); need+takes > sec(given) {
-			side.fault("sidecar-grace", fmt.Sprintf("the sidecar waits %v before it stops, the service before it may take %v, and terminationGracePeriodSeconds gives %v for both", takes, need, sec(given)),
-				fmt.Sprintf("set terminationGracePeriodSeconds to %d, or remove the sidecar's preStop: the kubelet stops the sidecar after the service in any case", seconds(need+takes)), "lifecycle", "preStop")
+		// The kubelet runs this hook beside those of the other containers, and then awaits
+		// the sidecar's turn.
+		if takes, known := ownHook(init); known && takes >= given {
+			side.fault("sidecar-grace", fmt.Sprintf("the sidecar waits %v before it stops, and terminationGracePeriodSeconds gives %v for all", takes, given),
+				fmt.Sprintf("set terminationGracePeriodSeconds to %d, or remove the sidecar's preStop: the kubelet stops the sidecar after the service in any case", seconds(takes+lifecycle.Margin)), "lifecycle", "preStop")
 		}
 	}
+}
+
+// isSidecar reports whether an init container runs beside the others.
+func isSidecar(init corev1.Container) bool {
+	return init.RestartPolicy != nil && *init.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
 // restricted checks the pod against the restricted Pod Security Standard.

@@ -99,10 +99,9 @@ func (c container) turnOn(asks string) string {
 }
 
 // loopback reports whether only the pod itself reaches the planes.
-func (c container) loopback() bool {
-	host := net.ParseIP(c.healthHost)
-	return host.IsLoopback() || c.healthHost == "localhost"
-}
+func (c container) loopback() bool { return isLoopback(c.healthHost) }
+
+func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
 // off checks probes of a service whose health server is off. When one asks a plane, the
 // other checks go on as if the fix were made, so that all that is wrong comes at once.
@@ -153,7 +152,9 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 		return false // the port is chosen when the process starts
 	case !known:
 		add := ""
-		if asks == want && c.reach(p) == "" {
+		if get.Port.IntValue() > 0 { // the name of a port has a letter
+			right += " without quotes"
+		} else if asks == want && c.reach(p) == "" {
 			add = fmt.Sprintf("add {name: %s, containerPort: %d} to the container's ports", get.Port.StrVal, c.health)
 		}
 		c.fault("probe-port", fmt.Sprintf("port %q is not a port of the container %s", get.Port.StrVal, c.c.Name),
@@ -161,6 +162,9 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 	case port != c.health:
 		c.elsewhere(name, asks, port, right)
 		return false
+	}
+	if isLoopback(get.Host) && !c.w.pod.HostNetwork {
+		c.fault("health-unreachable", fmt.Sprintf("host is %s: the kubelet asks the node itself, and not the pod", get.Host), "remove host: the kubelet then asks the pod's address", name, "httpGet", "host")
 	}
 	if get.Host == "" && c.loopback() {
 		c.fault("health-unreachable", fmt.Sprintf("the service serves the planes on %s only, and the kubelet asks the pod's address", c.cfg.HealthAddr),

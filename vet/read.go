@@ -82,6 +82,9 @@ func (r *run) read(f File) {
 	documents := 0
 	for _, part := range split(string(f.Data)) {
 		root, err := parse(part.text)
+		if err != nil && part.json {
+			root, err = parse(jsonAsYAML(part.text))
+		}
 		switch {
 		case err != nil && strings.Contains(part.text, "{{"):
 			line := part.line + 1 + strings.Count(part.text[:strings.Index(part.text, "{{")], "\n")
@@ -93,6 +96,7 @@ func (r *run) read(f File) {
 			if errors.As(err, &p) {
 				line = part.line + p.line
 			}
+			r.unread = true
 			fault("not-yaml", line, fmt.Sprintf("not YAML: %v", err), "correct the file; the rest of it was checked")
 			documents++
 		case root != nil:
@@ -137,6 +141,7 @@ func (r *run) expand(d *document) {
 		fault("too-large", err, "write it without aliases that refer to each other")
 		return
 	case err != nil:
+		r.unread = true
 		fault("not-yaml", fmt.Errorf("not YAML: %w", err), "correct the file; the rest of it was checked")
 		return
 	}
@@ -188,6 +193,7 @@ func child(n *yaml.Node, name string) *yaml.Node {
 type part struct {
 	text string
 	line int
+	json bool
 }
 
 // split cuts the text into documents, so that a fault in one does not hide the others.
@@ -201,7 +207,7 @@ func split(text string) (parts []part) {
 			break // YAML in flow style, or a fault that the parser names
 		}
 		end := int(objects.InputOffset())
-		parts = append(parts, part{text[begin:end], first})
+		parts = append(parts, part{text[begin:end], first, true})
 		first += strings.Count(text[begin:end], "\n")
 		begin = end
 	}
@@ -220,13 +226,33 @@ func splitLines(text string, first int) (parts []part) {
 		bare := strings.TrimRight(line, " \t\r\n")
 		if bare == "---" || strings.HasPrefix(line, "--- ") || strings.HasPrefix(line, "---\t") {
 			// The line itself stays: an object may begin after the dashes.
-			parts = append(parts, part{text[begin:at], first})
+			parts = append(parts, part{text: text[begin:at], line: first})
 			begin, first = at, number
 		}
 		at += len(line)
 		number++
 	}
-	return append(parts, part{text[begin:], first})
+	return append(parts, part{text: text[begin:], line: first})
+}
+
+// notInYAML are the parts of JSON texts that the YAML parser refuses, and the escapes that
+// have to be told from them.
+var notInYAML = regexp.MustCompile(`\\u[dD][89abAB][[:xdigit:]]{2}\\u[dD][c-fC-F][[:xdigit:]]{2}|\\u[[:xdigit:]]{4}|\\.|[\x7f-\x{9f}\x{feff}\x{fffe}\x{ffff}]`)
+
+// jsonAsYAML returns JSON in the form in which the YAML parser takes it too.
+func jsonAsYAML(text string) string {
+	return notInYAML.ReplaceAllStringFunc(text, func(s string) string {
+		var unescaped string
+		switch {
+		case s == `\/`:
+			return "/"
+		case s[0] != '\\':
+			return fmt.Sprintf(`\u%04x`, []rune(s)[0])
+		case s[1] == 'u' && strings.EqualFold(s[2:3], "d") && json.Unmarshal([]byte(`"`+s+`"`), &unescaped) == nil && unescaped[0] > 0xed:
+			return unescaped // a pair, or U+FFFD for a half of one
+		}
+		return s
+	})
 }
 
 var lineOf = regexp.MustCompile(`line (\d+): `)

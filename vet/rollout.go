@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -144,14 +145,14 @@ func (r *run) selector(w *workload) {
 	switch {
 	case s == nil && retired[version] == "": // older versions have a default
 		r.at(w.object, fieldPath{"spec", "selector"}, "selector-mismatch", "there is no spec.selector", fix)
-	case s != nil && !matches(s, w.labels):
+	case s != nil && !selector(s).Matches(labels.Set(w.labels)):
 		r.at(w.object, fieldPath{"spec", "selector"}, "selector-mismatch", "spec.selector does not select the labels of spec.template", fix)
 	}
 }
 
 func (r *run) budgeted(w *workload) bool {
 	for _, b := range r.budgets {
-		if sameNamespace(b.object, w.object) && matches(b.Spec.Selector, w.labels) {
+		if sameNamespace(b.object, w.object) && b.selector.Matches(labels.Set(w.labels)) {
 			return true
 		}
 	}

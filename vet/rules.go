@@ -51,7 +51,7 @@ var rules = []Rule{
 	{"stop-signal", Error, "The container's stop signal does not begin a drain", "SIGTERM and SIGINT begin a drain. Any other stop signal ends the process at once, or does nothing until SIGKILL."},
 	{"shell-entrypoint", Warning, "A shell is the container's first process", "A shell does not pass SIGTERM on: nothing drains, and SIGKILL ends it when the grace is over."},
 	{"sidecar-stops-first", Warning, "A second container gets SIGTERM at the same time", "A proxy that ends at once takes the network away while the service drains. Make it a native sidecar, an init container with restartPolicy Always: the kubelet stops it after the service (Kubernetes 1.29, KEP-753)."},
-	{"sidecar-grace", Error, "No time is left for a sidecar to stop", "The kubelet stops native sidecars after the service, within the same terminationGracePeriodSeconds."},
+	{"sidecar-grace", Error, "No time is left for a sidecar to stop", "The kubelet stops native sidecars after the service, within the same terminationGracePeriodSeconds. A hook that takes all of it leaves the sidecar 2 s before SIGKILL."},
 	{"termination-log", Warning, "The service writes its termination message to a file that Kubernetes does not read", "kubectl describe shows the reason of a stop only when termination_log and terminationMessagePath are the same."},
 
 	// Replicas, rollouts and disruptions.
@@ -64,7 +64,8 @@ var rules = []Rule{
 	{"rollout-loses-capacity", Warning, "A rollout removes pods before others are ready", "With maxUnavailable above 0, fewer pods serve the same load during a rollout. Near the peak that is an outage."},
 	{"recreate", Warning, "A rollout stops every pod before it starts one", "Between the last old pod and the first new one, no pod serves requests. A drain cannot help."},
 	{"single-replica", Info, "One replica, and readiness goes down", "While the only pod drains, no other pod takes its requests. With drain_readiness: serving it serves until its listeners close (KEP-1669)."},
-	{"traffic-local", Warning, "externalTrafficPolicy Local, and readiness goes down", "When a node has no other endpoint, kube-proxy falls back to one that terminates and is still ready. A pod whose readiness is down is not one of those (KEP-1669)."},
+	{"traffic-local", Warning, "A traffic policy Local, and readiness goes down", "When a node has no other endpoint, kube-proxy falls back to one that terminates and is still ready. A pod whose readiness is down is not one of those (KEP-1669)."},
+	{"not-ready-published", Warning, "A Service sends requests to pods that stop", "With publishNotReadyAddresses an endpoint stays ready until its pod is gone, also after the listeners have closed. A headless Service for the peers of a pod may want that; clients of a Service get refused connections at every stop."},
 	{"job-exit", Warning, "A Job that is stopped counts as complete", "Kubernetes counts a pod that exits 0 on SIGTERM as succeeded. With exit_on_signal the status is 128+n, and the Job tries again."},
 
 	// Ports and rights.

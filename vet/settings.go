@@ -61,7 +61,7 @@ type input struct {
 	shown   map[string]string
 }
 
-// settings reads the configuration with which the service of w starts, from all that the
+// settings reads the configuration with which the service in w.main starts, from all that the
 // manifest gives to its container, in the order of config.Load: a file, variables, flags.
 // The keys that it gives and their places are in w.given. A fault is a finding in
 // w.faults, because w may turn out to be no service of lifecycle.
@@ -70,7 +70,6 @@ func (r *run) settings(w *workload) {
 	if len(w.pod.Containers) == 0 {
 		return
 	}
-	w.main = r.main(w)
 	c := container{r, w, &w.pod.Containers[w.main], w.podPath.with("containers", w.main)}
 	in := input{places: map[string]place{}, shown: map[string]string{}}
 	vars := c.variables()
@@ -177,12 +176,21 @@ func ours(fault *config.Fault) bool {
 	return strings.HasPrefix(fault.Key, "lifecycle.") && strings.Contains(fault.Problem, "did you mean")
 }
 
+// keyOfVariable returns the key that a variable sets. The name of the service's file, with
+// which the variable begins, may have the word LIFECYCLE too.
+func keyOfVariable(name string) (k key, known bool) {
+	name = "_" + name
+	if i := strings.LastIndex(name, "_LIFECYCLE_"); i >= 0 {
+		k, known = keys[name[i+1:]]
+	}
+	return k, known
+}
+
 // variable adds a variable of the container, when it is one of lifecycle: its name ends
 // in LIFECYCLE_ and a key, with any name before it.
 func (in *input) variable(c container, v variable) {
-	_, last, ok := strings.Cut("_"+v.name, "_LIFECYCLE_")
-	k, known := keys["LIFECYCLE_"+last]
-	if !ok || !known {
+	k, known := keyOfVariable(v.name)
+	if !known {
 		return
 	}
 	if v.unknown != "" {

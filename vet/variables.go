@@ -43,8 +43,13 @@ func (c container) variables() (all []variable) {
 			for _, name := range slices.Sorted(maps.Keys(m.Data)) {
 				add(variable{name: from.Prefix + name, value: m.Data[name], place: place{object: m.object, field: fieldPath{"data", name}}})
 			}
-		case from.SecretRef != nil: // one that is not here has no settings of lifecycle, as far as vet knows
-			if m := named(c.secrets, c.w.object, from.SecretRef.Name); m != nil {
+		case from.SecretRef != nil: // one that is not here has no settings of lifecycle, unless the prefix says so
+			m := named(c.secrets, c.w.object, from.SecretRef.Name)
+			if m == nil && strings.Contains(from.Prefix, "LIFECYCLE_") {
+				at := place{object: c.w.object, field: c.path.with("envFrom", i, "secretRef", "name")}
+				c.w.absent = append(c.w.absent, missingObject{at, "Secret/" + from.SecretRef.Name})
+			}
+			if m != nil {
 				texts := m.texts()
 				for _, name := range slices.Sorted(maps.Keys(texts)) {
 					add(variable{name: from.Prefix + name, value: texts[name], place: m.at(name)})
@@ -176,12 +181,16 @@ func (c container) commandLine(vars []variable) (line []word) {
 		}
 	}
 	// sh -c LINE: the line has the program and its flags.
-	if len(line) > 2 && line[1].text == "-c" && isShell(line[0].text) {
-		script := line[2]
+	texts := make([]string, len(line))
+	for i, w := range line {
+		texts[i] = w.text
+	}
+	if i := scriptAt(texts); i >= 0 {
+		script := line[i]
 		line = line[:0]
-		for _, text := range strings.Fields(script.text) {
+		for _, text := range strings.Fields(strings.ReplaceAll(script.text, "\\\n", " ")) {
 			w := script
-			w.text = strings.Trim(text, `"';`)
+			w.text = strings.Trim(strings.NewReplacer(`"`, "", "'", "").Replace(text), "();&|")
 			if strings.Contains(w.text, "$") {
 				w.unknown = "the shell expands " + w.text
 			}
@@ -191,6 +200,27 @@ func (c container) commandLine(vars []variable) (line []word) {
 	return line
 }
 
-func isShell(program string) bool {
-	return slices.Contains([]string{"sh", "bash", "ash", "dash"}, program[strings.LastIndexByte(program, '/')+1:])
+// scriptAt returns the index of the line that a shell runs, as in sh -c LINE or
+// bash -e -o pipefail -c LINE, or -1.
+func scriptAt(words []string) int {
+	if len(words) == 0 || !slices.Contains([]string{"sh", "bash", "ash", "dash"}, words[0][strings.LastIndexByte(words[0], '/')+1:]) {
+		return -1
+	}
+	runs := false
+	for i := 1; i < len(words); i++ {
+		option, ok := strings.CutPrefix(words[i], "-")
+		switch {
+		case !ok && runs:
+			return i
+		case !ok:
+			return -1
+		case strings.HasPrefix(option, "-"): // --login
+			continue
+		}
+		runs = runs || strings.Contains(option, "c")
+		if strings.Contains(option, "o") { // its value is the next word
+			i++
+		}
+	}
+	return -1
 }

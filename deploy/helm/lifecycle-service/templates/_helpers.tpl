@@ -1,21 +1,21 @@
-{{- define "app.name" -}}
+{{- define "lifecycle-service.name" -}}
 {{- .Values.nameOverride | default .Chart.Name | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
-{{- define "app.fullname" -}}
-{{- $name := include "app.name" . -}}
+{{- define "lifecycle-service.fullname" -}}
+{{- $name := include "lifecycle-service.name" . -}}
 {{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
 {{- else if contains $name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" -}}
 {{- else }}{{ printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
-{{- define "app.selector" -}}
-app.kubernetes.io/name: {{ include "app.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{- define "lifecycle-service.selector" -}}
+app.kubernetes.io/name: {{ include "lifecycle-service.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
-{{- define "app.labels" -}}
-{{ include "app.selector" . }}
+{{- define "lifecycle-service.labels" -}}
+{{ include "lifecycle-service.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
@@ -24,16 +24,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- define "app.serviceAccount" -}}
-{{- .Values.serviceAccount.name | default (ternary (include "app.fullname" .) "default" .Values.serviceAccount.create) }}
+{{- define "lifecycle-service.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "lifecycle-service.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
-{{- define "app.image" -}}
+{{- define "lifecycle-service.image" -}}
+{{- if regexMatch "(:[^/]*|@.*)$" .Values.image.repository -}}
+{{- fail (printf "\nimage.repository is %s, with a tag or a digest: set image.tag or image.digest" .Values.image.repository) -}}
+{{- end -}}
 {{- with .Values.image }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}{{ end }}
 {{- end }}
 
 {{/* The fewest pods that there are. */}}
-{{- define "app.replicas" -}}
+{{- define "lifecycle-service.replicas" -}}
 {{- with .Values.autoscaling -}}
 {{- if and .enabled (lt (int .maxReplicas) (int .minReplicas)) -}}
 {{- fail (printf "autoscaling.maxReplicas is %v, below minReplicas, which is %v" .maxReplicas .minReplicas) -}}
@@ -44,23 +47,23 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 
 {{/* A single pod that goes not ready leaves no pod to serve. With local traffic,
      kube-proxy falls back to pods that stop and are still ready (KEP-1669). */}}
-{{- define "app.readiness" -}}
-{{- if or (le (int (include "app.replicas" .)) 1) (eq .Values.service.externalTrafficPolicy "Local") }}serving{{ else }}down{{ end }}
+{{- define "lifecycle-service.readiness" -}}
+{{- if or (le (int (include "lifecycle-service.replicas" .)) 1) (eq .Values.service.externalTrafficPolicy "Local") }}serving{{ else }}down{{ end }}
 {{- end }}
 
 {{/* What config.Load begins the service's variables with. */}}
-{{- define "app.prefix" -}}
+{{- define "lifecycle-service.prefix" -}}
 {{- regexReplaceAll "[^A-Za-z0-9]" (trimSuffix (ext .Values.configFile) .Values.configFile) "_" | upper }}
 {{- end }}
 
 {{/* The service's configuration file. */}}
-{{- define "app.config" -}}
+{{- define "lifecycle-service.config" -}}
 {{- $config := .Values.config | default dict | deepCopy -}}
 {{- $lifecycle := $config.lifecycle | default dict -}}
-{{- $own := dict "name" (include "app.fullname" .) "drain_readiness" (include "app.readiness" .) "last_stop_file" "/tmp/last-stop.json" -}}
+{{- $own := dict "name" (include "lifecycle-service.fullname" .) "drain_readiness" (include "lifecycle-service.readiness" .) "last_stop_file" "/tmp/last-stop.json" -}}
 {{- /* One last scrape sees how a stop went. */ -}}
 {{- if and .Values.serviceMonitor.enabled (not .Values.shutdownSeconds) -}}
-{{- $_ := set $own "report_slice" (printf "%ds" (add 2 (div (include "lifecycle.nanoseconds" .Values.serviceMonitor.interval) 1000000000))) -}}
+{{- $_ := set $own "report_slice" (printf "%ds" (add 2 (div (add (include "lifecycle.nanoseconds" .Values.serviceMonitor.interval) 999999999) 1000000000))) -}}
 {{- end -}}
 {{- $_ := set $config "lifecycle" (mergeOverwrite $own $lifecycle) -}}
 {{- with .Values.addrKey -}}
@@ -78,14 +81,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/* The settings of the library chart. It has the arithmetic of the stop. */}}
-{{- define "app.lifecycle" -}}
-{{- $file := include "app.config" . | fromYaml -}}
+{{- define "lifecycle-service.lifecycle" -}}
+{{- $file := include "lifecycle-service.config" . | fromYaml -}}
 {{- dict
   "drainSeconds" .Values.drainSeconds
   "shutdownSeconds" .Values.shutdownSeconds
   "startSeconds" .Values.startSeconds
   "healthPort" .Values.ports.health
-  "envPrefix" (printf "%s_LIFECYCLE" (include "app.prefix" .))
+  "envPrefix" (printf "%s_LIFECYCLE" (include "lifecycle-service.prefix" .))
   "config" (omit $file.lifecycle "name")
   "file" $file
   "liveKeys" .Values.liveKeys
@@ -94,8 +97,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/* The variables of the user. Those of lifecycle would win over what the chart has checked. */}}
-{{- define "app.env" -}}
-{{- $prefix := include "app.prefix" . -}}
+{{- define "lifecycle-service.env" -}}
+{{- $prefix := include "lifecycle-service.prefix" . -}}
 {{- range .Values.env -}}
 {{- if and (hasPrefix (printf "%s_LIFECYCLE_" $prefix) .name) (not (and .valueFrom (hasSuffix "_ADMIN_TOKEN" .name))) -}}
 {{- fail (printf "\nenv has %s, which the chart cannot check: set drainSeconds, shutdownSeconds, ports.health or a key of config.lifecycle" .name) -}}
@@ -108,7 +111,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/* The arguments of the service. A flag wins over the variables and the file. */}}
-{{- define "app.args" -}}
+{{- define "lifecycle-service.args" -}}
 {{- range .Values.args -}}
 {{- if regexMatch "^--?lifecycle[.]" . -}}
 {{- fail (printf "\nargs has %s, which the chart cannot check: set drainSeconds, shutdownSeconds, ports.health or a key of config.lifecycle" .) -}}
@@ -122,8 +125,17 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/* The ports of the container. The second listener of a port would fail. */}}
-{{- define "app.ports" -}}
+{{- define "lifecycle-service.ports" -}}
 {{- $taken := dict (toString .Values.ports.http) "ports.http" -}}
+{{- $names := list -}}
+{{- range .Values.extraPorts -}}
+{{- if has .name $names -}}
+{{- fail (printf "\nextraPorts has %s twice: want a name for each" .name) -}}
+{{- else if eq (int .port) (int $.Values.service.port) -}}
+{{- fail (printf "\nthe port of %s in extraPorts is %v, as service.port is: want a port of its own" .name .port) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
 {{- range prepend (.Values.extraPorts | default list) (dict "port" .Values.ports.health) -}}
 {{- $name := "ports.health" -}}
 {{- with .name }}{{ $name = printf "the port of %s in extraPorts" . }}{{ end -}}
@@ -134,24 +146,24 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $_ := set $taken $port $name -}}
 {{- end -}}
 - {name: http, containerPort: {{ .Values.ports.http }}}
-{{ include "lifecycle.ports" (include "app.lifecycle" . | fromYaml) }}
+{{ include "lifecycle.ports" (include "lifecycle-service.lifecycle" . | fromYaml) }}
 {{- range .Values.extraPorts }}
-- {name: {{ .name }}, containerPort: {{ .port }}}
+- {name: {{ .name | quote }}, containerPort: {{ .port }}}
 {{- end }}
 {{- end }}
 
 {{/* The volumes of the pod. A Secret that is mounted in several places is one volume. */}}
-{{- define "app.volumes" -}}
+{{- define "lifecycle-service.volumes" -}}
 {{- $own := list "config" "tmp" "bus-user" "bus-operators" -}}
 - name: config
-  configMap: {name: {{ include "app.fullname" . }}}
+  configMap: {name: {{ include "lifecycle-service.fullname" . | quote }}}
 - name: tmp
   emptyDir: {sizeLimit: {{ .Values.tmpSize }}}
 {{- range .Values.secrets }}
 {{- $name := printf "secret-%s" .name }}
 {{- if not (has $name $own) }}
 - name: {{ $name }}
-  secret: {secretName: {{ .name }}}
+  secret: {secretName: {{ .name | quote }}}
 {{- $own = append $own $name }}
 {{- end }}
 {{- end }}
@@ -165,28 +177,28 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- if .Values.bus.enabled }}
 - name: bus-user
-  secret: {secretName: {{ .Values.bus.seedSecret }}}
+  secret: {secretName: {{ .Values.bus.seedSecret | quote }}}
 - name: bus-operators
-  configMap: {name: {{ .Values.bus.operatorsConfigMap }}}
+  configMap: {name: {{ .Values.bus.operatorsConfigMap | quote }}}
 {{- end }}
 {{- end }}
 
 {{/* The name of the service on the bus: that of its App, as presence makes one token of it. */}}
-{{- define "app.token" -}}
-{{- regexReplaceAll "[^A-Za-z0-9_-]" (include "app.config" . | fromYaml).lifecycle.name "-" | trunc 100 }}
+{{- define "lifecycle-service.token" -}}
+{{- regexReplaceAll "[^A-Za-z0-9_-]" (include "lifecycle-service.config" . | fromYaml).lifecycle.name "-" | trunc 100 }}
 {{- end }}
 
 {{/* What the service needs to know of the fleet's NATS. */}}
-{{- define "app.busEnv" -}}
-{{- $prefix := include "app.prefix" . -}}
+{{- define "lifecycle-service.busEnv" -}}
+{{- $prefix := include "lifecycle-service.prefix" . -}}
 - {name: {{ $prefix }}_NATS_URL, value: {{ .Values.bus.url | quote }}}
 - {name: {{ $prefix }}_NATS_NKEY_FILE, value: /etc/bus/user/user.nk}
-- {name: {{ $prefix }}_NATS_INBOX_PREFIX, value: {{ printf "_INBOX_%s" (include "app.token" .) | quote }}}
+- {name: {{ $prefix }}_NATS_INBOX_PREFIX, value: {{ printf "_INBOX_%s" (include "lifecycle-service.token" .) | quote }}}
 - {name: {{ $prefix }}_OPERATORS_FILE, value: /etc/bus/operators/operators.pem}
 {{- end }}
 
 {{/* The ports of the servers in bus.url. */}}
-{{- define "app.busPorts" -}}
+{{- define "lifecycle-service.busPorts" -}}
 {{- $ports := list -}}
 {{- range splitList "," .Values.bus.url -}}
 {{- $ports = append $ports (regexFind ":[0-9]+$" . | trimPrefix ":" | default "4222" | int) -}}

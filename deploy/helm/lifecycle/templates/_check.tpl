@@ -21,10 +21,22 @@ settings break, and nothing when they break none.
 {{- end -}}
 {{- range $key, $bounds := dict "drainSeconds" (list 3 600) "shutdownSeconds" (list 4 3600) "preStopSeconds" (list 0 600) "startSeconds" (list 1 3600) "healthPort" (list 1 65535) -}}
 {{- $value := get $s $key -}}
-{{- if not (or (kindIs "invalid" $value) (and (regexMatch "^[0-9]{1,5}$" (toString $value)) (ge (int $value) (first $bounds)) (le (int $value) (last $bounds)))) -}}
+{{- if not (or (kindIs "invalid" $value) (and (regexMatch "^(0|[1-9][0-9]{0,4})$" (toString $value)) (ge (int $value) (first $bounds)) (le (int $value) (last $bounds)))) -}}
 {{- $problems = append $problems (printf "%s is %v, want a whole number from %d to %d" $key $value (first $bounds) (last $bounds)) -}}
 {{- end -}}
 {{- end -}}
+{{- $kinds := list -}}
+{{- range $key, $kind := dict "config" "map" "file" "map" "kubernetesAPI" "map" "liveKeys" "slice" "scrape" "bool" -}}
+{{- if not (kindIs $kind (get $s $key)) -}}
+{{- $kinds = append $kinds (printf "%s is %v, want %s" $key (get $s $key) (get (dict "map" "a map" "slice" "a list" "bool" "true or false without quotes") $kind)) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (regexMatch "^[A-Z_][A-Z0-9_]*$" (toString $s.envPrefix)) -}}
+{{- $problems = append $problems (printf "envPrefix is %v, want capital letters, digits and _" $s.envPrefix) -}}
+{{- end -}}
+{{- if $kinds -}}
+{{- join "\n" (concat $problems $kinds) -}}
+{{- else -}}
 {{- $keys := concat (include "lifecycle.liveKeys" . | fromYamlArray) (include "lifecycle.startKeys" . | fromYamlArray) (include "lifecycle.derivedKeys" . | fromYamlArray) -}}
 {{- range $key, $_ := $config -}}
 {{- if not (has $key $keys) -}}
@@ -50,10 +62,22 @@ settings break, and nothing when they break none.
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- range $key, $words := dict "drain_readiness" (list "down" "serving") "drain_wait" (list "auto" "always" "never") "exit_on_signal" (list "true" "false") "statusz_off" (list "true" "false") -}}
+{{- $given := get $config $key | default "" | toString -}}
+{{- if and $given (not (has $given $words)) -}}
+{{- $problems = append $problems (printf "%s is %s, want %s" $key $given (join " or " $words)) -}}
+{{- end -}}
+{{- end -}}
+{{- with $config.memory_limit_ratio -}}
+{{- if or (lt (float64 .) 0.0) (gt (float64 .) 1.0) -}}
+{{- $problems = append $problems (printf "memory_limit_ratio is %v, want at most 1" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if not $problems -}}
 {{- $problems = include "lifecycle.sums" . | fromYamlArray -}}
 {{- end -}}
 {{- join "\n" $problems -}}
+{{- end -}}
 {{- end -}}
 
 {{/* lifecycle.sums returns a list of the sums that do not fit, as JSON. */}}

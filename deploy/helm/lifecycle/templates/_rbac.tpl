@@ -9,7 +9,7 @@
 {{- with .lease }}
 # kube.Lease. RBAC cannot limit create to a name.
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}
-- {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [{{ . }}], verbs: [get, update]}
+- {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [{{ . | quote }}], verbs: [get, update]}
 {{- end }}
 {{- if .deletionCost }}
 # kube.DeletionCost
@@ -34,8 +34,8 @@ a map:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
-  name: {{ $.name }}
-  namespace: {{ $.namespace }}
+  name: {{ $.name | quote }}
+  namespace: {{ $.namespace | quote }}
   {{- with $.labels }}
   labels: {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -45,13 +45,13 @@ rules:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
-  name: {{ $.name }}
-  namespace: {{ $.namespace }}
+  name: {{ $.name | quote }}
+  namespace: {{ $.namespace | quote }}
   {{- with $.labels }}
   labels: {{- toYaml . | nindent 4 }}
   {{- end }}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $.name }}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $.name | quote }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ $.serviceAccount }}, namespace: {{ $.namespace }}}
+  - {kind: ServiceAccount, name: {{ $.serviceAccount | quote }}, namespace: {{ $.namespace | quote }}}
 {{- end -}}
 {{- end -}}
