@@ -291,7 +291,7 @@ func TestLimitOfStreams(t *testing.T) {
 }
 
 func TestStreamEndsWithItsAge(t *testing.T) {
-	base, _ := serve(t, operator.Config{Workflows: newMemory(2), MaxStreamAge: 3 * time.Second})
+	base, _ := serve(t, operator.Config{Workflows: newMemory(2), MaxStreamAge: 6 * time.Second})
 	code, h, text := request(t, "GET", base+"/watch/workflows/drone-survey", "")
 	if code != 200 || h.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("%d %v", code, h)

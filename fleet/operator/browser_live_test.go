@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
@@ -67,11 +68,11 @@ func TestWorkersWorkflowsAndAuditAreLive(t *testing.T) {
 // with the server.
 func TestPageOutlivesItsServer(t *testing.T) {
 	m := newMemory(3)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr := brokertest.FreeAddr(t)
+	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := ln.Addr().String()
 	run := func(ln net.Listener) (stop func()) {
 		s, err := operator.New(operator.Config{Workflows: m, Log: quiet})
 		if err != nil {

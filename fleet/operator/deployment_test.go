@@ -172,6 +172,10 @@ def handle(m):
 	if err != nil || len(trial.GetTimers()) != 1 || trial.GetTimers()[0].GetName() != "t" || string(trial.GetTimers()[0].GetData()) != "x" || trial.GetTimers()[0].GetDue() == nil || trial.GetTimers()[0].GetCancelled() {
 		t.Errorf("the test of a timer: %v, %v", trial, err)
 	}
+	brokertest.Await(t, "that all is handled", func() bool { // a message sets the timer again
+		w, err := c.GetWorker(ctx, &operatorv1.GetWorkerRequest{Id: "w"})
+		return err == nil && w.GetBacklog() == 0
+	})
 	brokertest.Await(t, "the timers", func() bool {
 		_, _, body = request(t, "GET", base+"/workers/w/timers", "")
 		return strings.Contains(body, `"name":"later"`)

@@ -93,7 +93,10 @@ func TestInspectorLooksIntoAProcess(t *testing.T) {
 
 	// The configuration, with a reload that was refused.
 	_ = app.Reload(t.Context())
-	_, _, text = request(t, "GET", path+"/config", "", bearer(ivyToken)...)
+	brokertest.Await(t, "an answer", func() bool { // a machine that stands still for a second gets none
+		_, _, text = request(t, "GET", path+"/config", "", bearer(ivyToken)...)
+		return !strings.Contains(text, "did not return")
+	})
 	wantText(t, "the configuration", text, `"key":"addr"`, `"source":"service.yaml:3"`, `"lost":["flag -x: 9"]`, `"inForce":"9s"`, `"[secret]"`, "the flag is unknown")
 	_, _, page := request(t, "GET", base+"/ui/processes/"+id+"/config", "", bearer(ivyToken)...)
 	wantText(t, "the page of the configuration", page, "yaml:<wbr>3", "in place of flag", "until the next start of the process: <code class=\"value\">9s", "The last reload of flags was refused", "lifecyclectl processes config "+id)

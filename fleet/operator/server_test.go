@@ -243,9 +243,9 @@ func TestRESTRefusesWhatIsNotInTheContract(t *testing.T) {
 		}
 		wantText(t, tc.method+" "+tc.url+" "+tc.body, text, append(tc.parts, `"code":`, `"reason":`)...)
 	}
-	code, _, text := request(t, "POST", path+"/transition", `{"phase":"`+strings.Repeat("x", 10<<20)+`"}`)
+	code, _, text := request(t, "POST", path+"/transition", `{"phase":"`+strings.Repeat("x", 3<<20)+`"}`)
 	if code < 400 || code == 500 {
-		t.Errorf("10 MiB: %d %s", code, text)
+		t.Errorf("3 MiB: %d %s", code, text)
 	}
 	code, _, text = request(t, "POST", base+"/lifecycle.operator.v1.WorkflowService/Transition", `{"colour":"red"}`)
 	if code != 400 || !strings.Contains(text, "colour") {

@@ -427,4 +427,4 @@ func (a *announcer) leave(ctx context.Context) error {
 }
 
 // leaveTime is the longest that the hook takes.
-const leaveTime = 2 * time.Second
+var leaveTime = 2 * time.Second

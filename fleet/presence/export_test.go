@@ -1,6 +1,9 @@
 package presence
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Ask sends a command of any name.
 func (f *Fleet) Ask(ctx context.Context, id, do string) error {
@@ -13,3 +16,6 @@ var Outdated = outdated
 
 // Shown is shown.
 var Shown = shown
+
+// A busy machine may need longer for the last words of a process.
+func init() { leaveTime = 30 * time.Second }

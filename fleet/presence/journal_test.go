@@ -188,14 +188,14 @@ func TestTombstone(t *testing.T) {
 func TestOutageBuriesNoProcess(t *testing.T) {
 	srv := brokertest.StartLone(t)
 	js := connect(t, srv.URL())
-	cfg := presence.Config{TTL: time.Second, Journal: "J2"}
+	cfg := presence.Config{TTL: 4 * time.Second, Every: 200 * time.Millisecond, Journal: "J2"}
 	f := open(t, js, cfg)
 	_, id, _ := start(t, js, cfg, nil)
 	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	attend(t, f, l)
 	brokertest.Await(t, "the process", l.is(func() bool { return l.seen[id] > 0 }))
-	srv.Restart()
+	srv.RestartAfter(5 * time.Second) // longer than the TTL
 	before := 0
 	l.is(func() bool { before = l.seen[id]; return true })()
 	brokertest.Await(t, "the process after the restart", l.is(func() bool { return l.seen[id] > before+3 }))

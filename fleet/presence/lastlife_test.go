@@ -63,6 +63,7 @@ func dropTable() { panic("no such table") }
 func TestTheNextLifeSaysHowTheLastOneEnded(t *testing.T) {
 	b := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0"})
 	file := filepath.Join(t.TempDir(), "words")
+	f := open(t, b.JetStream(), presence.Config{Log: brokertest.Quiet()})
 	live := func(id string, end func(cmd *exec.Cmd, stdin io.Writer)) {
 		t.Helper()
 		cmd := exec.Command(os.Args[0])
@@ -81,6 +82,8 @@ func TestTheNextLifeSaysHowTheLastOneEnded(t *testing.T) {
 		if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
 			t.Errorf("%s: %q %v", id, line, err)
 		}
+		// By then it has told the runtime where to write a panic.
+		await(t, f, "missions."+id, "its announcement", func(presence.Process) bool { return true })
 		end(cmd, stdin)
 		_ = cmd.Wait()
 	}
@@ -88,7 +91,6 @@ func TestTheNextLifeSaysHowTheLastOneEnded(t *testing.T) {
 	live("two", func(cmd *exec.Cmd, _ io.Writer) { _ = cmd.Process.Kill() })
 	live("three", func(_ *exec.Cmd, stdin io.Writer) { fmt.Fprintln(stdin, "end") })
 	live("four", func(_ *exec.Cmd, stdin io.Writer) { fmt.Fprintln(stdin, "end") })
-	f := open(t, b.JetStream(), presence.Config{Log: brokertest.Quiet()})
 	var list []presence.Event
 	brokertest.Await(t, "the ends", func() bool {
 		list = events(t, f, presence.EventQuery{Kinds: []string{"lost", "exit"}})

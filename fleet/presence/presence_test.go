@@ -50,6 +50,9 @@ func start(t *testing.T, js jetstream.JetStream, cfg presence.Config, add func(*
 
 func open(t *testing.T, js jetstream.JetStream, cfg presence.Config) *presence.Fleet {
 	t.Helper()
+	if cfg.CommandTimeout == 0 {
+		cfg.CommandTimeout = time.Minute // a busy machine is no process that does not answer
+	}
 	f, err := presence.Open(t.Context(), js, cfg)
 	if err != nil {
 		t.Fatal(err)

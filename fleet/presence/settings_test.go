@@ -53,7 +53,7 @@ func TestOperatorReadsTheConfiguration(t *testing.T) {
 	if err := app.Reload(t.Context()); err == nil {
 		t.Fatal("a wrong file is taken over")
 	}
-	got, err := f.Settings(t.Context(), id, "ada")
+	got, err := settingsOf(t, f, id)
 	if err != nil || got.Truncated {
 		t.Fatalf("%v, truncated %v", err, got.Truncated)
 	}
@@ -109,7 +109,7 @@ func TestLargeConfiguration(t *testing.T) {
 	_, id, _ := start(t, js, presence.Config{Settings: func() []presence.Setting { return list }}, nil)
 	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
 	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
-	got, err := f.Settings(t.Context(), id, "ada")
+	got, err := settingsOf(t, f, id)
 	if err != nil || !got.Truncated || len(got.List) == 0 || len(got.List) >= 5000 || len(got.List[0].Value) > 1024 || len(got.List[0].Lost) > 8 {
 		t.Errorf("%d settings, truncated %v, %v", len(got.List), got.Truncated, err)
 	}
@@ -182,6 +182,9 @@ func TestOperatorRestartsAUnit(t *testing.T) {
 	<-runs
 	brokertest.Await(t, "an answer", func() bool { // the machine may stand still for the two seconds
 		phase, status, err := f.RestartUnit(t.Context(), id, "poller", "it lost its lease", "ada")
+		if errors.Is(err, presence.ErrRefused) {
+			return false // the restart before it goes on
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,4 +281,15 @@ func TestARestartIntoAFailure(t *testing.T) {
 	if c := p.Commands[0]; c.Refused != "" || c.Who != "ada" {
 		t.Errorf("the command is %+v", c)
 	}
+}
+
+// settingsOf asks for the settings until the process had time for them: it gives the
+// function a second.
+func settingsOf(t *testing.T, f *presence.Fleet, id string) (got presence.Settings, err error) {
+	t.Helper()
+	brokertest.Await(t, "the settings", func() bool {
+		got, err = f.Settings(t.Context(), id, "ada")
+		return err == nil || !strings.Contains(err.Error(), "did not return")
+	})
+	return got, err
 }

@@ -247,6 +247,13 @@ func (c *Cluster) logTails() {
 	}
 }
 
+// FreeAddr returns an address of the loopback on which no process listened a moment ago,
+// for a server that a test begins later or more than once.
+func FreeAddr(tb testing.TB) string {
+	tb.Helper()
+	return "127.0.0.1:" + strconv.Itoa(freePorts(tb, 1)[0])
+}
+
 // freePorts returns ports that were free a moment ago. They are below the range that
 // the system gives to outgoing connections, and of a part that few other processes draw
 // from, so a server that starts again finds its port still free.

@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -28,9 +29,13 @@ func StartLone(tb testing.TB) *Lone {
 func (l *Lone) URL() string { return l.srv.ClientURL() }
 
 // Restart stops the server, waits for its end, and starts it again.
-func (l *Lone) Restart() {
+func (l *Lone) Restart() { l.RestartAfter(0) }
+
+// RestartAfter is Restart with a pause in which there is no server.
+func (l *Lone) RestartAfter(pause time.Duration) {
 	l.tb.Helper()
 	l.stop()
+	time.Sleep(pause)
 	l.start()
 }
 

@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
 // unpacked returns the files of an archive.
@@ -56,6 +59,14 @@ func TestBundle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	brokertest.Await(t, "the journal", func() bool { // it is written beside the announcement
+		list, _, err := s.fleet.Events(t.Context(), presence.EventQuery{Kinds: []string{"joined"}, Limit: 1})
+		return err == nil && len(list) > 0
+	})
+	brokertest.Await(t, "the settings", func() bool { // a machine that stands still for a second gets no answer
+		_, err := s.fleet.Settings(t.Context(), "m-1", "ada")
+		return err == nil
+	})
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
 	if code, out := ctl(t, url, "bundle", "--file", file, "--logs", "--stacks", "--config"); code != exitOK {
 		t.Fatalf("bundle: %d %s", code, out)

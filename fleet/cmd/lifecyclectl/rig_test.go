@@ -91,6 +91,7 @@ func newSiteOn(tb testing.TB, b *broker.Broker, url string) *site {
 	tb.Helper()
 	s := &site{js: b.JetStream(), nats: url, secret: filepath.Join(tb.TempDir(), "token"), ends: map[string]presence.End{}}
 	s.workers = &faulty{Workers: operator.FromHost(startHost(tb, s.js, s.secret))}
+	s.addr = brokertest.FreeAddr(tb)
 	s.mgr = workflow.NewManager(s.js, brokertest.Quiet())
 	tb.Cleanup(func() { s.mgr.Close() })
 	if err := s.mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys); err != nil {
@@ -126,9 +127,6 @@ func (s *site) config() operator.Config {
 func (s *site) serve(cfg operator.Config) (url string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.addr == "" {
-		s.addr = "127.0.0.1:0"
-	}
 	cfg.Addr = s.addr
 	op, err := operator.New(cfg)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -242,12 +243,16 @@ func (c *command) address() string {
 // freeAddr returns an address on which no process listens.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		// Below the range from which the system gives ports to others.
+		ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(10_000+rand.N(20_000)))
+		if err == nil {
+			defer ln.Close()
+			return ln.Addr().String()
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 func status(url string) int {
@@ -327,7 +332,7 @@ func TestExitStatus(t *testing.T) {
 // to end after the window.
 func TestDrainComesBeforeTheStop(t *testing.T) {
 	addr := freeAddr(t)
-	c := start(t, nil, []string{"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=2s",
+	c := start(t, nil, []string{"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=10s",
 		"-ready=http://" + addr + "/", "-live=tcp://" + addr, "-on-drain=http://" + addr + "/drain"}, "serve", addr)
 	health := "http://" + c.address()
 	c.await("serving")
