@@ -122,22 +122,24 @@ func (l *sessions) open(r *http.Request) (s session, ok bool) {
 	return s, !l.over(r.Context(), s)
 }
 
-// end ends a session here and, with SessionEnds, on every replica. Without it another
-// replica accepts its cookie until it expires, but the browser has deleted it.
-func (l *sessions) end(r *http.Request) (s session) {
+// end ends a session here and, with SessionEnds, on every replica; told is false when the
+// others could not be told. Then, and without SessionEnds, another replica accepts its
+// cookie until it expires, but the browser has deleted it.
+func (l *sessions) end(r *http.Request) (s session, told bool) {
 	s, ok := l.open(r)
 	if !ok {
-		return s
+		return s, true
 	}
 	l.forget(s)
 	if l.ends != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), sinkTimeout)
 		defer cancel()
 		if err := l.ends.End(ctx, s.ID); err != nil {
-			l.log.Error("operator: a session has ended on this replica only", "error", err)
+			l.log.Error("operator: a session has ended on this replica only", "until", s.Until, "remote", r.RemoteAddr, "error", err)
+			return s, false
 		}
 	}
-	return s
+	return s, true
 }
 
 // overTLS reports whether the browser reached this server through TLS, also when a

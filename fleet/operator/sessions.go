@@ -57,11 +57,16 @@ func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 	})
 	mux.HandleFunc("POST /ui/login", func(w http.ResponseWriter, r *http.Request) { s.login(w, r, ui) })
 	mux.HandleFunc("POST /ui/logout", func(w http.ResponseWriter, r *http.Request) {
-		to := s.signIn.signOut(s.sessions.end(r))
+		ended, told := s.sessions.end(r)
+		to := s.signIn.signOut(ended)
 		for _, secure := range []bool{true, false} {
 			if _, err := r.Cookie(prefixed(cookieName, secure)); err == nil {
 				http.SetCookie(w, sessionCookie("", secure, 0))
 			}
+		}
+		if !told {
+			ui.SignedOut(w, to, ended.Until)
+			return
 		}
 		http.Redirect(w, r, to, http.StatusSeeOther)
 	})
