@@ -58,7 +58,7 @@ func (h *Host) lettersOf(ctx context.Context, id string) (func(*DeadLetter) bool
 	if err != nil {
 		return nil, err
 	}
-	return func(d *DeadLetter) bool { return d.tenancy.UID == "" || d.tenancy.Tenant == rec.Tenant }, nil
+	return func(d *DeadLetter) bool { return d.forTenant(rec.Tenant) }, nil
 }
 
 // one returns a letter of a worker, without an original that is stored beside it.
