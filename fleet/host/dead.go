@@ -84,6 +84,8 @@ type letters struct {
 	dead string // "host.dead."
 	held string // "host.held."
 	body string // "host.body."
+
+	hidden hidden
 }
 
 // put stores a message under subject and returns once the server has it. Repeated

@@ -234,7 +234,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	}
 	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", asking: newGate(maxAsking)}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
-	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body."}
+	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body.", hidden: hidden{of: map[string][]uint64{}}}
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
 	h.ready.Store(true)
 	return nil

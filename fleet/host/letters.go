@@ -59,7 +59,7 @@ func (h *Host) lettersOf(ctx context.Context, id string) (func(*DeadLetter) bool
 	if err != nil {
 		return nil, err
 	}
-	return func(d *DeadLetter) bool { return d.tenancy.UID == "" || d.tenancy.Tenant == rec.Tenant }, nil
+	return func(d *DeadLetter) bool { return d.forTenant(rec.Tenant) }, nil
 }
 
 // one returns a letter of a worker, without an original that is stored beside it.
@@ -234,30 +234,17 @@ func (h *Host) Discard(ctx context.Context, id string, dryRun bool, seqs ...uint
 	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
 		return 0, fmt.Errorf("discard: %w", err)
 	}
-	type head struct {
-		seq  uint64
-		body string
-	}
-	var chosen []head
-	err := h.chosenHeads(ctx, id, seqs, func(d *DeadLetter) { chosen = append(chosen, head{d.Seq, d.body}) })
+	var chosen []*DeadLetter
+	err := h.chosenHeads(ctx, id, seqs, func(d *DeadLetter) { chosen = append(chosen, &DeadLetter{Seq: d.Seq, body: d.body}) })
 	if err != nil {
 		return 0, fmt.Errorf("discard: %w", err)
 	}
 	if dryRun {
 		return len(chosen), nil
 	}
-	n := 0
-	for _, d := range chosen {
-		removed, err := h.letters.remove(ctx, d.seq)
-		if removed {
-			n++
-		}
-		if removed && d.body != "" {
-			err = h.letters.drop(ctx, h.letters.body+d.body)
-		}
-		if err != nil {
-			return n, fmt.Errorf("discard: %d: %w", d.seq, err)
-		}
+	n, err := h.letters.discard(ctx, chosen)
+	if err != nil {
+		return n, fmt.Errorf("discard: %w", err)
 	}
 	if n > 0 {
 		h.log.Info("hosted worker: dead letters are discarded", "worker", id, "letters", n)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
@@ -75,6 +76,17 @@ func TestLettersStayWithTheirTenant(t *testing.T) {
 		if err != nil || n != 2*want || dry != want || len(list) != want {
 			t.Errorf("%s: %d letters, %d in groups and versions, %d in a dry run, %v, want %d", id, len(list), n, dry, err, want)
 		}
+		rec, err := h.Get(t.Context(), "w")
+		if errors.Is(err, host.ErrNotFound) {
+			return
+		}
+		must(t, err)
+		for range 2 {
+			waiting, err := h.Waiting(t.Context(), rec)
+			if err != nil || waiting["w"].DeadLetters != want {
+				t.Errorf("%s: the worker has %d dead letters, %v, want %d", id, waiting["w"].DeadLetters, err, want)
+			}
+		}
 	}
 	look("no worker", 3)
 
@@ -115,4 +127,52 @@ func TestLettersStayWithTheirTenant(t *testing.T) {
 		t.Errorf("redrive: %d, %v", n, err)
 	}
 	r.eventually("nothing is left behind", func() bool { return r.stored() == 0 })
+}
+
+// TestHiddenLettersAreNotCounted checks that a worker's count has its own letters only, also
+// when the limit of letters has removed some of an earlier tenant, and when the tenants take
+// turns.
+func TestHiddenLettersAreNotCounted(t *testing.T) {
+	r := newRig(t)
+	w := r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+		return nil, engine.Reject("no")
+	})
+	w.Tenant = "a"
+	h := r.startWith(w)
+	seen := 0
+	for i, turn := range []struct {
+		tenant       string
+		letters, own int
+	}{{"a", 3, 3}, {"b", 1, 1}, {"a", 1, 4}, {"b", 0, 1}, {"c", 0, 0}, {"a", 0, 2}} {
+		if i > 0 {
+			must(t, h.Delete(t.Context(), "w"))
+			w.Tenant = turn.tenant
+			create(t, h, w)
+		}
+		for range turn.letters {
+			r.publish("work.w", "x")
+		}
+		seen += turn.letters
+		stream, err := r.js.Stream(t.Context(), "HOST_DEAD")
+		must(t, err)
+		r.eventually("the letters", func() bool {
+			info, err := stream.Info(t.Context())
+			return err == nil && int(info.State.Msgs) == seen
+		})
+		rec, err := h.Get(t.Context(), "w")
+		must(t, err)
+		count := func(want int) {
+			t.Helper()
+			list := r.letters(h, "w", want)
+			if waiting, err := h.Waiting(t.Context(), rec); err != nil || waiting["w"].DeadLetters != want || len(list) != want {
+				t.Errorf("turn %d: the worker of %s has %d dead letters, %v, and %d in the list, want %d", i, turn.tenant, waiting["w"].DeadLetters, err, len(list), want)
+			}
+		}
+		count(turn.own)
+		if i == 3 { // as the limit does it: the oldest letters, all of a
+			must(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("host.dead.w"), jetstream.WithPurgeKeep(3)))
+			seen -= 2
+			count(turn.own)
+		}
+	}
 }

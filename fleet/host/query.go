@@ -67,9 +67,12 @@ type Waiting struct {
 	DeadLetters int // dead letters that have not been redriven
 }
 
-// Waiting returns the counts for each of these workers, by id. It sends one request
-// for all dead letters, and one for each group and each worker without a group; for more
-// than a hundred of one stream it lists the stream's consumers.
+// Waiting returns the counts for each of these workers, by id. The letters of an earlier
+// worker of the id that was of another tenant do not count: no method finds them. One that a
+// host stores after such a worker has ended, while the next one runs, may count. Waiting sends
+// one request for all dead letters, one for each worker that it sees with dead letters for the
+// first time, and one for each group and each worker without a group; for more than a hundred
+// of one stream it lists the stream's consumers.
 func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Waiting, error) {
 	if err := h.ensure(ctx); err != nil {
 		return nil, fmt.Errorf("what waits: %w", err)
@@ -84,7 +87,15 @@ func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Wait
 	}
 	waiting := make(map[string]Waiting, len(records))
 	for _, rec := range records {
-		waiting[rec.ID] = Waiting{Backlog: backlogs[rec.slot()], DeadLetters: letters[rec.ID]}
+		n := letters[rec.ID]
+		if n > 0 {
+			hidden, err := h.letters.hiddenOf(ctx, rec)
+			if err != nil {
+				return nil, fmt.Errorf("what waits: worker %s: %w", rec.ID, err)
+			}
+			n = max(0, n-hidden)
+		}
+		waiting[rec.ID] = Waiting{Backlog: backlogs[rec.slot()], DeadLetters: n}
 	}
 	return waiting, nil
 }

@@ -72,7 +72,7 @@ func TestEveryPageForbidsForeignScripts(t *testing.T) {
 				t.Errorf("%s: %q is missing in %q", path, want, policy)
 			}
 		}
-		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" {
+		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "same-origin" {
 			t.Errorf("%s: %v", path, h)
 		}
 	}

@@ -1,10 +1,20 @@
 package operator_test
 
 import (
+	"context"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
 	"testing"
 
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/security"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/oidctest"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
@@ -60,5 +70,52 @@ func TestBrowserSignsInAtARealProvider(t *testing.T) {
 	await(t, ctx, "the sign-in page", `location.pathname === "/ui/login"`)
 	if code, _, _ := request(t, http.MethodGet, base+"/ui/login/settings", ""); code != 200 {
 		t.Errorf("the settings of the command line: %d", code)
+	}
+}
+
+// A real browser takes the session's cookie of a page over TLS, of a proxy that does not say
+// that it is one, and gives it up at the sign-out.
+func TestBrowserSignsInOverTLS(t *testing.T) {
+	if testing.Short() {
+		t.Skip("in a short run TestPagesInABrowser stands for all that a browser sees: make test-long runs it")
+	}
+	_, auth := tokenFile(t)
+	inner, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth})
+	target, err := url.Parse(inner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewUnstartedServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host }})
+	proxy.Config.ErrorLog = log.New(io.Discard, "", 0) // the browser tries its other connections before it is told to trust this one
+	proxy.StartTLS()
+	t.Cleanup(proxy.Close)
+	ctx := browser(t)
+	if err := chromedp.Run(ctx, security.SetIgnoreCertificateErrors(true)); err != nil {
+		t.Fatal(err)
+	}
+	cookies := func() (names []string) {
+		t.Helper()
+		if err := chromedp.Run(ctx, chromedp.ActionFunc(func(ctx context.Context) error {
+			list, err := network.GetCookies().WithURLs([]string{proxy.URL + "/ui/"}).Do(ctx)
+			for _, c := range list {
+				names = append(names, c.Name)
+			}
+			return err
+		})); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	visit(t, ctx, proxy.URL+"/ui/workflows")
+	await(t, ctx, "the form", `location.pathname === "/ui/login" && document.activeElement.name === "token"`)
+	press(t, ctx, vicToken+kb.Enter)
+	await(t, ctx, "the page that was asked for", `location.pathname === "/ui/workflows" && document.querySelector(".who .name")?.textContent === "vic"`)
+	if got := cookies(); !slices.Equal(got, []string{"__Host-lifecycle-session"}) {
+		t.Errorf("the browser has the cookies %v", got)
+	}
+	click(t, ctx, ".who button")
+	await(t, ctx, "the sign-in page", `location.pathname === "/ui/login"`)
+	if got := cookies(); len(got) != 0 {
+		t.Errorf("after signing out the browser has the cookies %v", got)
 	}
 }

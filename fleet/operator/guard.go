@@ -34,7 +34,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Referrer-Policy", "same-origin") // with "no-referrer" a form has the origin "null", which does not say that it came over TLS
 		w = &patient{ResponseWriter: w, out: http.NewResponseController(w)}
 		if r.Body != nil && r.Body != http.NoBody {
 			r.Body = http.MaxBytesReader(w, s.timed(w, r.Body), s.cfg.MaxBody)

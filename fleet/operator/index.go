@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -170,14 +171,31 @@ func (x *index) all() ([]*operatorv1.Process, bool) {
 	return list, x.synced
 }
 
-// get returns the process with that id, nil when the index does not have it.
+// get returns the process of an id, which may lack the service, nil when the index does not
+// have exactly one. As in the fleet, a key without a service counts only when there is no
+// other.
 func (x *index) get(id string) *operatorv1.Process {
 	if x == nil {
 		return nil
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.list[id].last
+	var found *operatorv1.Process
+	if !strings.Contains(id, ".") {
+		for key, k := range x.list {
+			switch _, short, _ := strings.Cut(key, "."); {
+			case short != id:
+			case found != nil:
+				return nil
+			default:
+				found = k.last
+			}
+		}
+	}
+	if found == nil {
+		found = x.list[id].last
+	}
+	return found
 }
 
 // listed returns every process, with what is wrong with it now.

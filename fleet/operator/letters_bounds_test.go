@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -115,7 +116,8 @@ func TestLetterThatIsNotUTF8(t *testing.T) {
 	}
 }
 
-// A test of code whose output is not UTF-8 shows the output.
+// A test of code whose output, error and printed lines are not UTF-8 shows them, and so does
+// the log of the worker.
 func TestOutputThatIsNotUTF8(t *testing.T) {
 	o := openOffice(t, nil, "")
 	c := operatorv1connect.NewWorkerServiceClient(h2c(t), o.base, connect.WithGRPC())
@@ -123,6 +125,18 @@ func TestOutputThatIsNotUTF8(t *testing.T) {
 	if err != nil || len(r.GetOutputs()) != 1 || r.GetOutputs()[0].GetTopic() != "out.\uFFFD" || r.GetOutputs()[0].GetHeaders()[0].GetValues()[0] != "\uFFFD" {
 		t.Errorf("%v, %v", r, err)
 	}
+	r, err = c.TestWorker(t.Context(), &operatorv1.TestWorkerRequest{Id: "desk", Data: []byte("bad")})
+	if err != nil || r.GetError() != "no \uFFFD" || !slices.Equal(r.GetLogs(), []string{"loaded \uFFFD"}) {
+		t.Errorf("%v, %v", r, err)
+	}
+	o.fail("one")
+	brokertest.Await(t, "the log", func() bool {
+		code, _, text := request(t, "GET", o.base+"/workers/desk/logs", "")
+		if code != 200 {
+			t.Fatalf("the log: %d %s", code, text)
+		}
+		return strings.Contains(text, "loaded \uFFFD")
+	})
 }
 
 // The audit has what a call has found, also beside a note and ids that are longer than an

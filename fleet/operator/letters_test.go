@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -37,19 +38,32 @@ type office struct {
 	ask  *host.Host // of the server; another host runs the worker
 }
 
+// loud is an engine that prints bytes when it loads code.
+type loud struct{ *native.Engine }
+
+func (l loud) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
+	if cfg.Log != nil {
+		cfg.Log("loaded \xff")
+	}
+	return l.Engine.Load(ctx, code, cfg)
+}
+
 func openOffice(t *testing.T, auth operator.Authenticator, token string) *office {
 	t.Helper()
 	js := brokertest.Embedded(t, broker.Config{Streams: []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>", "out.>"}}}}).JetStream()
-	engines, err := engine.NewRegistry(native.New(map[string]native.Func{"desk": func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+	engines, err := engine.NewRegistry(loud{native.New(map[string]native.Func{"desk": func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
 		if bytes.HasPrefix(m.Data, []byte("fine")) {
 			return []engine.Output{{Data: fmt.Appendf(nil, "%s %s", m.Data, m.Header["Lifecycle-Key"])}}, nil
 		}
 		if string(m.Data) == "bytes" {
 			return []engine.Output{{Topic: "out.\xff", Header: map[string][]string{"X": {"\xff"}}}}, nil
 		}
+		if string(m.Data) == "bad" {
+			return nil, errors.New("no \xff")
+		}
 		reason, _, _ := bytes.Cut(m.Data, []byte("\n"))
 		return nil, engine.Reject(strings.ToValidUTF8(string(reason), "?"))
-	}}))
+	}})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,20 +35,15 @@ const (
 	maxCookie   = 4000 // bytes of a value; browsers drop larger cookies
 )
 
-// attemptCookie is Lax: the browser must send it when the provider leads it back.
-func attemptCookie(r *http.Request, value string) *http.Cookie {
-	c := &http.Cookie{Name: attemptName, Value: value, Path: "/ui/login/", MaxAge: int(attemptAge / time.Second), HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: overTLS(r)}
-	if value == "" {
-		c.MaxAge = -1
-	}
-	return c
+// secure reports whether browsers reach this server over TLS. With https in RedirectURL they
+// do, also when no header says so: with a GET a proxy may send none.
+func (o *oidcAuth) secure(r *http.Request) bool {
+	return overTLS(r) || strings.HasPrefix(o.cfg.RedirectURL, "https://")
 }
 
-// secure makes a cookie Secure when browsers reach this server by https: they send no
-// header with a GET that says so.
-func (o *oidcAuth) secure(c *http.Cookie) *http.Cookie {
-	c.Secure = c.Secure || strings.HasPrefix(o.cfg.RedirectURL, "https://")
-	return c
+// attemptCookie is Lax: the browser must send it when the provider leads it back.
+func (o *oidcAuth) attemptCookie(r *http.Request, value string) *http.Cookie {
+	return cookie(attemptName, value, "/ui/login/", o.secure(r), attemptAge, http.SameSiteLaxMode)
 }
 
 // signInOf returns the authenticator by which people sign in, nil when there is none.
@@ -166,7 +161,7 @@ func (s *Server) startSignIn(w http.ResponseWriter, r *http.Request) {
 		s.ui.Login(w, "/ui/", "the address of the page is too long to come back to", http.StatusBadRequest)
 		return
 	}
-	http.SetCookie(w, s.signIn.secure(attemptCookie(r, value)))
+	http.SetCookie(w, s.signIn.attemptCookie(r, value))
 	w.Header().Set("Cache-Control", "no-store")
 	http.Redirect(w, r, s.signIn.exchange(p).AuthCodeURL(one.State, oidc.Nonce(one.Nonce), oauth2.S256ChallengeOption(one.Verifier)), http.StatusSeeOther)
 }
@@ -174,8 +169,8 @@ func (s *Server) startSignIn(w http.ResponseWriter, r *http.Request) {
 // finishSignIn takes a browser back from the provider.
 func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 	var one attempt
-	begun := s.sessions.unseal(r, attemptName, &one) && time.Now().Before(one.Until)
-	http.SetCookie(w, s.signIn.secure(attemptCookie(r, ""))) // one attempt, one answer
+	begun := s.sessions.unseal(r, attemptName, s.signIn.secure(r), &one) && time.Now().Before(one.Until)
+	http.SetCookie(w, s.signIn.attemptCookie(r, "")) // one attempt, one answer
 	next := safeNext(one.Next)
 	remote := hostname(r.RemoteAddr)
 	q := r.URL.Query()
@@ -214,9 +209,7 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusForbidden, "the session is too large for a browser: you have too many groups with a grant", err)
 		return
 	}
-	c := cookie(r, value)
-	c.MaxAge = int(s.signIn.cfg.SessionAge / time.Second)
-	http.SetCookie(w, s.signIn.secure(c))
+	http.SetCookie(w, sessionCookie(value, s.signIn.secure(r), s.signIn.cfg.SessionAge))
 	s.log.Info("operator: signed in", "who", who.Name, "method", "oidc", "remote", r.RemoteAddr)
 	s.ui.SignedIn(w, next)
 }

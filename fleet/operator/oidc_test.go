@@ -104,7 +104,7 @@ func TestSignInWithOpenIDConnect(t *testing.T) {
 	}
 	b := newJar(t) // behind a proxy that terminates TLS
 	b.get(base+"/ui/login/start", "X-Forwarded-Proto", "https")
-	if c := b.cookies["lifecycle-signin"]; !c.Secure {
+	if c := b.cookies["__Host-lifecycle-signin"]; c == nil || !c.Secure {
 		t.Error("behind a proxy the cookie of a sign-in is not Secure")
 	}
 	// A sign-in begun on one replica ends on the other, which has another callback here.

@@ -139,6 +139,11 @@ func (p processService) ListEvents(ctx context.Context, req *operatorv1.ListEven
 		if !ok {
 			return nil, notServed("a journal")
 		}
+		if len(p.s.deps.outages()) > 0 { // what the caller asks beside the events must not wait as long
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, p.s.cfg.Timeout/3)
+			defer cancel()
+		}
 		events, next, err := seenPage(q.Limit, q.Before, func(before uint64, limit int) ([]*operatorv1.Event, uint64, error) {
 			q.Before, q.Limit = before, limit
 			return journal.Events(ctx, q)
@@ -185,8 +190,8 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 }
 
 func (p processService) GetProcess(ctx context.Context, req *operatorv1.GetProcessRequest) (*operatorv1.Process, error) {
-	return onProcess(ctx, p, "GetProcess", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, area Processes, id, _ string) (*operatorv1.Process, error) {
-		return area.Get(ctx, id)
+	return onProcess(ctx, p, "GetProcess", req.GetId(), "", workerID(req.GetId()), func(ctx context.Context, _ Processes, id, _ string) (*operatorv1.Process, error) {
+		return p.s.process(ctx, id)
 	})
 }
 

@@ -310,17 +310,17 @@ func (s *Server) mayApply(ctx context.Context, who Principal, spec *operatorv1.W
 }
 
 // seesAudit returns a function that reports whether who sees an entry of the audit: its
-// own attempts, and those at what it sees.
+// own attempts, and those at what it sees. For who sees a worker because of its tenant, that
+// begins when the worker was made, or with the oldest version in its history: an earlier
+// worker of the id may have been of another tenant, and an entry does not say it.
 func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1.AuditEntry) bool, error) {
-	tenants := map[string]string{} // of workers
+	workers := map[string]*operatorv1.Worker{}
 	if s.cfg.Workers != nil && slices.ContainsFunc(who.Grants, func(g Grant) bool { return len(g.Tenants) > 0 }) {
 		list, err := s.cfg.Workers.List(ctx)
 		if err != nil {
 			return nil, err
 		}
-		for _, w := range list {
-			tenants[w.GetId()] = w.GetSpec().GetTenant()
-		}
+		workers = byKey(list, (*operatorv1.Worker).GetId)
 	}
 	return func(e *operatorv1.AuditEntry) bool {
 		if e.GetWho() == who.Name && e.GetMethod() == who.Method {
@@ -333,7 +333,11 @@ func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1
 		case service == "WorkflowService" && kind != "":
 			return who.sees(object{workflow: kind})
 		case service == "WorkerService" && kind == "worker" && name != "" && name != "*":
-			return who.sees(object{worker: name, tenant: tenants[name]})
+			x := object{worker: name}
+			if w := workers[name]; !e.GetAt().AsTime().Before(w.GetCreatedAt().AsTime()) {
+				x.tenant = w.GetSpec().GetTenant()
+			}
+			return who.sees(x)
 		}
 		return false
 	}, nil

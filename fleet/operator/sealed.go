@@ -25,9 +25,10 @@ import (
 type sessions struct {
 	seal cipher.AEAD
 
-	ends SessionEnds // of all replicas; nil when only this server knows
-	log  *slog.Logger
-	lost sparse
+	https bool        // people sign in at the provider over TLS
+	ends  SessionEnds // of all replicas; nil when only this server knows
+	log   *slog.Logger
+	lost  sparse
 
 	mu     sync.Mutex // guards the fields below
 	ended  map[string]endedSession
@@ -90,9 +91,10 @@ func (l *sessions) sealed(name string, content any) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(l.seal.Seal(nil, nil, text, []byte(name))), nil
 }
 
-// unseal reads the cookie of a request into content.
-func (l *sessions) unseal(r *http.Request, name string, content any) bool {
-	c, err := r.Cookie(name)
+// unseal reads the cookie of a request into content: the one that only a page over TLS can
+// have set when secure, and otherwise the one of any page.
+func (l *sessions) unseal(r *http.Request, name string, secure bool, content any) bool {
+	c, err := r.Cookie(prefixed(name, secure))
 	if err != nil {
 		return false
 	}
@@ -103,30 +105,41 @@ func (l *sessions) unseal(r *http.Request, name string, content any) bool {
 	return err == nil && json.Unmarshal(text, content) == nil
 }
 
-// open reads the session of a request's cookie.
+// open reads the session of a request's cookie. A proxy may not say that a page came over
+// TLS, so the cookie with the prefix is always read. The one without it could be of another
+// site's page, and is not read when the browser uses TLS, or when the caller signed in over
+// TLS.
 func (l *sessions) open(r *http.Request) (s session, ok bool) {
-	if !l.unseal(r, cookieName, &s) || time.Now().After(s.Until) {
+	if !l.unseal(r, cookieName, true, &s) {
+		s = session{}
+		if overTLS(r) || !l.unseal(r, cookieName, false, &s) || s.Who != nil && l.https {
+			return session{}, false
+		}
+	}
+	if time.Now().After(s.Until) {
 		return session{}, false
 	}
 	return s, !l.over(r.Context(), s)
 }
 
-// end ends a session here and, with SessionEnds, on every replica. Without it another
-// replica accepts its cookie until it expires, but the browser has deleted it.
-func (l *sessions) end(r *http.Request) (s session) {
+// end ends a session here and, with SessionEnds, on every replica; told is false when the
+// others could not be told. Then, and without SessionEnds, another replica accepts its
+// cookie until it expires, but the browser has deleted it.
+func (l *sessions) end(r *http.Request) (s session, told bool) {
 	s, ok := l.open(r)
 	if !ok {
-		return s
+		return s, true
 	}
 	l.forget(s)
 	if l.ends != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), sinkTimeout)
 		defer cancel()
 		if err := l.ends.End(ctx, s.ID); err != nil {
-			l.log.Error("operator: a session has ended on this replica only", "error", err)
+			l.log.Error("operator: a session has ended on this replica only", "until", s.Until, "remote", r.RemoteAddr, "error", err)
+			return s, false
 		}
 	}
-	return s
+	return s, true
 }
 
 // overTLS reports whether the browser reached this server through TLS, also when a
@@ -137,11 +150,30 @@ func overTLS(r *http.Request) bool {
 		strings.Contains(strings.ToLower(r.Header.Get("Forwarded")), "proto=https") || strings.HasPrefix(r.Header.Get("Origin"), "https://")
 }
 
-// cookie returns the session's cookie with this value; "" deletes it.
-func cookie(r *http.Request, value string) *http.Cookie {
-	c := &http.Cookie{Name: cookieName, Value: value, Path: "/ui/", MaxAge: int(sessionAge / time.Second), HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: overTLS(r)}
+// prefixed returns the name of a cookie: with the prefix "__Host-" when it is Secure
+// (RFC 6265bis, section 4.1.3). A browser takes such a cookie only from this host, over TLS.
+// Pages of sibling domains and without TLS cannot replace it.
+func prefixed(name string, secure bool) string {
+	if secure {
+		return "__Host-" + name
+	}
+	return name
+}
+
+// cookie returns a cookie with this value; "" deletes it. A Secure one is for all paths, as
+// its prefix demands; the server reads it only where it is for.
+func cookie(name, value, path string, secure bool, age time.Duration, site http.SameSite) *http.Cookie {
+	c := &http.Cookie{Name: prefixed(name, secure), Value: value, Path: path, MaxAge: int(age / time.Second), HttpOnly: true, SameSite: site, Secure: secure}
+	if secure {
+		c.Path = "/"
+	}
 	if value == "" {
 		c.MaxAge = -1
 	}
 	return c
+}
+
+// sessionCookie returns the session's cookie with this value; "" deletes it.
+func sessionCookie(value string, secure bool, age time.Duration) *http.Cookie {
+	return cookie(cookieName, value, "/ui/", secure, age, http.SameSiteStrictMode)
 }

@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -220,6 +221,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	sealed.https = signIn != nil && strings.HasPrefix(signIn.cfg.RedirectURL, "https://")
 	s := &Server{
 		cfg: cfg, log: cfg.Log,
 		audit:    &audit{log: cfg.Log, store: cfg.AuditLog, sinks: cfg.Audit},

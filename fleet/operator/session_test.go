@@ -3,6 +3,7 @@ package operator_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -133,5 +134,47 @@ func TestSessionsWhileTheEndsAreAway(t *testing.T) {
 			t.Errorf("a page: %d, want %d", code, want)
 		}
 		request(t, "POST", base+"/ui/logout", "", "Cookie", cookie)
+	}
+}
+
+// A person who signs out while the other replicas cannot be told learns it, and until when
+// the session may be valid there. The page leads on to where the sign-out leads otherwise.
+func TestSignOutWhileTheEndsAreAway(t *testing.T) {
+	_, tokens := tokenFile(t)
+	p := newIssuer(t)
+	base, ready := listen(t)
+	auth, err := operator.OIDC(p.config(base))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(lines)
+	ready(operator.Config{Auth: operator.Anyone(tokens, auth), Workflows: newMemory(1), SessionEnds: awayEnds{}, Log: slog.New(slog.NewTextHandler(log, nil))})
+	ada, person := newJar(t), newJar(t)
+	_, h, _ := request(t, "POST", base+"/ui/login", "token="+adaToken, "Content-Type", "application/x-www-form-urlencoded")
+	for _, c := range (&http.Response{Header: h}).Cookies() {
+		ada.cookies[c.Name] = c
+	}
+	if code, _, text := person.get(person.begin(base, "/ui/")); code != 200 {
+		t.Fatalf("the sign-in: %d %s", code, text)
+	}
+	for what, tc := range map[string]struct {
+		jar  *jar
+		age  time.Duration
+		next string
+	}{"a token": {ada, 12 * time.Hour, "/ui/login"}, "a person": {person, 8 * time.Hour, p.URL + "/end?"}} {
+		before := time.Now().Add(tc.age)
+		code, h, text := tc.jar.send("POST", base+"/ui/logout")
+		_, after, _ := strings.Cut(text, `on them until <time datetime="`)
+		stamp, _, _ := strings.Cut(after, `"`)
+		until, err := time.Parse(time.RFC3339, stamp)
+		if code != 200 || err != nil || before.Sub(until).Abs() > time.Hour || !strings.Contains(text, "could not be told") || !strings.Contains(text, `href="`+tc.next) {
+			t.Errorf("%s signs out: %d %v %s", what, code, h, text)
+		}
+		if len(tc.jar.cookies) != 0 {
+			t.Errorf("%s keeps the cookies %v", what, tc.jar.cookies)
+		}
+	}
+	if n := strings.Count(log.String(), "a session has ended on this replica only"); n != 2 {
+		t.Errorf("the log says it %d times:\n%s", n, log.String())
 	}
 }

@@ -57,8 +57,17 @@ func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 	})
 	mux.HandleFunc("POST /ui/login", func(w http.ResponseWriter, r *http.Request) { s.login(w, r, ui) })
 	mux.HandleFunc("POST /ui/logout", func(w http.ResponseWriter, r *http.Request) {
-		to := s.signIn.signOut(s.sessions.end(r))
-		http.SetCookie(w, cookie(r, ""))
+		ended, told := s.sessions.end(r)
+		to := s.signIn.signOut(ended)
+		for _, secure := range []bool{true, false} {
+			if _, err := r.Cookie(prefixed(cookieName, secure)); err == nil {
+				http.SetCookie(w, sessionCookie("", secure, 0))
+			}
+		}
+		if !told {
+			ui.SignedOut(w, to, ended.Until)
+			return
+		}
 		http.Redirect(w, r, to, http.StatusSeeOther)
 	})
 	if s.signIn != nil {
@@ -101,7 +110,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Das
 		ui.Login(w, next, "the session cannot be made", http.StatusInternalServerError)
 		return
 	}
-	http.SetCookie(w, cookie(r, value))
+	http.SetCookie(w, sessionCookie(value, overTLS(r), sessionAge))
 	http.Redirect(w, r, next, http.StatusSeeOther)
 }
 

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
 	"github.com/pleme-io/lifecycle-go/health"
 )
 
@@ -68,5 +70,56 @@ func TestOldAnswersSaySo(t *testing.T) {
 	})
 	if code, out := ctl(t, url, "workers", "list"); code != exitUnreachable || !strings.Contains(out, "NATS is away since 20") {
 		t.Errorf("workers list: %d %s", code, out)
+	}
+}
+
+// While NATS is away a process is described as it was when it was last heard, with the
+// outage and without its events.
+func TestProcessIsDescribedWhileNATSIsAway(t *testing.T) {
+	s := newSite(t)
+	if err := s.process("web", "web-1", func(*lifecycle.App) {}); err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(s.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := presence.Open(t.Context(), js, presence.Config{Log: brokertest.Quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.config()
+	cfg.Processes = operator.FromPresence(fleet)
+	cfg.Dependencies = []operator.Dependency{{Name: "NATS", Check: func(context.Context) error {
+		if nc.IsClosed() {
+			return errors.New("no route to host")
+		}
+		return nil
+	}}}
+	url, err := s.serve(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Await(t, "the process in the list", func() bool {
+		_, out := ctl(t, url, "processes", "list")
+		return strings.Contains(out, "web.web-1")
+	})
+	nc.Close()
+	for _, id := range []string{"web.web-1", "web-1"} {
+		brokertest.Await(t, "the description of "+id, func() bool {
+			code, out := ctl(t, url, "describe", id)
+			return code == exitOK && strings.Contains(out, "web.web-1") && strings.Contains(out, "this is as of 20") && strings.Contains(out, "cannot be read now: NATS is away since 20")
+		})
+	}
+	if code, out := ctl(t, url, "processes", "get", "web-1", "-o", "json"); code != exitOK || !strings.Contains(out, `"phase": "running"`) {
+		t.Errorf("processes get: %d %s", code, out)
+	}
+	if code, out := ctl(t, url, "describe", "web.web-2"); code != exitUnreachable || !strings.Contains(out, "NATS is away since 20") {
+		t.Errorf("a process that is not known: %d %s", code, out)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -173,7 +174,11 @@ value, which needs the role inspector.`,
 		RunE: asks(&r, &output{format: "table"}, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
 			t := &table{colours: colourful(cmd.OutOrStdout())}
 			past, err := a.Processes.ListEvents(cmd.Context(), &operatorv1.ListEventsRequest{Process: args[0], PageSize: describeEvents})
-			if err != nil && !notServed(err) {
+			unread := ""
+			switch {
+			case unavailable(err):
+				unread = message(err)
+			case err != nil && !notServed(err):
 				return err
 			}
 			p, err := a.Processes.GetProcess(cmd.Context(), &operatorv1.GetProcessRequest{Id: args[0]})
@@ -200,6 +205,9 @@ value, which needs the role inspector.`,
 			}
 			findings := &table{colours: t.colours}
 			findingTable(findings, found.GetFindings())
+			if unread != "" {
+				t.line("events", "cannot be read now: "+unread)
+			}
 			events := slices.Clone(past.GetEvents())
 			slices.Reverse(events)
 			history := &table{colours: t.colours}
@@ -232,6 +240,13 @@ value, which needs the role inspector.`,
 	cmd.Flags().BoolVar(&config, "config", false, "also show its configuration")
 	r.register(cmd)
 	return cmd
+}
+
+// unavailable reports whether the server has answered that a service behind it does not
+// answer.
+func unavailable(err error) bool {
+	code := connect.CodeOf(err)
+	return connect.IsWireError(err) && (code == connect.CodeUnavailable || code == connect.CodeDeadlineExceeded)
 }
 
 // findingTable lists findings with what to do.

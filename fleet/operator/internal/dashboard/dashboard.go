@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -289,6 +290,18 @@ func (d *Dashboard) SignedIn(w http.ResponseWriter, next string) {
 	v := d.view()
 	v.Page, v.Title, v.Data = "signedin", "Signed in", next
 	w.Header().Set("Refresh", "0; url="+next)
+	d.render(w, v)
+}
+
+// SignedOut renders the page of a caller who has signed out here, while the other replicas
+// could not be told: the session may be valid there until it expires. The page leads on.
+func (d *Dashboard) SignedOut(w http.ResponseWriter, next string, until time.Time) {
+	v := d.view()
+	v.Page, v.Title = "signedout", "Signed out"
+	v.Data = struct {
+		Next  string
+		Until *timestamppb.Timestamp
+	}{next, timestamppb.New(until)}
 	d.render(w, v)
 }
 

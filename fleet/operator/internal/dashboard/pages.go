@@ -129,15 +129,21 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 	v.Page, v.Section, v.Title, v.Topic = "process", "processes", p.GetId(), livePath("processes", p.GetId())
 	v.Operator, v.Inspects = d.may(r, "drain", p.GetId()), d.cfg.May(r.Context(), "ProcessService.GetLogs", p.GetId())
 	past, err := d.cfg.Processes.ListEvents(r.Context(), &operatorv1.ListEventsRequest{Process: p.GetId(), PageSize: 30})
-	if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
+	unread := ""
+	switch code := connect.CodeOf(err); {
+	case err == nil, code == connect.CodeUnimplemented:
+	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded: // the journal is away, and the process is known
+		unread = text(err)
+	default:
 		return err
 	}
 	v.Data = struct {
 		*operatorv1.Process
-		Past  []*operatorv1.Event
-		Links []Link
-		Tree  []unitView
-	}{p, past.GetEvents(), d.cfg.Links(p), treeOf(p.GetId(), "", p.GetUnits(), d.may(r, "restart-unit", p.GetId()))}
+		Past   []*operatorv1.Event
+		Unread string // why the events cannot be read now
+		Links  []Link
+		Tree   []unitView
+	}{p, past.GetEvents(), unread, d.cfg.Links(p), treeOf(p.GetId(), "", p.GetUnits(), d.may(r, "restart-unit", p.GetId()))}
 	return nil
 }
 

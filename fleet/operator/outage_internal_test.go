@@ -1,0 +1,81 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// cutOff are processes whose NATS is away: their watch has told of them before.
+type cutOff struct{ chatty }
+
+func (cutOff) Get(context.Context, string) (*operatorv1.Process, error) {
+	return nil, nats.ErrConnectionClosed
+}
+
+func (cutOff) Events(ctx context.Context, _ EventQuery) ([]*operatorv1.Event, uint64, error) {
+	<-ctx.Done() // as a request on a connection that is broken
+	return nil, 0, ctx.Err()
+}
+
+// While NATS is away a process is answered from the index, by its whole id and without the
+// service, and its page is there without the events. Both say since when NATS is away. An
+// id that the index does not have is not "not found".
+func TestProcessIsShownWhileNATSIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		area := cutOff{chatty{say: make(chan stream.Item[*operatorv1.Process])}}
+		s, err := New(Config{Processes: area, Dependencies: []Dependency{{Name: "NATS", Check: func(context.Context) error { return errors.New("connection refused") }}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(t.Context())
+		for _, id := range []string{"web.one", "web.two", "api.two", "web.three", "three", "x.web.one"} {
+			area.say <- stream.Item[*operatorv1.Process]{Kind: stream.Put, Key: id, Value: &operatorv1.Process{Id: id, Service: "web", Phase: "running", SeenAt: timestamppb.Now()}}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		get := func(path string, who Principal) (code int, asOf, text string) {
+			r := httptest.NewRequestWithContext(WithPrincipal(t.Context(), who), http.MethodGet, path, nil)
+			w := httptest.NewRecorder()
+			inner, err := s.transcoder(s.pages(s.ui))
+			if err != nil {
+				t.Fatal(err)
+			}
+			inner.ServeHTTP(w, r)
+			return w.Code, w.Header().Get(HeaderAsOf), w.Body.String()
+		}
+		for who, p := range map[string]Principal{
+			"a viewer of all": {Name: "vic", Role: RoleViewer}, "a viewer of a part": {Name: "ivy", Grants: []Grant{{Role: RoleViewer, Services: []string{"web"}}}},
+		} {
+			for id, want := range map[string]string{"web.one": "web.one", "one": "web.one", "web.two": "web.two", "three": "web.three"} {
+				code, asOf, text := get("/processes/"+id, p)
+				at, err := time.Parse(time.RFC3339Nano, asOf)
+				if code != 200 || !strings.Contains(text, `"id":"`+want+`"`) || err != nil || time.Since(at) < time.Minute {
+					t.Errorf("%s asks for %s: %d as of %s: %s", who, id, code, asOf, text)
+				}
+				code, _, text = get("/ui/processes/"+id, p)
+				for _, part := range []string{"<h1>" + want, "NATS has been away since", "The events cannot be read now: NATS is away since"} {
+					if code != 200 || !strings.Contains(strings.ReplaceAll(text, "<wbr>", ""), part) {
+						t.Errorf("%s opens the page of %s: %d, without %q", who, id, code, part)
+					}
+				}
+			}
+			for _, id := range []string{"two", "web.four", "four"} { // two is of two services
+				if code, _, text := get("/processes/"+id, p); code != 503 || !strings.Contains(text, "NATS is away since") {
+					t.Errorf("%s asks for %s: %d %s", who, id, code, text)
+				}
+			}
+		}
+	})
+}
