@@ -3,7 +3,6 @@
 package laststop
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -239,11 +238,12 @@ func rename(path string, content []byte) error {
 // errNotRegular refuses a path to something else than a file.
 var errNotRegular = errors.New("it is not a regular file")
 
-// within calls fn, and stops waiting for it when the volume hangs.
+// within calls fn, and stops waiting for it when the volume hangs. A time in which the
+// process itself stood still does not count.
 func (f *File) within(fn func() error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	err := call.Within(ctx, "the volume", 0, fn)
+	begun := make(chan struct{})
+	close(begun)
+	err := call.Start("the volume", fn).Wait(begun, patience)
 	var abandoned *call.AbandonedError
 	if errors.As(err, &abandoned) {
 		f.stuck.Store(true)
