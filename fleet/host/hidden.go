@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 )
 
 // hidden has the letters under the ids of workers that are not for those who have the
@@ -49,7 +51,7 @@ func (l *letters) hiddenOf(ctx context.Context, rec *Record) (int, error) {
 	if !known {
 		if letter(oldest.Sequence, oldest.Time, oldest.Header, nil).tenancy.UID != rec.UID { // otherwise there is none from before the worker
 			by := jetstream.ConsumerConfig{FilterSubject: subject, HeadersOnly: true}
-			err := forwardBy(ctx, l.stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+			err := replay.Each(ctx, l.stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 				if !letter(meta.Sequence.Stream, meta.Timestamp, m.Headers(), nil).forTenant(rec.Tenant) {
 					seqs = append(seqs, meta.Sequence.Stream)
 				}
