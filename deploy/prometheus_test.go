@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -50,15 +51,21 @@ func start(t *testing.T, env []string, name string, args ...string) *process {
 	return p
 }
 
-// freePort returns an address on which no process listened a moment ago.
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// lowPorts returns a function that finds free addresses. Their ports are not those that
+// the kernel gives to clients, of which there are many here.
+func lowPorts(t *testing.T) func() string {
+	port := 12000 + rand.IntN(10000)
+	return func() string {
+		for range 1000 {
+			port++
+			if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+				defer ln.Close()
+				return ln.Addr().String()
+			}
+		}
+		t.Fatal("no port is free")
+		return ""
 	}
-	defer ln.Close()
-	return ln.Addr().String()
 }
 
 // browser returns a client whose connections end with the test.
@@ -136,7 +143,8 @@ func TestDashboardShowsALife(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	web, health, own := freePort(t), freePort(t), freePort(t)
+	ports := lowPorts(t)
+	web, health, own := ports(), ports(), ports()
 	shipped, err := os.ReadFile("kustomize/base/config.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -52,23 +50,6 @@ func TestStopsAreSeen(t *testing.T) {
 		}}
 	}
 	run.test(t)
-}
-
-// lowPorts returns a function that finds free addresses. Their ports are not those that
-// the kernel gives to clients, of which there are many here.
-func lowPorts(t *testing.T) func() string {
-	port := 12000 + rand.IntN(10000)
-	return func() string {
-		for range 1000 {
-			port++
-			if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-				defer ln.Close()
-				return ln.Addr().String()
-			}
-		}
-		t.Fatal("no port is free")
-		return ""
-	}
 }
 
 // unknown is the exit status of a process that has not been stopped.
@@ -146,7 +127,7 @@ func (s stops) test(t *testing.T) {
 	if err := os.WriteFile(scrape, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	own := freePort(t)
+	own := ports()
 	start(t, nil, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
 	until(t, s.patience, "Prometheus to be ready", func() bool { return ok(client, "http://"+own+"/-/ready") })

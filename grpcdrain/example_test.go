@@ -48,7 +48,7 @@ func ExampleOptions() {
 				return err
 			}
 			defer conn.Close()
-			stream, err := watch(ctx, conn)
+			stream, err := watch(context.WithoutCancel(ctx), conn) // the goodbye ends it
 			for m := new(message); err == nil; {
 				if err = stream.RecvMsg(m); err == nil {
 					fmt.Println(m.Service)

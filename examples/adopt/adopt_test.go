@@ -11,12 +11,14 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -181,15 +183,18 @@ func (c *program) exit(t *testing.T) {
 	}
 }
 
-// freeAddr returns an address that was free a moment ago.
+// freeAddr returns an address that was free a moment ago. Its port is none that the
+// system gives to clients.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		if ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(10_000+rand.N(20_000))); err == nil {
+			ln.Close()
+			return ln.Addr().String()
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 var linesOfPrograms = regexp.MustCompile(`(?s)(<!-- lines -->\n)(.*?)(<!-- /lines -->)`)

@@ -33,7 +33,8 @@ func startProcess(t *testing.T) *process {
 	t.Helper()
 	app, udp, err := newApp(lifecycle.Config{
 		HealthAddr: lifecycle.HealthOff, TerminationLog: "off",
-		DrainInterval: 400 * time.Millisecond, AcceptQuiet: 100 * time.Millisecond, Linger: 300 * time.Millisecond,
+		DrainInterval: 400 * time.Millisecond, AcceptQuiet: 100 * time.Millisecond,
+		Linger: 20 * time.Second, ShutdownGrace: time.Minute,
 	}, "127.0.0.1:0", lifecycle.WithLogger(slog.New(slog.DiscardHandler)), lifecycle.WithSignals(nil))
 	if err != nil {
 		t.Fatal(err)

@@ -111,6 +111,8 @@ func run(ctx context.Context, out io.Writer, url string, missions int, wing bool
 		return err
 	}
 	if wing {
+		fmt.Fprintln(out, "ready")
+		_, _ = io.Copy(io.Discard, os.Stdin) // its end says that the missions are planned
 		return fly(ctx, mgr, "wing", func(line string) { fmt.Fprintln(out, line) })
 	}
 	return command(ctx, out, mgr, b, book, missions)
@@ -120,6 +122,15 @@ func run(ctx context.Context, out io.Writer, url string, missions int, wing bool
 // second process killed half-way.
 func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broker.Broker, book *logbook, missions int) error {
 	fleet := workflow.For[*Mission](mgr, survey)
+	work, done := context.WithCancel(ctx)
+	defer done()
+	// It starts before the missions are planned, because some of them have a deadline.
+	second := startWing(work, b.ClientURL())
+	defer second.kill()
+	var crew sync.WaitGroup
+	defer crew.Wait()
+	defer done() // runs before the wait for the crew
+
 	before := 0
 	for i := range missions {
 		m := &Mission{ID: fmt.Sprintf("m-%04d", i), State: "planning"}
@@ -141,12 +152,6 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		fmt.Fprintf(out, "%d were there already\n", before)
 	}
 
-	work, done := context.WithCancel(ctx)
-	defer done()
-	var crew sync.WaitGroup
-	defer crew.Wait()
-	defer done() // runs before the wait for the crew
-
 	leader, err := lease.New(ctx, b.JetStream(), lease.Config{Bucket: "LEASES", Key: "deadlines"})
 	if err != nil {
 		return err
@@ -164,9 +169,10 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		crew.Go(func() { _ = mgr.Hooks(work) })
 		leads = true
 	}
-	second := startWing(work, b.ClientURL())
+	both, began := context.WithCancel(work)
 	crew.Go(func() {
-		legs, err := second.killAfter(work, missions/3)
+		defer began()
+		legs, err := second.killAfter(work, missions/3, began)
 		if err != nil {
 			fmt.Fprintln(out, "the second process:", err)
 			return
@@ -174,7 +180,10 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		fmt.Fprintf(out, "the second process was killed after it had flown %d legs\n", legs)
 	})
 	flown := make(chan error, 1)
-	crew.Go(func() { flown <- fly(work, mgr, "home", func(string) {}) })
+	crew.Go(func() {
+		<-both.Done() // otherwise this process could fly everything alone
+		flown <- fly(work, mgr, "home", func(string) {})
+	})
 	for active := missions; active > 0; {
 		list, err := mgr.List(ctx, survey, workflow.ListOptions{Active: true})
 		if err != nil {
@@ -351,10 +360,12 @@ func leg(ctx context.Context, fleet workflow.Typed[*Mission], m *Mission, pilot 
 // wing is the second process.
 type wing struct {
 	cmd *exec.Cmd
+	in  io.Closer // its end lets the process fly
 	out *bufio.Scanner
 	err error
 }
 
+// startWing starts the second process, and waits until it is connected.
 func startWing(ctx context.Context, url string) *wing {
 	cmd := exec.CommandContext(ctx, os.Args[0], "-wing", "-url", url)
 	cmd.Env = append(os.Environ(), "MISSION_WING="+url)
@@ -363,23 +374,39 @@ func startWing(ctx context.Context, url string) *wing {
 	pipe, err := cmd.StdoutPipe()
 	if err == nil {
 		w.out = bufio.NewScanner(pipe)
+		w.in, err = cmd.StdinPipe()
+	}
+	if err == nil {
 		err = cmd.Start()
+	}
+	if err == nil {
+		w.out.Scan() // "ready"
 	}
 	w.err = err
 	return w
 }
 
+// kill ends the process, if it has not ended.
+func (w *wing) kill() {
+	if w.err == nil {
+		_ = w.cmd.Process.Kill()
+		_ = w.cmd.Wait()
+	}
+}
+
 // killAfter lets the second process fly this many legs, and then kills it at a
-// random moment, or when ctx ends. It returns the number of legs.
-func (w *wing) killAfter(ctx context.Context, legs int) (flown int, err error) {
+// random moment, or when ctx ends. It calls began after each leg, and returns their
+// number.
+func (w *wing) killAfter(ctx context.Context, legs int, began func()) (flown int, err error) {
 	if w.err != nil {
 		return 0, w.err
 	}
+	_ = w.in.Close()
 	for flown < legs && w.out.Scan() {
 		flown++
+		began()
 	}
-	_ = w.cmd.Process.Kill()
-	_ = w.cmd.Wait()
+	w.kill()
 	if flown < legs && ctx.Err() == nil {
 		return flown, fmt.Errorf("it ended after %d legs", flown)
 	}

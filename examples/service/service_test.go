@@ -92,8 +92,9 @@ func TestPlanesAndMetricsAnswer(t *testing.T) {
 // arrives. No request fails, every stream gets a goodbye, and acknowledged work is in
 // the database afterwards.
 func TestSIGTERMFailsNoRequest(t *testing.T) {
+	t.Parallel() // the window is long, for clients that stand still in it
 	file := filepath.Join(t.TempDir(), "with space & ?.db")
-	c := start(t, []string{"SERVICE_DB=" + file}, quick...)
+	c := start(t, []string{"SERVICE_DB=" + file}, append(quick, "-lifecycle.drain-interval=6s")...)
 	url, health := c.addresses(t)
 
 	events := openEvents(t, url)
@@ -148,12 +149,13 @@ func TestSIGTERMFailsNoRequest(t *testing.T) {
 
 // A request that is in flight at the signal is finished.
 func TestRequestInFlightIsFinished(t *testing.T) {
-	c := start(t, nil, append(quick, "-lifecycle.drain-interval=500ms", "-lifecycle.go-away-after=100ms")...)
+	t.Parallel()
+	c := start(t, nil, append(quick, "-lifecycle.drain-interval=500ms", "-lifecycle.go-away-after=100ms", "-lifecycle.linger=8s")...)
 	url, health := c.addresses(t)
 	answered := make(chan error, 1)
 	go func() {
 		// Longer than the window: it ends in the grace.
-		status, body, err := call(context.WithoutCancel(t.Context()), client(t, http1), "POST", url+"/work?sleep=1500ms")
+		status, body, err := call(context.WithoutCancel(t.Context()), client(t, http1), "POST", url+"/work?sleep=5s")
 		if err == nil && status != 201 {
 			err = fmt.Errorf("status %d: %s", status, body)
 		}
@@ -161,7 +163,11 @@ func TestRequestInFlightIsFinished(t *testing.T) {
 	}()
 	h1 := client(t, http1)
 	for !strings.Contains(mustCall(t, h1, "GET", health+"/metrics", 200), "\nservice_requests_in_flight 1\n") {
-		time.Sleep(10 * time.Millisecond) // another process: there is no event to wait for
+		select {
+		case err := <-answered:
+			t.Fatal("it was answered before it was seen: ", err)
+		case <-time.After(10 * time.Millisecond): // another process: there is no event to wait for
+		}
 	}
 	c.signal(t, syscall.SIGTERM)
 	if err := <-answered; err != nil {

@@ -37,17 +37,20 @@ func TestGetIsDirectOnlyWhereItCannotBeStale(t *testing.T) {
 			if r1 := direct.single.Load(); r1 != direct.direct() || r1 != blindly.single.Load() {
 				t.Fatalf("with one replica: %v: direct gets: %v and %v", r1, direct.direct(), blindly.direct())
 			}
+			slow := false // then a direct get may have ended without an answer
 			for n := range 200 {
 				to := []string{"b", "a"}[n%2]
 				check(t, writer.Transition(ctx, "notes", "x", to, TransitionSourceRule, ""))
 				for _, m := range []*Manager{viewing, blind} {
+					began := time.Now()
 					p, err := m.Get(ctx, "notes", "x")
+					slow = slow || time.Since(began) > directTime/2
 					if err != nil || p.Phase() != to {
 						t.Fatalf("after write %d Get returned %+v, want the phase %q: %v", n, p, to, err)
 					}
 				}
 			}
-			if streams == nil && direct.indirect.Load() {
+			if streams == nil && !slow && direct.indirect.Load() {
 				t.Error("a direct get was answered by another stream, and there is none")
 			}
 			if streams != nil && direct.single.Load() {

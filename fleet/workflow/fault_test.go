@@ -171,7 +171,7 @@ func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
 	_, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true})
 	must(t, err)
 	p.mute.Store(true)
-	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	short, cancel := context.WithTimeout(ctx, 5*time.Second) // the write must be sent before
 	defer cancel()
 	err = there.missions.Transition(short, "m1", "flying", "operator", "")
 	if !errors.Is(err, workflow.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
@@ -248,14 +248,14 @@ func TestBucketThatIsNotThere(t *testing.T) {
 	b := brokertest.Server(t, broker.Config{})
 	r := rigOn(t, b)
 	ctx := testContext(t)
-	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	defer cancel()
-	if err := r.missions.Create(short, &Mission{ID: "m1", State: "planning"}); !errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, workflow.ErrOutcomeUnknown) {
+	if err := r.missions.Create(ctx, &Mission{ID: "m1", State: "planning"}); !errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, workflow.ErrOutcomeUnknown) {
 		t.Errorf("create: %v", err)
 	}
 	if _, err := r.missions.Get(ctx, "m1"); !errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, workflow.ErrEntityNotFound) {
 		t.Errorf("get: %v", err)
 	}
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
 	if _, err := r.missions.List(short, workflow.ListOptions{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("list: %v", err)
 	}

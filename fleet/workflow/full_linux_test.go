@@ -2,6 +2,7 @@ package workflow_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,11 +40,13 @@ func TestReadySaysThatADiskIsFull(t *testing.T) {
 		}
 	}
 	must(t, f.Close())
-	for n := 0; ; n++ {
+	for n, late := 0, 0; late < 3; n++ {
 		brief, cancel := context.WithTimeout(ctx, time.Second)
 		err := writer.missions.Update(brief, "m", func(m *Mission) error { m.Secret = strings.Repeat("x", 100<<10+n); return nil })
 		cancel()
-		if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			late++ // a full disk, or a busy machine
+		} else if err != nil {
 			break
 		}
 	}

@@ -34,7 +34,12 @@ func hookChild() {
 		fmt.Println("error", err)
 		os.Exit(1)
 	}
-	b, err := broker.Connect(ctx, broker.Config{URL: url, Logger: brokertest.Quiet(), ReconnectWait: 20 * time.Millisecond})
+	cfg := broker.Config{URL: url, Logger: brokertest.Quiet(), ReconnectWait: 20 * time.Millisecond}
+	b, err := broker.Connect(ctx, cfg)
+	for end := time.Now().Add(patience); err != nil && time.Now().Before(end); { // the server may be away
+		time.Sleep(20 * time.Millisecond)
+		b, err = broker.Connect(ctx, cfg)
+	}
 	if err != nil {
 		fail(err)
 	}

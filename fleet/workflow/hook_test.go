@@ -155,7 +155,7 @@ func TestHookThatFailsOrHangsBlocksItsEntityOnly(t *testing.T) {
 	hang := make(chan struct{})
 	fails, noted := map[string]int{}, map[string]bool{}
 	var mu sync.Mutex
-	r := hooked(t, b, workflow.Hook{Replay: true, Attempts: 3, Backoff: quick, Concurrency: 2, Timeout: 2 * time.Second, Do: func(_ context.Context, re workflow.Reaction) error {
+	r := hooked(t, b, workflow.Hook{Replay: true, Attempts: 3, Backoff: quick, Concurrency: 2, Timeout: 5 * time.Second, Do: func(_ context.Context, re workflow.Reaction) error {
 		mu.Lock()
 		defer mu.Unlock()
 		switch id := re.Record.EntityID; {

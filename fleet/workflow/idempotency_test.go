@@ -56,6 +56,7 @@ func TestKeysOfManyWriters(t *testing.T) {
 	r := journaled(t)
 	ctx := testContext(t)
 	r.create(t, "m1", "planning")
+	r.copied(t)
 	other := rigOn(t, r.b, workflow.WithJournal())
 	count := func(m *Mission) error { m.Count++; return nil }
 	const n = 60
@@ -69,6 +70,11 @@ func TestKeysOfManyWriters(t *testing.T) {
 					}
 				} else if err := from.missions.Update(ctx, "m1", count, workflow.WithKey(fmt.Sprint(i))); err != nil {
 					t.Error(err)
+				}
+				if i%16 == 15 { // a journal that is more than 64 writes behind could not say no
+					if err := r.awaitCopies(ctx); err != nil {
+						t.Error(err)
+					}
 				}
 			}
 		})

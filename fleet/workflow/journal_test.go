@@ -1,9 +1,11 @@
 package workflow_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -92,12 +94,18 @@ func TestJournalThatCannotBeUsed(t *testing.T) {
 // copied waits until the journal has the bucket's last write.
 func (r *rig) copied(t testing.TB) {
 	t.Helper()
-	ctx := testContext(t)
-	brokertest.Await(t, "the journal", func() bool {
-		bucket, err := r.js.Stream(ctx, "KV_MISSIONS")
-		must(t, err)
-		journal, err := r.js.Stream(ctx, missionsJournal.Name)
-		must(t, err)
-		return journal.CachedInfo().State.LastSeq >= bucket.CachedInfo().State.LastSeq
-	})
+	must(t, r.awaitCopies(testContext(t)))
+}
+
+// awaitCopies is copied outside the goroutine of the test.
+func (r *rig) awaitCopies(ctx context.Context) error {
+	bucket, err := r.js.Stream(ctx, "KV_MISSIONS")
+	for err == nil {
+		var journal jetstream.Stream
+		if journal, err = r.js.Stream(ctx, missionsJournal.Name); err == nil && journal.CachedInfo().State.LastSeq >= bucket.CachedInfo().State.LastSeq {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("the journal: %w", err)
 }
