@@ -16,8 +16,8 @@ import (
 //
 // Define also adds -config, which names the file, unless the set has a flag of that
 // name. A program that gives the value of its own -config to Load needs [WithEnvPrefix] in
-// both calls, because the prefix follows the name of the file. Any other name that the set already has is an error, and Define then adds
-// nothing.
+// both calls, because the prefix follows the name of the file. Any other name that the set
+// already has is an error, and Define then adds nothing.
 func Define[T any](set *flag.FlagSet, path string, opts ...Option) error {
 	keys, err := Keys[T](path, opts...)
 	if err != nil {

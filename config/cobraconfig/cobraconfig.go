@@ -28,8 +28,9 @@ import (
 //
 // Define also adds --config, which names the file, unless the command has a flag of that
 // name. A program that gives the value of its own --config to config.Load needs
-// config.WithEnvPrefix in both calls, because the prefix follows the name of the file. Any other name that the command already has is an error, and Define then adds
-// nothing. Call it once for a tree of commands, before Execute.
+// config.WithEnvPrefix in both calls, because the prefix follows the name of the file. Any
+// other name that the command already has is an error, and Define then adds nothing. Call it
+// once for a tree of commands, before Execute.
 func Define[T any](cmd *cobra.Command, path string, opts ...config.Option) error {
 	keys, err := config.Keys[T](path, opts...)
 	if err != nil {

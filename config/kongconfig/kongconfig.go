@@ -32,8 +32,8 @@ type Flags struct {
 // Define makes a flag for each key of T. path and the options are those of config.Load.
 // It also makes --config, which names the file, unless path is "": a program that has a
 // flag of that name passes "" here, its own file to config.Load, and config.WithEnvPrefix
-// to both, because the prefix follows the name of the file. kong.New
-// refuses a name that a flag of the program or of one of its commands has.
+// to both, because the prefix follows the name of the file. kong.New refuses a name that a
+// flag of the program or of one of its commands has.
 func Define[T any](path string, opts ...config.Option) (*Flags, error) {
 	keys, err := config.Keys[T](path, opts...)
 	if err != nil {

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,24 +27,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
-// freeAddr returns an address that was free a moment ago. Its port is none that the
-// system gives to clients.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	for range 1000 {
-		if ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(10_000+rand.N(20_000))); err == nil {
-			ln.Close()
-			return ln.Addr().String()
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
 // The command serves a dashboard with three more processes, active missions
 // and workers, and stops all of it on request.
 func TestFleet(t *testing.T) {
-	addr := freeAddr(t)
+	addr := brokertest.FreeAddr(t)
 	var out bytes.Buffer
 	cmd := exec.Command(os.Args[0], "-role", "operator", "-addr", addr, "-dir", t.TempDir())
 	cmd.Stdout, cmd.Stderr = &out, &out

@@ -15,7 +15,7 @@ var ErrStalled = errors.New("the server has messages and sends none")
 
 const (
 	batchSize = 500
-	inactive  = 30 * time.Second // after which the server deletes a consumer that nobody did
+	inactive  = 30 * time.Second // after which the server deletes a consumer that its reader has not deleted
 	maxEmpty  = 3
 )
 
@@ -29,15 +29,15 @@ const (
 // asks the server anew for what comes behind the last message.
 func Each(ctx context.Context, stream jetstream.Stream, by jetstream.ConsumerConfig, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
 	r := reader{ctx: ctx, stream: stream, next: max(by.OptStartSeq, 1), left: limit, each: each}
-	for empty := 0; empty < maxEmpty; empty++ {
+	for empty := 0; empty < maxEmpty; {
 		before := r.next
 		by.DeliverPolicy, by.OptStartSeq, by.AckPolicy = jetstream.DeliverByStartSequencePolicy, r.next, jetstream.AckNonePolicy
 		by.InactiveThreshold, by.MemoryStorage, by.Replicas = inactive, true, 1
 		if over, err := r.read(by); over || err != nil {
 			return err
 		}
-		if r.next > before {
-			empty = -1
+		if empty++; r.next > before {
+			empty = 0
 		}
 	}
 	return ErrStalled
