@@ -7,12 +7,11 @@ SHELL := /bin/bash
 # Every folder with a go.mod is a module. go.work joins them.
 MODULES  := $(shell find . -name go.mod -not -path '*/testdata/*' -not -path '*/node_modules/*' -exec dirname {} \; | LC_ALL=C sort)
 PACKAGES := $(addsuffix /...,$(MODULES))
-# Programs of other libraries: they only have to compile, and with the race detector
-# that takes minutes.
-ADOPT    := ./examples/adopt ./examples/adopt/real
+# What others may import; tools/release/modules.go has the same list.
+PUBLISHED := . config/cobraconfig config/kongconfig config/viperconfig fleet grpcdrain kube otel vet worker/docker
 # The race detector makes tests two to six times slower: "make test" runs all without it.
-# "make test-next" runs the libraries and the fleet with it, "make test-long" the libraries,
-# and "make race" all. These modules are not libraries:
+# "make test-next" runs the published modules with it, "make test-long" the long tests of the
+# libraries, and "make race" all. The long tests of these modules run without it:
 PLAIN    := bench deploy deploy/e2e examples examples/http3 fleet vet
 # What takes longest is begun first.
 FIRST    := ./fleet/host ./fleet/cmd/lifecyclectl ./fleet/operator ./procpool ./worker/docker ./deploy ./fleet/workflow ./fleet/presence . \
@@ -29,7 +28,7 @@ GO_NEXT   ?= go1.27.0# the newest supported release; go.mod names the oldest
 
 .PHONY: help
 help: ## list the targets (default)
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  modules: $(MODULES)"
 
 .PHONY: run
@@ -58,7 +57,7 @@ test-chaos:
 	CHAOS_HOOKS=40 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 30m ./fleet/workflow
 
 .PHONY: test-next test-next-fleet test-next-others
-test-next: cc ## test each module alone on the other supported Go release (GO_NEXT), the libraries and the fleet with the race detector
+test-next: cc ## test each published module alone on the other supported Go release (GO_NEXT), with the race detector
 	@$(MAKE) --no-print-directory -j 2 test-next-fleet test-next-others
 
 test-next-fleet test-next-others: export GOWORK = off
@@ -67,8 +66,8 @@ test-next-fleet:
 	cd fleet && go test -race -skip /in_a_child -short -p 4 -timeout 30m $(TESTFLAGS) ./...
 
 test-next-others:
-	@set -e; for m in $(filter-out $(ADOPT) ./fleet,$(MODULES)); do race=-race; [[ ' $(PLAIN:%=./%) ' != *" $$m "* ]] || race=; \
-		echo "test $$m with $(GO_NEXT) $$race"; (cd $$m && go test $$race -short -p 4 -timeout 30m $(TESTFLAGS) ./...); done
+	@set -e; for m in $(filter-out fleet,$(PUBLISHED)); do \
+		echo "test $$m with $(GO_NEXT)"; (cd $$m && go test -race -short -p 4 -timeout 30m $(TESTFLAGS) ./...); done
 
 .PHONY: race
 race: cc ## the same, twenty times each test: flaky is broken
@@ -92,18 +91,14 @@ fmt: bin/golangci-lint ## format every module
 fuzz: ## fuzz each target for FUZZTIME (20s)
 	@tools/fuzz.sh -fuzztime $(FUZZTIME)
 
-.PHONY: fuzz-seeds
-fuzz-seeds: ## run the seeds and past findings of each fuzz target
-	@tools/fuzz.sh
-
 .PHONY: chaos
-chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, releases side by side, full disks and restores under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks and restores under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool
 	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
 	CHAOS_HOOKS=300 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 60m ./fleet/workflow
-	BESIDE_SECONDS=600 CHAOS_STORAGE=60 go test -run '^(TestReleasesSideBySide|TestStorageFaults)$$' -count 1 -timeout 60m -v ./fleet/workflow
+	CHAOS_STORAGE=60 go test -run '^TestStorageFaults$$' -count 1 -timeout 60m -v ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
 	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator
 	CHAOS_SECONDS=600 go test -run '^TestChaos$$' -count 1 -timeout 60m -v ./fleet/host
@@ -119,70 +114,57 @@ bench: bin/benchstat bench/procpool/testdata/node_modules ## run the benchmarks 
 
 .PHONY: bench-docs
 bench-docs: ## make docs/benchmarks.md of what "make bench" and "make e2e-long" have measured last
-	[ ! -e bench/results/latest.txt ] || cp bench/results/latest.txt docs/benchmarks.txt
 	[ ! -e bench/results/long-proof.txt ] || cp bench/results/long-proof.txt docs/long-proof.txt
-	cd bench && go run ./cmd/benchdoc
+	cd bench && go run ./cmd/benchdoc $(if $(wildcard bench/results/latest.txt),-merge results/latest.txt)
 
 .PHONY: scale
-scale: ## simulate rollouts of 10,000 pods again and write docs/scale.md (minutes)
-	cd bench && go run ./cmd/scaledoc -simulate
+scale: ## simulate rollouts of 10,000 pods again and write the tables of docs/scale.md (a minute)
+	cd bench && go run ./cmd/scaledoc
 
-.PHONY: bench-rest
-bench-rest: ## measure the cost at rest alone, and put it into docs/benchmarks.md
+# What the clients and proxies of bench/clients need: a program or a file, and the Debian package that has it.
+PYTHON_MODULES  := /usr/lib/python3/dist-packages
+CLIENT_PROGRAMS := /usr/bin/python3:python3 $(foreach m,aiohttp h2 httpx requests,$(PYTHON_MODULES)/$(m):python3-$(m)) \
+	$(PYTHON_MODULES)/grpc:python3-grpcio node:nodejs npm:npm ruby:ruby curl:curl h2load:nghttp2-client chromium:chromium \
+	javac:default-jdk-headless /usr/sbin/nginx:nginx /usr/sbin/haproxy:haproxy /usr/sbin/apache2:apache2 caddy:caddy
+
+.PHONY: clients client-programs
+clients: client-programs bench/clients/testdata/node/node_modules ## count what clients and proxies lose when a server stops, and write docs/clients.md (half an hour); CLIENTS_LONG=1 with more lags (45 minutes)
+	cd bench && go test -run '^TestMatrix$$' -count 1 -timeout 3h -v ./clients -args -results $(CURDIR)/docs/clients.json $(if $(CLIENTS_LONG),-long)
+	cd bench && go run ./clients/cmd/clientdoc
+
+# RUNLEVEL keeps packages from starting their services.
+client-programs:
+	@missing=; for pair in $(CLIENT_PROGRAMS); do \
+		[ -e "$${pair%%:*}" ] || command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; done; \
+	if [ -z "$$missing" ]; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "installing$$missing"; apt-get -o DPkg::Lock::Timeout=600 update -qq && \
+		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else echo "make: these clients and proxies are not measured, because they are not installed:$$missing"; fi
+
+# What "make bench-rest" and its sisters measure.
+PART_rest      := ./bench/rest
+PART_workers   := ./bench/units ./bench/workers
+PART_workflows := ./bench/workflow
+PART_pools     := ./bench/procpool
+PART_hosted    := ./bench/host
+
+.PHONY: bench-rest bench-workers bench-workflows bench-pools bench-hosted
+bench-rest bench-workers bench-workflows bench-pools bench-hosted: bench-%: ## measure one part alone, and put it into docs/benchmarks.md
 	@mkdir -p bench/results
-	@{ grep -v -e '^BenchmarkRest/' -e '^rest: ' docs/benchmarks.txt; \
-		echo "rest: $$(uname -sr) with $$(go env GOVERSION)"; COUNT='$(COUNT)' tools/bench.sh ./bench/rest | grep '^BenchmarkRest/'; } > bench/results/rest.txt
-	cp bench/results/rest.txt docs/benchmarks.txt
-	cd bench && go run ./cmd/benchdoc
+	@COUNT='$(COUNT)' BENCH='$(BENCH)' BENCHTIME='$(BENCHTIME)' tools/bench.sh $(PART_$*) | tee bench/results/$*.txt
+	cd bench && go run ./cmd/benchdoc -merge results/$*.txt
 
-WORKERBENCHES := -e '^BenchmarkSpawn/units=' -e '^Benchmark\(Idle\|Restart\|Growth\|Stop10k\|Dynamic\|Process\)/'
-.PHONY: bench-workers
-bench-workers: ## measure units and workers alone, and put them into docs/benchmarks.md
-	@mkdir -p bench/results
-	@{ grep -v $(WORKERBENCHES) -e '^workers: ' docs/benchmarks.txt; \
-		echo "workers: $$(uname -sr) with $$(go env GOVERSION) on $$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"; \
-		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/units ./bench/workers | grep $(WORKERBENCHES); } > bench/results/workers.txt
-	cp bench/results/workers.txt docs/benchmarks.txt
-	cd bench && go run ./cmd/benchdoc
-
-# BenchmarkLanguages compares with workerpool.
-WORKFLOWBENCHES := -e '^Benchmark\(Workflow\|HotKey\|List\|Table\|Many\|Start\|Beside\|WatchLag\)/'
-.PHONY: bench-workflows
-bench-workflows: ## measure durable workflows alone, and put them into docs/benchmarks.md
-	@mkdir -p bench/results
-	@{ grep -v $(WORKFLOWBENCHES) docs/benchmarks.txt; \
-		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/workflow | grep $(WORKFLOWBENCHES); } > bench/results/workflows.txt
-	cp bench/results/workflows.txt docs/benchmarks.txt
-	cd bench && go run ./cmd/benchdoc
-
-bench/procpool/testdata/node_modules: bench/procpool/testdata/package-lock.json
+bench/procpool/testdata/node_modules bench/clients/testdata/node/node_modules: %/node_modules: %/package-lock.json
 	@if command -v npm >/dev/null; then cd $(@D) && npm ci --silent --no-audit --no-fund && touch node_modules; \
-	else echo "make: there is no npm: BenchmarkLanguages leaves out workerpool"; fi
+	else echo "make: there is no npm: what needs $@ is left out"; fi
 
-POOLBENCHES := -e '^Benchmark\(RoundTrip\|Stream\|Callers\|Languages\|Poison\)/' -e '^BenchmarkSpawn/peer='
-.PHONY: bench-pools
-bench-pools: bench/procpool/testdata/node_modules ## measure pools of worker processes alone, and put them into docs/benchmarks.md
-	@mkdir -p bench/results
-	@{ grep -v $(POOLBENCHES) -e '^pools: ' docs/benchmarks.txt; \
-		echo "pools: $$(uname -sr) with $$(go env GOVERSION), $$(python3 --version), Node $$(node --version)"; \
-		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/procpool | grep $(POOLBENCHES); } > bench/results/pools.txt
-	cp bench/results/pools.txt docs/benchmarks.txt
-	cd bench && go run ./cmd/benchdoc
-
-HOSTBENCHES := -e '^Benchmark\(Noop\|Isolation\|Group\|State\|HostedIdle\|Recovery\)/'
-.PHONY: bench-hosted
-bench-hosted: ## measure hosted workers alone, ten thousand of them too, and put them into docs/benchmarks.md
-	@mkdir -p bench/results
-	@{ grep -v $(HOSTBENCHES) -e '^hosted: ' docs/benchmarks.txt; \
-		echo "hosted: $$(uname -sr) with $$(go env GOVERSION), $$(python3 --version)"; \
-		{ COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/host; \
-		BENCH_WORKERS=10000 BENCH=HostedIdle BENCHTIME=1x COUNT=1 tools/bench.sh ./bench/host; } | grep $(HOSTBENCHES); } > bench/results/hosted.txt
-	cp bench/results/hosted.txt docs/benchmarks.txt
-	cd bench && go run ./cmd/benchdoc
+bench-pools: bench/procpool/testdata/node_modules
 
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
-	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)
+	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m \
+		$$(grep -rl --include='*_test.go' --exclude-dir=testdata '^func Benchmark' . | xargs -n 1 dirname | LC_ALL=C sort -u)
 
 .PHONY: e2e
 e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
@@ -199,15 +181,13 @@ e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux,
 
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code, and copy the library chart into the service chart
-	cd tools && go run ./docgen -out ..
-	go test -count=1 -run '^(TestContractTestsAreCurrent|TestPagesShowTheCode|TestLinesBeforeAndAfterAreCounted)$$' . -update
-	cd examples/adopt && go test -count=1 -run '^TestWholeProgramsAreCounted$$' . -update
-	cd examples/adopt/real && go test -count=1 -run '^TestProjectsAreCounted$$' . -update
+	cd tools && go run ./docgen
+	go test -count=1 -run '^(TestContractTestsAreCurrent|TestPagesShowTheCode)$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
-	cd bench && go run ./cmd/scaledoc
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
 	cd fleet && go test -count=1 -run '^TestPageListsTheRules$$' ./internal/diagnosis -update
+	cd bench && go run ./clients/cmd/clientdoc
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \
 		cd fleet && DASHBOARD_PICTURE=$(CURDIR)/docs/dashboard.png go test -count 1 -run '^TestDashboardPicture$$' ./operator; \
 	else echo "make docs: no chromium here: docs/dashboard.png stays as it is"; fi
@@ -219,9 +199,10 @@ generate: $(PLUGINS) ## make Go and OpenAPI of the operators' proto contract
 	cd tools && go run ./protogen
 
 .PHONY: alone
-alone: ## each module without the workspace, as its importers get it
-	@set -e; for m in $(filter-out $(ADOPT),$(MODULES)); do echo "alone $$m"; (cd $$m && export GOWORK=off && go mod tidy -diff && go build -o /dev/null ./... && go vet ./...); done
-	@set -e; for m in $(ADOPT); do echo "alone $$m: its requirements"; (cd $$m && GOWORK=off go mod tidy -diff); done
+alone: export GOWORK = off
+alone: ## the requirements of each module without the workspace, and the build of each published one as its importers get it
+	@set -e; for m in $(MODULES); do echo "tidy $$m"; (cd $$m && go mod tidy -diff); done
+	@set -e; for m in $(PUBLISHED); do echo "build $$m"; (cd $$m && go build -o /dev/null ./...); done
 
 .PHONY: cross
 cross: ## build and vet the library for macOS and Windows
@@ -234,7 +215,7 @@ cross: ## build and vet the library for macOS and Windows
 .PHONY: vulnerabilities
 vulnerabilities: ## check every published module with govulncheck; NEWEST=1 with the newest dependencies
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
-		for m in . config/cobraconfig config/kongconfig config/viperconfig fleet grpcdrain kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
+		for m in $(PUBLISHED); do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
 		if [ -n '$(NEWEST)' ]; then go get -u ./... && go mod tidy; fi && go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...); done
 
 .PHONY: release

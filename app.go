@@ -32,13 +32,16 @@ import (
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
 var ErrAlreadyRun = errors.New("app was run before")
 
+// errZeroApp is the error of Run of an App that New did not make.
+var errZeroApp = errors.New("the App was not made by New and has no Config: use lifecycle.New")
+
 // App owns the life of a process. Register the parts of the process, in any order
 // and chained, then call [App.Run] once. The App collects wrong registrations, such
 // as a name that is used twice or a missing function: Run returns them and starts
 // nothing.
 //
-// [New] makes an App; the zero value is of no use. All methods may be called
-// concurrently.
+// [New] makes an App. The zero App takes no registrations, and its Run returns an error
+// that says so. All methods may be called concurrently.
 type App struct {
 	mu     sync.Mutex // guards budget and the fields of cfg that are tagged reload:"live", until T0
 	cfg    Config
@@ -53,13 +56,13 @@ type App struct {
 	token    func() (string, error)            // the operators' token; nil when there is none
 	notifier atomic.Pointer[sdnotify.Notifier] // nil without a service manager
 
-	health  ownHealth
-	parts   parts
-	signals signals
-	stop    stop
-	reloads reloads
-	last    lastWords
-	death   death
+	health     ownHealth
+	parts      parts
+	signals    signals
+	stop       stopRecord
+	reloads    reloads
+	exitRecord exitRecord
+	forced     forcedExit
 
 	// Run sets these in its goroutine, before it starts anything that reads them.
 	unitsCtx    context.Context
@@ -81,7 +84,7 @@ type parts struct {
 	units    []*unit
 	servers  []*server
 	drainers []drainer
-	tells    []hook // of OnReport
+	reports  []hook // of OnReport
 	reloads  []*reloader
 	sockets  sdsocket.Sockets   // those of the service manager
 	started  int                // units that have started, in order; Run's goroutine alone uses it
@@ -108,7 +111,7 @@ func WithMetrics(h http.Handler) Option {
 			a.parts.refused = append(a.parts.refused, errors.New("WithMetrics: the handler is nil"))
 			return
 		}
-		a.extra["/metrics"] = a.last.scrape.Handler(h)
+		a.extra["/metrics"] = a.exitRecord.scrape.Handler(h)
 	}
 }
 
@@ -151,7 +154,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		extra:   make(map[string]http.Handler),
 		signals: signals{terminal: sig.AtTerminal, pipe: make(chan os.Signal, 1)},
 		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).Total},
-		death:   death{stderr: os.Stderr, exit: exitProcess},
+		forced:  forcedExit{stderr: os.Stderr, exit: exitProcess},
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -172,8 +175,8 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
 	a.mount()
-	a.last.previous = laststop.Open[Report](&a.last.file, cfg.LastStopFile, a.log)
-	if p := a.last.previous; p != nil && p.Phase != PhaseStopped {
+	a.exitRecord.previous = laststop.Open[Report](&a.exitRecord.file, cfg.LastStopFile, a.log)
+	if p := a.exitRecord.previous; p != nil && p.Phase != PhaseStopped {
 		a.log.Warn("the last stop did not go well", "phase", p.Phase, "exit_status", p.ExitStatus, "reason", p.Reason, "error", p.Error)
 	}
 	a.hooks = NewShutdown(a.log)
@@ -212,6 +215,7 @@ func (p *parts) add(kind, name string, missing bool, put func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch key := kind + " " + name; {
+	case p.log == nil: // a zero App, of which Run says so
 	case p.sealed:
 		p.lateLocked(kind, name)
 	case missing:
@@ -240,14 +244,22 @@ func (p *parts) refuse(kind, name string, err error) {
 	p.refused = append(p.refused, fmt.Errorf("%s %q: %w", kind, name, err))
 }
 
-// isLate reports whether Run has begun. If so, it records the late registration.
+// isLate reports whether Run has begun. If so, it records the late registration. An App
+// that New did not make takes none either.
 func (p *parts) isLate(kind, name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sealed {
 		p.lateLocked(kind, name)
 	}
-	return p.sealed
+	return p.sealed || p.log == nil
+}
+
+// lateErrors returns why registrations were refused after Run had begun.
+func (p *parts) lateErrors() []error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.late)
 }
 
 // lateLocked refuses a registration that comes after Run has begun: the part would
@@ -296,7 +308,7 @@ func (p *parts) claimLocked(name, what string, v any) {
 		return // two of them cannot be told apart
 	}
 	if owner, taken := p.claimed[v]; taken {
-		p.refused = append(p.refused, fmt.Errorf("unit %q: its %s, a %T, is that of unit %q already: give each its own", name, what, v, owner))
+		p.refused = append(p.refused, fmt.Errorf("unit %q: its %s, a %T, is already used by unit %q; give each its own", name, what, v, owner))
 		return
 	}
 	if p.claimed == nil {
@@ -414,18 +426,18 @@ func (a *App) Events() *fsm.Dispatcher { return &a.events }
 func (a *App) enter(p Phase, cause error) {
 	// A function that holds the machine's lock and does not return blocks the App.
 	// The watchdog's termination log then names this change of phase.
-	doing := a.death.waitingFor.Load()
+	doing := a.forced.waitingFor.Load()
 	change := "the change of phase to " + string(p)
-	a.death.waitingFor.Store(&change)
+	a.forced.waitingFor.Store(&change)
 	if err := a.phases.To(p, cause); err != nil {
 		// Only PhaseKilled, which comes at any time, makes a change impossible.
 		a.log.Error("phase change refused", "error", err)
 		return
 	}
-	a.death.waitingFor.Store(doing)
+	a.forced.waitingFor.Store(doing)
 	a.terminationLog()
 	a.tellServiceManager(p)
-	if a.last.file.Keeps() {
-		a.last.file.Write(a.Report())
+	if a.exitRecord.file.Keeps() {
+		a.exitRecord.file.Write(a.Report())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -69,12 +70,12 @@ func TestServerOrListenerGivenTwiceIsRefused(t *testing.T) {
 		says  []string
 	}{
 		"an HTTP server": {func(r *rig) { r.Serve("a", web).Serve("b", web).Serve("c", web) },
-			[]string{`unit "b": its server, a *http.Server, is that of unit "a" already: give each its own`, `unit "c": its server, a *http.Server, is that of unit "a"`}},
+			[]string{`unit "b": its server, a *http.Server, is already used by unit "a"; give each its own`, `unit "c": its server, a *http.Server, is already used by unit "a"`}},
 		"a gRPC server": {func(r *rig) { r.GRPC("a", rpc, newPipeListener(), nil).GRPC("b", rpc, newPipeListener(), nil) },
-			[]string{`unit "b": its server, a *lifecycle_test.fakeGRPC, is that of unit "a"`}},
+			[]string{`unit "b": its server, a *lifecycle_test.fakeGRPC, is already used by unit "a"`}},
 		"a listener": {func(r *rig) {
 			r.Serve("a", &http.Server{}, lifecycle.WithListener(ln)).Serve("b", &http.Server{}, lifecycle.WithListener(ln)).GRPC("c", rpc, ln, nil)
-		}, []string{`unit "b": its listener, a *lifecycle_test.pipeListener, is that of unit "a"`, `unit "c": its listener`}},
+		}, []string{`unit "b": its listener, a *lifecycle_test.pipeListener, is already used by unit "a"`, `unit "c": its listener`}},
 		"what cannot be compared": {func(r *rig) {
 			r.Serve("a", &http.Server{}, lifecycle.WithListener(odd)).Serve("b", nil, lifecycle.WithListener(odd))
 		}, []string{`unit "b": nil where`}},
@@ -103,10 +104,13 @@ func TestRegistrationInAndAfterRunIsRefused(t *testing.T) {
 		}
 		r.Go("u", func(ctx context.Context) error { late(); return untilCancelled(ctx) })
 		r.signalAfter(time.Second, syscall.SIGTERM)
-		if err := r.Run(t.Context()); err != nil {
-			t.Error(err)
-		}
+		err := r.Run(t.Context())
 		late()
+		for _, name := range []string{`"g"`, `"a"`, `"s"`, `"d"`, `"h"`, `"r"`, `"p"`, `"w"`, `"f"`} {
+			if err == nil || strings.Count(err.Error(), name) != 1 {
+				t.Errorf("%s is not in Run's error once: %v", name, err)
+			}
+		}
 		refused := strings.Join(r.Report().Refused, "\n")
 		for _, name := range []string{`"g"`, `"a"`, `"s"`, `"d"`, `"h"`, `"r"`, `"p"`, `"w"`, `"f"`} {
 			if strings.Count(refused, name) != 2 {
@@ -117,6 +121,49 @@ func TestRegistrationInAndAfterRunIsRefused(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The zero App says what to do instead; its verbs do not panic.
+func TestZeroAppNamesNew(t *testing.T) {
+	var a lifecycle.App
+	no := func(context.Context) error { return nil }
+	a.Go("g", no).Actor("a", func() error { return nil }, func(error) {}).Supervise("s", no, lifecycle.Backoff{}).Job("j", no).
+		OnDrain("d", lifecycle.DrainFunc(no)).OnShutdown("h", no).OnReload("r", no).Probe("p", lifecycle.ProbeFunc(no)).
+		OnReport("t", func(context.Context, lifecycle.Report) error { return nil }).
+		Serve("w", &http.Server{}).Add(worker.NewFunc("f", no)).Go("", nil)
+	for range 2 {
+		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "use lifecycle.New") {
+			t.Error(err)
+		}
+	}
+}
+
+// A unit that returns the cause of its context ends as cleanly as one that returns the
+// context's error, also when the parent's deadline was the cause.
+func TestParentsDeadlineIsACleanEnd(t *testing.T) {
+	for name, ended := range map[string]func(context.Context) error{
+		"the cause": context.Cause,
+		"the error": context.Context.Err,
+		"both, wrapped": func(ctx context.Context) error {
+			return fmt.Errorf("loop: %w", errors.Join(ctx.Err(), context.Cause(ctx)))
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			r := newRig(t, lifecycle.Config{})
+			r.Go("u", func(ctx context.Context) error {
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+					t.Errorf("the cause is %v", context.Cause(ctx))
+				}
+				return ended(ctx)
+			})
+			if err := r.Run(ctx); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
 }
 
 // A unit that comes too late may be the child of a supervisor, which the error names.
@@ -177,7 +224,7 @@ func TestNewRefusesSenselessConfig(t *testing.T) {
 		"readiness":      {lifecycle.Config{DrainReadiness: "up"}, []string{`DrainReadiness is "up"`, `"down"`, `"serving"`}},
 		"address":        {lifecycle.Config{HealthAddr: "8081"}, []string{`HealthAddr is "8081"`, "host:port"}},
 		"slices":         {lifecycle.Config{ShutdownGrace: 4 * s, Linger: 2 * s, UnitSlice: 2 * s, HookSlice: s}, []string{"2s + 2s + 1s = 5s", "ShutdownGrace, which is 4s"}},
-		"quiet":          {lifecycle.Config{AcceptQuiet: 9 * s}, []string{"AcceptQuiet (9s)", "half of Linger (2.5s)"}},
+		"quiet":          {lifecycle.Config{AcceptQuiet: 9 * s}, []string{"AcceptQuiet (9s)", "AcceptMax (7.5s)"}},
 		"min slice":      {lifecycle.Config{MinSlice: 9 * s}, []string{"MinSlice (9s)", "HookSlice (5s)"}},
 		"drain min":      {lifecycle.Config{DrainMin: 9 * s}, []string{"DrainMin (9s)", "DrainInterval (5s)"}},
 		"pod grace":      {lifecycle.Config{TerminationGrace: 26 * s}, []string{"0s + 5s + 20s + 2s = 27s", "TerminationGrace", "gives 26s"}},

@@ -86,7 +86,8 @@ type Config struct {
 	// down and the process still serves every request, so that the cluster can take
 	// it out of every load balancer. Set it to the period of the readiness probe
 	// times its failure threshold, plus the time in which endpoints spread. Drainers
-	// run in the window. Defaults to 5 s; with Off there is no window.
+	// run in the window. Defaults to 5 s; with Off there is no window. Zero in Go is the
+	// default; in a file, the environment or a flag 0 is off.
 	DrainInterval time.Duration `koanf:"drain_interval" mapstructure:"drain_interval" reload:"live"`
 
 	// DrainQuiet ends the window early, once DrainMin has passed, no request is in
@@ -111,23 +112,30 @@ type Config struct {
 	// DrainWait says whether the window may be skipped. Defaults to "auto".
 	DrainWait DrainWait `koanf:"drain_wait" mapstructure:"drain_wait" reload:"live"`
 
-	// GoAwayAfter is the time from the beginning of the stop (T0) until the App tells
-	// HTTP/2 connections, websockets and streams to reconnect elsewhere. If it told them
+	// GoAwayAfter is the time from the beginning of the stop (T0) until the App begins to
+	// tell websockets, event streams and polls to reconnect elsewhere. If it told them
 	// earlier, the load balancer could still send their clients back to this process.
-	// It is limited to half of the window. Defaults to 1 s.
+	// It is limited to half of the window. HTTP/2 connections are told when the window is
+	// over. Defaults to 1 s.
 	GoAwayAfter time.Duration `koanf:"go_away_after" mapstructure:"go_away_after" reload:"live"`
 
 	// AcceptQuiet is the time without a new connection after which the listeners
-	// close, once the window is over. They close at the latest when half of Linger
-	// has passed; a client that still connects then may be refused or reset.
-	// Defaults to 1 s, or to half of Linger when that is shorter.
+	// close, once the window is over. When a connection came late in the window, it is
+	// half of the time since T0, if that is longer: the load balancer is slow to notice
+	// the stop. With Off the listeners close when the window is over. Defaults to 1 s, or
+	// to AcceptMax when that is shorter.
 	AcceptQuiet time.Duration `koanf:"accept_quiet" mapstructure:"accept_quiet" reload:"live"`
+
+	// AcceptMax is the longest time after the window for which the listeners stay open
+	// because connections still come; they also close when the time of requests in flight
+	// ends. A client that connects later is refused or reset. Defaults to one and a half
+	// times Linger, as far as ShutdownGrace has room for it.
+	AcceptMax time.Duration `koanf:"accept_max" mapstructure:"accept_max" reload:"live"`
 
 	// Linger is the time after the window in which the App still serves open
 	// connections, so that a client that was idle during the whole window does not
-	// lose its next request. It ends early when no connection is open. AcceptQuiet
-	// may use up to half of it. A client that connects after the listeners have
-	// closed, because its load balancer has not noticed the stop, is refused or reset.
+	// lose its next request. It ends early when no connection is open, and not before half
+	// of it has passed since the listeners closed.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	Linger time.Duration `koanf:"linger" mapstructure:"linger" reload:"live"`
 
@@ -136,11 +144,13 @@ type Config struct {
 	// terminationGracePeriodSeconds. Defaults to 20 s.
 	ShutdownGrace time.Duration `koanf:"shutdown_grace" mapstructure:"shutdown_grace" reload:"live"`
 
-	// UnitSlice is the part of ShutdownGrace that is reserved for units to return.
+	// UnitSlice is the part of ShutdownGrace that is reserved for units to return. An App
+	// whose units are all servers reserves a moment only.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	UnitSlice time.Duration `koanf:"unit_slice" mapstructure:"unit_slice" reload:"live"`
 
-	// HookSlice is the part of ShutdownGrace that is reserved for shutdown hooks.
+	// HookSlice is the part of ShutdownGrace that is reserved for shutdown hooks. An App
+	// without hooks reserves none.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	HookSlice time.Duration `koanf:"hook_slice" mapstructure:"hook_slice" reload:"live"`
 
@@ -278,7 +288,8 @@ func (c Config) WithDefaults() Config {
 	def(&c.Linger, quarter)
 	def(&c.UnitSlice, quarter)
 	def(&c.HookSlice, quarter)
-	def(&c.AcceptQuiet, max(0, min(time.Second, c.Linger/2)))
+	def(&c.AcceptMax, max(0, min(c.Linger*3/2, newBudget(c).InFlight()-c.Linger/2)))
+	def(&c.AcceptQuiet, max(0, min(time.Second, c.AcceptMax)))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
 	def(&c.StartTimeout, time.Hour)
@@ -303,9 +314,17 @@ func (c *Config) UnmarshalJSON(b []byte) error {
 func newBudget(c Config) budget.Budget {
 	b := budget.Budget{
 		Window:      drainwindow.Times{Full: max(c.DrainInterval, 0), Min: max(c.DrainMin, 0), Max: max(c.DrainInterval, c.DrainMax, 0), Quiet: max(c.DrainQuiet, 0)},
-		GoAwayAfter: max(c.GoAwayAfter, 0), AcceptQuiet: max(c.AcceptQuiet, 0), Linger: max(c.Linger, 0),
-		Grace: max(c.ShutdownGrace, 0), UnitSlice: max(c.UnitSlice, 0), HookSlice: max(c.HookSlice, 0), ReportSlice: max(c.ReportSlice, 0),
-		MinSlice: max(c.MinSlice, 0), ShareSlice: c.MinSlice == 0, Margin: Margin,
+		GoAwayAfter: max(c.GoAwayAfter, 0),
+		AcceptQuiet: max(c.AcceptQuiet, 0),
+		AcceptMax:   max(c.AcceptMax, 0),
+		Linger:      max(c.Linger, 0),
+		Grace:       max(c.ShutdownGrace, 0),
+		UnitSlice:   max(c.UnitSlice, 0),
+		HookSlice:   max(c.HookSlice, 0),
+		ReportSlice: max(c.ReportSlice, 0),
+		MinSlice:    max(c.MinSlice, 0),
+		ShareSlice:  c.MinSlice == 0,
+		Margin:      Margin,
 	}
 	// A server may use up half of the units' slice, and one second at most.
 	b.Patience = max(min(time.Second, b.UnitSlice/2), settle)
@@ -359,7 +378,7 @@ func (c Config) Validate() error {
 		required bool
 	}{
 		{"DrainInterval", c.DrainInterval, false}, {"DrainQuiet", c.DrainQuiet, false}, {"DrainMin", c.DrainMin, false}, {"DrainMax", c.DrainMax, false},
-		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
+		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"AcceptMax", c.AcceptMax, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"ReportSlice", c.ReportSlice, false}, {"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
 		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true},

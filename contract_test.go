@@ -27,8 +27,6 @@ const (
 	contractPage = "docs/contract.md"
 	detailsPage  = "docs/contract-details.md"
 	testsPage    = "docs/contract-tests.md"
-	maxSentences = 4  // of one statement
-	maxWords     = 35 // of one sentence
 )
 
 var (
@@ -37,8 +35,6 @@ var (
 	statementID   = regexp.MustCompile(`^[A-Z]\d+[a-z]?$`)
 	testName      = regexp.MustCompile(`^(?:Test|Example|Fuzz|Benchmark)\w+$`)
 	testFunc      = regexp.MustCompile(`(?m)^func ((?:Test|Example|Fuzz|Benchmark)\w*)\(`)
-	codeSpan      = regexp.MustCompile("`[^`]*`")
-	sentenceEnd   = regexp.MustCompile(`[.!?]\)?(?:\s+|$)`)
 )
 
 // statement is one line of the contract: R13, or R13a, which is a detail of it.
@@ -115,47 +111,6 @@ func TestContractHasEveryNumber(t *testing.T) {
 	}
 	if total < 102 {
 		t.Errorf("%d numbered statements, of 102: a guarantee was lost", total)
-	}
-}
-
-// A statement has few sentences, and each is short.
-func TestContractIsShort(t *testing.T) {
-	for _, s := range readStatements(t) {
-		all := sentences(s.text)
-		if len(all) > maxSentences {
-			t.Errorf("%s has %d sentences, at most %d are allowed: move detail into a lettered statement", s.id(), len(all), maxSentences)
-		}
-		for _, one := range all {
-			if words := len(strings.Fields(one)); words > maxWords {
-				t.Errorf("%s has a sentence of %d words, at most %d are allowed: %s", s.id(), words, maxWords, one)
-			}
-		}
-	}
-}
-
-// sentences splits a text after each full stop, question mark or exclamation mark
-// that stands before a space or at the end. Code counts as one word.
-func sentences(text string) []string {
-	var all []string
-	text = codeSpan.ReplaceAllString(text, "X")
-	for _, one := range sentenceEnd.Split(text, -1) {
-		if one != "" {
-			all = append(all, one)
-		}
-	}
-	return all
-}
-
-func TestSentencesAreCounted(t *testing.T) {
-	for text, want := range map[string]int{
-		"One.":                             1,
-		"One. Two (RFC 9112, 9.6). Three.": 3,
-		"`/readyz?verbose. No` is code. A limit of 0.8× or 2 s is not. (This is.)": 3,
-		"No full stop": 1,
-	} {
-		if got := sentences(text); len(got) != want {
-			t.Errorf("%q: %d sentences, want %d: %q", text, len(got), want, got)
-		}
 	}
 }
 

@@ -28,17 +28,18 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool", Imports: []string{"./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
 			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker"}},
 			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./health", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},
-			{Path: "config", Imports: []string{"github.com/knadh/koanf", ".", "./internal/setting", "./internal/suggest", "./internal/text"}, Brings: []string{"..."}},
+			{Path: "config", Imports: []string{
+				"github.com/knadh/koanf", "go.yaml.in/yaml/v3",
+				".", "./internal/configjson", "./internal/setting", "./internal/suggest", "./internal/text",
+			}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "golang.org/x/sync"},
 			{Module: "github.com/prometheus/client_golang"},
 			{Module: "github.com/knadh/koanf/v2"},
-			{Module: "github.com/knadh/koanf/parsers/json"},
 			{Module: "github.com/knadh/koanf/parsers/toml/v2"},
-			{Module: "github.com/knadh/koanf/parsers/yaml"},
-			{Module: "github.com/knadh/koanf/providers/confmap"},
-			{Module: "github.com/knadh/koanf/providers/env/v2"},
+			{Module: "github.com/knadh/koanf/providers/confmap", TestOnly: true},
+			{Module: "go.yaml.in/yaml/v3"},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})

@@ -48,8 +48,9 @@
 //	T0                      readiness down, liveness up even if its checks fail; Draining closes;
 //	                        HTTP/1.x responses carry Connection: close; drainers start;
 //	                        listeners stay open, the App serves every request
-//	T0+GoAwayAfter          HTTP/2 gets GOAWAY; websockets and streams are told, spread out
-//	T0+DrainInterval        the window is over: the App cuts drainers and streams that still run
+//	T0+GoAwayAfter          websockets and streams are told, one after the other
+//	T0+DrainInterval        the window is over: HTTP/2 gets GOAWAY; the App cuts drainers and
+//	                        streams that still run
 //	  then                  listeners close after AcceptQuiet without a new connection
 //	  then                  the App serves open connections until none is left, or Linger is over
 //	  then                  requests in flight end, or the App cuts and counts them

@@ -1,7 +1,6 @@
 package lifecycle_test
 
 import (
-	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -113,61 +112,4 @@ func docPages(t *testing.T) (pages []string) {
 	}
 	slices.Sort(pages)
 	return pages
-}
-
-// linesOfPrograms is the table that says how long each program is, before and after.
-var linesOfPrograms = regexp.MustCompile(`(?s)(<!-- lines -->\n)(.*?)(<!-- /lines -->)`)
-
-// The table of docs/migration.md has the lines of the programs as they are: code lines of
-// main.go without the import block, empty lines and comments. -update writes it.
-func TestLinesBeforeAndAfterAreCounted(t *testing.T) {
-	const name = "docs/migration.md"
-	var table bytes.Buffer
-	table.WriteString("| program | before | after |\n| --- | --- | --- |\n")
-	for _, p := range []struct{ title, page, before, after string }{
-		{"oklog/run", "migrate/oklog-run.md", "oklogrun/before", "oklogrun/after"},
-		{"errgroup", "migrate/errgroup.md", "errgroup/before", "errgroup/after"},
-		{"signal.NotifyContext", "migrate/notify-context.md", "signalcontext/before", "signalcontext/after"},
-		{"fx", "migrate/fx.md", "fx/before", "fx/after"},
-		{"suture", "migrate/suture.md", "suture/before", "suture/after"},
-		{"controller-runtime", "migrate/controller-runtime.md", "controllerruntime/before", "controllerruntime/after"},
-	} {
-		fmt.Fprintf(&table, "| [%s](%s) | %d | %d |\n", p.title, p.page,
-			codeLines(t, "examples/adopt/migrate/"+p.before+"/main.go"), codeLines(t, "examples/adopt/migrate/"+p.after+"/main.go"))
-	}
-	page := readPage(t, name)
-	want := linesOfPrograms.ReplaceAllString(page, "${1}"+table.String()+"${3}")
-	switch {
-	case !linesOfPrograms.MatchString(page):
-		t.Errorf("%s has no table of lines", name)
-	case page == want:
-	case *update:
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s has another table than this: run \"make docs\"\n%s", name, table.String())
-	}
-}
-
-// codeLines counts the lines of a file that have code, behind its imports.
-func codeLines(t *testing.T, file string) (n int) {
-	t.Helper()
-	fset := gotoken.NewFileSet()
-	parsed, err := parser.ParseFile(fset, file, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(readPage(t, file), "\n")
-	for _, d := range parsed.Decls {
-		if g, ok := d.(*ast.GenDecl); ok && g.Tok == gotoken.IMPORT {
-			continue
-		}
-		for _, line := range lines[fset.Position(d.Pos()).Line-1 : fset.Position(d.End()).Line] {
-			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
-				n++
-			}
-		}
-	}
-	return n
 }

@@ -51,40 +51,6 @@ func TestPagesNameTheVersionsThatAreMeasured(t *testing.T) {
 	}
 }
 
-// A figure in a line that links to the benchmarks, or in the section on cost of the
-// comparison, is in docs/benchmarks.md.
-func TestFiguresAreMeasured(t *testing.T) {
-	measured := readPage(t, "docs/benchmarks.md")
-	figure := regexp.MustCompile(`\b(\d+\.\d{2}|\d{4,6})\b`)
-	found := 0
-	check := func(page, text string) {
-		for _, m := range figure.FindAllString(text, -1) {
-			if n, err := strconv.Atoi(m); err == nil && n%1000 == 0 {
-				continue // a rounded number
-			}
-			found++
-			if !strings.Contains(measured, m) {
-				t.Errorf("%s has the figure %s, which docs/benchmarks.md does not have", page, m)
-			}
-		}
-	}
-	for _, page := range docPages(t) {
-		if strings.HasPrefix(page, "docs/migrate/") {
-			for line := range strings.Lines(readPage(t, page)) {
-				if strings.Contains(line, "benchmarks.md") {
-					check(page, line)
-				}
-			}
-		}
-	}
-	_, cost, _ := strings.Cut(readPage(t, "docs/comparison.md"), "\n## Cost\n")
-	cost, _, _ = strings.Cut(cost, "\n## ")
-	check("docs/comparison.md", cost)
-	if found < 8 {
-		t.Errorf("only %d figures were found: does the pattern still match?", found)
-	}
-}
-
 // factPages are the pages whose quoted texts, names and numbers of rules are checked.
 var factPages = []string{"docs/workers.md", "docs/faq.md", "docs/troubleshooting.md", "docs/for-authors.md", "docs/for-platform.md", "docs/for-operators.md"}
 

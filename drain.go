@@ -56,10 +56,15 @@ type appKey struct{}
 // Draining returns a channel that closes when the work under ctx should end. For a
 // unit, a drainer or a reload it closes when the App begins to drain.
 //
-// For a request of one of the App's servers it closes GoAwayAfter later, when the
-// client can find another process. For a hijacked connection and for a request to
-// upgrade, the time is spread over the window, so that clients do not all reconnect
-// at once. For any other context it never closes. Draining changes nothing.
+// For a request of one of the App's servers it closes from GoAwayAfter on, when the
+// client can find another process: for one handler after the other, spread over the
+// window, so that the clients of event streams, polls and websockets do not all come
+// back at once. For a request that arrives later it closes when half of the time that is
+// left of the window is over, and after the window a second later. Answer a long poll
+// then as if its time were over, with nothing new. A websocket that comes after the window
+// has one more second to close.
+//
+// For any other context it never closes. Draining changes nothing.
 func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
@@ -109,26 +114,26 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 
 // drain runs the drainers and waits for the end of the drain window. The App still
 // serves every request in it, and the cluster learns that this process stops.
-// hurried reports that the App did not wait for the whole window: no client could be
-// there, or a second signal ended it.
-func (a *App) drain(ctx context.Context) (hurried bool) {
+// skipLinger reports that the App did not wait for the whole window, because no client could
+// be there or a second signal ended it.
+func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	t0 := a.stop.began()
 	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.Window.Max))
 	defer cancel()
 
-	how := a.noWait()
-	if how != "" {
-		a.log.Info("not waiting for the drain window", "because", how)
-	} else {
+	why := a.noWait()
+	waits := why == ""
+	how := why // the window ended
+	if waits {
 		a.log.Info("draining: still serving everything", "window", a.budget.Window.Full)
+	} else {
+		a.log.Info("not waiting for the drain window", "because", why)
 	}
 	drained := a.runDrainers(ctx)
-	if how == "" {
+	if waits {
 		a.nowDoing("the drain window")
 		how = a.stop.open.Wait(a.stop.skip.Signaled(), drained, a.traffic)
-		hurried = how == drainwindow.Skipped
 	} else {
-		hurried = true
 		a.nowDoing("drainers")
 		select {
 		case <-drained:
@@ -138,22 +143,22 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 	}
 	cancel() // a drainer that watches its context returns now
 	end := a.stop.endWindow(how)
-	a.endWindows()
+	a.endWindows(ctx)
 	<-drained
 	a.log.Info("the drain window is over", "took", end.Sub(t0), "how", how)
-	return hurried
+	return !waits || how == drainwindow.Skipped
 }
 
 // endWindows tells every server that the window is over. A server closes the
 // connections that handlers took over then, which a foreign listener may have
 // made: one that hangs or panics must not cost the units and hooks their time.
-func (a *App) endWindows() {
+func (a *App) endWindows(ctx context.Context) {
 	now := make(chan struct{})
 	close(now)
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
 		wg.Go(func() {
-			out := timed(s.Name()+": end of the window", now, a.budget.Patience, func() error {
+			out := timed(ctx, "call", s.Name()+": end of the window", now, a.budget.Patience, func() error {
 				s.EndWindow()
 				return nil
 			})
@@ -208,7 +213,7 @@ func (a *App) refit(windowEnd time.Time) {
 	}
 	a.stop.mu.Unlock()
 	if left < a.budget.Total-took {
-		a.death.watchdog.Load().Reset(left)
+		a.forced.watchdog.Load().Reset(left)
 	}
 	b, differs := a.budget.After(took, early, left)
 	if !differs {
@@ -273,7 +278,7 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 		}
 		wg.Go(func() {
 			life := step(KindDrainer, d.name, &a.events)
-			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
+			out := timed(ctx, KindDrainer, d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
 				a.log.Error("drainer failed", call.Logged(out.err, "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))...)

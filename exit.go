@@ -23,8 +23,8 @@ const (
 // Otherwise the primary cause decides, which is the first of joined errors. The
 // status is the result of the cause's ExitCode method when that is from 1 to 255
 // ([*SignalError] returns 128+n, an *exec.ExitError its child's status), [ExitStuck]
-// for an [*AbandonedError], [ExitCut] for requests that were cut, and else 1. ExitCode also looks at the errors that the
-// cause wraps, and err itself may be wrapped.
+// for an [*AbandonedError], [ExitCut] for requests that were cut, and else 1. ExitCode also
+// looks at the errors that the cause wraps, and err itself may be wrapped.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0
@@ -32,9 +32,9 @@ func ExitCode(err error) int {
 	return cmp.Or(call.ExitStatus(err, ExitStuck), 1)
 }
 
-// death ends the process by force: after a further signal, or when the watchdog
+// forcedExit ends the process by force: after a further signal, or when the watchdog
 // fires. Its methods take no lock of the App.
-type death struct {
+type forcedExit struct {
 	stderr     io.Writer // of dumps
 	exit       func(int)
 	watchdog   atomic.Pointer[time.Timer]
@@ -46,13 +46,13 @@ type death struct {
 // its budget.
 func (a *App) armWatchdog() {
 	total := a.budget.Total
-	a.death.watchdog.Store(time.AfterFunc(total, func() {
+	a.forced.watchdog.Store(time.AfterFunc(total, func() {
 		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))
 }
 
 func (a *App) disarmWatchdog() {
-	if t := a.death.watchdog.Load(); t != nil {
+	if t := a.forced.watchdog.Load(); t != nil {
 		t.Stop()
 	}
 }
@@ -64,7 +64,7 @@ const dieWithin = time.Second
 // stderr, and exits after one second at most. It takes no lock and waits for nothing
 // that other code could block.
 func (a *App) die(why string, code int) {
-	if !a.death.begun.CompareAndSwap(false, true) {
+	if !a.forced.begun.CompareAndSwap(false, true) {
 		return // the first call is about to exit
 	}
 	if on := a.blocking(); on != "" {
@@ -74,15 +74,15 @@ func (a *App) die(why string, code int) {
 	// pipe may be the cause of the block.
 	go func() { _ = a.phases.To(PhaseKilled, errors.New(why)) }() // refused when the App has ended meanwhile
 	call.Last(dieWithin, func() {
-		a.last.words.Final(string(PhaseKilled) + ": " + why)
+		a.exitRecord.terminationLog.Final(string(PhaseKilled) + ": " + why)
 	}, func() {
-		a.last.file.Final(map[string]any{"phase": PhaseKilled, "error": why, "done": time.Now(), "exitStatus": code})
+		a.exitRecord.file.Final(map[string]any{"phase": PhaseKilled, "error": why, "done": time.Now(), "exitStatus": code})
 	}, func() {
 		// The dump comes last, because a million goroutines take a while.
-		_, _ = fmt.Fprintf(a.death.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
-		_, _ = a.death.stderr.Write(append(call.Dump(), '\n'))
+		_, _ = fmt.Fprintf(a.forced.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
+		_, _ = a.forced.stderr.Write(append(call.Dump(), '\n'))
 	})
-	a.death.exit(code)
+	a.forced.exit(code)
 }
 
 // exitProcess is os.Exit. Tests replace it.

@@ -99,7 +99,7 @@ func (r *recorder) String() string {
 }
 
 func (r *recorder) of(a *App) *App {
-	a.death.exit, a.death.stderr = r.exit, r
+	a.forced.exit, a.forced.stderr = r.exit, r
 	return a
 }
 
@@ -212,7 +212,7 @@ func TestDumpIsGivenOneSecond(t *testing.T) {
 		var r recorder
 		release := make(chan struct{})
 		a := r.of(testApp(t, Config{}, nil))
-		a.death.stderr = stubborn{release}
+		a.forced.stderr = stubborn{release}
 		began := time.Now()
 		a.die("because", 3)
 		if took := time.Since(began); took != time.Second || r.String() != "[3]" {

@@ -144,7 +144,7 @@ func (a *App) Handler() http.Handler { return httpdrain.Route(a.health.reg.Handl
 // Secret is a text that no log, dump or document shows: fmt with any verb, slog
 // and encoding/json write "[secret]" for it, or nothing when it is empty. There is
 // one exception: fmt calls no method of a value in an unexported field, so do not
-// print a struct that keeps a Config in such a field.
+// print a struct that keeps a Config in such a field. It is a string: string(s) is the text.
 type Secret = token.Secret
 
 // mount adds /statusz and the operators' endpoints to the handlers of the health

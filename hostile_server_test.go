@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +36,34 @@ func (l *rogueListener) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	return l.Listener.Accept()
+}
+
+// endlessError wraps itself, twice, until it is shut.
+type endlessError struct{ shut *atomic.Bool }
+
+func (e endlessError) Error() string { return "an error without an end" }
+func (e endlessError) Unwrap() []error {
+	if e.shut.Load() {
+		return nil
+	}
+	return []error{e, e}
+}
+
+// endlessListener returns such an error from Accept.
+type endlessListener struct {
+	net.Listener
+	err error
+}
+
+func (l endlessListener) Accept() (net.Conn, error) { return nil, l.err }
+
+func TestListenerWhoseErrorHasNoEnd(t *testing.T) {
+	var shut atomic.Bool
+	ln := endlessListener{listenTCP(t), endlessError{&shut}}
+	rogueRun(t, func(r *rig) {
+		r.OnShutdown("shut", func(context.Context) error { shut.Store(true); return nil })
+		r.Serve("http", &http.Server{}, lifecycle.WithListener(ln))
+	}, false, "unit http", "an error without an end")
 }
 
 func (l *rogueListener) Addr() net.Addr {
@@ -254,7 +283,7 @@ func TestGRPCMethodThatHangsIsNamedWithItsStack(t *testing.T) {
 			t.Parallel()
 			g := &rogueGRPC{mode, make(chan struct{}), make(chan struct{})}
 			t.Cleanup(func() { close(g.release) })
-			rogueRun(t, func(r *rig) { r.GRPC("grpc", g, listenTCP(t), g) }, true, says, "rogueGRPC).hang")
+			rogueRun(t, func(r *rig) { r.GRPC("grpc", g, listenTCP(t), g) }, true, says, "rogueGRPC).")
 		})
 	}
 }

@@ -121,7 +121,7 @@ func (r *reloader) run(ctx context.Context, timeout time.Duration, events *fsm.D
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	life, began := step(KindReload, r.name, events), time.Now()
-	running := call.Start(r.name, func() error { return r.fn(ctx) })
+	running := call.StartAs(ctx, KindReload, r.name, func() error { return r.fn(ctx) })
 	out := outcome(r.name, began, running.Wait(ctx.Done(), settle))
 	_ = life.To(out.Result, out.err)
 	if out.Result == ResultAbandoned {

@@ -32,7 +32,7 @@ func testApp(t *testing.T, cfg Config, signals <-chan os.Signal) *App {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.death.exit = func(code int) { t.Errorf("exit %d", code) }
+	a.forced.exit = func(code int) { t.Errorf("exit %d", code) }
 	return a
 }
 

@@ -2,11 +2,11 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/health"
@@ -79,24 +79,25 @@ type Outcome struct {
 	err error
 }
 
-// timed calls the foreign function fn and describes how it ended. It waits until
-// over is closed, and then for moment.
-func timed(name string, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
+// timed calls the foreign function fn, of a part of this kind and name, and describes how it
+// ended. It waits until over is closed, and then for moment. ctx is for the labels of its goroutine.
+func timed(ctx context.Context, kind, name string, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
 	began := time.Now()
-	return outcome(name, began, call.Start(name, fn).Wait(over, moment))
+	return outcome(name, began, call.StartAs(ctx, kind, name, fn).Wait(over, moment))
 }
 
 // outcome describes a part that began at began and has just ended with err.
 func outcome(name string, began time.Time, err error) Outcome {
 	out := Outcome{Name: name, Result: ResultOK, Took: time.Since(began), err: err}
-	var panicked *worker.PanicError
-	var abandoned *worker.AbandonedError
-	switch {
-	case err == nil:
+	if err == nil {
 		return out
-	case errors.As(err, &abandoned):
+	}
+	abandoned, isAbandoned := call.As[*AbandonedError](err)
+	_, isPanic := call.As[*PanicError](err)
+	switch {
+	case isAbandoned:
 		out.Result, out.Stack = ResultAbandoned, abandoned.Stack
-	case errors.As(err, &panicked):
+	case isPanic:
 		out.Result = ResultPanicked
 	default:
 		out.Result = ResultFailed
@@ -123,25 +124,62 @@ func (a *App) Report() Report {
 	a.stop.describe(&r)
 	a.parts.describe(&r)
 	a.reloads.describe(&r)
-	r.Budget, r.Previous = a.times().Total, a.last.previous
+	r.Budget, r.Previous = a.times().Total, a.exitRecord.previous
 	return r
 }
 
-// lastWords is what stays of an App after its end.
-type lastWords struct {
-	words    sdnotify.TerminationLog
-	file     laststop.File
-	scrape   laststop.Scrape
-	previous *Report
+// OnReport adds a function that tells of the stop when it is over: all of them run at
+// once, after the last shutdown hook, while the health server still answers. fn gets the
+// report, which is complete but for the last phase, and a context that ends with
+// ShutdownGrace; Config.ReportSlice reserves time for it. The log says when one fails or
+// is abandoned; that does not make the stop fail. When a registration was refused, or
+// the process is killed, none runs.
+func (a *App) OnReport(name string, fn func(context.Context, Report) error) *App {
+	a.parts.add("report", name, fn == nil, func() {
+		a.parts.reports = append(a.parts.reports, hook{name, func(ctx context.Context) error { return fn(ctx, a.Report()) }})
+	})
+	return a
+}
+
+func (a *App) reportSlice() time.Duration {
+	if slice := a.budget.ReportSlice; slice > 0 || len(a.parts.reports) == 0 {
+		return slice
+	}
+	return min(time.Second, a.budget.HookSlice/4)
+}
+
+// runReports runs the functions of OnReport and waits for one last scrape.
+func (a *App) runReports(base context.Context, end time.Time) {
+	a.nowDoing("the reports")
+	ctx, cancel := context.WithDeadline(base, end)
+	defer cancel()
+	var all sync.WaitGroup
+	if slice := a.budget.ReportSlice; slice > 0 && a.health.server != nil && a.extra["/metrics"] != nil {
+		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.exitRecord.scrape.Await(ctx, slice)) })
+	}
+	for _, t := range a.parts.reports {
+		all.Go(func() {
+			if out := timed(ctx, "report", t.name, ctx.Done(), settle, func() error { return t.fn(ctx) }); out.err != nil {
+				a.log.Error("the report was not told", "to", t.name, "took", out.Took, "error", call.Unnamed(t.name, out.err))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// exitRecord is what an App leaves behind for the operator and the next start.
+type exitRecord struct {
+	terminationLog sdnotify.TerminationLog
+	file           laststop.File
+	scrape         laststop.Scrape
+	previous       *Report
 }
 
 // describe adds the reason, the window, the drainers and the result of the stop.
-func (s *stop) describe(r *Report) {
+func (s *stopRecord) describe(r *Report) {
+	r.Reason = s.why().text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.request != nil {
-		r.Reason = s.request.reason
-	}
 	if s.over.result != nil {
 		r.Error = s.over.result.Error()
 	}
@@ -190,7 +228,7 @@ func (a *App) logReport() {
 	}
 	r := a.Report()
 	a.stop.mu.Lock()
-	untold := a.stop.untold
+	unlogged := a.stop.unlogged
 	a.stop.mu.Unlock()
 	attrs := []any{"reason", r.Reason}
 	var times []any
@@ -219,7 +257,7 @@ func (a *App) logReport() {
 	}
 	if r.Error != "" {
 		level := slog.LevelWarn // its parts are in the log at error level, each once
-		if untold {
+		if unlogged {
 			level = slog.LevelError
 		}
 		a.log.Log(context.Background(), level, "the app failed", append(attrs, "error", r.Error)...)
@@ -231,7 +269,7 @@ func (a *App) logReport() {
 // terminationLog writes the App's phase and faults to the termination log, so that
 // Kubernetes shows a cause even for a process that is killed. The App rewrites it at
 // each phase, at each step of the teardown, and soon after a unit ends.
-func (a *App) terminationLog() { a.last.words.Write(a.lifeInBrief) }
+func (a *App) terminationLog() { a.exitRecord.terminationLog.Write(a.lifeInBrief) }
 
 // lifeInBrief returns one line: the phase, the reason of the stop, the times of the
 // stop, and the parts for which the App waits or the error with which it ended.
@@ -258,12 +296,10 @@ func (a *App) lifeInBrief() string {
 
 // outcome returns the reason of the stop and the result of Run, "" and nil before
 // they are known.
-func (s *stop) outcome() (reason string, result error) {
+func (s *stopRecord) outcome() (reason string, result error) {
+	reason = s.why().text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.request != nil {
-		reason = s.request.reason
-	}
 	return reason, s.over.result
 }
 
@@ -287,7 +323,7 @@ func (a *App) stopTimes() string {
 // so that the watchdog may call it when a part is stuck.
 func (a *App) blocking() string {
 	var names []string
-	if doing := a.death.waitingFor.Load(); doing != nil && *doing != "" {
+	if doing := a.forced.waitingFor.Load(); doing != nil && *doing != "" {
 		names = append(names, *doing)
 	}
 	if a.stop.cancelled.Load() {
@@ -303,7 +339,7 @@ func (a *App) blocking() string {
 // nowDoing records the part for which the App waits from now on. Run's goroutine
 // calls it.
 func (a *App) nowDoing(what string) {
-	a.death.waitingFor.Store(&what)
+	a.forced.waitingFor.Store(&what)
 	a.terminationLog()
 }
 

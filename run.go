@@ -6,61 +6,17 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 	"github.com/pleme-io/lifecycle-go/internal/inbox"
-	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/internal/watch"
-	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
 )
-
-// ErrStopRequested is the context.Cause that units see in a clean stop: App.Stop(nil)
-// was called, or an Actor returned nil.
-var ErrStopRequested = worker.ErrStopRequested
-
-// Stop asks the App to stop and returns at once: the drain begins. With a nil cause
-// the stop is clean. Any other cause becomes the first part of Run's error. Only the
-// first request to stop counts; Run joins the causes of later ones to its error.
-// Before Run, Stop makes Run stop as soon as it begins; after Run it does nothing.
-func (a *App) Stop(cause error) {
-	reason := "App.Stop was called"
-	cause = call.Freeze("the cause given to App.Stop", cause)
-	if cause != nil {
-		reason += ": " + cause.Error()
-	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil && a.stop.add(cause) {
-		a.log.Error("the app is stopping, and one more reason came", "reason", reason)
-	}
-}
-
-// StopBecause is Stop(nil) with a reason: a clean stop at an operator's request. Run
-// returns nil, and units see [ErrStopRequested]. The log, [Report.Reason] and the
-// termination log show the reason, on one line and at most 256 bytes of it. An empty
-// reason is the same as Stop(nil). When the App is already stopping, StopBecause
-// does nothing.
-func (a *App) StopBecause(reason string) {
-	if reason = text.OneLine(text.Clip(reason, maxReason)); reason == "" {
-		a.Stop(nil)
-		return
-	}
-	a.requestStop(stopRequest{reason: reason})
-}
-
-// ReExec is [App.StopBecause], and then Run does not return: after a clean stop the
-// program runs once more in this process, with the same arguments and environment. It
-// is the file of os.Executable, which may be a new release by now. It gets the sockets
-// and variables of the service manager, which hears of a reload and not of a stop. Any
-// other request to stop undoes ReExec. Run returns the error of a stop that is not
-// clean, or of the exec, which works on Unix only. Deferred functions do not run.
-func (a *App) ReExec(reason string) {
-	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), again: true})
-}
 
 // Run runs the App: it starts the registered parts, waits for the first reason to
 // stop, and takes everything down in order. Reasons are a signal (SIGINT,
@@ -91,10 +47,15 @@ func (a *App) ReExec(reason string) {
 // notifications in its parent's name; [App.ReExec] puts them back. Of two Apps in a
 // process the first to run takes the socket.
 //
-// When a registration was refused, Run starts nothing and returns the reasons. When
+// When a registration was refused, Run starts nothing and returns the reasons. A
+// registration that comes after Run has begun is refused too: the App goes on without
+// it, and Run's error names it in the end. When
 // parent has already ended, Run starts nothing and returns nil. In both cases it
 // runs the shutdown hooks, because main opened the resources that they close.
 func (a *App) Run(parent context.Context) (err error) {
+	if a.parts.log == nil {
+		return errZeroApp
+	}
 	if !a.parts.seal() {
 		return ErrAlreadyRun
 	}
@@ -109,7 +70,7 @@ func (a *App) Run(parent context.Context) (err error) {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
 	}
-	a.last.words.Find(a.cfg.TerminationLog, a.cfg.Name)
+	a.exitRecord.terminationLog.Find(a.cfg.TerminationLog, a.cfg.Name)
 	a.queue.Start()
 	// The signal handlers are in place before Run calls any user code, so that no
 	// signal is lost. They stay until the log is written: if the log's reader has
@@ -126,7 +87,7 @@ func (a *App) Run(parent context.Context) (err error) {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, told: true})
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, logged: true})
 		<-a.stop.requested.Signaled() // another request may have been first
 		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
@@ -141,32 +102,26 @@ func (a *App) Run(parent context.Context) (err error) {
 		goodbye()
 	}()
 
-	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
+	base := context.WithValue(asynclog.WithLogger(context.WithoutCancel(parent), a.log), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
 	defer a.cancelUnits(nil)
 	defer a.reloads.under(a.unitsCtx)()
-	parentEnded := func() {
-		cause := call.Take("the parent context's cause", context.Cause(parent))
-		req := stopRequest{reason: "the parent context ended: " + cause.Error(), cause: cause}
-		errors.As(cause, &req.signal) // when a SignalContext saw the signal first
-		a.requestStop(req)
-	}
 	if parent.Err() != nil {
-		parentEnded()
+		a.stopWith(parent)
 	}
-	defer context.AfterFunc(parent, parentEnded)()
+	defer context.AfterFunc(parent, func() { a.stopWith(parent) })()
 
 	var group errgroup.Group
 	a.parts.ended = inbox.New[*unit]()
 	group.Go(func() error { a.parts.ended.Each(a.watch); return nil })
-	hurried := true
+	skipLinger := true
 	if a.start(&group) {
-		hurried = a.run(base)
+		skipLinger = a.serveUntilStop(base)
 	} else if len(a.parts.drainers) > 0 {
 		a.holdRestarts()
 		a.drain(base)
 	}
-	return a.teardown(base, &group, hurried)
+	return a.teardown(base, &group, skipLinger)
 }
 
 // refusals returns the faults of all registrations, joined.
@@ -203,7 +158,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	}
 	if err != nil {
 		err = fmt.Errorf("start: %w", err)
-		if a.isStopping() && errors.Is(err, context.Canceled) {
+		if a.isStopping() && call.Is(err, context.Canceled) {
 			return false // the stop cancels DNS lookups
 		}
 		a.fail(err)
@@ -244,8 +199,9 @@ func (a *App) notStarted() string {
 	return strings.Join(names, ", ")
 }
 
-// run serves until a stop is requested, and then drains.
-func (a *App) run(base context.Context) (hurried bool) {
+// serveUntilStop serves until a stop is requested, and then drains. skipLinger is the result
+// of drain.
+func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.nowDoing("the readiness probes")
 	a.health.owner.SetGate(StateUp, "")
 	a.lookOnce()
@@ -264,10 +220,10 @@ func (a *App) run(base context.Context) (hurried bool) {
 
 	a.holdRestarts()
 	a.enter(PhaseDraining, a.stopCause())
-	hurried = a.drain(base)
+	skipLinger = a.drain(base)
 	a.endReloads()
 	<-reloads
-	return hurried
+	return skipLinger
 }
 
 // holdRestarts tells every unit that has started to restart nothing any more.
@@ -281,82 +237,43 @@ func (a *App) holdRestarts() {
 	a.nowDoing("")
 }
 
-func (a *App) isStopping() bool { return a.stop.requested.HasSignaled() }
-
-// untilStop returns a context that ends when a stop is requested.
-func (a *App) untilStop() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(a.unitsCtx)
-	go func() {
-		select {
-		case <-a.stop.requested.Signaled():
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
+// hookSlice returns the time that requests leave to hooks: none without a hook.
+func (a *App) hookSlice() time.Duration {
+	if a.hooks.len() == 0 {
+		return 0
+	}
+	return a.budget.HookSlice
 }
 
-// requestStop requests the stop. Only the first request counts; for any other it
-// returns false. It never waits.
-func (a *App) requestStop(req stopRequest) (first bool) {
-	if req.err == nil && a.lastReached() == PhaseStarting {
-		// A start that hangs is the most frequent reason for such a request.
-		if on := a.blocking(); on != "" {
-			req.reason += " (while starting, waiting for " + on + ")"
-		}
+// unitSlice returns the time that requests leave to units. When all units are servers it is
+// the time in which a server's own Stop has to return.
+func (a *App) unitSlice() time.Duration {
+	if len(a.parts.units) > len(a.parts.servers) {
+		return a.budget.UnitSlice
 	}
-	first, begin := a.stop.ask(req)
-	if begin {
-		a.beginStop()
-	}
-	return first
+	return min(a.budget.UnitSlice, a.budget.Patience+settle)
 }
-
-// fail logs err and stops the App with it. When the App is already stopping, fail joins
-// err to the result.
-func (a *App) fail(err error) {
-	a.log.Error("the app cannot go on", "error", err)
-	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err, told: true}) {
-		a.stop.add(err)
-	}
-}
-
-// beginStop begins the stop, at T0. It runs once, and without a lock.
-func (a *App) beginStop() {
-	b := a.budget // App.EndBy changes it as soon as the stop is known
-	a.armWatchdog()
-	a.stop.open.Begin(a.stop.began(), b.Window)
-	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
-	a.signals.guardPipe()
-	a.notifier.Load().Stopping(b.Total, a.stop.why().again)
-	a.stop.requested.Signal() // first, because a server could delay the steps below
-	a.stop.draining.Signal()
-	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), b.Window.Full)
-	}
-	a.log.Info("stopping", "reason", a.stop.why().reason)
-}
-
-// stopCause returns the cause of the stop. It is nil before the stop and for a
-// clean stop.
-func (a *App) stopCause() error { return a.stop.why().cause }
 
 // teardown takes down the parts that have started. It has ShutdownGrace from the
-// end of the window, and reserves a slice of it for each step.
-func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
+// end of the window, and reserves a slice of it for each step. A slice that no part
+// uses belongs to requests in flight.
+//
+// With skipLinger the servers close without the steps for clients that have not noticed
+// the stop yet.
+func (a *App) teardown(base context.Context, group *errgroup.Group, skipLinger bool) error {
 	end := a.stop.endWindow("")
 	a.refit(end)
 	end = end.Add(a.budget.Grace)
 	reportsBegin := end.Add(-a.reportSlice())
-	hooksBegin := reportsBegin.Add(-a.budget.HookSlice)
-	unitsBegin := hooksBegin.Add(-a.budget.UnitSlice)
+	hooksBegin := reportsBegin.Add(-a.hookSlice())
+	unitsBegin := hooksBegin.Add(-a.unitSlice())
 
-	if hurried && a.Phase() == PhaseStarting {
-		// The App was never ready, so no request has to finish.
+	neverRan := a.Phase() == PhaseStarting // so no request has to finish
+	if neverRan {
 		a.enter(PhaseStopping, a.stopCause())
-		a.retireServers(base, unitsBegin, true)
-	} else {
-		a.retireServers(base, unitsBegin, hurried)
+	}
+	a.retireServers(base, unitsBegin, skipLinger)
+	if !neverRan {
 		a.enter(PhaseStopping, a.stopCause())
 	}
 	a.health.owner.SetDraining(true) // also with DrainReadiness serving, and without a server
@@ -367,47 +284,11 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	a.nowDoing("shutdown hooks")
 	hooksErr := a.hooks.runUntil(base, reportsBegin)
 	a.stopIsOver(a.collect(hooksErr))
-	a.tell(base, end.Add(-min(time.Second, a.reportSlice()/4))) // the rest is for the health server to close
+	a.runReports(base, end.Add(-min(time.Second, a.reportSlice()/4))) // the rest is for the health server to close
 	a.nowDoing("the health server")
 	a.closeHealth(end)
 	a.nowDoing("")
 	return a.finish(a.collect(hooksErr))
-}
-
-// collect joins all errors, the primary cause first.
-func (a *App) collect(hooksErr error) error {
-	s := &a.stop
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	primary := s.request.err
-	if a.cfg.ExitOnSignal && s.request.signal != nil {
-		primary = s.request.signal
-	}
-	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
-		why := s.request.cause
-		if s.request.signal != nil {
-			why = s.request.signal
-		}
-		if why != nil {
-			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
-		}
-	}
-	s.untold, s.over.joined = primary != nil && !s.request.told, true
-	errs := []error{primary}
-	for _, u := range a.parts.units {
-		if err := u.failure(); err != nil && !errors.Is(primary, err) {
-			errs = append(errs, err)
-		}
-	}
-	for _, out := range s.drained {
-		errs = append(errs, out.err)
-	}
-	for _, err := range s.further {
-		if !errors.Is(primary, err) { // two reporters may name the same failure
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(append(errs, hooksErr)...)
 }
 
 // finish enters the last phase with the result of Run.

@@ -15,7 +15,7 @@ import (
 // The returned error wraps it.
 var ErrInvalidLoop = errors.New("lifecycle: invalid loop")
 
-// LoopOption changes how [RunLoop] runs.
+// LoopOption changes how [RunLoop] runs: [WithImmediateTick], [WithStopOnError].
 type LoopOption func(*tick.Loop) error
 
 // WithImmediateTick ticks once on entry, before the first interval.

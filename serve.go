@@ -150,7 +150,7 @@ func (s *server) Start(ctx context.Context) error {
 		return err
 	}
 	s.MarkRunning()
-	s.accepting.Start(s.Name(), func() error { return s.Serve(ctx) }, s.Finish)
+	s.accepting.Start(ctx, worker.KindWorker, s.Name(), func() error { return s.Serve(ctx) }, s.Finish)
 	return nil
 }
 
@@ -177,10 +177,10 @@ func (s *server) isServing() bool {
 
 // retire takes the server out of service after the window, until ctx ends, and returns
 // the number of cut requests. It calls closed when no client can connect any more.
-// With hurried it skips the steps for clients that have not noticed the stop yet.
-func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut int, err error) {
+// With skipLinger it skips the steps for clients that have not noticed the stop yet.
+func (s *server) retire(ctx context.Context, skipLinger bool, closed func()) (cut int, err error) {
 	var closeErr error
-	if hurried {
+	if skipLinger {
 		closed()
 	} else {
 		closeErr = s.CloseWhenQuiet(ctx)
@@ -224,7 +224,7 @@ func (a *App) bind(s *server) error {
 }
 
 // retireServers takes every server out of service, all at once.
-func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
+func (a *App) retireServers(base context.Context, end time.Time, skipLinger bool) {
 	if len(a.parts.servers) == 0 {
 		return
 	}
@@ -238,9 +238,9 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			// A listener or a foreign gRPC server may hang or panic. That must not use up
 			// the time of units and hooks.
 			var cutNow atomic.Int64
-			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.Patience+settle, func() error {
+			out := timed(ctx, "call", s.Name()+": shutdown", ctx.Done(), a.budget.Patience+settle, func() error {
 				// With DrainReadiness "serving" the App is ready until the listeners close.
-				cut, err := s.retire(ctx, hurried, func() { a.health.owner.SetDraining(true) })
+				cut, err := s.retire(ctx, skipLinger, func() { a.health.owner.SetDraining(true) })
 				cutNow.Store(int64(cut))
 				return err
 			})

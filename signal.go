@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 	"github.com/pleme-io/lifecycle-go/internal/sig"
 )
@@ -74,7 +75,7 @@ func (s *signals) guardPipe() {
 // that another request began. A second signal ends the drain window, if it is still
 // open. The next one ends the process. A signal within SignalDebounce of the last one
 // that counted does not count.
-func (a *App) watchSignals() (stop func(again bool)) {
+func (a *App) watchSignals() (release func(again bool)) {
 	// Notify drops signals that do not fit. The watcher never blocks, so 16 places are
 	// enough; in a larger burst every further signal would mean the same. Reloads have a
 	// channel of their own, so that they cannot fill the place of a request to stop.
@@ -114,23 +115,44 @@ func (a *App) watchSignals() (stop func(again bool)) {
 	}
 }
 
-func (a *App) stopOn(sig os.Signal) {
-	err := &SignalError{sig}
+func (a *App) stopOn(received os.Signal) {
+	err := &SignalError{received}
 	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, signal: err}) {
-		a.log.Info("a signal, and the app is stopping already; one more skips the drain window", "signal", sig.String())
+		a.log.Info("a signal, and the app is stopping already; one more skips the drain window", "signal", received.String())
 	}
+}
+
+// stopWith requests the stop because the parent context has ended. When a signal has ended
+// it, the App gets the same signal, so that the reason of the stop is the signal in both orders.
+func (a *App) stopWith(parent context.Context) {
+	cause := context.Cause(parent)
+	if s := sig.OfNotifyContext(cause); s != nil {
+		a.log.Info("the parent context is one of signal.NotifyContext, which ended it for a signal; " +
+			"an App handles signals itself, and signal.NotifyContext is not needed")
+		a.stopOn(s)
+		return
+	}
+	cause = call.Take("the parent context's cause", cause)
+	if call.Same(cause, context.DeadlineExceeded) {
+		// An error of its own, so that a unit that returns it is told apart from one whose
+		// own request has timed out.
+		cause = fmt.Errorf("the parent context's deadline: %w", cause)
+	}
+	req := stopRequest{reason: "the parent context ended", detail: cause, cause: cause}
+	req.signal, _ = call.As[*SignalError](cause) // when a SignalContext saw the signal first
+	a.requestStop(req)
 }
 
 // force dumps all goroutines to stderr and exits with 128+n. It takes no lock and
 // does not wait for the log or anything else that could block.
-func (a *App) force(sig os.Signal) {
-	err := &SignalError{sig}
-	a.die(fmt.Sprintf("a further signal (%s) while %s", sig, a.lastReached()), err.ExitCode())
+func (a *App) force(received os.Signal) {
+	err := &SignalError{received}
+	a.die(fmt.Sprintf("a further signal (%s) while %s", received, a.lastReached()), err.ExitCode())
 }
 
 // notifyServiceManager connects to the service manager, if there is one, and
 // returns the function that ends the connection.
-func (a *App) notifyServiceManager() (stop func()) {
+func (a *App) notifyServiceManager() (end func()) {
 	n := sdnotify.Start(a.log, a.health.reg.Alive)
 	a.notifier.Store(n)
 	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
@@ -146,7 +168,7 @@ func (a *App) tellServiceManager(p Phase) {
 		return
 	}
 	status := string(p)
-	if why := a.stop.why().reason; why != "" {
+	if why := a.stop.why().text(); why != "" {
 		status += ": " + why
 	}
 	a.notifier.Load().Status(status)

@@ -64,7 +64,7 @@ func outcomeOf(t *testing.T, debounce time.Duration, waits ...time.Duration) str
 	}
 	synctest.Wait()
 	said := fmt.Sprint(a.Phase(), " ", &r)
-	a.death.exit = func(int) {}
+	a.forced.exit = func(int) {}
 	close(release)
 	<-ended
 	return said

@@ -230,7 +230,7 @@ func (a *App) endsWith(u *unit) bool {
 // not to be restarted: the App goes on without it.
 func (u *unit) hasGivenUp() bool {
 	r, ok := u.Worker.(*worker.Restarter)
-	return ok && errors.Is(r.Err(), ErrDoNotRestart) && !errors.Is(r.Err(), ErrTerminate)
+	return ok && call.Is(r.Err(), ErrDoNotRestart) && !call.Is(r.Err(), ErrTerminate)
 }
 
 // isUndoneJob reports whether the unit is a job that has not returned nil by itself.

@@ -90,7 +90,7 @@ func (u *unit) askedState() (s worker.State, err error) {
 func (u *unit) shown() worker.State {
 	s, err := askUnit(u, "State", u.State)
 	switch {
-	case errors.Is(err, call.ErrNoAnswer) && !u.over.HasSignaled():
+	case call.Is(err, call.ErrNoAnswer) && !u.over.HasSignaled():
 		return worker.State{Name: u.name, Status: worker.StatusRunning, Error: err.Error()}
 	case err != nil:
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
@@ -105,7 +105,7 @@ func (u *unit) awaitDone() (<-chan struct{}, error) {
 	if u.ours() {
 		return u.Done(), nil
 	}
-	u.asking.Start(u.name+": Done", func() error { u.done = u.Done(); return nil }, nil)
+	u.asking.Start(context.Background(), "call", u.name+": Done", func() error { u.done = u.Done(); return nil }, nil)
 	select {
 	case <-u.asking.Done():
 		if _, err := u.asking.Ended(); err != nil {
@@ -224,7 +224,7 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 		return nil
 	}
 	a.nowDoing("start of unit " + u.name)
-	u.starting.Start(u.name, func() error { return u.Start(a.unitsCtx) }, func(err error) {
+	u.starting.Start(a.unitsCtx, worker.KindWorker, u.name, func() error { return u.Start(a.unitsCtx) }, func(err error) {
 		if err != nil {
 			_ = u.finish(err) // in Start's goroutine, because Start may return during a stop or later
 		}
@@ -263,7 +263,8 @@ func (a *App) awaitStarted(u *unit) {
 	defer func() {
 		s := status()
 		failed := s == worker.StatusFailed || s == worker.StatusKilled
-		if failed && !u.hasGivenUp() || s.Terminal() && a.endsWith(u) {
+		stopsApp := failed && !u.hasGivenUp() || s.Terminal() && a.endsWith(u)
+		if stopsApp {
 			<-a.stop.requested.Signaled() // watch is about to request it
 		}
 	}()
@@ -307,7 +308,8 @@ func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
 	case <-ctx.Done():
 		return
 	}
-	if _, err := waiting.Ended(); errors.As(err, new(*PanicError)) {
+	_, err := waiting.Ended()
+	if _, panicked := call.As[*PanicError](err); panicked {
 		a.fail(call.About("unit", u.name, err))
 		<-a.stop.requested.Signaled() // another request may have been first
 	}
@@ -357,7 +359,7 @@ func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	named := u.finish(err)
 	a.log.Error("unit failed", call.Logged(err, "unit", u.name, "status", string(status), "error", call.Unnamed(u.name, err))...)
 	if !u.hasGivenUp() {
-		a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true, told: true})
+		a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true, logged: true})
 	}
 }
 
@@ -379,10 +381,15 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var wg sync.WaitGroup
-	stop := func(u *unit) { wg.Go(func() { a.stopUnit(ctx, u); a.terminationLog() }) } // the log names the units that still run
+	stopSoon := func(u *unit) {
+		wg.Go(func() {
+			a.stopUnit(ctx, u)
+			a.terminationLog() // it names the units that still run
+		})
+	}
 	for _, u := range a.parts.units {
 		if u.launched.Load() && !u.isFunction() {
-			stop(u)
+			stopSoon(u)
 		}
 	}
 	// The end of the context stops functions. The App calls Stop only for functions
@@ -401,7 +408,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 				waiting = false
 			case <-ctx.Done():
 				waiting = false
-				stop(u)
+				stopSoon(u)
 			case <-look.C:
 				a.terminationLog()
 			}
@@ -413,7 +420,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop. The App waits three times as long for a worker that
 	// breaks its contract.
-	out := timed(u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
+	out := timed(ctx, "call", u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
 	if !u.over.HasSignaled() { // it is when its Start has failed
 		if err := u.hasEnded(ctx); err != nil {
 			if out.err != nil {
@@ -425,7 +432,7 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 		}
 		<-u.over.Signaled() // watch has seen it
 	}
-	if out.err != nil && !errors.Is(u.failure(), out.err) {
+	if out.err != nil && !call.Is(u.failure(), out.err) {
 		a.log.Error("unit failed to stop", call.Logged(out.err, "unit", u.name, "error", call.Unnamed(u.name, out.err))...)
 		a.stop.add(call.About("unit", u.name, out.err))
 	}

@@ -175,3 +175,45 @@ func TestDrainMaxIsValidated(t *testing.T) {
 		}
 	}
 }
+
+// Slices that no unit and no hook uses belong to requests: an upload has nearly all of
+// ShutdownGrace in an App with a server alone, and less when others need their slices.
+func TestUnusedSlicesBelongToRequests(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct {
+		name  string
+		parts func(r *rig)
+		least time.Duration // of the time that a request has after the window
+		most  time.Duration
+	}{
+		{"a server alone", func(*rig) {}, 18 * s, 20 * s},
+		{"and a hook", func(r *rig) { r.OnShutdown("db", func(context.Context) error { return nil }) }, 13 * s, 15 * s},
+		{"and a unit", func(r *rig) { r.Go("u", untilCancelled) }, 14 * s, 15 * s},
+		{"and both", func(r *rig) {
+			r.Go("u", untilCancelled)
+			r.OnShutdown("db", func(context.Context) error { return nil })
+		}, 9 * s, 10 * s},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, lifecycle.Config{DrainInterval: 5 * s, ShutdownGrace: 20 * s})
+				ln := newPipeListener()
+				ended := make(chan time.Duration, 1)
+				r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+					<-req.Context().Done()
+					ended <- time.Since(r.began) - 7*s // after the window
+				})}, lifecycle.WithListener(ln))
+				test.parts(r)
+				r.after(s, func() { _ = ln.request() })
+				r.after(2*s, func() { r.Stop(nil) })
+				if err := r.Run(t.Context()); lifecycle.ExitCode(err) != lifecycle.ExitCut {
+					t.Errorf("Run returned %v, want a request that was cut", err)
+				}
+				cut := <-ended
+				if cut < test.least || cut > test.most {
+					t.Errorf("the request had %v, want %v to %v", cut, test.least, test.most)
+				}
+			})
+		})
+	}
+}

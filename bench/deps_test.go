@@ -22,10 +22,13 @@ func TestConventions(t *testing.T) {
 			{Path: "workflow"},
 			{Path: "host"},
 			{Path: "rollout"},
+			{Path: "clients"},
+			{Path: "clients/server", Imports: []string{".", "github.com/coder/websocket", "google.golang.org/grpc", "google.golang.org/protobuf"}, Brings: []string{"..."}},
+			{Path: "clients/cmd/clientdoc", Imports: []string{"./bench/clients", "./internal/pages"}},
 			{Path: "internal/rawhttp", Imports: []string{"./bench/internal/cpu"}},
 			{Path: "internal/..."},
-			{Path: "cmd/scaledoc", Imports: []string{".", "./bench/rollout"}, Brings: []string{"golang.org/x/sync"}},
-			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},
+			{Path: "cmd/scaledoc", Imports: []string{".", "./bench/rollout", "./internal/pages"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "cmd/benchdoc", Imports: []string{"./internal/pages", "golang.org/x/perf", "go.yaml.in/yaml/v3"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
@@ -42,16 +45,18 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/aretw0/lifecycle", TestOnly: true},
 			{Module: "go.uber.org/fx", TestOnly: true},
 			{Module: "golang.org/x/sync"},
-			{Module: "golang.org/x/net", TestOnly: true}, // its HTTP/2 server is a peer of net/http's
+			{Module: "golang.org/x/net"}, // its HTTP/2 server is a peer of net/http's
 			{Module: "github.com/hashicorp/go-plugin", TestOnly: true},
 			{Module: "github.com/hashicorp/go-hclog", TestOnly: true}, // silences go-plugin
-			{Module: "google.golang.org/grpc", TestOnly: true},
-			{Module: "google.golang.org/protobuf", TestOnly: true},
+			{Module: "github.com/coder/websocket"},                    // of the server that clients meet
+			{Module: "google.golang.org/grpc"},
+			{Module: "google.golang.org/protobuf"},
 			{Module: "github.com/roadrunner-server/pool", TestOnly: true},
 			{Module: "github.com/roadrunner-server/goridge/v3", TestOnly: true},
 			{Module: "go.uber.org/zap", TestOnly: true}, // silences RoadRunner
 			{Module: "go.uber.org/goleak", TestOnly: true},
 			{Module: "golang.org/x/perf"},
+			{Module: "go.yaml.in/yaml/v3"},
 			{Module: "modernc.org/sqlite", TestOnly: true},
 			{Module: "github.com/jackc/pgx/v5", TestOnly: true},
 		},

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
-	"github.com/pleme-io/lifecycle-go/internal/suggest"
+	"github.com/pleme-io/lifecycle-go/internal/configjson"
 )
 
 // untyped is a value from the environment or a flag, where every value is text. In a
@@ -34,7 +34,7 @@ const (
 type decoder struct {
 	schema *schema
 	fault  func(key, value, problem string)
-	set    func(n *node, raw any) // called for each value that fits; may be nil
+	set    func(n *node) // called for each value that fits, when it is set
 }
 
 // section decodes a tree into v, a struct.
@@ -66,6 +66,10 @@ func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
 
 // value decodes the value of one key.
 func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
+	if text, ok := raw.(string); ok && strings.HasPrefix(text, zeroMark) {
+		d.fault(key, shown(raw, n.hides()), zeroProblem+", or as 0o… for octal")
+		return
+	}
 	if text, ok := raw.(loose); ok {
 		raw = untyped(text)
 		if typeName(n) == "text" {
@@ -106,8 +110,8 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 		d.fault(key, shown(raw, n.secret), "want "+want)
 		return
 	}
-	if d.set != nil && key == n.key {
-		d.set(n, raw)
+	if key == n.key {
+		d.set(n)
 	}
 }
 
@@ -235,44 +239,20 @@ func scalar(v reflect.Value, raw any, n *node) (want string) {
 
 // duration decodes a duration with its unit.
 func duration(v reflect.Value, raw any, s string, isString, off bool) (want string) {
-	want = "a duration with its unit, such as 5s or 1m30s"
-	if off {
-		want = "a duration with its unit, such as 5s or 1m30s, or off"
-	}
-	if d, ok := raw.(time.Duration); ok { // of a program, so 0 is the default
-		if off && d < 0 && d != lifecycle.Off {
-			return "0s or more, or off"
-		}
-		v.SetInt(int64(d))
-		return ""
-	}
-	if off && (s == "off" || raw == false) { // YAML 1.1 reads off as false, and some tools still write it that way
-		v.SetInt(int64(lifecycle.Off))
-		return ""
-	}
-	if n, ok := number(raw); ok && n == 0 && !isString {
-		s, isString = "0", true // zero needs no unit
-	}
-	if !isString {
-		if n, ok := number(raw); ok && n > 0 && n < 1e6 && n == math.Trunc(n) {
-			return fmt.Sprintf("a duration with its unit: %gs is that many seconds, %gms milliseconds", n, n)
-		}
-		return want
-	}
-	parsed, err := time.ParseDuration(s)
+	d, ok := raw.(time.Duration)
 	switch {
-	case err != nil:
-		if n, err := strconv.ParseUint(s, 10, 32); err == nil {
-			return fmt.Sprintf("a duration with its unit: %ds is that many seconds, %dms milliseconds", n, n)
-		}
-		return want
-	case off && parsed < 0:
+	case ok && off && d < 0 && d != lifecycle.Off:
 		return "0s or more, or off"
-	case off && parsed == 0:
-		parsed = lifecycle.Off
+	case ok: // of a program, so 0 is the default
+	case isString:
+		d, want = configjson.Duration(s, off, lifecycle.Off)
+	default:
+		d, want = configjson.Duration(raw, off, lifecycle.Off)
 	}
-	v.SetInt(int64(parsed))
-	return ""
+	if want == "" {
+		v.SetInt(int64(d))
+	}
+	return want
 }
 
 // number returns a number from a file as a float.
@@ -345,11 +325,8 @@ func (d *decoder) unknown(n *node, name string) string {
 	for _, c := range n.children {
 		names = append(names, c.name)
 	}
-	// Other programs write drainInterval or drain-interval.
-	for _, spelling := range []string{name, snakeCase(name), strings.ReplaceAll(strings.ToLower(name), "-", "_")} {
-		if meant := suggest.Nearest(spelling, names); meant != "" {
-			return unknown + ": did you mean " + meant + "?"
-		}
+	if meant := configjson.Meant(name, names); meant != "" {
+		return unknown + ": did you mean " + meant + "?"
 	}
 	// It may be at the wrong level.
 	for _, leaf := range d.schema.leaves {

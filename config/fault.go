@@ -76,6 +76,9 @@ func shown(raw any, secret bool) string {
 		return hidden
 	}
 	s, isText := raw.(string)
+	if number, ok := strings.CutPrefix(s, zeroMark); ok {
+		return number
+	}
 	if !isText {
 		s = fmt.Sprint(raw)
 	}

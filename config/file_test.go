@@ -22,19 +22,19 @@ func TestInvalidFiles(t *testing.T) {
 		"missing.yaml": {"", "there is no such file; -config or SERVICE_CONFIG name another"},
 		"empty.yaml":   {" \n", "the file is empty: for all defaults write a comment"},
 		"empty.json":   {"\n", "the file is empty"},
-		"half.yaml":    {"addr: x\nlabels: {x: ", "half.yaml:2: the file is not valid YAML; it may be truncated"},
+		"half.yaml":    {"addr: x\nlabels: {x: ", "half.yaml:2: the file is not valid YAML here or in the next line; it may be truncated"},
 		"half.json":    {"{\"addr\": \"x\",\n\"poll\"", "half.json:2: the file is not valid JSON; it may be truncated"},
 		"half.toml":    {"addr = 'x'\n[cache", "half.toml:2: the file is not valid TOML; it may be truncated"},
-		"twice.yaml":   {"addr: x\npoll: 1s\naddr: y\n", `twice.yaml:3: the file is not valid YAML; it may be truncated: mapping key "addr" already defined at line 1`},
-		"twice.json":   {"{\"cache\": {\"size\": 1,\n\"size\": 2}}", `twice.json:2: the file is not valid JSON; it may be truncated: the key "cache.size" occurs twice`},
+		"twice.yaml":   {"addr: x\npoll: 1s\naddr: y\n", `twice.yaml:3: the key "addr" occurs twice, first in line 1`},
+		"twice.json":   {"{\"cache\": {\"size\": 1,\n\"size\": 2}}", `twice.json:2: the key "cache.size" occurs twice`},
 		"twice.toml":   {"addr = 'x'\naddr = 'y'\n", "twice.toml: the file is not valid TOML; it may be truncated: key addr is already defined"},
 		"list.yaml":    {"- a\n", "the file is not YAML with keys and values"},
 		"list.json":    {"[]", "the file is not JSON with keys and values"},
 		"more.json":    {"{}\n{}", "more.json:2: the file is not valid JSON"},
 		"more.yaml":    {"addr: x\n---\naddr: y\n", "more.yaml:2: a second document begins here"},
-		"ended.yaml":   {"addr: x\n...\naddr: y\n", "ended.yaml:3: a second document begins here"},
-		"large.json":   {"{\n\"ratio\": 1e400}", "large.json:2: a number is too large"},
-		"binary.yaml":  {"addr: x\n\x7fELF\x00\x01", "binary.yaml:2: byte 12 is 0x00: this is not UTF-8 text"},
+		"ended.yaml":   {"addr: x\n...\naddr: y\n", "ended.yaml:2: the file is not valid YAML here or in the next line"},
+		"large.json":   {"{\n\"ratio\": 1e400}", `large.json:2: ratio is "1e400": want a number`},
+		"binary.yaml":  {"addr: x\n\x7fELF\x00\x01", "binary.yaml:2: byte 8 is 0x7f: want UTF-8 text without control characters"},
 		"latin.toml":   {"addr = '\xe9'", "latin.toml:1: byte 8 is 0xe9"},
 		"utf16.json":   {"\xff\xfe{\x00}\x00", "utf16.json:1: byte 0 is 0xff"},
 		"huge.json":    {strings.Repeat(" ", MaxFileSize) + "{}", "it has more than 1048576 bytes"},
@@ -64,22 +64,22 @@ func TestInvalidFiles(t *testing.T) {
 	}
 }
 
-// An error of the YAML parser names the line, and quotes nothing of the file.
+// An error of the YAML parser names the line or the one before, and quotes nothing of the
+// file.
 func TestLinesOfInvalidYAML(t *testing.T) {
 	for content, want := range map[string]string{
-		"addr: x\nlabels: {x: \ntags: y}\n":             ":2: the file is not valid YAML; it may be truncated: did not find expected ',' or '}'",
-		"addr: x\nlabels:\n  a: b\n c: d\npoll: 1s\n":   ":4: the file is not valid YAML; it may be truncated: did not find expected key",
-		"addr: x\ntags:\n  - a\n  c: d\n":               ":3: the file is not valid YAML; it may be truncated: did not find expected '-' indicator",
-		"addr: x\ntags: [a, b\npoll: 1s\ndebug: true\n": ":2: the file is not valid YAML; it may be truncated: did not find expected ',' or ']'",
-		"addr: x\n\npoll: '1'b\n":                       ":3: the file is not valid YAML; it may be truncated: did not find expected key",
-		"addr: x\nlabels: {x: \n":                       ":2: the file is not valid YAML; it may be truncated: did not find expected node content",
-		"addr: x\npoll: @1\n":                           ":2: the file is not valid YAML; it may be truncated: found character that cannot start any token",
-		"addr: @1\n":                                    ":1: the file is not valid YAML; it may be truncated: found character that cannot start any token",
-		"\taddr: x\n":                                   ":1: the file is not valid YAML; it may be truncated: found character that cannot start any token",
-		"addr: x\ndsn: a: b\n":                          ":2: the file is not valid YAML; it may be truncated: mapping values are not allowed",
-		"addr: x\ndsn: *nope\n":                         ":2: the file is not valid YAML; it may be truncated: unknown anchor 'nope' referenced",
-		"addr: x\ndsn: a\x01b\n":                        ":2: the file is not valid YAML; it may be truncated: control characters are not allowed",
-		"addr: x\ndsn: {{ .hunter2 }}\n":                ":2: the file is not valid YAML; it may be truncated: a section stands in place of a key: in a template, put {{…}} in quotes or render it",
+		"addr: x\nlabels: {x: \ntags: y}\n":             ":1: the file is not valid YAML here or in the next line; it may be truncated: did not find expected ',' or '}'",
+		"addr: x\nlabels:\n  a: b\n c: d\npoll: 1s\n":   ":3: the file is not valid YAML here or in the next line; it may be truncated: did not find expected key",
+		"addr: x\ntags:\n  - a\n  c: d\n":               ":2: the file is not valid YAML here or in the next line; it may be truncated: did not find expected '-' indicator",
+		"addr: x\ntags: [a, b\npoll: 1s\ndebug: true\n": ":1: the file is not valid YAML here or in the next line; it may be truncated: did not find expected ',' or ']'",
+		"addr: x\npoll: @1\n":                           ":2: the file is not valid YAML here or in the next line; it may be truncated: found character that cannot start any token",
+		"addr: @1\n":                                    ": the file is not valid YAML; it may be truncated: found character that cannot start any token",
+		"addr: x\ndsn: a: b\n":                          ":2: the file is not valid YAML here or in the next line; it may be truncated: mapping values are not allowed",
+		"addr: x\ndsn: *hunter2\n":                      ": the file is not valid YAML; it may be truncated: unknown anchor … referenced",
+		"addr: x\ndsn: a\x01b\n":                        ":2: byte 14 is 0x01: want UTF-8 text without control characters",
+		"addr: x\ndsn: {{ .hunter2 }}\n":                ":2: a section stands in place of a key: in a template, put {{…}} in quotes or render it",
+		"addr: x\nlabels:\n  a: 1\n  a: 2\n":            `:4: the key "labels.a" occurs twice, first in line 3`,
+		"dsn: !!int hunter2\n":                          ": the file is not valid YAML; it may be truncated: cannot decode !!str … as a !!int",
 	} {
 		_, err := loadWith(write(t, "service.yaml", content), nil, nil)
 		if err == nil || !strings.Contains(err.Error(), "service.yaml"+want) || strings.Contains(err.Error(), "hunter2") {
@@ -108,6 +108,28 @@ func TestFilesThatAreFine(t *testing.T) {
 	}
 }
 
+// helm prints a document of comments before the one with the values. A document without
+// values is none; the values are not dropped for defaults.
+func TestDocumentsWithoutValuesAreSkipped(t *testing.T) {
+	for _, content := range []string{
+		"---\n# Source: chart/templates/config.yaml\n---\naddr: x\n",
+		"---\n---\naddr: x\n",
+		"---\nnull\n---\naddr: x\n",
+		"addr: x\n---\n# the end\n",
+		"addr: x\n---\n",
+	} {
+		if got, err := loadWith(write(t, "service.yaml", content), nil, nil); err != nil || got.Addr != "x" {
+			t.Errorf("%q: addr %q, %v", content, got.Addr, err)
+		}
+	}
+	path := write(t, "service.yaml", "addr: x\n")
+	live, _ := openLive(t, path)
+	overwrite(t, path, "---\n# Source: chart/templates/config.yaml\n---\naddr: y\n")
+	if err := live.Reload(t.Context()); err != nil || live.Get().Addr != "y" {
+		t.Errorf("after a reload: addr %q, %v", live.Get().Addr, err)
+	}
+}
+
 func TestWhichFile(t *testing.T) {
 	one, two := write(t, "one.yaml", "addr: one\n"), write(t, "two.json", `{"addr": "two"}`)
 	missing := filepath.Join(t.TempDir(), "missing.yaml")
@@ -129,6 +151,13 @@ func TestWhichFile(t *testing.T) {
 		if err == nil && got.Addr != tt.want || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: addr %q, %v, want %s", name, got.Addr, err, tt.want)
 		}
+	}
+}
+
+// An environment may have entries without a value, on some systems and by mistake.
+func TestVariableWithoutAValue(t *testing.T) {
+	if got, err := loadWith("", []string{"SERVICE_ADDR", "SERVICE_POLL=5s"}, nil); err != nil || got.Addr != ":8080" {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
@@ -209,7 +238,7 @@ func TestTypesThatCannotBeConfigured(t *testing.T) {
 			return err
 		},
 		"rename the key": func() error { _, err := Load[struct{ Config int }](""); return err },
-		"is also that of a.b: rename the ke": func() error {
+		"have the same variable, CONFIG_A_B: rename the key": func() error {
 			_, err := Load[struct {
 				A  struct{ B int }
 				AB int `koanf:"a_b"`

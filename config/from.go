@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/knadh/koanf/v2"
+
+	"github.com/pleme-io/lifecycle-go/internal/configjson"
 )
 
 // Source is a store of settings that the program fills itself, with another library.
@@ -60,10 +62,11 @@ func FromKoanf(k *koanf.Koanf) Option {
 }
 
 // readFrom reads the store.
-func (l *loader) readFrom() (*source, *Fault) {
+func (l *loader) readFrom() (source, []error) {
 	name := func(string) (string, int) { return l.from.Name, 0 }
 	if l.file != "" {
-		return nil, &Fault{Source: l.asked, Problem: "the configuration is read from " + l.from.Name + ", and not from a file"}
+		problem := "the configuration is read from " + l.from.Name + ", and not from a file"
+		return source{}, []error{&Fault{Source: l.asked, Problem: problem}}
 	}
 	keys := make([]string, len(l.schema.leaves))
 	for i, n := range l.schema.leaves {
@@ -71,14 +74,10 @@ func (l *loader) readFrom() (*source, *Fault) {
 	}
 	settings, err := l.from.Read(keys)
 	if err != nil {
-		return nil, &Fault{Source: l.from.Name, Problem: "it cannot be read: " + err.Error(), Err: err}
+		return source{}, []error{&Fault{Source: l.from.Name, Problem: "it cannot be read: " + err.Error(), Err: err}}
 	}
 	tree, _ := plainValue(reflect.ValueOf(settings), l.from.Text, 0).(map[string]any)
-	tree, fault := l.sectionOf(tree, name)
-	if fault != nil {
-		return nil, fault
-	}
-	return &source{tree: tree, name: name}, nil
+	return l.sectionOf(tree, name)
 }
 
 // maxNested is how deep maps and lists of a store may be nested. A map that contains
@@ -99,7 +98,7 @@ func plainValue(v reflect.Value, text bool, depth int) any {
 	case url.URL:
 		return value.String()
 	case json.Number:
-		return plainNumber(value)
+		return configjson.Number(value)
 	case encoding.TextMarshaler:
 		if v.Kind() == reflect.String || v.Kind() == reflect.Pointer && v.IsNil() {
 			break // such as lifecycle.Secret, which does not show its text

@@ -13,7 +13,9 @@ import (
 // choices are the valid texts of a type.
 var choices = map[reflect.Type][]string{
 	reflect.TypeFor[lifecycle.DrainReadiness](): {string(lifecycle.ReadinessDown), string(lifecycle.ReadinessServing)},
-	reflect.TypeFor[lifecycle.DrainWait]():      {string(lifecycle.WaitAuto), string(lifecycle.WaitAlways), string(lifecycle.WaitNever)},
+	reflect.TypeFor[lifecycle.DrainWait](): {
+		string(lifecycle.WaitAuto), string(lifecycle.WaitAlways), string(lifecycle.WaitNever),
+	},
 }
 
 const (
@@ -36,7 +38,11 @@ var limits = map[string]map[string]any{
 
 // positive is a duration that cannot be off.
 var positive = map[string]any{
-	"anyOf": []any{map[string]any{"type": "string", "pattern": durationPattern, "not": map[string]any{"pattern": `^\+?[0.nuµμmsh]*$`}}},
+	"anyOf": []any{map[string]any{
+		"type":    "string",
+		"pattern": durationPattern,
+		"not":     map[string]any{"pattern": `^\+?[0.nuµμmsh]*$`},
+	}},
 }
 
 // oneToken refuses both ways to give the admin token together.

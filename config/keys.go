@@ -1,12 +1,9 @@
 package config
 
 import (
-	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/pleme-io/lifecycle-go"
 )
@@ -39,8 +36,8 @@ type Key struct {
 	Live bool
 }
 
-// Keys lists the keys of T, in the order of its fields. path and the options are
-// those of [Load]; Keys reads no source.
+// Keys lists the keys of T, in the order of its fields. path and the options mean
+// what they mean for [Load]; Keys reads no source.
 func Keys[T any](path string, opts ...Option) ([]Key, error) {
 	o := newOptions(path, append(slices.Clip(opts), WithArgs(nil)))
 	value := defaults[T]()
@@ -82,7 +79,17 @@ func (l *loader) keys() []Key {
 	v := l.filled()
 	keys := make([]Key, 0, len(l.schema.leaves))
 	for _, n := range l.schema.leaves {
-		k := Key{Name: n.key, Env: l.envOf(n), Flag: "-" + flagOf(n), Type: typeName(n), Doc: n.usage, Secret: n.secret, Live: n.live, Field: n.fieldName, Words: choices[structOf(n.typ)]}
+		k := Key{
+			Name:   n.key,
+			Env:    l.envOf(n),
+			Flag:   "-" + flagOf(n),
+			Type:   typeName(n),
+			Doc:    n.usage,
+			Field:  n.fieldName,
+			Words:  choices[structOf(n.typ)],
+			Secret: n.secret,
+			Live:   n.live,
+		}
 		if field, ok := lookup(v, l.schema.root, n); ok && !field.IsZero() {
 			k.Default = render(field, n)
 		}
@@ -137,54 +144,4 @@ func typeName(n *node) string {
 	default:
 		return "whole number"
 	}
-}
-
-// writeHelp writes the text of -h.
-func (l *loader) writeHelp() {
-	var b strings.Builder
-	b.WriteString(wrap("Each key can be given in the file, in the environment and as a flag; the later one wins.", "") +
-		wrap("A duration has a unit, as in 250ms, 5s or 1m30s. Below lifecycle, 0 and off disable it; a missing key has its default.", "") + "\n")
-	place := "read FILE, none when it is empty"
-	if l.path != "" {
-		place = "read FILE in place of " + l.path + ", none when it is empty"
-	}
-	fmt.Fprintf(&b, "  -config FILE\n%s", wrap(place+" ("+l.prefix+"CONFIG)", helpIndent))
-	for _, k := range l.keys() {
-		fmt.Fprintf(&b, "  %s %s\n", k.Flag, k.Type)
-		about := k.Env
-		if k.Default != "" {
-			about = "default " + k.Default + ", " + k.Env
-		}
-		b.WriteString(wrap(strings.TrimSpace(k.Doc+" ("+about+")"), helpIndent))
-	}
-	_, _ = io.WriteString(l.out, b.String())
-}
-
-const (
-	helpIndent = "        "
-	helpWidth  = 80
-)
-
-// wrap breaks a text into indented lines of at most helpWidth, unless a word is
-// longer.
-func wrap(text, indent string) string {
-	var b strings.Builder
-	at := 0
-	for _, word := range strings.Fields(text) {
-		width := utf8.RuneCountInString(word)
-		switch {
-		case at == 0:
-			b.WriteString(indent)
-			at = len(indent)
-		case at+1+width > helpWidth:
-			b.WriteString("\n" + indent)
-			at = len(indent)
-		default:
-			b.WriteByte(' ')
-			at++
-		}
-		b.WriteString(word)
-		at += width
-	}
-	return b.String() + "\n"
 }

@@ -113,7 +113,7 @@ func (l *Live[T]) Attach(app *lifecycle.App) *lifecycle.App {
 
 // Reload reads the file again, on top of the defaults and below the environment and
 // flags of the start. It takes over the whole result, or nothing when anything is
-// wrong. The error is that of [Load], of the first check that refused, or of the App.
+// wrong. The error comes from [Load], from the first check that refused, or from the App.
 // Reload logs the changes, without secrets, and the keys of lifecycle that a running
 // App does not take over. A key that no source gives any more gets its default again;
 // a warning names those whose values changed because of that, since a truncated file
@@ -175,13 +175,15 @@ func (l *Live[T]) apply(old, next T, changes []change) error {
 	}
 	log.Info("config: changed", "file", l.loader.file, "changes", strings.Join(words, ", "))
 	if len(gone) > 0 {
-		log.Warn("config: these keys are no longer given and have their defaults", "file", l.loader.file, "keys", strings.Join(gone, ", "))
+		log.Warn("config: these keys are no longer given and have their defaults",
+			"file", l.loader.file, "keys", strings.Join(gone, ", "))
 	}
 	waiting = slices.DeleteFunc(waiting, func(key string) bool {
 		return !slices.ContainsFunc(changes, func(c change) bool { return c.key == key })
 	})
 	if len(waiting) > 0 {
-		log.Warn("config: some changes take effect only when the process is started again", "keys", strings.Join(waiting, ", "))
+		log.Warn("config: some changes take effect only when the process is started again",
+			"keys", strings.Join(waiting, ", "))
 	}
 	return nil
 }

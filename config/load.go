@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"time"
 	"unicode"
 )
 
@@ -26,7 +25,6 @@ type options struct {
 	given    *slog.Logger // nil for the default of the moment
 	out      io.Writer
 	section  string
-	poll     time.Duration
 	content  []byte // of the file, nil to read it
 	unasked  bool   // do not call Validate methods
 	fault    error  // of the options themselves
@@ -57,7 +55,7 @@ func WithEnviron(environ []string) Option {
 }
 
 // WithArgs reads flags from args in place of os.Args[1:]; nil reads none. A test
-// needs it, because its os.Args are those of go test. A program with commands of its
+// needs it, because its os.Args belong to go test. A program with commands of its
 // own gives the arguments after the command, or has its flags parsed elsewhere: see
 // [Define].
 func WithArgs(args []string) Option {
@@ -106,7 +104,6 @@ func newOptions(path string, opts []Option) options {
 		path:   path,
 		prefix: envName(strings.TrimSuffix(name, filepath.Ext(name))) + "_",
 		out:    os.Stderr,
-		poll:   DefaultPoll,
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -122,7 +119,8 @@ func newOptions(path string, opts []Option) options {
 		o.args = os.Args[1:]
 	}
 	if o.from != nil && path != "" {
-		o.fault = errors.Join(o.fault, fmt.Errorf("config: %s replaces the file %s: load from one of them", o.from.Name, path))
+		both := fmt.Errorf("config: %s replaces the file %s: load from one of them", o.from.Name, path)
+		o.fault = errors.Join(o.fault, both)
 	}
 	return o
 }

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/configjson"
 )
 
 // node is one key of a configuration: a section with keys, or a value.
@@ -142,10 +142,11 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 		case !f.IsExported():
 			continue
 		case name == "":
-			name = snakeCase(f.Name)
+			name = configjson.SnakeCase(f.Name)
 		}
 		if strings.ContainsAny(name, ". \t\n=") || strings.HasPrefix(name, "-") {
-			errs = append(errs, fmt.Errorf("%v.%s: the key %q has a dot, a space or = in it or begins with a dash", t, f.Name, name))
+			const problem = "has a dot, a space or = in it or begins with a dash"
+			errs = append(errs, fmt.Errorf("%v.%s: the key %q %s", t, f.Name, name, problem))
 			continue
 		}
 		child := &node{
@@ -163,7 +164,7 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 			}
 		}
 		if child.lifecycle {
-			child.usage = lifecycleWords(f.Name)
+			child.usage = keyText(f.Name)
 		}
 		n.children = append(n.children, child)
 		if err := s.addType(child, above); err != nil {
@@ -226,29 +227,4 @@ func structOf(t reflect.Type) reflect.Type {
 	return t
 }
 
-func join(section, name string) string {
-	if section == "" {
-		return name
-	}
-	return section + "." + name
-}
-
-// snakeCase makes a key of a field's name: DrainInterval is drain_interval, and
-// HTTPAddr is http_addr.
-func snakeCase(name string) string {
-	var b strings.Builder
-	letters := []rune(name)
-	for i, r := range letters {
-		if unicode.IsUpper(r) && i > 0 {
-			before, after := letters[i-1], rune(0)
-			if i+1 < len(letters) {
-				after = letters[i+1]
-			}
-			if !unicode.IsUpper(before) && before != '_' || unicode.IsUpper(before) && unicode.IsLower(after) {
-				b.WriteByte('_')
-			}
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
-}
+func join(section, name string) string { return configjson.Join(section, name) }

@@ -1,18 +1,14 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"io/fs"
 	"reflect"
 	"regexp"
 	"strings"
-
-	"github.com/knadh/koanf/providers/confmap"
-	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/v2"
 
 	"github.com/pleme-io/lifecycle-go/internal/setting"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
@@ -45,9 +41,8 @@ const fromDefault = "default"
 
 // source is one place that values come from.
 type source struct {
-	tree   map[string]any
-	name   func(key string) (name string, line int)
-	faults []error
+	tree map[string]any
+	name func(key string) (name string, line int)
 }
 
 // newLoader makes a loader for the type of the defaults.
@@ -76,7 +71,7 @@ func (l *loader) checkNames() error {
 	for _, n := range l.schema.leaves {
 		name := l.envOf(n)
 		if other, ok := taken[name]; ok {
-			errs = append(errs, fmt.Errorf("config: the variable of %s is %s, which is also that of %s: rename the key", n.key, name, other))
+			errs = append(errs, fmt.Errorf("config: %s and %s have the same variable, %s: rename the key", n.key, other, name))
 		}
 		taken[name] = n.key
 	}
@@ -92,63 +87,18 @@ func flagOf(n *node) string { return strings.ReplaceAll(n.key, "_", "-") }
 // read decodes all sources into v, a struct that has the defaults. After an error v is
 // not valid.
 func (l *loader) read(v reflect.Value) error {
-	var faults []error
-	var sources []source
 	l.file, l.asked = l.whichFile()
 	read := l.readFile
 	if l.from != nil {
 		read = l.readFrom
 	}
-	if src, fault := read(); fault != nil {
-		faults = append(faults, fault)
-	} else if src != nil {
-		faults = append(faults, src.faults...)
-		sources = append(sources, *src)
-	}
-	src, envFaults := l.readEnv()
-	faults = append(faults, envFaults...)
-	sources = append(sources, src, l.readFlags())
-	if l.flagFault != nil {
-		faults = append(faults, l.flagFault)
-	}
-
-	merged := koanf.New(".")
+	var faults []error
 	given := map[string][]Setting{}
-	for _, src := range sources {
-		found := len(faults)
-		d := decoder{schema: l.schema}
-		d.fault = func(key, value, problem string) {
-			name, line := src.name(key)
-			faults = append(faults, &Fault{Source: name, Line: line, Key: key, Value: value, Problem: problem})
-		}
-		d.set = func(n *node, raw any) {
-			name, line := src.name(n.key)
-			if line > 0 {
-				name = fmt.Sprintf("%s:%d", name, line)
-			}
-			given[n.key] = append(given[n.key], Setting{Key: n.key, Source: name})
-		}
-		scratch := reflect.New(v.Type()).Elem()
-		d.section(scratch, l.schema.root, src.tree, l.schema.root.key)
-		if len(faults) > found {
-			continue
-		}
-		for key, settings := range given {
-			if last := &settings[len(settings)-1]; last.Value == "" {
-				last.Value = l.valueOf(scratch, l.schema.keys[key])
-			}
-		}
-		if err := merged.Load(confmap.Provider(src.tree, ""), nil); err != nil {
-			faults = append(faults, err)
-		}
+	for _, read := range []func() (source, []error){read, l.readEnv, l.readFlags} {
+		src, errs := read()
+		faults = append(faults, errs...)
+		l.decode(src, v, given, func(f *Fault) { faults = append(faults, f) })
 	}
-	if len(faults) > 0 {
-		return errors.Join(faults...)
-	}
-	d := decoder{schema: l.schema, fault: func(key, value, problem string) {
-		faults = append(faults, &Fault{Key: key, Value: value, Problem: problem})
-	}}
-	d.section(v, l.schema.root, merged.Raw(), l.schema.root.key)
 	settings := l.account(given)
 	if len(faults) == 0 && !l.unasked {
 		faults = validate(v, l.schema.root, settings)
@@ -159,10 +109,29 @@ func (l *loader) read(v reflect.Value) error {
 	l.settings = settings
 	for _, s := range settings {
 		if len(s.Lost) > 0 {
-			l.log().Debug("config: two sources disagree", "key", s.Key, "value", s.Value, "from", s.Source, "over", strings.Join(s.Lost, ", "))
+			l.log().Debug("config: two sources disagree",
+				"key", s.Key, "value", s.Value, "from", s.Source, "over", strings.Join(s.Lost, ", "))
 		}
 	}
 	return nil
+}
+
+// decode decodes a source into v, over the sources before it. It adds the values that the
+// source gives to given.
+func (l *loader) decode(src source, v reflect.Value, given map[string][]Setting, fault func(*Fault)) {
+	d := decoder{schema: l.schema}
+	d.fault = func(key, value, problem string) {
+		name, line := src.name(key)
+		fault(&Fault{Source: name, Line: line, Key: key, Value: value, Problem: problem})
+	}
+	d.set = func(n *node) {
+		name, line := src.name(n.key)
+		if line > 0 {
+			name = fmt.Sprintf("%s:%d", name, line)
+		}
+		given[n.key] = append(given[n.key], Setting{Key: n.key, Value: l.valueOf(v, n), Source: name})
+	}
+	d.section(v, l.schema.root, src.tree, l.schema.root.key)
 }
 
 // account returns the setting of each given key, in the order of the fields.
@@ -203,83 +172,68 @@ func (l *loader) whichFile() (name, asked string) {
 	return l.path, ""
 }
 
-func (l *loader) readFile() (*source, *Fault) {
+func (l *loader) readFile() (source, []error) {
 	if l.file == "" {
-		return nil, nil
+		return source{}, nil
 	}
-	spoiled := func(f *Fault) (*source, *Fault) {
+	refuse := func(f *Fault) (source, []error) {
 		f.Source = l.file
-		return nil, f
+		return source{}, []error{f}
 	}
-	kind, err := formatOf(l.file)
+	parse, err := parserOf(l.file)
 	if err != nil {
-		return spoiled(&Fault{Problem: err.Error()})
+		return refuse(&Fault{Problem: err.Error()})
 	}
 	content := l.content
 	if content == nil {
 		content, err = readFile(l.file)
 	}
 	l.look = lookAt(content, err)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			if l.optional && l.asked == "" {
-				l.log().Debug("config: there is no file, and none is needed", "file", l.file)
-				return nil, nil
-			}
-			hint := "there is no such file; -config or " + l.prefix + "CONFIG name another"
-			if l.asked != "" {
-				hint = "there is no such file, and " + l.asked + " names it"
-			}
-			return spoiled(&Fault{Problem: hint, Err: err})
-		}
-		problem := err.Error()
-		var pathErr *fs.PathError
-		if errors.As(err, &pathErr) {
-			problem = "it cannot be read: " + pathErr.Err.Error()
-		}
-		return spoiled(&Fault{Problem: problem, Err: err})
+	var pathErr *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && l.optional && l.asked == "":
+		l.log().Debug("config: there is no file, and none is needed", "file", l.file)
+		return source{}, nil
+	case errors.Is(err, fs.ErrNotExist) && l.asked != "":
+		return refuse(&Fault{Problem: "there is no such file, and " + l.asked + " names it", Err: err})
+	case errors.Is(err, fs.ErrNotExist):
+		return refuse(&Fault{Problem: "there is no such file; -config or " + l.prefix + "CONFIG name another", Err: err})
+	case errors.As(err, &pathErr):
+		return refuse(&Fault{Problem: "it cannot be read: " + pathErr.Err.Error(), Err: err})
+	case err != nil:
+		return refuse(&Fault{Problem: err.Error(), Err: err})
 	}
-	doc, fault := kind.parse(content)
+	content = bytes.TrimPrefix(content, []byte("\uFEFF"))
+	if fault := checkText(content); fault != nil {
+		return refuse(fault)
+	}
+	doc, fault := parse(content)
 	if fault != nil {
-		return spoiled(fault)
+		return refuse(fault)
 	}
 	name := func(key string) (string, int) { return l.file, doc.lineOf(key) }
-	tree, fault := l.sectionOf(doc.tree, name)
-	if fault != nil {
-		return nil, fault
-	}
-	return &source{tree: tree, name: name, faults: l.zeroFaults(doc.zeroed)}, nil
+	return l.sectionOf(doc.tree, name)
 }
 
 // sectionOf returns the part of a tree that has the values of T.
-func (l *loader) sectionOf(tree map[string]any, place func(string) (string, int)) (map[string]any, *Fault) {
+func (l *loader) sectionOf(tree map[string]any, name func(key string) (string, int)) (source, []error) {
+	src := source{tree: tree, name: name}
 	if l.section == "" {
-		return tree, nil
+		return src, nil
 	}
 	below := tree[l.section]
-	section, ok := asTree(below)
-	if !ok && below != nil {
-		name, line := place(l.section)
-		return nil, &Fault{Source: name, Line: line, Key: l.section, Value: shown(below, l.schema.root.hides()), Problem: "it is a section: want keys below it"}
+	var ok bool
+	if src.tree, ok = asTree(below); !ok && below != nil {
+		file, line := name(l.section)
+		return source{}, []error{&Fault{
+			Source:  file,
+			Line:    line,
+			Key:     l.section,
+			Value:   shown(below, l.schema.root.hides()),
+			Problem: "it is a section: want keys below it",
+		}}
 	}
-	return section, nil
-}
-
-// zeroFaults are the faults of numbers with a leading zero.
-func (l *loader) zeroFaults(numbers []zeroed) (faults []error) {
-	for _, z := range numbers {
-		if l.section != "" && !strings.HasPrefix(z.path, l.section+".") {
-			continue
-		}
-		fault := &Fault{Source: l.file, Line: z.line, Key: z.path, Value: z.text, Problem: zeroProblem + ", or as 0o… for octal"}
-		if n := l.valueAround(z.path); n == nil {
-			fault.Value = "" // a key for anchors may have a secret
-		} else if n.hides() {
-			fault.Value = hidden
-		}
-		faults = append(faults, fault)
-	}
-	return faults
+	return src, nil
 }
 
 // valueAround returns the value that has the key, which may be below a list or a map;
@@ -314,38 +268,27 @@ func (l *loader) readEnv() (source, []error) {
 		names = append(names, l.envOf(n))
 	}
 	var faults []error
-	provider := env.Provider("", env.Opt{
-		Prefix:      l.prefix,
-		EnvironFunc: func() []string { return l.environ },
-		TransformFunc: func(name, value string) (string, any) {
-			n, ok := byName[name]
-			if ok && serviceLink.MatchString("_"+name) && linked.MatchString(value) {
-				l.log().Warn("config: a variable of a Kubernetes service has the name of a key and is ignored; enableServiceLinks: false removes such variables", "variable", name, "key", n.key)
-				return "", nil
+	flat := map[string]any{}
+	for _, variable := range l.environ {
+		name, value, ok := strings.Cut(variable, "=")
+		if !ok || !strings.HasPrefix(name, l.prefix) {
+			continue
+		}
+		isLink := serviceLink.MatchString("_" + name)
+		switch n := byName[name]; {
+		case n != nil && isLink && linked.MatchString(value):
+			l.log().Warn("config: a variable of a Kubernetes service has the name of a key and is ignored; enableServiceLinks: false removes such variables",
+				"variable", name, "key", n.key)
+		case n != nil:
+			flat[n.key] = untyped(value)
+		case name == l.prefix+"CONFIG" || l.section != "":
+		case isLink:
+			l.log().Debug("config: a variable of a Kubernetes service is not a key", "variable", name)
+		default:
+			if problem := l.strayVariable(name, names); problem != "" {
+				faults = append(faults, &Fault{Source: "environment " + name, Problem: problem})
 			}
-			if ok {
-				return n.key, untyped(value)
-			}
-			if name == l.prefix+"CONFIG" || l.section != "" {
-				return "", nil
-			}
-			meant := suggest.Nearest(name, names)
-			switch {
-			case serviceLink.MatchString("_" + name):
-				l.log().Debug("config: a variable of a Kubernetes service is not a key", "variable", name)
-			case meant != "":
-				faults = append(faults, &Fault{Source: "environment " + name, Problem: "there is no such key: did you mean " + meant + "?"})
-			case strings.HasPrefix(name, l.prefix+"LIFECYCLE_"):
-				faults = append(faults, &Fault{Source: "environment " + name, Problem: "there is no such key below lifecycle"})
-			default:
-				l.log().Warn("config: a variable with this service's prefix is not a key and is ignored", "variable", name)
-			}
-			return "", nil
-		},
-	})
-	flat, err := provider.Read()
-	if err != nil {
-		faults = append(faults, fmt.Errorf("config: read the environment: %w", err))
+		}
 	}
 	return source{tree: l.nest(flat), name: func(key string) (string, int) {
 		if n := l.valueAround(key); n != nil {
@@ -355,19 +298,36 @@ func (l *loader) readEnv() (source, []error) {
 	}}, faults
 }
 
-func (l *loader) readFlags() source {
+// strayVariable says what is wrong with a variable that is not a key. It only warns about
+// one that may belong to another program.
+func (l *loader) strayVariable(name string, names []string) (problem string) {
+	if meant := suggest.Nearest(name, names); meant != "" {
+		return "there is no such key: did you mean " + meant + "?"
+	}
+	if strings.HasPrefix(name, l.prefix+"LIFECYCLE_") {
+		return "there is no such key below lifecycle"
+	}
+	l.log().Warn("config: a variable with this service's prefix is not a key and is ignored", "variable", name)
+	return ""
+}
+
+func (l *loader) readFlags() (source, []error) {
 	flat := map[string]any{}
 	for key, value := range l.flags {
 		if _, ok := l.schema.keys[key]; ok {
 			flat[key] = value
 		}
 	}
-	return source{tree: l.nest(flat), name: func(key string) (string, int) {
+	src := source{tree: l.nest(flat), name: func(key string) (string, int) {
 		if n := l.valueAround(key); n != nil {
 			return "flag " + l.dashes + flagOf(n), 0
 		}
 		return "flags", 0
 	}}
+	if l.flagFault != nil {
+		return src, []error{l.flagFault}
+	}
+	return src, nil
 }
 
 // nest makes a tree from values by whole key, starting at the section.
@@ -396,47 +356,4 @@ func (l *loader) nest(flat map[string]any) map[string]any {
 func base(key string) string {
 	key, _, _ = strings.Cut(key, "[")
 	return key
-}
-
-// flagValue stores the value of a flag.
-type flagValue struct {
-	key  string
-	into map[string]any
-	bool bool
-}
-
-func (f *flagValue) String() string     { return "" }
-func (f *flagValue) Set(s string) error { f.into[f.key] = untyped(s); return nil }
-func (f *flagValue) IsBoolFlag() bool   { return f.bool }
-
-// parseFlags parses the arguments, unless the program has. Once is enough: they do not
-// change.
-func (l *loader) parseFlags() error {
-	l.flags = map[string]any{}
-	if l.set != nil || l.texts != nil {
-		return l.takeFlags()
-	}
-	set := flag.NewFlagSet("config", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	names := []string{"config"}
-	set.Var(&flagValue{key: "config", into: l.flags}, "config", "")
-	for _, n := range l.schema.leaves {
-		names = append(names, flagOf(n))
-		set.Var(&flagValue{key: n.key, into: l.flags, bool: n.typ.Kind() == reflect.Bool}, flagOf(n), n.usage)
-	}
-	err := set.Parse(l.args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		l.writeHelp()
-		return flag.ErrHelp
-	case err != nil:
-		name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
-		if !unknown {
-			return &Fault{Source: "flags", Problem: err.Error() + "; -h lists them"}
-		}
-		return UnknownFlag("-"+name, names)
-	case set.NArg() > 0:
-		return &Fault{Source: "arguments", Problem: fmt.Sprintf("%q is unexpected: all arguments are flags, -h lists them", set.Arg(0))}
-	}
-	return nil
 }

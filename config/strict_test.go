@@ -52,7 +52,7 @@ func TestUnmarshalOfAConfigIsStrict(t *testing.T) {
 		`{"linger": "7"}`:               `linger is "7": want a duration with its unit`,
 		`{"linger": "-7s"}`:             `linger is "-7s": want 0s or more, or off`,
 		`{"statusz_off": "yes"}`:        "statusz_off: ",
-		`{"linger":"1s","linger":"2s"}`: "the key linger occurs twice",
+		`{"linger":"1s","linger":"2s"}`: `the key "linger" occurs twice`,
 		`[]`:                            "want an object",
 	} {
 		var cfg lifecycle.Config
@@ -117,7 +117,7 @@ func TestMapWithAKeyTwice(t *testing.T) {
 		content   string
 		env, args []string
 	}{
-		`mapping key "a" already defined`:                                                {content: "labels: {a: '1', a: '2'}\n"},
+		`the key "labels.a" occurs twice`:                                                {content: "labels: {a: '1', a: '2'}\n"},
 		`environment SERVICE_LABELS: labels is "a=1,b=2, a=3": the key "a" occurs twice`: {env: []string{"SERVICE_LABELS=a=1,b=2, a=3"}},
 		`flag -labels: labels is "a=1,a=1": the key "a" occurs twice`:                    {args: []string{"-labels=a=1,a=1"}},
 	} {
@@ -171,7 +171,7 @@ func TestLeadingZeros(t *testing.T) {
 		"modes:\n- 1\n- 0644\n":     ":3: modes[1] is 0644: ",
 		"modes: [1,\n 0644]\n":      ":2: modes[1] is 0644: ",
 		"ports: {a: 1,\n b: 010}\n": ":2: ports.b is 010: ",
-		"x-m: &m 0755\nmode: *m\n":  ":1: x-m: ",
+		"x-m: &m 0755\nmode: *m\n":  ":2: mode is 0755: ",
 		"ports:\n  a: &m 0755\n":    ":2: ports.a is 0755: ",
 		"mode: 0_7\n":               ":1: mode is 0_7: ",
 	} {

@@ -166,7 +166,7 @@ func render(v reflect.Value, n *node) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// said returns what a value says of itself. The zero value of a type may have no String.
+// said returns the String of a value. The zero value of a type may have none.
 func said(s fmt.Stringer) (text string) {
 	defer func() {
 		if recover() != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// DefaultPoll is how often [Live.Watch] checks the file.
-const DefaultPoll = 2 * time.Second
+// watchEvery is how often [Live.Watch] checks the file.
+const watchEvery = 2 * time.Second
 
 // settled is how long a file must stay the same before Watch reads it: its writer may
 // not have finished.
@@ -20,16 +20,6 @@ const settled = 200 * time.Millisecond
 // defaults. Its writer may pause: an editor on a network file system, a script that
 // appends, a full disk.
 const settledShorter = 5 * time.Second
-
-// WithPoll sets how often [Live.Watch] checks the file. Defaults to [DefaultPoll], also
-// for a duration that is not positive.
-func WithPoll(every time.Duration) Option {
-	return func(o *options) {
-		if every > 0 {
-			o.poll = every
-		}
-	}
-}
 
 // Watch checks the file until ctx ends. It calls reload when the content differs from
 // the last one that was read and has been stable for 200 ms, or for 5 s when it is
@@ -54,7 +44,7 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 	if name == "" {
 		return nil
 	}
-	timer := time.NewTimer(l.loader.poll)
+	timer := time.NewTimer(watchEvery)
 	defer timer.Stop()
 	gone := false
 	var seen look // the state that has to be stable
@@ -65,7 +55,7 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 			return nil
 		case <-timer.C:
 		}
-		timer.Reset(l.loader.poll)
+		timer.Reset(watchEvery)
 		now := lookInto(name)
 		missing := errors.Is(now.err, fs.ErrNotExist)
 		if missing && !gone && l.lastRead().err == nil {

@@ -18,7 +18,7 @@ func TestWatchSeesEveryWayToChangeAFile(t *testing.T) {
 		"removed, made": func(t *testing.T, path string) { _ = os.Remove(path); pass(); overwrite(t, path, after) },
 		"truncated, then": func(t *testing.T, path string) {
 			overwrite(t, path, "")
-			time.Sleep(DefaultPoll + settled/2)
+			time.Sleep(watchEvery + settled/2)
 			overwrite(t, path, after)
 		},
 		"byte by byte": func(t *testing.T, path string) {
@@ -62,7 +62,7 @@ const (
 
 // While a writer pauses in the middle of a file, the other half does not get its defaults.
 func TestHalfAFileIsNotTakenForAWholeOne(t *testing.T) {
-	for name, pause := range map[string]time.Duration{"a moment": settled / 2, "longer than a file has to be the same": 4 * settled, "nearly for ever": settledShorter - DefaultPoll - settled} {
+	for name, pause := range map[string]time.Duration{"a moment": settled / 2, "longer than a file has to be the same": 4 * settled, "nearly for ever": settledShorter - watchEvery - settled} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				path := write(t, "service.yaml", entire)
@@ -75,7 +75,7 @@ func TestHalfAFileIsNotTakenForAWholeOne(t *testing.T) {
 				})
 				pass()
 				overwrite(t, path, firstHalf)
-				time.Sleep(DefaultPoll + pause) // Watch has seen it by now
+				time.Sleep(watchEvery + pause) // Watch has seen it by now
 				overwrite(t, path, entire+"debug: true\n")
 				pass()
 				if got := live.Get(); *reloads != 1 || !got.Debug || got.Lifecycle.DrainInterval != 30*time.Second {
@@ -97,7 +97,7 @@ func TestKeysThatAreGoneAreNamed(t *testing.T) {
 		watch(t, live)
 		pass()
 		overwrite(t, path, firstHalf)
-		time.Sleep(DefaultPoll + settledShorter - settled)
+		time.Sleep(watchEvery + settledShorter - settled)
 		synctest.Wait()
 		if !live.Get().Debug {
 			t.Error("it was read before it had been shorter for long enough")

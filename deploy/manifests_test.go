@@ -230,9 +230,6 @@ var contradictions = []struct{ rule, old, new string }{
 	{"rollout-loses-capacity", "maxUnavailable: 0", "maxUnavailable: 1"},
 	{"pdb-blocks", "maxUnavailable: 1", "maxUnavailable: 0"},
 	{"pdb-blocks", "maxUnavailable: 1", "minAvailable: 2"},
-	{"not-restricted", "runAsNonRoot: true", "runAsNonRoot: false"},
-	{"service-port", "targetPort: http", "targetPort: htpp"},
-	{"unknown-field", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSecond: 30"},
 }
 
 // TestEveryContradictionIsFound changes the manifests of both tools.

@@ -176,7 +176,7 @@ func TestOptionsReachTheirObjects(t *testing.T) {
 func TestChartRefusesContradictions(t *testing.T) {
 	for set, want := range map[string]string{
 		"config.lifecycle.linger=60s":                                   "linger + unit_slice + hook_slice is 60s + 5s + 5s = 70s, and has to fit into shutdown_grace, which is 20s",
-		"config.lifecycle.accept_quiet=3s":                              "accept_quiet is 3s, longer than half of linger",
+		"config.lifecycle.accept_quiet=8s":                              "accept_quiet is 8s, longer than accept_max",
 		"config.lifecycle.linger=5":                                     "/config/lifecycle/linger",
 		"config.lifecycle.lingr=5s":                                     "lingr",
 		"config.addr=:9090":                                             `config.addr is ":9090", and ports.http is 8080`,

@@ -22,8 +22,6 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./fleet/broker", "./fleet/workflow", "./fleet/presence", "./fleet/operator", "./fleet/host/...", "github.com/nats-io/nats.go",
 			}, Brings: []string{"..."}},
 			{Path: "pool", Imports: []string{".", "./procpool", "./procpool/sdk", "./worker"}, Brings: []string{"golang.org/x/sync"}},
-			{Path: "leader", Imports: []string{".", "./kube"}, Brings: []string{"golang.org/x/sync"}},
-			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "hosted", Imports: []string{".", "./fleet/broker", "./fleet/host/...", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{

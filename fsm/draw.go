@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 )
@@ -10,17 +9,15 @@ import (
 // Drawing says what a picture of a table shows in addition to its states and
 // edges. The zero value draws the bare table.
 type Drawing[S ~string] struct {
-	Initial S         // gets the start marker; "" draws none
-	Current S         // gets highlighted; "" highlights none
-	Added   []Edge[S] // drawn dashed: edges that the original table does not have
+	Initial S // gets the start marker; "" draws none
+	Current S // gets highlighted; "" highlights none
 	// Label returns the label of an edge, "" for none. A nil Label gives no edge
 	// a label.
 	Label func(Edge[S]) string
 }
 
 // Mermaid returns the table as a Mermaid state diagram. Any text may be the
-// name of a state: it is escaped. Mermaid's state diagrams have one kind of
-// line, so an added edge has "(added)" in its label in place of dashes.
+// name of a state: it is escaped.
 func (t Table[S]) Mermaid(d Drawing[S]) string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
@@ -38,9 +35,6 @@ func (t Table[S]) Mermaid(d Drawing[S]) string {
 			continue // Validate reports it
 		}
 		label := d.label(e)
-		if slices.Contains(d.Added, e) {
-			label = strings.TrimSpace(label + " (added)")
-		}
 		if label != "" {
 			label = ": " + MermaidLabel(label)
 		}
@@ -55,8 +49,8 @@ func (t Table[S]) Mermaid(d Drawing[S]) string {
 	return b.String()
 }
 
-// DOT returns the table in Graphviz's language. Added edges are dashed, terminal
-// states have a double border, the current one is filled.
+// DOT returns the table in Graphviz's language. Terminal states have a double border, the
+// current one is filled.
 func (t Table[S]) DOT(d Drawing[S]) string {
 	var b strings.Builder
 	b.WriteString("digraph {\n\trankdir=LR\n\tnode [shape=box style=rounded]\n")
@@ -78,9 +72,6 @@ func (t Table[S]) DOT(d Drawing[S]) string {
 			continue
 		}
 		var attrs []string
-		if slices.Contains(d.Added, e) {
-			attrs = append(attrs, "style=dashed")
-		}
 		if label := d.label(e); label != "" {
 			attrs = append(attrs, "label="+DOTText(label))
 		}
@@ -132,7 +123,8 @@ func ids[S ~string](t Table[S]) map[S]string {
 // underscores, and not a keyword of Mermaid.
 func plain(s string) bool {
 	switch strings.ToLower(s) {
-	case "", "state", "note", "end", "direction", "class", "classdef", "style", "as", "default", "click", "accdescr", "acctitle", "hide", "scale", "tb", "lr", "rl", "bt":
+	case "", "state", "note", "end", "direction", "class", "classdef", "style", "as", "default", "click",
+		"accdescr", "acctitle", "hide", "scale", "tb", "lr", "rl", "bt":
 		return false
 	}
 	return strings.IndexFunc(s, func(r rune) bool {

@@ -13,22 +13,12 @@ var closed = func() chan struct{} {
 // request has ended". Any number of goroutines may wait for it, before and after
 // it happens.
 //
-// The zero value is ready to use and has no name; [NewSignal] gives a signal a
-// name. All methods may be called concurrently and under any lock, because none
-// of them waits. A Signal must not be copied after its first use.
+// The zero value is ready to use. All methods may be called concurrently and under
+// any lock, because none of them waits. A Signal must not be copied after its first use.
 type Signal struct {
-	name string
-
 	mu sync.Mutex    // guards ch
 	ch chan struct{} // made by the first Signaled; closed once the event has happened
 }
-
-// NewSignal returns a signal that has not happened. name names the event in log
-// lines and errors.
-func NewSignal(name string) *Signal { return &Signal{name: name} }
-
-// Name returns the name given to [NewSignal], "" for a zero value.
-func (s *Signal) Name() string { return s.name }
 
 // Signal records that the event has happened, and wakes all goroutines that wait
 // for it. It reports whether this call was the first; further calls do nothing.

@@ -1,4 +1,4 @@
-// Package grpcdrain tells the handlers of a gRPC server that their App drains.
+// Package grpcdrain lets the handlers of a gRPC server see that their App drains.
 //
 // An App sees a gRPC server only through its Go methods, such as GracefulStop, and sees
 // none of its calls. With the interceptors of this package [lifecycle.Draining] works in
@@ -10,7 +10,7 @@
 //	app.GRPC("grpc", srv, ln, health)
 //
 // In a handler the channel of Draining closes after the window, a moment after the server
-// has told its clients by GOAWAY to open no further calls here: a client that calls again
+// has asked its clients by GOAWAY to open no further calls here: a client that calls again
 // at once then finds another process. To stop work at the beginning of the drain (T0),
 // watch [lifecycle.App.Draining].
 package grpcdrain

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -42,12 +41,7 @@ func newCheck(p *plane, name string, pr Probe, cfg config) *check {
 		text:   notChecked,
 		news:   news{machine: p.reg.newMachine(p.kind, name, Unknown), delay: cfg.visible},
 	}
-	c.runner = p.group.New(name, cfg.timeout, func(ctx context.Context) error {
-		if err := pr.Check(ctx); err != nil {
-			return newFailure(name, err)
-		}
-		return nil
-	}, c.record)
+	c.runner = probe.New(name, cfg.timeout, pr.Check, c.record)
 	return c
 }
 
@@ -56,41 +50,20 @@ const notChecked = "not checked yet"
 // maxErrorText bounds the text of an error in an answer, in bytes.
 const maxErrorText = 1024
 
-// failure is the frozen error of a check, with a text that is short enough for an
-// answer.
-type failure struct {
-	error
-	text    string
-	unknown bool
-}
-
-// newFailure freezes the error of a check. It runs the error's methods, so the
-// goroutine that ran the check calls it. An error whose methods panic becomes a
-// panic of the check.
-func newFailure(name string, err error) error {
-	err = call.Freeze(name, err)
-	if p, ok := err.(*call.PanicError); ok { //nolint:errorlint // only err itself, not an error that it wraps
-		return p
-	}
-	return &failure{error: err, text: text.Clip(err.Error(), maxErrorText), unknown: errors.Is(err, ErrUnknown)}
-}
-
-func (f *failure) Error() string { return f.text }
-func (f *failure) Unwrap() error { return f.error }
-
 // verdict returns the state and the text of a run that has not passed. A check is
 // unknown only when it returned that in time; a late or panicking check is down.
 func verdict(err error) (State, string) {
-	if f, ok := err.(*failure); ok && f.unknown { //nolint:errorlint // an unknown that is wrapped in a timeout counts as down
-		return Unknown, f.text
-	}
-	if late := new(probe.TimeoutError); errors.As(err, &late) {
+	if late, ok := call.As[*probe.TimeoutError](err); ok {
 		return Down, text.Clip(late.Error(), maxErrorText)
 	}
-	if p := new(call.PanicError); errors.As(err, &p) {
+	if p, ok := call.As[*call.PanicError](err); ok {
 		return Down, text.Clip("panic: "+p.Text(), maxErrorText)
 	}
-	return Down, text.Clip(err.Error(), maxErrorText)
+	state := Down
+	if call.Is(err, ErrUnknown) {
+		state = Unknown
+	}
+	return state, text.Clip(err.Error(), maxErrorText)
 }
 
 // record adds the end of a run. The runner calls it.
@@ -183,21 +156,21 @@ func (c *check) passes() bool {
 
 // item is the part of an answer about one check.
 type item struct {
-	name      string
-	state     State
-	text      string // "" when its last run passed
-	note      string // shown instead of "ok" when the check is up
-	causedBy  string // the check at the root of its failure, "" when that is itself
-	severity  Severity
-	dependsOn []string
-	excluded  bool
+	name        string
+	state       State
+	text        string // "" when its last run passed
+	note        string // shown instead of "ok" when the check is up
+	causedBy    string // the check at the root of its failure, "" when that is itself
+	nonCritical bool
+	dependsOn   []string
+	excluded    bool
 }
 
 // view returns the part of an answer about the check. unfinished has the runs
 // that the probe no longer waits for. volatile is true when the text contains a
 // duration.
 func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
-	it = item{name: c.name, severity: c.severity, dependsOn: c.dependsOn}
+	it = item{name: c.name, nonCritical: c.nonCritical, dependsOn: c.dependsOn}
 	hung := c.overdue()
 	stale := ""
 	if last, _, _ := c.runner.Status(); hung == 0 && last.Run > 0 {

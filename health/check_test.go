@@ -110,7 +110,7 @@ func TestWedgedCheckIsDownUntilItReturns(t *testing.T) {
 		synctest.Wait()
 		working := 0
 		for range 10000 { // a goroutine that is about to end gets time for that
-			if working = strings.Count(string(call.Dump()), "probe.(*batch).work("); working == 1 {
+			if working = strings.Count(string(call.Dump()), "probe.(*Check).start.func1("); working == 1 {
 				break
 			}
 			runtime.Gosched()

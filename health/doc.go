@@ -24,7 +24,7 @@
 //
 // # What a failure means
 //
-// [WithSeverity] says whether a failure takes the process out of rotation.
+// The failure of a check takes the process out of rotation, unless it is [WithNonCritical].
 // [WithDependsOn] names the checks without which this one cannot pass, so that an
 // answer shows one root cause instead of ten failures. [WithTimeToVisible] hides
 // short failures from the listeners.

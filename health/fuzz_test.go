@@ -51,8 +51,8 @@ func FuzzErrorText(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		_, shown := verdict(newFailure("db", errors.New(text)))
-		it := item{name: "db", state: Down, text: shown, severity: SeverityHigh}
+		_, shown := verdict(errors.New(text))
+		it := item{name: "db", state: Down, text: shown}
 		res := result{plane: readinessPlane, items: []item{it}}
 		var got struct{ Checks map[string]string }
 		if err := json.Unmarshal(res.json(), &got); err != nil {

@@ -12,13 +12,13 @@ import (
 type news struct {
 	machine *fsm.Machine[State] // its state is the state that listeners know
 	delay   time.Duration
-	told    bool    // listeners know that the check fails
-	hidden  *hidden // the failure that listeners do not know of yet, or nil
-	closed  bool    // listeners hear of no more delayed failures
+	told    bool            // listeners know that the check fails
+	delayed *delayedFailure // the failure that listeners do not know of yet, or nil
+	closed  bool            // listeners hear of no more delayed failures
 }
 
-// hidden is a failure that listeners have not heard of yet.
-type hidden struct {
+// delayedFailure is a failure that listeners have not heard of yet.
+type delayedFailure struct {
 	timer *time.Timer
 	cause error
 }
@@ -34,30 +34,30 @@ func (c *check) tellLocked(state State, cause error) {
 		n.told = true
 	case n.closed:
 		return
-	case n.hidden != nil:
-		n.hidden.cause = cause
+	case n.delayed != nil:
+		n.delayed.cause = cause
 		return
 	default:
-		h := &hidden{cause: cause}
-		h.timer = time.AfterFunc(n.delay, func() { c.reveal(h) })
-		n.hidden = h
+		h := &delayedFailure{cause: cause}
+		h.timer = time.AfterFunc(n.delay, func() { c.tellDelayed(h) })
+		n.delayed = h
 		return
 	}
 	n.tell(state, cause)
 }
 
-// reveal tells the listeners of a failure that has lasted for the delay.
-func (c *check) reveal(h *hidden) {
+// tellDelayed tells the listeners of a failure that has lasted for the delay.
+func (c *check) tellDelayed(h *delayedFailure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.news.hidden != h {
+	if c.news.delayed != h {
 		return // it ended meanwhile
 	}
-	c.news.hidden, c.news.told = nil, true
+	c.news.delayed, c.news.told = nil, true
 	c.news.tell(c.state, h.cause)
 }
 
-// closeNews ends the wait of a hidden failure for good.
+// closeNews ends the wait of a delayed failure for good.
 func (c *check) closeNews() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,11 +65,11 @@ func (c *check) closeNews() {
 	c.news.forget()
 }
 
-// forget ends the wait of a hidden failure.
+// forget ends the wait of a delayed failure.
 func (n *news) forget() {
-	if n.hidden != nil {
-		n.hidden.timer.Stop()
-		n.hidden = nil
+	if n.delayed != nil {
+		n.delayed.timer.Stop()
+		n.delayed = nil
 	}
 }
 

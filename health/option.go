@@ -10,21 +10,21 @@ import (
 type Option func(*config) error
 
 type config struct {
-	timeout   time.Duration
-	ttl       time.Duration // 0: every probe runs the check
-	interval  time.Duration // 0: not periodic
-	maxAge    time.Duration // 0: a result from before the probe is too old
-	failures  int
-	successes int
-	severity  Severity
-	dependsOn []string
-	visible   time.Duration // how long a failure lasts before listeners hear of it
+	timeout     time.Duration
+	ttl         time.Duration // 0: every probe runs the check
+	interval    time.Duration // 0: not periodic
+	maxAge      time.Duration // 0: a result from before the probe is too old
+	failures    int
+	successes   int
+	nonCritical bool // its failure does not fail the plane
+	dependsOn   []string
+	visible     time.Duration // how long a failure lasts before listeners hear of it
 }
 
 // newConfig applies the options and fills in the defaults. handler is the time
 // that a handler has to answer.
 func newConfig(handler time.Duration, opts []Option) (config, error) {
-	cfg := config{failures: 1, successes: 1, severity: SeverityHigh}
+	cfg := config{failures: 1, successes: 1}
 	for i, opt := range opts {
 		if opt == nil {
 			return cfg, fmt.Errorf("%w: option %d is nil", ErrInvalid, i+1)
@@ -115,36 +115,14 @@ func threshold(what string, n int, to *int) error {
 	return nil
 }
 
-// Severity says what the failure of a check means.
-type Severity string
-
-// The severities. Answers and [Registry.Snapshot] show checks of all three.
-const (
-	// SeverityHigh is the default: the process cannot serve without it, and the
-	// plane fails with the check. Such a check is called critical.
-	SeverityHigh Severity = "high"
-	// SeverityMedium is for a failure that an operator should look at although
-	// the process can serve, such as a missing cache. The plane passes.
-	SeverityMedium Severity = "medium"
-	// SeverityLow is for a failure that needs no action. The plane passes.
-	SeverityLow Severity = "low"
-)
-
-// WithSeverity sets what the failure of the check means. Defaults to
-// [SeverityHigh]. Any other value is an error.
-func WithSeverity(s Severity) Option {
+// WithNonCritical shows the check and does not let it fail the plane. Without it a check is
+// critical: the process cannot serve without what it checks.
+func WithNonCritical() Option {
 	return func(c *config) error {
-		if s != SeverityHigh && s != SeverityMedium && s != SeverityLow {
-			return fmt.Errorf("%w: severity is %q, want high, medium or low", ErrInvalid, s)
-		}
-		c.severity = s
+		c.nonCritical = true
 		return nil
 	}
 }
-
-// WithNonCritical shows the check and does not let it fail the plane. It is
-// WithSeverity(SeverityLow).
-func WithNonCritical() Option { return WithSeverity(SeverityLow) }
 
 // WithDependsOn names checks of the same plane without which this one cannot
 // pass. While this check and one of those do not pass, answers show this check as

@@ -97,7 +97,7 @@ func (c *condition) readiness() (State, string) {
 // item returns the part of the plane's answer about the condition. shown is false
 // when the answer leaves it out.
 func (c *condition) item(kind planeKind) (it item, shown bool) {
-	it = item{name: conditionName, state: Up, severity: SeverityHigh}
+	it = item{name: conditionName, state: Up}
 	switch kind {
 	case livenessPlane:
 		if c.draining {

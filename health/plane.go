@@ -41,7 +41,6 @@ type plane struct {
 	reg  *Registry
 	kind planeKind
 
-	group   probe.Group
 	checks  atomic.Pointer[[]*check] // sorted by name; replaced, never changed
 	always  atomic.Pointer[[]*probe.Check]
 	version atomic.Uint64
@@ -201,7 +200,7 @@ func (p *plane) result(checks []*check, unfinished []probe.Unfinished) result {
 
 func (r *result) add(it item) {
 	r.items = append(r.items, it)
-	if it.severity == SeverityHigh && !it.passes(r.plane) {
+	if !it.nonCritical && !it.passes(r.plane) {
 		r.ok = false
 	}
 }

@@ -197,13 +197,13 @@ func TestSnapshot(t *testing.T) {
 		expect(t, r, "/readyz", 503, "")
 		got := r.Snapshot()
 		want := []Status{
-			{Plane: "liveness", Name: "self", State: Unknown, Since: began, Critical: true, Severity: SeverityHigh, Error: "not checked yet"},
-			{Plane: "readiness", Name: "lifecycle", State: Unknown, Since: began, Critical: true, Severity: SeverityHigh, Error: "starting"},
+			{Plane: "liveness", Name: "self", State: Unknown, Since: began, Critical: true, Error: "not checked yet"},
+			{Plane: "readiness", Name: "lifecycle", State: Unknown, Since: began, Critical: true, Error: "starting"},
 			{
-				Plane: "readiness", Name: "slow", Severity: SeverityLow, State: Down, Since: began.Add(1100 * time.Millisecond), Error: errDown.Error(),
+				Plane: "readiness", Name: "slow", State: Down, Since: began.Add(1100 * time.Millisecond), Error: errDown.Error(),
 				Checked: began.Add(1100 * time.Millisecond), Latency: 100 * time.Millisecond, Runs: 1,
 			},
-			{Plane: "startup", Name: "boot", State: Unknown, Since: began, Critical: true, Severity: SeverityHigh, Error: "not checked yet"},
+			{Plane: "startup", Name: "boot", State: Unknown, Since: began, Critical: true, Error: "not checked yet"},
 		}
 		if len(got) != len(want) {
 			t.Fatalf("got %d entries, want %d", len(got), len(want))

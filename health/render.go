@@ -126,15 +126,12 @@ func (it *item) line(b *bytes.Buffer) {
 	b.WriteByte('\n')
 }
 
-// aside returns the text in brackets on a line: the severity of a failure that
-// does not fail the plane, and the check at its root.
+// aside returns the text in brackets on a line: that a failure does not fail the plane, and
+// the check at its root.
 func (it *item) aside() string {
 	var parts []string
-	switch it.severity {
-	case SeverityLow:
+	if it.nonCritical {
 		parts = append(parts, "not critical")
-	case SeverityMedium:
-		parts = append(parts, "not critical, medium severity")
 	}
 	if it.causedBy != "" {
 		parts = append(parts, "caused by "+it.causedBy)

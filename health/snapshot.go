@@ -18,7 +18,6 @@ type Status struct {
 	State    State     `json:"state"`
 	Since    time.Time `json:"since"` // when the check entered the state
 	Critical bool      `json:"critical"`
-	Severity Severity  `json:"severity"`
 	// DependsOn are the checks without which this one cannot pass.
 	DependsOn []string `json:"dependsOn,omitempty"`
 	// CausedBy is the check at the root of the failure, "" when this check passes
@@ -86,12 +85,12 @@ func (c *check) status() Status {
 	last, running, _ := c.runner.Status()
 	st := Status{
 		Plane: c.plane.kind.String(), Name: c.name,
-		State: it.state, Critical: c.severity == SeverityHigh, Severity: c.severity,
+		State: it.state, Critical: !c.nonCritical,
 		DependsOn: slices.Clone(c.dependsOn), CausedBy: it.causedBy, Error: it.text,
 		Latency: last.Took, Runs: last.Run, Running: running,
 	}
 	c.mu.Lock()
-	st.Since, st.Hidden = c.since, c.news.hidden != nil
+	st.Since, st.Hidden = c.since, c.news.delayed != nil
 	c.mu.Unlock()
 	if last.Run > 0 {
 		st.Checked = probe.At(last.Ended)
@@ -104,6 +103,6 @@ func (r *Registry) conditionStatus() (st Status, shown bool) {
 	_, since := r.lifecycle.Since()
 	return Status{
 		Plane: readinessPlane.String(), Name: it.name,
-		State: it.state, Since: since, Critical: true, Severity: it.severity, Error: it.text,
+		State: it.state, Since: since, Critical: true, Error: it.text,
 	}, shown
 }

@@ -19,15 +19,14 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
-	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// ErrNotInCluster is the error of every request when the process does not run in a
-// pod and [Config] names no API server.
+// ErrNotInCluster is the error of [InCluster], and of every request of a client of [New],
+// when the process does not run in a pod and [Config] names no API server.
 var ErrNotInCluster = errors.New("kube: not in a cluster: KUBERNETES_SERVICE_HOST is not set")
 
 // Config says how to reach the API server, and which pod this process is. The zero
-// value is that of a process in a pod.
+// value is right for a process in a pod.
 type Config struct {
 	// Host is the URL of the API server, "https://HOST:PORT". Defaults to
 	// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of the environment, which
@@ -73,12 +72,19 @@ type Client struct {
 const (
 	mountedDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 	maxToken   = 64 << 10
-	maxAnswer  = 16 << 20 // a page of EndpointSlices has a few MiB at most
+	maxAnswer  = 16 << 20 // the EndpointSlices of ten thousand pods have a few MiB
 	maxError   = 64 << 10 // of an answer that says what is wrong
 )
 
-// InCluster is [New] for a process in a pod.
-func InCluster() (*Client, error) { return New(Config{}) }
+// InCluster is [New] for a process that runs in a pod only. Elsewhere it returns
+// [ErrNotInCluster]. A program that also runs outside a cluster uses [New].
+func InCluster() (*Client, error) {
+	c, err := New(Config{})
+	if err == nil && errors.Is(c.none, ErrNotInCluster) {
+		return nil, ErrNotInCluster
+	}
+	return c, err
+}
 
 // New returns a client. It sends no request. It returns an error for a Config that makes
 // no sense. Where the process cannot ask, it returns a client whose requests fail with
@@ -107,7 +113,9 @@ func New(cfg Config) (*Client, error) {
 		}
 		cfg.Host = "https://" + net.JoinHostPort(host, port)
 	}
-	if u, err := url.Parse(cfg.Host); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || strings.Trim(u.Path, "/") != "" {
+	u, err := url.Parse(cfg.Host)
+	isHTTP := err == nil && (u.Scheme == "https" || u.Scheme == "http")
+	if !isHTTP || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 		return nil, fmt.Errorf("kube: Host is %q, want https://HOST:PORT", cfg.Host)
 	}
 	cfg.Host = strings.TrimRight(cfg.Host, "/")
@@ -121,8 +129,11 @@ func New(cfg Config) (*Client, error) {
 		}
 	}
 	c.none = c.readAccount(strings.HasPrefix(cfg.Host, "https://"))
-	// No redirects: the token goes to the API server and nowhere else.
-	c.http = &http.Client{Transport: c.transport(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	c.http = &http.Client{
+		Transport: c.transport(),
+		// The token goes to the API server and nowhere else.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	return c, nil
 }
 
@@ -171,9 +182,11 @@ func (c *Client) transport() *http.Transport {
 	// longer so that the request says why it failed.
 	dialer := &net.Dialer{Timeout: 2 * c.cfg.Timeout}
 	t := &http.Transport{
-		Protocols:       new(http.Protocols), // each request has its own timeout
-		IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 2, MaxResponseHeaderBytes: maxError,
-		DialContext: dialer.DialContext,
+		Protocols:              new(http.Protocols), // each request has its own timeout
+		IdleConnTimeout:        30 * time.Second,
+		MaxIdleConnsPerHost:    2,
+		MaxResponseHeaderBytes: maxError,
+		DialContext:            dialer.DialContext,
 		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			roots, err := c.roots()
 			if err != nil {
@@ -197,7 +210,7 @@ func (c *Client) Close() {
 // Namespace returns the namespace of the pod, or "" outside a cluster.
 func (c *Client) Namespace() string { return c.cfg.Namespace }
 
-// Pod returns the name of the pod, which outside a cluster is the host's.
+// Pod returns the name of the pod, or the host's name outside a cluster.
 func (c *Client) Pod() string { return c.cfg.Pod }
 
 // token returns the bearer token, which the kubelet may have replaced.
@@ -221,7 +234,7 @@ func (c *Client) token() (string, error) {
 	return token, nil
 }
 
-// object is what a request is about. Its path is that of the Kubernetes API.
+// object is what a request is about.
 type object struct {
 	group, version, resource string // group is "" for the core API
 	namespace, name          string // name is "" for a collection
@@ -371,8 +384,12 @@ func refused(resp *http.Response, verb string, o object) error {
 
 func newError(verb string, o object, status int, reason, message string) *Error {
 	return &Error{
-		Verb: verb, Object: o.String(), Status: status, Reason: reason, Message: message,
-		rule: fmt.Sprintf("{apiGroups: [%q], resources: [%q], verbs: [%q]} in the namespace %s", o.group, o.resource, verb, o.namespace),
+		Verb:    verb,
+		Object:  o.String(),
+		Status:  status,
+		Reason:  reason,
+		Message: message,
+		rule:    fmt.Sprintf("{apiGroups: [%q], resources: [%q], verbs: [%q]} in the namespace %s", o.group, o.resource, verb, o.namespace),
 	}
 }
 
@@ -396,17 +413,6 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// say logs one line. The caller's log handler may panic or hang: neither may cost the
-// App a unit.
-func (c *Client) say(level slog.Level, text string, args ...any) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = call.Within(ctx, "log handler", 0, func() error {
-		c.cfg.Log.Log(context.Background(), level, text, args...)
-		return nil
-	})
-}
-
 // once returns a function that logs why a feature does nothing, and the same reason
 // only once.
 func (c *Client) once(text string) func(error) {
@@ -414,7 +420,7 @@ func (c *Client) once(text string) func(error) {
 	return func(err error) {
 		if reason := err.Error(); reason != said {
 			said = reason
-			c.say(slog.LevelWarn, text, "because", reason)
+			c.cfg.Log.Warn(text, "because", reason)
 		}
 	}
 }

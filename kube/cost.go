@@ -2,14 +2,12 @@ package kube
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
-	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // costAnnotation is read by the ReplicaSet controller.
@@ -72,14 +70,14 @@ func (c *Client) follow(ctx context.Context, a *lifecycle.App, load func() int) 
 		case <-ctx.Done():
 			return nil
 		}
-		now, err := c.ask(ctx, load)
-		if err == nil && written && !differs(last, now) {
+		now := min(max(load(), 0), math.MaxInt32) // what the annotation can hold
+		if written && !differs(last, now) {
 			continue
 		}
-		if err == nil {
-			err = c.annotate(ctx, costAnnotation, strconv.Itoa(now))
-			c.Close() // the next request is a minute away
-		}
+		notes := map[string]string{costAnnotation: strconv.Itoa(now)}
+		patch := map[string]any{"metadata": map[string]any{"annotations": notes}}
+		err := c.do(ctx, http.MethodPatch, "patch", c.podObject(), nil, patch, nil)
+		c.Close() // the next request is a minute away
 		switch {
 		case err == nil:
 			written, last = true, now
@@ -89,26 +87,8 @@ func (c *Client) follow(ctx context.Context, a *lifecycle.App, load func() int) 
 	}
 }
 
-// ask returns the load as the annotation can hold it. The caller's function may panic or
-// hang.
-func (c *Client) ask(ctx context.Context, load func() int) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	got := make(chan int, 1)
-	if err := call.Within(ctx, "CostConfig.Load", call.Settle, func() error { got <- load(); return nil }); err != nil {
-		return 0, fmt.Errorf("kube: %w", err)
-	}
-	return min(max(<-got, 0), math.MaxInt32), nil
-}
-
 // differs reports whether the load has changed by more than a quarter and more than ten.
 func differs(last, now int) bool {
 	by := max(now-last, last-now)
 	return by > 10 && by > max(now, last)/4
-}
-
-// annotate sets an annotation of this process's pod.
-func (c *Client) annotate(ctx context.Context, key, text string) error {
-	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: text}}}
-	return c.do(ctx, http.MethodPatch, "patch", c.podObject(), nil, patch, nil)
 }

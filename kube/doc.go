@@ -1,7 +1,7 @@
 // Package kube uses what only Kubernetes knows. Each feature is an option, and off
 // without it:
 //
-//	cluster, err := kube.InCluster()
+//	cluster, err := kube.New(kube.Config{})
 //	if err != nil {
 //		return err
 //	}

@@ -13,7 +13,7 @@ type Ending struct {
 	// Reason is the kubelet's: "OOMKilled", "Error", "Completed", "Evicted",
 	// "ContainerStatusUnknown" …; or "PodDeleted" for a pod that does not exist any more.
 	Reason string
-	// ExitStatus is that of the process: 128 and the number of the signal that ended it,
+	// ExitStatus of the process: 128 and the number of the signal that ended it,
 	// such as 137 for SIGKILL; -1 when it is not known.
 	ExitStatus int
 	// Message is the end of its termination message, or the kubelet's own words.

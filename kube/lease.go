@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +17,8 @@ import (
 // LeaseConfig says which lease it is.
 type LeaseConfig struct {
 	// Name of the Lease object: "NAME" in the pod's namespace, or "NAMESPACE/NAME".
-	// The first process that asks creates the object.
+	// The first process that asks creates the object. NAME is a DNS-1123 subdomain, and
+	// NAMESPACE a DNS-1123 label.
 	Name string
 
 	// Identity is the name that other processes see as the holder. Defaults to the
@@ -87,8 +90,10 @@ func value[T any](p *T) T {
 
 // sameAs reports whether two specs are one: the holder has not renewed in between.
 func (s leaseSpec) sameAs(o leaseSpec) bool {
-	return value(s.HolderIdentity) == value(o.HolderIdentity) && value(s.LeaseDurationSeconds) == value(o.LeaseDurationSeconds) &&
-		value(s.AcquireTime) == value(o.AcquireTime) && value(s.RenewTime) == value(o.RenewTime) &&
+	return value(s.HolderIdentity) == value(o.HolderIdentity) &&
+		value(s.LeaseDurationSeconds) == value(o.LeaseDurationSeconds) &&
+		value(s.AcquireTime) == value(o.AcquireTime) &&
+		value(s.RenewTime) == value(o.RenewTime) &&
 		value(s.LeaseTransitions) == value(o.LeaseTransitions)
 }
 
@@ -100,19 +105,29 @@ type leaseObject struct {
 }
 
 // Lease returns access to a lease. It sends no request. It returns an error for a
-// name or a duration that makes no sense.
+// name that Kubernetes does not take, and for a duration that makes no sense.
 func (c *Client) Lease(cfg LeaseConfig) (*Lease, error) {
-	o := object{group: "coordination.k8s.io", version: "v1", resource: "leases", namespace: c.cfg.Namespace, name: cfg.Name}
+	o := object{
+		group:     "coordination.k8s.io",
+		version:   "v1",
+		resource:  "leases",
+		namespace: c.cfg.Namespace,
+		name:      cfg.Name,
+	}
 	if space, name, ok := strings.Cut(cfg.Name, "/"); ok {
 		o.namespace, o.name = space, name
 	}
 	if o.name == "" || strings.Contains(o.name, "/") || o.namespace == "" && c.none == nil {
 		return nil, fmt.Errorf("kube: lease %q: want NAME or NAMESPACE/NAME", cfg.Name)
 	}
+	if err := errors.Join(checkName("name", o.name, maxSubdomain), checkName("namespace", o.namespace, maxLabel)); err != nil {
+		return nil, fmt.Errorf("kube: lease %q: %w", cfg.Name, err)
+	}
 	if cfg.Duration == 0 {
 		cfg.Duration = 15 * time.Second
 	}
-	if cfg.Duration < time.Second || cfg.Duration > 24*time.Hour || cfg.Duration%time.Second != 0 {
+	isWhole := cfg.Duration%time.Second == 0
+	if cfg.Duration < time.Second || cfg.Duration > 24*time.Hour || !isWhole {
 		return nil, fmt.Errorf("kube: lease %s: Duration is %v, want whole seconds, at least one and at most a day", cfg.Name, cfg.Duration)
 	}
 	if cfg.Identity == "" {
@@ -120,6 +135,54 @@ func (c *Client) Lease(cfg LeaseConfig) (*Lease, error) {
 	}
 	return &Lease{client: c, object: o, identity: cfg.Identity + "_" + rand.Text(), duration: cfg.Duration}, nil
 }
+
+// The greatest lengths of names in Kubernetes: of a DNS-1123 subdomain, for objects, and
+// of a DNS-1123 label, for namespaces. A label has no dots.
+const (
+	maxSubdomain = 253
+	maxLabel     = 63
+)
+
+var subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// checkName returns an error for a name that Kubernetes refuses, with a similar one that
+// it takes. "" is no namespace, outside a cluster.
+func checkName(what, name string, longest int) error {
+	isLabel := longest == maxLabel
+	switch {
+	case name == "":
+		return nil
+	case len(name) > longest:
+		return fmt.Errorf("the %s has %d bytes, want %d at most", what, len(name), longest)
+	case subdomain.MatchString(name) && !(isLabel && strings.Contains(name, ".")):
+		return nil
+	}
+	want := "lower-case letters, digits, '-' and '.', with a letter or a digit at both ends and beside each dot"
+	if isLabel {
+		want = "lower-case letters, digits and '-', with a letter or a digit at both ends"
+	}
+	if right := similarName(name, isLabel); right != "" {
+		want += fmt.Sprintf(", such as %q", right)
+	}
+	return fmt.Errorf("the %s %q is not a name of Kubernetes: want %s", what, name, want)
+}
+
+// similarName returns a valid name that resembles the given one, or "".
+func similarName(name string, isLabel bool) string {
+	if isLabel {
+		name = strings.ReplaceAll(name, ".", "-")
+	}
+	var parts []string
+	for part := range strings.SplitSeq(strings.ToLower(name), ".") {
+		part = strings.Trim(otherThanLabel.ReplaceAllString(part, "-"), "-")
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ".")
+}
+
+var otherThanLabel = regexp.MustCompile(`[^a-z0-9-]`)
 
 // Identity returns the name under which this process holds the lease.
 func (l *Lease) Identity() string { return l.identity }
@@ -200,9 +263,11 @@ func (l *Lease) check(o leaseObject) error {
 	case len(o.Metadata) == 0:
 		return fmt.Errorf("kube: %s: the answer has no metadata", l.object)
 	case value(o.Spec.Strategy) != "":
-		return fmt.Errorf("kube: %s has the strategy %q: the API server selects its leader, and this process must not; use another name", l.object, *o.Spec.Strategy)
+		return fmt.Errorf("kube: %s has the strategy %q: the API server selects its leader, and this process must not; use another name",
+			l.object, *o.Spec.Strategy)
 	case holder != "" && (value(o.Spec.LeaseDurationSeconds) < 1 || o.Spec.RenewTime == nil):
-		return fmt.Errorf("kube: %s is held by %q without a leaseDurationSeconds and a renewTime: it does not come from a leader election; use another name, or delete it", l.object, holder)
+		return fmt.Errorf("kube: %s is held by %q without a leaseDurationSeconds and a renewTime: "+
+			"it does not come from a leader election; use another name, or delete it", l.object, holder)
 	}
 	return nil
 }
@@ -234,7 +299,8 @@ func (l *Lease) put(ctx context.Context, spec leaseSpec) error {
 	if l.metadata == nil {
 		all := l.object
 		all.name = ""
-		o.Metadata, _ = json.Marshal(map[string]string{"name": l.object.name, "namespace": l.object.namespace}) // a map of strings always encodes
+		// A map of strings always encodes.
+		o.Metadata, _ = json.Marshal(map[string]string{"name": l.object.name, "namespace": l.object.namespace})
 		err = l.client.do(ctx, http.MethodPost, "create", all, nil, o, &stored)
 	} else {
 		err = l.client.do(ctx, http.MethodPut, "update", l.object, nil, o, &stored)
@@ -276,7 +342,13 @@ func (l *Lease) Release(ctx context.Context) error {
 			return nil
 		}
 		none, second := "", int32(1)
-		err = l.put(ctx, leaseSpec{HolderIdentity: &none, LeaseDurationSeconds: &second, AcquireTime: now(), RenewTime: now(), LeaseTransitions: l.seen.LeaseTransitions})
+		err = l.put(ctx, leaseSpec{
+			HolderIdentity:       &none,
+			LeaseDurationSeconds: &second,
+			AcquireTime:          now(),
+			RenewTime:            now(),
+			LeaseTransitions:     l.seen.LeaseTransitions,
+		})
 		if err == nil {
 			return nil
 		}

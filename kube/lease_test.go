@@ -300,11 +300,43 @@ func TestLeaseConfigIsChecked(t *testing.T) {
 	}
 }
 
+func TestLeaseNamesAreThoseOfKubernetes(t *testing.T) {
+	c, _ := newFake().client(t)
+	long := strings.Repeat("a", 64)
+	for name, right := range map[string]string{
+		"Bad Name":                          `"bad-name"`,
+		"team/Sync_Lock":                    `"sync-lock"`,
+		"Team.A/sync":                       `"team-a"`,
+		"-sync-":                            `"sync"`,
+		"a..b":                              `"a.b"`,
+		"!":                                 "lower-case",
+		long + "/sync":                      "63",
+		strings.Repeat("a.", 126) + "aa":    "253",
+		strings.Repeat("a.", 126) + "a":     "",
+		long[1:] + "/3.sync-0.eu-central-1": "",
+	} {
+		_, err := c.Lease(LeaseConfig{Name: name})
+		if (err == nil) != (right == "") || err != nil && !strings.Contains(err.Error(), right) {
+			t.Errorf("%q: %v, want an error with %s", name, err, right)
+		}
+	}
+}
+
+func TestInClusterOutsideACluster(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	if c, err := InCluster(); !errors.Is(err, ErrNotInCluster) || c != nil {
+		t.Errorf("%v, %v", c, err)
+	}
+	if _, err := New(Config{}); err != nil {
+		t.Error(err)
+	}
+}
+
 // Outside a cluster a program runs: the unit campaigns, one log line says why in vain.
 func TestLeaseOutsideACluster(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	synctest.Test(t, func(t *testing.T) {
-		c, err := InCluster()
+		c, err := New(Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -89,7 +87,7 @@ func (s *self) run(ctx context.Context) error {
 	} else {
 		s.read.Store(&p)
 		if err := s.check(&p); err != nil {
-			s.client.say(slog.LevelError, "the pod's manifest does not fit the configuration", "pod", s.client.podObject().String(), "error", err)
+			s.client.cfg.Log.Error("the pod's manifest does not fit the configuration", "pod", s.client.podObject().String(), "error", err)
 			if s.Strict {
 				return err
 			}
@@ -105,16 +103,16 @@ func (s *self) run(ctx context.Context) error {
 	return nil
 }
 
-// fit tells the App when the process will be killed, as often as that changes.
+// fit passes the time at which the process will be killed to the App, as often as it changes.
 func (s *self) fit(ctx context.Context, t0 time.Time) {
-	query := url.Values{"fieldSelector": {"metadata.name=" + s.client.cfg.Pod}}
 	all := s.client.podObject()
 	all.name = ""
-	read, deleted, last := false, false, time.Duration(0)
-	seen := func(p pod) {
-		grace, now := p.deletedWithin()
+	read, last := false, time.Duration(-1) // the grace of the deletion, -1 before one
+	take := func(p pod) {
+		grace, deleted := p.deletedWithin()
+		isNews := deleted && (last < 0 || grace < last)
 		switch {
-		case !now || deleted && grace >= last:
+		case !isNews:
 		case !read:
 			// The hook has run before T0, in the same grace.
 			c, _ := p.main(s.Container)
@@ -123,41 +121,34 @@ func (s *self) fit(ctx context.Context, t0 time.Time) {
 				hook = max(s.app.Config().PreStop, 0)
 			}
 			s.endBy(t0, max(grace-hook, 2*time.Second))
+			last = grace
 		default: // deleted only now, or again with a shorter grace, which counts from now
 			s.endBy(time.Now(), grace)
-		}
-		if now && (!deleted || grace < last) {
-			deleted, last = true, grace
+			last = grace
 		}
 		read = true
 	}
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		p, err := s.client.pod(ctx)
-		if err == nil {
-			seen(p)
-			// From now on, because the version of a pod that has not changed for a while
-			// is too old for a watch.
-			err = follow(ctx, s.client, all, query, "", func(_ string, p pod) { seen(p) }, func(error) {})
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && status(err) != http.StatusGone { // which says to read again
-			s.why(err)
-			if s.client.lasting(err) {
-				return
+	observe(ctx, s.client, observed[pod]{
+		object: all,
+		query:  url.Values{"fieldSelector": {"metadata.name=" + s.client.cfg.Pod}},
+		read: func(ctx context.Context) (string, error) {
+			p, err := s.client.pod(ctx)
+			if err == nil {
+				take(p)
 			}
-		}
-		if !sleep(ctx, pause) {
-			return
-		}
-	}
+			// From now on: the version of a pod that has not changed for a while is too
+			// old for a watch.
+			return "", err
+		},
+		take:    func(_ string, p pod) { take(p) },
+		trouble: s.why,
+	})
 }
 
 func (s *self) endBy(from time.Time, grace time.Duration) {
 	cfg := s.app.Config()
 	if need := budget(cfg); grace < need {
-		s.client.say(slog.LevelInfo, "the pod has less time than a stop may take: every step is shortened", "grace", grace, "budget", need)
+		s.client.cfg.Log.Info("the pod has less time than a stop may take: every step is shortened", "grace", grace, "budget", need)
 	}
 	s.app.EndBy(from.Add(grace))
 }
@@ -195,16 +186,19 @@ func (s *self) check(p *pod) error {
 	hook, known := preStop(c)
 	declared := max(cfg.PreStop, 0)
 	if known && hook > declared {
-		fault("the preStop hook sleeps %v and PreStop is %v: declare it, or remove the hook, because the drain window is the same wait", hook, declared)
+		fault("the preStop hook sleeps %v and PreStop is %v: declare it, or remove the hook, because the drain window is the same wait",
+			hook, declared)
 	}
 	if !known {
 		hook = declared
 	}
 	need := hook + budget(cfg)
-	sum := fmt.Sprintf("preStop %v + window %v + ShutdownGrace %v + margin %v = %v", hook, max(cfg.DrainInterval, cfg.DrainMax, 0), cfg.ShutdownGrace, lifecycle.Margin, need)
+	sum := fmt.Sprintf("preStop %v + window %v + ShutdownGrace %v + margin %v = %v",
+		hook, max(cfg.DrainInterval, cfg.DrainMax, 0), cfg.ShutdownGrace, lifecycle.Margin, need)
 	grace := func(field string, has time.Duration) {
 		if has < need {
-			fault("%s is %v, and a stop may take %s: the kubelet would kill the process; set it to %d or more", field, has, sum, (need+time.Second-1)/time.Second)
+			fault("%s is %v, and a stop may take %s: the kubelet would kill the process; set it to %d or more",
+				field, has, sum, (need+time.Second-1)/time.Second)
 		}
 	}
 	grace("terminationGracePeriodSeconds", p.grace())
@@ -219,11 +213,13 @@ func (s *self) check(p *pod) error {
 			grace(own.name+".terminationGracePeriodSeconds", time.Duration(*own.TerminationGracePeriodSeconds)*time.Second)
 		}
 	}
+	window := max(cfg.DrainInterval, 0)
 	switch ready := c.ReadinessProbe; {
 	case ready == nil:
 		fault("the container %s has no readinessProbe: after a stop that is not a deletion nothing takes the pod out of its Services", c.Name)
-	case cfg.DrainReadiness == lifecycle.ReadinessDown && ready.seenAfter() > max(cfg.DrainInterval, 0):
-		fault("the readinessProbe is seen to fail after %v, and DrainInterval is %v: lower periodSeconds or failureThreshold", ready.seenAfter(), max(cfg.DrainInterval, 0))
+	case cfg.DrainReadiness == lifecycle.ReadinessDown && ready.seenAfter() > window:
+		fault("the readinessProbe is seen to fail after %v, and DrainInterval is %v: lower periodSeconds or failureThreshold",
+			ready.seenAfter(), window)
 	}
 	if len(faults) == 0 {
 		return nil

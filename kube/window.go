@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -127,24 +126,25 @@ func (w *window) run(ctx context.Context) error {
 	w.longest = t0.Add(max(cfg.DrainInterval, cfg.DrainMax, 0))
 	ctx, cancel := context.WithDeadline(ctx, w.longest)
 	defer cancel()
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := w.follow(ctx)
-		if ctx.Err() != nil {
-			if w.slices == nil {
-				w.why(fmt.Errorf("kube: list %s: no answer before the end of the window", w.endpointSlices()))
-			}
-			return nil
-		}
-		if err != nil && status(err) != http.StatusGone { // which says to read again
-			w.unknown(err)
-			if w.client.lasting(err) {
-				return nil
-			}
-		}
-		if !sleep(ctx, pause) {
-			return nil
-		}
+	query := url.Values{}
+	if len(w.Services) > 0 {
+		query.Set("labelSelector", serviceLabel+" in ("+strings.Join(w.Services, ",")+")")
 	}
+	var trouble error
+	observe(ctx, w.client, observed[slice]{
+		object: w.endpointSlices(),
+		query:  query,
+		read:   func(ctx context.Context) (string, error) { return w.read(ctx, query) },
+		take:   w.take,
+		trouble: func(err error) {
+			trouble = err
+			w.unknown(err)
+		},
+	})
+	if w.slices == nil && trouble == nil {
+		w.why(fmt.Errorf("kube: list %s: no answer before the end of the window", w.endpointSlices()))
+	}
+	return nil
 }
 
 // unknown gives the window its own length again.
@@ -154,46 +154,49 @@ func (w *window) unknown(err error) {
 	w.why(err)
 }
 
-// follow reads the endpoints and follows their changes.
-func (w *window) follow(ctx context.Context) error {
-	query := url.Values{}
-	if len(w.Services) > 0 {
-		query.Set("labelSelector", serviceLabel+" in ("+strings.Join(w.Services, ",")+")")
+// read reads the endpoints as they are.
+func (w *window) read(ctx context.Context, query url.Values) (version string, err error) {
+	var all struct {
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+		Items []slice `json:"items"`
 	}
-	all, version, err := list[slice](ctx, w.client, w.endpointSlices(), query)
-	if err != nil {
-		return err
+	if err := w.client.do(ctx, http.MethodGet, "list", w.endpointSlices(), query, nil, &all); err != nil {
+		return "", err
 	}
 	w.slices = make(map[string]slice)
 	if w.had == nil {
 		w.had = make(map[string]bool)
 	}
-	for _, s := range all {
+	for _, s := range all.Items {
 		if slices.ContainsFunc(s.Endpoints, w.own) {
 			w.had[s.service()] = true
 		}
 	}
-	for _, s := range all {
+	for _, s := range all.Items {
 		if w.had[s.service()] {
 			w.slices[s.Metadata.Name] = s
 		}
 	}
 	w.decide()
 	if len(w.had) == 0 {
-		<-ctx.Done() // no Service knows the pod, and none will now
-		return nil
+		<-ctx.Done() // no Service has the pod, and none will have it now
 	}
-	return follow(ctx, w.client, w.endpointSlices(), query, version, func(kind string, s slice) {
-		switch {
-		case kind == "DELETED":
-			delete(w.slices, s.Metadata.Name)
-		case w.had[s.service()]:
-			w.slices[s.Metadata.Name] = s
-		default:
-			return
-		}
-		w.decide()
-	}, w.unknown)
+	return all.Metadata.ResourceVersion, nil
+}
+
+// take takes over a change of a slice.
+func (w *window) take(kind string, s slice) {
+	switch {
+	case kind == "DELETED":
+		delete(w.slices, s.Metadata.Name)
+	case w.had[s.service()]:
+		w.slices[s.Metadata.Name] = s
+	default:
+		return
+	}
+	w.decide()
 }
 
 func (w *window) own(e endpoint) bool {
@@ -237,6 +240,6 @@ func (w *window) decide() {
 func (w *window) note(state string) {
 	if state != w.state {
 		w.state = state
-		w.client.say(slog.LevelInfo, state)
+		w.client.cfg.Log.Info(state)
 	}
 }

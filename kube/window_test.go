@@ -120,8 +120,8 @@ func TestWindow(t *testing.T) {
 			},
 			nil, 2 * s, early, "out of service", 0,
 		},
-		"many pages": {func(f *fakeAPI) {
-			for i := range 3 * pageSize {
+		"many others": {func(f *fakeAPI) {
+			for i := range 300 {
 				f.endpoints("other", fmt.Sprintf("a-%d", i), ep("other", "ready"))
 			}
 			gone(f)

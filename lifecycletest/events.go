@@ -56,18 +56,18 @@ func Describe(e fsm.Event) string {
 // happen in between.
 //
 // Events have the names that [Describe] gives them, and any event of that name matches.
-// When several lives have the same name, write the names of the parents before it, up
+// When several workers have the same name, write the names of the parents before it, up
 // to a unit of the App: "worker tree/w Failed" is an event of child w of unit tree. For
 // one run of a supervised function, write its number after the name:
 // "worker poller#2 Running".
 func (a *App) WantOrder(events ...string) {
 	a.t.Helper()
 	seen := a.Recorded()
-	lives := livesOf(seen)
+	names := namesOf(seen)
 	i := 0
 	for _, want := range events {
 		from := i
-		for i < len(seen) && !lives.is(seen[i], want) {
+		for i < len(seen) && !names.is(seen[i], want) {
 			i++
 		}
 		if i < len(seen) {
@@ -75,7 +75,7 @@ func (a *App) WantOrder(events ...string) {
 			continue
 		}
 		for _, e := range seen[:from] {
-			if lives.is(e, want) {
+			if names.is(e, want) {
 				a.errorf("%q happened before %q, want it after; what happened:\n%s", want, Describe(seen[from-1]), a.Timeline())
 				return
 			}
@@ -85,11 +85,11 @@ func (a *App) WantOrder(events ...string) {
 	}
 }
 
-// lives has, for each ID, the last event of the life: its name and parent.
-type lives map[uint64]fsm.Event
+// names has the last event of each ID: its name and parent.
+type names map[uint64]fsm.Event
 
-func livesOf(events []fsm.Event) lives {
-	l := make(lives)
+func namesOf(events []fsm.Event) names {
+	l := make(names)
 	for _, e := range events {
 		if !e.IsGap() {
 			l[e.ID] = e
@@ -99,11 +99,11 @@ func livesOf(events []fsm.Event) lives {
 }
 
 // is reports whether want is the name of e, as Describe returns it or with its path.
-func (l lives) is(e fsm.Event, want string) bool { return Describe(e) == want || l.describe(e) == want }
+func (l names) is(e fsm.Event, want string) bool { return Describe(e) == want || l.describe(e) == want }
 
 // describe returns the name of e with the names of its parents below the App, and with
 // the number of its run.
-func (l lives) describe(e fsm.Event) string {
+func (l names) describe(e fsm.Event) string {
 	if e.IsGap() {
 		return Describe(e)
 	}
@@ -126,9 +126,9 @@ func (l lives) describe(e fsm.Event) string {
 func (a *App) When(event string) time.Duration {
 	a.t.Helper()
 	seen := a.Recorded()
-	lives := livesOf(seen)
+	names := namesOf(seen)
 	for _, e := range seen {
-		if lives.is(e, event) {
+		if names.is(e, event) {
 			return e.At.Sub(a.began)
 		}
 	}
@@ -141,9 +141,9 @@ func (a *App) When(event string) time.Duration {
 func (a *App) Timeline() string {
 	var b strings.Builder
 	seen := a.Recorded()
-	lives := livesOf(seen)
+	names := namesOf(seen)
 	for _, e := range seen {
-		fmt.Fprintf(&b, "\t%10v  %s", e.At.Sub(a.began).Round(time.Microsecond), lives.describe(e))
+		fmt.Fprintf(&b, "\t%10v  %s", e.At.Sub(a.began).Round(time.Microsecond), names.describe(e))
 		if e.Cause != nil {
 			fmt.Fprintf(&b, " (%s)", strings.ReplaceAll(e.Cause.Error(), "\n", "; "))
 		}

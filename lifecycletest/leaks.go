@@ -13,8 +13,8 @@ import (
 // handlers start has the label, and no goroutine of another test has it.
 const labelKey = "lifecycletest"
 
-func labelled(label string, fn func()) {
-	pprof.Do(context.Background(), pprof.Labels(labelKey, label), func(context.Context) { fn() })
+func labelled(ctx context.Context, label string, fn func(context.Context)) {
+	pprof.Do(ctx, pprof.Labels(labelKey, label), fn)
 }
 
 // labelledStacks returns the stacks of the goroutines that have the label.

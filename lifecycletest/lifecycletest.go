@@ -122,7 +122,8 @@ func Wrap(t TB, build func(...lifecycle.Option) (*lifecycle.App, error)) *App {
 	// The buffer has room for more signals than a test sends at once; the App takes
 	// them one by one.
 	a := &App{t: t, signals: make(chan os.Signal, 64), began: time.Now(), ended: make(chan struct{})}
-	app, err := build(lifecycle.WithSignals(a.signals), lifecycle.WithLogger(slog.New(slog.NewTextHandler(&a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	log := slog.New(slog.NewTextHandler(&a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	app, err := build(lifecycle.WithSignals(a.signals), lifecycle.WithLogger(log))
 	if err != nil {
 		t.Fatalf("lifecycletest: the App cannot be made: %v", err)
 	}
@@ -150,13 +151,13 @@ var apps atomic.Uint64
 func (a *App) Launch() {
 	a.t.Helper()
 	if a.started {
-		a.t.Fatalf("lifecycletest: the App was started before; it lives once")
+		a.t.Fatalf("lifecycletest: the App was started before; it runs once")
 	}
 	a.started = true
 	a.label = strconv.FormatUint(apps.Add(1), 10)
-	go labelled(a.label, func() {
+	go labelled(context.Background(), a.label, func(ctx context.Context) {
 		defer close(a.ended)
-		a.err = a.Run(context.Background())
+		a.err = a.Run(ctx)
 	})
 }
 
@@ -273,7 +274,8 @@ func (a *App) cleanup() {
 			a.errorf("goroutines that the App began are left after it has ended:\n%s", left)
 		}
 	case <-late.C:
-		a.errorf("the App did not end in %v after the test: it is in phase %s; its goroutines:\n%s", a.patience(), a.Phase(), labelledStacks(a.label))
+		a.errorf("the App did not end in %v after the test: it is in phase %s; its goroutines:\n%s",
+			a.patience(), a.Phase(), labelledStacks(a.label))
 	}
 	if a.t.Failed() {
 		a.t.Logf("lifecycletest: what happened:\n%s\nthe App's log:\n%s", a.Timeline(), a.Log())

@@ -44,8 +44,13 @@ type restarts struct{ last, total int }
 
 func newCollector(a *lifecycle.App) *collector {
 	return &collector{
-		app: a, events: a.Events().Subscribe(maxUnread), began: time.Now(), build: build(debug.ReadBuildInfo()),
-		counted: map[transition]float64{}, restarts: map[string]*restarts{}, took: newDurations(),
+		app:      a,
+		events:   a.Events().Subscribe(maxUnread),
+		began:    time.Now(),
+		build:    build(debug.ReadBuildInfo()),
+		counted:  map[transition]float64{},
+		restarts: map[string]*restarts{},
+		took:     newDurations(),
 	}
 }
 
@@ -180,7 +185,8 @@ func (s scrape) phases(r lifecycle.Report) {
 }
 
 func (s scrape) budget(cfg lifecycle.Config) {
-	window, longest, preStop := max(cfg.DrainInterval, 0), max(cfg.DrainInterval, cfg.DrainMax, 0), max(cfg.PreStop, 0)
+	window, preStop := max(cfg.DrainInterval, 0), max(cfg.PreStop, 0)
+	longest := max(window, cfg.DrainMax)
 	s.add(drainInterval, window.Seconds())
 	s.add(shutdownGrace, cfg.ShutdownGrace.Seconds())
 	s.add(stopBudget, (preStop + longest + cfg.ShutdownGrace + lifecycle.Margin).Seconds())

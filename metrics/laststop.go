@@ -36,12 +36,12 @@ func ending(r lifecycle.Report) string {
 // lastStop adds the metrics of the App's own stop when that is over, and until then
 // those of the life before, which became known at since.
 func (s scrape) lastStop(r lifecycle.Report, since time.Time) {
-	told := r.Done
-	if told.IsZero() {
+	reported := r.Done
+	if reported.IsZero() {
 		if r.Previous == nil {
 			return
 		}
-		r, told = *r.Previous, since
+		r, reported = *r.Previous, since
 	}
 	how := ending(r)
 	for _, e := range endings {
@@ -52,7 +52,7 @@ func (s scrape) lastStop(r lifecycle.Report, since time.Time) {
 		end = r.Phases[n-1].Entered // the last sign of life
 	}
 	s.add(lastEnd, seconds(end))
-	s.add(lastTold, seconds(told))
+	s.add(lastTold, seconds(reported))
 	s.add(lastBudget, r.Budget.Seconds())
 	s.add(lastCut, float64(r.CutRequests))
 	s.add(lastAbandoned, float64(left(r)))
@@ -94,9 +94,11 @@ type durations struct {
 // The histograms have buckets for servers that read no native histograms.
 func histogram(m Metric) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
-		Name: m.Name, Help: m.Help,
-		Buckets:                     []float64{0.1, 0.5, 1, 2.5, 5, 10, 15, 20, 30, 45, 60, 120, 300, 600},
-		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+		Name:                           m.Name,
+		Help:                           m.Help,
+		Buckets:                        []float64{0.1, 0.5, 1, 2.5, 5, 10, 15, 20, 30, 45, 60, 120, 300, 600},
+		NativeHistogramBucketFactor:    1.1,
+		NativeHistogramMaxBucketNumber: 100,
 	}
 }
 
@@ -126,7 +128,7 @@ func (d *durations) observe(r lifecycle.Report) {
 	}
 }
 
-// phaseTime returns the duration of a phase. The time in which the App tells of its stop
+// phaseTime returns the duration of a phase. The time in which the App reports its stop
 // is not part of the phase stopping. The last phase lasts until now.
 func phaseTime(r lifecycle.Report, i int, now time.Time) time.Duration {
 	p := r.Phases[i]

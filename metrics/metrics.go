@@ -58,7 +58,8 @@ func register(reg prometheus.Registerer, a *lifecycle.App) error {
 	var twice prometheus.AlreadyRegisteredError
 	switch {
 	case errors.As(err, &twice):
-		return fmt.Errorf("metrics: the registry has the metrics of an App already: give each App a registry of its own, or wrap it with prometheus.WrapRegistererWith and a label: %w", err)
+		return fmt.Errorf("metrics: the registry has the metrics of an App already: give each App a registry of its own, "+
+			"or wrap it with prometheus.WrapRegistererWith and a label: %w", err)
 	case err != nil:
 		return fmt.Errorf("metrics: register: %w", err)
 	}

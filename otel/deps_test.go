@@ -10,7 +10,7 @@ import (
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
-			{Path: ".", Imports: []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/metric", ".", "./fsm", "./worker", "./internal/text"}, Brings: []string{"..."}, Never: []string{"go.opentelemetry.io/otel/sdk"}},
+			{Path: ".", Imports: []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/metric", ".", "./fsm", "./worker", "./internal/call", "./internal/text"}, Brings: []string{"..."}, Never: []string{"go.opentelemetry.io/otel/sdk"}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},

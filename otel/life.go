@@ -7,6 +7,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"go.opentelemetry.io/otel/attribute"
@@ -91,7 +92,11 @@ func (l *life) read(e fsm.Event) {
 // start.
 func (l *life) begin(name string, parent *open, at time.Time, attrs ...attribute.KeyValue) *open {
 	ctx := context.Background()
-	opts := []trace.SpanStartOption{trace.WithTimestamp(at), trace.WithAttributes(attrs...), trace.WithAttributes(attrApp.String(l.app))}
+	opts := []trace.SpanStartOption{
+		trace.WithTimestamp(at),
+		trace.WithAttributes(attrs...),
+		trace.WithAttributes(attrApp.String(l.app)),
+	}
 	if parent != nil {
 		ctx = parent.ctx
 	} else if l.origin.IsValid() {
@@ -124,7 +129,7 @@ func (l *life) phase(e fsm.Event) {
 		l.origin = l.start.SpanContext()
 		if p := l.previous; p != nil {
 			l.start.SetAttributes(attrLastState.String(string(p.Phase)), attrLastReason.String(text.Clip(p.Reason, maxText)))
-			if !p.Done.IsZero() || p.ExitStatus != 0 { // a process that SIGKILL or a panic ended has told of none
+			if !p.Done.IsZero() || p.ExitStatus != 0 { // absent after SIGKILL or a panic
 				l.start.SetAttributes(attrLastExit.Int(p.ExitStatus))
 			}
 		}
@@ -175,8 +180,8 @@ func (l *life) noteLast(state string) {
 
 // failure returns the cause of a stop, and nil when the stop was asked for.
 func failure(cause error) error {
-	var signal *lifecycle.SignalError
-	if errors.As(cause, &signal) || errors.Is(cause, lifecycle.ErrStopRequested) || errors.Is(cause, context.Canceled) {
+	_, bySignal := call.As[*lifecycle.SignalError](cause)
+	if bySignal || call.Is(cause, lifecycle.ErrStopRequested) || call.Is(cause, context.Canceled) {
 		return nil
 	}
 	return cause
@@ -184,7 +189,11 @@ func failure(cause error) error {
 
 // beginPart begins the span of a unit, a run of it, a drainer, a hook or a reload.
 func (l *life) beginPart(e fsm.Event, name string, parent *open) *open {
-	attrs := []attribute.KeyValue{attrName.String(text.Clip(e.Name, maxText)), attrID.Int64(int64(e.ID)), attrParent.Int64(int64(e.Parent))}
+	attrs := []attribute.KeyValue{
+		attrName.String(text.Clip(e.Name, maxText)),
+		attrID.Int64(int64(e.ID)),
+		attrParent.Int64(int64(e.Parent)),
+	}
 	if e.Attempt > 0 {
 		attrs = append(attrs, attrAttempt.Int(e.Attempt))
 	}
@@ -248,7 +257,11 @@ func (l *life) step(e fsm.Event, name string, parent *open) {
 // App as it is now.
 func (l *life) end(r lifecycle.Report) {
 	if l.stop != nil {
-		l.stop.SetAttributes(attrBudget.Float64(r.Budget.Seconds()), attrCut.Int(r.CutRequests), attrAbandoned.Int(abandoned(r)))
+		l.stop.SetAttributes(
+			attrBudget.Float64(r.Budget.Seconds()),
+			attrCut.Int(r.CutRequests),
+			attrAbandoned.Int(abandoned(r)),
+		)
 	}
 	now := time.Now()
 	if now.Before(l.at) {

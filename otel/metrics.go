@@ -3,14 +3,14 @@ package otel
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/internal/text"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Metrics returns an option with which an App tells of its last stop as OpenTelemetry
+// Metrics returns an option with which an App reports its last stop as OpenTelemetry
 // metrics, and flushes the provider when its stop is over:
 //
 //	lifecycle.last_stop.duration      s, from the request to the return of the last hook
@@ -74,7 +74,11 @@ func observe(meter metric.Meter, a *lifecycle.App) error {
 			}
 			r = *r.Previous
 		}
-		of := metric.WithAttributeSet(attribute.NewSet(attrApp.String(text.Clip(r.Name, maxText)), attrState.String(state(r)), attrReason.String(text.Clip(r.Reason, maxText))))
+		of := metric.WithAttributes(
+			attrApp.String(text.Clip(r.Name, maxText)),
+			attrState.String(state(r)),
+			attrReason.String(text.Clip(r.Reason, maxText)),
+		)
 		o.ObserveFloat64(budget, r.Budget.Seconds(), of)
 		o.ObserveInt64(cut, int64(r.CutRequests), of)
 		o.ObserveInt64(left, int64(abandoned(r)), of)
@@ -89,7 +93,7 @@ func observe(meter metric.Meter, a *lifecycle.App) error {
 	return err
 }
 
-// state returns the last phase of a life. An App that tells of its stop is still in the
+// state returns the last phase of a life. An App that reports its stop is still in the
 // phase stopping, and its last phase follows from its result.
 func state(r lifecycle.Report) string {
 	switch {
@@ -103,11 +107,9 @@ func state(r lifecycle.Report) string {
 
 // abandoned counts the parts that a stop has abandoned.
 func abandoned(r lifecycle.Report) (n int) {
-	for _, list := range [][]lifecycle.Outcome{r.Units, r.Drainers, r.Hooks} {
-		for _, o := range list {
-			if o.Result == lifecycle.ResultAbandoned {
-				n++
-			}
+	for _, o := range slices.Concat(r.Units, r.Drainers, r.Hooks) {
+		if o.Result == lifecycle.ResultAbandoned {
+			n++
 		}
 	}
 	return n

@@ -30,7 +30,7 @@
 // panicked, was abandoned or killed has the status Error and says why, in 256
 // bytes at most. A requested stop is not an error. The span of the stop has its budget,
 // the requests that were cut and the number of abandoned parts; the span of the start says
-// how the life before it ended, when Config.LastStopFile has kept that.
+// how the process before it ended, when Config.LastStopFile has kept that.
 //
 // A span that is open cannot be exported. So when [Traces.Close] begins, it ends
 // the spans of the stop, of the shutdown and of its own hook, and exports all

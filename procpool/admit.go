@@ -18,9 +18,9 @@ type attempt struct {
 	confirm *time.Timer // ends the worker unless it confirms the end of the attempt
 
 	// Guarded by the worker's wmu.
-	sent    bool
-	dropped bool // it ended before it was sent
-	told    bool // the worker was told to cancel it
+	sent       bool
+	dropped    bool // it ended before it was sent
+	cancelSent bool // the worker was asked to cancel it
 }
 
 // admit gives a new query to a worker, queues it, or rejects it. When it returns
@@ -95,10 +95,8 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		p.ensureLocked()
 		return nil, nil, nil
 	}
-	for w := p.pickLocked(q); w != nil; w = p.pickLocked(q) {
-		if q.begun.Sub(w.lastActivity) < lookAfter || !w.endIfStoppedLocked() {
-			return w, p.assignLocked(w, q), nil
-		}
+	if w := p.pickLocked(q); w != nil {
+		return w, p.assignLocked(w, q), nil
 	}
 	bound := p.keys[q.key]
 	if !q.keyed || q.preferred || bound == nil || !bound.usable() {

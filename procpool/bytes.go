@@ -100,7 +100,7 @@ func (q *Query) size() int { return len(q.payload) + len(q.data) }
 
 // takesBytes reports whether the worker announced that it takes bytes.
 func (w *proc) takesBytes() bool {
-	return w.offer.Version >= 2 && slices.Contains(w.offer.Capabilities, wire.CanBytes)
+	return slices.Contains(w.offer.Capabilities, wire.CanBytes)
 }
 
 // refuseBytes ends a query whose bytes its worker does not take. No answer comes for a
@@ -110,14 +110,16 @@ func (w *proc) refuseBytes(a *attempt) {
 	w.p.mu.Lock()
 	w.kickLocked(a)
 	w.p.mu.Unlock()
-	q.finish(QueryError, nil, fmt.Errorf("%s: %w: %s has to announce the capability %q, and the query has %d", q.id, ErrNoBytes, w.name, wire.CanBytes, len(q.data)))
+	err := fmt.Errorf("%s: %w: %s has to announce the capability %q, and the query has %d",
+		q.id, ErrNoBytes, w.name, wire.CanBytes, len(q.data))
+	q.finish(QueryError, nil, err)
 }
 
-// hear reads the worker's next message into w.heard. It returns a [*ProtocolError] when
+// readMessage reads the worker's next message into w.message. It returns a [*ProtocolError] when
 // the worker breaks the protocol. After a deadline, call it again.
-func (w *proc) hear() error {
-	e := &w.heard
-	if !w.halfway {
+func (w *proc) readMessage() error {
+	e := &w.message
+	if !w.bytesDue {
 		line, err := w.reader.Next()
 		if err != nil {
 			return err
@@ -129,7 +131,9 @@ func (w *proc) hear() error {
 			return nil
 		}
 		if !w.takesBytes() {
-			return &ProtocolError{Worker: w.name, Err: fmt.Errorf("its message of type %s has %d bytes after it, and it did not announce the capability %q", wire.Excerpt([]byte(e.Type)), e.Length, wire.CanBytes)}
+			err := fmt.Errorf("its message of type %s has %d bytes after it, and it did not announce the capability %q",
+				wire.Excerpt([]byte(e.Type)), e.Length, wire.CanBytes)
+			return &ProtocolError{Worker: w.name, Err: err}
 		}
 	}
 	var into []byte
@@ -137,10 +141,10 @@ func (w *proc) hear() error {
 		into = w.into.q.into
 	}
 	data, err := w.reader.Bytes(e.Length, into)
-	if w.data, w.halfway = data, false; err == nil {
+	if w.data, w.bytesDue = data, false; err == nil {
 		return nil
 	}
-	w.halfway = errors.Is(err, os.ErrDeadlineExceeded)
+	w.bytesDue = errors.Is(err, os.ErrDeadlineExceeded)
 	var long *wire.TooLongError
 	var length *wire.LengthError
 	if errors.As(err, &long) || errors.As(err, &length) { // what comes next cannot be read

@@ -84,9 +84,9 @@ func TestStreamedBytes(t *testing.T) {
 	}
 }
 
-// TestWorkersWithoutBytesGoOn has workers of both versions that do not take bytes.
+// TestWorkersWithoutBytesGoOn has workers that do not take bytes.
 func TestWorkersWithoutBytesGoOn(t *testing.T) {
-	for _, ready := range []string{`{"type":"ready"}`, `{"type":"ready","capabilities":["bytes"]}`, `{"type":"ready","version":2,"capabilities":["stacks"]}`} {
+	for _, ready := range []string{`{"type":"ready"}`, `{"type":"ready","version":1}`, `{"type":"ready","capabilities":["stacks"]}`} {
 		t.Setenv("SAYS", ready)
 		p := start(t, "says", func(c *procpool.Config) { c.MaxQueue = 10 })
 		do(t, p, ask{}.raw())
@@ -113,7 +113,7 @@ func TestWorkersWithoutBytesGoOn(t *testing.T) {
 // says. Its query fails, it is ended, and the others go on.
 func TestLengthsThatLie(t *testing.T) {
 	const answer = `{"type":"complete","requestId":"ID","result":1,"bytes":%s}` + "\n%s"
-	announces := `{"type":"ready","version":2,"capabilities":["bytes"]}`
+	announces := `{"type":"ready","capabilities":["bytes"]}`
 	var length *wire.LengthError
 	var long *wire.TooLongError
 	var partial *wire.PartialError
@@ -129,8 +129,7 @@ func TestLengthsThatLie(t *testing.T) {
 		"a fraction":     {announces, "1.5", "1", nil},
 		"truncated":      {announces, "100", "123CLOSE", &partial},
 		"no newline":     {announces, "3", "123CLOSE", &partial},
-		"of version 1":   {`{"type":"ready"}`, "3", "123\n", errors.New},
-		"not announced":  {`{"type":"ready","version":2}`, "3", "123\n", errors.New},
+		"not announced":  {`{"type":"ready"}`, "3", "123\n", errors.New},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("SAYS", c.ready)
@@ -178,7 +177,7 @@ func TestLengthsThatLie(t *testing.T) {
 // TestBytesThatStopComing has a worker announce more bytes than it sends, and live. The
 // deadline ends its query, and the worker goes down the ladder.
 func TestBytesThatStopComing(t *testing.T) {
-	t.Setenv("SAYS", `{"type":"ready","version":2,"capabilities":["bytes"]}`)
+	t.Setenv("SAYS", `{"type":"ready","capabilities":["bytes"]}`)
 	t.Setenv("LIES", `{"type":"complete","requestId":"ID","result":1,"bytes":1000}`+"\n123")
 	p := start(t, "lies", func(c *procpool.Config) { c.CancelGrace, c.MaxQueue = 20*time.Millisecond, 1 })
 	eventually(t, "a worker that has the query is ended", func() bool {
@@ -211,7 +210,7 @@ func TestAnswersAreReadIntoMemoryOfTheCaller(t *testing.T) {
 // TestMemoryOfTheCallerIsItsAgainAtTheEnd has the deadline pass while the bytes come. The
 // rest comes later.
 func TestMemoryOfTheCallerIsItsAgainAtTheEnd(t *testing.T) {
-	t.Setenv("SAYS", `{"type":"ready","version":2,"capabilities":["bytes"]}`)
+	t.Setenv("SAYS", `{"type":"ready","capabilities":["bytes"]}`)
 	t.Setenv("LIES", `{"type":"complete","requestId":"ID","result":1,"bytes":10}`+"\n123")
 	t.Setenv("LIES_REST", "4567890\n")
 	p := start(t, "lies", func(c *procpool.Config) { c.MinWorkers, c.CancelGrace = 1, patience })

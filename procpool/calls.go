@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
@@ -104,7 +103,7 @@ func (w *proc) reply(id string, result json.RawMessage, failed error, begins fun
 	defer w.wmu.Unlock()
 	begins()
 	w.behind = true
-	w.armWrite(time.Now())
+	w.armWrite()
 	var err error
 	if failed == nil {
 		err = w.writer.Reply(id, result)

@@ -111,11 +111,11 @@ func TestWorkersLearnAboutTheirQuery(t *testing.T) {
 	}
 }
 
-// TestOldWorkersStillWork has a worker of version 1: it gets none of the new fields, as
-// the helpers check each line that they get.
-func TestOldWorkersStillWork(t *testing.T) {
+// TestWorkerThatOffersNothing has a worker that says ready and nothing more, and ignores
+// what it does not know.
+func TestWorkerThatOffersNothing(t *testing.T) {
 	p := start(t, "plain", nil)
-	if got := do(t, p, ask{}.raw(), procpool.Metadata(map[string]string{"a": "b"}), procpool.Trace("c", "d")); got != `"version 1"` {
+	if got := do(t, p, ask{}.raw(), procpool.Metadata(map[string]string{"a": "b"}), procpool.Trace("c", "d")); got != `"plain"` {
 		t.Errorf("got %s", got)
 	}
 }

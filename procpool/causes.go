@@ -15,22 +15,20 @@ const (
 	CauseMemory      Cause = "memory"      // the kernel most likely killed it for lack of memory
 	CauseProtocol    Cause = "protocol"    // it broke the wire contract
 	CauseHealth      Cause = "health"      // it has not answered a health check
-	CauseStopped     Cause = "stopped"     // its process was stopped (SIGSTOP)
 	CauseWrite       Cause = "write"       // it did not take a message in time
 	CauseUnconfirmed Cause = "unconfirmed" // it has not confirmed a cancel
 	CauseRecycled    Cause = "recycled"    // it reached a limit of Config.Recycle
 	CauseEvicted     Cause = "evicted"     // it made room
 	CauseReloaded    Cause = "reloaded"    // Pool.Reload has replaced it
 	CauseAlone       Cause = "alone"       // it was an extra worker for one query; see Poison
-	CauseResized     Cause = "resized"     // Pool.Resize has made the pool smaller
 	CauseShutdown    Cause = "shutdown"    // the pool has stopped
 )
 
 // Causes returns all causes.
 func Causes() []Cause {
 	return []Cause{
-		CauseStart, CauseIdle, CauseQuery, CauseMemory, CauseProtocol, CauseHealth, CauseStopped, CauseWrite, CauseUnconfirmed,
-		CauseRecycled, CauseEvicted, CauseReloaded, CauseAlone, CauseResized, CauseShutdown,
+		CauseStart, CauseIdle, CauseQuery, CauseMemory, CauseProtocol, CauseHealth, CauseWrite, CauseUnconfirmed,
+		CauseRecycled, CauseEvicted, CauseReloaded, CauseAlone, CauseShutdown,
 	}
 }
 
@@ -50,7 +48,6 @@ func (w *proc) causeLocked(why error) Cause {
 		{CauseStart, why != nil && (w.readyAt.IsZero() || w.trial)},
 		{CauseProtocol, errors.Is(why, ErrProtocol)},
 		{CauseHealth, errors.Is(w.broke, errHealth)},
-		{CauseStopped, errors.Is(w.broke, errStopped)},
 		{CauseWrite, w.broke != nil},
 		{CauseMemory, oom},
 		{CauseQuery, why != nil && !w.idle()},
@@ -60,7 +57,6 @@ func (w *proc) causeLocked(why error) Cause {
 		{CauseRecycled, errors.Is(w.cause, ErrRecycled)},
 		{CauseEvicted, errors.Is(w.cause, ErrEvicted)},
 		{CauseAlone, errors.Is(w.cause, errAlone)},
-		{CauseResized, errors.Is(w.cause, ErrResized)},
 	} {
 		if c.is {
 			return c.cause

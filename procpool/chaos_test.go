@@ -46,7 +46,7 @@ func TestChaos(t *testing.T) {
 	for _, command := range languages(t) {
 		good = append(good, command)
 	}
-	t.Setenv("SAYS", `{"type":"ready","version":2,"capabilities":["bytes"]}`)
+	t.Setenv("SAYS", `{"type":"ready","capabilities":["bytes"]}`)
 	t.Setenv("LIES", `{"type":"message","requestId":"ID","content":1,"bytes":10}`+"\n123456789012")
 	bad := []string{"lies", "garbage", "partial", "disconnect", "other-request", "unknown-types", "flood", "flood-unknown", "100MB", "cancel-late", "ready-twice",
 		"garbage-first", "exit:chaos", "stall", "ignores-shutdown", "never-ready", "probe-first", "daemon"}

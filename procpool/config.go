@@ -78,7 +78,7 @@ type Config struct {
 	// runs, with the worker's stacks when it can show them. Defaults to 0: no query is
 	// slow.
 	SlowAfter time.Duration
-	// Calls answers calls that workers of version 2 make while they have a query.
+	// Calls answers calls that workers make while they have a query.
 	// Without it a call gets an error.
 	Calls CallHandler
 
@@ -93,7 +93,7 @@ type Config struct {
 	CancelGrace time.Duration
 	// ShutdownGrace is how long a worker may take to end after the shutdown
 	// message; then it gets SIGTERM. A worker that still has a query, because it was
-	// evicted or the pool stops, is told to cancel it first. Defaults to 5 s.
+	// evicted or the pool stops, is asked to cancel it first. Defaults to 5 s.
 	ShutdownGrace time.Duration
 	// KillGrace is how long a worker may take to end after SIGTERM; then it gets
 	// SIGKILL. Defaults to 2 s.
@@ -154,10 +154,10 @@ type Config struct {
 	// Inherit gives a worker its connection as a descriptor that it inherits
 	// (wire.EnvFD), in place of a socket to connect to. SocketDir is not used then. It
 	// is for workers that cannot enter that folder, for example because Command lets
-	// them run as another user. A worker of version 1 may not know of it.
+	// them run as another user. A worker that is not written for that does not find it.
 	Inherit bool
 	// Logger logs workers that fail and connections from unexpected processes.
-	// Defaults to slog.Default.
+	// Defaults to the logger of the App that runs the pool, and else to slog.Default.
 	Logger *slog.Logger
 }
 
@@ -171,7 +171,6 @@ type Recycle struct {
 	MaxAge     time.Duration // time since it became ready
 	MaxIdle    time.Duration // time without a query
 	MaxRSS     int64         // bytes of private memory (Linux)
-	MaxGroup   int64         // the same, of all processes in the worker's group together
 	// Jitter lowers each limit of each worker by up to this fraction, so that
 	// workers that started together are not recycled together. Defaults to 0.1;
 	// Off disables it.
@@ -233,10 +232,12 @@ func (c Config) Validate() error {
 	}
 	bad(c.Command == nil, "Command is nil, want a function that makes the command of a worker")
 	bad(c.MaxWorkers < 1, "MaxWorkers is %d, want 1 or more", c.MaxWorkers)
-	bad(c.MinWorkers < 0 || c.MinWorkers > c.MaxWorkers, "MinWorkers is %d, want 0 to MaxWorkers, which is %d", c.MinWorkers, c.MaxWorkers)
+	bad(c.MinWorkers < 0 || c.MinWorkers > c.MaxWorkers,
+		"MinWorkers is %d, want 0 to MaxWorkers, which is %d", c.MinWorkers, c.MaxWorkers)
 	bad(c.Surge < Off, "Surge is %d, want 1 or more, or Off", c.Surge)
 	bad(c.MaxQueue < 0, "MaxQueue is %d, want 0 or more", c.MaxQueue)
-	bad(c.Eviction != LRU && c.Eviction != Oldest && c.Eviction != LeastUsed, "Eviction is %q, want %q, %q or %q", c.Eviction, LRU, Oldest, LeastUsed)
+	bad(c.Eviction != LRU && c.Eviction != Oldest && c.Eviction != LeastUsed,
+		"Eviction is %q, want %q, %q or %q", c.Eviction, LRU, Oldest, LeastUsed)
 	for _, d := range []struct {
 		name  string
 		value time.Duration
@@ -257,7 +258,8 @@ func (c Config) Validate() error {
 	bad(c.HealthInterval < 0 && c.HealthInterval != Off, "HealthInterval is %v, want more than 0, or Off", c.HealthInterval)
 	bad(c.StarveAfter < 0 && c.StarveAfter != Off, "StarveAfter is %v, want more than 0, or Off", c.StarveAfter)
 	bad(c.BreakAfter < Off, "BreakAfter is %d, want 1 or more, or Off", c.BreakAfter)
-	bad(c.MaxFrame < 256 || c.MaxFrame > math.MaxInt32, "MaxFrame is %d bytes, want 256 to %d", c.MaxFrame, math.MaxInt32)
+	bad(c.MaxFrame < 256 || c.MaxFrame > math.MaxInt32,
+		"MaxFrame is %d bytes, want 256 to %d", c.MaxFrame, math.MaxInt32)
 	bad(c.StreamBuffer < 1, "StreamBuffer is %d, want 1 or more", c.StreamBuffer)
 	bad(c.OutputLines < Off, "OutputLines is %d, want 1 or more, or Off", c.OutputLines)
 	bad(c.StderrTail < 0, "StderrTail is %d bytes, want 0 or more", c.StderrTail)
@@ -266,9 +268,8 @@ func (c Config) Validate() error {
 	bad(r.MaxAge < 0, "Recycle.MaxAge is %v, want 0 or more", r.MaxAge)
 	bad(r.MaxIdle < 0, "Recycle.MaxIdle is %v, want 0 or more", r.MaxIdle)
 	bad(r.MaxRSS < 0, "Recycle.MaxRSS is %d bytes, want 0 or more", r.MaxRSS)
-	bad(r.MaxGroup < 0, "Recycle.MaxGroup is %d bytes, want 0 or more", r.MaxGroup)
-	bad(r.MaxGroup > 0 && !knowsMemory, "Recycle.MaxGroup is %d, and on this system a process's memory is not known: want 0", r.MaxGroup)
-	bad(r.MaxRSS > 0 && !knowsMemory, "Recycle.MaxRSS is %d, and on this system a process's memory is not known: want 0", r.MaxRSS)
+	bad(r.MaxRSS > 0 && !knowsMemory,
+		"Recycle.MaxRSS is %d, and on this system a process's memory is not known: want 0", r.MaxRSS)
 	bad(r.Jitter != Off && !(r.Jitter >= 0 && r.Jitter < 1), "Recycle.Jitter is %v, want 0 to less than 1, or Off", r.Jitter)
 	bad(r.AtOnce < 1, "Recycle.AtOnce is %d, want 1 or more", r.AtOnce)
 	errs = append(errs, c.Poison.validate(), c.Backoff.Validate())

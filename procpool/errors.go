@@ -26,7 +26,7 @@ var (
 	ErrDeaths = errors.New("too many workers died of this caller's queries")
 
 	// ErrDraining is wrapped by the [*RejectedError] of a query that came after
-	// the pool was told to drain or to stop, or before it was started.
+	// the pool was asked to drain or to stop, or before it was started.
 	ErrDraining = errors.New("the pool takes no queries")
 
 	// ErrCancelled is wrapped by the error of a query that its caller cancelled. The
@@ -75,12 +75,13 @@ func (e *RejectedError) Error() string {
 func (e *RejectedError) Unwrap() error { return e.Err }
 
 // DeadlineError says that a query's deadline has passed. It wraps
-// [context.DeadlineExceeded].
+// [context.DeadlineExceeded] and Err.
 type DeadlineError struct {
 	Query   string
 	Worker  string        // the worker that had it; "" when it still waited for one
 	Elapsed time.Duration // since it was submitted
 	Stacks  string        // what the worker did then, when it can say so (wire.CanStacks); at most 64 KiB
+	Err     error         // why the last worker did not start, when none has started since and Worker is ""; else nil
 }
 
 // Error says where the query was, with the worker's stacks.
@@ -90,14 +91,22 @@ func (e *DeadlineError) Error() string {
 		where = "while " + e.Worker + " had it"
 	}
 	s := fmt.Sprintf("%s: deadline passed after %v %s", e.Query, e.Elapsed.Round(time.Millisecond), where)
+	if e.Err != nil {
+		s += fmt.Sprintf("; the last one did not start: %v", e.Err)
+	}
 	if e.Stacks != "" {
 		s += "; its stacks:\n" + e.Stacks
 	}
 	return s
 }
 
-// Unwrap returns [context.DeadlineExceeded].
-func (*DeadlineError) Unwrap() error { return context.DeadlineExceeded }
+// Unwrap returns [context.DeadlineExceeded] and Err.
+func (e *DeadlineError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{context.DeadlineExceeded}
+	}
+	return []error{context.DeadlineExceeded, e.Err}
+}
 
 // PoisonError says that workers died of a query, the last one alone with it. See
 // [Poison]. It wraps [ErrPoison].
@@ -105,12 +114,15 @@ type PoisonError struct {
 	Query       string
 	Fingerprint string // what [Pool.Release] takes
 	Deaths      int    // of workers, of queries with this fingerprint
-	Err         error  // the last death: a [*CrashError] or a [*ProtocolError]; only their text when the pool did not give the query to a worker
+	// Err is the last death: a [*CrashError] or a [*ProtocolError], or only their text when
+	// the pool did not give the query to a worker.
+	Err error
 }
 
 // Error says how often workers died, and of what the last one did.
 func (e *PoisonError) Error() string {
-	return fmt.Sprintf("%s: %v: %d with fingerprint %s, the last alone with it: %v", e.Query, ErrPoison, e.Deaths, e.Fingerprint, e.Err)
+	return fmt.Sprintf("%s: %v: %d with fingerprint %s, the last alone with it: %v",
+		e.Query, ErrPoison, e.Deaths, e.Fingerprint, e.Err)
 }
 
 // Unwrap returns [ErrPoison] and the last death.

@@ -23,7 +23,7 @@ func (p *Pool) makeRoomLocked() bool {
 
 // Evict ends a worker. The strategy, "" for the pool's, chooses among the ready
 // ones without a query. When there is none and busy is true, it chooses among all; the query of a
-// busy worker ends with an error that is [ErrEvicted], and the worker is told to
+// busy worker ends with an error that is [ErrEvicted], and the worker is asked to
 // cancel it and to shut down. The pool starts another
 // worker when it needs one. Evict returns the worker's name, or [ErrNoWorker].
 func (p *Pool) Evict(strategy Eviction, busy bool) (name string, err error) {
@@ -32,7 +32,8 @@ func (p *Pool) Evict(strategy Eviction, busy bool) (name string, err error) {
 		strategy = p.cfg.Eviction
 	case LRU, Oldest, LeastUsed:
 	default:
-		return "", fmt.Errorf("evict from %s: the strategy is %q, want %q, %q or %q", p.cfg.Name, strategy, LRU, Oldest, LeastUsed)
+		return "", fmt.Errorf("evict from %s: the strategy is %q, want %q, %q or %q",
+			p.cfg.Name, strategy, LRU, Oldest, LeastUsed)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,9 +45,9 @@ func (p *Pool) Evict(strategy Eviction, busy bool) (name string, err error) {
 }
 
 func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
-	w := choose(strategy, slices.DeleteFunc(slices.Clone(p.ready), func(w *proc) bool { return !w.idle() }))
+	w := choose(strategy, p.ready, (*proc).idle)
 	if w == nil && busy {
-		w = choose(strategy, slices.DeleteFunc(slices.Clone(p.workers), func(w *proc) bool { return w.alone || w.leaving || w.idle() }))
+		w = choose(strategy, p.workers, func(w *proc) bool { return !w.alone && !w.leaving && !w.idle() })
 	}
 	if w == nil {
 		return nil
@@ -55,7 +56,7 @@ func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
 	if p.capacity.State() == PoolAtCapacity {
 		_ = p.capacity.To(PoolAtCapacity, ErrEvicted)
 	}
-	for _, a := range w.having {
+	for _, a := range w.attempts {
 		q := a.q
 		w.after = append(w.after, func() {
 			q.finish(QueryError, nil, fmt.Errorf("%s: %s: %w", q.id, w.name, ErrEvicted))
@@ -65,8 +66,15 @@ func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
 	return w
 }
 
-// choose returns the worker that the strategy evicts, nil for none.
-func choose(strategy Eviction, among []*proc) *proc {
+// choose returns the worker that the strategy evicts, of those that may be evicted, nil for
+// none.
+func choose(strategy Eviction, workers []*proc, may func(*proc) bool) *proc {
+	var among []*proc
+	for _, w := range workers {
+		if may(w) {
+			among = append(among, w)
+		}
+	}
 	if len(among) == 0 {
 		return nil
 	}

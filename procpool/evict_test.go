@@ -7,9 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -97,35 +95,5 @@ func TestEvictBusyIsSeenBehindOthers(t *testing.T) {
 	}
 	if got, err := b.Result(); err != nil || string(got) != `"slept"` { // it may not evict, and is not evicted for c
 		t.Errorf("b: %s, %v", got, err)
-	}
-}
-
-// TestStoppedWorkerCostsNoTimeout stops the idle worker with SIGSTOP.
-func TestStoppedWorkerCostsNoTimeout(t *testing.T) {
-	if !isLinux() {
-		t.Skip("the state of a process is known on Linux only")
-	}
-	for name, idle := range map[string]time.Duration{"just used": 0, "idle": 1100 * time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
-			p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue, c.HealthInterval, c.KillGrace = 1, procpool.Off, time.Hour })
-			pid, err := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(idle) // the pool looks at workers that have been idle for a second
-			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "it is stopped", func() bool {
-				text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-				return err == nil && strings.Contains(string(text), ") T ")
-			})
-			if got := do(t, p, ask{Op: "pid"}.raw(), procpool.Idempotent(), procpool.Timeout(20*time.Second)); got == strconv.Itoa(pid) {
-				t.Error("the stopped process answers")
-			}
-			if s := p.Stats(); s.Poisoned != 0 || len(p.Poisoned()) != 0 || name == "idle" && s.Retried != 0 {
-				t.Errorf("%+v", s)
-			}
-		})
 	}
 }

@@ -36,7 +36,7 @@ func TestBrokenProtocolCostsOneRequestAndTheWorker(t *testing.T) {
 		{"not-utf-8", wire.ErrNotJSON, "not UTF-8"},
 		{"partial", io.ErrUnexpectedEOF, "in the middle of a line"},
 		{"other-request", procpool.ErrProtocol, `"q999", which it was not given`},
-		{"ack-unasked", procpool.ErrProtocol, "shutdown_ack and was not told"},
+		{"ack-unasked", procpool.ErrProtocol, "shutdown_ack and was not asked"},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
 			p := start(t, c.mode, func(cfg *procpool.Config) {
@@ -225,7 +225,7 @@ func TestHealthChecks(t *testing.T) {
 	})
 	t.Run("one that is stopped is replaced", func(t *testing.T) {
 		p := start(t, "serve", func(c *procpool.Config) {
-			c.HealthInterval, c.HealthTimeout = 50*time.Millisecond, 10*time.Second
+			c.HealthInterval, c.HealthTimeout = 50*time.Millisecond, 200*time.Millisecond
 		})
 		pid, _ := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw()))
 		eventually(t, "it is healthy", func() bool {

@@ -11,9 +11,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-// newPair makes a door that needs no socket in the file system: the worker inherits
+// inheritedPair makes an acceptor that needs no socket in the file system: the worker inherits
 // one end of a connection. No other process can connect.
-func newPair(limit int) (*door, error) {
+func inheritedPair(limit int) (*acceptor, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, fmt.Errorf("make a connection for the worker: %w", err)
@@ -30,13 +30,13 @@ func newPair(limit int) (*door, error) {
 		conn.Close()
 		return nil, errors.New("make a connection for the worker: it is no unix socket")
 	}
-	return &door{theirs: theirs, inside: []*net.UnixConn{own}, limit: limit, opened: make(chan arrival, 1)}, nil
+	return &acceptor{theirs: theirs, pending: []*net.UnixConn{own}, limit: limit, opened: make(chan readyConn, 1)}, nil
 }
 
 // env returns the environment variables that tell a worker how to reach the pool. The
 // other one is empty: this process may be a worker itself. It adds an inherited
 // connection to the files of the command.
-func (d *door) env(cmd *exec.Cmd) []string {
+func (d *acceptor) env(cmd *exec.Cmd) []string {
 	if d.theirs == nil {
 		return []string{wire.EnvSocket + "=" + d.path, wire.EnvFD + "="}
 	}
@@ -46,18 +46,18 @@ func (d *door) env(cmd *exec.Cmd) []string {
 
 // started closes the worker's end of an inherited connection: only the worker has it
 // from now on.
-func (d *door) started() {
+func (d *acceptor) started() {
 	if d.theirs != nil {
 		_ = d.theirs.Close()
 	}
 }
 
 // inherited reads the inherited connection.
-func (d *door) inherited() {
+func (d *acceptor) inherited() {
 	d.mu.Lock()
-	conns := slices.Clone(d.inside)
+	conns := slices.Clone(d.pending)
 	d.mu.Unlock()
 	for _, conn := range conns {
-		d.ended.Go(func() { d.hear(conn, 0) })
+		d.ended.Go(func() { d.readReady(conn, 0) })
 	}
 }

@@ -169,11 +169,10 @@ func TestRecycling(t *testing.T) {
 		{"queries", procpool.Recycle{MaxQueries: 3}, ask{}, 3, "has served"},
 		{"age", procpool.Recycle{MaxAge: 50 * time.Millisecond}, ask{}, 1, "old"},
 		{"idle", procpool.Recycle{MaxIdle: 50 * time.Millisecond}, ask{}, 1, "idle"},
-		{"group", procpool.Recycle{MaxGroup: 200 << 20}, ask{Op: "leak", Size: 64 << 20}, 5, "its processes have"},
 		{"memory", procpool.Recycle{MaxRSS: 200 << 20}, ask{Op: "leak", Size: 64 << 20}, 5, "of memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.limit.MaxRSS+c.limit.MaxGroup > 0 && !isLinux() {
+			if c.limit.MaxRSS > 0 && !isLinux() {
 				t.Skip("memory is known on Linux only")
 			}
 			p := start(t, "serve", func(cfg *procpool.Config) {

@@ -55,7 +55,7 @@ func (w *proc) less(other *proc, q *Query) bool {
 	if q.keyed && len(w.keys) != len(other.keys) {
 		return len(w.keys) < len(other.keys)
 	}
-	return len(w.having) < len(other.having)
+	return len(w.attempts) < len(other.attempts)
 }
 
 // freshLocked reports whether a worker without keys will come: it starts already, or
@@ -115,10 +115,12 @@ func (p *Pool) starvedLocked(w *proc, now time.Time) error {
 	}
 	q, _ := e.Value.(*Query)
 	waits := now.Sub(q.begun)
-	if waits < p.cfg.StarveAfter || p.sizeLocked() < p.cfg.MaxWorkers || slices.ContainsFunc(p.workers, func(other *proc) bool {
+	mayServe := func(other *proc) bool {
 		return !other.alone && (other.leaving || other.starting() || p.fits(other, q))
-	}) {
+	}
+	if waits < p.cfg.StarveAfter || p.sizeLocked() < p.cfg.MaxWorkers || slices.ContainsFunc(p.workers, mayServe) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s has waited for %v and no worker may serve its key", ErrEvicted, q.id, waits.Round(time.Millisecond))
+	return fmt.Errorf("%w: %s has waited for %v and no worker may serve its key",
+		ErrEvicted, q.id, waits.Round(time.Millisecond))
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // makeProcess makes the process.
-func (w *proc) makeProcess(d *door) (process *worker.Process, err error) {
+func (w *proc) makeProcess(d *acceptor) (process *worker.Process, err error) {
 	err = call.Do(w.name, func() error {
 		w.p.making.Lock()
 		defer w.p.making.Unlock()
@@ -23,9 +23,12 @@ func (w *proc) makeProcess(d *door) (process *worker.Process, err error) {
 			return errors.New("the command is nil: Config.Command must return a worker's command")
 		}
 		w.wire(cmd)
-		env := append(d.env(cmd), w.p.lifeline.give(cmd), wire.EnvVersion+"="+strconv.Itoa(wire.Version),
-			wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame))
-		process = worker.NewProcess(w.name, cmd, append(slices.Clip(w.p.cfg.Process), worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(env...))...)
+		env := append(d.env(cmd), w.p.lifeline.give(cmd),
+			wire.EnvVersion+"="+strconv.Itoa(wire.Version),
+			wire.EnvName+"="+w.name,
+			wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame))
+		opts := append(slices.Clip(w.p.cfg.Process), worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(env...))
+		process = worker.NewProcess(w.name, cmd, opts...)
 		return nil
 	})
 	return process, err
@@ -59,7 +62,8 @@ func (w *proc) belongs(pid, uid int) error {
 		return fmt.Errorf("process %d of user %d has connected in the place of %s", pid, uid, w.name)
 	}
 	if group := groupOf(pid); group != w.process.PID() {
-		return fmt.Errorf("process %d has connected in the place of %s and is not in its process group (%d, and its own is %d): a worker must not leave it, by setsid or as a daemon", pid, w.name, w.process.PID(), group)
+		return fmt.Errorf("process %d has connected in the place of %s and is not in its process group (%d, and its own is %d): "+
+			"a worker must not leave it, by setsid or as a daemon", pid, w.name, w.process.PID(), group)
 	}
 	return nil
 }

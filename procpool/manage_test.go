@@ -53,39 +53,6 @@ func TestEndsAreCountedByCause(t *testing.T) {
 	}
 }
 
-func TestResize(t *testing.T) {
-	p := start(t, "serve", func(c *procpool.Config) { c.MaxWorkers, c.MaxQueue = 1, 10 })
-	a := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw())
-	eventually(t, "it is busy", func() bool { return p.Stats().Busy == 1 })
-	b := submit(t, p, ask{}.raw())
-	if err := p.Resize(4, 4); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Result(); err != nil {
-		t.Error(err)
-	}
-	eventually(t, "there are four", func() bool { s := p.Stats(); return s.Ready == 3 && s.Busy == 1 })
-	c, release := waits(t, p)
-	if err := p.Resize(0, 1); err != nil {
-		t.Fatal(err)
-	}
-	release()
-	if got, err := c.Result(); err != nil || string(got) != `"waited"` {
-		t.Errorf("a query of a worker that is too many: %s, %v", got, err)
-	}
-	a.Cancel(nil)
-	eventually(t, "there is one", func() bool { s := p.Stats(); return s.Ready == 1 && s.Busy+s.ShuttingDown == 0 })
-	do(t, p, ask{}.raw())
-	if s := p.Stats(); s.Ended[procpool.CauseResized] != 3 || s.Failed+s.Rejected != 0 {
-		t.Errorf("%+v", s)
-	}
-	for _, bad := range [][2]int{{-1, 1}, {2, 1}, {0, 0}} {
-		if err := p.Resize(bad[0], bad[1]); err == nil {
-			t.Errorf("Resize%v was accepted", bad)
-		}
-	}
-}
-
 func TestSlowQueriesAreLogged(t *testing.T) {
 	var log journal
 	p := start(t, "serve", func(c *procpool.Config) {
@@ -117,7 +84,7 @@ func TestSlowQueriesAreLogged(t *testing.T) {
 func TestCostOfAQuery(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 1 })
 	first, release := waits(t, p)
-	second := submit(t, p, ask{Op: "leak", Size: 32 << 20}.raw(), procpool.Measured())
+	second := submit(t, p, ask{}.raw())
 	time.AfterFunc(200*time.Millisecond, release)
 	for _, q := range []*procpool.Query{first, second} {
 		if _, err := q.Result(); err != nil {
@@ -125,7 +92,7 @@ func TestCostOfAQuery(t *testing.T) {
 		}
 	}
 	a, b := first.Cost(), second.Cost()
-	if a.Worked < 200*time.Millisecond || a.Memory != 0 || b.Waited <= 0 || b.Worked <= 0 || isLinux() && b.Memory < 32<<20 {
+	if a.Worked < 200*time.Millisecond || b.Waited <= 0 || b.Worked <= 0 {
 		t.Errorf("the costs are %+v and %+v", a, b)
 	}
 	var crash *procpool.CrashError

@@ -50,7 +50,7 @@ func (o *output) endLocked(now time.Time) {
 	line, size := string(bytes.TrimRight(o.line, "\r")), o.size
 	o.line, o.size = o.line[:0], 0
 	if now.Sub(o.since) >= time.Second {
-		o.tellMissedLocked()
+		o.logMissedLocked()
 		o.since, o.logged = now, 0
 	}
 	switch {
@@ -66,7 +66,7 @@ func (o *output) endLocked(now time.Time) {
 	}
 }
 
-func (o *output) tellMissedLocked() {
+func (o *output) logMissedLocked() {
 	if n := o.missed; n > 0 {
 		o.missed = 0
 		_ = call.Do("log", func() error {
@@ -84,5 +84,5 @@ func (o *output) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.endLocked(time.Now())
-	o.tellMissedLocked()
+	o.logMissedLocked()
 }

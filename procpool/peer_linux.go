@@ -1,7 +1,6 @@
 package procpool
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -33,7 +32,8 @@ func peerOf(c *net.UnixConn) (pid, uid int, err error) {
 		return 0, 0, fmt.Errorf("ask which process connected: %w", failed)
 	}
 	if cred.Pid == 0 {
-		return 0, 0, fmt.Errorf("a process of another pid namespace (user %d) connected: it has no pid here and cannot be the worker (pid_namespaces(7))", cred.Uid)
+		return 0, 0, fmt.Errorf("a process of another pid namespace (user %d) connected: "+
+			"it has no pid here and cannot be the worker (pid_namespaces(7))", cred.Uid)
 	}
 	return int(cred.Pid), int(cred.Uid), nil
 }
@@ -59,39 +59,4 @@ func parseStatm(text string) (int64, bool) {
 		return 0, false
 	}
 	return (resident - shared) * int64(os.Getpagesize()), true
-}
-
-// isStopped reports whether a process is stopped by a signal (proc(5), stat). A
-// process that a debugger has stopped is not.
-func isStopped(pid int) bool {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	at := bytes.LastIndexByte(text, ')') // the name before it may contain anything
-	return at >= 0 && at+2 < len(text) && text[at+2] == 'T'
-}
-
-// memoryOfGroups returns the private memory of each process group, by its number
-// (proc(5), stat and statm).
-func memoryOfGroups() map[int]int64 {
-	files, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	groups := make(map[int]int64)
-	for _, file := range files {
-		pid, err := strconv.Atoi(file.Name())
-		if err != nil {
-			continue
-		}
-		group, err := syscall.Getpgid(pid)
-		if err != nil {
-			continue
-		}
-		if n, ok := memoryOf(pid); ok {
-			groups[group] += n
-		}
-	}
-	return groups
 }

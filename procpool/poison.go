@@ -102,8 +102,8 @@ func (m *memory) about(print string, now time.Time) *Poisoned {
 	return known
 }
 
-// died records a death. alone says that it was the death of an extra worker, which is
-// the proof.
+// died records a death. alone says that an extra worker has died, which had this query
+// only: that proves that the query kills.
 func (m *memory) died(print, caller string, alone bool, why error, now time.Time) *Poisoned {
 	known := m.about(print, now)
 	if known == nil {

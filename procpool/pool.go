@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -28,6 +29,7 @@ type Pool struct {
 	worker.BaseWorker
 	cfg      Config
 	log      *slog.Logger
+	appLog   bool // Start takes the App's logger, because the Config has none
 	dir      string
 	seed     maphash.Seed // ranks workers for preferred keys
 	prefix   string       // of the names of sockets
@@ -81,9 +83,19 @@ func New(cfg Config) (*Pool, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	hasLogger := cfg.Logger != nil
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), shares: make(map[string]*share), memory: newMemory(cfg.Poison),
+		cfg:    cfg,
+		log:    cfg.Logger,
+		appLog: !hasLogger,
+		seed:   maphash.MakeSeed(),
+		dir:    cfg.SocketDir,
+		queue:  list.New(),
+		alone:  list.New(),
+		keys:   make(map[string]*proc),
+		shares: make(map[string]*share),
+		memory: newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
@@ -128,6 +140,9 @@ func (p *Pool) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
+	if log := asynclog.Logger(ctx); p.appLog && log != nil {
+		p.log = log // before any worker has started
+	}
 	if err = p.prepare(); err != nil {
 		err = fmt.Errorf("start %s: %w", p.Name(), err)
 		p.Finish(err)
@@ -158,8 +173,9 @@ func (p *Pool) prepare() error {
 			return err
 		}
 	}
-	p.prefix = filepath.Join(p.dir, fmt.Sprintf("%s-%d-%x-", fileName(p.cfg.Name), os.Getpid(), time.Now().UnixNano()&0xffffff))
-	d, err := p.door(0)
+	unique := time.Now().UnixNano() & 0xffffff
+	p.prefix = filepath.Join(p.dir, fmt.Sprintf("%s-%d-%x-", fileName(p.cfg.Name), os.Getpid(), unique))
+	d, err := p.newAcceptor(0)
 	if err != nil {
 		return err
 	}
@@ -183,12 +199,12 @@ func fileName(name string) string {
 
 // live runs from Start to the end of the pool.
 func (p *Pool) live(own context.Context) {
-	tend := time.NewTicker(p.tendEvery())
-	defer tend.Stop()
+	ticker := time.NewTicker(p.checkEvery())
+	defer ticker.Stop()
 	for own.Err() == nil {
 		select {
-		case <-tend.C:
-			p.tend()
+		case <-ticker.C:
+			p.check()
 		case <-own.Done():
 		}
 	}
@@ -197,8 +213,8 @@ func (p *Pool) live(own context.Context) {
 	defer patience.Stop()
 	for waiting := true; waiting; {
 		select {
-		case <-tend.C:
-			p.tend()
+		case <-ticker.C:
+			p.check()
 		case <-p.quiet.Signaled():
 			waiting = false
 		case <-patience.C:
@@ -243,7 +259,7 @@ func (p *Pool) openLocked() []*Query {
 	from(p.alone)
 	for _, w := range p.workers {
 		from(&w.waiting)
-		for _, a := range w.having {
+		for _, a := range w.attempts {
 			open = append(open, a.q)
 		}
 	}
@@ -341,7 +357,9 @@ func (p *Pool) whoLives() string {
 func (p *Pool) Probe(context.Context) worker.ProbeResult {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if failures := p.failures + p.deaths; failures > 0 && time.Now().Before(p.notUntil) && !slices.ContainsFunc(p.workers, (*proc).serves) {
+	failures := p.failures + p.deaths
+	waits := failures > 0 && time.Now().Before(p.notUntil)
+	if waits && !slices.ContainsFunc(p.workers, (*proc).serves) {
 		return worker.ProbeResult{Err: fmt.Errorf("%d failures in a row, the last: %w", failures, p.lastFail)}
 	}
 	return worker.ProbeResult{Health: worker.HealthHealthy}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -43,52 +42,51 @@ type proc struct {
 	writeUntil time.Time // the write deadline that is set
 	behind     bool      // it was sent much and may not have read that: even a small write may block
 
-	reader  *wire.Reader  // used by the goroutine that reads; see read.go
-	heard   wire.Envelope // the message it has read
-	data    []byte        // the bytes beside it
-	halfway bool          // the line is read, the bytes after it are not
-	into    *attempt      // the attempt whose caller reads, and has memory for the bytes of the answer
-	readEnd chan error    // capacity 1: why reading has ended
-	readers sync.WaitGroup
+	reader   *wire.Reader  // used by the goroutine that reads; see read.go
+	message  wire.Envelope // the message it has read
+	data     []byte        // the bytes beside it
+	bytesDue bool          // the line is read, the bytes after it are not
+	into     *attempt      // the attempt whose caller reads, and has memory for the bytes of the answer
+	readEnd  chan error    // capacity 1: why reading has ended
+	readers  sync.WaitGroup
 
 	// Guarded by p.mu.
-	having       []*attempt // the queries that it has, oldest first
-	places       int        // how many it takes
-	reading      bool       // a goroutine reads, or reading has ended for good
-	direct       *attempt   // the attempt whose caller reads
-	readUntil    time.Time  // the read deadline that is set by a caller, else zero
-	closed       bool       // the connection is closed
-	recent       []string   // the ids of its last requests
-	given        int
-	waiting      list.List // queries whose key is bound to it
-	used, keyed  bool
-	key          string   // of its first query
-	keys         []string // bound to it
-	created      time.Time
-	readyAt      time.Time
-	lastActivity time.Time
-	queries      int
-	ignored      int  // messages ignored since its last query
-	alone        bool // it is an extra worker for one query; see Poison
-	trial        bool // it is ready and gets no query before it has answered a health check
-	proven       bool // it has answered a query or a health check
-	generation   int  // see Pool.Reload
-	command      func() *exec.Cmd
-	replaces     *proc // ends once this one is ready
-	successor    *proc // starts, and is ready before this one ends
-	due          error // it ends with this cause once its successor is ready
-	retire       error // it ends with this cause once it is not busy
-	recycling    bool
-	leaving      bool // it is ending; its state may not say so yet
-	gently       bool // end it by message first
-	cause        error
-	broke        error     // what it did wrong, when it ends because of that
-	asked        time.Time // when the unanswered health check was sent, else zero
-	checkedAt    time.Time
-	dumping      []*dumped // wait for its stacks
-	calls        int       // that wait for an answer
-	stoppedAt    time.Time // when the pool has seen its process stopped, else zero
-	after        []func()  // detach calls them without the lock
+	attempts      []*attempt // the queries that it has, oldest first
+	places        int        // how many it takes
+	reading       bool       // a goroutine reads, or reading has ended for good
+	direct        *attempt   // the attempt whose caller reads
+	readUntil     time.Time  // the read deadline that is set by a caller, else zero
+	closed        bool       // the connection is closed
+	recent        []string   // the ids of its last requests
+	given         int
+	waiting       list.List // queries whose key is bound to it
+	used, keyed   bool
+	key           string   // of its first query
+	keys          []string // bound to it
+	created       time.Time
+	readyAt       time.Time
+	lastActivity  time.Time
+	queries       int
+	ignored       int  // messages ignored since its last query
+	alone         bool // it is an extra worker for one query; see Poison
+	trial         bool // it is ready and gets no query before it has answered a health check
+	proven        bool // it has answered a query or a health check
+	generation    int  // see Pool.Reload
+	command       func() *exec.Cmd
+	replaces      *proc // ends once this one is ready
+	successor     *proc // starts, and is ready before this one ends
+	due           error // it ends with this cause once its successor is ready
+	retire        error // it ends with this cause once it is not busy
+	recycling     bool
+	leaving       bool // it is ending; its state may not say so yet
+	gently        bool // end it by message first
+	cause         error
+	broke         error     // what it did wrong, when it ends because of that
+	asked         time.Time // when the unanswered health check was sent, else zero
+	checkedAt     time.Time
+	stacksWaiters []*stacksWaiter // wait for its stacks
+	calls         int             // that wait for an answer
+	after         []func()        // detach calls them without the lock
 }
 
 func (w *proc) usable() bool {
@@ -118,11 +116,20 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 	name := p.cfg.Name + "/" + strconv.Itoa(p.spawned)
 	now := time.Now()
 	w := &proc{
-		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), readEnd: make(chan error, 1),
-		machine: workerModel.New(name, WorkerStarting, &p.events),
-		link:    connModel.New(name, ConnDisconnected, &p.events),
-		stderr:  &tail{size: p.cfg.StderrTail},
-		alone:   s.alone, replaces: s.replaces, command: s.command, generation: s.generation,
+		p:            p,
+		n:            p.spawned,
+		name:         name,
+		machine:      workerModel.New(name, WorkerStarting, &p.events),
+		link:         connModel.New(name, ConnDisconnected, &p.events),
+		stderr:       &tail{size: p.cfg.StderrTail},
+		limits:       p.cfg.Recycle.draw(),
+		readEnd:      make(chan error, 1),
+		created:      now,
+		lastActivity: now,
+		alone:        s.alone,
+		replaces:     s.replaces,
+		command:      s.command,
+		generation:   s.generation,
 	}
 	_ = w.link.To(ConnConnecting, nil)
 	w.process = worker.NewProcess(name, nil) // a placeholder until the command is made
@@ -140,7 +147,7 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 // worker ended, nil when the pool asked it to.
 func (w *proc) live() error {
 	p := w.p
-	d, err := p.door(w.n)
+	d, err := p.newAcceptor(w.n)
 	if err != nil {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
@@ -161,7 +168,7 @@ func (w *proc) live() error {
 		p.counts.strangers.Add(1)
 		p.log.Warn("procpool: a connection was refused", "worker", w.name, "error", err)
 	})
-	a, err := w.arrive(d)
+	a, err := w.awaitReady(d)
 	if err != nil || a.conn == nil {
 		w.end()
 		return w.verdict(err)
@@ -193,9 +200,9 @@ func (w *proc) live() error {
 	return w.verdict(err)
 }
 
-// arrive waits for the ready message. It returns neither an error nor a connection
-// when the worker was told to end.
-func (w *proc) arrive(d *door) (arrival, error) {
+// awaitReady waits for the ready message. It returns neither an error nor a connection
+// when the pool ends the worker.
+func (w *proc) awaitReady(d *acceptor) (readyConn, error) {
 	timer := time.NewTimer(w.p.cfg.StartTimeout)
 	defer timer.Stop()
 	select {
@@ -205,20 +212,21 @@ func (w *proc) arrive(d *door) (arrival, error) {
 		}
 		return a, nil
 	case <-w.process.Done():
-		return arrival{}, w.crash("", errors.New("it ended before it was ready"))
+		return readyConn{}, w.crash("", errors.New("it ended before it was ready"))
 	case <-timer.C:
 		where := "connect to the socket that " + wire.EnvSocket + " names"
 		if w.p.cfg.Inherit {
 			where = "use the descriptor that " + wire.EnvFD + " names, which a wrapper has to pass on,"
 		}
-		return arrival{}, w.crash("", fmt.Errorf("it has not said that it is ready within %v: it has to %s and to send %s", w.p.cfg.StartTimeout, where, `{"type":"ready"}`))
+		return readyConn{}, w.crash("", fmt.Errorf("it has not said that it is ready within %v: it has to %s and to send %s",
+			w.p.cfg.StartTimeout, where, `{"type":"ready"}`))
 	case <-w.stop.Signaled():
-		return arrival{}, nil
+		return readyConn{}, nil
 	}
 }
 
-// connected makes the worker ready, unless it was told to end meanwhile.
-func (w *proc) connected(a arrival) {
+// connected makes the worker ready, unless the pool ends it.
+func (w *proc) connected(a readyConn) {
 	p := w.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,15 +297,10 @@ func (w *proc) send(a *attempt) {
 			continue
 		}
 		a.sent = true
-		w.armWrite(a.begun)
-		var err error
-		if w.offer.Version < 2 {
-			err = w.writer.Query(a.id, a.q.payload)
-		} else {
-			about := a.q.about
-			about.TimeoutMs = max(a.q.until.Sub(a.begun).Milliseconds(), 1)
-			err = w.writer.QueryBytes(a.id, a.q.payload, a.q.data, about)
-		}
+		w.armWrite()
+		about := a.q.about
+		about.TimeoutMs = max(a.q.until.Sub(a.begun).Milliseconds(), 1)
+		err := w.writer.Query(a.id, a.q.payload, a.q.data, about)
 		w.wmu.Unlock()
 		if err != nil {
 			w.fail(fmt.Errorf("send a query: %w", err))
@@ -306,7 +309,7 @@ func (w *proc) send(a *attempt) {
 	}
 }
 
-// sendCancel tells the worker to stop the attempt.
+// sendCancel asks the worker to stop the attempt.
 func (w *proc) sendCancel(a *attempt) {
 	if !w.wmu.TryLock() {
 		if w.places == 1 {
@@ -320,19 +323,19 @@ func (w *proc) sendCancel(a *attempt) {
 		w.writeUntil = time.Time{}
 	}
 	defer w.wmu.Unlock()
-	if !a.sent || a.told {
+	if !a.sent || a.cancelSent {
 		a.dropped = !a.sent // send sees it
 		return
 	}
-	a.told = true
-	w.armWrite(time.Now())
+	a.cancelSent = true
+	w.armWrite()
 	_ = w.writer.Cancel(a.id) // when this fails, the worker does not confirm and is ended
 }
 
-// armWrite gives the next write at least half of WriteTimeout. It moves the
-// deadline only when it has to: that costs a tenth of a write. The caller holds
-// wmu.
-func (w *proc) armWrite(now time.Time) {
+// armWrite gives the next write at least half of WriteTimeout. It moves the deadline only
+// when it has to: that costs a tenth of a write. The caller holds wmu.
+func (w *proc) armWrite() {
+	now := time.Now()
 	if w.writeUntil.Sub(now) < w.p.cfg.WriteTimeout/2 {
 		w.writeUntil = now.Add(w.p.cfg.WriteTimeout)
 		_ = w.conn.SetWriteDeadline(w.writeUntil)
@@ -367,7 +370,7 @@ func (w *proc) fail(err error) {
 	w.stopLocked(false, err)
 }
 
-// stopLocked tells the worker to end: by message first when gently is true, by
+// stopLocked ends the worker: by message first when gently is true, by
 // signal otherwise. It does nothing when the worker is already ending.
 func (w *proc) stopLocked(gently bool, cause error) {
 	if w.leaving || w.machine.To(WorkerShuttingDown, cause) != nil {
@@ -375,7 +378,7 @@ func (w *proc) stopLocked(gently bool, cause error) {
 	}
 	w.gently, w.cause = gently, cause
 	w.leaving = true
-	w.p.ready = slices.DeleteFunc(w.p.ready, func(other *proc) bool { return other == w })
+	w.p.unreadyLocked(w)
 	w.unbindLocked()
 	w.stop.Signal()
 }
@@ -392,7 +395,7 @@ func (w *proc) detach() {
 	p := w.p
 	p.mu.Lock()
 	w.leaving = true
-	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
+	p.unreadyLocked(w)
 	w.unbindLocked()
 	if w.direct != nil {
 		w.kickLocked(w.direct) // its query may have ended before the process

@@ -31,7 +31,6 @@ type Query struct {
 	evictBusy  bool
 	caller     string
 	priority   int
-	measured   bool
 	calls      CallHandler
 	about      wire.About
 	marked     bool // print is the caller's
@@ -42,8 +41,8 @@ type Query struct {
 	machine  fsm.Machine[QueryState]
 	messages chan Part // nil for Do, which drops them
 
-	mu       sync.Mutex    // guards the fields below; result, answer and err are final once it has ended
-	done     chan struct{} // made on the first call of Done
+	done     fsm.Signal // it has ended
+	mu       sync.Mutex // guards the fields below; result, answer and err are final once it has ended
 	result   json.RawMessage
 	answer   []byte // beside the result
 	err      error
@@ -66,7 +65,6 @@ type Query struct {
 	turn      uint64 // of its caller; see Config.FairShares
 	displaces *Query // lost its place in the queue to it
 	print     string // its fingerprint, "" while it is not needed
-	first     attempt
 	streamed  bool
 	last      string // the worker that has it or had it last
 }
@@ -120,7 +118,7 @@ func Fingerprint(print string) Option {
 	return func(q *Query) { q.print, q.marked = q.short("fingerprint", print), true }
 }
 
-// Metadata gives a worker of version 2 texts about the query, for example who made it.
+// Metadata gives the worker texts about the query, for example who made it.
 // They have at most 16 KiB.
 func Metadata(data map[string]string) Option {
 	return func(q *Query) {
@@ -131,12 +129,13 @@ func Metadata(data map[string]string) Option {
 	}
 }
 
-// Trace gives a worker of version 2 the trace that the query is a part of: the headers
+// Trace gives the worker the trace that the query is a part of: the headers
 // of W3C Trace Context. They have at most 256 and 512 bytes.
 func Trace(traceparent, tracestate string) Option {
 	return func(q *Query) {
 		if len(traceparent) > maxName || len(tracestate) > 2*maxName {
-			q.invalid = &OptionError{"trace", fmt.Errorf("it has %d and %d bytes, want at most %d and %d", len(traceparent), len(tracestate), maxName, 2*maxName)}
+			q.invalid = &OptionError{"trace", fmt.Errorf("it has %d and %d bytes, want at most %d and %d",
+				len(traceparent), len(tracestate), maxName, 2*maxName)}
 			return
 		}
 		q.about.Traceparent, q.about.Tracestate = traceparent, tracestate
@@ -179,17 +178,7 @@ func (q *Query) ID() string { return q.id }
 func (q *Query) State() QueryState { return q.machine.State() }
 
 // Done returns a channel that is closed once the query is in a terminal state.
-func (q *Query) Done() <-chan struct{} {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.done == nil {
-		q.done = make(chan struct{})
-		if q.endedLocked() {
-			close(q.done)
-		}
-	}
-	return q.done
-}
+func (q *Query) Done() <-chan struct{} { return q.done.Signaled() }
 
 func (q *Query) endedLocked() bool { return queryModel.IsTerminal(q.machine.State()) }
 
@@ -226,10 +215,7 @@ func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 // Result waits for the end of the query and returns the result, or the error that
 // it ended with. Unread messages are dropped. It may be called any number of times.
 func (q *Query) Result() (json.RawMessage, error) {
-	q.mu.Lock()
-	ended := q.endedLocked()
-	q.mu.Unlock()
-	if ended { // without a Done channel
+	if q.done.HasSignaled() { // a caller that has read the answer itself needs no channel
 		return q.result, q.err
 	}
 	for done := q.Done(); ; {
@@ -242,7 +228,7 @@ func (q *Query) Result() (json.RawMessage, error) {
 }
 
 // Cancel ends the query with a cause, nil for none. It returns false when the query
-// has already ended. The pool tells the worker, which gets its next query once it
+// has already ended. The pool asks the worker to stop it; the worker gets its next query once it
 // has confirmed.
 func (q *Query) Cancel(cause error) bool {
 	err := fmt.Errorf("%s: %w", q.id, ErrCancelled)
@@ -268,10 +254,8 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 		q.timer.Stop()
 	}
 	unwatch, endCalls := q.unwatch, q.endCalls
-	if q.done != nil {
-		close(q.done)
-	}
 	q.mu.Unlock()
+	q.done.Signal()
 	if unwatch != nil {
 		unwatch()
 	}
@@ -409,7 +393,8 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 		return nil, fmt.Errorf("%s: submit: %w", p.cfg.Name, q.invalid)
 	}
 	if most := p.cfg.MaxFrame - overhead - q.sizeOfAbout(); q.size() > most {
-		return nil, fmt.Errorf("%s: payload and bytes are %d bytes: %w", p.cfg.Name, q.size(), &wire.TooLongError{Limit: p.cfg.MaxFrame, Length: len(q.data)})
+		return nil, fmt.Errorf("%s: payload and bytes are %d bytes: %w",
+			p.cfg.Name, q.size(), &wire.TooLongError{Limit: p.cfg.MaxFrame, Length: len(q.data)})
 	}
 	if !q.marked && p.recalls.Load() {
 		q.print = printOf(payload, q.data)

@@ -18,7 +18,7 @@ import (
 //   - The caller of Do reads the answer itself when no other goroutine reads. Then
 //     an answer wakes up only the caller, which halves the cost of a round trip.
 //   - Otherwise a goroutine of the pool reads while the worker has a query.
-//   - While the worker has none, no goroutine reads until tend starts one. So the
+//   - While the worker has none, no goroutine reads until check starts one. So the
 //     pool soon sees what an idle worker sends, and a busy worker needs no goroutine
 //     of its own. (The pool waits for each process, so it sees an exit at once.)
 
@@ -32,10 +32,9 @@ func (w *proc) ensureReadingLocked() {
 	w.readers.Go(w.read)
 }
 
-// armReadLocked makes a caller that reads for q stop by q's deadline. Setting a
-// deadline costs as much as decoding an answer, so an earlier one stays when it
-// still leaves at least half of the time. When it passes before the answer comes,
-// a goroutine reads on and q gets a timer.
+// armReadLocked makes a caller that reads for q stop by q's deadline. An earlier deadline
+// stays when it still leaves at least half of the time: see armWrite. When it passes before
+// the answer comes, a goroutine reads on and q gets a timer.
 func (w *proc) armReadLocked(q *Query) {
 	if w.readUntil.After(q.until) || w.readUntil.Sub(q.begun) < q.until.Sub(q.begun)/2 {
 		w.readUntil = q.until
@@ -77,9 +76,6 @@ func (w *proc) isLeaving() bool {
 // ended. The query needs no timer meanwhile: the connection has its deadline.
 func (w *proc) readFor(a *attempt) {
 	p := w.p
-	if !w.halfway {
-		w.heard.RequestID = a.id // most likely the answer has it; then Decode copies nothing
-	}
 	if a.q.into != nil {
 		w.into = a
 	}
@@ -125,8 +121,8 @@ func (w *proc) kickLocked(a *attempt) {
 // step takes one message. It returns errGone at the end of the connection, a
 // [*ProtocolError], or an error that is [os.ErrDeadlineExceeded].
 func (w *proc) step() error {
-	e := &w.heard
-	err := w.hear()
+	e := &w.message
+	err := w.readMessage()
 	if err == nil {
 		err = w.take(e)
 		e.Payload, e.Content, e.Result, e.Params, w.data = nil, nil, nil, nil, nil // they would keep a large buffer alive
@@ -179,7 +175,7 @@ func (w *proc) take(e *wire.Envelope) error {
 		return w.takeStacks(e.Stacks)
 	case wire.ShutdownAck:
 		if !w.isGentle() {
-			return errors.New("it said shutdown_ack and was not told to shut down")
+			return errors.New("it said shutdown_ack and was not asked to shut down")
 		}
 		w.acked.Signal()
 		return nil
@@ -290,8 +286,8 @@ func (w *proc) tooLong(e *wire.Envelope, long *wire.TooLongError) error {
 	p := w.p
 	p.mu.Lock()
 	a := w.find(e.RequestID)
-	if a == nil && e.RequestID == "" && len(w.having) == 1 {
-		a = w.having[0]
+	if a == nil && e.RequestID == "" && len(w.attempts) == 1 {
+		a = w.attempts[0]
 	}
 	p.mu.Unlock()
 	if a == nil {

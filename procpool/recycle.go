@@ -14,7 +14,6 @@ type limits struct {
 	age     time.Duration
 	idle    time.Duration
 	rss     int64
-	group   int64
 }
 
 func (r Recycle) draw() limits {
@@ -25,10 +24,9 @@ func (r Recycle) draw() limits {
 		return limit * (1 - r.Jitter*rand.Float64())
 	}
 	l := limits{
-		age:   time.Duration(less(float64(r.MaxAge))),
-		idle:  time.Duration(less(float64(r.MaxIdle))),
-		rss:   int64(less(float64(r.MaxRSS))),
-		group: int64(less(float64(r.MaxGroup))),
+		age:  time.Duration(less(float64(r.MaxAge))),
+		idle: time.Duration(less(float64(r.MaxIdle))),
+		rss:  int64(less(float64(r.MaxRSS))),
 	}
 	if r.MaxQueries > 0 {
 		l.queries = max(int(less(float64(r.MaxQueries))+0.5), 1)
@@ -38,7 +36,7 @@ func (r Recycle) draw() limits {
 
 // worn returns which limit the worker has reached, nil when none, and whether the
 // worker is idle because of that. The caller holds the pool's lock.
-func (w *proc) worn(now time.Time, groups map[int]int64) (why error, idle bool) { //nolint:revive // the error is the result
+func (w *proc) worn(now time.Time) (why error, idle bool) { //nolint:revive // the result is an error
 	l := w.limits
 	switch {
 	case l.queries > 0 && w.queries >= l.queries:
@@ -52,9 +50,6 @@ func (w *proc) worn(now time.Time, groups map[int]int64) (why error, idle bool) 
 		if got, ok := memoryOf(w.memoryPID()); ok && got >= l.rss {
 			return fmt.Errorf("%w: it has %d bytes of memory", ErrRecycled, got), false
 		}
-	}
-	if got := groups[w.process.PID()]; l.group > 0 && got >= l.group {
-		return fmt.Errorf("%w: its processes have %d bytes of memory", ErrRecycled, got), false
 	}
 	return nil, false
 }
@@ -104,7 +99,7 @@ func (w *proc) recycleLocked(why error, idle bool) {
 func (w *proc) retireLocked(why error) {
 	if !w.idle() {
 		w.retire = why
-		w.p.ready = slices.DeleteFunc(w.p.ready, func(other *proc) bool { return other == w })
+		w.p.unreadyLocked(w)
 		return
 	}
 	w.stopLocked(true, why)

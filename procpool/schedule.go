@@ -11,18 +11,14 @@ import (
 // assignLocked makes a ready worker busy with the query. The caller sends it after
 // releasing the lock.
 func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
-	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
+	p.unreadyLocked(w)
 	q.attempts++
 	p.turn = max(p.turn, q.turn)
-	a := &q.first
-	if q.attempts > 1 {
-		a = new(attempt) // the previous worker may still read the first
-	}
-	*a = attempt{q: q, id: q.id, begun: time.Now()}
+	a := &attempt{q: q, id: q.id, begun: time.Now()}
 	if q.attempts > 1 {
 		a.id += "." + strconv.Itoa(q.attempts)
 	}
-	w.having = append(w.having, a)
+	w.attempts = append(w.attempts, a)
 	q.on, q.last = a, w.name
 	w.recent[w.given%len(w.recent)] = a.id
 	w.given++
@@ -68,6 +64,11 @@ func (p *Pool) dequeueLocked(q *Query) {
 	}
 }
 
+// unreadyLocked takes a worker off those that get queries.
+func (p *Pool) unreadyLocked(w *proc) {
+	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
+}
+
 // nextLocked assigns the first query that fits to a ready worker, nil when none
 // does.
 func (p *Pool) nextLocked(w *proc) *attempt {
@@ -100,7 +101,7 @@ func (p *Pool) nextLocked(w *proc) *attempt {
 	return p.assignLocked(w, next)
 }
 
-// abandon ends a query before its worker has answered, and tells the worker. It
+// abandon ends a query before its worker has answered, and asks the worker to stop it. It
 // returns false when the query has already ended.
 func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	if !q.finish(to, nil, err) {
@@ -124,14 +125,10 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	return true
 }
 
-// cancelLater tells the worker to stop the attempt, for a caller that holds the lock and
+// cancelLater asks the worker to stop the attempt, for a caller that holds the lock and
 // does not wait: the write of another query may take long.
 func (p *Pool) cancelLater(w *proc, a *attempt) {
-	p.alive.Add(1)
-	go func() {
-		defer p.alive.Done()
-		w.sendCancel(a)
-	}()
+	p.alive.Go(func() { w.sendCancel(a) })
 }
 
 // release takes back a worker that has confirmed the end of its attempt. It

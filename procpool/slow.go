@@ -10,7 +10,6 @@ import (
 type Cost struct {
 	Waited time.Duration // until a worker had it the last time
 	Worked time.Duration // of the last worker, until it answered
-	Memory int64         // of that worker after the answer: bytes of private memory; 0 when it was not measured or is not known
 }
 
 // Cost returns what the query has taken so far; it is final once the query has ended
@@ -21,35 +20,28 @@ func (q *Query) Cost() Cost {
 	return q.cost
 }
 
-// Measured also measures the worker's memory after the query (Linux); see [Query.Cost].
-// It takes as long as a small query.
-func Measured() Option { return func(q *Query) { q.measured = true } }
-
 // spentLocked takes note of what an attempt has taken that the worker has answered.
 func (w *proc) spentLocked(a *attempt, now time.Time) {
 	q := a.q
 	q.cost = Cost{Waited: a.begun.Sub(q.begun), Worked: now.Sub(a.begun)}
-	if q.measured {
-		q.cost.Memory, _ = memoryOf(w.memoryPID())
-	}
 	if w.p.slow(a, now) {
-		w.tellSlowLocked(a, now, "and has ended")
+		w.logSlowLocked(a, now, "and has ended")
 	}
 }
 
-// slow reports whether an attempt takes too long and that was not told.
+// slow reports whether an attempt takes too long and that was not logged.
 func (p *Pool) slow(a *attempt, now time.Time) bool {
 	return p.cfg.SlowAfter > 0 && a != nil && !a.slow && now.Sub(a.begun) >= p.cfg.SlowAfter
 }
 
-// tellSlowLocked logs a query that takes long, with the worker's stacks when it runs
+// logSlowLocked logs a query that takes long, with the worker's stacks when it runs
 // and the worker can show them.
-func (w *proc) tellSlowLocked(a *attempt, now time.Time, state string) {
+func (w *proc) logSlowLocked(a *attempt, now time.Time, state string) {
 	a.slow = true
 	p, q := w.p, a.q
 	p.counts.slow.Add(1)
 	elapsed := now.Sub(a.begun)
-	tell := func(stacks string) {
+	report := func(stacks string) {
 		call.Go(w.name, func() error {
 			log := p.log.With("query", q.id, "worker", w.name, "elapsed", elapsed)
 			if q.caller != "" {
@@ -62,7 +54,7 @@ func (w *proc) tellSlowLocked(a *attempt, now time.Time, state string) {
 			return nil
 		}, func(error) {})
 	}
-	if !w.has(a) || !w.askStacksLocked(tell) {
-		tell("")
+	if !w.has(a) || !w.askStacksLocked(report) {
+		report("")
 	}
 }

@@ -34,7 +34,8 @@ func openDir(dir string) error {
 	case owner(info) != os.Getuid():
 		return fmt.Errorf("SocketDir %s belongs to user %d, want one of our own (%d)", dir, owner(info), os.Getuid())
 	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("SocketDir %s has mode %04o, want 0700: others could take a worker's place", dir, info.Mode().Perm())
+		return fmt.Errorf("SocketDir %s has mode %04o, want 0700: others could take a worker's place",
+			dir, info.Mode().Perm())
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -67,27 +68,27 @@ func removeStale(path string) {
 	}
 }
 
-// door is the socket of one worker that has not sent ready. Several processes may
+// acceptor is the socket of one worker that has not sent ready. Several processes may
 // connect: unrelated ones, a wrapper that tests the socket, the worker. The first
 // process of the worker's group that sends ready is the worker; then the socket is
 // closed.
-type door struct {
+type acceptor struct {
 	path     string
 	listener *net.UnixListener // nil when the connection is inherited
 	theirs   *os.File          // the worker's end of an inherited connection, else nil
 	limit    int
 	belongs  func(pid, uid int) error // nil for a process of the worker's group
-	stranger func(error)
-	opened   chan arrival // capacity 1
+	refused  func(error)
+	opened   chan readyConn // capacity 1
 	ended    sync.WaitGroup
 
-	mu     sync.Mutex // guards the fields below
-	closed bool
-	inside []*net.UnixConn // connections that have not sent ready, oldest first
+	mu      sync.Mutex // guards the fields below
+	closed  bool
+	pending []*net.UnixConn // connections that have not sent ready, oldest first
 }
 
-// arrival is the worker's connection after it sent ready.
-type arrival struct {
+// readyConn is the worker's connection after it sent ready.
+type readyConn struct {
 	conn   *net.UnixConn
 	pid    int
 	reader *wire.Reader
@@ -95,42 +96,43 @@ type arrival struct {
 	err    error // its first message was not ready; the other fields are zero
 }
 
-// maxInside bounds the connections that have not sent ready. The oldest is closed
+// maxPending bounds the connections that have not sent ready. The oldest is closed
 // to make room.
-const maxInside = 16
+const maxPending = 16
 
-// door makes the socket of the nth worker. It makes the folder again when it is
+// newAcceptor makes the socket of the nth worker. It makes the folder again when it is
 // missing: cleaners of temporary files remove empty, old folders, and this one is
 // empty between two spawns.
-func (p *Pool) door(n int) (*door, error) {
+func (p *Pool) newAcceptor(n int) (*acceptor, error) {
 	if p.cfg.Inherit {
-		return newPair(p.cfg.MaxFrame)
+		return inheritedPair(p.cfg.MaxFrame)
 	}
 	path := fmt.Sprintf("%s%06d.sock", p.prefix, n)
-	d, err := newDoor(path, p.cfg.MaxFrame)
+	d, err := listen(path, p.cfg.MaxFrame)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := openDir(p.dir); err != nil {
 			return nil, err
 		}
-		d, err = newDoor(path, p.cfg.MaxFrame)
+		d, err = listen(path, p.cfg.MaxFrame)
 	}
 	return d, err
 }
 
-func newDoor(path string, limit int) (*door, error) {
+func listen(path string, limit int) (*acceptor, error) {
 	if len(path) > maxPath {
-		return nil, fmt.Errorf("socket path %s has %d bytes, the limit is %d: set a shorter SocketDir or Name", path, len(path), maxPath)
+		return nil, fmt.Errorf("socket path %s has %d bytes, the limit is %d: set a shorter SocketDir or Name",
+			path, len(path), maxPath)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen for the worker: %w", err)
 	}
-	return &door{path: path, listener: l, limit: limit, opened: make(chan arrival, 1)}, nil
+	return &acceptor{path: path, listener: l, limit: limit, opened: make(chan readyConn, 1)}, nil
 }
 
 // open accepts connections from now on. The process must have been started.
-func (d *door) open(belongs func(pid, uid int) error, stranger func(error)) {
-	d.belongs, d.stranger = belongs, stranger
+func (d *acceptor) open(belongs func(pid, uid int) error, refused func(error)) {
+	d.belongs, d.refused = belongs, refused
 	if d.theirs != nil {
 		d.started()
 		d.inherited()
@@ -139,14 +141,14 @@ func (d *door) open(belongs func(pid, uid int) error, stranger func(error)) {
 	d.ended.Go(d.accept)
 }
 
-func (d *door) accept() {
+func (d *acceptor) accept() {
 	for pause := time.Millisecond; ; {
 		conn, err := d.listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil { // most likely no file descriptors; try again
-			d.stranger(fmt.Errorf("accept: %w", err))
+			d.refused(fmt.Errorf("accept: %w", err))
 			time.Sleep(pause)
 			pause = min(2*pause, time.Second)
 			continue
@@ -158,7 +160,7 @@ func (d *door) accept() {
 		}
 		if err != nil {
 			conn.Close()
-			d.stranger(err)
+			d.refused(err)
 			continue
 		}
 		d.mu.Lock()
@@ -167,19 +169,19 @@ func (d *door) accept() {
 			conn.Close()
 			return
 		}
-		if len(d.inside) == maxInside {
-			d.inside[0].Close()
-			d.inside = d.inside[1:]
+		if len(d.pending) == maxPending {
+			d.pending[0].Close()
+			d.pending = d.pending[1:]
 		}
-		d.inside = append(d.inside, conn)
+		d.pending = append(d.pending, conn)
 		d.mu.Unlock()
-		d.ended.Go(func() { d.hear(conn, pid) })
+		d.ended.Go(func() { d.readReady(conn, pid) })
 	}
 }
 
-// hear waits for the ready message.
-func (d *door) hear(conn *net.UnixConn, pid int) {
-	a := arrival{conn: conn, pid: pid, reader: wire.NewReader(conn, d.limit)}
+// readReady waits for the ready message.
+func (d *acceptor) readReady(conn *net.UnixConn, pid int) {
+	a := readyConn{conn: conn, pid: pid, reader: wire.NewReader(conn, d.limit)}
 	line, err := a.reader.Next()
 	if err == nil {
 		var e wire.Envelope
@@ -191,18 +193,15 @@ func (d *door) hear(conn *net.UnixConn, pid int) {
 		if err == nil && e.Length > 0 {
 			err = fmt.Errorf("a ready takes no bytes, and it has %d after it", e.Length)
 		}
-		if a.offer.Version < 2 {
-			a.offer = wire.Offer{} // the other fields are unknown to version 1
-		}
 		if err != nil {
-			a = arrival{err: err}
+			a = readyConn{err: err}
 		}
 	}
 	d.mu.Lock()
 	mine := false
-	for i, other := range d.inside {
+	for i, other := range d.pending {
 		if other == conn {
-			d.inside = append(d.inside[:i], d.inside[i+1:]...)
+			d.pending = append(d.pending[:i], d.pending[i+1:]...)
 			mine = true
 			break
 		}
@@ -220,7 +219,7 @@ func (d *door) hear(conn *net.UnixConn, pid int) {
 	}
 }
 
-func (d *door) closeLocked() {
+func (d *acceptor) closeLocked() {
 	if d.closed {
 		return
 	}
@@ -229,14 +228,14 @@ func (d *door) closeLocked() {
 	if d.listener != nil {
 		d.listener.Close() // this also removes the file
 	}
-	for _, conn := range d.inside {
+	for _, conn := range d.pending {
 		conn.Close()
 	}
-	d.inside = nil
+	d.pending = nil
 }
 
 // close closes the socket, and the connection of a worker that was not taken.
-func (d *door) close() {
+func (d *acceptor) close() {
 	d.mu.Lock()
 	d.closeLocked()
 	d.mu.Unlock()

@@ -19,6 +19,9 @@ const (
 // asked what it does; the query ends when it has answered, or after stacksWait.
 func (q *Query) expire() {
 	late := &DeadlineError{Query: q.id, Worker: q.Worker(), Elapsed: time.Since(q.begun)}
+	if late.Worker == "" {
+		late.Err = q.pool.startFailure()
+	}
 	q.mu.Lock()
 	again := q.late != nil
 	if !again {
@@ -31,6 +34,16 @@ func (q *Query) expire() {
 	if !q.pool.askStacks(q) {
 		q.endLate("")
 	}
+}
+
+// startFailure returns why the last worker did not start, or nil when one has started since.
+func (p *Pool) startFailure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failures == 0 {
+		return nil
+	}
+	return p.lastFail
 }
 
 // endLate ends a query that has expired.
@@ -52,12 +65,12 @@ func (p *Pool) askStacks(q *Query) bool {
 }
 
 // dumped is who waits for a worker's stacks.
-type dumped struct {
+type stacksWaiter struct {
 	once sync.Once
 	got  func(stacks string)
 }
 
-func (d *dumped) take(stacks string) { d.once.Do(func() { d.got(stacks) }) }
+func (d *stacksWaiter) take(stacks string) { d.once.Do(func() { d.got(stacks) }) }
 
 // askStacksLocked asks the worker for its stacks and calls got once with them, or with
 // "" when they do not come in time. It returns false when the worker cannot be asked.
@@ -66,37 +79,35 @@ func (w *proc) askStacksLocked(got func(stacks string)) bool {
 		return false
 	}
 	w.ensureReadingLocked()
-	p, d := w.p, &dumped{got: got}
-	w.dumping = append(w.dumping, d)
+	p, d := w.p, &stacksWaiter{got: got}
+	w.stacksWaiters = append(w.stacksWaiters, d)
 	time.AfterFunc(stacksWait, func() {
 		p.mu.Lock()
-		w.dumping = slices.DeleteFunc(w.dumping, func(other *dumped) bool { return other == d })
+		w.stacksWaiters = slices.DeleteFunc(w.stacksWaiters, func(other *stacksWaiter) bool { return other == d })
 		p.mu.Unlock()
 		d.take("")
 	})
-	if len(w.dumping) > 1 {
+	if len(w.stacksWaiters) > 1 {
 		return true // it has been asked
 	}
-	p.alive.Add(1)
-	go func() {
-		defer p.alive.Done()
+	p.alive.Go(func() {
 		if !w.wmu.TryLock() {
 			return // another goroutine writes and may take long; nothing waits for it
 		}
 		defer w.wmu.Unlock()
-		w.armWrite(time.Now())
+		w.armWrite()
 		if err := w.writer.Dump(); err != nil && !errors.Is(err, wire.ErrPoisoned) {
 			w.fail(fmt.Errorf("ask for the stacks: %w", err))
 		}
-	}()
+	})
 	return true
 }
 
 // takeStacks hands out the worker's stacks.
 func (w *proc) takeStacks(stacks string) error {
 	w.p.mu.Lock()
-	all := w.dumping
-	w.dumping = nil
+	all := w.stacksWaiters
+	w.stacksWaiters = nil
 	w.p.mu.Unlock()
 	for _, d := range all {
 		d.take(stacks[:min(len(stacks), maxStacks)])

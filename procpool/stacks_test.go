@@ -69,12 +69,12 @@ func TestStacksThatDoNotComeAreNotWaitedFor(t *testing.T) {
 // the start; the worker that serves already does not notice.
 func TestReadyThatPromisesTooMuch(t *testing.T) {
 	for ready, want := range map[string]string{
-		`{"type":"ready","version":3,"concurrency":1}`:                                        "version is",
-		`{"type":"ready","version":-1}`:                                                       "version is",
-		`{"type":"ready","version":2,"capabilities":["telepathy"]}`:                           "telepathy",
-		`{"type":"ready","version":2,"concurrency":0}`:                                        "concurrency is",
-		`{"type":"ready","version":2,"concurrency":1000000}`:                                  "concurrency is",
-		`{"type":"ready","version":2,"capabilities":["` + strings.Repeat("x", 50_000) + `"]}`: "is not known",
+		`{"type":"ready","version":2,"concurrency":1}`:                            "version is",
+		`{"type":"ready","version":-1}`:                                           "version is",
+		`{"type":"ready","capabilities":["telepathy"]}`:                           "telepathy",
+		`{"type":"ready","concurrency":0}`:                                        "concurrency is",
+		`{"type":"ready","concurrency":1000000}`:                                  "concurrency is",
+		`{"type":"ready","capabilities":["` + strings.Repeat("x", 50_000) + `"]}`: "is not known",
 	} {
 		t.Run(want, func(t *testing.T) {
 			n := 0
@@ -114,13 +114,13 @@ func lastFail(t *testing.T, p *procpool.Pool) error {
 	return err
 }
 
-// raw version 2, for workers_test.go.
+// raw, for workers_test.go.
 func raw2(mode string) (ready string) {
 	switch {
 	case mode == "says", mode == "lies":
 		return os.Getenv("SAYS")
 	case strings.HasPrefix(mode, "stacks-"):
-		return `{"type":"ready","version":2,"capabilities":["stacks"],"concurrency":1}`
+		return `{"type":"ready","capabilities":["stacks"],"concurrency":1}`
 	}
 	return `{"type":"ready"}`
 }

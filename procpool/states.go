@@ -14,7 +14,7 @@ const (
 	WorkerStarting     WorkerState = "starting"      // spawned, has not sent ready
 	WorkerReady        WorkerState = "ready"         // waits for a query: it has a free place
 	WorkerBusy         WorkerState = "busy"          // has as many queries as it takes, or has not confirmed their end
-	WorkerShuttingDown WorkerState = "shutting_down" // was told to end
+	WorkerShuttingDown WorkerState = "shutting_down" // the pool ends it
 	WorkerDead         WorkerState = "dead"          // the process and its group have ended
 )
 
@@ -112,24 +112,6 @@ func ConnTransitions() fsm.Table[ConnState] { return clone(connTable) }
 // PoolTransitions returns the transition table of a pool's capacity. A pool of one
 // worker passes through active on its way from idle to at capacity and back.
 func PoolTransitions() fsm.Table[PoolState] { return clone(poolTable) }
-
-// AddedWorkerEdges returns the edges of [WorkerTransitions] that the original
-// drawing of the state machine does not have: a pool may be stopped while a worker
-// starts.
-func AddedWorkerEdges() []fsm.Edge[WorkerState] {
-	return []fsm.Edge[WorkerState]{{From: WorkerStarting, To: WorkerShuttingDown}}
-}
-
-// AddedQueryEdges returns the edges of [QueryTransitions] that the original
-// drawing does not have: a query may be cancelled, or its deadline may pass, while
-// it waits, and an answer need not be a stream.
-func AddedQueryEdges() []fsm.Edge[QueryState] {
-	return []fsm.Edge[QueryState]{
-		{From: QueryPending, To: QueryCancelled},
-		{From: QueryPending, To: QueryError},
-		{From: QueryProcessing, To: QueryComplete},
-	}
-}
 
 func clone[S ~string](t fsm.Table[S]) fsm.Table[S] {
 	out := make(fsm.Table[S], len(t))

@@ -16,7 +16,7 @@ type counters struct {
 	spawned, ready, crashed, recycled, evicted       counter
 	slow, retried, late, unknown, strangers          counter
 
-	deaths [15]counter          // of workers, in the order of Causes
+	deaths [14]counter          // of workers, in the order of Causes
 	took   [len(bounds)]counter // queries in each bucket: longer than the bound before, at most its own
 	longer counter              // longer than the last bound
 	spent  atomic.Int64         // total of all queries, in nanoseconds
@@ -89,11 +89,27 @@ type Durations struct {
 func (p *Pool) Stats() Stats {
 	c := &p.counts
 	s := Stats{
-		Open: int(p.open.Load()), Submitted: c.submitted.Load(), Complete: c.complete.Load(), Failed: c.failed.Load(),
-		Cancelled: c.cancelled.Load(), Rejected: c.rejected.Load(), Retried: c.retried.Load(), Slow: c.slow.Load(), Spawned: c.spawned.Load(),
-		Crashed: c.crashed.Load(), Recycled: c.recycled.Load(), Evicted: c.evicted.Load(), Late: c.late.Load(),
-		Unknown: c.unknown.Load(), Strangers: c.strangers.Load(),
-		Ended: make(map[Cause]uint64, len(c.deaths)), Durations: Durations{Sum: time.Duration(c.spent.Load()), Bounds: slices.Clone(bounds[:]), Within: make([]uint64, len(bounds))},
+		Open:      int(p.open.Load()),
+		Submitted: c.submitted.Load(),
+		Complete:  c.complete.Load(),
+		Failed:    c.failed.Load(),
+		Cancelled: c.cancelled.Load(),
+		Rejected:  c.rejected.Load(),
+		Retried:   c.retried.Load(),
+		Slow:      c.slow.Load(),
+		Spawned:   c.spawned.Load(),
+		Crashed:   c.crashed.Load(),
+		Recycled:  c.recycled.Load(),
+		Evicted:   c.evicted.Load(),
+		Late:      c.late.Load(),
+		Unknown:   c.unknown.Load(),
+		Strangers: c.strangers.Load(),
+		Ended:     make(map[Cause]uint64, len(c.deaths)),
+		Durations: Durations{
+			Sum:    time.Duration(c.spent.Load()),
+			Bounds: slices.Clone(bounds[:]),
+			Within: make([]uint64, len(bounds)),
+		},
 	}
 	for i, cause := range Causes() {
 		s.Ended[cause] = c.deaths[i].Load()
@@ -193,9 +209,9 @@ func (p *Pool) State() worker.State {
 func (w *proc) reasonLocked() string {
 	state, since := w.machine.Since()
 	reason := string(state)
-	for i, a := range w.having {
-		if i == 3 && len(w.having) > 4 {
-			reason += fmt.Sprintf(" and %d others", len(w.having)-i)
+	for i, a := range w.attempts {
+		if i == 3 && len(w.attempts) > 4 {
+			reason += fmt.Sprintf(" and %d others", len(w.attempts)-i)
 			break
 		}
 		reason += [2]string{" with ", ", "}[min(i, 1)] + a.id

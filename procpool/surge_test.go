@@ -309,31 +309,3 @@ func TestReloadIsNotBlamedForTheOneBefore(t *testing.T) {
 		t.Errorf("the version is %s", code)
 	}
 }
-
-// A Resize to the same size is no reason to end a worker whose successor still starts.
-func TestResizeLeavesAWorkerUntilItsSuccessorIsReady(t *testing.T) {
-	gate := filepath.Join(t.TempDir(), "gate")
-	p := startPool(t, gated(gate), nil)
-	do(t, p, ask{}.raw())
-	ended := make(chan error, 1)
-	go func() {
-		_, err := p.Reload(within(t), nil)
-		ended <- err
-	}()
-	eventually(t, "the successor starts", func() bool { return p.Stats().Spawned == 2 })
-	if err := p.Resize(0, 1); err != nil {
-		t.Fatal(err)
-	}
-	if n := p.Stats().Ended[procpool.CauseResized]; n > 0 || p.Stats().Ready != 1 {
-		t.Errorf("it has no worker: %+v", p.Stats())
-	}
-	if err := os.WriteFile(gate, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	if s := p.Stats(); s.Ended[procpool.CauseResized] != 0 || s.Ended[procpool.CauseReloaded] != 1 {
-		t.Errorf("%+v", s)
-	}
-}

@@ -154,7 +154,7 @@ func TestALongLineMayHaveBytes(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Setenv("FILE", file)
-			t.Setenv("SAYS", `{"type":"ready","version":2,"capabilities":["bytes"]}`)
+			t.Setenv("SAYS", `{"type":"ready","capabilities":["bytes"]}`)
 			p := start(t, "unlucky:file", func(c *procpool.Config) { c.MaxFrame, c.MaxQueue = 1<<20, 1 })
 			var tooLong *wire.TooLongError
 			if _, err := p.Do(within(t), ask{}.raw()); !errors.As(err, &tooLong) || !errors.Is(err, procpool.ErrProtocol) {
@@ -184,7 +184,7 @@ func TestErrorsOfBreachesAreShort(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Setenv("FILE", file)
-			t.Setenv("SAYS", `{"type":"ready","version":2}`)
+			t.Setenv("SAYS", `{"type":"ready"}`)
 			p := start(t, "unlucky:file", nil)
 			_, err := p.Do(within(t), ask{}.raw())
 			if !errors.Is(err, procpool.ErrProtocol) || len(err.Error()) > 1000 {
@@ -194,22 +194,9 @@ func TestErrorsOfBreachesAreShort(t *testing.T) {
 	}
 }
 
-// TestReadyOfVersion1 has a worker that says nothing of a version: what else it says of
-// version 2 is unknown then.
-func TestReadyOfVersion1(t *testing.T) {
-	t.Setenv("SAYS", `{"type":"ready","capabilities":["stacks"],"concurrency":4}`)
-	p := start(t, "unlucky:waits", nil)
-	q := submit(t, p, ask{}.raw())
-	eventually(t, "the worker has it", func() bool { return q.State() == procpool.QueryProcessing })
-	if s := p.Stats(); s.Busy != 1 {
-		t.Errorf("it is not busy with one query: %+v", s)
-	}
-	q.Cancel(nil)
-}
-
 // TestReadyTakesNoBytes has a worker announce bytes and send some with its ready.
 func TestReadyTakesNoBytes(t *testing.T) {
-	t.Setenv("SAYS", `{"type":"ready","version":2,"capabilities":["bytes"],"bytes":3}`+"\nabc")
+	t.Setenv("SAYS", `{"type":"ready","capabilities":["bytes"],"bytes":3}`+"\nabc")
 	p := start(t, "says", func(c *procpool.Config) { c.BreakAfter = 1 })
 	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) || !strings.Contains(err.Error(), "ready takes no bytes") {
 		t.Errorf("got %v", err)
@@ -261,11 +248,11 @@ func unlucky(mode string) {
 		return e
 	}
 	if mode == "reads-slowly" {
-		say(`{"type":"ready","version":2,"concurrency":3}`)
+		say(`{"type":"ready","concurrency":3}`)
 	} else if says := os.Getenv("SAYS"); says != "" {
 		say("%s", says)
 	} else {
-		say(`{"type":"ready","version":2}`)
+		say(`{"type":"ready"}`)
 	}
 	for first := true; ; {
 		e := next()

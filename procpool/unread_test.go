@@ -34,7 +34,7 @@ func leaveReplyUnread() {
 		panic(err)
 	}
 	out := wire.NewWriter(conn, 0)
-	if err := out.Announce(wire.Offer{Version: 2, Concurrency: 1}); err != nil {
+	if err := out.Ready(wire.Offer{}); err != nil {
 		panic(err)
 	}
 	line, err := wire.NewReader(conn, 0).Next()
@@ -51,7 +51,7 @@ func leaveReplyUnread() {
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		panic(err)
 	}
-	if err := out.Complete(query.RequestID, json.RawMessage(`"done"`)); err != nil {
+	if err := out.Complete(query.RequestID, json.RawMessage(`"done"`), nil); err != nil {
 		panic(err)
 	}
 	time.Sleep(time.Hour)

@@ -29,8 +29,8 @@ func (w *workload) grace() time.Duration {
 
 // refusedBy reports whether New refuses the configuration for a fault that the service's
 // own does not have.
-func (c container) refusedBy(cfg lifecycle.Config) bool {
-	old := configFaults(c.w.cfg.Validate())
+func (c *container) refusedBy(cfg lifecycle.Config) bool {
+	old := configFaults(c.given.Validate())
 	return slices.ContainsFunc(configFaults(cfg.Validate()), func(f *lifecycle.ConfigError) bool {
 		return !slices.ContainsFunc(old, func(o *lifecycle.ConfigError) bool { return slices.Equal(o.Fields, f.Fields) })
 	})
@@ -39,19 +39,19 @@ func (c container) refusedBy(cfg lifecycle.Config) bool {
 // set returns the advice to change the configuration, together with the graces that the
 // change needs. It is "" when the result does not fit into a probe's own grace, or New
 // would refuse it all the same.
-func (c container) set(advice string, change func(*lifecycle.Config)) string {
-	cfg := c.w.cfg
+func (c *container) set(advice string, change func(*lifecycle.Config)) string {
+	cfg := c.given
 	change(&cfg)
 	hook, _ := c.preStop()
 	need, grace := sec(seconds(stop(cfg, hook))), c.w.grace()
 	for _, p := range []*corev1.Probe{c.c.LivenessProbe, c.c.StartupProbe} {
 		if p != nil && p.TerminationGracePeriodSeconds != nil {
-			if own := sec(*p.TerminationGracePeriodSeconds); own < need && own >= stop(c.w.cfg, hook) {
+			if own := sec(*p.TerminationGracePeriodSeconds); own < need && own >= stop(c.given, hook) {
 				return ""
 			}
 		}
 	}
-	if need > grace && stop(c.w.cfg, hook) <= grace {
+	if need > grace && stop(c.given, hook) <= grace {
 		grace = need
 		advice += fmt.Sprintf(", terminationGracePeriodSeconds to %d", seconds(need))
 	}
@@ -67,8 +67,8 @@ func (c container) set(advice string, change func(*lifecycle.Config)) string {
 
 // lower returns the advice to make a stop shorter by this time, "" when shutdown_grace is
 // too short for that.
-func (c container) lower(by time.Duration) string {
-	cfg := c.w.cfg
+func (c *container) lower(by time.Duration) string {
+	cfg := c.given
 	cfg.ShutdownGrace = c.cfg.ShutdownGrace - by
 	if cfg.ShutdownGrace < time.Second || c.refusedBy(cfg) {
 		return ""

@@ -209,7 +209,7 @@ var steps = []step{
 	{regexp.MustCompile(`^(?:lower )?lifecycle\.(\w+) to (\S+?)( or more| to a valid)?$`), func(s *sample, _ string, m []string) { s.field(m[1], m[2]) }},
 	{regexp.MustCompile(`^lifecycle\.(\w+) to a valid value`), func(s *sample, _ string, m []string) { s.field(m[1], "") }},
 	{regexp.MustCompile(`^remove it for its default`), func(*sample, string, []string) {}},
-	{regexp.MustCompile(`^remove it( from the readinessProbe)?$`), func(s *sample, probe string, _ []string) { s.probeOf(probe).grace = -1 }},
+	{regexp.MustCompile(`^remove it$`), func(s *sample, probe string, _ []string) { s.probeOf(probe).grace = -1 }},
 	{regexp.MustCompile(`^remove the hook`), func(s *sample, _ string, _ []string) { s.sleep = -1 }},
 	{regexp.MustCompile(`^(?:readinessProbe\.)?periodSeconds to (\d+)`), func(s *sample, probe string, m []string) { s.probeOf(probe).period = number(m[1]) }},
 	{regexp.MustCompile(`^failureThreshold to (\d+)`), func(s *sample, probe string, m []string) { s.probeOf(probe).failures = number(m[1]) }},
@@ -291,7 +291,7 @@ func TestAdviceIsRight(t *testing.T) {
 		s := randomSample(rand.New(rand.NewPCG(uint64(seed), 15)))
 		before := check(s.cfg, s.String())
 		for _, f := range before.Findings {
-			if slices.Contains([]string{"not-restricted", "not-compared", "termination-log", "liveness-alias", "prestop-sleep"}, f.Rule) {
+			if slices.Contains([]string{"not-compared", "termination-log", "liveness-alias", "prestop-sleep"}, f.Rule) {
 				continue
 			}
 			for _, alternative := range alternatives(f) {

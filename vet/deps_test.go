@@ -18,7 +18,7 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{
 				Path:    ".",
-				Imports: []string{".", "./config", "./internal/call", "./internal/suggest", "./internal/text", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml},
+				Imports: []string{".", "./config", "./internal/text", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", "sigs.k8s.io/yaml", yaml},
 				Brings:  []string{"..."},
 				Never:   never,
 			},
@@ -32,6 +32,7 @@ func TestConventions(t *testing.T) {
 			{Module: "k8s.io/api"},
 			{Module: "k8s.io/apimachinery"},
 			{Module: "sigs.k8s.io/json"},
+			{Module: "sigs.k8s.io/yaml"},
 			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},

@@ -43,9 +43,7 @@ func TestVariablesOfTheContainerAreSettings(t *testing.T) {
 		"in another object": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE={configMapKeyRef: {name: times, key: grace}}"}, want: map[string]string{
 			"config-undecided": "sets lifecycle.shutdown_grace, and its value is not known: ConfigMap/times is not in these files"}},
 		"of an unknown one": {cfg: grace, vars: []string{"GRACE={fieldRef: {fieldPath: metadata.name}}", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE=$(GRACE)"}, want: map[string]string{
-			"config-undecided": "GRACE is not known: metadata.name is known when the pod runs"}},
-		"of none": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=$(GRACE)"}, want: map[string]string{
-			"config-refused": `SERVICE_LIFECYCLE_SHUTDOWN_GRACE is "$(GRACE)", want a duration`}},
+			"config-undecided": "the kubelet puts other variables into it"}},
 		"they outlast the grace": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL=15s"}, want: map[string]string{
 			"grace-too-short": "drain_interval 15s + shutdown_grace 20s", "config-refused": "= 37s"}},
 		"they declare another grace": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_TERMINATION_GRACE=40s"}, want: map[string]string{"grace-declared": "says that it is 40s"}},

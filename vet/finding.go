@@ -32,6 +32,12 @@ func (s Severity) String() string {
 // MarshalText returns the same text as String.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
+// UnmarshalText reads what MarshalText returns.
+func (s *Severity) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSeverity(string(text))
+	return err
+}
+
 // ParseSeverity reads "info", "warning" or "error". Anything else is an error
 // that names the three.
 func ParseSeverity(text string) (Severity, error) {
@@ -48,7 +54,7 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 
 	// File is the Name of the [File]. Line and Column count from 1. For a missing
-	// field they are those of the object that should hold it. Source is the chart's
+	// field they point to the object that should hold it. Source is the chart's
 	// template when the file is a rendered chart.
 	File   string `json:"file"`
 	Line   int    `json:"line"`

@@ -15,7 +15,7 @@ func FuzzManifest(f *testing.F) {
 	for _, in := range inputs {
 		f.Add("m.yaml", in.String())
 	}
-	for _, more := range []string{hpaV1, keda, argoRef, operator} {
+	for _, more := range []string{hpaV1, keda, operator} {
 		f.Add("m.yaml", clean+more)
 	}
 	f.Add("m.yaml", bomb())

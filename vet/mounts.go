@@ -2,60 +2,13 @@ package vet
 
 import (
 	"fmt"
-	"log/slog"
-	"maps"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
-	"github.com/pleme-io/lifecycle-go/internal/call"
 	corev1 "k8s.io/api/core/v1"
 )
-
-// configMap and secret are objects whose texts a container may read.
-type configMap struct {
-	object
-	*corev1.ConfigMap
-}
-
-type secret struct {
-	object
-	*corev1.Secret
-}
-
-// texts returns the values of the Secret, as a container sees them.
-func (s secret) texts() map[string]string {
-	m := make(map[string]string, len(s.Data)+len(s.StringData))
-	for name, value := range s.Data {
-		m[name] = string(value)
-	}
-	maps.Copy(m, s.StringData)
-	return m
-}
-
-// at returns the place of a value of the Secret.
-func (s secret) at(name string) place {
-	if _, ok := s.StringData[name]; ok {
-		return place{object: s.object, field: fieldPath{"stringData", name}}
-	}
-	return place{object: s.object, field: fieldPath{"data", name}}
-}
-
-// named returns the object of that name that an object refers to, nil for none.
-func named[T interface{ self() object }](all []T, of object, name string) (found *T) {
-	for i := range all {
-		switch o := all[i].self(); {
-		case o.name != name || !sameNamespace(o, of):
-		case o.namespace == of.namespace:
-			return &all[i]
-		case found == nil:
-			found = &all[i]
-		}
-	}
-	return found
-}
 
 // mounted is a file of a container whose text the manifest has.
 type mounted struct {
@@ -63,58 +16,52 @@ type mounted struct {
 	place      place
 }
 
-// missingObject is an object that a container refers to and that is not in the files.
-type missingObject struct {
-	place place
-	name  string
-}
-
-// file finds the file that the service reads: the one that its flag -config or its
+// findFile finds the file that the program reads: the one that its flag -config or its
 // variable names, or the only mounted one with a section lifecycle.
-func (c container) file(in *input, line []word, vars []variable) {
-	name, at, unknown, named := c.fileName(line, vars)
-	if !named {
-		c.guess(in, vars)
+func (c *container) findFile(in *input, line []word, vars []variable) {
+	name, at, unknown, isNamed := c.fileName(line, vars)
+	switch {
+	case !isNamed:
+		in.file = c.onlyFile()
+		return
+	case name == "" && unknown == "":
+		c.hasNoFile = true
 		return
 	}
-	if unknown == "" && name == "" {
-		c.w.noFile = true
-		return
-	}
-	var found *mounted
 	if unknown == "" {
-		found, unknown = c.fileAt(name, vars)
+		in.file, unknown = c.fileAt(name)
 	}
-	if found != nil && formatKnown(found.name) {
-		in.file, in.sure = found, true
-		return
-	}
-	if found == nil && !c.told() {
-		c.w.pending(at, "config-undecided", fmt.Sprintf("the service reads %s, and vet does not have it: %s", name, unknown),
+	switch {
+	case in.file != nil && isConfig(name):
+		in.isNamed = true
+	case in.file != nil:
+		in.file = nil
+	case !c.hasConfig():
+		c.delay(at, "config-undecided", fmt.Sprintf("the service reads %s, and vet does not have it: %s", name, unknown),
 			"give the object that has it, or the file with --config; until then its keys have their defaults")
 	}
 }
 
-// fileName returns the name of the configuration's file: that of the flag, or else that
-// of the variable.
-func (c container) fileName(line []word, vars []variable) (name string, at place, unknown string, ok bool) {
+// fileName returns the name of the configuration's file, which the flag has, or else the
+// variable.
+func (c *container) fileName(line []word, vars []variable) (name string, at place, unknown string, isNamed bool) {
 	for i, w := range line {
-		flag, value, has := flagOf(w.text)
+		flag, value, hasValue := flagOf(w.text)
 		if flag != "config" {
 			continue
 		}
-		if !has && i+1 < len(line) {
+		if !hasValue && i+1 < len(line) {
 			w, value = line[i+1], line[i+1].text
 		}
-		name, at, unknown, ok = c.absolute(value), w.place, w.unknown, true
+		name, at, unknown, isNamed = value, w.place, w.unknown, true
 	}
-	if ok {
-		return name, at, unknown, ok
+	if isNamed {
+		return name, at, unknown, isNamed
 	}
 	for _, v := range vars {
 		// NAME_CONFIG may belong to another program: it counts when it names a mounted file.
-		if strings.HasSuffix(v.name, "_CONFIG") && v.unknown == "" && formatKnown(v.value) {
-			if f, _ := c.fileAt(c.absolute(v.value), vars); f != nil {
+		if strings.HasSuffix(v.name, "_CONFIG") && v.unknown == "" && isConfig(v.value) {
+			if f, _ := c.fileAt(v.value); f != nil {
 				return f.name, v.place, "", true
 			}
 		}
@@ -122,47 +69,41 @@ func (c container) fileName(line []word, vars []variable) (name string, at place
 	return "", place{}, "", false
 }
 
-// absolute returns a file's name from the container's root.
-func (c container) absolute(name string) string {
-	if name == "" || path.IsAbs(name) || c.c.WorkingDir == "" {
-		return name
-	}
-	return path.Join(c.c.WorkingDir, name)
-}
-
-func formatKnown(name string) bool {
+// isConfig reports whether a file may be a configuration, by its name.
+func isConfig(name string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json", ".toml"}, strings.ToLower(path.Ext(name)))
 }
 
-// guess takes the only mounted file that has a section lifecycle.
-func (c container) guess(in *input, vars []variable) {
-	if c.told() {
-		return
+// onlyFile returns the only mounted file that has a section lifecycle, nil for none.
+func (c *container) onlyFile() *mounted {
+	if c.hasConfig() {
+		return nil
 	}
 	var candidates []mounted
 	for _, m := range c.c.VolumeMounts {
-		files, why := c.volume(m, vars)
+		files, why := c.filesOf(m)
 		if name, ok := strings.CutSuffix(why, notHere); ok && strings.HasPrefix(why, "ConfigMap/") {
-			c.w.absent = append(c.w.absent, missingObject{place{object: c.w.object, field: c.path.with("volumeMounts")}, name})
+			at := place{object: c.w.object, field: c.path.with("volumeMounts")}
+			c.absent = append(c.absent, missingObject{at, name})
 		}
 		for _, f := range files {
-			if formatKnown(f.name) && hasSection(f) {
+			if isConfig(f.name) && hasSection(f) {
 				candidates = append(candidates, f)
 			}
 		}
 	}
-	switch len(candidates) {
-	case 0:
-	case 1:
-		in.file = &candidates[0]
-	default:
+	if len(candidates) == 1 {
+		return &candidates[0]
+	}
+	if len(candidates) > 1 {
 		var names []string
 		for _, f := range candidates {
 			names = append(names, f.name)
 		}
-		c.w.pending(candidates[0].place, "config-undecided", "several mounted files have a section lifecycle: "+strings.Join(names, ", "),
+		c.delay(candidates[0].place, "config-undecided", "several mounted files have a section lifecycle: "+strings.Join(names, ", "),
 			"name the one that the service reads with its flag -config, or give it with --config")
 	}
+	return nil
 }
 
 // hasSection reports whether the file is a configuration with keys of lifecycle. A file
@@ -171,89 +112,38 @@ func hasSection(f mounted) bool {
 	if !strings.Contains(f.text, "lifecycle") || len(f.text) > config.MaxFileSize {
 		return false
 	}
-	found := false
-	// The parsers may panic on hostile input.
-	err := call.Do("config", func() error {
-		live, err := config.Open[lifecycle.Config](f.name, config.Section("lifecycle"), config.Unchecked(), config.WithContent([]byte(f.text)),
-			config.WithEnviron(nil), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
-		found = err == nil && len(live.Settings()) > 0
-		return err
-	})
-	return err == nil && found
+	live, err := open(f.name, config.WithContent([]byte(f.text)), config.WithEnviron(nil), config.WithArgs(nil))
+	return err == nil && len(live.Settings()) > 0
 }
 
-const notHere = " is not in these files"
-
 // fileAt returns the file of that name in the container, or why it is not known.
-func (c container) fileAt(name string, vars []variable) (*mounted, string) {
-	if !path.IsAbs(name) {
-		return nil, "its folder is that of the image"
-	}
+func (c *container) fileAt(name string) (*mounted, string) {
+	why := "it is in the image"
 	name = path.Clean(name)
-	best, why := -1, "it is in the image"
-	for i, m := range c.c.VolumeMounts { // the deepest mount hides the others
-		at := path.Clean(m.MountPath)
-		if (name == at || strings.HasPrefix(name, strings.TrimSuffix(at, "/")+"/")) && (best < 0 || len(at) > len(path.Clean(c.c.VolumeMounts[best].MountPath))) {
-			best = i
+	for _, m := range slices.Backward(c.c.VolumeMounts) { // a mount below another one comes after it
+		if at := path.Clean(m.MountPath); name != at && !strings.HasPrefix(name, strings.TrimSuffix(at, "/")+"/") {
+			continue
 		}
-	}
-	if best < 0 {
-		return nil, why
-	}
-	files, why := c.volume(c.c.VolumeMounts[best], vars)
-	for _, f := range files {
-		if f.name == name {
-			return &f, ""
+		files, whyNot := c.filesOf(m)
+		for _, f := range files {
+			if f.name == name {
+				return &f, ""
+			}
 		}
-	}
-	if why == "" {
-		why = "the mounted objects have no such file"
+		if why = whyNot; why == "" {
+			why = "the mounted objects have no such file"
+		}
 	}
 	return nil, why
 }
 
-// volume returns the files of a mount, and why others may be there.
-func (c container) volume(m corev1.VolumeMount, vars []variable) (files []mounted, why string) {
-	i := slices.IndexFunc(c.w.pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
-	if i < 0 {
-		return nil, "there is no volume " + m.Name
-	}
-	v := c.w.pod.Volumes[i]
-	switch {
-	case v.ConfigMap != nil:
-		files, why = c.fromConfigMap(v.ConfigMap.Name, v.ConfigMap.Items)
-	case v.Secret != nil:
-		files, why = c.fromSecret(v.Secret.SecretName, v.Secret.Items)
-	case v.Projected != nil:
-		for _, s := range v.Projected.Sources {
-			var more []mounted
-			var reason string
-			switch {
-			case s.ConfigMap != nil:
-				more, reason = c.fromConfigMap(s.ConfigMap.Name, s.ConfigMap.Items)
-			case s.Secret != nil:
-				more, reason = c.fromSecret(s.Secret.Name, s.Secret.Items)
-			default:
-				reason = "the volume " + m.Name + " has other sources"
-			}
-			files = append(files, more...)
-			if reason != "" {
-				why = reason
-			}
-		}
-	default:
-		return nil, "the volume " + m.Name + " is filled when the pod runs"
-	}
-	below, unknown := m.SubPath, ""
+// filesOf returns the files of a mount, and why others may be there.
+func (c *container) filesOf(m corev1.VolumeMount) (seen []mounted, why string) {
 	if m.SubPathExpr != "" {
-		room := maxText
-		below, unknown = expand(m.SubPathExpr, vars, &room)
+		return nil, "its subPathExpr is known when the pod runs"
 	}
-	if unknown != "" {
-		return nil, unknown
-	}
-	below = strings.Trim(path.Clean("/"+below), "/")
-	var seen []mounted
+	files, why := c.volume(m.Name)
+	below := strings.Trim(path.Clean("/"+m.SubPath), "/")
 	for _, f := range files {
 		rel, ok := strings.CutPrefix(f.name, below)
 		if !ok || below != "" && rel != "" && rel[0] != '/' {
@@ -265,34 +155,52 @@ func (c container) volume(m corev1.VolumeMount, vars []variable) (files []mounte
 	return seen, why
 }
 
-func (c container) fromConfigMap(name string, items []corev1.KeyToPath) ([]mounted, string) {
-	m := named(c.configMaps, c.w.object, name)
-	if m == nil {
-		return nil, "ConfigMap/" + name + notHere
+// volume returns the files of a volume, and why others may be there.
+func (c *container) volume(name string) (files []mounted, why string) {
+	i := slices.IndexFunc(c.w.pod.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	if i < 0 {
+		return nil, "there is no volume " + name
 	}
-	return projected(m.Data, items, func(key string) place { return place{object: m.object, field: fieldPath{"data", key}} }), ""
-}
-
-func (c container) fromSecret(name string, items []corev1.KeyToPath) ([]mounted, string) {
-	s := named(c.secrets, c.w.object, name)
-	if s == nil {
-		return nil, "Secret/" + name + notHere
-	}
-	return projected(s.texts(), items, s.at), ""
-}
-
-// projected returns the files that a volume makes of an object's values.
-func projected(texts map[string]string, items []corev1.KeyToPath, at func(string) place) (files []mounted) {
-	if len(items) == 0 {
-		for _, key := range slices.Sorted(maps.Keys(texts)) {
-			files = append(files, mounted{key, texts[key], at(key)})
+	switch v := c.w.pod.Volumes[i]; {
+	case v.ConfigMap != nil:
+		return c.project("ConfigMap", v.ConfigMap.Name, v.ConfigMap.Items)
+	case v.Secret != nil:
+		return c.project("Secret", v.Secret.SecretName, v.Secret.Items)
+	case v.Projected != nil:
+		for _, s := range v.Projected.Sources {
+			more, reason := []mounted(nil), "the volume "+name+" has other sources"
+			switch {
+			case s.ConfigMap != nil:
+				more, reason = c.project("ConfigMap", s.ConfigMap.Name, s.ConfigMap.Items)
+			case s.Secret != nil:
+				more, reason = c.project("Secret", s.Secret.Name, s.Secret.Items)
+			}
+			files = append(files, more...)
+			if reason != "" {
+				why = reason
+			}
 		}
-		return files
+		return files, why
+	}
+	return nil, "the volume " + name + " is filled when the pod runs"
+}
+
+// project returns the files that a volume makes of an object's values.
+func (c *container) project(kind, name string, items []corev1.KeyToPath) (files []mounted, why string) {
+	t := c.textsOf(kind, name)
+	if t == nil {
+		return nil, kind + "/" + name + notHere
+	}
+	if len(items) == 0 {
+		for key := range t.values {
+			items = append(items, corev1.KeyToPath{Key: key, Path: key})
+		}
+		slices.SortFunc(items, func(a, b corev1.KeyToPath) int { return strings.Compare(a.Path, b.Path) })
 	}
 	for _, item := range items {
-		if text, ok := texts[item.Key]; ok {
-			files = append(files, mounted{path.Clean(item.Path), text, at(item.Key)})
+		if text, ok := t.values[item.Key]; ok {
+			files = append(files, mounted{path.Clean(item.Path), text, t.at(item.Key)})
 		}
 	}
-	return files
+	return files, ""
 }

@@ -28,52 +28,83 @@ func noticed(p *corev1.Probe) time.Duration { return period(p) * time.Duration(f
 // plane is the path that each probe should ask.
 var plane = map[string]string{"livenessProbe": "/livez", "readinessProbe": "/readyz", "startupProbe": "/startupz"}
 
-func (c container) probes() {
+func (c *container) probes() {
 	live, ready, start := c.c.LivenessProbe, c.c.ReadinessProbe, c.c.StartupProbe
 	if c.cfg.HealthAddr == lifecycle.HealthOff && !c.off(live, ready, start) {
 		return
 	}
 	if ready == nil {
-		c.fault("no-readiness", "the container has no readinessProbe", fmt.Sprintf("add one: httpGet /readyz on port %d, periodSeconds 1, failureThreshold 1%s", c.health, c.reach(nil)))
+		c.fault("no-readiness", "the container has no readinessProbe",
+			fmt.Sprintf("add one: httpGet /readyz on port %d, periodSeconds 1, failureThreshold 1%s", c.health, c.reach(nil)))
 	}
 	if live == nil {
 		c.fault("no-liveness", "the container has no livenessProbe", fmt.Sprintf("add one: httpGet /livez on port %d%s", c.health, c.reach(nil)))
 	}
 	if live != nil && start == nil {
-		c.fault("no-startup", fmt.Sprintf("there is no startupProbe: a start that takes longer than initialDelaySeconds %d + periodSeconds %d × failureThreshold %d = %v is killed by the livenessProbe",
-			live.InitialDelaySeconds, seconds(period(live)), failures(live), sec(int64(live.InitialDelaySeconds))+noticed(live)),
-			fmt.Sprintf("add one: httpGet /startupz on port %d, periodSeconds 1, failureThreshold as many seconds as a start may take%s", c.health, c.reach(nil)), "livenessProbe")
+		reason := fmt.Sprintf("there is no startupProbe: a start that takes longer than initialDelaySeconds %d + %s is killed by the livenessProbe",
+			live.InitialDelaySeconds, sum(live, sec(int64(live.InitialDelaySeconds))))
+		c.fault("no-startup", reason,
+			fmt.Sprintf("add one: httpGet /startupz on port %d, periodSeconds 1, failureThreshold as many seconds as a start may take%s", c.health, c.reach(nil)),
+			"livenessProbe")
 	}
-	ours := c.probe("livenessProbe", live)
+	asksLivez := c.probe("livenessProbe", live)
 	c.probe("readinessProbe", ready)
 	c.probe("startupProbe", start)
+	if ready != nil {
+		c.drainIsNoticed(ready)
+	}
+	if live != nil && !asksLivez {
+		c.drainIsSurvived(live)
+	}
+}
 
+// sum says how long a probe fails until the kubelet acts, after this delay.
+func sum(p *corev1.Probe, delay time.Duration) string {
+	return fmt.Sprintf("periodSeconds %d × failureThreshold %d = %v", seconds(period(p)), failures(p), delay+noticed(p))
+}
+
+// drainIsNoticed checks that the cluster sees within the drain window that readiness is
+// down.
+func (c *container) drainIsNoticed(ready *corev1.Probe) {
 	drain := on(c.cfg.DrainInterval)
-	if ready != nil && c.cfg.DrainReadiness == lifecycle.ReadinessDown && !c.w.unknown["DrainReadiness"] && !c.w.unknown["DrainInterval"] && noticed(ready)+spread > drain {
-		fits := max(1, seconds(drain-spread)/int64(failures(ready)))
-		fix := ""
-		if sec(fits)*time.Duration(failures(ready))+spread <= drain {
-			fix = fmt.Sprintf("set readinessProbe.periodSeconds to %d", fits)
-		} else if drain >= 2*time.Second {
-			fix = fmt.Sprintf("set readinessProbe.periodSeconds to 1 and failureThreshold to %d", seconds(drain)-1)
-		}
-		longer := c.set(fmt.Sprintf("set lifecycle.drain_interval to %v", noticed(ready)+spread), func(cfg *lifecycle.Config) { cfg.DrainInterval = noticed(ready) + spread })
-		if fix = or(fix, longer); fix == "" {
-			fix = fmt.Sprintf("make the window longer than %v, and every grace with it", noticed(ready))
-		}
-		c.fault("drain-unnoticed", fmt.Sprintf("readiness is seen to be down after periodSeconds %d × failureThreshold %d = %v, endpoints take %v more, and drain_interval is %v",
-			seconds(period(ready)), failures(ready), noticed(ready), spread, drain), fix, "readinessProbe")
+	need := noticed(ready) + spread
+	if c.cfg.DrainReadiness != lifecycle.ReadinessDown || c.isUnknown("DrainReadiness", "DrainInterval") || need <= drain {
+		return
 	}
-	if stop := drain + c.cfg.ShutdownGrace; live != nil && !ours && noticed(live) < stop && !c.w.unknown["DrainInterval"] && !c.w.unknown["ShutdownGrace"] {
-		c.fault("liveness-kills-drain", fmt.Sprintf("the livenessProbe fails after periodSeconds %d × failureThreshold %d = %v, and a stop may take drain_interval %v + shutdown_grace %v = %v; it does not ask /livez, which passes until the end",
-			seconds(period(live)), failures(live), noticed(live), drain, c.cfg.ShutdownGrace, stop),
-			fmt.Sprintf("ask /livez on port %d%s, or set failureThreshold to %d", c.health, c.reach(live), (seconds(stop)+seconds(period(live))-1)/seconds(period(live))), "livenessProbe")
+	fits := max(1, seconds(drain-spread)/int64(failures(ready)))
+	fix := ""
+	if sec(fits)*time.Duration(failures(ready))+spread <= drain {
+		fix = fmt.Sprintf("set readinessProbe.periodSeconds to %d", fits)
+	} else if drain >= 2*time.Second {
+		fix = fmt.Sprintf("set readinessProbe.periodSeconds to 1 and failureThreshold to %d", seconds(drain)-1)
 	}
+	longer := c.set(fmt.Sprintf("set lifecycle.drain_interval to %v", need), func(cfg *lifecycle.Config) { cfg.DrainInterval = need })
+	if fix = or(fix, longer); fix == "" {
+		fix = fmt.Sprintf("make the window longer than %v, and every grace with it", noticed(ready))
+	}
+	c.fault("drain-unnoticed",
+		fmt.Sprintf("readiness is seen to be down after %s, endpoints take %v more, and drain_interval is %v", sum(ready, 0), spread, drain),
+		fix, "readinessProbe")
+}
+
+// drainIsSurvived checks that a liveness probe, which does not ask /livez, passes for as
+// long as a stop may take.
+func (c *container) drainIsSurvived(live *corev1.Probe) {
+	stop := on(c.cfg.DrainInterval) + c.cfg.ShutdownGrace
+	if noticed(live) >= stop || c.isUnknown("DrainInterval", "ShutdownGrace") {
+		return
+	}
+	takes := fmt.Sprintf("drain_interval %v + shutdown_grace %v = %v", on(c.cfg.DrainInterval), c.cfg.ShutdownGrace, stop)
+	reason := fmt.Sprintf("the livenessProbe fails after %s, and a stop may take %s; it does not ask /livez, which passes until the end",
+		sum(live, 0), takes)
+	enough := (seconds(stop) + seconds(period(live)) - 1) / seconds(period(live))
+	c.fault("liveness-kills-drain", reason,
+		fmt.Sprintf("ask /livez on port %d%s, or set failureThreshold to %d", c.health, c.reach(live), enough), "livenessProbe")
 }
 
 // reach returns what else has to change for a probe to reach the planes. p is nil for a
 // probe with the defaults of Kubernetes.
-func (c container) reach(p *corev1.Probe) (also string) {
+func (c *container) reach(p *corev1.Probe) (also string) {
 	if p == nil {
 		p = &corev1.Probe{}
 	}
@@ -83,7 +114,7 @@ func (c container) reach(p *corev1.Probe) (also string) {
 	if timeout(p) < c.cfg.ProbeTimeout {
 		also += fmt.Sprintf(", timeoutSeconds to %d", seconds(c.cfg.ProbeTimeout))
 	}
-	if c.w.cfg.HealthAddr == lifecycle.HealthOff || c.loopback() && (p.HTTPGet == nil || p.HTTPGet.Host == "") {
+	if c.given.HealthAddr == lifecycle.HealthOff || c.loopback() && (p.HTTPGet == nil || p.HTTPGet.Host == "") {
 		also += fmt.Sprintf(`, lifecycle.health_addr to ":%d"`, c.health)
 	}
 	return also
@@ -91,21 +122,21 @@ func (c container) reach(p *corev1.Probe) (also string) {
 
 // turnOn is the rest of an advice that makes a probe ask a plane, when the health server is
 // off: no other finding says so about a probe that asks something else.
-func (c container) turnOn(asks string) string {
-	if c.w.cfg.HealthAddr == lifecycle.HealthOff && !isPlane(asks) {
+func (c *container) turnOn(asks string) string {
+	if c.given.HealthAddr == lifecycle.HealthOff && !isPlane(asks) {
 		return fmt.Sprintf(", lifecycle.health_addr to %q", c.cfg.HealthAddr)
 	}
 	return ""
 }
 
 // loopback reports whether only the pod itself reaches the planes.
-func (c container) loopback() bool { return isLoopback(c.healthHost) }
+func (c *container) loopback() bool { return isLoopback(c.healthHost) }
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
 // off checks probes of a service whose health server is off. When one asks a plane, the
 // other checks go on as if the fix were made, so that all that is wrong comes at once.
-func (c container) off(live, ready, start *corev1.Probe) bool {
+func (c *container) off(live, ready, start *corev1.Probe) bool {
 	address := ""
 	for i, p := range []*corev1.Probe{live, ready, start} {
 		if p == nil || p.HTTPGet == nil || !isPlane(p.HTTPGet.Path) {
@@ -117,8 +148,8 @@ func (c container) off(live, ready, start *corev1.Probe) bool {
 				address = fmt.Sprintf(":%d", port)
 			}
 		}
-		c.fault("health-unreachable", "lifecycle.health_addr is off: nothing answers the probe", fmt.Sprintf("set lifecycle.health_addr to %q", address),
-			[]string{"livenessProbe", "readinessProbe", "startupProbe"}[i])
+		c.fault("health-unreachable", "lifecycle.health_addr is off: nothing answers the probe",
+			fmt.Sprintf("set lifecycle.health_addr to %q", address), []string{"livenessProbe", "readinessProbe", "startupProbe"}[i])
 	}
 	if address != "" {
 		cfg := c.cfg
@@ -129,15 +160,16 @@ func (c container) off(live, ready, start *corev1.Probe) bool {
 }
 
 // probe checks one probe and reports whether it asks the right plane.
-func (c container) probe(name string, p *corev1.Probe) (ours bool) {
+func (c *container) probe(name string, p *corev1.Probe) (isRight bool) {
 	if p == nil {
 		return false
 	}
-	want := plane[name]
-	right := fmt.Sprintf("set path to %s and port to %d%s", want, c.health, c.reach(p))
+	right := fmt.Sprintf("set path to %s and port to %d%s", plane[name], c.health, c.reach(p))
 	if p.HTTPGet == nil {
 		if name == "readinessProbe" && p.TCPSocket != nil {
-			c.fault("readiness-not-readyz", "a tcpSocket probe passes as long as the listener is open, and it stays open during the whole drain window", "use httpGet: "+right, name, "tcpSocket")
+			c.fault("readiness-not-readyz",
+				"a tcpSocket probe passes as long as the listener is open, and it stays open during the whole drain window",
+				"use httpGet: "+right, name, "tcpSocket")
 		}
 		return false // exec and grpc: vet does not know what they ask
 	}
@@ -154,17 +186,27 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 		add := ""
 		if get.Port.IntValue() > 0 { // the name of a port has a letter
 			right += " without quotes"
-		} else if asks == want && c.reach(p) == "" {
+		} else if asks == plane[name] && c.reach(p) == "" {
 			add = fmt.Sprintf("add {name: %s, containerPort: %d} to the container's ports", get.Port.StrVal, c.health)
 		}
-		c.fault("probe-port", fmt.Sprintf("port %q is not a port of the container %s", get.Port.StrVal, c.c.Name),
-			or(right, add), name, "httpGet", "port")
+		c.fault("probe-port", fmt.Sprintf("port %q is not a port of the container %s", get.Port.StrVal, c.c.Name), or(right, add), name, "httpGet", "port")
 	case port != c.health:
-		c.elsewhere(name, asks, port, right)
+		if isPlane(asks) || name == "readinessProbe" {
+			reason := fmt.Sprintf("the %s asks port %d, and the planes are on %d (lifecycle.health_addr %q)", name, port, c.health, c.cfg.HealthAddr)
+			c.fault("probe-port", reason, right, name, "httpGet", "port")
+		}
 		return false
 	}
+	c.probeReaches(name, p)
+	return c.probeAsks(name, p, asks)
+}
+
+// probeReaches checks whether the kubelet gets an answer of the planes' port.
+func (c *container) probeReaches(name string, p *corev1.Probe) {
+	get := p.HTTPGet
 	if isLoopback(get.Host) && !c.w.pod.HostNetwork {
-		c.fault("health-unreachable", fmt.Sprintf("host is %s: the kubelet asks the node itself, and not the pod", get.Host), "remove host: the kubelet then asks the pod's address", name, "httpGet", "host")
+		c.fault("health-unreachable", fmt.Sprintf("host is %s: the kubelet asks the node itself, and not the pod", get.Host),
+			"remove host: the kubelet then asks the pod's address", name, "httpGet", "host")
 	}
 	if get.Host == "" && c.loopback() {
 		c.fault("health-unreachable", fmt.Sprintf("the service serves the planes on %s only, and the kubelet asks the pod's address", c.cfg.HealthAddr),
@@ -173,36 +215,38 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 	if get.Scheme == corev1.URISchemeHTTPS {
 		c.fault("probe-scheme", "the probe asks by HTTPS, and the service serves the planes without TLS", "set scheme to HTTP", name, "httpGet", "scheme")
 	}
-	if timeout(p) < c.cfg.ProbeTimeout && !c.w.unknown["ProbeTimeout"] {
-		c.fault("probe-timeout", fmt.Sprintf("the kubelet gives up after timeoutSeconds %d, and a plane may take lifecycle.probe_timeout, %v, to answer", seconds(timeout(p)), c.cfg.ProbeTimeout),
-			fmt.Sprintf("set timeoutSeconds to %d, or lifecycle.probe_timeout to %v", seconds(c.cfg.ProbeTimeout), timeout(p)-100*time.Millisecond), name, "timeoutSeconds")
+	if timeout(p) < c.cfg.ProbeTimeout && !c.isUnknown("ProbeTimeout") {
+		reason := fmt.Sprintf("the kubelet gives up after timeoutSeconds %d, and a plane may take lifecycle.probe_timeout, %v, to answer",
+			seconds(timeout(p)), c.cfg.ProbeTimeout)
+		fix := fmt.Sprintf("set timeoutSeconds to %d, or lifecycle.probe_timeout to %v", seconds(c.cfg.ProbeTimeout), timeout(p)-100*time.Millisecond)
+		c.fault("probe-timeout", reason, fix, name, "timeoutSeconds")
 	}
+}
+
+// probeAsks checks the path of a probe of the planes' port, and reports whether it is right.
+func (c *container) probeAsks(name string, p *corev1.Probe, asks string) (isRight bool) {
+	want := plane[name]
 	first, _, _ := strings.Cut(strings.TrimPrefix(asks, "/"), "/")
+	fault := func(rule, reason string) {
+		c.fault(rule, reason, "set path to "+want+c.turnOn(asks), name, "httpGet", "path")
+	}
 	switch base := "/" + first; {
 	case base == want:
 		return true
 	case !isPlane(base):
-		c.fault("probe-path", fmt.Sprintf("there is no %s on port %d: it answers 404, and the probe never passes", asks, port), "set path to "+want+c.turnOn(asks), name, "httpGet", "path")
+		fault("probe-path", fmt.Sprintf("there is no %s on port %d: it answers 404, and the probe never passes", asks, c.health))
 	case name == "livenessProbe" && base == "/healthz":
-		c.fault("liveness-alias", "liveness asks /healthz, which is /livez by another name", "set path to /livez", name, "httpGet", "path")
+		fault("liveness-alias", "liveness asks /healthz, which is /livez by another name")
 		return true
 	case name == "livenessProbe":
-		c.fault("liveness-depends", fmt.Sprintf("liveness asks %s: a dependency that is down restarts every pod, and a drain, which takes readiness down, is killed after %v", asks, noticed(p)),
-			"set path to /livez"+c.turnOn(asks), name, "httpGet", "path")
+		fault("liveness-depends", fmt.Sprintf("liveness asks %s: a dependency that is down restarts every pod, "+
+			"and a drain, which takes readiness down, is killed after %v", asks, noticed(p)))
 	case name == "readinessProbe":
-		c.fault("readiness-not-readyz", fmt.Sprintf("readiness asks %s, which stays up while the process drains", asks), "set path to /readyz"+c.turnOn(asks), name, "httpGet", "path")
+		fault("readiness-not-readyz", fmt.Sprintf("readiness asks %s, which stays up while the process drains", asks))
 	default:
-		c.fault("startup-not-startupz", fmt.Sprintf("the startup probe asks %s", asks), "set path to /startupz"+c.turnOn(asks), name, "httpGet", "path")
+		fault("startup-not-startupz", fmt.Sprintf("the startup probe asks %s", asks))
 	}
 	return false
-}
-
-// elsewhere checks a probe that asks another port than that of the planes.
-func (c container) elsewhere(name, asks string, port int, right string) {
-	if isPlane(asks) || name == "readinessProbe" {
-		c.fault("probe-port", fmt.Sprintf("the %s asks port %d, and the planes are on %d (lifecycle.health_addr %q)", name, port, c.health, c.cfg.HealthAddr),
-			right, name, "httpGet", "port")
-	}
 }
 
 func isPlane(path string) bool {

@@ -3,7 +3,6 @@ package vet
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -11,8 +10,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/pleme-io/lifecycle-go/internal/call"
 	"go.yaml.in/yaml/v3"
+	kjson "sigs.k8s.io/json"
+	kyaml "sigs.k8s.io/yaml"
 )
 
 // MaxSize is the largest size of a file, in bytes.
@@ -36,157 +36,187 @@ func (f File) isDockerfile() bool {
 	return false
 }
 
+// fault adds a finding about a line of a file.
+func (r *run) fault(file, rule string, line int, reason, fix string) {
+	r.add(rule, Finding{File: file, Line: line, Column: 1, Reason: reason, Fix: fix})
+}
+
+// isText reports whether vet can read the file as text. If not, it adds a finding.
+func (r *run) isText(f File) bool {
+	switch {
+	case len(f.Data) > MaxSize:
+		r.fault(f.Name, "too-large", 1, fmt.Sprintf("the file has %d bytes, and vet reads at most %d", len(f.Data), MaxSize),
+			"give only the manifests of the service")
+	case bytes.IndexByte(f.Data, 0) >= 0 || !utf8.Valid(f.Data):
+		r.fault(f.Name, "not-text", 1, "the file is not UTF-8 text: is it a packed chart, an image, or UTF-16?",
+			"give the rendered manifest, as `helm template` or `kustomize build` write it")
+	case len(bytes.TrimSpace(f.Data)) == 0:
+		r.fault(f.Name, "empty", 1, "the file is empty", "look at the command that should have written it")
+	default:
+		return true
+	}
+	return false
+}
+
+// read splits a file into documents and reads their objects. A fault in one document does
+// not hide the others.
+func (r *run) read(f File) {
+	if !r.isText(f) {
+		return
+	}
+	empty := true
+	for _, part := range split(string(f.Data)) {
+		value, err := part.value()
+		if value == nil && err == nil {
+			continue
+		}
+		empty = false
+		d := &document{file: f.Name, source: sourceOf(part.text), line: part.line}
+		if i := strings.Index(part.text, "{{"); i >= 0 {
+			d.braces = part.line + 1 + strings.Count(part.text[:i], "\n")
+		}
+		if err != nil {
+			r.unreadable(d, part.line+errorLine(err), "not-yaml", fmt.Sprintf("not YAML: %v", err), "correct the file; the rest of it was checked")
+			continue
+		}
+		// Values are read as kubectl reads them. This second parser knows the lines. It
+		// refuses some texts that are JSON and not YAML: they have no lines then.
+		var places yaml.Node
+		if yaml.Unmarshal([]byte(part.text), &places) == nil && len(places.Content) > 0 {
+			d.root = places.Content[0]
+		}
+		object, ok := value.(map[string]any)
+		if !ok {
+			line, _ := d.place(nil)
+			r.fault(f.Name, "not-an-object", line, "this is not a Kubernetes object: it is not a mapping", "an object has apiVersion, kind, metadata and spec")
+			continue
+		}
+		d.value = object
+		r.objects(d)
+	}
+	if empty {
+		r.fault(f.Name, "empty", 1, "the file has comments and no object", "look at the command that should have written it")
+	}
+}
+
+// unreadable adds a finding about a document that vet cannot read. One with braces is
+// probably the template of a chart.
+func (r *run) unreadable(d *document, line int, rule, reason, fix string) {
+	r.unsure = true
+	if d.braces > 0 {
+		rule, line = "not-rendered", d.braces
+		reason, fix = "this is a template that was not rendered: it has braces {{ }}", "render it first: helm template CHART | lifecyclectl vet -"
+	}
+	r.add(rule, Finding{File: d.file, Source: d.source, Line: line, Column: 1, Reason: reason, Fix: fix})
+}
+
+// objects reads an object, or each object of a List.
+func (r *run) objects(d *document) {
+	kind, _ := d.value["kind"].(string)
+	items, isList := d.value["items"].([]any)
+	if !isList || !strings.HasSuffix(kind, "List") {
+		r.object(d)
+		return
+	}
+	for i, item := range items {
+		value, ok := item.(map[string]any)
+		if !ok {
+			continue
+		}
+		one := *d
+		one.value = value
+		if place := find(d.root, fieldPath{"items", i}); place.whole {
+			one.root = place.node
+		}
+		r.objects(&one)
+	}
+}
+
 // document is one of the objects of a file.
 type document struct {
 	file   string
 	source string // the chart's template from which helm rendered it
 	line   int    // lines of the file before it
+	braces int    // the first line with the braces of a template, 0 for none
 	root   *yaml.Node
 	value  map[string]any
 }
 
-// place returns the place of a field of the document in the file.
+// place returns the place of a field of the document in the file, or the place of its
+// deepest parent that exists.
 func (d *document) place(p fieldPath) (line, column int) {
-	line, column = find(d.root, p)
-	return d.line + line, column
+	if d.root == nil {
+		return d.line + 1, 1
+	}
+	at := find(d.root, p)
+	return d.line + at.line, at.column
 }
 
-// literal reports whether the field is a text of whole lines, which begins in the line
+// isLiteral reports whether the field is a text of whole lines, which begins in the line
 // below its key.
-func (d *document) literal(p fieldPath) bool {
-	n := d.root
+func (d *document) isLiteral(p fieldPath) bool {
+	at := find(d.root, p)
+	return at.whole && at.node.Style&yaml.LiteralStyle != 0
+}
+
+// fieldPath is the way from an object's root to a field: names and indices.
+type fieldPath []any
+
+func (p fieldPath) with(more ...any) fieldPath { return append(p[:len(p):len(p)], more...) }
+
+// String returns the path in the form spec.containers[0].name.
+func (p fieldPath) String() string {
+	var b strings.Builder
 	for _, step := range p {
-		if name, ok := step.(string); ok && n != nil {
-			n = child(n, name)
-		}
-	}
-	return n != nil && n.Kind == yaml.ScalarNode && n.Style&yaml.LiteralStyle != 0
-}
-
-// read splits a file into documents and decodes them. A fault is a finding.
-func (r *run) read(f File) {
-	fault := func(rule string, line int, reason, fix string) {
-		r.add(rule, Finding{File: f.Name, Line: line, Column: 1, Reason: reason, Fix: fix})
-	}
-	switch {
-	case len(f.Data) > MaxSize:
-		fault("too-large", 1, fmt.Sprintf("the file has %d bytes, and vet reads at most %d", len(f.Data), MaxSize), "give only the manifests of the service")
-		return
-	case bytes.IndexByte(f.Data, 0) >= 0 || !utf8.Valid(f.Data):
-		fault("not-text", 1, "the file is not UTF-8 text: is it a packed chart, an image, or UTF-16?", "give the rendered manifest, as `helm template` or `kustomize build` write it")
-		return
-	case len(bytes.TrimSpace(f.Data)) == 0:
-		fault("empty", 1, "the file is empty", "look at the command that should have written it")
-		return
-	}
-	documents := 0
-	for _, part := range split(string(f.Data)) {
-		root, err := parse(part.text)
-		if err != nil && part.json {
-			root, err = parse(jsonAsYAML(part.text))
-		}
-		switch {
-		case err != nil && strings.Contains(part.text, "{{"):
-			line := part.line + 1 + strings.Count(part.text[:strings.Index(part.text, "{{")], "\n")
-			r.notRendered(f.Name, line)
-			documents++
-		case err != nil:
-			var p *placed
-			line := part.line + 1
-			if errors.As(err, &p) {
-				line = part.line + p.line
+		switch s := step.(type) {
+		case int:
+			fmt.Fprintf(&b, "[%d]", s)
+		case string:
+			if b.Len() > 0 {
+				b.WriteByte('.')
 			}
-			r.unread = true
-			fault("not-yaml", line, fmt.Sprintf("not YAML: %v", err), "correct the file; the rest of it was checked")
-			documents++
-		case root != nil:
-			documents++
-			d := &document{file: f.Name, source: sourceOf(part.text), line: part.line, root: root}
-			r.expand(d)
+			b.WriteString(s)
 		}
 	}
-	if documents == 0 {
-		fault("empty", 1, "the file has comments and no object", "look at the command that should have written it")
+	return b.String()
+}
+
+// found is the place of a field's key, or of an item of a list.
+type found struct {
+	line, column int
+	node         *yaml.Node // the value
+	whole        bool       // all of the path exists; if not, this is its deepest parent
+}
+
+func find(n *yaml.Node, p fieldPath) found {
+	if n == nil {
+		return found{}
 	}
-}
-
-func (r *run) notRendered(file string, line int) {
-	r.add("not-rendered", Finding{File: file, Line: line, Column: 1,
-		Reason: "this is a template that was not rendered: it has braces {{ }}",
-		Fix:    "render it first: helm template CHART | lifecyclectl vet -"})
-}
-
-// expand reads the values of the document, and decodes its objects.
-func (r *run) expand(d *document) {
-	var c converter
-	v, err := c.value(d.root, 0)
-	fault := func(rule string, err error, fix string) {
-		line, column := d.line+d.root.Line, d.root.Column
-		var p *placed
-		if errors.As(err, &p) {
-			line, column = d.line+p.line, p.column
+	at := found{n.Line, n.Column, n, len(p) == 0}
+	for i, step := range p {
+		for at.node.Kind == yaml.AliasNode {
+			at.node = at.node.Alias
 		}
-		r.add(rule, Finding{File: d.file, Source: d.source, Line: line, Column: column, Reason: err.Error(), Fix: fix})
-	}
-	for _, twice := range c.duplicates {
-		fault("duplicate-field", twice, "keep one of them; the API server refuses the object, and other parsers take the last one")
-	}
-	switch {
-	case errors.Is(err, errBraces):
-		var p *placed
-		errors.As(err, &p)
-		r.notRendered(d.file, d.line+p.line)
-		return
-	case errors.Is(err, errBomb), errors.Is(err, errDeep):
-		fault("too-large", err, "write it without aliases that refer to each other")
-		return
-	case err != nil:
-		r.unread = true
-		fault("not-yaml", fmt.Errorf("not YAML: %w", err), "correct the file; the rest of it was checked")
-		return
-	}
-	m, ok := v.(map[string]any)
-	if !ok {
-		fault("not-an-object", errors.New("this is not a Kubernetes object: it is not a mapping"), "an object has apiVersion, kind, metadata and spec")
-		return
-	}
-	d.value = m
-	r.objects(d)
-}
-
-// objects decodes an object, or each object of a List.
-func (r *run) objects(d *document) {
-	kind, _ := d.value["kind"].(string)
-	items, isList := d.value["items"].([]any)
-	if !isList || !strings.HasSuffix(kind, "List") {
-		r.decode(d)
-		return
-	}
-	nodes := child(d.root, "items")
-	for i, item := range items {
-		m, ok := item.(map[string]any)
-		if !ok || nodes == nil || i >= len(nodes.Content) {
-			continue
-		}
-		n := nodes.Content[i]
-		for n.Kind == yaml.AliasNode {
-			n = n.Alias
-		}
-		r.objects(&document{file: d.file, source: d.source, line: d.line, root: n, value: m})
-	}
-}
-
-func child(n *yaml.Node, name string) *yaml.Node {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			n = n.Content[i+1]
-			for n.Kind == yaml.AliasNode {
-				n = n.Alias
+		next := at
+		switch s := step.(type) {
+		case int:
+			if at.node.Kind == yaml.SequenceNode && s < len(at.node.Content) {
+				item := at.node.Content[s]
+				next = found{item.Line, item.Column, item, i == len(p)-1}
 			}
-			return n
+		case string:
+			for j := 0; at.node.Kind == yaml.MappingNode && j+1 < len(at.node.Content); j += 2 {
+				if key := at.node.Content[j]; key.Value == s {
+					next = found{key.Line, key.Column, at.node.Content[j+1], i == len(p)-1}
+				}
+			}
 		}
+		if next == at {
+			return at
+		}
+		at = next
 	}
-	return nil
+	return at
 }
 
 // part is the text of one document, and the number of lines before it.
@@ -196,8 +226,31 @@ type part struct {
 	json bool
 }
 
-// split cuts the text into documents, so that a fault in one does not hide the others.
-// JSON objects may stand one after the other, as kubectl takes them.
+// value reads the document as kubectl does.
+func (p part) value() (v any, err error) {
+	data := []byte(p.text)
+	if !p.json {
+		if data, err = kyaml.YAMLToJSON(data); err != nil {
+			return nil, err
+		}
+	}
+	return v, kjson.UnmarshalCaseSensitivePreserveInts(data, &v)
+}
+
+var lineOf = regexp.MustCompile(`line (\d+):`)
+
+// errorLine returns the line that an error of the parser names, and otherwise the first.
+func errorLine(err error) int {
+	if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
+		if line, err := strconv.Atoi(m[1]); err == nil {
+			return line
+		}
+	}
+	return 1
+}
+
+// split cuts the text into documents. JSON objects may stand one after the other, as
+// kubectl takes them.
 func split(text string) (parts []part) {
 	objects := json.NewDecoder(strings.NewReader(text))
 	begin, first := 0, 0
@@ -233,48 +286,6 @@ func splitLines(text string, first int) (parts []part) {
 		number++
 	}
 	return append(parts, part{text: text[begin:], line: first})
-}
-
-// notInYAML are the parts of JSON texts that the YAML parser refuses, and the escapes that
-// have to be told from them.
-var notInYAML = regexp.MustCompile(`\\u[dD][89abAB][[:xdigit:]]{2}\\u[dD][c-fC-F][[:xdigit:]]{2}|\\u[[:xdigit:]]{4}|\\.|[\x7f-\x{9f}\x{feff}\x{fffe}\x{ffff}]`)
-
-// jsonAsYAML returns JSON in the form in which the YAML parser takes it too.
-func jsonAsYAML(text string) string {
-	return notInYAML.ReplaceAllStringFunc(text, func(s string) string {
-		var unescaped string
-		switch {
-		case s == `\/`:
-			return "/"
-		case s[0] != '\\':
-			return fmt.Sprintf(`\u%04x`, []rune(s)[0])
-		case s[1] == 'u' && strings.EqualFold(s[2:3], "d") && json.Unmarshal([]byte(`"`+s+`"`), &unescaped) == nil && unescaped[0] > 0xed:
-			return unescaped // a pair, or U+FFFD for a half of one
-		}
-		return s
-	})
-}
-
-var lineOf = regexp.MustCompile(`line (\d+): `)
-
-// parse returns the root node of a document, or nil when the document is empty.
-func parse(text string) (root *yaml.Node, err error) {
-	var doc yaml.Node
-	// The parser may panic on hostile input.
-	err = call.Do("yaml", func() error { return yaml.Unmarshal([]byte(text), &doc) })
-	if err != nil {
-		reason := strings.TrimPrefix(err.Error(), "yaml: ")
-		if m := lineOf.FindStringSubmatch(reason); m != nil {
-			line, _ := strconv.Atoi(m[1])
-			return nil, &placed{line, 1, errors.New(strings.Replace(reason, m[0], "", 1))}
-		}
-		return nil, errors.New(reason)
-	}
-	if doc.Kind == 0 || len(doc.Content) == 0 || doc.Content[0].Tag == "!!null" {
-		return nil, nil
-	}
-	root = doc.Content[0]
-	return root, nil
 }
 
 // sourceOf returns the template that helm names in the comment of a document.

@@ -137,7 +137,7 @@ func TestWorkloadThatIsNotRead(t *testing.T) {
 	text := strings.Replace(clean, "          image: example/web:1", "          image: 1", 1)
 	other := strings.NewReplacer("name: web", "name: other", "app: web", "app: other").Replace(clean)
 	for _, f := range check(cleanConfig(), text+"---\n"+other).Findings {
-		if f.Rule != "wrong-type" {
+		if f.Rule != "not-an-object" {
 			t.Errorf("%s: %s", f.Rule, f.Reason)
 		}
 	}
@@ -184,17 +184,5 @@ func TestDumpOfACluster(t *testing.T) {
 		if got := strings.Join(rules, " "); got != tt.rules || r.Objects != tt.objects {
 			t.Errorf("%s: %d workloads and %q, want %d and %q: %+v", name, r.Objects, got, tt.objects, tt.rules, r.Findings)
 		}
-	}
-}
-
-// An init container that ends before the others start serves no port.
-func TestPortOfAnInitContainer(t *testing.T) {
-	text := strings.Replace(clean, "      containers:\n", "      initContainers:\n        - {name: migrate, image: m, ports: [{name: sync, containerPort: 9}], securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}\n      containers:\n", 1)
-	text = strings.Replace(text, "targetPort: http", "targetPort: sync", 1)
-	if r := check(cleanConfig(), text); len(r.Findings) != 1 || r.Findings[0].Rule != "service-port" {
-		t.Errorf("%+v", r.Findings)
-	}
-	if r := check(cleanConfig(), strings.Replace(text, "{name: migrate,", "{name: migrate, restartPolicy: Always,", 1)); len(r.Findings) > 0 {
-		t.Errorf("of a sidecar: %+v", r.Findings)
 	}
 }

@@ -12,18 +12,38 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
-	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// place is the place of a value: a field of an object, and in a text of many lines one
-// of them.
-type place struct {
-	object
-	field fieldPath
-	line  int // of the text, from 1; 0 for the field itself
+// settings is the configuration with which a container starts, as the manifest gives it.
+type settings struct {
+	given       lifecycle.Config // without defaults
+	places      map[string]place // of the keys that the manifest sets
+	file        *place           // the text of the configuration's file, nil when the manifest does not have it
+	hasNoFile   bool             // its program reads no file
+	unknown     map[string]bool  // the fields whose values the manifest sets and vet cannot know
+	absent      []missingObject  // what its program may read and the files do not have
+	isSenseless bool             // the manifest sets a value that means nothing
+	hasOwnFault bool             // its file has a fault in a key of lifecycle
+	delayed     []delayed        // findings about the settings, for when lifecycle runs the container
 }
 
-// prefix is the prefix of variables that the run passes to the package config. The
+// delayed is a finding that waits until it is known whether lifecycle runs the container.
+type delayed struct {
+	place             place
+	rule, reason, fix string
+}
+
+// delay adds a finding about the settings.
+func (s *settings) delay(at place, rule, reason, fix string) {
+	s.delayed = append(s.delayed, delayed{at, rule, reason, fix})
+}
+
+// isUnknown reports whether the value of one of the fields is not known.
+func (s *settings) isUnknown(fields ...string) bool {
+	return slices.ContainsFunc(fields, func(field string) bool { return s.unknown[field] })
+}
+
+// prefix is the prefix of variables that vet passes to the package config. The
 // prefix of a service is the name of the file that its program passes to Load, which no
 // manifest has.
 const prefix = "VET"
@@ -51,87 +71,81 @@ var keys = func() map[string]key {
 	return m
 }()
 
-// input is what the manifest gives to a service as it starts.
+// input is what the manifest gives to a program as it starts.
 type input struct {
 	file    *mounted         // nil for none
-	sure    bool             // the manifest names the file
+	isNamed bool             // the manifest names the file
 	environ []string         // as config.WithEnviron has it
 	args    []string         // as config.WithArgs has it
 	places  map[string]place // of variables and flags, by the source that config names
-	shown   map[string]string
+	names   map[string]string
 }
 
-// settings reads the configuration with which the service in w.main starts, from all that the
-// manifest gives to its container, in the order of config.Load: a file, variables, flags.
-// The keys that it gives and their places are in w.given. A fault is a finding in
-// w.faults, because w may turn out to be no service of lifecycle.
-func (r *run) settings(w *workload) {
-	w.cfg, w.given = r.Config, map[string]place{}
-	if len(w.pod.Containers) == 0 {
-		return
-	}
-	c := container{r, w, &w.pod.Containers[w.main], w.podPath.with("containers", w.main)}
-	in := input{places: map[string]place{}, shown: map[string]string{}}
+// open reads a section lifecycle as config.Load does, and does not check its sums.
+func open(name string, opts ...config.Option) (*config.Live[lifecycle.Config], error) {
+	return config.Open[lifecycle.Config](name, append(opts,
+		config.Section("lifecycle"),
+		config.Unchecked(),
+		config.WithLogger(slog.New(slog.DiscardHandler)),
+	)...)
+}
+
+// readSettings reads the configuration with which the container starts, from all that the
+// manifest gives to it, in the order of config.Load: a file, variables, flags. A fault is a
+// delayed finding, because lifecycle may not run the container.
+func (c *container) readSettings() {
+	c.given, c.places, c.unknown = c.Config, map[string]place{}, map[string]bool{}
+	in := input{places: map[string]place{}, names: map[string]string{}}
 	vars := c.variables()
 	for _, v := range vars {
-		in.variable(c, v)
+		c.addVariable(&in, v)
 	}
-	line := c.commandLine(vars)
-	in.flags(c, line)
-	c.file(&in, line, vars)
+	line := c.commandLine()
+	c.addFlags(&in, line)
+	c.findFile(&in, line, vars)
 
-	base, path := r.Config, ""
-	opts := []config.Option{
-		config.Section("lifecycle"), config.Unchecked(), config.WithLogger(slog.New(slog.DiscardHandler)),
-		config.WithEnvPrefix(prefix), config.WithEnviron(in.environ), config.WithArgs(in.args),
-	}
+	name := ""
+	opts := []config.Option{config.WithEnvPrefix(prefix), config.WithEnviron(in.environ), config.WithArgs(in.args)}
 	if in.file != nil {
-		base, path = lifecycle.Config{}, in.file.name
+		name = in.file.name
 		opts = append(opts, config.WithContent([]byte(in.file.text)))
-		w.file = &in.file.place
+		c.file = &in.file.place
 	}
-	var live *config.Live[lifecycle.Config]
-	// The parsers of the file may panic on hostile input.
-	err := call.Do("config", func() (err error) {
-		live, err = config.Open[lifecycle.Config](path, opts...)
-		return err
-	})
+	live, err := open(name, opts...)
 	if err != nil {
-		w.senseless = true
+		c.isSenseless = true
 		c.refused(err, in)
 		return
 	}
-	given := live.Get()
-	w.cfg = base
+	read := live.Get()
 	if in.file != nil {
-		w.cfg = given
+		c.given = read
 	}
 	for _, s := range live.Settings() {
-		field := s.Key[strings.IndexByte(s.Key, '.')+1:]
 		for _, k := range keys {
 			if k.Name == s.Key {
-				reflect.ValueOf(&w.cfg).Elem().FieldByIndex(k.field.Index).Set(reflect.ValueOf(given).FieldByIndex(k.field.Index))
+				reflect.ValueOf(&c.given).Elem().FieldByIndex(k.field.Index).Set(reflect.ValueOf(read).FieldByIndex(k.field.Index))
 			}
 		}
-		w.given["lifecycle."+field] = in.source(s.Source)
+		c.places[s.Key] = in.placeOf(s.Source)
 	}
 }
 
-// source returns the place of a source that config names.
-func (in input) source(name string) place {
-	if p, ok := in.places[name]; ok {
+// placeOf returns the place of a source that config names.
+func (in input) placeOf(source string) place {
+	if p, ok := in.places[source]; ok {
 		return p
 	}
 	p := place{}
 	if in.file != nil {
 		p = in.file.place
-		p.line, _ = strconv.Atoi(strings.TrimPrefix(name, in.file.name+":"))
+		p.line, _ = strconv.Atoi(strings.TrimPrefix(source, in.file.name+":"))
 	}
 	return p
 }
 
 // refused adds a finding for each fault for which config.Load refuses the settings.
-func (c container) refused(err error, in input) {
+func (c *container) refused(err error, in input) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, part := range joined.Unwrap() {
 			c.refused(part, in)
@@ -143,17 +157,17 @@ func (c container) refused(err error, in input) {
 		fault = &config.Fault{Problem: err.Error()}
 	}
 	p, ok := in.places[fault.Source]
-	what, fix := in.shown[fault.Source], "remove it, or give it a value that config.Load takes"
+	what, fix := in.names[fault.Source], "remove it, or give it a value that config.Load takes"
 	switch {
 	case ok && fault.Value != "":
 		what += " is " + fault.Value + ", "
-		fix = "set " + in.shown[fault.Source] + " to a valid value, or remove it"
+		fix = "set " + in.names[fault.Source] + " to a valid value, or remove it"
 	case ok:
 		what += ": "
 	case in.file != nil:
 		p = in.file.place
 		p.line = fault.Line
-		c.w.ours = c.w.ours || in.sure && ours(fault)
+		c.hasOwnFault = c.hasOwnFault || in.isNamed && isOfLifecycle(fault)
 		what = strings.TrimPrefix(fault.Key+" is "+fault.Value+": ", " is : ")
 		if fault.Value == "" && fault.Key != "" {
 			what = fault.Key + ": "
@@ -162,12 +176,12 @@ func (c container) refused(err error, in input) {
 	default:
 		p = place{object: c.w.object, field: c.path}
 	}
-	c.w.pending(p, "config-refused", what+fault.Problem, fix)
+	c.delay(p, "config-refused", what+fault.Problem, fix)
 }
 
-// ours reports whether a fault in a file is about a key of lifecycle, or one that is
-// nearly one. A file of another program may have a section lifecycle too.
-func ours(fault *config.Fault) bool {
+// isOfLifecycle reports whether a fault in a file is about a key of lifecycle, or one that
+// is nearly one. A file of another program may have a section lifecycle too.
+func isOfLifecycle(fault *config.Fault) bool {
 	for _, k := range keys {
 		if k.Name == fault.Key {
 			return true
@@ -186,73 +200,57 @@ func keyOfVariable(name string) (k key, known bool) {
 	return k, known
 }
 
-// variable adds a variable of the container, when it is one of lifecycle: its name ends
+// addVariable adds a variable of the container, when it is one of lifecycle: its name ends
 // in LIFECYCLE_ and a key, with any name before it.
-func (in *input) variable(c container, v variable) {
+func (c *container) addVariable(in *input, v variable) {
 	k, known := keyOfVariable(v.name)
 	if !known {
 		return
 	}
 	if v.unknown != "" {
-		c.w.undecided(k, v.place, v.name, v.unknown)
+		c.undecided(k, v.place, v.name, v.unknown)
 		return
 	}
 	source := "environment " + k.Env
-	if _, twice := in.places[source]; twice { // two prefixes: the last one counts
-		in.environ = slices.DeleteFunc(in.environ, func(kv string) bool { return strings.HasPrefix(kv, k.Env+"=") })
-	}
-	in.places[source], in.shown[source] = v.place, v.name
+	in.places[source], in.names[source] = v.place, v.name
 	in.environ = append(in.environ, k.Env+"="+v.value)
 }
 
-// flags adds the flags of lifecycle from a command line.
-func (in *input) flags(c container, line []word) {
+// addFlags adds the flags of lifecycle from a command line.
+func (c *container) addFlags(in *input, line []word) {
 	for i := 0; i < len(line); i++ {
 		if line[i].text == "--" {
 			return
 		}
-		name, value, has := flagOf(line[i].text)
+		name, value, hasValue := flagOf(line[i].text)
 		if !strings.HasPrefix(name, "lifecycle.") {
 			continue
 		}
 		at, unknown := line[i].place, line[i].unknown
 		name = strings.ReplaceAll(name, "_", "-")
-		k := keys["LIFECYCLE_"+strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(name, "lifecycle."), "-", "_"))]
-		if !has && k.Type != "true or false" && i+1 < len(line) {
+		field := strings.ReplaceAll(strings.TrimPrefix(name, "lifecycle."), "-", "_")
+		k := keys["LIFECYCLE_"+strings.ToUpper(field)]
+		if !hasValue && k.Type != "true or false" && i+1 < len(line) {
 			i++
-			value, has, at, unknown = line[i].text, true, line[i].place, line[i].unknown
+			value, hasValue, at, unknown = line[i].text, true, line[i].place, line[i].unknown
 		}
 		if unknown != "" {
-			c.w.undecided(k, at, "-"+name, unknown)
-			continue
-		}
-		if k.Name == "" && in.secret(name) {
+			c.undecided(k, at, "-"+name, unknown)
 			continue
 		}
 		source := "flag -" + name
-		in.places[source], in.shown[source] = at, "-"+name
+		in.places[source], in.names[source] = at, "-"+name
 		arg := "-" + name
-		if has {
+		if hasValue {
 			arg += "=" + value
 		}
 		in.args = append(in.args, arg)
 	}
 }
 
-// secret reports whether the flag is that of a secret, which vet does not read.
-func (in *input) secret(flag string) bool {
-	field := strings.ReplaceAll(strings.TrimPrefix(flag, "lifecycle."), "-", "_")
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[lifecycle.Config]()) {
-		if f.Type == reflect.TypeFor[lifecycle.Secret]() && f.Tag.Get("koanf") == field {
-			return true
-		}
-	}
-	return false
-}
-
 // flagOf returns the name and the value of an argument, "" for an argument that is no
 // flag.
-func flagOf(arg string) (name, value string, has bool) {
+func flagOf(arg string) (name, value string, hasValue bool) {
 	name, ok := strings.CutPrefix(arg, "-")
 	if !ok {
 		return "", "", false
@@ -261,15 +259,12 @@ func flagOf(arg string) (name, value string, has bool) {
 }
 
 // undecided notes that the manifest sets a key to a value that vet cannot know.
-func (w *workload) undecided(k key, at place, name, why string) {
-	if w.unknown == nil {
-		w.unknown = map[string]bool{}
-	}
-	w.unknown[k.Field] = true
+func (c *container) undecided(k key, at place, name, why string) {
+	c.unknown[k.Field] = true
 	what := k.Name
 	if what == "" {
 		what = "a key of lifecycle"
 	}
-	w.pending(at, "config-undecided", fmt.Sprintf("%s sets %s, and its value is not known: %s", name, what, why),
+	c.delay(at, "config-undecided", fmt.Sprintf("%s sets %s, and its value is not known: %s", name, what, why),
 		"give the missing object too; until then the sums with "+what+" are not checked")
 }

@@ -23,179 +23,137 @@ type word struct {
 	unknown string
 }
 
+// missingObject is an object that a container refers to and that is not in the files.
+type missingObject struct {
+	place place
+	name  string
+}
+
+const notHere = " is not in these files"
+
+// textsOf returns the ConfigMap or Secret to which the container refers. One without a
+// namespace may be in the container's.
+func (c *container) textsOf(kind, name string) *texts {
+	var found *texts
+	for i, t := range c.texts {
+		switch {
+		case t.kind != kind, t.name != name, !sameNamespace(t.object, c.w.object):
+		case t.namespace == c.w.namespace:
+			return &c.texts[i]
+		case found == nil:
+			found = &c.texts[i]
+		}
+	}
+	return found
+}
+
 // variables returns the environment of the container as the kubelet makes it: envFrom
 // first, then env, and of two variables with one name the later one.
-func (c container) variables() (all []variable) {
-	room := maxTexts
+func (c *container) variables() (all []variable) {
 	add := func(v variable) {
 		all = slices.DeleteFunc(all, func(old variable) bool { return old.name == v.name })
+		if strings.Contains(v.value, "$(") {
+			v.unknown = "the kubelet puts other variables into it when the pod runs"
+		}
 		all = append(all, v)
 	}
 	for i, from := range c.c.EnvFrom {
+		var kind, name, field string
 		switch {
 		case from.ConfigMapRef != nil:
-			at := place{object: c.w.object, field: c.path.with("envFrom", i, "configMapRef", "name")}
-			m := named(c.configMaps, c.w.object, from.ConfigMapRef.Name)
-			if m == nil {
-				c.w.absent = append(c.w.absent, missingObject{at, "ConfigMap/" + from.ConfigMapRef.Name})
-				continue
+			kind, name, field = "ConfigMap", from.ConfigMapRef.Name, "configMapRef"
+		case from.SecretRef != nil:
+			kind, name, field = "Secret", from.SecretRef.Name, "secretRef"
+		default:
+			continue
+		}
+		t := c.textsOf(kind, name)
+		if t == nil {
+			// A Secret has no settings of lifecycle, unless the prefix says so.
+			if kind == "ConfigMap" || strings.Contains(from.Prefix, "LIFECYCLE_") {
+				at := place{object: c.w.object, field: c.path.with("envFrom", i, field, "name")}
+				c.absent = append(c.absent, missingObject{at, kind + "/" + name})
 			}
-			for _, name := range slices.Sorted(maps.Keys(m.Data)) {
-				add(variable{name: from.Prefix + name, value: m.Data[name], place: place{object: m.object, field: fieldPath{"data", name}}})
-			}
-		case from.SecretRef != nil: // one that is not here has no settings of lifecycle, unless the prefix says so
-			m := named(c.secrets, c.w.object, from.SecretRef.Name)
-			if m == nil && strings.Contains(from.Prefix, "LIFECYCLE_") {
-				at := place{object: c.w.object, field: c.path.with("envFrom", i, "secretRef", "name")}
-				c.w.absent = append(c.w.absent, missingObject{at, "Secret/" + from.SecretRef.Name})
-			}
-			if m != nil {
-				texts := m.texts()
-				for _, name := range slices.Sorted(maps.Keys(texts)) {
-					add(variable{name: from.Prefix + name, value: texts[name], place: m.at(name)})
-				}
-			}
+			continue
+		}
+		for _, key := range slices.Sorted(maps.Keys(t.values)) {
+			add(variable{name: from.Prefix + key, value: t.values[key], place: t.at(key)})
 		}
 	}
 	for i, e := range c.c.Env {
-		v := variable{name: e.Name, place: place{object: c.w.object, field: c.path.with("env", i, "value")}}
+		v := variable{name: e.Name, value: e.Value, place: place{object: c.w.object, field: c.path.with("env", i, "value")}}
 		if e.ValueFrom != nil && e.Value == "" {
 			v.place.field = c.path.with("env", i, "valueFrom")
-			var set bool
-			if set, v.value, v.unknown = c.from(e.ValueFrom, &v.place); !set {
+			if !c.readReference(e.ValueFrom, &v) {
 				continue
 			}
-		} else {
-			v.value, v.unknown = expand(e.Value, all, &room)
 		}
 		add(v)
 	}
 	return all
 }
 
-// from returns the value of a variable that another field has. set is false when the
-// variable is not set at all.
-func (c container) from(s *corev1.EnvVarSource, at *place) (set bool, value, unknown string) {
-	look := func(kind, name, key string, optional *bool, texts map[string]string, there place) (bool, string, string) {
-		if texts == nil {
-			return true, "", fmt.Sprintf("%s/%s is not in these files", kind, name)
-		}
-		value, ok := texts[key]
-		if !ok {
-			if optional != nil && *optional {
-				return false, "", ""
-			}
-			return true, "", fmt.Sprintf("%s/%s has no key %s", kind, name, key)
-		}
-		*at = there
-		return true, value, ""
-	}
+// readReference reads the value of a variable that another object has. It returns false
+// when the variable is not set at all.
+func (c *container) readReference(from *corev1.EnvVarSource, v *variable) (isSet bool) {
+	var kind, name, key string
+	var optional *bool
 	switch {
-	case s.ConfigMapKeyRef != nil:
-		ref := s.ConfigMapKeyRef
-		if m := named(c.configMaps, c.w.object, ref.Name); m != nil {
-			return look("ConfigMap", ref.Name, ref.Key, ref.Optional, orEmpty(m.Data), place{object: m.object, field: fieldPath{"data", ref.Key}})
-		}
-		return look("ConfigMap", ref.Name, ref.Key, ref.Optional, nil, place{})
-	case s.SecretKeyRef != nil:
-		ref := s.SecretKeyRef
-		if m := named(c.secrets, c.w.object, ref.Name); m != nil {
-			return look("Secret", ref.Name, ref.Key, ref.Optional, m.texts(), m.at(ref.Key))
-		}
-		return look("Secret", ref.Name, ref.Key, ref.Optional, nil, place{})
-	case s.FieldRef != nil:
-		for list, of := range map[string]map[string]string{"labels": c.w.labels, "annotations": c.w.annotations} {
-			if name, ok := strings.CutPrefix(s.FieldRef.FieldPath, "metadata."+list+"['"); ok {
-				return true, of[strings.TrimSuffix(name, "']")], ""
-			}
-		}
-		return true, "", s.FieldRef.FieldPath + " is known when the pod runs"
+	case from.ConfigMapKeyRef != nil:
+		kind, name, key, optional = "ConfigMap", from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key, from.ConfigMapKeyRef.Optional
+	case from.SecretKeyRef != nil:
+		kind, name, key, optional = "Secret", from.SecretKeyRef.Name, from.SecretKeyRef.Key, from.SecretKeyRef.Optional
+	case from.FieldRef != nil:
+		v.unknown = from.FieldRef.FieldPath + " is known when the pod runs"
+		return true
+	default:
+		v.unknown = "it is known when the pod runs"
+		return true
 	}
-	return true, "", "it is known when the pod runs"
-}
-
-func orEmpty(m map[string]string) map[string]string {
-	if m == nil {
-		return map[string]string{}
+	t := c.textsOf(kind, name)
+	if t == nil {
+		v.unknown = kind + "/" + name + notHere
+		return true
 	}
-	return m
-}
-
-// A program on Linux cannot start with a variable or an argument that is longer than
-// maxText (MAX_ARG_STRLEN), or when all are longer than maxTexts (ARG_MAX with the usual
-// stack). References to references could make far longer ones.
-const (
-	maxText  = 128 << 10
-	maxTexts = 2 << 20
-)
-
-// expand replaces $(NAME) by the variable's value, as the kubelet does: $$ is a dollar,
-// and a reference to a variable that does not exist stays. The result takes its length
-// from room.
-func expand(text string, vars []variable, room *int) (out, unknown string) {
-	var b strings.Builder
-	left := text
-	for {
-		before, after, found := strings.Cut(left, "$")
-		value, rest := "", ""
-		switch {
-		case !found:
-		case strings.HasPrefix(after, "$"):
-			value, rest = "$", after[1:]
-		default:
-			value, rest = "$", after
-			name, behind, closed := strings.Cut(strings.TrimPrefix(after, "("), ")")
-			i := slices.IndexFunc(vars, func(v variable) bool { return v.name == name })
-			if !closed || i < 0 || after[0] != '(' {
-				break
-			}
-			value, rest = vars[i].value, behind
-			if vars[i].unknown != "" {
-				unknown = vars[i].name + " is not known: " + vars[i].unknown
-			}
-		}
-		if b.Len()+len(before)+len(value) > min(maxText, *room) {
-			return text, "it is too long for a program to start with"
-		}
-		b.WriteString(before)
-		b.WriteString(value)
-		if !found {
-			*room -= b.Len()
-			return b.String(), unknown
-		}
-		left = rest
+	value, ok := t.values[key]
+	switch {
+	case ok:
+		v.value, v.place = value, t.at(key)
+	case optional != nil && *optional:
+		return false
+	default:
+		v.unknown = fmt.Sprintf("%s/%s has no key %s", kind, name, key)
 	}
+	return true
 }
 
 // commandLine returns the arguments of the program, without what its image says.
-func (c container) commandLine(vars []variable) (line []word) {
-	room := maxTexts
+func (c *container) commandLine() (line []word) {
 	for _, list := range []struct {
 		field string
 		words []string
 	}{{"command", c.c.Command}, {"args", c.c.Args}} {
 		for i, text := range list.words {
-			w := word{place: place{object: c.w.object, field: c.path.with(list.field, i)}}
-			w.text, w.unknown = expand(text, vars, &room)
+			w := word{text: text, place: place{object: c.w.object, field: c.path.with(list.field, i)}}
+			if strings.Contains(text, "$(") {
+				w.unknown = "the kubelet puts variables into it when the pod runs"
+			}
 			line = append(line, w)
 		}
 	}
 	// sh -c LINE: the line has the program and its flags.
-	texts := make([]string, len(line))
-	for i, w := range line {
-		texts[i] = w.text
+	i := scriptAt(slices.Concat(c.c.Command, c.c.Args))
+	if i < 0 {
+		return line
 	}
-	if i := scriptAt(texts); i >= 0 {
-		script := line[i]
-		line = line[:0]
-		for _, text := range strings.Fields(strings.ReplaceAll(script.text, "\\\n", " ")) {
-			w := script
-			w.text = strings.Trim(strings.NewReplacer(`"`, "", "'", "").Replace(text), "();&|")
-			if strings.Contains(w.text, "$") {
-				w.unknown = "the shell expands " + w.text
-			}
-			line = append(line, w)
+	script := line[i]
+	line = line[:0]
+	for _, text := range strings.Fields(strings.ReplaceAll(script.text, "\\\n", " ")) {
+		w := word{text: strings.Trim(strings.NewReplacer(`"`, "", "'", "").Replace(text), "();&|"), place: script.place}
+		if strings.Contains(w.text, "$") {
+			w.unknown = "the shell expands " + w.text
 		}
+		line = append(line, w)
 	}
 	return line
 }
@@ -203,7 +161,7 @@ func (c container) commandLine(vars []variable) (line []word) {
 // scriptAt returns the index of the line that a shell runs, as in sh -c LINE or
 // bash -e -o pipefail -c LINE, or -1.
 func scriptAt(words []string) int {
-	if len(words) == 0 || !slices.Contains([]string{"sh", "bash", "ash", "dash"}, words[0][strings.LastIndexByte(words[0], '/')+1:]) {
+	if len(words) == 0 || !slices.Contains([]string{"sh", "bash", "ash", "dash"}, baseName(words[0])) {
 		return -1
 	}
 	runs := false
@@ -224,3 +182,6 @@ func scriptAt(words []string) int {
 	}
 	return -1
 }
+
+// baseName returns the last part of a program's path.
+func baseName(program string) string { return program[strings.LastIndexByte(program, '/')+1:] }

@@ -59,7 +59,7 @@ func (w *Actor) Start(ctx context.Context) error {
 		return err
 	}
 	w.MarkRunning()
-	w.executing.Start(w.Name(), w.execute, func(err error) {
+	w.executing.Start(ctx, KindWorker, w.Name(), w.execute, func(err error) {
 		if w.interrupted.Load() && w.closedByUs(err) {
 			err = errors.Join(ErrInterrupted, err)
 		}
@@ -71,11 +71,7 @@ func (w *Actor) Start(ctx context.Context) error {
 // closedByUs reports whether err consists only of errors that interrupt makes execute
 // return.
 func (w *Actor) closedByUs(err error) bool {
-	cause := w.cause()
-	return err != nil && call.Only(err, func(e error) bool {
-		return cause != nil && call.Same(e, cause) ||
-			slices.ContainsFunc(w.clean, func(closed error) bool { return call.Same(e, closed) })
-	})
+	return call.Only(err, append(slices.Clone(w.clean), w.cause())...)
 }
 
 // Stop interrupts, once, and waits for execute to return. An interrupt or execute that
@@ -95,24 +91,18 @@ func (w *Actor) Stop(ctx context.Context) error {
 			return nil
 		})
 	})
-	select {
-	case <-w.Done():
-		return err
-	case <-ctx.Done():
+	killed := w.awaitStop(ctx, func() error {
+		late := time.NewTimer(call.Settle)
+		defer late.Stop()
+		select {
+		case <-w.Done():
+			return nil
+		case <-late.C:
+			return w.executing.Abandon()
+		}
+	})
+	if err == nil {
+		return killed // the very error that the actor ended with, so that callers can compare
 	}
-	late := time.NewTimer(call.Settle)
-	defer late.Stop()
-	select {
-	case <-w.Done():
-		return err
-	case <-late.C:
-	}
-	abandoned := w.executing.Abandon()
-	switch killed := w.Kill(abandoned); {
-	case killed && err == nil:
-		return abandoned // the very error that the actor ended with, so that callers can compare
-	case killed:
-		return errors.Join(abandoned, err)
-	}
-	return err
+	return errors.Join(killed, err)
 }

@@ -35,7 +35,8 @@ func (a AutoShutdown) validate() error {
 // accepts returns an error for a child that cannot be significant.
 func (a AutoShutdown) accepts(spec Spec) error {
 	if spec.Significant && (a == "" || a == ShutdownNever) {
-		return fmt.Errorf("child %q: it is Significant, but its supervisor's AutoShutdown is %q; want %q or %q", spec.Name, ShutdownNever, AnySignificant, AllSignificant)
+		return fmt.Errorf("child %q: it is Significant, but its supervisor's AutoShutdown is %q; want %q or %q",
+			spec.Name, ShutdownNever, AnySignificant, AllSignificant)
 	}
 	return nil
 }
@@ -45,7 +46,7 @@ func (a AutoShutdown) accepts(spec Spec) error {
 func (s *Supervisor) autoShutdown(c *child) {
 	if s.cfg.AutoShutdown == AllSignificant {
 		for _, m := range s.children {
-			if m != c && m.spec.Significant && (m.lives() || m.op != nil || m.want || m.unheard()) {
+			if m != c && m.spec.Significant && m.isUp() {
 				return
 			}
 		}

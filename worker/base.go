@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // BaseWorker is the part that all workers have in common: the status, whether the
@@ -19,60 +19,26 @@ import (
 type BaseWorker struct {
 	kind    string
 	machine fsm.Machine[Status]
-
-	patient bool        // the worker may notice late that its context has ended; set before Start
-	unseen  atomic.Bool // nothing watches the context
-	gone    atomic.Bool // none of its code runs any more
+	gone    fsm.Signal // none of its code runs any more
 
 	mu            sync.Mutex // guards everything below, and is held around every change of status
 	stopRequested bool
 	killed        bool
 	ended         bool
-	claimed       bool            // a supervisor has it
-	events        *fsm.Dispatcher // its own; nil before it has readers or parts of its own
-	hook          endHook         // told when the worker has ended, and when it is gone
+	claimed       bool // a supervisor has it
 	err           error
-	ctx           context.Context // the work's own context; nil before Begin
 	startedAt     time.Time
-	rare          *rare // nil for most workers
-}
+	health        Health
+	healthAt      time.Time
+	reason        string    // why it is pending
+	due           time.Time // when a pending worker may start
+	onEnd         []func()
+	events        *fsm.Dispatcher // its own; nil before it has readers or parts of its own
 
-// rare is what few workers need at a time. BaseWorker.mu guards it; pausing and pause
-// have locks of their own.
-type rare struct {
-	unwatch  func() bool // ends the watch on the context
-	health   Health
-	healthAt time.Time
-	pending  *pending      // nil unless the worker is pending
-	pausing  *pausing      // made by the first Suspend or Resume
-	pause    *pause        // of a function; made when it is asked to pause
-	gone     chan struct{} // made by Gone
-	refused  error         // of the options; Start returns it
-}
-
-// rareLocked returns b.rare, to be changed.
-func (b *BaseWorker) rareLocked() *rare {
-	if b.rare == nil {
-		b.rare = &rare{}
-	}
-	return b.rare
-}
-
-// none is the rare of a worker without one.
-var none rare
-
-// seldomLocked returns b.rare, to be read.
-func (b *BaseWorker) seldomLocked() *rare {
-	if b.rare == nil {
-		return &none
-	}
-	return b.rare
-}
-
-// pending says why a pending worker waits.
-type pending struct {
-	reason string
-	due    time.Time
+	ctx       context.Context         // the work's own context; nil before Begin
+	cancel    context.CancelCauseFunc // cancels ctx; nil for a worker that does so itself
+	unwatch   func() bool             // ends the watch on the context given to Start; nil for none
+	suspender *suspender              // made by the first Suspend or Resume
 }
 
 // Init sets the worker's kind ("func", "process", …) and name.
@@ -93,16 +59,14 @@ func (b *BaseWorker) initRun(kind string, whole *BaseWorker, n int) {
 // since.
 func (b *BaseWorker) takeOver(held *BaseWorker) {
 	held.mu.Lock()
-	why := held.seldomLocked().pending
+	reason, due := held.reason, held.due
 	held.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.machine.State() != StatusCreated || !b.machine.Continue(&held.machine) {
 		return
 	}
-	if why != nil {
-		b.rareLocked().pending = why
-	}
+	b.reason, b.due = reason, due
 	if b.events != nil {
 		b.events.SetOwner(b.machine.ID())
 	}
@@ -113,12 +77,6 @@ func (b *BaseWorker) takeOver(held *BaseWorker) {
 // continues the life that was Pending in its place.
 func (b *BaseWorker) ID() uint64 { return b.machine.ID() }
 
-// Adopt makes child a part of b: child publishes its events where b does, with
-// b's life as their Parent. Call it before child starts.
-func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
-	child.PublishTo(b.dispatcher())
-}
-
 // Name returns the worker's name.
 func (b *BaseWorker) Name() string { return b.machine.Name() }
 
@@ -126,29 +84,13 @@ func (b *BaseWorker) Name() string { return b.machine.Name() }
 func (b *BaseWorker) Done() <-chan struct{} { return b.machine.Done() }
 
 // Status returns the worker's status.
-func (b *BaseWorker) Status() Status {
-	if b.unseen.Load() {
-		b.look()
-	}
-	return b.machine.State()
-}
+func (b *BaseWorker) Status() Status { return b.machine.State() }
 
 // Gone returns a channel that is closed once none of the worker's code runs any
 // more. Usually that is when [BaseWorker.Done] closes. A worker that was
 // abandoned is done, but not gone before it has returned by itself. Until then no
 // other worker may take its place.
-func (b *BaseWorker) Gone() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r := b.rareLocked()
-	if r.gone == nil {
-		r.gone = make(chan struct{})
-		if b.gone.Load() {
-			close(r.gone)
-		}
-	}
-	return r.gone
-}
+func (b *BaseWorker) Gone() <-chan struct{} { return b.gone.Signaled() }
 
 // self returns b. A supervisor finds the base of a worker that embeds it by this
 // method.
@@ -161,34 +103,35 @@ func (b *BaseWorker) self() *BaseWorker { return b }
 // a later Finish changes nothing.
 func (b *BaseWorker) SetStatus(to Status) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if err := b.setLocked(to, nil); err != nil {
+		b.mu.Unlock()
 		return err
 	}
-	switch {
-	case to.Terminal():
-		b.ended, b.killed = true, to == StatusKilled
-		b.unwatchLocked()
-		b.goneLocked()
-	case to == StatusStopping:
+	if to == StatusStopping {
 		b.stopRequested = true
+	}
+	var after func()
+	if to.Terminal() {
+		b.killed = to == StatusKilled
+		after = b.endedLocked()
+	}
+	b.mu.Unlock()
+	if after != nil {
+		b.gone.Signal()
+		after()
 	}
 	return nil
 }
 
 func (b *BaseWorker) setLocked(to Status, cause error) error {
-	return b.setAtLocked(time.Now(), to, cause)
-}
-
-func (b *BaseWorker) setAtLocked(at time.Time, to Status, cause error) error {
-	if err := b.machine.ToAt(at, to, cause); err != nil {
+	if err := b.machine.To(to, cause); err != nil {
 		return err
 	}
-	if to != StatusPending && b.rare != nil {
-		b.rare.pending = nil
+	if to != StatusPending {
+		b.reason, b.due = "", time.Time{}
 	}
 	if to == StatusRunning && b.startedAt.IsZero() {
-		b.startedAt = at
+		_, b.startedAt = b.machine.Since()
 	}
 	return nil
 }
@@ -199,69 +142,56 @@ func (b *BaseWorker) Hold(reason string, due time.Time) error {
 	return b.hold(errors.New(reason), due)
 }
 
-// hold is Hold with the cause of the event.
+// hold is Hold with the cause of the event. For a worker that is pending already it
+// changes the reason, without an event.
 func (b *BaseWorker) hold(cause error, due time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.setLocked(StatusPending, cause); err != nil {
-		return err
-	}
-	b.rareLocked().pending = &pending{cause.Error(), due}
-	return nil
-}
-
-// rehold changes the reason of a pending worker. It returns false when the worker
-// is not pending.
-func (b *BaseWorker) rehold(reason string, due time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.machine.State() != StatusPending {
-		return false
+		if err := b.setLocked(StatusPending, cause); err != nil {
+			return err
+		}
 	}
-	b.rareLocked().pending = &pending{reason, due}
-	return true
-}
-
-// ending returns a channel that is closed when the work's context ends, which it does
-// at the latest when the worker ends. It is nil before Begin.
-func (b *BaseWorker) ending() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ctx == nil {
-		return nil
-	}
-	return b.ctx.Done()
+	b.reason, b.due = cause.Error(), due
+	return nil
 }
 
 // Begin moves a created or pending worker to Starting. ctx is the context of its
 // work: once ctx is cancelled, the worker counts as asked to stop. For a worker
 // in any other status Begin returns an error that wraps [ErrNotStartable].
-func (b *BaseWorker) Begin(ctx context.Context) error {
-	return b.begin(ctx, ctx, false)
+func (b *BaseWorker) Begin(ctx context.Context) error { return b.begin(ctx, ctx, nil) }
+
+// beginWork is Begin for a worker whose work has a context of its own, which it
+// returns. RequestStop and the end of the worker cancel that context.
+func (b *BaseWorker) beginWork(ctx context.Context) (own context.Context, err error) {
+	own, cancel := context.WithCancelCause(ctx)
+	if err := b.begin(own, ctx, cancel); err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	return own, nil
 }
 
-// begin is Begin for a worker that cancels ctx itself when it is stopped. It
-// watches only parent, from which ctx was derived. A worker that runs at once is also
-// Running then.
-func (b *BaseWorker) begin(ctx, parent context.Context, runs bool) error {
-	now := time.Now()
+func (b *BaseWorker) begin(ctx, parent context.Context, cancel context.CancelCauseFunc) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.setAtLocked(now, StatusStarting, nil); err != nil {
+	if err := b.setLocked(StatusStarting, nil); err != nil {
 		return fmt.Errorf("start %s: %w: it is %s", b.Name(), ErrNotStartable, b.machine.State())
 	}
-	b.ctx = ctx
-	switch {
-	case parent.Done() == nil:
-	case b.patient && !b.machine.Events().HasReader():
-		b.unseen.Store(true)
-	default:
-		b.rareLocked().unwatch = context.AfterFunc(parent, func() { b.RequestStop(b.causeOf(parent)) })
-	}
-	if runs {
-		_ = b.setAtLocked(now, StatusRunning, nil) // every starting worker has this edge
+	b.ctx, b.cancel = ctx, cancel
+	if parent.Done() != nil {
+		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(b.causeOf(parent)) })
 	}
 	return nil
+}
+
+// causeOf returns the cause of a context that has ended.
+func (b *BaseWorker) causeOf(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == context.Canceled { //nolint:errorlint // the usual one, itself
+		return cause
+	}
+	return call.Take("the cause of "+b.Name()+"'s context", cause)
 }
 
 // MarkRunning moves a starting worker to Running. It does nothing when the worker
@@ -282,21 +212,34 @@ func (b *BaseWorker) markRunning(cause error) {
 // reports whether the worker still has to end. A second call changes nothing.
 func (b *BaseWorker) RequestStop(cause error) (live bool) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	var after func()
 	switch s := b.machine.State(); {
 	case s.Terminal():
-		return false
 	case s == StatusCreated || s == StatusPending:
 		b.stopRequested = true
-		b.finishLocked(nil)
-		b.goneLocked()
-		return false
-	case s != StatusStopping:
-		b.stopRequested = true
-		b.unwatchLocked()                      // the watch has nothing left to do: end its goroutine
-		_ = b.setLocked(StatusStopping, cause) // every status that is possible here has this edge
+		after = b.finishLocked(nil)
+	default:
+		live = true
+		if s != StatusStopping {
+			b.stopRequested = true
+			_ = b.setLocked(StatusStopping, cause) // every status that is possible here has this edge
+		}
 	}
-	return true
+	cancel, unwatch := b.cancel, b.unwatch
+	b.mu.Unlock()
+	switch {
+	case after != nil:
+		b.gone.Signal()
+		after()
+	case live:
+		if unwatch != nil {
+			unwatch() // the watch has nothing left to do: end its goroutine
+		}
+		if cancel != nil {
+			cancel(cause)
+		}
+	}
+	return live
 }
 
 // DeriveFinalStatus returns the worker's final status. For a worker that has not
@@ -313,9 +256,6 @@ func (b *BaseWorker) DeriveFinalStatus() Status {
 // StopRequested reports whether the worker was asked to stop, by Stop or by the
 // end of the context given to Start.
 func (b *BaseWorker) StopRequested() bool {
-	if b.unseen.Load() {
-		b.look()
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.stopRequested
@@ -335,14 +275,6 @@ func (b *BaseWorker) Err() error {
 	return b.err
 }
 
-// killedErr returns the result of Stop for a worker that has ended.
-func (b *BaseWorker) killedErr() error {
-	if b.Killed() {
-		return b.Err()
-	}
-	return nil
-}
-
 // StartedAt returns when the worker reached Running, or the zero time.
 func (b *BaseWorker) StartedAt() time.Time {
 	b.mu.Lock()
@@ -359,8 +291,8 @@ func (b *BaseWorker) UpdatedAt() time.Time {
 
 func (b *BaseWorker) updatedLocked() time.Time {
 	_, at := b.machine.Since()
-	if healthAt := b.seldomLocked().healthAt; healthAt.After(at) {
-		return healthAt
+	if b.healthAt.After(at) {
+		return b.healthAt
 	}
 	return at
 }
@@ -369,28 +301,71 @@ func (b *BaseWorker) updatedLocked() time.Time {
 func (b *BaseWorker) SetHealth(h Health) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if h != b.seldomLocked().health {
-		r := b.rareLocked()
-		r.health, r.healthAt = h, time.Now()
+	if h != b.health {
+		b.health, b.healthAt = h, time.Now()
 	}
 }
 
 // State describes the worker, without children.
 func (b *BaseWorker) State() State {
-	if b.unseen.Load() {
-		b.look()
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := State{
-		Name: b.Name(), Kind: b.kind, Status: b.machine.State(), Health: b.seldomLocked().health,
-		StartedAt: b.startedAt, UpdatedAt: b.updatedLocked(),
-	}
-	if p := b.seldomLocked().pending; p != nil {
-		s.Reason, s.Due = p.reason, p.due
+		Name:      b.Name(),
+		Kind:      b.kind,
+		Status:    b.machine.State(),
+		Health:    b.health,
+		Reason:    b.reason,
+		Due:       b.due,
+		StartedAt: b.startedAt,
+		UpdatedAt: b.updatedLocked(),
 	}
 	if b.err != nil {
 		s.Error = b.err.Error()
 	}
 	return s
+}
+
+// Await waits for a status for which until returns true, and returns it. It calls
+// until with the present status and every later one. When ctx ends first, it
+// returns ctx's error. until must return at once and must not call the worker.
+func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status, error) {
+	return b.machine.Wait(ctx, until)
+}
+
+// Watch returns a reader of the changes of this worker and its children from now
+// on. The reader keeps at most buffer unread events; a gap event takes the place
+// of lost ones. Close the reader when you no longer use it.
+func (b *BaseWorker) Watch(buffer int) *fsm.Subscription { return b.dispatcher().Subscribe(buffer) }
+
+// dispatcher returns the worker's own dispatcher. It owns the events of the worker's
+// parts, and forwards all to where the worker's own changes went before.
+func (b *BaseWorker) dispatcher() *fsm.Dispatcher {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.events == nil {
+		b.events = &fsm.Dispatcher{}
+		b.events.SetOwner(b.machine.ID())
+		b.events.Forward(b.machine.Events())
+		b.machine.PublishTo(b.events)
+	}
+	return b.events
+}
+
+// PublishTo also sends the changes of this worker and its children to events, as
+// [fsm.Dispatcher.Forward] does. A later call replaces an earlier one.
+func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.events != nil {
+		b.events.Forward(events)
+	} else {
+		b.machine.PublishTo(events)
+	}
+}
+
+// Adopt makes child a part of b: child publishes its events where b does, with
+// b's life as their Parent. Call it before child starts.
+func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
+	child.PublishTo(b.dispatcher())
 }

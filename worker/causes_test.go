@@ -212,11 +212,19 @@ func TestFunctionOfOnEndThatPanics(t *testing.T) {
 	var told []string
 	w.OnEnd(func() { told = append(told, "first") })
 	w.OnEnd(func() { panic("boom") })
-	w.OnEnd(func() { told = append(told, "last") })
+	called := make(chan struct{})
+	w.OnEnd(func() {
+		told = append(told, "last")
+		close(called)
+	})
 	if err := w.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	<-w.Gone()
+	select {
+	case <-called:
+	case <-time.After(time.Minute):
+		t.Fatal("the last function was not called")
+	}
 	w.OnEnd(func() { panic("late") })
 	if w.Status() != worker.StatusFinished || len(told) != 2 {
 		t.Errorf("it is %s, and told %v", w.Status(), told)

@@ -13,35 +13,82 @@ import (
 type child struct {
 	s    *Supervisor
 	name string
-	make func(name string) (Worker, error) // the spec's New, or in a Dynamic what takes its place
-	spec *Spec                             // without Name and New, and shared; the loop alone uses it, and holds s.mu when it replaces it
 
-	// Guarded by s.mu.
-	w        *instance   // the present or the last instance; nil before the first
-	held     *BaseWorker // in place of an instance: a pending worker, or a failed start
-	exit     *Exit       // of the last instance that ended
-	op       *startOp
+	// Guarded by s.mu, and written by the loop alone.
+	make     func(name string) (Worker, error) // the spec's New, or in a Dynamic what takes its place
+	spec     *Spec                             // without Name and New in a Dynamic, whose children share it
+	w        *instance                         // the present or the last instance; nil before the first
+	held     *BaseWorker                       // in place of an instance: a pending worker, or a failed start
+	exit     *Exit                             // of the last instance that ended
+	op       *startOp                          // the start that is under way, nil for none
 	probing  *probing
-	restarts int32
-	// abandoned says that w did not stop in time.
-	abandoned bool
+	restarts int
 
 	// Only the loop uses the fields below.
-	want     bool // the group has to start it
-	tried    bool
-	ran      bool  // a start has succeeded
-	at       int32 // its index, in a Dynamic
-	stopping int32 // calls of Stop that have not returned
-	done     bool  // it has ended and is not started again
-	listed   bool  // it is in s.history
-	asked    bool  // its function was asked to stop and has not returned
-	decided  bool  // the loop has acted on the end of w
-	parked   bool  // StopChild has stopped it, or is about to
-	group    *group
-	began    time.Time
-	delays   *delays
-	callers  []caller
+	wanted  bool    // the group has to start it
+	leaving leaving // whether it was removed or stopped by its name
+	tried   bool
+	ran     bool // a start has succeeded
+	done    bool // it has ended and is not started again
+	listed  bool // it is in s.history
+	at      int  // its index, in a Dynamic
+	group   *group
+	began   time.Time
+	base    context.Context // of its instances: the supervisor's values and the labels of its goroutine
+	delays  *delays
+
+	callers []caller
 }
+
+// caller is a caller who waits for a change of a child. The channel has room for one answer.
+type caller struct {
+	wants wish
+	reply chan<- error
+}
+
+// wish is what a caller waits for.
+type wish int
+
+const (
+	wantsRemoval wish = iota // the child is removed
+	wantsStop                // the child has stopped
+	wantsStart               // a start of the child has succeeded or failed
+)
+
+// answer answers the callers who have that wish.
+func (c *child) answer(w wish, err error) {
+	c.callers = slices.DeleteFunc(c.callers, func(caller caller) bool {
+		if caller.wants == w {
+			caller.reply <- err
+		}
+		return caller.wants == w
+	})
+}
+
+// answerStart answers the callers who wait for a start, unless c is stopped first.
+func (c *child) answerStart(err error) {
+	if c.group == nil || c.group.phase != groupStopping || !c.wanted {
+		c.answer(wantsStart, err)
+	}
+}
+
+// answerAll answers the callers of a child that is removed, or whose supervisor ends. Those
+// who wait for a start get err.
+func (c *child) answerAll(err error) {
+	c.answer(wantsRemoval, nil)
+	c.answer(wantsStop, nil)
+	c.answer(wantsStart, err)
+}
+
+// leaving says whether a caller has taken a child out of service. Then no failure starts it
+// again.
+type leaving int
+
+const (
+	stays   leaving = iota
+	parked          // StopChild has stopped it, or is about to
+	removed         // Remove is about to stop it
+)
 
 // current returns the instance, and the worker that is pending in its place. A
 // start may change both at any time.
@@ -54,18 +101,22 @@ func (c *child) current() (w *instance, held *BaseWorker) {
 // lives reports whether the child has an instance that has not ended.
 func (c *child) lives() bool {
 	c.s.mu.Lock()
-	w, abandoned := c.w, c.abandoned
+	w := c.w
+	lives := w != nil && !w.abandoned
 	c.s.mu.Unlock()
-	return w != nil && !abandoned && !w.ended()
+	return lives && !w.hasEnded()
 }
 
-// unheard reports whether the child's instance has ended and the loop has not
-// acted on that yet.
-func (c *child) unheard() bool { return c.w != nil && !c.decided && c.w.ended() }
+// isUp reports whether the child runs or starts, or is to be started, as far as the loop
+// knows.
+func (c *child) isUp() bool { return c.w != nil && c.w.running || c.op != nil || c.wanted }
+
+// isDown reports whether nothing of the child runs and the loop has decided what follows.
+func (c *child) isDown() bool { return !c.isUp() && (c.w == nil || c.w.settled) }
 
 func (c *child) state() State {
 	c.s.mu.Lock()
-	w, held, restarts := c.w, c.held, c.restarts
+	w, held, restarts, exit := c.w, c.held, c.restarts, c.exit
 	c.s.mu.Unlock()
 	var state State
 	switch {
@@ -74,13 +125,13 @@ func (c *child) state() State {
 			return c.state()
 		}
 	case w != nil:
-		state = w.state(c.name)
+		state = w.state()
 	default:
 		state = State{Name: c.name, Status: StatusCreated}
 	}
-	state.Restarts += int(restarts)
+	state.Restarts += restarts
 	if state.Exit == nil {
-		state.Exit = c.lastExit()
+		state.Exit = exit
 	}
 	return state
 }
@@ -88,267 +139,165 @@ func (c *child) state() State {
 // hold makes the child pending. The next instance continues the life that begins
 // here.
 func (s *Supervisor) hold(c *child, reason error, due time.Time) {
-	if _, held := c.current(); held != nil && held.rehold(reason.Error(), due) {
+	if c.held != nil && c.held.hold(reason, due) == nil {
 		return
 	}
-	held := &BaseWorker{}
-	held.Init("child", c.name)
-	s.Adopt(held)
-	_ = held.hold(reason, due)
+	held := s.newHeld(c)
+	_ = held.hold(reason, due) // never fails for a new worker
 	s.mu.Lock()
 	c.held = held
 	s.mu.Unlock()
 }
 
+// newHeld makes the worker that is shown in place of an instance.
+func (s *Supervisor) newHeld(c *child) *BaseWorker {
+	held := &BaseWorker{}
+	held.Init("child", c.name)
+	s.Adopt(held)
+	return held
+}
+
 // unhold stops the worker that is pending in c's place, so that it never starts.
 func (s *Supervisor) unhold(c *child) {
-	if _, held := c.current(); held != nil {
-		held.RequestStop(ErrStopRequested)
+	if c.held != nil {
+		c.held.RequestStop(ErrStopRequested)
 	}
 }
 
-// instanceEnded handles the end of an instance. It is called again for an abandoned
-// instance, when none of its code runs any more.
-func (s *Supervisor) instanceEnded(c *child, w *instance) {
-	if w.base != nil && !w.base.gone.Load() {
-		s.markAbandoned(w, c.name)
-	} else {
-		s.markReturned(w)
+// instanceEnded handles the end of an instance.
+func (s *Supervisor) instanceEnded(i *instance, end *ending) {
+	if !i.isGone() {
+		s.markAbandoned(i, i.c.name)
+		go func() {
+			<-i.base.Gone()
+			s.box.Post(func() { s.checkReturned(i) })
+		}()
 	}
-	if now, _ := c.current(); now != w || c.op != nil || c.stopping > 0 {
-		return // startEnded or stopEnded acts on it
+	s.checkReturned(i)
+	if !i.running {
+		return // it was abandoned, or its start has failed
 	}
-	if c.asked {
-		c.asked = false
-		s.stopped(c)
+	i.running, i.end = false, end
+	if i.c.op == nil && i.stops == 0 { // otherwise startEnded or stopReturned decides
+		s.settle(i)
+	}
+}
+
+// settle decides, once, what follows the end of an instance, with which no call of the
+// supervisor is busy any more.
+func (s *Supervisor) settle(i *instance) {
+	if i.settled {
 		return
 	}
-	s.decide(c)
+	c := i.c
+	i.settled = true
+	s.mu.Lock()
+	c.exit = i.end.exit
+	s.mu.Unlock()
+	switch {
+	case i.asked:
+		s.logFailure(c, "child failed as it stopped", i.end)
+		s.retire(c)
+	case !s.consider(c, i.end.status, i.end.err):
+		s.logFailure(c, notAgain, i.end)
+		s.retire(c)
+	}
 	s.advance(c.group)
 }
 
-// decide acts on the end of c's instance, once.
-func (s *Supervisor) decide(c *child) {
-	if !c.unheard() {
-		return
-	}
-	c.decided = true
-	end := s.recordExit(c)
-	if !s.consider(c, end.status, end.err) {
-		s.logFailure(c, notAgain, end.status, end.err)
-		s.retire(c)
-	}
-}
-
-// recordExit stores how c's instance ended.
-func (s *Supervisor) recordExit(c *child) ending {
-	end := c.w.ending(c.name)
-	exit := end.exit
-	if _, ok := c.w.Worker.(*Func); ok {
-		exit = untold
-	}
-	if exit == nil {
-		exit = exitOfWorker(end.status, end.err, time.Now())
-	}
-	s.mu.Lock()
-	c.exit = exit
-	s.mu.Unlock()
-	return end
-}
-
-// untold stands for the Exit of a function in c.w, which lastExit makes when a caller
-// wants it.
-var untold = &Exit{}
-
-// lastExit returns how the last instance that ended did so, nil for none.
-func (c *child) lastExit() *Exit {
-	c.s.mu.Lock()
-	exit, w := c.exit, c.w
-	c.s.mu.Unlock()
-	if exit != untold {
-		return exit
-	}
-	status, at := w.base.machine.Since()
-	return exitOfWorker(status, w.base.Err(), at)
-}
-
-func exitOfWorker(status Status, err error, at time.Time) *Exit {
-	exit := &Exit{Status: status, At: at}
-	if err != nil {
-		exit.Error, exit.Code = err.Error(), -1
-	}
-	return exit
-}
-
-// stop calls w's Stop in the background. stopEnded handles its end. Stop may take
-// the child's StopTimeout, or until the given time if that is earlier and not
-// zero.
-func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
-	end := by
-	if limit, bounded := c.spec.stopLimit(w.Worker); bounded {
-		if own := time.Now().Add(limit); end.IsZero() || own.Before(end) {
-			end = own
+// stop calls the instance's Stop in the background. Stop may take the child's
+// StopTimeout, or until the given time if that is earlier and not zero.
+func (s *Supervisor) stop(i *instance, by time.Time) {
+	if limit, bounded := i.c.spec.stopLimit(i.Worker); bounded {
+		if own := time.Now().Add(limit); by.IsZero() || own.Before(by) {
+			by = own
 		}
 	}
-	if f, ok := w.Worker.(*Func); ok && (end.IsZero() || time.Until(end) > 0) {
-		s.askFunc(c, w, f, end)
-		return
-	}
 	s.calls++
-	c.stopping++
-	c.asked = false
+	i.stops++
+	i.asked = true
 	ctx, cancel := withStopCause(context.Background(), s.cause), context.CancelFunc(func() {})
 	var guard *time.Timer
-	if !end.IsZero() {
-		ctx, cancel = context.WithDeadline(ctx, end)
-		guard = time.AfterFunc(time.Until(end)+time.Second, func() { s.box.Post(stopOverdue{c: c, i: w}) })
+	if !by.IsZero() {
+		ctx, cancel = context.WithDeadline(ctx, by)
+		guard = time.AfterFunc(time.Until(by)+time.Second, func() { s.box.Post(func() { s.stopOverdue(i) }) })
 	}
-	call.Go(c.name, func() error { return w.Stop(ctx) }, func(err error) {
+	call.Go(i.c.name, func() error { return i.Stop(ctx) }, func(err error) {
 		cancel()
 		if guard != nil {
 			guard.Stop()
 		}
-		w.settle(c.name)
-		s.box.Post(stopEnded{c: c, i: w, err: err})
+		s.box.Post(func() { s.stopReturned(i, err) })
 	})
 }
 
 // stopOverdue abandons an instance whose Stop ignores its context, even if the
 // instance has ended.
-func (s *Supervisor) stopOverdue(c *child, w *instance) {
-	if now, _ := c.current(); now != w || c.stopping == 0 || c.abandoned {
-		return
+func (s *Supervisor) stopOverdue(i *instance) {
+	if i.stops > 0 && !i.settled {
+		s.abandonInstance(i, &AbandonedError{Name: i.c.name, Where: "its Stop, which did not keep to its context"})
+		s.settle(i)
 	}
-	s.abandonChild(c, w, &AbandonedError{Name: c.name, Where: "its Stop, which did not keep to its context"})
-	s.advance(c.group)
 }
 
-// abandonChild abandons c's instance, which still runs.
-func (s *Supervisor) abandonChild(c *child, w *instance, err error) {
-	s.markAbandoned(w, c.name)
-	c.decided = true // ignore its end from now on
+// stopReturned handles the return of a Stop.
+func (s *Supervisor) stopReturned(i *instance, err error) {
+	s.calls--
+	i.stops--
+	s.checkReturned(i)
+	if i.running && !i.hasEnded() {
+		early := &AbandonedError{Name: i.c.name, Where: "its Stop, which returned before it had ended"}
+		s.abandonInstance(i, errors.Join(early, err))
+	}
+	if !i.running && i.stops == 0 && (i.c.op == nil || i.abandoned) {
+		s.settle(i)
+	}
+}
+
+// abandonInstance gives up an instance that still runs.
+func (s *Supervisor) abandonInstance(i *instance, err error) {
+	s.markAbandoned(i, i.c.name)
+	i.running = false
+	i.end = &ending{
+		status: StatusKilled,
+		err:    err,
+		exit:   &Exit{Status: StatusKilled, Error: err.Error(), Code: -1, At: time.Now()},
+	}
 	if s.ending {
 		s.abandonedErrs = append(s.abandonedErrs, err)
 	}
 	s.mu.Lock()
-	c.abandoned = true
-	c.exit = &Exit{Status: StatusKilled, Error: err.Error(), Code: -1, At: time.Now()}
+	i.abandoned = true
 	s.mu.Unlock()
-}
-
-// stopEnded handles the return of a Stop.
-func (s *Supervisor) stopEnded(c *child, w *instance, err error) {
-	s.calls--
-	c.stopping--
-	if now, _ := c.current(); now != w {
-		return
-	}
-	if !w.ended() && !c.abandoned {
-		s.abandonChild(c, w, errors.Join(&AbandonedError{Name: c.name, Where: "its Stop, which returned before it had ended"}, err))
-	}
-	if c.abandoned && w.ended() {
-		s.markReturned(w)
-	}
-	if c.stopping == 0 {
-		s.stopped(c)
-	}
-}
-
-// stopped handles the end of a stop of c's instance.
-func (s *Supervisor) stopped(c *child) {
-	if c.w.ended() && !c.decided {
-		c.decided = true
-		end := s.recordExit(c)
-		s.logFailure(c, "child failed as it stopped", end.status, end.err)
-	}
-	s.retire(c)
-	s.advance(c.group)
-}
-
-// askFunc asks a function to stop, by the given time if that is not zero. Its end is a
-// message of its own, so that needs neither a goroutine nor a timer for each function.
-func (s *Supervisor) askFunc(c *child, w *instance, f *Func, by time.Time) {
-	c.asked = true
-	if !by.IsZero() {
-		s.inTime = append(s.inTime, askedFunc{w, by})
-		s.lookAt(by)
-	}
-	cause := s.cause
-	if cause == nil {
-		cause = ErrStopRequested
-	}
-	f.ask(cause)
-}
-
-// askedFunc is a function that was asked to stop by a time.
-type askedFunc struct {
-	w  *instance
-	by time.Time
-}
-
-// waits reports whether the function has not returned, as far as the loop knows.
-func (a askedFunc) waits() bool {
-	w, _ := a.w.c.current()
-	return w == a.w && a.w.c.asked
-}
-
-// lookAt makes the loop look for overdue functions at the given time, or earlier.
-func (s *Supervisor) lookAt(at time.Time) {
-	switch {
-	case s.overdue == nil:
-		s.overdue = time.AfterFunc(time.Until(at), func() { s.box.Post(askedOverdue{}) })
-	case s.overdueAt.IsZero() || at.Before(s.overdueAt):
-		s.overdue.Reset(time.Until(at))
-	default:
-		if len(s.inTime) == cap(s.inTime) { // make room, before append makes more
-			s.inTime = slices.DeleteFunc(s.inTime, func(a askedFunc) bool { return !a.waits() })
-		}
-		return
-	}
-	s.overdueAt = at
-}
-
-// askedOverdue abandons the functions that have not returned in time.
-func (s *Supervisor) askedOverdue() {
-	all := s.inTime
-	s.inTime, s.overdueAt = nil, time.Time{}
-	now := time.Now()
-	for _, a := range all {
-		switch {
-		case !a.waits():
-		case now.Before(a.by):
-			s.inTime = append(s.inTime, a)
-			s.lookAt(a.by)
-		default:
-			s.stop(a.w.c, a.w, now)
-		}
-	}
 }
 
 // markAbandoned records that an abandoned instance or start of the child of this
 // name is still running.
 func (s *Supervisor) markAbandoned(what any, name string) {
-	if _, known := s.abandoned[what]; !known {
-		s.abandoned[what] = name
-		s.abandonedOf[name]++
+	if s.abandoned[name] == nil {
+		s.abandoned[name] = make(map[any]bool)
+	}
+	s.abandoned[name][what] = true
+}
+
+// checkReturned notes that none of an instance's code runs any more, if that is so.
+func (s *Supervisor) checkReturned(i *instance) {
+	if i.stops == 0 && i.isGone() {
+		s.markReturned(i, i.c.name)
 	}
 }
 
 // markReturned records that an abandoned instance or start has returned. When the
 // last one of its name has returned, the next instance may start.
-func (s *Supervisor) markReturned(what any) {
-	if len(s.abandoned) == 0 {
+func (s *Supervisor) markReturned(what any, name string) {
+	all := s.abandoned[name]
+	if !all[what] {
 		return
 	}
-	name, known := s.abandoned[what]
-	if !known {
+	if delete(all, what); len(all) > 0 {
 		return
 	}
-	delete(s.abandoned, what)
-	if s.abandonedOf[name]--; s.abandonedOf[name] > 0 {
-		return
-	}
-	delete(s.abandonedOf, name)
+	delete(s.abandoned, name)
 	if c := s.byName[name]; c != nil {
 		s.advance(c.group)
 	}

@@ -37,9 +37,7 @@ type Container struct {
 	stdout, stderr io.Writer
 	refused        error // the error of an invalid option
 
-	begun  sync.Mutex // orders Start against Stop
-	cancel context.CancelCauseFunc
-	force  fsm.Signal // signaled to end the grace early
+	force fsm.Signal // signaled to end the grace early
 
 	mu   sync.Mutex // guards everything below
 	id   string
@@ -128,28 +126,20 @@ func (c *Container) validate() error {
 // stop. Start adds the variables of a [Handover] that ctx carries to the
 // container's environment.
 func (c *Container) Start(ctx context.Context) error {
-	c.begun.Lock()
-	defer c.begun.Unlock()
-	own, cancel := context.WithCancelCause(ctx)
-	if err := c.Begin(own); err != nil {
-		cancel(nil)
+	own, err := c.beginWork(ctx)
+	if err != nil {
 		return err
 	}
-	c.cancel = cancel
 	if err := c.validate(); err != nil {
 		err = fmt.Errorf("start %s: %w", c.Name(), err)
 		c.Finish(err)
-		cancel(nil)
 		return err
 	}
 	spec := c.spec
 	if h, ok := HandoverFrom(ctx); ok {
 		spec.Env = override(spec.Env, h.Environ())
 	}
-	call.Go(c.Name(), func() error { return c.live(own, spec) }, func(err error) {
-		c.Finish(err)
-		cancel(nil)
-	})
+	call.Go(c.Name(), func() error { return c.live(own, spec) }, c.Finish)
 	return nil
 }
 
@@ -159,36 +149,17 @@ func (c *Container) Start(ctx context.Context) error {
 // names the container. The worker then continues to kill the container until
 // [BaseWorker.Gone] closes.
 func (c *Container) Stop(ctx context.Context) error {
-	c.begun.Lock()
-	live, cancel := c.RequestStop(ErrStopRequested), c.cancel
-	c.begun.Unlock()
-	if cancel != nil {
-		cancel(stopCause(ctx))
+	if live := c.RequestStop(stopCause(ctx)); live {
+		if deadline, ok := ctx.Deadline(); ok {
+			left := time.Until(deadline)
+			last := time.AfterFunc(left-min(left/5, 2*time.Second), c.forceNow)
+			defer last.Stop()
+		}
 	}
-	if !live {
-		return c.killedErr()
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		left := time.Until(deadline)
-		last := time.AfterFunc(left-min(left/5, 2*time.Second), c.forceNow)
-		defer last.Stop()
-	}
-	select {
-	case <-c.Done():
-		return c.killedErr()
-	case <-ctx.Done():
-	}
-	c.forceNow()
-	select {
-	case <-c.Done(): // both were ready
-		return c.killedErr()
-	default:
-	}
-	err := &AbandonedError{Name: c.Name(), Where: "container " + c.ID() + ", which the engine has not ended yet"}
-	if c.Kill(err) {
-		return err
-	}
-	return c.killedErr()
+	return c.awaitStop(ctx, func() error {
+		c.forceNow()
+		return &AbandonedError{Name: c.Name(), Where: "container " + c.ID() + ", which the engine has not ended yet"}
+	})
 }
 
 func (c *Container) forceNow() { c.force.Signal() }
@@ -211,4 +182,20 @@ func (c *Container) State() State {
 		s.Exit = &exit
 	}
 	return s
+}
+
+// Suspend freezes the container. When the engine does not confirm that, Suspend
+// asks it to resume the container.
+func (c *Container) Suspend(ctx context.Context) error { return c.suspend(ctx, c) }
+
+// Resume lets the container run again.
+func (c *Container) Resume(ctx context.Context) error { return c.resume(ctx, c) }
+
+func (c *Container) quiesce(ctx context.Context) error { return do(ctx, c.engine.Pause, c.ID()) }
+
+func (c *Container) proceed(ctx context.Context, running func() error) error {
+	if err := do(ctx, c.engine.Unpause, c.ID()); err != nil {
+		return err
+	}
+	return running()
 }

@@ -25,9 +25,9 @@ type DynamicConfig struct {
 	// for a restart or stop included, and those that were abandoned not. 0 sets no
 	// limit.
 	MaxChildren int
-	// ContainTerminate is that of [SupervisorConfig].
+	// ContainTerminate is as in [SupervisorConfig].
 	ContainTerminate bool
-	// PassThroughPanics is that of [SupervisorConfig].
+	// PassThroughPanics is as in [SupervisorConfig].
 	PassThroughPanics bool
 }
 
@@ -59,7 +59,7 @@ func NewDynamic[A any](name string, cfg DynamicConfig, run func(ctx context.Cont
 			return NewFunc(name, func(ctx context.Context) error { return run(ctx, arg) }), nil
 		}
 	}
-	d.init(name, cfg, true)
+	d.init(name, cfg)
 	return d
 }
 
@@ -69,20 +69,24 @@ func NewDynamic[A any](name string, cfg DynamicConfig, run func(ctx context.Cont
 // is.
 func NewDynamicOf[A any](name string, cfg DynamicConfig, newWorker func(name string, arg A) (Worker, error)) *Dynamic[A] {
 	d := &Dynamic[A]{make: newWorker}
-	d.init(name, cfg, false)
+	d.init(name, cfg)
 	return d
 }
 
-func (d *Dynamic[A]) init(name string, cfg DynamicConfig, plain bool) {
-	d.setUp("dynamic", name, SupervisorConfig{Backoff: cfg.Backoff, ContainTerminate: cfg.ContainTerminate, PassThroughPanics: cfg.PassThroughPanics})
+func (d *Dynamic[A]) init(name string, cfg DynamicConfig) {
+	d.setUp("dynamic", name, SupervisorConfig{
+		Backoff:           cfg.Backoff,
+		ContainTerminate:  cfg.ContainTerminate,
+		PassThroughPanics: cfg.PassThroughPanics,
+	})
 	if cfg.Template.Name == "" {
 		cfg.Template.Name = name
 	}
-	d.kin = &kin{self: d, template: cfg.template(), max: cfg.MaxChildren, plain: plain, refused: cfg.Validate()}
+	d.dynamic = &dynamic{self: d, template: cfg.template(), max: cfg.MaxChildren, refused: cfg.Validate()}
 	if d.make == nil {
-		d.kin.refused = errors.Join(errors.New("the function is nil"), d.kin.refused)
+		d.dynamic.refused = errors.Join(errors.New("the function is nil"), d.dynamic.refused)
 	}
-	d.kin.template.withDefaults()
+	d.dynamic.template.withDefaults()
 }
 
 // Validate returns an error that names each field that is wrong and says what is
@@ -127,58 +131,42 @@ func (d *Dynamic[A]) Add(arg A) (name string, err error) {
 
 // addOne is the part of Add that does not depend on the argument.
 func (s *Supervisor) addOne(newWorker func(name string) (Worker, error)) (name string, err error) {
-	m := &addKin{make: newWorker, reply: make(chan error, 1)}
-	switch err = s.mustRun(); {
-	case err != nil:
-	case s.box.Post(m):
-		err = s.await(context.Background(), m.reply)
-	default:
-		err = ErrSupervisorEnded
-	}
+	err = s.requestStarted(context.Background(), "add to "+s.Name(), func(reply chan<- error) {
+		d := s.dynamic
+		switch {
+		case s.ending:
+			reply <- ErrSupervisorEnded
+			return
+		case d.max > 0 && len(s.children) >= d.max:
+			reply <- ErrTooManyChildren
+			return
+		}
+		d.made++
+		name = d.template.Name + "-" + strconv.FormatUint(d.made, 10)
+		c := &child{s: s, name: name, spec: &d.template, make: newWorker}
+		s.mu.Lock()
+		s.place(c)
+		s.mu.Unlock()
+		reply <- nil
+		s.enter(c)
+	})
 	if err != nil {
-		return "", fmt.Errorf("add to %s: %w", s.Name(), err)
+		return "", err
 	}
-	return m.name, nil
+	return name, nil
 }
 
-// kin is what the children of a [Dynamic] have in common.
-type kin struct {
+// dynamic is what the children of a [Dynamic] have in common.
+type dynamic struct {
 	self     Worker // the Dynamic
 	template Spec
 	max      int
-	plain    bool   // the children are functions without options
 	refused  error  // Start returns it
 	made     uint64 // children so far
 }
 
 // errTemplate is the error of the methods that give one child a Spec of its own.
 var errTemplate = errors.New("the children of a Dynamic share its Template")
-
-func (s *Supervisor) addKin(m *addKin) {
-	k := s.kin
-	switch {
-	case s.ending:
-		m.reply <- ErrSupervisorEnded
-		return
-	case k.max > 0 && len(s.children) >= k.max:
-		m.reply <- ErrTooManyChildren
-		return
-	}
-	k.made++
-	var room [64]byte
-	m.name = string(strconv.AppendUint(append(append(room[:0], k.template.Name...), '-'), k.made, 10))
-	c := &child{s: s, name: m.name, spec: &k.template, make: m.make}
-	s.mu.Lock()
-	s.place(c)
-	s.mu.Unlock()
-	m.reply <- nil
-	if s.suspended {
-		s.enter(c)
-		return
-	}
-	s.untried++
-	s.start(c) // it waits for no other, so it needs no group
-}
 
 // treeOf returns the supervisor that w is, or nil for another worker.
 func treeOf(w Worker) *Supervisor {
@@ -187,7 +175,7 @@ func treeOf(w Worker) *Supervisor {
 		return t
 	case interface{ tree() *Supervisor }:
 		// A type of a user may embed a Dynamic and have methods of its own.
-		if s := t.tree(); s != nil && s.kin != nil && s.kin.self == w {
+		if s := t.tree(); s != nil && s.dynamic != nil && s.dynamic.self == w {
 			return s
 		}
 	}

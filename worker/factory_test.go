@@ -162,8 +162,8 @@ func TestHandoverBeforeTheStart(t *testing.T) {
 func TestFactoryThatIsNoneIsNamed(t *testing.T) {
 	var none *worker.Func
 	for want, spec := range map[string]worker.Spec{
-		"make a: New returned a nil *worker.Func, want a worker": {Name: "a", New: func(string) (worker.Worker, error) { return none, nil }},
-		"make b: there is no function that makes the command":    worker.CommandSpec("b", nil),
+		"make a: the function New returned a nil *worker.Func, want a worker": {Name: "a", New: func(string) (worker.Worker, error) { return none, nil }},
+		"make b: there is no function that makes the command":                 worker.CommandSpec("b", nil),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{spec}})

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -14,33 +12,16 @@ import (
 // Func is a worker that runs a function.
 type Func struct {
 	BaseWorker
-	fn     func(context.Context) error
-	marked bool        // the worker stays Starting until the function calls MarkStarted
-	panics bool        // a panic of the function ends the process
-	met    atomic.Bool // the function has called MarkStarted
-	whole  *Restarter  // of which this is one run; nil for most
-
-	begun  sync.Mutex // orders Start against Stop, and guards everything below
-	number uint64     // of the function's call
-	cancel context.CancelCauseFunc
+	fn      func(context.Context) error
+	marked  bool        // the worker stays Starting until the function calls MarkStarted
+	panics  bool        // a panic of the function ends the process
+	refused error       // of the options; Start returns it
+	met     atomic.Bool // the function has called MarkStarted
+	pauses  pauses
 }
 
-// funcContext is the context of the function of a Func: it says to which Func it belongs.
-type funcContext Func
-
-func (f *funcContext) Deadline() (time.Time, bool) { return f.ctx.Deadline() }
-func (f *funcContext) Done() <-chan struct{}       { return f.ctx.Done() }
-func (f *funcContext) Err() error                  { return f.ctx.Err() }
-
-// String is for the texts of contexts; without it fmt would read the fields.
-func (f *funcContext) String() string { return "worker.Func(" + f.Name() + ")" }
-
-func (f *funcContext) Value(key any) any {
-	if _, ok := key.(funcKey); ok {
-		return (*Func)(f)
-	}
-	return f.ctx.Value(key)
-}
+// funcKey is the key under which the context of a function has its Func.
+type funcKey struct{}
 
 // FuncOption shapes a [Func].
 type FuncOption func(*Func)
@@ -62,21 +43,24 @@ func PassThroughPanics() FuncOption { return func(f *Func) { f.panics = true } }
 // its context.Cause says why. fn should then return soon, with nil or with the
 // context's error. A nil option is an error of Start.
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
-	f := &Func{fn: fn}
-	f.patient = true
+	f := newFunc(fn, opts)
 	f.Init("func", name)
-	f.apply(opts)
 	return f
 }
 
-func (f *Func) apply(opts []FuncOption) {
+func newFunc(fn func(context.Context) error, opts []FuncOption) *Func {
+	f := &Func{fn: fn}
+	if fn == nil {
+		f.refused = errors.New("there is no function")
+	}
 	for i, opt := range opts {
 		if opt == nil {
-			f.rareLocked().refused = nilOption(i)
+			f.refused = nilOption(i)
 			continue
 		}
 		opt(f)
 	}
+	return f
 }
 
 // nilOption returns the error for the option at index i.
@@ -87,76 +71,40 @@ func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
 // called again, and for any other context.
 func MarkStarted(ctx context.Context) {
 	if f, ok := ctx.Value(funcKey{}).(*Func); ok && f != nil {
-		f.mark()
+		f.met.Store(true)
+		f.MarkRunning()
 	}
 }
 
 // Start runs the function in a goroutine of its own and returns. Cancelling ctx
 // asks the worker to stop. Without a function the worker is Failed, and Start says
 // so.
-//
-// When ctx ends, the function's own context ends at the same time. The change to
-// Stopping and its event come at once when events of the worker have a reader at its
-// Start, or a caller of [BaseWorker.Watch] or [BaseWorker.Await]. Otherwise they come
-// when a caller asks for the status, or at the latest when the function returns: a
-// worker without a reader has no goroutine that could notice the end earlier.
 func (f *Func) Start(ctx context.Context) error {
-	f.begun.Lock()
-	defer f.begun.Unlock()
-	own, cancel := context.WithCancelCause(ctx)
-	f.mu.Lock()
-	refused := f.seldomLocked().refused
-	f.mu.Unlock()
-	if f.fn == nil {
-		refused = errors.New("there is no function")
-	}
-	if err := f.begin(own, ctx, !f.marked && refused == nil); err != nil {
-		cancel(nil)
+	own, err := f.beginWork(call.WithLabels(ctx, KindWorker, f.Name()))
+	if err != nil {
 		return err
 	}
-	f.cancel = cancel
-	if refused != nil {
-		err := fmt.Errorf("start %s: %w", f.Name(), refused)
+	if f.refused != nil {
+		err := fmt.Errorf("start %s: %w", f.Name(), f.refused)
 		f.Finish(err)
-		cancel(nil)
 		return err
 	}
-	start := call.GoJob
-	if f.panics {
-		start = call.GoJobUncaught
+	if !f.marked {
+		f.MarkRunning()
 	}
-	f.number = start(f.Name(), (*funcJob)(f))
+	own = context.WithValue(own, funcKey{}, f)
+	call.GoUnder(own, f.Name(), f.panics, func() error { return f.fn(own) }, func(err error) {
+		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
+			err = ErrStartCondition
+		}
+		f.Finish(err)
+	})
 	return nil
 }
 
-// funcJob is the call of the function.
-type funcJob Func
-
-func (j *funcJob) Run() error { return j.fn((*funcContext)(j)) }
-
-func (j *funcJob) Ended(err error) {
-	if err == nil && j.marked && !j.met.Load() && j.ctx.Err() == nil {
-		err = ErrStartCondition
-	}
-	j.Finish(err)
-	j.cancel(nil)
-	if j.whole != nil {
-		j.whole.runEnded((*Func)(j))
-	}
-}
-
-// mark records that the start condition is met.
-func (f *Func) mark() {
-	f.met.Store(true)
-	f.MarkRunning()
-	if f.whole != nil {
-		f.whole.follow(f)
-	}
-}
-
-// unnamed returns ctx without the Func that it belongs to. Workers that the
+// withoutFunc returns ctx without the Func that it belongs to. Workers that the
 // function starts get such a context, so that they cannot mark or pause the Func.
-func unnamed(ctx context.Context) context.Context {
+func withoutFunc(ctx context.Context) context.Context {
 	if ctx.Value(funcKey{}) == nil {
 		return ctx
 	}
@@ -167,35 +115,6 @@ func unnamed(ctx context.Context) context.Context {
 // ends first the function is abandoned: the worker is Killed, and the error is
 // an [*AbandonedError] with the stack of the function's goroutine.
 func (f *Func) Stop(ctx context.Context) error {
-	live, number := f.ask(stopCause(ctx))
-	if !live {
-		return f.killedErr()
-	}
-	select {
-	case <-f.Done():
-		return f.killedErr()
-	case <-ctx.Done():
-	}
-	select {
-	case <-f.Done(): // it returned as ctx ended
-		return f.killedErr()
-	default:
-	}
-	err := call.Abandoned(f.Name(), number)
-	if f.Kill(err) {
-		return err
-	}
-	return f.killedErr()
-}
-
-// ask asks the function to return. It reports whether the worker still has to end, and
-// the number of the function's call.
-func (f *Func) ask(cause error) (live bool, number uint64) {
-	f.begun.Lock()
-	live, cancel, number := f.RequestStop(ErrStopRequested), f.cancel, f.number
-	f.begun.Unlock()
-	if cancel != nil {
-		cancel(cause)
-	}
-	return live, number
+	f.RequestStop(stopCause(ctx))
+	return f.awaitStop(ctx, func() error { return call.Abandoned(KindWorker, f.Name()) })
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // group is a number of children that are stopped, held and started together: a
@@ -15,18 +17,9 @@ type group struct {
 	left    int      // members that have not joined a later group
 	phase   groupPhase
 	cursor  int
-	due     time.Time
-	failed  string        // the child whose failure made the group
-	err     error         // of that child
-	wait    time.Duration // until due, from that failure on
-	row     int           // failures of that child in a row
+	reason  *BackoffError // why the members wait, and until when; nil when they need not wait
 	timer   *time.Timer
-	removes bool // its only child is removed once it has stopped
-	parks   bool // its only child is not started again
-	again   bool // its only child is started again, whatever its policy is
 	final   bool // the supervisor ends once all have stopped
-	asked   bool // all members were asked to stop at once
-	one     [1]*child
 }
 
 type groupPhase int
@@ -55,15 +48,19 @@ func (c *child) join(g *group) (old *group) {
 	return old
 }
 
-// reason says why the members wait.
-func (g *group) reason() error {
-	return &BackoffError{Name: g.failed, Wait: g.wait, Due: g.due, Failures: g.row, Err: g.err}
-}
-
 func (g *group) over() {
 	g.phase = groupOver
 	if g.timer != nil {
 		g.timer.Stop()
+	}
+}
+
+// own calls fn for each member that has not joined a later group.
+func (g *group) own(fn func(c *child)) {
+	for _, c := range g.members {
+		if c.group == g {
+			fn(c)
+		}
 	}
 }
 
@@ -73,111 +70,75 @@ func (s *Supervisor) advance(g *group) {
 	if g == nil {
 		return
 	}
-	switch g.phase {
-	case groupStopping:
-		if !s.stopNext(g) || g.phase != groupStopping {
-			return
-		}
-		switch {
-		case g.final:
-			g.over()
-			s.finish()
-			return
-		case g.removes:
-			s.removed(g.members[0])
-			return
-		case g.parks:
-			s.parked(g.members[0])
-			return
-		}
-		g.phase, g.cursor = groupWaiting, 0
-		for _, c := range g.members {
-			if c.group == g {
-				c.answer(awaitsStop, nil) // the start may have to wait, or not come
-			}
-		}
-		wait := time.Until(g.due)
-		if wait > 0 || len(g.members) > 1 { // do not show a single child as pending when it need not wait
-			for _, c := range g.members {
-				if c.group == g && c.want {
-					s.hold(c, g.reason(), g.due)
-				}
-			}
-		}
-		if wait > 0 {
-			g.timer = time.AfterFunc(wait, func() { s.box.Post(backoffOver{g: g}) })
-			return
-		}
-		g.phase = groupStarting
-		fallthrough
-	case groupStarting:
-		if !s.startNext(g) {
-			return
-		}
+	if g.phase == groupStopping && s.stopNext(g) {
+		s.allStopped(g)
+	}
+	if g.phase == groupStarting && s.startNext(g) {
 		g.over()
-		for _, c := range g.members {
-			if c.group == g {
-				c.group = nil
-			}
-		}
+		g.own(func(c *child) { c.group = nil })
 	}
 }
 
-func (s *Supervisor) backoffOver(g *group) {
-	if g.phase == groupWaiting {
-		g.phase = groupStarting
-		s.advance(g)
+// allStopped decides what follows once no member of g runs.
+func (s *Supervisor) allStopped(g *group) {
+	if g.final {
+		g.over()
+		s.finish()
+		return
 	}
+	if c := g.members[0]; c.group == g && c.leaving != stays { // then it is alone
+		s.withdrawn(c)
+		return
+	}
+	g.phase, g.cursor = groupWaiting, 0
+	g.own(func(c *child) { c.answer(wantsStop, nil) }) // the start may have to wait, or not come
+	wait := time.Duration(0)
+	if g.reason != nil {
+		wait = time.Until(g.reason.Due)
+		g.own(func(c *child) {
+			if c.wanted && (wait > 0 || len(g.members) > 1) { // a single child that need not wait does not show as pending
+				s.hold(c, g.reason, g.reason.Due)
+			}
+		})
+	}
+	if wait <= 0 {
+		g.phase = groupStarting
+		return
+	}
+	g.timer = time.AfterFunc(wait, func() {
+		s.box.Post(func() {
+			if g.phase == groupWaiting {
+				g.phase = groupStarting
+				s.advance(g)
+			}
+		})
+	})
 }
 
 // stopNext stops the last member that runs, and all that run in a Dynamic. It returns
 // true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
-	if (s.kin != nil || s.cfg.StopTogether) && g.final && !g.asked {
-		g.asked = true
+	if g.final && (s.dynamic != nil || s.cfg.StopTogether) && !s.allAsked {
+		s.allAsked = true
 		s.stopEach(s.share(0))
 	}
 	for ; g.cursor >= 0; g.cursor-- {
 		c := g.members[g.cursor]
 		switch {
 		case c.group != g:
-		case c.lives():
-			if c.stopping == 0 && !c.asked {
-				w, _ := c.current()
-				s.stop(c, w, s.share(g.cursor))
+		case c.w != nil && c.w.running:
+			if c.w.stops == 0 {
+				s.stop(c.w, s.share(g.cursor))
 			}
 			return false
-		case c.stopping > 0 && !c.abandoned || c.asked:
-			return false
 		case c.op != nil: // the factory runs, or a Start that does not return
-			s.cutShort(c, s.share(g.cursor))
+			s.cancelStart(c.op, s.share(g.cursor))
 			return false
-		default:
-			s.decide(c) // it ended by itself and its group restarts it, so do not count another failure
+		case c.w != nil && !c.w.settled:
+			return false
 		}
 	}
 	return true
-}
-
-// cutShort makes a start end without a running instance. When the start does not
-// end, startOverdue abandons it.
-func (s *Supervisor) cutShort(c *child, by time.Time) {
-	s.mu.Lock()
-	c.op.late = true
-	s.mu.Unlock()
-	s.cutWait(c.op)
-	if c.op.timer == nil || c.op.ending && by.IsZero() {
-		return
-	}
-	c.op.ending = true
-	limit, bounded := c.spec.stopLimit(nil)
-	if !bounded {
-		limit = defaultStopTimeout
-	}
-	if !by.IsZero() {
-		limit = min(limit, time.Until(by))
-	}
-	c.op.timer.Reset(limit)
 }
 
 // share returns the deadline for the child that is stopped now. It leaves half of
@@ -188,7 +149,7 @@ func (s *Supervisor) share(others int) time.Time {
 	}
 	left := time.Until(s.deadline)
 	if others == 0 {
-		return time.Now().Add(left - left/20)
+		return time.Now().Add(left - left/20) // the rest is for the loop to notice the end
 	}
 	return time.Now().Add(left / 2)
 }
@@ -196,50 +157,34 @@ func (s *Supervisor) share(others int) time.Time {
 // startNext starts the next member that the group has to start. It returns true
 // once all are started.
 func (s *Supervisor) startNext(g *group) bool {
-	started := 0
 	for ; g.cursor < len(g.members); g.cursor++ {
 		c := g.members[g.cursor]
 		switch {
-		case c.group != g && g == s.first && s.comes(c):
-			return false
+		case c.group != g && g == s.first && s.startsAgain(c):
+			return false // those after it wait until it runs
 		case c.group != g:
 		case c.op != nil:
 			return false
-		case !c.want || s.holding && !s.admits(c):
-		case s.abandonedOf[c.name] > 0:
-			s.holdBecause(c, "the instance before was abandoned and has not returned")
+		case !c.wanted || s.holding && !s.admits(c):
+		case len(s.abandoned[c.name]) > 0:
+			s.hold(c, errAbandonedRuns, time.Time{})
 			return false
 		case s.suspended:
-			s.holdBecause(c, errSuspended.Error())
-			return false
-		case started == maxStarts:
-			s.box.Post(goOn{g: g})
+			s.hold(c, errSuspended, time.Time{})
 			return false
 		default:
-			if !s.start(c) {
-				return false
-			}
-			started++
+			s.start(c)
+			return false
 		}
 	}
 	return true
 }
 
-// maxStarts is how many children that start at once the loop starts before it looks
-// at other messages.
-const maxStarts = 256
-
-// comes reports whether c, whose first start has failed, is started again. A child
+// startsAgain reports whether c, whose first start has failed, is started again. A child
 // with an abandoned start that has not returned holds up no other: its StartTimeout
 // is over.
-func (s *Supervisor) comes(c *child) bool {
-	return !c.ran && (c.want || c.op != nil) && !s.holding && s.abandonedOf[c.name] == 0
-}
-
-func (s *Supervisor) holdBecause(c *child, reason string) {
-	if _, held := c.current(); held == nil || held.Status() != StatusPending || held.State().Reason != reason {
-		s.hold(c, errors.New(reason), time.Time{})
-	}
+func (s *Supervisor) startsAgain(c *child) bool {
+	return !c.ran && (c.wanted || c.op != nil) && !s.holding && len(s.abandoned[c.name]) == 0
 }
 
 // consider restarts a child that has ended, or whose start has failed, if its
@@ -248,18 +193,19 @@ func (s *Supervisor) consider(c *child, end Status, err error) bool {
 	last := !c.spec.Restart.after(end, err)
 	again := !s.holding && !last
 	switch {
-	case s.ending || c.leaves():
+	case s.ending || c.leaving != stays:
 		return false
-	case errors.Is(err, ErrTerminate):
+	case call.Is(err, ErrTerminate):
 		failure := fmt.Errorf("child %s: %w", c.name, err)
 		if s.cfg.ContainTerminate {
-			failure = fmt.Errorf("%s: %w", failure.Error(), ErrDoNotRestart) // the text alone: errors.Is must not find ErrTerminate
+			// The text alone: errors.Is must not find ErrTerminate.
+			failure = fmt.Errorf("%s: %w", failure.Error(), ErrDoNotRestart)
 		}
 		s.failWith(failure)
 		return false
 	case c.group != nil && c.group.phase == groupStopping: // the group stops it anyway, and restarts it with the others
-		c.want = c.want && (again || c.group.again)
-		return c.want
+		c.wanted = c.wanted && again
+		return c.wanted
 	case again:
 		s.fail(c, err)
 	case last && c.spec.Significant:
@@ -275,7 +221,8 @@ func (s *Supervisor) fail(c *child, err error) {
 		if err == nil {
 			err = errEnded
 		}
-		s.failWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w", ErrRestartIntensity, s.intensity.limit, s.intensity.window, c.name, err))
+		s.failWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w",
+			ErrRestartIntensity, s.intensity.limit, s.intensity.window, c.name, err))
 		return
 	}
 	if c.delays == nil {
@@ -288,34 +235,16 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	wait, _ := c.delays.failed(now, now.Sub(c.began))
 	s.logRestart(c, err, wait)
-	if wait < time.Microsecond && s.alone(c) {
-		s.start(c)
-		return
-	}
-	g := &group{phase: groupStopping, due: now.Add(wait), failed: c.name, err: err, wait: wait, row: c.delays.failures}
-	switch from := 0; s.cfg.Strategy {
-	case RestForOne:
-		from = slices.Index(s.children, c)
-		fallthrough
-	case OneForAll:
-		for _, m := range s.children[from:] {
-			if m == c || !m.leaves() && (m.lives() || m.op != nil || m.want || m.unheard()) {
-				g.members = append(g.members, m)
-			}
-		}
-	default:
-		g.members = g.one[:]
-		g.one[0] = c
+	g := &group{
+		members: s.together(c),
+		phase:   groupStopping,
+		reason:  &BackoffError{Name: c.name, Wait: wait, Due: now.Add(wait), Failures: c.delays.failures, Err: err},
 	}
 	var left []*group
 	for _, m := range g.members {
-		if m != c && m.spec.Restart.once() && m.tried {
-			m.want = false // stop it with the others, but do not start it again
-			if m.op == nil {
-				m.answer(awaitsStart, errGivenUp) // otherwise the start that is under way answers
-			}
-		} else {
-			m.want = true
+		m.wanted = m == c || !m.spec.Restart.once() || !m.tried // others that run once are stopped, and not started again
+		if !m.wanted && m.op == nil {
+			m.answer(wantsStart, errGivenUp) // otherwise the start that is under way answers
 		}
 		if old := m.join(g); old != nil && !slices.Contains(left, old) {
 			left = append(left, old)
@@ -327,28 +256,22 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 }
 
-// alone reports whether c, which has ended, can be started at once and without others.
-func (s *Supervisor) alone(c *child) bool {
-	together := s.cfg.Strategy == OneForAll || s.cfg.Strategy == RestForOne
-	return !together && c.group == nil && c.op == nil && c.stopping == 0 && !c.asked && c.decided &&
-		!s.suspended && !s.holding && len(s.abandoned) == 0
-}
-
-// removed takes a child out of the supervisor and answers the callers of Remove.
-func (s *Supervisor) removed(c *child) {
-	if c.group != nil {
-		c.group.over()
+// together returns the children that are restarted with c, in order.
+func (s *Supervisor) together(c *child) (all []*child) {
+	from := 0
+	switch s.cfg.Strategy {
+	case RestForOne:
+		from = slices.Index(s.children, c)
+	case OneForAll:
+	default:
+		return []*child{c}
 	}
-	c.group = nil
-	s.unhold(c)
-	s.unwatchHealth(c)
-	if !c.tried {
-		s.try(c)
+	for _, m := range s.children[from:] {
+		if m == c || m.leaving == stays && m.isUp() {
+			all = append(all, m)
+		}
 	}
-	s.mu.Lock()
-	s.drop(c)
-	s.mu.Unlock()
-	c.answerAll(ErrNoChild)
+	return all
 }
 
 // failWith ends the supervisor with err.
@@ -364,11 +287,11 @@ func (s *Supervisor) failWith(err error) {
 func (s *Supervisor) stopAll(cause error, by time.Time) {
 	if !by.IsZero() && (s.deadline.IsZero() || by.Before(s.deadline)) {
 		s.deadline = by
-		if s.hurryAt != nil {
-			s.hurryAt.Stop()
+		if s.hurry != nil {
+			s.hurry.Stop()
 		}
 		left := time.Until(by)
-		s.hurryAt = time.AfterFunc(left-left/10, func() { s.box.Post(stopNow{by: by}) })
+		s.hurry = time.AfterFunc(left-left/10, func() { s.box.Post(func() { s.stopNow(by) }) })
 	}
 	if s.ending {
 		return
@@ -377,7 +300,7 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 	g := &group{members: slices.Clone(s.children), phase: groupStopping, final: true}
 	for _, c := range g.members {
 		s.unhold(c)
-		c.want = false
+		c.wanted = false
 		c.join(g)
 	}
 	g.cursor = len(g.members) - 1
@@ -395,46 +318,34 @@ func (s *Supervisor) stopNow(by time.Time) {
 func (s *Supervisor) stopEach(by time.Time) {
 	for _, c := range s.children {
 		switch {
-		case c.lives():
-			w, _ := c.current()
-			s.stop(c, w, by)
+		case c.w != nil && c.w.running:
+			s.stop(c.w, by)
 		case c.op != nil:
-			s.cutShort(c, by)
+			s.cancelStart(c.op, by)
 		}
 	}
 }
 
-// finish ends the supervisor once the last child has ended.
+// finish ends the supervisor's life once the last child has ended. The loop goes on while
+// an abandoned instance or start runs.
 func (s *Supervisor) finish() {
-	if s.hurryAt != nil {
-		s.hurryAt.Stop()
-	}
-	if s.overdue != nil {
-		s.overdue.Stop()
+	if s.hurry != nil {
+		s.hurry.Stop()
 	}
 	s.ended = true
 	s.logOthers()
 	s.endProbes()
+	killed := s.abandonedErrs
 	for _, c := range s.children {
 		s.unwatchHealth(c)
 		c.answerAll(ErrSupervisorEnded)
-	}
-	s.conclude()
-}
-
-// conclude ends the supervisor's life. The loop goes on while an abandoned
-// instance or start runs.
-func (s *Supervisor) conclude() {
-	var killed []error
-	for _, c := range s.children {
-		if c.w == nil || c.held != nil || !c.w.ended() {
+		if c.w == nil || c.held != nil || c.w.abandoned || c.spec.StopTimeout == BrutalKill {
 			continue
 		}
-		if end := c.w.ending(c.name); end.status == StatusKilled && c.spec.StopTimeout != BrutalKill {
-			killed = append(killed, end.err)
+		if c.w.end != nil && c.w.end.status == StatusKilled {
+			killed = append(killed, c.w.end.err)
 		}
 	}
-	killed = append(killed, s.abandonedErrs...)
 	switch {
 	case len(killed) > 0 && s.StopRequested():
 		s.Kill(errors.Join(killed...))
@@ -446,4 +357,7 @@ func (s *Supervisor) conclude() {
 	}
 }
 
-var errEnded = errors.New("it ended")
+var (
+	errEnded         = errors.New("it ended")
+	errAbandonedRuns = errors.New("the instance before was abandoned and has not returned")
+)

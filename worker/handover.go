@@ -16,14 +16,18 @@ import (
 
 // Exit is how an instance of a worker ended.
 type Exit struct {
-	Status Status    `json:"status,omitempty"`
-	Error  string    `json:"error,omitempty"`  // the text of its error, "" for none
-	PID    int       `json:"pid,omitempty"`    // of a process
-	Code   int       `json:"code"`             // exit code of a process or container; -1 when there is none, because a signal ended it or it is a func that failed
-	Signal string    `json:"signal,omitempty"` // the signal that ended it: SIGSEGV
-	OOM    bool      `json:"oom,omitempty"`    // the kernel killed it because memory ran out, as far as the worker can tell
-	Cut    bool      `json:"cut,omitempty"`    // the worker stopped reading the program's output before its end: another process kept it open, or its Writer did not take it
-	At     time.Time `json:"at,omitzero"`      // when it ended
+	Status Status `json:"status,omitempty"`
+	Error  string `json:"error,omitempty"` // the text of its error, "" for none
+	PID    int    `json:"pid,omitempty"`   // of a process
+	// Code is the exit code of a process or container. It is -1 when there is none: a signal
+	// ended it, or it is a function that failed.
+	Code   int    `json:"code"`
+	Signal string `json:"signal,omitempty"` // the signal that ended it: SIGSEGV
+	OOM    bool   `json:"oom,omitempty"`    // the kernel killed it for lack of memory, as far as the worker can tell
+	// Cut says that the worker stopped reading the program's output before its end: another
+	// process kept it open, or its Writer did not take it.
+	Cut bool      `json:"cut,omitempty"`
+	At  time.Time `json:"at,omitzero"` // when it ended
 }
 
 // Handover is what a supervisor gives to a new instance of a child before it starts.
@@ -55,17 +59,17 @@ type handoverKey struct{}
 // WithHandover returns a context that passes h to the worker that is started with
 // it.
 func WithHandover(ctx context.Context, h Handover) context.Context {
-	return context.WithValue(ctx, handoverKey{}, &h)
+	return context.WithValue(ctx, handoverKey{}, h)
 }
 
 // HandoverFrom returns the [Handover] that a supervisor has passed to the
 // function that got ctx.
 func HandoverFrom(ctx context.Context) (Handover, bool) {
 	switch h := ctx.Value(handoverKey{}).(type) {
-	case *startContext:
-		return h.handover(), true
-	case *Handover:
-		return *h, true
+	case Handover:
+		return h, true
+	case *instance:
+		return Handover{Session: h.c.s.sessionOf(h.c.name), Restarts: h.restarts, Previous: h.previous}, true
 	}
 	return Handover{}, false
 }

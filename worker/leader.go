@@ -68,18 +68,15 @@ type Leader struct {
 	LeaderConfig
 	elector Elector
 	fn      func(context.Context) error
+	hold    fsm.Signal // HoldRestarts was called
 
-	cancel context.CancelCauseFunc   // Start sets it before Stop reads it
-	asking atomic.Pointer[call.Call] // the last call of the elector
-	hold   fsm.Signal                // HoldRestarts was called
+	turn     chan struct{}             // has a token while a method of the elector runs
+	asking   atomic.Pointer[call.Call] // the last call of the elector
+	mayOwnIt atomic.Bool               // this process may have the lease
 
-	// For the loop only.
-	mine  bool         // this process may have the lease
-	asked <-chan grant // a cancelled attempt whose answer is not read yet
-
-	mu    sync.Mutex // guards the fields below, and orders Start against Stop
-	term  *Func
-	terms int
+	termMu sync.Mutex // guards everything below
+	term   *Func
+	terms  int
 }
 
 // NewLeader returns a Leader in [StatusCreated]. e and fn must not be nil.
@@ -87,7 +84,7 @@ func NewLeader(name string, e Elector, fn func(context.Context) error, cfg Leade
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &Leader{LeaderConfig: cfg, elector: e, fn: fn}
+	l := &Leader{LeaderConfig: cfg, elector: e, fn: fn, turn: make(chan struct{}, 1)}
 	l.Init("leader", name)
 	return l
 }
@@ -108,21 +105,17 @@ func (g grant) leads() bool { return g.err == nil && time.Now().Before(g.loseAt(
 
 // Start begins to campaign.
 func (l *Leader) Start(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	own, cancel := context.WithCancelCause(ctx)
-	if err := l.Begin(own); err != nil {
-		cancel(nil)
+	own, err := l.beginWork(ctx)
+	if err != nil {
 		return err
 	}
-	l.cancel = cancel
 	l.MarkRunning()
 	call.Go(l.Name(), func() error { return l.loop(own) }, func(err error) {
-		// The unit ends with the result of its term.
-		if !l.current().Killed() || !l.Kill(err) {
-			l.Finish(err)
+		if term := l.current(); term.Killed() { // the unit ends with the result of its term
+			l.Kill(err)
+			<-term.Gone()
 		}
-		cancel(nil)
+		l.Finish(err)
 	})
 	return nil
 }
@@ -135,59 +128,32 @@ func (l *Leader) HoldRestarts() { l.hold.Signal() }
 // and the lease is released. It abandons a function or an elector that does not return
 // in time.
 func (l *Leader) Stop(ctx context.Context) error {
-	l.mu.Lock()
-	live, cancel := l.RequestStop(ErrStopRequested), l.cancel
-	if cancel != nil {
-		cancel(ErrStopRequested)
-	}
-	l.mu.Unlock()
-	if live {
-		select {
-		case <-l.Done():
-		case <-ctx.Done():
-			l.abandon(ctx)
+	l.RequestStop(stopCause(ctx))
+	return l.awaitStop(ctx, func() error {
+		if term := l.current(); term != nil {
+			if err := term.Stop(ctx); err != nil {
+				return err
+			}
 		}
-	}
-	if l.Killed() {
-		return l.Err()
-	}
-	return nil
-}
-
-// abandon abandons the call for which the loop waits: the function, or else the
-// elector.
-func (l *Leader) abandon(ended context.Context) {
-	err := error(nil)
-	if term := l.current(); term != nil {
-		err = term.Stop(ended)
-	}
-	if err == nil {
-		select {
-		case <-l.Done():
-			return
-		default:
-			err = l.electorAbandoned()
-		}
-	}
-	l.Kill(err)
+		return l.electorAbandoned()
+	})
 }
 
 func (l *Leader) current() *Func {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.termMu.Lock()
+	defer l.termMu.Unlock()
 	return l.term
 }
 
 // State describes the worker, with the present or the next term as its child.
 func (l *Leader) State() State {
 	s := l.BaseWorker.State()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.terms > 1 {
-		s.Restarts = l.terms - 1
-	}
-	if l.term != nil {
-		s.Children = []State{l.term.State()}
+	l.termMu.Lock()
+	term, terms := l.term, l.terms
+	l.termMu.Unlock()
+	s.Restarts = max(terms-1, 0)
+	if term != nil {
+		s.Children = []State{term.State()}
 	}
 	return s
 }
@@ -195,7 +161,7 @@ func (l *Leader) State() State {
 // loop campaigns and leads until it is asked to end, or the function has ended.
 func (l *Leader) loop(ctx context.Context) error {
 	for {
-		term := l.next()
+		term := l.nextTerm()
 		g, elected := l.campaign(ctx)
 		if !elected {
 			term.RequestStop(ErrStopRequested)
@@ -210,7 +176,7 @@ func (l *Leader) loop(ctx context.Context) error {
 		case !term.Killed(): // a killed function may still work: then the lease must run out by itself
 			switch stuck := l.release(ctx); {
 			case stuck == nil, err == nil && ctx.Err() == nil: // the function has finished its work
-			case err == nil, errors.Is(err, ErrInterrupted):
+			case err == nil, call.Is(err, ErrInterrupted):
 				err = stuck
 			default:
 				err = errors.Join(err, stuck)
@@ -220,29 +186,52 @@ func (l *Leader) loop(ctx context.Context) error {
 	}
 }
 
-// next makes the child for the coming term.
-func (l *Leader) next() *Func {
+// nextTerm makes the child for the coming term.
+func (l *Leader) nextTerm() *Func {
 	term := NewFunc(l.Name()+"/term", l.fn)
 	l.Adopt(term)
 	_ = term.Hold("another process leads, or the holder is unknown", time.Time{}) // never fails for a new worker
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.termMu.Lock()
+	defer l.termMu.Unlock()
 	l.term = term
 	return term
 }
 
-// attempt asks for the lease in a goroutine of its own, so that the loop notices
-// the end of the time even while an elector hangs.
+// errElectorBusy is the error of a call for which the elector has no time.
+var errElectorBusy = errors.New("the elector has not returned from the call before")
+
+// callElector calls a method of the elector in a goroutine of its own, so that the loop
+// notices the end of the time even while the elector hangs. The method is called when the
+// call before has returned; when ctx ends first, it is not called.
+func (l *Leader) callElector(ctx context.Context, method string, fn func() error, ended func(error)) *call.Call {
+	c := new(call.Call)
+	c.Start(ctx, "call", l.Name()+": "+method, func() error {
+		select {
+		case l.turn <- struct{}{}:
+		case <-ctx.Done():
+			return errElectorBusy
+		}
+		defer func() { <-l.turn }()
+		l.asking.Store(c)
+		return fn()
+	}, ended)
+	return c
+}
+
+// attempt asks for the lease.
 func (l *Leader) attempt(ctx context.Context, until time.Time) (answer <-chan grant, cancel context.CancelFunc) {
 	ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), until)
 	g := grant{began: time.Now()}
 	ch := make(chan grant, 1) // room for the only send, even when the loop no longer waits
-	acquire := new(call.Call)
-	l.asking.Store(acquire)
-	acquire.Start(l.Name()+": Acquire", func() (err error) {
+	l.callElector(ctx, "Acquire", func() (err error) {
+		before := l.mayOwnIt.Swap(true) // until it has returned, and also when it panics
+		g.began = time.Now()
 		g.granted, err = l.elector.Acquire(ctx)
 		if err == nil && g.granted > 0 && g.granted < minLease {
 			err = fmt.Errorf("a lease of %v was granted, want %v or more", g.granted, minLease)
+		}
+		if err == nil && g.granted <= 0 {
+			l.mayOwnIt.Store(before)
 		}
 		return err
 	}, func(err error) {
@@ -261,14 +250,9 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 		select {
 		case g = <-answer:
 		case <-ctx.Done():
-			cancel()
-			g = <-answer // only one call of the elector may run at a time
 		case <-l.hold.Signaled():
-			cancel()
-			g = <-answer
 		}
 		cancel()
-		l.mine = l.mine || g.granted > 0 || g.err != nil
 		switch {
 		case l.ending(ctx):
 			return g, false
@@ -292,12 +276,7 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 
 // ending reports whether the campaign is over: no further term may begin.
 func (l *Leader) ending(ctx context.Context) bool {
-	select {
-	case <-l.hold.Signaled():
-		return true
-	default:
-		return ctx.Err() != nil
-	}
+	return ctx.Err() != nil || l.hold.HasSignaled()
 }
 
 // lead runs one term. lost reports whether the lease was lost before the function
@@ -307,11 +286,10 @@ func (l *Leader) ending(ctx context.Context) bool {
 func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err error) {
 	own, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	l.mu.Lock()
+	l.termMu.Lock()
 	l.terms++
-	err = term.Start(own)
-	l.mu.Unlock()
-	if err != nil { // Stop came first
+	l.termMu.Unlock()
+	if term.Start(own) != nil { // Stop came first
 		return false, nil
 	}
 	renew, lose := time.NewTimer(time.Until(g.renewAt())), time.NewTimer(time.Until(g.loseAt()))
@@ -324,7 +302,6 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 		select {
 		case <-term.Done():
 			cancel()
-			l.asked = answer
 			return false, term.Err()
 		case <-renew.C:
 			until := time.Now().Add(g.granted / 6)
@@ -361,13 +338,8 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 	if err := term.Stop(until); err != nil {
 		return true, fmt.Errorf("the lease has run out and the function still runs: %w", err)
 	}
-	l.asked = answer
-	if err := term.Err(); !errors.Is(err, ErrInterrupted) {
+	if err := term.Err(); !call.Is(err, ErrInterrupted) {
 		return true, err
-	}
-	if answer != nil {
-		<-answer // only one call of the elector may run at a time
-		l.asked = nil
 	}
 	return true, nil
 }
@@ -375,39 +347,33 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 // release gives the lease back, if this process may have it. When Release fails, the
 // unit does not fail: the lease runs out by itself. release abandons an elector that
 // does not return, so that the unit can report the function's end; the error names
-// the elector.
+// the elector. The lease is released when the elector returns later.
 func (l *Leader) release(ctx context.Context) (stuck error) {
-	if !l.mine {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.GiveBack())
-	defer cancel()
-	if l.asked != nil { // only one call of the elector may run at a time
-		select {
-		case <-l.asked:
-		case <-ctx.Done():
-			return l.abandonElector()
+	after, limit := context.WithoutCancel(ctx), l.GiveBack()
+	released := false
+	c := l.callElector(after, "Release", func() error {
+		if !l.mayOwnIt.Load() {
+			return nil
 		}
-	}
-	release := call.Start(l.Name()+": Release", func() error { return l.elector.Release(ctx) })
-	l.asking.Store(release)
-	err := release.Wait(ctx.Done(), call.Settle)
-	if ended, _ := release.Ended(); !ended {
-		return l.abandonElector()
+		released = true
+		ctx, cancel := context.WithTimeout(after, limit)
+		defer cancel()
+		return l.elector.Release(ctx)
+	}, nil)
+	late, cancel := context.WithTimeout(after, limit)
+	defer cancel()
+	err := c.Wait(late.Done(), call.Settle)
+	switch over, _ := c.Ended(); {
+	case !over:
+		stuck = l.electorAbandoned()
+		err = stuck
+	case err == nil && released:
+		l.Log.Info("lease released", "unit", l.Name())
 	}
 	if err != nil {
 		l.Log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
-		return nil
 	}
-	l.Log.Info("lease released", "unit", l.Name())
-	return nil
-}
-
-// abandonElector abandons the elector and the call that it does not return from.
-func (l *Leader) abandonElector() error {
-	err := l.electorAbandoned()
-	l.Log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
-	return err
+	return stuck
 }
 
 // electorAbandoned returns the error that names the elector's last call.

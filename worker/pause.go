@@ -4,18 +4,22 @@ import (
 	"context"
 	"errors"
 	"sync"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// pause synchronizes a function that calls [Pause] with the engine of suspends.
-type pause struct {
+// pauses synchronizes a function that calls [Pause] with Suspend and Resume.
+type pauses struct {
 	mu        sync.Mutex // guards everything below
-	asked     bool
-	requested chan struct{} // closed while a Suspend waits; made by the first PauseRequested
-	paused    chan struct{} // closed when the function has called Pause
-	resumed   chan struct{} // closed when the function may go on
+	request   *pauseRequest
+	requested chan struct{} // closed while there is a request; made by the first PauseRequested
 }
 
-type funcKey struct{}
+// pauseRequest is a request to pause, from a Suspend until the Resume.
+type pauseRequest struct {
+	paused  fsm.Signal // the function has called Pause
+	resumed fsm.Signal // the function may go on
+}
 
 // Pause is a point at which the function of a [Func] can be suspended. ctx must
 // be derived from the function's context. Pause returns at once unless a Suspend
@@ -28,26 +32,15 @@ func Pause(ctx context.Context) error {
 	if !ok || f == nil {
 		return ctx.Err()
 	}
-	f.mu.Lock()
-	p := f.seldomLocked().pause
-	f.mu.Unlock()
-	if p == nil {
-		return ctx.Err()
-	}
-	p.mu.Lock()
-	if !p.asked {
-		p.mu.Unlock()
-		return ctx.Err()
-	}
-	resumed := p.resumed
-	if p.paused != nil {
-		close(p.paused)
-		p.paused = nil
-	}
-	p.mu.Unlock()
-	select {
-	case <-resumed:
-	case <-ctx.Done():
+	f.pauses.mu.Lock()
+	r := f.pauses.request
+	f.pauses.mu.Unlock()
+	if r != nil {
+		r.paused.Signal()
+		select {
+		case <-r.resumed.Signaled():
+		case <-ctx.Done():
+		}
 	}
 	return ctx.Err()
 }
@@ -61,48 +54,38 @@ func PauseRequested(ctx context.Context) <-chan struct{} {
 	if !ok || f == nil {
 		return nil
 	}
-	p := f.pauses()
+	p := &f.pauses
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.requestedLocked()
-}
-
-// pauses returns the function's pause, made when it is first needed.
-func (f *Func) pauses() *pause {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.rareLocked()
-	if r.pause == nil {
-		r.pause = &pause{}
-	}
-	return r.pause
-}
-
-func (p *pause) requestedLocked() chan struct{} {
 	if p.requested == nil {
 		p.requested = make(chan struct{})
+		if p.request != nil {
+			close(p.requested)
+		}
 	}
 	return p.requested
 }
 
-// ask asks the function to pause. It returns a channel that is closed once the function
-// has called [Pause].
-func (p *pause) ask() <-chan struct{} {
+// ask asks the function to pause.
+func (p *pauses) ask() *pauseRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	paused := make(chan struct{})
-	p.asked, p.paused, p.resumed = true, paused, make(chan struct{})
-	close(p.requestedLocked())
-	return paused
+	if p.request == nil {
+		p.request = &pauseRequest{}
+		if p.requested != nil {
+			close(p.requested)
+		}
+	}
+	return p.request
 }
 
 // withdraw ends a request to pause, even one that the function has answered.
-func (p *pause) withdraw() {
+func (p *pauses) withdraw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.asked {
-		p.asked, p.requested, p.paused = false, nil, nil
-		close(p.resumed)
+	if p.request != nil {
+		p.request.resumed.Signal()
+		p.request, p.requested = nil, nil
 	}
 }
 
@@ -113,11 +96,10 @@ func (f *Func) Suspend(ctx context.Context) error { return f.suspend(ctx, f) }
 func (f *Func) Resume(ctx context.Context) error { return f.resume(ctx, f) }
 
 func (f *Func) quiesce(ctx context.Context) error {
-	paused := f.pauses().ask()
 	select {
-	case <-paused:
+	case <-f.pauses.ask().paused.Signaled():
 		return nil
-	case <-f.ending():
+	case <-f.ctx.Done(): // it was set before the worker was Running
 		return cannotPause(StatusStopping)
 	case <-ctx.Done():
 		return errors.New("it did not pause")
@@ -125,49 +107,6 @@ func (f *Func) quiesce(ctx context.Context) error {
 }
 
 func (f *Func) proceed(_ context.Context, running func() error) error {
-	defer f.pauses().withdraw()
+	defer f.pauses.withdraw()
 	return running()
-}
-
-// Suspend asks the current run to pause, and waits until it has paused. When the
-// run fails first, the next run does not start before [Restarter.Resume].
-func (r *Restarter) Suspend(ctx context.Context) error { return r.suspend(ctx, r) }
-
-// Resume lets the current run go on, and lets a waiting one start.
-func (r *Restarter) Resume(ctx context.Context) error { return r.resume(ctx, r) }
-
-func (r *Restarter) quiesce(ctx context.Context) error {
-	r.begun.Lock() // from now on no run begins
-	r.nowMu.Lock()
-	r.gated = true
-	child := r.child
-	r.nowMu.Unlock()
-	r.begun.Unlock()
-	if _, err := child.Await(ctx, func(s Status) bool { return s != StatusStarting }); err != nil {
-		return errors.New("its run has not started yet")
-	}
-	if child.Status() != StatusRunning {
-		return nil // there is no run, or the worker ends with it
-	}
-	err := child.Suspend(ctx)
-	switch {
-	case err == nil || child.Status().Terminal():
-		return nil
-	case ctx.Err() != nil:
-		return errors.New("it did not pause")
-	}
-	return err
-}
-
-func (r *Restarter) proceed(ctx context.Context, running func() error) error {
-	err := running()
-	r.nowMu.Lock()
-	r.gated = false
-	child := r.child
-	r.nowMu.Unlock()
-	r.goOn(false)
-	if child.Status() == StatusSuspended {
-		err = errors.Join(err, child.Resume(ctx))
-	}
-	return err
 }

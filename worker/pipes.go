@@ -201,7 +201,8 @@ func (p *pipes) blocked(name string) error {
 	var errs []error
 	for _, out := range p.outputs {
 		if !out.over.HasSignaled() {
-			errs = append(errs, &AbandonedError{Name: name, Where: "writing its output, which its " + out.stream + " does not take"})
+			where := "writing its output, which its " + out.stream + " does not take"
+			errs = append(errs, &AbandonedError{Name: name, Where: where})
 		}
 	}
 	return errors.Join(errs...)

@@ -48,10 +48,8 @@ type Process struct {
 	stopBy  syscall.Signal
 	env     []string
 	refused error // of the options
-	box     box
+	bounds  bounds
 
-	begun     sync.Mutex // orders the begin of Start against Stop
-	cancel    context.CancelCauseFunc
 	exited    fsm.Signal // the program has ended; other processes of its group may still run
 	force     fsm.Signal // the grace ends early
 	known     fsm.Signal // the exit is recorded
@@ -61,11 +59,11 @@ type Process struct {
 	reapErr   error
 	wasKilled bool // a signal ended the program, as far as is known before it is reaped; set before exited is signaled
 
-	sig    sync.Mutex // held while signalling, guards everything below up to exitMu
-	pid    int        // of the group and its leader; 0 before the start
-	reaped bool       // another process may have the number now
-	asked  bool       // the stop signal was sent
-	forced bool       // SIGKILL was sent to the program while it ran
+	signalMu sync.Mutex // held while signalling, guards everything below up to exitMu
+	pid      int        // of the group and its leader; 0 before the start
+	reaped   bool       // another process may have the number now
+	asked    bool       // the stop signal was sent
+	forced   bool       // SIGKILL was sent to the program while it ran
 
 	exitMu sync.Mutex // guards exit
 	exit   *Exit
@@ -138,7 +136,7 @@ func (p *Process) validate() error {
 	case p.stopBy <= 0:
 		return fmt.Errorf("stop signal is %d, want a signal", p.stopBy)
 	}
-	return p.box.validate()
+	return p.bounds.validate()
 }
 
 // Start runs the program. It returns nil once the kernel has started the program.
@@ -146,15 +144,8 @@ func (p *Process) validate() error {
 // the program to stop. Start adds the variables of a [Handover] that ctx carries
 // to the program's environment.
 func (p *Process) Start(ctx context.Context) error {
-	own, cancel := context.WithCancelCause(ctx)
-	p.begun.Lock()
-	err := p.Begin(own)
-	if err == nil {
-		p.cancel = cancel
-	}
-	p.begun.Unlock() // the kernel may take long to start the program, and Stop must not wait for that
+	own, err := p.beginWork(ctx)
 	if err != nil {
-		cancel(nil)
 		return err
 	}
 	err = p.validate()
@@ -167,14 +158,12 @@ func (p *Process) Start(ctx context.Context) error {
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", p.Name(), err)
 		p.Finish(err)
-		cancel(nil)
 		return err
 	}
-	p.markRunning(p.box.lacks())
+	p.markRunning(p.bounds.lacks())
 	call.Go(p.Name(), func() error { return p.live(own) }, func(err error) {
 		processEnded()
 		p.Finish(err)
-		cancel(nil)
 	})
 	return nil
 }
@@ -182,29 +171,30 @@ func (p *Process) Start(ctx context.Context) error {
 // launch starts the program.
 func (p *Process) launch(ctx context.Context) (err error) {
 	if traced(p.cmd) {
-		return errors.New("SysProcAttr.Ptrace is set, and the program would wait for a tracer for ever: want a program that is not traced")
+		return errors.New("SysProcAttr.Ptrace is set, and the program would wait for a tracer for ever: " +
+			"want a program that is not traced")
 	}
 	p.shape(ctx)
-	if err := p.box.open(p.Name(), p.cmd.SysProcAttr); err != nil {
+	if err := p.bounds.open(p.Name(), p.cmd.SysProcAttr); err != nil {
 		return err
 	}
 	if p.pipes, err = newPipes(p.cmd); err != nil {
-		return errors.Join(err, p.box.remove())
+		return errors.Join(err, p.bounds.remove())
 	}
-	err = startCommand(p.cmd, p.box.holder(p.cmd))
+	err = startCommand(p.cmd, p.bounds.holder(p.cmd))
 	if p.cmd.Process == nil {
 		p.pipes.close()
-		return p.box.startFailed(err, p.cmd)
+		return p.bounds.startFailed(err, p.cmd)
 	}
-	p.sig.Lock()
+	p.signalMu.Lock()
 	p.pid = p.cmd.Process.Pid
-	p.sig.Unlock()
+	p.signalMu.Unlock()
 	if err != nil { // a limit is refused
 		p.pipes.close()
 		p.kill()
 		_ = p.reap() // it says only that the program was killed
 		processEnded()
-		return errors.Join(err, p.box.close())
+		return errors.Join(err, p.bounds.close())
 	}
 	p.pipes.start(p.Name())
 	return nil
@@ -231,8 +221,8 @@ func (p *Process) shape(ctx context.Context) {
 
 // PID returns the program's process id, 0 before it was started.
 func (p *Process) PID() int {
-	p.sig.Lock()
-	defer p.sig.Unlock()
+	p.signalMu.Lock()
+	defer p.signalMu.Unlock()
 	return p.pid
 }
 
@@ -240,7 +230,7 @@ func (p *Process) PID() int {
 // ended, its exit.
 func (p *Process) State() State {
 	s := p.BaseWorker.State()
-	s.PID, s.Containment = p.PID(), p.box.state()
+	s.PID, s.Containment = p.PID(), p.bounds.state()
 	p.exitMu.Lock()
 	defer p.exitMu.Unlock()
 	if p.exit != nil {

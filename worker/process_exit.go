@@ -18,9 +18,9 @@ const signalledTogether = 250 * time.Millisecond
 // whether the worker had to kill the program.
 func (p *Process) judge(own context.Context, err error, oom bool) (killed bool, _ error) {
 	exit := exitOf(p.cmd)
-	p.sig.Lock()
+	p.signalMu.Lock()
 	asked, forced := p.asked && own.Err() != nil, p.forced && own.Err() != nil
-	p.sig.Unlock()
+	p.signalMu.Unlock()
 	byOther := exit.signal == syscall.SIGTERM || exit.signal == syscall.SIGINT
 	switch {
 	case err == nil:

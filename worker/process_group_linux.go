@@ -9,7 +9,8 @@ import (
 // closes. It polls, because the kernel does not report that a group has become
 // empty.
 func (p *Process) awaitGroup(force <-chan struct{}) {
-	for pause := 5 * time.Millisecond; groupLives(p.cmd.Process.Pid) || p.box.lives(); pause = min(2*pause, 100*time.Millisecond) {
+	pause := 5 * time.Millisecond
+	for groupLives(p.cmd.Process.Pid) || p.bounds.lives() {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -17,6 +18,7 @@ func (p *Process) awaitGroup(force <-chan struct{}) {
 			timer.Stop()
 			return
 		}
+		pause = min(2*pause, 100*time.Millisecond)
 	}
 }
 
@@ -24,8 +26,10 @@ func (p *Process) awaitGroup(force <-chan struct{}) {
 // then its processes hold their files. After killTakes it waits no longer.
 func (p *Process) awaitDeath() {
 	end := time.Now().Add(killTakes)
-	for pause := time.Millisecond; groupLives(p.cmd.Process.Pid) && time.Now().Before(end); pause = min(2*pause, 100*time.Millisecond) {
+	pause := time.Millisecond
+	for groupLives(p.cmd.Process.Pid) && time.Now().Before(end) {
 		time.Sleep(pause)
+		pause = min(2*pause, 100*time.Millisecond)
 	}
 }
 

@@ -53,7 +53,7 @@ type Containment struct {
 }
 
 // Usage is what the processes of a cgroup use together, and how often its limits
-// have struck. A value that none of its controllers tells is 0.
+// have struck. A value that none of its controllers reports is 0.
 type Usage struct {
 	Memory     int64         `json:"memory,omitempty"`      // bytes
 	MemoryPeak int64         `json:"memoryPeak,omitempty"`  // the most bytes until now
@@ -85,7 +85,7 @@ type Pressure struct {
 // (setuid, setgid, file capabilities), they take effect a moment after the start:
 // what the program has opened or allocated before stays, and a process that it has
 // started before has no limits.
-func WithLimits(l Limits) ProcessOption { return func(p *Process) { p.box.limits = l } }
+func WithLimits(l Limits) ProcessOption { return func(p *Process) { p.bounds.limits = l } }
 
 // WithCgroup gives the program a cgroup of its own (cgroups(7)), in a new directory
 // below each of the parents. The worker signals, kills and waits for all processes
@@ -110,7 +110,7 @@ func WithLimits(l Limits) ProcessOption { return func(p *Process) { p.box.limits
 // Start returns an error for a parent that is not delegated, and on other systems
 // than Linux.
 func WithCgroup(parents ...string) ProcessOption {
-	return func(p *Process) { p.box.parents, p.box.wanted = parents, true }
+	return func(p *Process) { p.bounds.parents, p.bounds.wanted = parents, true }
 }
 
 const (
@@ -118,8 +118,8 @@ const (
 	killTakes    = 5 * time.Second // after that, what was killed and has not ended is given up
 )
 
-// box is what bounds a process. The zero value bounds nothing.
-type box struct {
+// bounds is what bounds a process. The zero value bounds nothing.
+type bounds struct {
 	limits  Limits
 	parents []string
 	wanted  bool // a cgroup
@@ -127,13 +127,13 @@ type box struct {
 	mu      sync.Mutex     // guards everything below
 	group   *contain.Group // nil without a cgroup
 	missing []string
-	data    bool // Limits.Memory is that of each process
+	data    bool // Limits.Memory holds for each process alone
 	usage   *Usage
 	readAt  time.Time
 	ended   bool
 }
 
-func (b *box) validate() error {
+func (b *bounds) validate() error {
 	switch l := b.limits; {
 	case b.wanted && len(b.parents) == 0:
 		return errors.New("WithCgroup names no directory: want one that was delegated to this process")
@@ -152,9 +152,10 @@ func (b *box) validate() error {
 }
 
 // open makes the cgroup, and finds out which limits cannot be had.
-func (b *box) open(worker string, attr *syscall.SysProcAttr) error {
+func (b *bounds) open(worker string, attr *syscall.SysProcAttr) error {
 	if b.wanted {
-		group, missing, err := contain.New(b.parents, worker, contain.Limits{Memory: b.limits.Memory, PIDs: b.limits.PIDs, CPU: b.limits.CPU})
+		limits := contain.Limits{Memory: b.limits.Memory, PIDs: b.limits.PIDs, CPU: b.limits.CPU}
+		group, missing, err := contain.New(b.parents, worker, limits)
 		if err != nil {
 			return err
 		}
@@ -164,7 +165,9 @@ func (b *box) open(worker string, attr *syscall.SysProcAttr) error {
 		b.mu.Lock()
 		b.group = group
 		b.mu.Unlock()
-		b.miss("none of its cgroups has the controller", func(controller string) bool { return slices.Contains(missing, controller) })
+		b.miss("none of its cgroups has the controller", func(controller string) bool {
+			return slices.Contains(missing, controller)
+		})
 	} else {
 		b.miss("the process has no cgroup", func(string) bool { return true })
 	}
@@ -176,7 +179,7 @@ func (b *box) open(worker string, attr *syscall.SysProcAttr) error {
 
 // miss records which of the limits do not hold. lacks reports whether there is no
 // controller for a limit, and why says why.
-func (b *box) miss(why string, lacks func(controller string) bool) {
+func (b *bounds) miss(why string, lacks func(controller string) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l := b.limits
@@ -190,7 +193,7 @@ func (b *box) miss(why string, lacks func(controller string) bool) {
 		text := limit.name + ": " + why
 		if limit.name == "memory" && contain.Bounds {
 			b.data = true
-			text += "; the limit is that of the private writable memory of each process (RLIMIT_DATA)"
+			text += "; the limit is for the private writable memory of each process (RLIMIT_DATA)"
 		}
 		b.missing = append(b.missing, text)
 	}
@@ -205,7 +208,7 @@ func (b *box) miss(why string, lacks func(controller string) bool) {
 }
 
 // lacks returns an error that names the limits that do not hold, nil for none.
-func (b *box) lacks() error {
+func (b *bounds) lacks() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.missing) == 0 {
@@ -216,7 +219,7 @@ func (b *box) lacks() error {
 
 // holder returns a function that bounds cmd's program once it has started, nil when
 // there is nothing left to do.
-func (b *box) holder(cmd *exec.Cmd) func() error {
+func (b *bounds) holder(cmd *exec.Cmd) func() error {
 	l := b.limits
 	join := b.group != nil && b.group.Joins(cmd.SysProcAttr)
 	if !contain.Bounds || !join && !b.data && l.Files == 0 && l.OOMScoreAdj == 0 {
@@ -242,11 +245,13 @@ func (b *box) holder(cmd *exec.Cmd) func() error {
 }
 
 // startFailed explains the error of a start, and removes the cgroup.
-func (b *box) startFailed(err error, cmd *exec.Cmd) error {
+func (b *bounds) startFailed(err error, cmd *exec.Cmd) error {
 	if b.group == nil {
 		return err
 	}
-	if info, missing := os.Stat(cmd.Path); errors.Is(err, fs.ErrPermission) && missing == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+	info, missing := os.Stat(cmd.Path)
+	executable := missing == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+	if executable && errors.Is(err, fs.ErrPermission) {
 		err = b.group.Forbidden(err)
 	}
 	return errors.Join(err, b.remove())
@@ -254,7 +259,7 @@ func (b *box) startFailed(err error, cmd *exec.Cmd) error {
 
 // signal sends a signal to the processes of the cgroup that leave does not report.
 // SIGKILL goes to all of them.
-func (b *box) signal(s syscall.Signal, leave func(pid int) bool) {
+func (b *bounds) signal(s syscall.Signal, leave func(pid int) bool) {
 	switch {
 	case b.group == nil || s == 0:
 	case s == syscall.SIGKILL:
@@ -265,11 +270,11 @@ func (b *box) signal(s syscall.Signal, leave func(pid int) bool) {
 }
 
 // lives reports whether a process of the cgroup runs.
-func (b *box) lives() bool { return b.group != nil && !b.group.Empty() }
+func (b *bounds) lives() bool { return b.group != nil && !b.group.Empty() }
 
 // oom returns a function that reports whether the kernel has killed a process of
 // the cgroup because memory ran out, nil when the cgroup does not count that.
-func (b *box) oom() func() bool {
+func (b *bounds) oom() func() bool {
 	if b.group == nil {
 		return nil
 	}
@@ -283,7 +288,7 @@ func (b *box) oom() func() bool {
 }
 
 // close ends the cgroup of a program that was killed as it started.
-func (b *box) close() error {
+func (b *bounds) close() error {
 	if b.group != nil {
 		b.group.End(killTakes)
 	}
@@ -291,7 +296,7 @@ func (b *box) close() error {
 }
 
 // remove removes the cgroup, which must be empty.
-func (b *box) remove() error {
+func (b *bounds) remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.group == nil || b.ended {
@@ -302,7 +307,7 @@ func (b *box) remove() error {
 	return b.group.Remove()
 }
 
-func (b *box) readLocked() {
+func (b *bounds) readLocked() {
 	if b.ended {
 		return
 	}
@@ -313,8 +318,8 @@ func (b *box) readLocked() {
 	}, time.Now()
 }
 
-// state describes the box, nil when it bounds nothing.
-func (b *box) state() *Containment {
+// state describes the bounds, nil when it bounds nothing.
+func (b *bounds) state() *Containment {
 	if !b.wanted && b.limits == (Limits{}) {
 		return nil
 	}
@@ -333,16 +338,17 @@ func (b *box) state() *Containment {
 	return c
 }
 
-// endBox ends what is left of the cgroup and removes it. When the kernel does not
+// endBounds ends what is left of the cgroup and removes it. When the kernel does not
 // end a process that was killed, the worker is abandoned, and gone once no process
 // is left.
-func (p *Process) endBox() {
-	if p.box.group == nil {
+func (p *Process) endBounds() {
+	if p.bounds.group == nil {
 		return
 	}
-	if left := p.box.group.End(killTakes); len(left) > 0 {
-		p.abandon(&AbandonedError{Name: p.Name(), Where: fmt.Sprintf("processes %v of its cgroup, which SIGKILL has not ended yet", left)})
-		p.box.group.End(0)
+	if left := p.bounds.group.End(killTakes); len(left) > 0 {
+		where := fmt.Sprintf("processes %v of its cgroup, which SIGKILL has not ended yet", left)
+		p.abandon(&AbandonedError{Name: p.Name(), Where: where})
+		p.bounds.group.End(0)
 	}
-	_ = p.box.remove() // the next process that uses the parent tries again
+	_ = p.bounds.remove() // the next process that uses the parent tries again
 }

@@ -322,7 +322,7 @@ func TestLimitsWithoutACgroup(t *testing.T) {
 		t.Errorf("it is %s, %v, said %q", p.Status(), p.Err(), got)
 	}
 	missing := p.State().Containment.Missing
-	if len(missing) != 3 || !strings.HasPrefix(missing[0], "memory: the process has no cgroup; the limit is that of") || missing[1] != "pids: the process has no cgroup" {
+	if len(missing) != 3 || !strings.HasPrefix(missing[0], "memory: the process has no cgroup; the limit is for") || missing[1] != "pids: the process has no cgroup" {
 		t.Errorf("missing are %q", missing)
 	}
 	for {

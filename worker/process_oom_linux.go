@@ -59,7 +59,8 @@ func oomFiles(cgroup string) []string {
 		case id == "0" && controllers == "":
 			files = append(files, filepath.Join("/sys/fs/cgroup", path, "memory.events"), "/sys/fs/cgroup/memory.events")
 		case controllers == "memory":
-			files = append(files, filepath.Join("/sys/fs/cgroup/memory", path, "memory.oom_control"), "/sys/fs/cgroup/memory/memory.oom_control")
+			const dir, file = "/sys/fs/cgroup/memory", "memory.oom_control"
+			files = append(files, filepath.Join(dir, path, file), filepath.Join(dir, file))
 		}
 	}
 	return files

@@ -20,7 +20,7 @@ func processEnded() {}
 
 func (p *Process) awaitExit() { _ = p.reap() }
 
-// awaitGroup and awaitDeath do not wait, because the system does not tell which
+// awaitGroup and awaitDeath do not wait, because the system does not show which
 // processes are in a group.
 func (p *Process) awaitGroup(<-chan struct{}) {}
 

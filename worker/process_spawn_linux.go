@@ -100,7 +100,7 @@ func gainsPrivileges(path string) bool {
 }
 
 // awaitStopped returns when the kernel has stopped the traced program, or the
-// program has ended. It asks /proc, because waitid(2) tells only one caller.
+// program has ended. It asks /proc, because waitid(2) returns it to one caller only.
 func awaitStopped(pid int) {
 	for {
 		s, ok := readStat(pid)

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -18,47 +19,26 @@ func (p *Process) HoldRestarts() { p.held.Signal() }
 // and the error is an [*AbandonedError]. [BaseWorker.Gone] closes when the
 // program has ended.
 func (p *Process) Stop(ctx context.Context) error {
-	p.begun.Lock()
-	live, cancel := p.RequestStop(ErrStopRequested), p.cancel
-	p.begun.Unlock()
-	if cancel != nil {
-		cancel(stopCause(ctx))
-	}
-	if !live {
-		return p.killedErr()
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		// The kernel needs a moment to end killed processes.
-		left := time.Until(deadline)
-		last := time.AfterFunc(left-min(left/10, 500*time.Millisecond), p.forceNow)
-		defer last.Stop()
-	}
-	select {
-	case <-p.Done():
-		return p.killedErr()
-	case <-ctx.Done():
-	}
-	p.kill()
-	p.forceNow()
-	select {
-	case <-p.Done(): // both were ready
-		return p.killedErr()
-	default:
-	}
-	var err error = &AbandonedError{Name: p.Name(), Where: fmt.Sprintf("process %d, which SIGKILL has not ended yet", p.PID())}
-	select {
-	case <-p.exited.Signaled():
-		<-p.known.Signaled() // no process of the group is waited for any more
-		if blocked := p.pipes.blocked(p.Name()); blocked != nil {
-			err = blocked
-			p.recordEnd(err, true)
+	if live := p.RequestStop(stopCause(ctx)); live {
+		if deadline, ok := ctx.Deadline(); ok {
+			// The kernel needs a moment to end killed processes.
+			left := time.Until(deadline)
+			last := time.AfterFunc(left-min(left/10, 500*time.Millisecond), p.forceNow)
+			defer last.Stop()
 		}
-	default:
 	}
-	if p.Kill(err) {
-		return err
-	}
-	return p.killedErr()
+	return p.awaitStop(ctx, func() error {
+		p.kill()
+		p.forceNow()
+		if p.exited.HasSignaled() {
+			<-p.known.Signaled() // no process of the group is waited for any more
+			if blocked := p.pipes.blocked(p.Name()); blocked != nil {
+				p.recordEnd(blocked, true)
+				return blocked
+			}
+		}
+		return &AbandonedError{Name: p.Name(), Where: fmt.Sprintf("process %d, which SIGKILL has not ended yet", p.PID())}
+	})
 }
 
 func (p *Process) forceNow() { p.force.Signal() }
@@ -66,8 +46,8 @@ func (p *Process) forceNow() { p.force.Signal() }
 // ask asks the group to stop. A stopped process gets no signal but SIGKILL
 // before it is continued.
 func (p *Process) ask() {
-	p.sig.Lock()
-	defer p.sig.Unlock()
+	p.signalMu.Lock()
+	defer p.signalMu.Unlock()
 	if !p.reaped && !p.forced {
 		p.asked = true
 		_ = p.signalLocked(p.stopBy) // without permission to signal the group, the worker can only wait for its end
@@ -76,8 +56,8 @@ func (p *Process) ask() {
 }
 
 func (p *Process) kill() {
-	p.sig.Lock()
-	defer p.sig.Unlock()
+	p.signalMu.Lock()
+	defer p.signalMu.Unlock()
 	if p.pid == 0 || p.reaped {
 		return
 	}
@@ -92,8 +72,8 @@ func (p *Process) kill() {
 // Signal sends a signal to the whole group. Before the start and after the end
 // it returns [os.ErrProcessDone].
 func (p *Process) Signal(s syscall.Signal) error {
-	p.sig.Lock()
-	defer p.sig.Unlock()
+	p.signalMu.Lock()
+	defer p.signalMu.Unlock()
 	if p.pid == 0 || p.reaped {
 		return fmt.Errorf("signal %s: %w", p.Name(), os.ErrProcessDone)
 	}
@@ -101,4 +81,44 @@ func (p *Process) Signal(s syscall.Signal) error {
 		return fmt.Errorf("signal %s: %w", p.Name(), err)
 	}
 	return nil
+}
+
+// Suspend stops the program's whole group with SIGSTOP, and returns once the
+// kernel has stopped the program. The program's connections stay open and get no
+// answers. On Windows Suspend returns an error.
+func (p *Process) Suspend(ctx context.Context) error { return p.suspend(ctx, p) }
+
+// Resume continues the program's group.
+func (p *Process) Resume(ctx context.Context) error { return p.resume(ctx, p) }
+
+func (p *Process) quiesce(ctx context.Context) error {
+	if sigStop == 0 {
+		return fmt.Errorf("%w: this system cannot stop a program", ErrNotSuspendable)
+	}
+	if err := p.Signal(sigStop); err != nil {
+		return err
+	}
+	for pause := time.Millisecond; !p.isStopped(); pause = min(2*pause, 50*time.Millisecond) {
+		if s := p.Status(); s != StatusRunning && s != StatusSuspended {
+			return cannotPause(s)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-p.exited.Signaled():
+			timer.Stop()
+			return fmt.Errorf("%w: it has ended", ErrNotSuspendable)
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.New("the program has not stopped yet")
+		}
+	}
+	return nil
+}
+
+func (p *Process) proceed(_ context.Context, running func() error) error {
+	if err := p.Signal(sigCont); err != nil {
+		return err
+	}
+	return running()
 }

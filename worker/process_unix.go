@@ -36,7 +36,7 @@ func (p *Process) signalLocked(s syscall.Signal) error {
 		return nil
 	}
 	err := syscall.Kill(-p.pid, s)
-	p.box.signal(s, func(pid int) bool {
+	p.bounds.signal(s, func(pid int) bool {
 		group, err := syscall.Getpgid(pid)
 		return err != nil || group == p.pid // it has the signal
 	})
@@ -48,7 +48,9 @@ func (p *Process) signalLocked(s syscall.Signal) error {
 
 // unread reports whether a write to a pipe failed because nothing reads it any
 // more.
-func unread(err error) bool { return err == syscall.EPIPE || err == os.ErrClosed } //nolint:errorlint // package os returns them so
+func unread(err error) bool {
+	return err == syscall.EPIPE || err == os.ErrClosed //nolint:errorlint // package os returns them so
+}
 
 func signalOf(state *os.ProcessState) syscall.Signal {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {

@@ -89,7 +89,8 @@ type siginfo struct {
 // waitid fails at once for a child that other code has reaped.
 func waitid(kind, id int, info *siginfo, options int) syscall.Errno {
 	for {
-		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(info)), uintptr(options), 0, 0)
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID,
+			uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(info)), uintptr(options), 0, 0)
 		if errno != syscall.EINTR {
 			return errno
 		}

@@ -27,7 +27,8 @@ func (p *Process) signalLocked(s syscall.Signal) error {
 // unread reports whether a write to a pipe failed because nothing reads it any
 // more: ERROR_BROKEN_PIPE, or ERROR_NO_DATA, which package syscall lacks.
 func unread(err error) bool {
-	return err == syscall.ERROR_BROKEN_PIPE || err == syscall.Errno(232) || err == os.ErrClosed //nolint:errorlint // package os returns them so
+	const errorNoData = syscall.Errno(232)
+	return err == syscall.ERROR_BROKEN_PIPE || err == errorNoData || err == os.ErrClosed //nolint:errorlint // as package os returns them
 }
 
 func signalOf(*os.ProcessState) syscall.Signal { return 0 }

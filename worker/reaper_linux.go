@@ -34,7 +34,7 @@ const reapEvery = time.Minute
 func NewReaper(name string) *Func { return NewFunc(name, reap) }
 
 // NewSubreaper returns a worker that makes this process a child subreaper
-// (prctl(2)) and reaps orphans, as that of [NewReaper] does. While it runs, every
+// (prctl(2)) and reaps orphans, as the worker of [NewReaper] does. While it runs, every
 // descendant of this process whose parent dies becomes a child of this process,
 // not of PID 1. That is for a process under a PID 1 that reaps nothing.
 //
@@ -46,7 +46,8 @@ func NewReaper(name string) *Func { return NewFunc(name, reap) }
 func NewSubreaper(name string) *Func {
 	return NewFunc(name, func(ctx context.Context) error {
 		if !hasPidfd() {
-			return fmt.Errorf("this kernel has no pidfds, by which to tell orphans from children of package os/exec: %w", errors.ErrUnsupported)
+			return fmt.Errorf("this kernel has no pidfds, by which to tell orphans from children of package os/exec: %w",
+				errors.ErrUnsupported)
 		}
 		if !subreaping.TryLock() {
 			return errors.New("this process has a subreaper already")

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"reflect"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Strategy says which children of a [Supervisor] are restarted when one is.
@@ -78,8 +79,6 @@ type Spec struct {
 	// AutoShutdown says. It needs a Restart that lets the child end: OnFailure,
 	// Never or Temporary.
 	Significant bool
-
-	made uintptr // the address of the New that FuncSpec made; see immediate
 }
 
 const (
@@ -91,43 +90,12 @@ const (
 
 // FuncSpec describes a child that runs a function.
 func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) Spec {
-	if fn == nil || len(opts) > 0 {
-		return Spec{Name: name, New: func(name string) (Worker, error) {
-			if fn == nil {
-				return nil, errors.New("there is no function")
-			}
-			return NewFunc(name, fn, opts...), nil
-		}}
-	}
-	spec := Spec{Name: name, New: func(name string) (Worker, error) { return NewFunc(name, fn), nil }}
-	spec.made = reflect.ValueOf(spec.New).Pointer()
-	return spec
-}
-
-// intern returns spec without its Name and New. Children with the same spec share it. The
-// caller holds mu, except the constructor.
-func (s *Supervisor) intern(spec Spec) *Spec {
-	spec.Name, spec.New = "", nil
-	if s.shared == nil || !s.shared.same(spec) {
-		s.shared = &spec
-	}
-	return s.shared
-}
-
-// same reports whether two specs differ in their Name and New at most.
-func (s *Spec) same(t Spec) bool {
-	return s.Restart == t.Restart && s.Backoff == t.Backoff && s.Significant == t.Significant &&
-		s.StartTimeout == t.StartTimeout && s.StopTimeout == t.StopTimeout &&
-		s.Probe == nil && t.Probe == nil && s.ProbePeriod == t.ProbePeriod && s.ProbeTimeout == t.ProbeTimeout &&
-		s.RestartUnhealthy == t.RestartUnhealthy && s.made == t.made
-}
-
-// immediate reports whether factory, its New, and the Start of its worker, return at once with
-// a Running worker. Then they need no goroutine that the supervisor can abandon.
-// That holds for a plain function, unless the caller has replaced the New of
-// [FuncSpec].
-func (s *Spec) immediate(factory func(string) (Worker, error)) bool {
-	return s.made != 0 && s.made == reflect.ValueOf(factory).Pointer()
+	return Spec{Name: name, New: func(name string) (Worker, error) {
+		if fn == nil {
+			return nil, errors.New("there is no function")
+		}
+		return NewFunc(name, fn, opts...), nil
+	}}
 }
 
 // CommandSpec describes a child that runs a program. The supervisor calls command
@@ -160,10 +128,12 @@ func (s Spec) Validate() error {
 		fault("Restart is %q, want %q, %q, %q or %q", s.Restart, Always, OnFailure, Never, Temporary)
 	}
 	if s.Significant && (s.Restart == "" || s.Restart == Always) {
-		fault("it is Significant, but is restarted after every end; want a Restart of %q, %q or %q", OnFailure, Never, Temporary)
+		fault("it is Significant, but is restarted after every end; want a Restart of %q, %q or %q",
+			OnFailure, Never, Temporary)
 	}
 	if s.Restart == Temporary && s.RestartUnhealthy > 0 {
-		fault("RestartUnhealthy is %d, but a Temporary child is never restarted; want 0, or a Restart of %q", s.RestartUnhealthy, OnFailure)
+		fault("RestartUnhealthy is %d, but a Temporary child is never restarted; want 0, or a Restart of %q",
+			s.RestartUnhealthy, OnFailure)
 	}
 	if s.Restart == Temporary && s.Backoff != (Backoff{}) {
 		fault("it has a Backoff, but a Temporary child is never restarted; want none, or a Restart of %q", OnFailure)
@@ -226,7 +196,7 @@ func (s *Spec) stopLimit(w Worker) (limit time.Duration, bounded bool) {
 // after reports whether the policy restarts a child after this end.
 func (r Restart) after(end Status, err error) bool {
 	switch {
-	case r.once() || errors.Is(err, ErrDoNotRestart):
+	case r.once() || call.Is(err, ErrDoNotRestart):
 		return false
 	case r == OnFailure:
 		return end == StatusFailed || end == StatusKilled

@@ -1,10 +1,10 @@
 package worker
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Status says where in its life a worker is.
@@ -35,19 +35,10 @@ func Transitions() fsm.Table[Status] {
 	return t
 }
 
-// AddedEdges returns the edges of [Transitions] that the original description of
-// the state machine lacks. They are for a stop that comes before or during a
-// start, a stop that ends before it shows, and a suspended process that dies.
-func AddedEdges() []fsm.Edge[Status] {
-	return []fsm.Edge[Status]{
-		{From: StatusCreated, To: StatusStopped},
-		{From: StatusStarting, To: StatusStopped},
-		{From: StatusStarting, To: StatusStopping},
-		{From: StatusRunning, To: StatusStopped},
-		{From: StatusSuspended, To: StatusFailed},
-	}
-}
-
+// Five edges are not in the original description of the state machine: for a stop that comes
+// before a start (Created to Stopped) or during one (Starting to Stopped and to Stopping), a
+// stop that ends before it shows (Running to Stopped), and a suspended process that dies
+// (Suspended to Failed).
 var transitions = fsm.Table[Status]{
 	StatusCreated:   {StatusStarting, StatusPending, StatusStopped},
 	StatusPending:   {StatusStarting, StatusStopped},
@@ -82,7 +73,7 @@ func FinalStatus(killed, stopRequested bool, err error) Status {
 	switch {
 	case killed:
 		return StatusKilled
-	case errors.Is(err, ErrInterrupted):
+	case call.Is(err, ErrInterrupted):
 		return StatusStopped
 	case err != nil:
 		return StatusFailed

@@ -9,10 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/inbox"
-	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
 var (
@@ -112,51 +110,43 @@ func (c SupervisorConfig) Validate() error {
 // call's timeout.
 type Supervisor struct {
 	BaseWorker
-	cfg       SupervisorConfig
-	kin       *kin            // of a Dynamic; nil for any other
-	parts     *fsm.Dispatcher // for the events of children
-	shared    *Spec           // of the last child that got a spec
-	base      context.Context // the context of children: it has the values of the supervisor's
-	probeCtx  context.Context // ends with the supervisor
+	cfg       SupervisorConfig // without the Children, each of which has its own Spec
+	dynamic   *dynamic         // of a Dynamic; nil for any other
+	base      context.Context  // the context of children: it has the values of the supervisor's
+	probeCtx  context.Context  // ends with the supervisor
 	endProbes context.CancelFunc
 	session   string
 	intensity intensity
-	box       inbox.Inbox[message]
-	probes    probe.Group
+	box       inbox.Inbox[func()] // the messages: each is what the loop has to do
 
-	begun   sync.Mutex // orders Start against Stop and Add; guards running
-	running bool
+	startMu sync.Mutex // orders Start against changes of the children; guards running
+	running bool       // the loop runs, or has ended
 
-	moved fsm.Wake // the loop has handled a message while the supervisor is suspended
-
-	// mu guards children, byName, gate and the marked fields of child. The loop alone
-	// writes them once it runs.
+	// mu guards children, byName and the marked fields of child. The loop alone writes
+	// them once it runs.
 	mu       sync.Mutex
-	gate     chan struct{} // not nil while the supervisor is suspended; Resume closes it
 	children []*child
 	byName   map[string]*child
 
 	// Only the loop uses the fields below.
 	log           restartLog
 	failures      failureLog
-	history       []*child       // children that are done, the oldest first
-	first         *group         // the children of the config, until each was started or given up
-	untried       int            // children that were never started
-	calls         int            // goroutines that call a child
-	abandoned     map[any]string // abandoned instances and starts that still run, with the child's name
-	abandonedOf   map[string]int // their number for each name
+	history       []*child                // children that are done, the oldest first
+	first         *group                  // the children of the config, until each was started or given up
+	untried       int                     // children that were never started
+	calls         int                     // goroutines that call a child
+	abandoned     map[string]map[any]bool // abandoned instances and starts that still run, by the child's name
 	holding       bool
 	suspended     bool
+	whenStill     []chan<- error // callers that wait until no child is starting or stopping
 	ending        bool
 	ended         bool
+	allAsked      bool // to stop, at the same time
 	failure       error
 	cause         error
 	deadline      time.Time // of the stop, zero for none
-	hurryAt       *time.Timer
-	inTime        []askedFunc // some may have returned
-	overdue       *time.Timer // for them; nil before the first
-	overdueAt     time.Time   // when it fires; zero when it does not
-	abandonedErrs []error     // about children that were abandoned while the supervisor stops
+	hurry         *time.Timer
+	abandonedErrs []error // about children that were abandoned while the supervisor stops
 }
 
 // NewSupervisor returns a worker that runs the children of cfg. Start returns an
@@ -164,29 +154,28 @@ type Supervisor struct {
 func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 	s := &Supervisor{}
 	s.setUp("supervisor", name, cfg)
-	for _, spec := range cfg.Children {
-		s.append(spec)
-	}
 	return s
 }
 
 func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
-	s.cfg, s.byName = cfg, make(map[string]*child, len(cfg.Children))
-	s.box, s.moved = inbox.New[message](), fsm.NewWake()
+	s.box = inbox.New[func()]()
+	s.byName = make(map[string]*child, len(cfg.Children))
 	s.Init(kind, name)
+	for _, spec := range cfg.Children {
+		s.place(s.newChild(spec))
+	}
+	cfg.Children = nil
+	s.cfg = cfg
 }
 
-// append adds a child. The caller holds mu, except the constructor.
-func (s *Supervisor) append(spec Spec) *child {
+func (s *Supervisor) newChild(spec Spec) *child {
 	spec.withDefaults()
-	c := &child{s: s, name: spec.Name, make: spec.New, spec: s.intern(spec)}
-	s.place(c)
-	return c
+	return &child{s: s, name: spec.Name, make: spec.New, spec: &spec}
 }
 
 // place puts c last in the order. The caller holds mu, except the constructor.
 func (s *Supervisor) place(c *child) {
-	c.at = int32(len(s.children))
+	c.at = len(s.children)
 	s.children = append(s.children, c)
 	s.byName[c.name] = c
 }
@@ -196,26 +185,19 @@ func (s *Supervisor) place(c *child) {
 // children in reverse order. Their contexts have ctx's values, but are not
 // cancelled with ctx.
 func (s *Supervisor) Start(ctx context.Context) error {
-	s.begun.Lock()
-	defer s.begun.Unlock()
-	own, cancel := context.WithCancelCause(ctx)
-	if err := s.Begin(own); err != nil {
-		cancel(nil)
+	s.startMu.Lock()
+	defer s.startMu.Unlock()
+	own, err := s.beginWork(ctx)
+	if err != nil {
 		return err
 	}
-	err := s.cfg.Validate()
-	if s.kin != nil {
-		err = errors.Join(err, s.kin.refused)
-	}
-	if err != nil {
+	if err := s.validate(); err != nil {
 		err = fmt.Errorf("start %s: %w", s.Name(), err)
 		s.Finish(err)
-		cancel(nil)
 		return err
 	}
-	s.running, s.parts = true, s.dispatcher()
-	s.cfg.Children = nil // each child has its own Spec
-	s.base = context.WithoutCancel(unnamed(ctx))
+	s.running = true
+	s.base = context.WithoutCancel(withoutFunc(ctx))
 	if h, ok := HandoverFrom(ctx); ok {
 		s.session = h.Session
 	} else {
@@ -225,15 +207,13 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	limits := s.cfg.Backoff.WithDefaults()
 	s.intensity = intensity{limit: limits.MaxRestarts, window: limits.Window}
 	s.cfg.Backoff.MaxRestarts, s.cfg.Backoff.Window = NoLimit, 0
-	s.abandoned, s.abandonedOf = make(map[any]string), make(map[string]int)
+	s.abandoned = make(map[string]map[any]bool)
 	s.untried = len(s.children)
-	unwatch := context.AfterFunc(ctx, func() {
-		s.box.Post(stopAll{cause: call.Take("the cause of "+s.Name()+"'s context", context.Cause(ctx))})
+	unwatch := context.AfterFunc(own, func() {
+		s.box.Post(func() { s.stopAll(s.causeOf(own), time.Time{}) })
 	})
-	s.box.Post(begin{})
 	call.Go(s.Name(), s.loop, func(err error) {
 		unwatch()
-		cancel(nil)
 		if err != nil { // a defect of this package: no child can be started
 			s.Finish(err)
 		}
@@ -241,18 +221,94 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	return nil
 }
 
-// begin starts the first children.
-func (s *Supervisor) begin() {
+func (s *Supervisor) validate() error {
+	cfg := s.cfg
+	for _, c := range s.children {
+		cfg.Children = append(cfg.Children, c.fullSpec())
+	}
+	err := cfg.Validate()
+	if s.dynamic != nil {
+		err = errors.Join(err, s.dynamic.refused)
+	}
+	return err
+}
+
+// loop starts the first children, and then handles one message after the other until the
+// supervisor has ended and all its children are gone.
+func (s *Supervisor) loop() error {
 	if s.untried == 0 {
 		s.MarkRunning()
 	}
-	first := &group{members: slices.Clone(s.children), phase: groupStarting}
-	for _, c := range first.members {
-		c.join(first)
-		c.want = true
+	s.first = &group{members: slices.Clone(s.children), phase: groupStarting}
+	for _, c := range s.first.members {
+		c.join(s.first)
+		c.wanted = true
 	}
-	s.first = first
-	s.advance(first)
+	s.advanceFirst()
+	var batch []func()
+	for !s.ended || s.calls > 0 || len(s.abandoned) > 0 {
+		batch, _ = s.box.Take(batch)
+		for _, handle := range batch {
+			handle()
+			s.advanceFirst()
+			s.answerStill()
+		}
+	}
+	s.box.Close()
+	s.Finish(s.failure)
+	return nil
+}
+
+// advanceFirst goes on with the first starts: a child that has left the group may hold it
+// up no more.
+func (s *Supervisor) advanceFirst() {
+	if s.first != nil {
+		s.advance(s.first)
+		if s.first.phase == groupOver {
+			s.first = nil
+		}
+	}
+}
+
+// request has the loop handle a message and waits for the reply. Before Start the caller
+// handles it. request waits until ctx ends or the supervisor is gone. A reply has room for
+// one answer, so that the loop never waits.
+func (s *Supervisor) request(ctx context.Context, what string, handle func(reply chan<- error)) error {
+	reply := make(chan error, 1)
+	var err error
+	s.startMu.Lock()
+	if !s.running && s.Status() == StatusCreated {
+		handle(reply)
+		s.startMu.Unlock()
+		err = <-reply
+	} else {
+		s.startMu.Unlock()
+		err = ErrSupervisorEnded
+		if s.box.Post(func() { handle(reply) }) {
+			err = s.await(ctx, reply)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// await waits for the answer of the loop, until ctx ends or the supervisor is gone.
+func (s *Supervisor) await(ctx context.Context, reply <-chan error) error {
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.Gone():
+	}
+	select {
+	case err := <-reply:
+		return err
+	default:
+		return ErrSupervisorEnded
+	}
 }
 
 // Stop stops the children in reverse order and waits until all have stopped. When a
@@ -260,168 +316,26 @@ func (s *Supervisor) begin() {
 // When ctx ends first, the supervisor is Killed and the error names each child that
 // has not stopped; [BaseWorker.Gone] closes when they have returned.
 func (s *Supervisor) Stop(ctx context.Context) error {
-	s.begun.Lock()
-	live, running := s.RequestStop(ErrStopRequested), s.running
-	s.begun.Unlock()
-	if !live || !running {
-		return s.killedErr()
+	cause := stopCause(ctx)
+	if s.RequestStop(cause) {
+		deadline, _ := ctx.Deadline()
+		s.box.Post(func() { s.stopAll(cause, deadline) })
 	}
-	deadline, _ := ctx.Deadline()
-	s.box.Post(stopAll{cause: stopCause(ctx), by: deadline})
-	select {
-	case <-s.Done():
-		return s.killedErr()
-	case <-ctx.Done():
-	}
-	s.box.Post(stopNow{by: time.Now()})
-	select {
-	case <-s.Done(): // both were true
-		return s.killedErr()
-	default:
-	}
-	var errs []error
-	for _, c := range s.snapshot() {
-		if c.lives() {
-			errs = append(errs, &AbandonedError{Name: c.name})
+	return s.awaitStop(ctx, func() error {
+		now := time.Now()
+		s.box.Post(func() { s.stopNow(now) })
+		var errs []error
+		for _, c := range s.snapshot() {
+			if c.lives() {
+				errs = append(errs, &AbandonedError{Name: c.name})
+			}
 		}
-	}
-	err := fmt.Errorf("%s: did not stop in time", s.Name())
-	if len(errs) > 0 { // otherwise all children have stopped, but the loop has not noticed yet
-		err = fmt.Errorf("%w: %w", err, errors.Join(errs...))
-	}
-	if s.Kill(err) {
+		err := fmt.Errorf("%s: did not stop in time", s.Name())
+		if len(errs) > 0 { // otherwise all children have stopped, but the loop has not noticed yet
+			err = fmt.Errorf("%w: %w", err, errors.Join(errs...))
+		}
 		return err
-	}
-	return s.killedErr()
-}
-
-// Add adds a child, the last in order, and returns once the supervisor has
-// accepted it. After Start, the supervisor also starts the child. The child takes
-// the place of one of the same name that is done: it has ended, and is not started
-// again. The error is [ErrNameTaken] while any other child has the name, even if
-// Remove is stopping that child. It is [ErrSupervisorEnded] when the supervisor starts no more
-// children.
-func (s *Supervisor) Add(spec Spec) error {
-	if err := s.accepts(spec); err != nil {
-		return fmt.Errorf("add to %s: %w", s.Name(), err)
-	}
-	s.begun.Lock()
-	if !s.running && s.Status() == StatusCreated {
-		defer s.begun.Unlock()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.byName[spec.Name] != nil {
-			return fmt.Errorf("add %s to %s: %w", spec.Name, s.Name(), ErrNameTaken)
-		}
-		s.append(spec)
-		s.cfg.Children = append(slices.Clip(s.cfg.Children), spec)
-		return nil
-	}
-	s.begun.Unlock()
-	return s.ask(context.Background(), "add "+spec.Name+" to "+s.Name(), func(reply chan<- error) message {
-		return addChild{spec: spec, reply: reply}
 	})
-}
-
-func (s *Supervisor) add(m addChild) {
-	switch {
-	case s.ending || s.holding:
-		m.reply <- ErrSupervisorEnded
-		return
-	case s.byName[m.spec.Name] != nil && !s.byName[m.spec.Name].done:
-		m.reply <- ErrNameTaken
-		return
-	}
-	s.mu.Lock()
-	if old := s.byName[m.spec.Name]; old != nil {
-		s.drop(old)
-	}
-	c := s.append(m.spec)
-	s.mu.Unlock()
-	m.reply <- nil
-	s.enter(c)
-}
-
-// enter starts a child that was added.
-func (s *Supervisor) enter(c *child) {
-	s.untried++
-	c.want = true
-	g := &group{phase: groupStarting}
-	g.members = g.one[:]
-	g.one[0] = c
-	c.join(g)
-	s.advance(g)
-}
-
-// Remove stops a child, or ends its wait for a restart, and removes it from the
-// supervisor. It returns when the child is removed. When ctx ends first, it
-// returns ctx's error and the removal goes on. For a name that no child has it
-// returns [ErrNoChild].
-func (s *Supervisor) Remove(ctx context.Context, name string) error {
-	s.begun.Lock()
-	if !s.running {
-		defer s.begun.Unlock()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		c := s.byName[name]
-		if c == nil {
-			return fmt.Errorf("remove %s from %s: %w", name, s.Name(), ErrNoChild)
-		}
-		s.drop(c)
-		s.cfg.Children = slices.DeleteFunc(slices.Clone(s.cfg.Children), func(spec Spec) bool { return spec.Name == name })
-		return nil
-	}
-	s.begun.Unlock()
-	return s.ask(ctx, "remove "+name+" from "+s.Name(), func(reply chan<- error) message {
-		return removeChild{name: name, reply: reply}
-	})
-}
-
-func (s *Supervisor) remove(m removeChild) {
-	c := s.byName[m.name]
-	switch {
-	case s.ended:
-		m.reply <- ErrSupervisorEnded
-		return
-	case c == nil:
-		m.reply <- ErrNoChild
-		return
-	}
-	already := c.waits(awaitsRemoval)
-	c.callers = append(c.callers, caller{awaitsRemoval, m.reply})
-	if s.ending || already {
-		return // the stop in progress answers
-	}
-	s.withdraw(c, &group{phase: groupStopping, removes: true})
-}
-
-// drop removes a child from the order. The caller holds mu.
-func (s *Supervisor) drop(c *child) {
-	delete(s.byName, c.name)
-	if s.kin != nil { // its children have no order
-		last := len(s.children) - 1
-		s.children[c.at] = s.children[last]
-		s.children[c.at].at = c.at
-		s.children[last] = nil
-		s.children = s.children[:last]
-		return
-	}
-	if i := slices.Index(s.children, c); i >= 0 {
-		s.children = slices.Delete(s.children, i, i+1)
-	}
-}
-
-// ask posts a message and waits for the reply of the loop. It waits until ctx ends
-// or the supervisor is gone.
-func (s *Supervisor) ask(ctx context.Context, what string, request func(reply chan<- error) message) error {
-	reply := make(chan error, 1)
-	if !s.box.Post(request(reply)) {
-		return fmt.Errorf("%s: %w", what, ErrSupervisorEnded)
-	}
-	if err := s.await(ctx, reply); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
 }
 
 // snapshot returns the children in order.
@@ -434,12 +348,35 @@ func (s *Supervisor) snapshot() []*child {
 // State describes the supervisor and its children, without probing them.
 func (s *Supervisor) State() State {
 	state := s.BaseWorker.State()
-	children := s.snapshot()
-	if len(children) > 0 {
-		state.Children = make([]State, len(children))
-	}
-	for i, c := range children {
-		state.Children[i] = c.state()
+	for _, c := range s.snapshot() {
+		state.Children = append(state.Children, c.state())
 	}
 	return state
 }
+
+// HoldRestarts lets running children finish, and starts no more. An App calls it
+// when it begins to drain. A [Dynamic] still starts children that [Dynamic.Add] adds.
+func (s *Supervisor) HoldRestarts() { s.box.Post(s.holdRestarts) }
+
+func (s *Supervisor) holdRestarts() {
+	s.holding = true
+	for _, c := range s.children {
+		if s.admits(c) {
+			continue
+		}
+		s.unhold(c)
+		c.wanted = false
+		if c.op == nil {
+			c.answer(wantsStart, ErrSupervisorEnded)
+		}
+		if !c.lives() {
+			continue
+		}
+		if h, ok := c.w.Worker.(interface{ HoldRestarts() }); ok {
+			c.w.callOptional("HoldRestarts", h.HoldRestarts)
+		}
+	}
+}
+
+// admits reports whether c starts while an App drains: a new child of a Dynamic does.
+func (s *Supervisor) admits(c *child) bool { return s.dynamic != nil && !c.tried }

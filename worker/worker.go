@@ -60,14 +60,16 @@ type Worker interface {
 
 // State describes a worker at one moment. It is plain data: the caller owns it.
 type State struct {
-	Name      string    `json:"name"`
-	Kind      string    `json:"kind"`
-	Status    Status    `json:"status"`
-	Health    Health    `json:"health,omitempty"`
-	Reason    string    `json:"reason,omitempty"`   // why the worker is pending
-	Due       time.Time `json:"due,omitzero"`       // when a pending worker may start
-	PID       int       `json:"pid,omitempty"`      // of a process
-	Exit      *Exit     `json:"exit,omitempty"`     // how it ended; while a supervisor's child or a restarted function runs, how its previous instance or run ended
+	Name   string    `json:"name"`
+	Kind   string    `json:"kind"`
+	Status Status    `json:"status"`
+	Health Health    `json:"health,omitempty"`
+	Reason string    `json:"reason,omitempty"` // why the worker is pending
+	Due    time.Time `json:"due,omitzero"`     // when a pending worker may start
+	PID    int       `json:"pid,omitempty"`    // of a process
+	// Exit is how the worker ended. While a supervisor's child or a restarted function runs,
+	// it is how the instance or the run before it ended.
+	Exit      *Exit     `json:"exit,omitempty"`
 	Restarts  int       `json:"restarts,omitempty"` // how often it was started again
 	StartedAt time.Time `json:"startedAt,omitzero"` // when this instance reached Running
 	UpdatedAt time.Time `json:"updatedAt,omitzero"` // when its status or health last changed
@@ -84,8 +86,8 @@ const KindWorker = "worker"
 // [KindWorker]; From and To are statuses.
 type StateChange = fsm.Event
 
-// PanicError is a panic that was caught: the name of the worker, the value and the
-// stack.
+// PanicError is a panic that was caught. Its fields are Name, of the worker; Value, the
+// argument of panic; and Stack, the goroutine's stack.
 type PanicError = call.PanicError
 
 var (

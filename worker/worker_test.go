@@ -213,7 +213,7 @@ func TestStopAbandonsWhatWillNotReturn(t *testing.T) {
 					t.Errorf("Stop took %v, want its 3s", got)
 				}
 				var a *worker.AbandonedError
-				if !errors.As(err, &a) || a.Name != "stubborn" || !strings.Contains(a.Where, "stubbornFunction") || !strings.Contains(a.Stack, "goroutine ") {
+				if !errors.As(err, &a) || a.Name != "stubborn" || !strings.Contains(a.Where, "stubbornFunction") || !strings.Contains(a.Stack, "goroutine:\n") {
 					t.Errorf("got %#v", err)
 				}
 				<-w.Done()

@@ -163,11 +163,11 @@ func (bd *bed) settled(b *testing.B, consumer string) {
 }
 
 // hosted has a worker handle n messages.
-func (bd *bed) hosted(b *testing.B, req host.CreateRequest, n int) { bd.hostedAfter(b, req, 0, n) }
+func (bd *bed) hosted(b *testing.B, req host.Spec, n int) { bd.hostedAfter(b, req, 0, n) }
 
 // hostedAfter has a worker handle first messages. Then another life of its slot, which has
 // no value in memory, handles n messages. Only these are measured.
-func (bd *bed) hostedAfter(b *testing.B, req host.CreateRequest, first, n int) {
+func (bd *bed) hostedAfter(b *testing.B, req host.Spec, first, n int) {
 	b.Helper()
 	req.ID, req.Topic = "w", "work.x"
 	_, err := bd.host.Create(b.Context(), req)
@@ -207,7 +207,7 @@ func BenchmarkNoop(b *testing.B) {
 			if p.mime == "" {
 				bd.raw(b, jetstream.ConsumerConfig{MaxAckPending: 256}, b.N, func() error { return nil })
 			} else {
-				bd.hosted(b, host.CreateRequest{MIMEType: p.mime, Code: []byte(p.code)}, b.N)
+				bd.hosted(b, host.Spec{MIMEType: p.mime, Code: []byte(p.code)}, b.N)
 			}
 			rate(b)
 		})
@@ -223,12 +223,12 @@ func BenchmarkIsolation(b *testing.B) {
 			where := map[bool]string{false: "child", true: "host"}[trusted]
 			b.Run("language="+p.name+"/load=waiting/peer="+where, func(b *testing.B) {
 				bd := (&bed{trusted: trusted}).make(b, broker.Config{})
-				bd.hosted(b, host.CreateRequest{MIMEType: p.mime, Code: []byte(p.code)}, b.N)
+				bd.hosted(b, host.Spec{MIMEType: p.mime, Code: []byte(p.code)}, b.N)
 				rate(b)
 			})
 			b.Run("language="+p.name+"/load=alone/peer="+where, func(b *testing.B) {
 				bd := (&bed{trusted: trusted}).make(b, broker.Config{})
-				_, err := bd.host.Create(b.Context(), host.CreateRequest{ID: "w", MIMEType: p.mime, Topic: "work.x", Code: []byte(p.code)})
+				_, err := bd.host.Create(b.Context(), host.Spec{ID: "w", MIMEType: p.mime, Topic: "work.x", Code: []byte(p.code)})
 				check(b, err)
 				handled := func(n int) {
 					for bd.host.Tallies()[0].Succeeded < uint64(n) {
@@ -258,7 +258,7 @@ func BenchmarkGroup(b *testing.B) {
 		rate(b)
 	})
 	b.Run("peer=host", func(b *testing.B) {
-		newBed(b).hosted(b, host.CreateRequest{MIMEType: native.MIMEType, Code: []byte("none"), Group: "g"}, b.N)
+		newBed(b).hosted(b, host.Spec{MIMEType: native.MIMEType, Code: []byte("none"), Group: "g"}, b.N)
 		rate(b)
 	})
 	b.Run("peer=kv-lock", func(b *testing.B) {
@@ -283,7 +283,7 @@ func BenchmarkRecovery(b *testing.B) {
 	b.Run(fmt.Sprint("workers=", n), func(b *testing.B) {
 		bd := newBed(b)
 		for i := range n {
-			_, err := bd.host.Create(b.Context(), host.CreateRequest{ID: fmt.Sprint("w", i), MIMEType: "text/x-starlark", Topic: fmt.Sprint("work.", i), Code: []byte("def handle(message): pass")})
+			_, err := bd.host.Create(b.Context(), host.Spec{ID: fmt.Sprint("w", i), MIMEType: "text/x-starlark", Topic: fmt.Sprint("work.", i), Code: []byte("def handle(message): pass")})
 			check(b, err)
 		}
 		stop(b, bd.host)

@@ -47,7 +47,7 @@ func BenchmarkHostedIdle(b *testing.B) {
 	b.Run(fmt.Sprint("workers=", n), func(b *testing.B) {
 		server := brokertest.StartCluster(b, 1)
 		bd := &bed{trusted: true, js: brokertest.Connect(b, broker.Config{URL: server.URL(), Streams: []jetstream.StreamConfig{
-			{Name: "WORK", Subjects: []string{"work.>"}},
+			{Name: "WORK", Subjects: []string{"work.>"}, MaxConsumers: 2 * n},
 		}}).JetStream()}
 		pid := firstChild()
 		metrics := make(map[string]float64) // reported at the end: a reset of the timer forgets them
@@ -59,7 +59,7 @@ func BenchmarkHostedIdle(b *testing.B) {
 		for range 16 {
 			creators.Go(func() {
 				for i := range each {
-					_, err := first.Create(b.Context(), host.CreateRequest{ID: fmt.Sprint("w", i), MIMEType: "text/x-starlark", Topic: fmt.Sprint("work.", i), Code: []byte("def handle(message): pass")})
+					_, err := first.Create(b.Context(), host.Spec{ID: fmt.Sprint("w", i), MIMEType: "text/x-starlark", Topic: fmt.Sprint("work.", i), Code: []byte("def handle(message): pass")})
 					if err != nil {
 						b.Error(err)
 					}

@@ -47,11 +47,11 @@ func BenchmarkState(b *testing.B) {
 		}
 		for _, code := range []string{"none", "count", "counts", "echo"} {
 			run("host-"+code, func(b *testing.B, bd *bed) {
-				bd.hosted(b, host.CreateRequest{MIMEType: native.MIMEType, Code: []byte(code), OutputTopic: "out.x"}, b.N)
+				bd.hosted(b, host.Spec{MIMEType: native.MIMEType, Code: []byte(code), OutputTopic: "out.x"}, b.N)
 			})
 		}
 		run("host-cold", func(b *testing.B, bd *bed) {
-			bd.hostedAfter(b, host.CreateRequest{MIMEType: native.MIMEType, Code: []byte("counts")}, 1000, b.N)
+			bd.hostedAfter(b, host.Spec{MIMEType: native.MIMEType, Code: []byte("counts")}, 1000, b.N)
 		})
 		run("raw-publish", func(b *testing.B, bd *bed) {
 			bd.raw(b, jetstream.ConsumerConfig{MaxAckPending: 256}, b.N, func() error {

@@ -245,6 +245,6 @@ func serveRoadRunner() {
 // line returns our line on the wire, for the floor.
 func line(payload json.RawMessage) []byte {
 	var b bytes.Buffer
-	_ = wire.NewWriter(&b, 0).Query("q1", payload)
+	_ = wire.NewWriter(&b, 0).Query("q1", payload, nil, wire.About{})
 	return b.Bytes()
 }

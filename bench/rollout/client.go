@@ -9,7 +9,6 @@ type client struct {
 	random stream
 	due    time.Duration // when it sends its next request
 	ends   time.Duration // when it closes its connection, or never
-	told   time.Duration // when its own GOAWAY was sent, or never
 	pod    int32
 	source int32
 	crowd  uint8
@@ -27,9 +26,6 @@ const (
 	left                        // the client is not simulated any more
 )
 
-// resend is how often the library looks for HTTP/2 connections that came late.
-const resend = 100 * time.Millisecond
-
 // populate adds the clients of a crowd that are connected to the pod at its T0, and
 // schedules the first of those that connect to it later.
 func (m *sim) populate(i int32, crowd uint8) {
@@ -37,7 +33,14 @@ func (m *sim) populate(i int32, crowd uint8) {
 	for n := range c.Conns {
 		random := newStream(m.Seed, 4, uint64(i), uint64(crowd), uint64(n))
 		source := int32(random.below(m.sources))
-		m.clients = append(m.clients, client{random: random, crowd: crowd, state: open, pod: i, source: source, ends: never, told: never})
+		m.clients = append(m.clients, client{
+			random: random,
+			crowd:  crowd,
+			state:  open,
+			pod:    i,
+			source: source,
+			ends:   never,
+		})
 		id := int32(len(m.clients) - 1)
 		m.opened(id)
 		if first := c.Gap.residual(&m.clients[id].random); first >= m.Trip {
@@ -56,9 +59,9 @@ func (m *sim) populate(i int32, crowd uint8) {
 func (m *sim) sendAhead(id int32, d time.Duration) {
 	cl := &m.clients[id]
 	m.tallies[cl.crowd].Sent++
-	m.laterFor(d, reaches, cl.pod, id)
+	m.reachIn(d, id)
 	if c := &m.Crowds[cl.crowd]; c.HTTP2 {
-		m.laterFor(d+c.Gap.draw(&cl.random), sends, cl.pod, id)
+		m.later(d+c.Gap.draw(&cl.random), func() { m.send(id) })
 	}
 }
 
@@ -85,18 +88,19 @@ func (m *sim) nextArrival(i int32, crowd uint8) {
 		source := random.below(m.sources)
 		if at-p.t0 < m.Spread.knows(m.Seed, int(i), source, m.sources) {
 			m.clients = append(m.clients, client{random: stream(random.next()), crowd: crowd, source: int32(source), single: c.Conns == 0})
-			m.queue.add(event{at: at, kind: arrival, pod: i, client: int32(len(m.clients) - 1)})
+			id := int32(len(m.clients) - 1)
+			m.queue.add(at, func() { m.arrive(i, id) })
 			return
 		}
 	}
 }
 
 // arrive lets a client that is not simulated yet open a connection to the pod.
-func (m *sim) arrive(e event) {
-	crowd := m.clients[e.client].crowd
+func (m *sim) arrive(pod, id int32) {
+	crowd := m.clients[id].crowd
 	m.tallies[crowd].Sent++
-	m.dial(e.client, e.pod)
-	m.nextArrival(e.pod, crowd)
+	m.dial(id, pod)
+	m.nextArrival(pod, crowd)
 }
 
 // routes reports whether the source still sends connections to the pod.
@@ -125,15 +129,15 @@ func (m *sim) pick(cl *client) (i int32, stops bool) {
 
 func (m *sim) dial(id, pod int32) {
 	cl := &m.clients[id]
-	cl.pod, cl.state, cl.late, cl.told, cl.ends = pod, connecting, false, never, never
-	m.laterFor(m.Trip, connects, pod, id)
+	cl.pod, cl.state, cl.late, cl.ends = pod, connecting, false, never
+	m.later(m.Trip, func() { m.connect(id) })
 }
 
 // connect handles the arrival of a connection at the pod.
 func (m *sim) connect(id int32) {
 	cl := &m.clients[id]
 	p := &m.pods[cl.pod]
-	if p.deaf != never {
+	if p.refuses != never {
 		m.tallies[cl.crowd].Lost.Refused++
 		m.disconnected(id)
 		return
@@ -141,13 +145,12 @@ func (m *sim) connect(id int32) {
 	p.accepted = m.now
 	cl.state = open
 	m.opened(id)
-	if m.Crowds[cl.crowd].HTTP2 && p.told != never {
+	if m.Crowds[cl.crowd].HTTP2 && p.goAway != never {
 		cl.late = true
-		m.laterFor(time.Duration(cl.random.unit()*float64(resend)), connTold, cl.pod, id)
 	}
-	m.laterFor(2*m.Trip, reaches, cl.pod, id)
+	m.reachIn(2*m.Trip, id)
 	if m.Crowds[cl.crowd].HTTP2 {
-		m.laterFor(m.Crowds[cl.crowd].Gap.draw(&cl.random), sends, cl.pod, id)
+		m.later(m.Crowds[cl.crowd].Gap.draw(&cl.random), func() { m.send(id) })
 	}
 }
 
@@ -160,7 +163,7 @@ func (m *sim) disconnected(id int32) {
 		cl.state = left
 		return
 	}
-	m.laterFor(m.Crowds[cl.crowd].Gap.draw(&cl.random), sends, cl.pod, id)
+	m.later(m.Crowds[cl.crowd].Gap.draw(&cl.random), func() { m.send(id) })
 }
 
 // idle schedules the client's next request, in d, or the end of its connection when that
@@ -169,10 +172,10 @@ func (m *sim) idle(id int32, d time.Duration) {
 	cl := &m.clients[id]
 	cl.due = m.now + d
 	if cl.ends != never && cl.ends < cl.due {
-		m.laterFor(max(0, cl.ends-m.now), expires, cl.pod, id)
+		m.later(max(0, cl.ends-m.now), func() { m.expire(id) })
 		return
 	}
-	m.laterFor(d, sends, cl.pod, id)
+	m.later(d, func() { m.send(id) })
 }
 
 // expire lets a client close its connection.
@@ -183,7 +186,7 @@ func (m *sim) expire(id int32) {
 		m.leaveWhenIdle(cl.pod)
 	}
 	cl.state = none
-	m.laterFor(cl.due-m.now, sends, cl.pod, id)
+	m.later(cl.due-m.now, func() { m.send(id) })
 }
 
 // send lets a client send a request, on its open connection or on a new one.
@@ -196,16 +199,16 @@ func (m *sim) send(id int32) {
 	m.tallies[cl.crowd].Sent++
 	switch {
 	case cl.state == open && c.HTTP2:
-		if told := m.toldAt(cl); told != never && m.now >= told+m.Trip {
+		if sent := m.goAwayAt(cl); sent != never && m.now >= sent+m.Trip {
 			cl.state = none // the GOAWAY has arrived
 		}
 	case cl.state == open && p.closed != never && !c.Careless && m.now >= p.closed+m.Trip:
 		cl.state = none // the close has arrived, and a careful client notices it
 	}
 	if cl.state == open {
-		m.laterFor(m.Trip, reaches, cl.pod, id)
+		m.reachIn(m.Trip, id)
 		if c.HTTP2 {
-			m.laterFor(c.Gap.draw(&cl.random), sends, cl.pod, id)
+			m.later(c.Gap.draw(&cl.random), func() { m.send(id) })
 		}
 		return
 	}
@@ -218,63 +221,48 @@ func (m *sim) send(id int32) {
 	m.dial(id, pod)
 }
 
-// toldAt returns when the pod sent GOAWAY on the client's connection, or never.
-func (m *sim) toldAt(cl *client) time.Duration {
+// goAwayAt returns when the pod sent GOAWAY on the client's connection, or never.
+func (m *sim) goAwayAt(cl *client) time.Duration {
 	p := &m.pods[cl.pod]
-	if !cl.late {
-		return p.told
-	}
-	if cl.told == never {
+	if cl.late {
 		return p.closed
 	}
-	return cl.told
+	return p.goAway
 }
 
-// tell sends GOAWAY to a client that came late.
-func (m *sim) tell(e event) {
-	cl, p := &m.clients[e.client], &m.pods[e.pod]
-	if cl.pod != e.pod || !cl.late || cl.told != never || p.closed != never {
-		return
-	}
-	cl.told = m.now
-	p.open--
-	p.openHTTP2--
-	m.leaveWhenIdle(e.pod)
+// reachIn lets a request of the client reach its pod in d.
+func (m *sim) reachIn(d time.Duration, id int32) {
+	pod := m.clients[id].pod
+	m.later(d, func() { m.reach(pod, id) })
 }
 
 // reach handles the arrival of a request on a connection that was open when the client
 // sent it.
-func (m *sim) reach(e event) {
-	cl, p := &m.clients[e.client], &m.pods[e.pod]
+func (m *sim) reach(pod, id int32) {
+	cl, p := &m.clients[id], &m.pods[pod]
 	c, t := &m.Crowds[cl.crowd], &m.tallies[cl.crowd]
 	if c.HTTP2 {
-		told := m.toldAt(cl)
+		sent := m.goAwayAt(cl)
 		grace := time.Duration(0)
 		if m.Stop.TwoSteps {
 			grace = 2 * m.Trip
 		}
-		switch {
-		case told == never || m.now <= told+grace:
-		case c.Replays:
-			t.Answered++
-			t.Replayed++
-			return
-		default:
+		if sent != never && m.now > sent+grace {
 			t.Lost.GoAway++
 			return
 		}
 	} else if p.closed != never {
 		t.Lost.Reset++
-		m.disconnected(e.client)
+		m.disconnected(id)
 		return
 	}
 	p.inFlight++
-	m.laterFor(cl.random.exp(c.Service), answers, e.pod, e.client)
+	m.later(cl.random.exp(c.Service), func() { m.answer(pod, id) })
 }
 
 // answer handles the end of a request's handler.
-func (m *sim) answer(e event) {
-	cl, p := &m.clients[e.client], &m.pods[e.pod]
+func (m *sim) answer(pod, id int32) {
+	cl, p := &m.clients[id], &m.pods[pod]
 	c, t := &m.Crowds[cl.crowd], &m.tallies[cl.crowd]
 	p.inFlight--
 	if p.cut != never {
@@ -283,17 +271,17 @@ func (m *sim) answer(e event) {
 		t.Answered++
 	}
 	if c.HTTP2 {
-		m.leaveWhenIdle(e.pod)
+		m.leaveWhenIdle(pod)
 		return
 	}
 	if cl.single || m.drains(p) || p.closed != never {
 		p.open--
-		m.leaveWhenIdle(e.pod)
+		m.leaveWhenIdle(pod)
 		if cl.state = none; cl.single {
 			cl.state = left
 			return
 		}
 		cl.ends = never
 	}
-	m.idle(e.client, m.Trip+c.Gap.draw(&cl.random))
+	m.idle(id, m.Trip+c.Gap.draw(&cl.random))
 }

@@ -10,16 +10,16 @@ type pod struct {
 	stopping bool
 	t0       time.Duration
 	// The moments of its stop, or never.
-	told   time.Duration // HTTP/2 connections got GOAWAY
-	over   time.Duration // the window ended
-	deaf   time.Duration // the listener closed
-	closed time.Duration // idle connections closed, and no request is read any more
-	cut    time.Duration // everything that was left was cut
-	gone   bool
+	goAway  time.Duration // HTTP/2 connections got GOAWAY
+	over    time.Duration // the window ended
+	refuses time.Duration // the listener closed
+	closed  time.Duration // idle connections closed, and no request is read any more
+	cut     time.Duration // everything that was left was cut
+	gone    bool
 
 	accepted  time.Duration // the last connection
 	open      int           // connections
-	openHTTP2 int           // of these, those that were not told
+	openHTTP2 int           // of these, those without GOAWAY
 	inFlight  int           // requests
 }
 
@@ -27,13 +27,11 @@ type pod struct {
 // pod's clients.
 func (m *sim) stop(i int32) {
 	p := &m.pods[i]
-	*p = pod{stopping: true, t0: m.now, told: never, over: never, deaf: never, closed: never, cut: never}
+	*p = pod{stopping: true, t0: m.now, goAway: never, over: never, refuses: never, closed: never, cut: never}
 	if s := m.Stop; !s.Drain {
-		m.later(s.Sleep, sleepOver, i)
+		m.later(s.Sleep, func() { m.shutdown(i) })
 	} else {
-		window := m.window(int(i))
-		m.later(s.Sleep+min(s.GoAwayAfter, window/2), goAway, i)
-		m.later(s.Sleep+window, windowOver, i)
+		m.later(s.Sleep+m.window(int(i)), func() { m.endWindow(i) })
 	}
 	for c := range m.Crowds {
 		m.populate(i, uint8(c))
@@ -51,14 +49,14 @@ func (m *sim) window(i int) time.Duration {
 // drains reports whether the pod has begun to say goodbye.
 func (m *sim) drains(p *pod) bool { return m.Stop.Drain && m.now >= p.t0+m.Stop.Sleep }
 
-// sendGoAway tells the HTTP/2 connections. Their clients leave within a round trip, so
+// sendGoAway sends GOAWAY on the HTTP/2 connections. Their clients leave within a round trip, so
 // that nothing waits for these connections.
 func (m *sim) sendGoAway(i int32) {
 	p := &m.pods[i]
-	if p.told != never {
+	if p.goAway != never {
 		return
 	}
-	p.told = m.now
+	p.goAway = m.now
 	p.open -= p.openHTTP2
 	p.openHTTP2 = 0
 	m.leaveWhenIdle(i)
@@ -66,24 +64,30 @@ func (m *sim) sendGoAway(i int32) {
 
 func (m *sim) endWindow(i int32) {
 	m.pods[i].over = m.now
-	m.later(m.Stop.InFlight, podKilled, i)
-	m.later(m.Stop.Linger, lingerOver, i)
+	m.later(m.Stop.InFlight, func() { m.kill(i) })
+	m.sendGoAway(i)
 	m.closeWhenQuiet(i)
 }
 
-// closeWhenQuiet closes the listener once nothing was accepted for AcceptQuiet, and
-// when half of Linger is over.
+// closeWhenQuiet closes the listener once nothing was accepted for AcceptQuiet and for half
+// of the time since T0, or after AcceptMax.
 func (m *sim) closeWhenQuiet(i int32) {
 	p := &m.pods[i]
-	if p.deaf != never {
+	if p.refuses != never {
 		return
 	}
-	due := min(max(p.over, p.accepted)+m.Stop.AcceptQuiet, p.over+m.Stop.Linger/2)
+	t0 := p.t0 + m.Stop.Sleep
+	due := max(p.over, p.accepted) + m.Stop.AcceptQuiet
+	if p.accepted > t0 && m.Stop.AcceptQuiet > 0 {
+		due = max(due, p.accepted+(p.accepted-t0))
+	}
+	due = min(due, p.over+m.Stop.AcceptMax)
 	if due > m.now {
-		m.later(due-m.now, lookQuiet, i)
+		m.later(due-m.now, func() { m.closeWhenQuiet(i) })
 		return
 	}
-	p.deaf = m.now
+	p.refuses = m.now
+	m.later(max(p.over+m.Stop.Linger, m.now+m.Stop.Linger/2)-m.now, func() { m.shutdown(i) })
 	m.leaveWhenIdle(i)
 }
 
@@ -91,7 +95,7 @@ func (m *sim) closeWhenQuiet(i int32) {
 // requests when none runs.
 func (m *sim) leaveWhenIdle(i int32) {
 	p := &m.pods[i]
-	if p.gone || p.deaf == never {
+	if p.gone || p.refuses == never {
 		return
 	}
 	if p.closed == never && p.open == 0 {
@@ -110,13 +114,13 @@ func (m *sim) shutdown(i int32) {
 	if p.closed != never || p.gone {
 		return
 	}
-	if p.deaf == never {
-		p.deaf = m.now
+	if p.refuses == never {
+		p.refuses = m.now
 	}
 	p.closed = m.now
 	m.sendGoAway(i)
 	if !m.Stop.Drain {
-		m.later(m.Stop.InFlight, podKilled, i)
+		m.later(m.Stop.InFlight, func() { m.kill(i) })
 	}
 	m.leaveWhenIdle(i)
 }

@@ -5,41 +5,18 @@ import (
 	"time"
 )
 
-// kind says what an event is.
-type kind uint8
-
-const (
-	podReady   kind = iota // a new pod takes requests
-	podStops               // T0 of an old pod
-	sleepOver              // the preStop hook has slept
-	goAway                 // HTTP/2 connections are told
-	windowOver             // the drain window ends
-	lookQuiet              // may the listener close?
-	lingerOver             // open connections close
-	podKilled              // the in-flight slice is over
-	arrival                // a client opens its connection to the pod
-	connects               // a connection reaches the pod
-	sends                  // a client sends its next request
-	reaches                // a request reaches the pod
-	answers                // its handler returns
-	connTold               // one HTTP/2 connection is told
-	expires                // a client closes its connection
-)
-
 // event happens at a time. Events at the same time happen in the order in which they
 // were added.
 type event struct {
 	at     time.Duration
-	order  uint64
-	kind   kind
-	pod    int32
-	client int32
+	order  int
+	happen func()
 }
 
 // queue is a heap of events, the earliest first.
 type queue struct {
 	events []event
-	order  uint64
+	added  int
 }
 
 func (q *queue) Len() int      { return len(q.events) }
@@ -49,25 +26,25 @@ func (q *queue) Less(i, j int) bool {
 	return a.at < b.at || a.at == b.at && a.order < b.order
 }
 
-// Push and Pop make the queue a heap.Interface. heap.Fix, all that the queue uses, does
-// not call them. With heap.Push each event would be allocated.
-func (q *queue) Push(any) { panic("unused") }
-func (q *queue) Pop() any { panic("unused") }
-
-func (q *queue) add(e event) {
-	q.order++
-	e.order = q.order
+func (q *queue) Push(x any) {
+	e, _ := x.(event) // add pushes no other
 	q.events = append(q.events, e)
-	heap.Fix(q, len(q.events)-1)
+}
+
+func (q *queue) Pop() any {
+	last := len(q.events) - 1
+	e := q.events[last]
+	q.events = q.events[:last]
+	return e
+}
+
+func (q *queue) add(at time.Duration, happen func()) {
+	q.added++
+	heap.Push(q, event{at, q.added, happen})
 }
 
 // next takes the earliest event out of the queue, which is not empty.
 func (q *queue) next() event {
-	first, last := q.events[0], len(q.events)-1
-	q.events[0] = q.events[last]
-	q.events = q.events[:last]
-	if last > 0 {
-		heap.Fix(q, 0)
-	}
-	return first
+	e, _ := heap.Pop(q).(event)
+	return e
 }

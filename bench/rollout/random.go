@@ -44,13 +44,12 @@ func (s *stream) exp(mean time.Duration) time.Duration {
 
 // Gap is the distribution of a client's pause between an answer and its next request.
 // It is exponential with a Mean and never longer than Max, or, without a Mean, uniform
-// from Min to Max. Max is also the time after which the client would give an idle
-// connection up.
-type Gap struct{ Mean, Min, Max time.Duration }
+// up to Max. Max is also the time after which the client would give an idle connection up.
+type Gap struct{ Mean, Max time.Duration }
 
 func (g Gap) draw(s *stream) time.Duration {
 	if g.Mean == 0 {
-		return g.Min + time.Duration(s.unit()*float64(g.Max-g.Min))
+		return time.Duration(s.unit() * float64(g.Max))
 	}
 	for {
 		if d := s.exp(g.Mean); d <= g.Max {
@@ -62,9 +61,11 @@ func (g Gap) draw(s *stream) time.Duration {
 // residual returns the rest of a pause that an observer meets who comes at any time: a
 // part of a pause that is drawn in proportion to its length.
 func (g Gap) residual(s *stream) time.Duration {
+	// A pause that is drawn in proportion to its length has the density of the pause times
+	// its length: for a uniform pause the square root of a uniform number, for an exponential
+	// one the sum of two.
 	if g.Mean == 0 {
-		low, high := float64(g.Min)*float64(g.Min), float64(g.Max)*float64(g.Max)
-		return time.Duration(s.unit() * math.Sqrt(low+s.unit()*(high-low)))
+		return time.Duration(s.unit() * math.Sqrt(s.unit()*float64(g.Max)*float64(g.Max)))
 	}
 	for {
 		if d := s.exp(g.Mean) + s.exp(g.Mean); d <= g.Max {
@@ -76,7 +77,7 @@ func (g Gap) residual(s *stream) time.Duration {
 // mean returns the mean pause.
 func (g Gap) mean() time.Duration {
 	if g.Mean == 0 {
-		return (g.Min + g.Max) / 2
+		return g.Max / 2
 	}
 	cut := math.Exp(-float64(g.Max) / float64(g.Mean))
 	return g.Mean - time.Duration(float64(g.Max)*cut/(1-cut))

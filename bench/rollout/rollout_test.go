@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +17,7 @@ const second = time.Second
 
 // defaults returns a drain with the defaults of lifecycle.Config.
 func defaults() Stop {
-	return Stop{Drain: true, Window: 5 * second, GoAwayAfter: second, AcceptQuiet: second, Linger: 5 * second, InFlight: 10 * second}
+	return Stop{Drain: true, Window: 5 * second, AcceptQuiet: second, AcceptMax: 7500 * time.Millisecond, Linger: 5 * second, InFlight: 10 * second}
 }
 
 func instant() Spread { return Spread{Slice: Always(0), Node: Always(0)} }
@@ -48,7 +47,7 @@ func anyScenario(r *rand.Rand) Scenario {
 		s.Spread = Spread{Slice: Uniform(0, upTo(second)), Node: Uniform(upTo(second), 10*second), Sources: 1 + r.IntN(5), Late: 0.1, LateBy: upTo(20 * second)}
 	}
 	s.Stop = Stop{
-		Drain: r.IntN(4) > 0, Window: upTo(10 * second), GoAwayAfter: upTo(2 * second), AcceptQuiet: upTo(2 * second),
+		Drain: r.IntN(4) > 0, Window: upTo(10 * second), AcceptQuiet: upTo(2 * second), AcceptMax: upTo(8 * second),
 		Linger: upTo(10 * second), InFlight: upTo(10 * second), TwoSteps: r.IntN(2) == 0,
 		Follow: r.IntN(4) == 0, Margin: upTo(5 * second), Least: second,
 	}
@@ -56,7 +55,7 @@ func anyScenario(r *rand.Rand) Scenario {
 		s.Stop.Sleep = upTo(5 * second)
 	}
 	for n := range 1 + r.IntN(4) {
-		c := Crowd{Name: fmt.Sprint(n), Service: upTo(200 * time.Millisecond), Careless: r.IntN(2) == 0, Replays: r.IntN(2) == 0}
+		c := Crowd{Name: fmt.Sprint(n), Service: upTo(200 * time.Millisecond), Careless: r.IntN(2) == 0}
 		if r.IntN(3) == 0 {
 			c.Fresh = 5 * r.Float64()
 		} else {
@@ -74,15 +73,6 @@ func anyScenario(r *rand.Rand) Scenario {
 	return s
 }
 
-func run(t *testing.T, s Scenario) Result {
-	t.Helper()
-	r, err := Run(s)
-	if err != nil {
-		t.Fatalf("%+v: %v", s, err)
-	}
-	return r
-}
-
 // In any scenario every request has exactly one end, and every pod is replaced. Run
 // itself compares what was sent with what was answered and lost.
 func TestEveryRequestHasOneEnd(t *testing.T) {
@@ -91,12 +81,12 @@ func TestEveryRequestHasOneEnd(t *testing.T) {
 	sent := 0
 	for range 150 {
 		s := anyScenario(r)
-		res := run(t, s)
+		res := Run(s)
 		if res.Took <= 0 || res.Gone < 0 || res.Peak < s.Pods {
 			t.Errorf("%+v: %+v: the rollout did not end", s, res)
 		}
 		for i, c := range res.Crowds {
-			if c.Sent != c.Answered+c.Lost.All() || c.Answered < 0 || c.Requests < float64(c.Sent) || c.Replayed > c.Answered {
+			if c.Sent != c.Answered+c.Lost.All() || c.Answered < 0 || c.Requests < float64(c.Sent) {
 				t.Errorf("crowd %d: %+v", i, c)
 			}
 			sent += c.Sent
@@ -113,12 +103,12 @@ func TestEveryRequestHasOneEnd(t *testing.T) {
 
 func TestSameSeedSameResult(t *testing.T) {
 	s := anyScenario(rand.New(rand.NewPCG(3, 4)))
-	if a, b := run(t, s), run(t, s); !reflect.DeepEqual(a, b) {
+	if a, b := Run(s), Run(s); !reflect.DeepEqual(a, b) {
 		t.Errorf("two runs differ:\n%+v\n%+v", a, b)
 	}
-	a := run(t, s)
+	a := Run(s)
 	s.Seed++
-	if b := run(t, s); reflect.DeepEqual(a, b) {
+	if b := Run(s); reflect.DeepEqual(a, b) {
 		t.Errorf("another seed gives the same: %+v", a)
 	}
 }
@@ -141,7 +131,7 @@ func TestLongerWindowNeverLosesMore(t *testing.T) {
 					one := base(seed, 40)
 					one.Crowds, one.Spread, one.Stop.Window = s.Crowds, s.Spread, window
 					lost := 0
-					for _, c := range run(t, one).Crowds {
+					for _, c := range Run(one).Crowds {
 						lost += c.Lost.All()
 					}
 					if lost > last {
@@ -170,7 +160,7 @@ func TestLongerLingerNeverLosesMore(t *testing.T) {
 			s := base(seed, 40)
 			s.Spread, s.Stop.Linger, s.Stop.InFlight = instant(), linger, 100*second
 			s.Crowds = []Crowd{{Name: "careless", Conns: 5, Gap: Gap{Mean: 8 * second, Max: 60 * second}, Careless: true}}
-			lost := run(t, s).Crowds[0].Lost.All()
+			lost := Run(s).Crowds[0].Lost.All()
 			if lost > last || linger == 0 && lost == 0 {
 				t.Errorf("seed %d: a linger of %v loses %d, a shorter one %d", seed, linger, lost, last)
 			}
@@ -198,37 +188,39 @@ func TestClosedForms(t *testing.T) {
 	t.Run("Shutdown at once refuses until the last node knows", func(t *testing.T) {
 		s := base(1, pods)
 		s.Crowds, s.Stop, s.Spread = fresh, Stop{InFlight: second}, exponential(2*second)
-		near(t, "refused", run(t, s).Crowds[0].Lost.Refused, pods*3*2)
+		near(t, "refused", Run(s).Crowds[0].Lost.Refused, pods*3*2)
 	})
 	t.Run("a window leaves the tail", func(t *testing.T) {
 		for _, window := range []float64{1, 3, 6} {
 			s := base(2, pods)
 			s.Crowds, s.Spread = fresh, exponential(2*second)
-			s.Stop.AcceptQuiet, s.Stop.Linger = 0, 0
+			s.Stop.AcceptQuiet, s.Stop.AcceptMax, s.Stop.Linger = 0, 0, 0
 			s.Stop.Window = time.Duration(window * float64(second))
-			near(t, fmt.Sprintf("refused after %v s", window), run(t, s).Crowds[0].Lost.Refused, pods*3*2*math.Exp(-window/2))
+			near(t, fmt.Sprintf("refused after %v s", window), Run(s).Crowds[0].Lost.Refused, pods*3*2*math.Exp(-window/2))
 		}
 	})
-	t.Run("connections keep the listener open for half of Linger", func(t *testing.T) {
+	t.Run("connections keep the listener open for AcceptMax", func(t *testing.T) {
 		s := base(8, pods)
+		s.Stop.AcceptMax = 2500 * time.Millisecond
 		s.Crowds, s.Spread = []Crowd{{Name: "fresh", Fresh: 20}}, Spread{Slice: Always(4 * second), Node: Always(6 * second)}
-		near(t, "refused", run(t, s).Crowds[0].Lost.Refused, pods*20*2.5) // open until 7.5 s, and known after 10 s
+		near(t, "refused", Run(s).Crowds[0].Lost.Refused, pods*20*2.5) // open until 7.5 s, and known after 10 s
 	})
 	t.Run("rare ones do not", func(t *testing.T) {
 		s := base(9, pods)
 		s.Crowds, s.Spread = []Crowd{{Name: "fresh", Fresh: 0.05}}, Spread{Slice: Always(4 * second), Node: Always(6 * second)}
-		// Open until 6 s, and longer where a connection came in the second before.
-		near(t, "refused", run(t, s).Crowds[0].Lost.Refused, pods*0.05*(4-0.05/2))
+		// Open until 6 s, and until twice the time of a connection that came after 3 s.
+		near(t, "refused", Run(s).Crowds[0].Lost.Refused, pods*0.05*(4-0.05*9))
 	})
 	t.Run("late sources are late for every pod", func(t *testing.T) {
 		s := base(10, pods)
 		s.Crowds, s.Spread = fresh, Spread{Slice: Always(0), Node: Always(second), Late: 0.1, LateBy: 60 * second}
-		near(t, "refused", run(t, s).Crowds[0].Lost.Refused, pods*3*0.1*(61-6))
+		s.Stop.AcceptQuiet, s.Stop.AcceptMax = 0, 0
+		near(t, "refused", Run(s).Crowds[0].Lost.Refused, pods*3*0.1*(61-5))
 	})
 	t.Run("a careless client loses one request for each connection", func(t *testing.T) {
 		s := base(3, pods)
 		s.Crowds, s.Stop, s.Spread = []Crowd{{Name: "careless", Conns: 3, Gap: Gap{Max: 4 * second}, Careless: true}}, Stop{InFlight: second}, instant()
-		if lost := run(t, s).Crowds[0].Lost; lost != (Lost{Reset: 3 * pods}) {
+		if lost := Run(s).Crowds[0].Lost; lost != (Lost{Reset: 3 * pods}) {
 			t.Errorf("lost %+v, want %d reset", lost, 3*pods)
 		}
 	})
@@ -237,19 +229,19 @@ func TestClosedForms(t *testing.T) {
 		s.Trip = 10 * time.Millisecond
 		s.Crowds, s.Stop, s.Spread = []Crowd{{Name: "careful", Conns: 20, Gap: Gap{Mean: second, Max: 60 * second}}}, Stop{InFlight: second}, instant()
 		// A trip before T0 it is too late for the request, and a trip after T0 the close is known.
-		near(t, "reset", run(t, s).Crowds[0].Lost.Reset, pods*20*(1-math.Exp(-0.02)))
+		near(t, "reset", Run(s).Crowds[0].Lost.Reset, pods*20*(1-math.Exp(-0.02)))
 	})
 	t.Run("window and linger leave the long pauses", func(t *testing.T) {
 		s := base(5, pods)
 		s.Crowds = []Crowd{{Name: "careless", Conns: 3, Gap: Gap{Mean: 4 * second, Max: 300 * second}, Careless: true}}
 		s.Spread, s.Stop.InFlight = instant(), 100*second
-		near(t, "reset", run(t, s).Crowds[0].Lost.Reset, pods*3*math.Exp(-10.0/4))
+		near(t, "reset", Run(s).Crowds[0].Lost.Reset, pods*3*math.Exp(-10.0/4))
 	})
 	t.Run("uniform pauses", func(t *testing.T) {
 		s := base(6, pods)
 		s.Crowds = []Crowd{{Name: "careless", Conns: 3, Gap: Gap{Max: 16 * second}, Careless: true}}
 		s.Spread = instant()
-		near(t, "reset", run(t, s).Crowds[0].Lost.Reset, pods*3*(1-10.0/16)*(1-10.0/16))
+		near(t, "reset", Run(s).Crowds[0].Lost.Reset, pods*3*(1-10.0/16)*(1-10.0/16))
 	})
 }
 
@@ -259,14 +251,10 @@ func TestTwoStepsLoseNoStream(t *testing.T) {
 	s := base(7, 2000)
 	s.Trip, s.Spread = 10*time.Millisecond, instant()
 	s.Crowds = []Crowd{{Name: "HTTP/2", HTTP2: true, Conns: 2, Gap: Gap{Mean: second, Max: 60 * second}, Service: 5 * time.Millisecond}}
-	near(t, "excluded", run(t, s).Crowds[0].Lost.GoAway, 2000*2*0.02)
+	near(t, "excluded", Run(s).Crowds[0].Lost.GoAway, 2000*2*0.02)
 	s.Stop.TwoSteps = true
-	if lost := run(t, s).Crowds[0].Lost; lost != (Lost{}) {
+	if lost := Run(s).Crowds[0].Lost; lost != (Lost{}) {
 		t.Errorf("in two steps: %+v", lost)
-	}
-	s.Stop.TwoSteps, s.Crowds[0].Replays = false, true
-	if c := run(t, s).Crowds[0]; c.Lost != (Lost{}) || c.Replayed == 0 {
-		t.Errorf("with replays: %+v", c)
 	}
 }
 
@@ -286,7 +274,7 @@ func TestRolloutTakesItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := base(1, 100)
 			s.Strategy = tt.strategy // a stop without clients takes 6 s: window and quiet accept
-			if got := run(t, s); got.Took != tt.want {
+			if got := Run(s); got.Took != tt.want {
 				t.Errorf("it took %v, want %v", got.Took, tt.want)
 			}
 		})
@@ -300,7 +288,7 @@ func TestWindowThatFollows(t *testing.T) {
 		s := base(1, 10)
 		s.Spread.Slice = Always(slice)
 		s.Stop.Window, s.Stop.Follow, s.Stop.Margin, s.Stop.Least = 10*second, true, 2*second, 3*second
-		if got := run(t, s).Terminating / 10; got != want+second { // and AcceptQuiet
+		if got := Run(s).Terminating / 10; got != want+second { // and AcceptQuiet
 			t.Errorf("with the slice after %v a stop takes %v, want %v", slice, got, want+second)
 		}
 	}
@@ -332,7 +320,7 @@ func TestDelays(t *testing.T) {
 // pause that is under way has the mean that renewal theory gives: the mean square of
 // pauses over twice their mean.
 func TestGaps(t *testing.T) {
-	for _, g := range []Gap{{Max: 4 * second}, {Min: second, Max: 3 * second}, {Mean: 2 * second, Max: 100 * second}, {Mean: 2 * second, Max: 3 * second}} {
+	for _, g := range []Gap{{Max: 4 * second}, {Mean: 2 * second, Max: 100 * second}, {Mean: 2 * second, Max: 3 * second}} {
 		const n = 200_000
 		random := newStream(1)
 		var sum, squares, rest float64
@@ -351,26 +339,6 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-func TestImpossibleScenariosAreRefused(t *testing.T) {
-	for want, spoil := range map[string]func(*Scenario){
-		"0 nodes":          func(s *Scenario) { s.Nodes = 0 },
-		"surge 0":          func(s *Scenario) { s.Strategy.Surge = 0 },
-		"room for 3":       func(s *Scenario) { s.Strategy.Room = 3 },
-		"two points":       func(s *Scenario) { s.Spread.Node = Delay{} },
-		"have to rise":     func(s *Scenario) { s.Spread.Node = Uniform(2, 1) },
-		"1 for a linear":   func(s *Scenario) { s.Spread.Node.Linear = true },
-		"Conns or Fresh":   func(s *Scenario) { s.Crowds = []Crowd{{Name: "none"}} },
-		"it needs a Max":   func(s *Scenario) { s.Crowds = []Crowd{{Name: "no gap", Conns: 1}} },
-		"want at most 255": func(s *Scenario) { s.Crowds = make([]Crowd, 256) },
-	} {
-		s := base(1, 10)
-		spoil(&s)
-		if _, err := Run(s); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error is %v, want one that says %q", err, want)
-		}
-	}
-}
-
 // BenchmarkRollout replaces a thousand pods on a hundred nodes.
 func BenchmarkRollout(b *testing.B) {
 	s := base(1, 1000)
@@ -382,11 +350,7 @@ func BenchmarkRollout(b *testing.B) {
 	}
 	events := 0
 	for b.Loop() {
-		r, err := Run(s)
-		if err != nil {
-			b.Fatal(err)
-		}
-		events += r.Events
+		events += Run(s).Events
 	}
 	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
 }

@@ -1,10 +1,6 @@
 package rollout
 
-import (
-	"errors"
-	"fmt"
-	"time"
-)
+import "time"
 
 // Scenario is one rolling update and its load.
 type Scenario struct {
@@ -33,7 +29,7 @@ type Strategy struct {
 	Room int
 }
 
-// Stop is what a pod does when it is told to stop.
+// Stop is what a pod does from its T0 on.
 type Stop struct {
 	// Sleep is the time of a preStop hook before the process gets its signal. The
 	// cluster learns of the stop when the hook begins: that is T0 here.
@@ -43,8 +39,8 @@ type Stop struct {
 	// calls http.Server.Shutdown when the signal comes.
 	Drain       bool
 	Window      time.Duration // DrainInterval
-	GoAwayAfter time.Duration
 	AcceptQuiet time.Duration
+	AcceptMax   time.Duration
 	Linger      time.Duration
 
 	// Follow ends the window when the pod's EndpointSlice says that it stops, and
@@ -56,7 +52,7 @@ type Stop struct {
 	// requests may end. Then they are cut.
 	InFlight time.Duration
 
-	// TwoSteps says that HTTP/2 connections are told as RFC 9113, 6.8 recommends: the
+	// TwoSteps says that GOAWAY is sent as RFC 9113, 6.8, recommends: the
 	// last stream's id follows one round trip after the first GOAWAY. In one step, as
 	// net/http does it, requests on their way are not served.
 	TwoSteps bool
@@ -83,9 +79,6 @@ type Crowd struct {
 	// has closed it. Others look first, and lose a request only when the close is on
 	// its way to them.
 	Careless bool
-
-	// Replays says that HTTP/2 clients send a request again that a GOAWAY excluded.
-	Replays bool
 }
 
 // opens returns how many connections the crowd opens in a second to each pod.
@@ -123,7 +116,6 @@ func (l Lost) All() int { return l.Refused + l.Reset + l.GoAway + l.Cut }
 type Tally struct {
 	Sent     int // to pods that stop, or after such a pod sent the client away
 	Answered int
-	Replayed int // of those answered: after a GOAWAY, by another pod
 	Lost     Lost
 
 	// Requests is the number that the crowd sends to all pods during the rollout, by
@@ -150,43 +142,10 @@ type Result struct {
 	Events      int
 }
 
-// Run simulates the scenario.
-func Run(s Scenario) (Result, error) {
-	if err := s.validate(); err != nil {
-		return Result{}, err
-	}
+// Run simulates the scenario. A rollout needs nodes, pods, a Surge or Unavailable, Room for
+// one more pod, delays whose points rise, and in each Crowd either Fresh, or Conns with a Gap.
+func Run(s Scenario) Result {
 	sim := newSim(s)
 	sim.run()
 	return sim.result()
-}
-
-func (s Scenario) validate() error {
-	var errs []error
-	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if s.Nodes < 1 || s.Pods < 1 {
-		refuse("%d nodes and %d pods: both have to be 1 or more", s.Nodes, s.Pods)
-	}
-	if st := s.Strategy; st.Surge < 0 || st.Unavailable < 0 || st.Surge+st.Unavailable == 0 {
-		refuse("surge %d and unavailable %d: one of them has to be positive, and none negative", st.Surge, st.Unavailable)
-	}
-	if st := s.Strategy; st.Room > 0 && st.Room < s.Pods+min(1, st.Surge) && st.Unavailable == 0 || st.Room > 0 && st.Room < s.Pods {
-		refuse("room for %d pods: a rollout of %d cannot begin", st.Room, s.Pods)
-	}
-	for _, d := range []Delay{s.Spread.Slice, s.Spread.Node} {
-		if err := d.validate(); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if len(s.Crowds) > 255 {
-		refuse("%d crowds, want at most 255", len(s.Crowds))
-	}
-	for _, c := range s.Crowds {
-		switch {
-		case c.Conns > 0 == (c.Fresh > 0):
-			refuse("crowd %q: it needs either Conns or Fresh", c.Name)
-		case c.Conns > 0 && (c.Gap.Max <= 0 || c.Gap.Min > c.Gap.Max || c.Gap.Min < 0 || c.Gap.Mean < 0):
-			refuse("crowd %q: gap %+v: it needs a Max, and a Min that is not longer", c.Name, c.Gap)
-		}
-	}
-	return errors.Join(errs...)
 }

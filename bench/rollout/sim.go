@@ -50,58 +50,12 @@ func (m *sim) run() {
 		e := m.queue.next()
 		m.now = e.at
 		m.out.Events++
-		m.handle(e)
+		e.happen()
 	}
 }
 
-func (m *sim) handle(e event) {
-	switch e.kind {
-	case podReady:
-		m.ready++
-		m.reconcile()
-		if m.ready == m.Pods {
-			m.out.Took = m.now
-		}
-	case podStops:
-		m.stop(e.pod)
-	case sleepOver:
-		m.shutdown(e.pod)
-	case goAway:
-		m.sendGoAway(e.pod)
-	case windowOver:
-		m.endWindow(e.pod)
-	case lookQuiet:
-		m.closeWhenQuiet(e.pod)
-	case lingerOver:
-		m.shutdown(e.pod)
-	case podKilled:
-		m.kill(e.pod)
-	case arrival:
-		m.arrive(e)
-	case connects:
-		m.connect(e.client)
-	case sends:
-		m.send(e.client)
-	case reaches:
-		m.reach(e)
-	case answers:
-		m.answer(e)
-	case connTold:
-		m.tell(e)
-	case expires:
-		m.expire(e.client)
-	}
-}
-
-// later adds an event of a pod.
-func (m *sim) later(d time.Duration, k kind, pod int32) {
-	m.queue.add(event{at: m.now + d, kind: k, pod: pod})
-}
-
-// laterFor adds an event of a client.
-func (m *sim) laterFor(d time.Duration, k kind, pod, client int32) {
-	m.queue.add(event{at: m.now + d, kind: k, pod: pod, client: client})
-}
+// later adds an event.
+func (m *sim) later(d time.Duration, happen func()) { m.queue.add(m.now+d, happen) }
 
 // reconcile creates new pods and stops old ones as far as the strategy allows now.
 func (m *sim) reconcile() {
@@ -109,20 +63,31 @@ func (m *sim) reconcile() {
 	old := func() int { return m.Pods - m.nextOld }
 	for m.nextOld < m.Pods && old()+m.ready > m.Pods-st.Unavailable {
 		m.nextDelete = max(m.now, m.nextDelete)
-		m.queue.add(event{at: m.nextDelete, kind: podStops, pod: int32(m.nextOld)})
+		next := int32(m.nextOld)
+		m.queue.add(m.nextDelete, func() { m.stop(next) })
 		m.nextDelete += st.pause()
 		m.nextOld++
 		m.terminating++
 	}
-	for m.created < m.Pods && old()+m.created < m.Pods+st.Surge && (st.Room == 0 || old()+m.created+m.terminating < st.Room) {
+	hasRoom := func() bool { return st.Room == 0 || old()+m.created+m.terminating < st.Room }
+	for m.created < m.Pods && old()+m.created < m.Pods+st.Surge && hasRoom() {
 		m.nextCreate = max(m.now, m.nextCreate)
 		draw := newStream(m.Seed, 3, uint64(m.created))
 		start := st.Startup + time.Duration(draw.unit()*float64(st.Jitter))
-		m.queue.add(event{at: m.nextCreate + start, kind: podReady})
+		m.queue.add(m.nextCreate+start, m.podReady)
 		m.nextCreate += st.pause()
 		m.created++
 	}
 	m.out.Peak = max(m.out.Peak, old()+m.created+m.terminating)
+}
+
+// podReady lets a new pod take requests.
+func (m *sim) podReady() {
+	m.ready++
+	m.reconcile()
+	if m.ready == m.Pods {
+		m.out.Took = m.now
+	}
 }
 
 func (st Strategy) pause() time.Duration {
@@ -132,15 +97,16 @@ func (st Strategy) pause() time.Duration {
 	return time.Duration(float64(time.Second) / st.Rate)
 }
 
-// result checks that every request has come to an end.
-func (m *sim) result() (Result, error) {
+// result returns what has happened. Every request has come to an end, or the simulation is
+// wrong.
+func (m *sim) result() Result {
 	for i, c := range m.Crowds {
 		t := &m.tallies[i]
 		if t.Sent != t.Answered+t.Lost.All() {
-			return Result{}, fmt.Errorf("crowd %q: %d requests were sent, %d answered and %d lost: the simulation is wrong", c.Name, t.Sent, t.Answered, t.Lost.All())
+			panic(fmt.Sprintf("crowd %q: %d requests were sent, %d answered and %d lost", c.Name, t.Sent, t.Answered, t.Lost.All()))
 		}
 		t.Requests = max(c.rate()*float64(m.Pods)*m.out.Took.Seconds(), float64(t.Sent))
 	}
 	m.out.Crowds = m.tallies
-	return m.out, nil
+	return m.out
 }

@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"fmt"
 	"math"
 	"time"
 )
@@ -52,21 +51,6 @@ func (d Delay) Quantile(u float64) time.Duration {
 
 // Longest returns the longest time that is drawn.
 func (d Delay) Longest() time.Duration { return d.Quantile(1) }
-
-func (d Delay) validate() error {
-	if len(d.At) < 2 || len(d.At) != len(d.Times) || d.At[0] != 0 || d.Times[0] < 0 {
-		return fmt.Errorf("a delay needs two points or more, the first at 0: %v %v", d.At, d.Times)
-	}
-	for i := 1; i < len(d.At); i++ {
-		if d.At[i] <= d.At[i-1] || d.Times[i] < d.Times[i-1] {
-			return fmt.Errorf("the points of a delay have to rise: %v %v", d.At, d.Times)
-		}
-	}
-	if last := d.At[len(d.At)-1]; last > 1 || d.Linear != (last == 1) {
-		return fmt.Errorf("the last point of a delay is %v; it is 1 for a linear one and below 1 for others", last)
-	}
-	return nil
-}
 
 // Spread says how the news of a stop reaches those that open connections: the nodes'
 // kube-proxies, or the parts of a load balancer that polls.

@@ -49,7 +49,13 @@ var servers = []server{{"net-http", plain}, {"lifecycle-go", tracked}}
 
 func plain(tb testing.TB, ln net.Listener, srv *http.Server) func() {
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
+	go func() {
+		if srv.TLSConfig != nil {
+			served <- srv.ServeTLS(ln, "", "")
+			return
+		}
+		served <- srv.Serve(ln)
+	}()
 	return func() {
 		if err := srv.Close(); err != nil {
 			tb.Error(err)

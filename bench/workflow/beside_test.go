@@ -21,38 +21,25 @@ func sizes() []int {
 	return []int{10_000, 100_000, 1_000_000}
 }
 
-// BenchmarkStart starts a Manager until its queries are answered: from the bucket, and
-// from the file that the one before has left. The time includes its Close, which writes
-// the file.
+// BenchmarkStart starts a Manager until its queries are answered. The time includes its
+// Close.
 func BenchmarkStart(b *testing.B) {
 	for _, size := range sizes() {
 		b.Run(fmt.Sprintf("entities=%d", size), func(b *testing.B) {
 			js, _ := serve(b, broker.SyncInterval)
 			fill(b, js, size)
-			dir := b.TempDir()
-			for _, from := range []string{"bucket", "file"} {
-				var opts []workflow.RegisterOption
-				if from == "file" {
-					opts = append(opts, workflow.WithSnapshot(dir))
-					if err := managerOf(b, js, opts...).Close(); err != nil {
-						b.Fatal(err)
-					}
+			began := time.Duration(0)
+			report := cpu.Measure(b)
+			for range b.N {
+				at := time.Now()
+				m := managerOf(b, js)
+				began += time.Since(at)
+				if err := m.Close(); err != nil {
+					b.Fatal(err)
 				}
-				b.Run("from="+from, func(b *testing.B) {
-					began := time.Duration(0)
-					report := cpu.Measure(b)
-					for range b.N {
-						at := time.Now()
-						m := managerOf(b, js, opts...)
-						began += time.Since(at)
-						if err := m.Close(); err != nil {
-							b.Fatal(err)
-						}
-					}
-					report()
-					b.ReportMetric(float64(began.Milliseconds())/float64(b.N), "start-ms")
-				})
 			}
+			report()
+			b.ReportMetric(float64(began.Milliseconds())/float64(b.N), "start-ms")
 		})
 	}
 }

@@ -100,9 +100,6 @@ func raw(b *testing.B, js jetstream.JetStream, _ string) peerOps {
 func manager(b *testing.B, js jetstream.JetStream) *workflow.Manager { return managerOf(b, js) }
 
 func managerOf(b *testing.B, js jetstream.JetStream, opts ...workflow.RegisterOption) *workflow.Manager {
-	if err := workflow.CompactHeaders(context.Background(), js, "MISSIONS"); err != nil {
-		b.Fatal(err)
-	}
 	m := workflow.NewManager(js, slog.New(slog.DiscardHandler))
 	b.Cleanup(func() { _ = m.Close() })
 	if err := m.Register(survey, func() workflow.Participant { return new(mission) }, table, opts...); err != nil {

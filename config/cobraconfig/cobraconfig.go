@@ -23,7 +23,7 @@ import (
 )
 
 // Define adds a persistent flag for each key of T to cmd, so that cmd and the commands
-// below it have them. path and the options are those of config.Load. A shell completes
+// below it have them. path and the options mean what they mean for config.Load. A shell completes
 // the keys that have a few words for values.
 //
 // Define also adds --config, which names the file, unless the command has a flag of that

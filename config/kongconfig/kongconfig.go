@@ -29,7 +29,7 @@ type Flags struct {
 	fields reflect.Value // a pointer to a struct with a field for each flag
 }
 
-// Define makes a flag for each key of T. path and the options are those of config.Load.
+// Define makes a flag for each key of T. path and the options mean what they mean for config.Load.
 // It also makes --config, which names the file, unless path is "": a program that has a
 // flag of that name passes "" here, its own file to config.Load, and config.WithEnvPrefix
 // to both, because the prefix follows the name of the file. kong.New refuses a name that a
@@ -149,7 +149,7 @@ func asText(value any) string {
 			items = append(items, key+"="+asText(item))
 		}
 	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64) // and not 1e+07, which is no whole number
+		return strconv.FormatFloat(v, 'f', -1, 64) // not 1e+07, which is not a whole number
 	default:
 		return fmt.Sprint(value)
 	}

@@ -27,7 +27,7 @@ import (
 
 // From is the option of config.Load for a viper that the program fills itself. Load
 // reads it each time, also in a reload; it calls no method that changes it. The values
-// are those of v.Get: v decides which source wins. A variable counts for every key of
+// come from v.Get: v decides which source wins. A variable counts for every key of
 // the configuration when v has AutomaticEnv, and not only for the keys that v knows.
 //
 // All keys of v have to be keys of the configuration, unless the option config.Section

@@ -24,7 +24,7 @@ var printed = []struct {
 	{page: "docs/bus.md", line: "kubectl create secret generic operator-key --from-file=operator.key", sees: "secret/operator-key"},
 	{page: "docs/bus.md", line: "kubectl create configmap lifecycle-operators --from-file=operators.pem", sees: "configmap/lifecycle-operators"},
 	{page: "docs/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE --get /healthz --post /orders --stream /events", long: true},
-	{page: "docs/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json --junit prove.xml", long: true},
+	{page: "docs/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json", long: true},
 }
 
 // TestPrintedCommandsWorkOnTheCluster runs the lines as they are printed. The images have

@@ -45,8 +45,7 @@ type finding struct {
 func (d *deployed) prove(t *testing.T, flags ...string) proof {
 	t.Helper()
 	replicas := d.must(t, "get", "deployment", d.name, "--output", "jsonpath={.spec.replicas}")
-	junit := filepath.Join(t.TempDir(), "prove.xml")
-	out, stderr, code := d.lifecyclectl(t, append([]string{"prove", "deployment/" + d.name, "--yes", "-o", "json", "--junit", junit, "--timeout", "5m"}, flags...)...)
+	out, stderr, code := d.lifecyclectl(t, append([]string{"prove", "deployment/" + d.name, "--yes", "-o", "json", "--timeout", "5m"}, flags...)...)
 	var p proof
 	if err := json.Unmarshal(out, &p); err != nil {
 		t.Fatalf("exit status %d, no report: %v\n%s", code, err, stderr)
@@ -58,9 +57,6 @@ func (d *deployed) prove(t *testing.T, flags ...string) proof {
 	}
 	if code != want {
 		t.Errorf("%d requests are lost, and the exit status is %d", p.Lost, code)
-	}
-	if text, err := os.ReadFile(junit); err != nil || strings.Contains(string(text), "<failure") != (p.Lost > 0) {
-		t.Errorf("%d requests are lost, and JUnit has (%v)\n%s", p.Lost, err, text)
 	}
 	for _, s := range p.Steps {
 		if s.Stopped == 0 {
@@ -155,7 +151,7 @@ func TestProveThePlainServer(t *testing.T) {
 	d.ready(t)
 	p := d.prove(t, "--post", "/work")
 	p.find(t, "prestop-missing", mainContainer+".lifecycle.preStop")
-	p.find(t, "goodbye-missing", "")
+	p.find(t, "close-not-announced", "")
 }
 
 // dying is a server in Python that ends at SIGTERM on the spot, as many do.

@@ -1,3 +1,5 @@
 // Package adopt tests the programs below it: services and operators on other libraries, and
-// the same moved to this one. docs/migration.md shows them.
+// the same moved to this one, which docs/migration.md shows; below real/ the main functions
+// of podinfo, Envoy's ratelimit and trust-manager, which docs/migrate/projects.md shows.
+// They use the packages of these projects.
 package adopt

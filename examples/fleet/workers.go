@@ -21,7 +21,7 @@ func engines() (*engine.Registry, error) { return engine.NewRegistry(languages()
 func languages() []engine.Engine { return []engine.Engine{starlark.New(), js.New()} }
 
 // programs are the initial workers.
-var programs = []host.CreateRequest{
+var programs = []host.Spec{
 	{ID: "count-orders", MIMEType: "text/x-starlark", Topic: "orders.created", Code: []byte(`
 def handle(message):
     n = int(state.get("orders") or "0") + 1

@@ -277,7 +277,15 @@ func (p *pipeline) history(ctx context.Context) error {
 // silence deploys a worker that says when no line has come for a while.
 func (p *pipeline) silence(ctx context.Context) error {
 	p.say("watch sets a timer with each line, which fires when no other line comes")
-	spec := host.Spec{ID: "watch", MIMEType: "text/javascript", Topic: "text.clean", OutputTopic: "text.silence", Code: []byte(watch), Rate: host.Rate{Messages: 100}, By: "the example"}
+	spec := host.Spec{
+		ID:          "watch",
+		MIMEType:    "text/javascript",
+		Topic:       "text.clean",
+		OutputTopic: "text.silence",
+		Code:        []byte(watch),
+		Rate:        host.Rate{Messages: 100},
+		By:          "the example",
+	}
 	if _, err := p.host.Apply(ctx, spec); err != nil {
 		return err
 	}

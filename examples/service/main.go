@@ -78,7 +78,7 @@ func options(ask bool) ([]lifecycle.Option, error) {
 	if !ask {
 		return nil, nil
 	}
-	cluster, err := kube.InCluster()
+	cluster, err := kube.New(kube.Config{})
 	if err != nil {
 		return nil, err
 	}

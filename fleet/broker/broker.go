@@ -10,6 +10,10 @@
 //		return err
 //	}
 //	app.Probe("nats", b).OnShutdown("nats", b.Close)
+//
+// Begin with [Connect]. It stands on the NATS server and its client: embedded.go runs the
+// server, specs.go makes the declared streams and buckets, and full.go, with package canary,
+// finds out whether the server takes writes. Packages natserr and identity build no server.
 package broker
 
 import (
@@ -32,14 +36,9 @@ import (
 var ErrNotConnected = errors.New("not connected to NATS")
 
 // Broker is a connection to a NATS with JetStream and, if there is one, the embedded
-// server. All methods may be called concurrently.
-//
-// It is a [worker.Worker]: Connect opens the connection, Start watches over it, and the
-// end of Start's context or a Stop closes it. An App stops all its units at once. If
-// units write while they stop, do not add the Broker as a unit: register
-// [Broker.Close] as a shutdown hook, which runs when the units have returned.
+// server. All methods may be called concurrently. Register [Broker.Close] as a shutdown
+// hook of an App: it runs when the units, which may write until then, have returned.
 type Broker struct {
-	worker.BaseWorker
 	js     jetstream.JetStream
 	nc     *nats.Conn
 	opts   *server.Options // of the embedded server; nil for an external one
@@ -52,7 +51,6 @@ type Broker struct {
 	mu     sync.Mutex     // guards everything below
 	srv    *server.Server // nil for an external one
 	err    error          // of Close
-	begun  bool           // Start was called
 }
 
 // Connect starts the embedded server, or connects to the external one, and creates the
@@ -69,7 +67,6 @@ func Connect(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{log: cfg.Logger.With("broker", cfg.Name), closed: make(chan struct{})}
-	b.Init("broker", cfg.Name)
 	if err := b.open(ctx, cfg); err != nil {
 		_ = b.Close(context.WithoutCancel(ctx))
 		return nil, err
@@ -93,8 +90,12 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 				b.log.Warn("disconnected", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { b.log.Info("connected again", "server", nc.ConnectedServerName()) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("asynchronous error", "error", err) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			b.log.Info("connected again", "server", nc.ConnectedServerName())
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			b.log.Warn("asynchronous error", "error", err)
+		}),
 	}
 	if cfg.InboxPrefix != "" {
 		opts = append(opts, nats.CustomInboxPrefix(cfg.InboxPrefix))
@@ -114,7 +115,7 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		opts = append(opts, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
 	}
-	nc, err := dial(ctx, cfg.URL, opts)
+	nc, err := nats.Connect(cfg.URL, opts...) // it has a timeout: ctx's deadline, or 2 s
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", where(cfg), err)
 	}
@@ -143,29 +144,6 @@ func where(cfg Config) string {
 	return cfg.URL
 }
 
-// dial connects in a goroutine of its own: nats.Connect does not know of
-// contexts.
-func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, error) {
-	type result struct {
-		nc  *nats.Conn
-		err error
-	}
-	done := make(chan result, 1) // the goroutine can always send its one result
-	go func() {
-		nc, err := nats.Connect(url, opts...)
-		done <- result{nc, err}
-	}()
-	select {
-	case r := <-done:
-		return r.nc, r.err
-	case <-ctx.Done():
-		if r := <-done; r.nc != nil { // nats.Connect has a timeout: ctx's deadline, or 2 s
-			r.nc.Close()
-		}
-		return nil, context.Cause(ctx)
-	}
-}
-
 // answers waits until JetStream answers. It does not answer while a cluster has no
 // leader or a server still recovers its streams.
 func answers(ctx context.Context, js jetstream.JetStream) error {
@@ -176,7 +154,8 @@ func answers(ctx context.Context, js jetstream.JetStream) error {
 		attempt, done := context.WithTimeout(ctx, 2*time.Second)
 		_, err := js.AccountInfo(attempt)
 		done()
-		if err == nil || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
+		isOff := errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount)
+		if err == nil || isOff {
 			return err
 		}
 		if over := wait.Sleep(ctx, failures); over != nil {
@@ -240,14 +219,6 @@ func (b *Broker) answering(ctx context.Context) error {
 	return nil
 }
 
-// Probe is [Broker.Check] for a supervisor.
-func (b *Broker) Probe(ctx context.Context) worker.ProbeResult {
-	if err := b.Check(ctx); err != nil {
-		return worker.ProbeResult{Health: worker.HealthUnhealthy, Err: err}
-	}
-	return worker.ProbeResult{Health: worker.HealthHealthy}
-}
-
 // Drain ends every subscription once it has handled the messages that it has received,
 // and sends the messages that wait in the client. Publishing works until then, and then
 // the connection closes by itself. When ctx ends first, Drain returns ctx's error and
@@ -301,44 +272,4 @@ func (b *Broker) Close(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err
-}
-
-// Start runs the Broker as a worker. It is Running until Stop is called, ctx ends or the
-// connection is closed, and then it closes itself.
-func (b *Broker) Start(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.Begin(ctx); err != nil {
-		return err
-	}
-	b.begun = true
-	b.MarkRunning()
-	go func() {
-		select {
-		case <-ctx.Done():
-			b.RequestStop(context.Cause(ctx))
-			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-			defer cancel()
-			b.Finish(b.Close(closing))
-		case <-b.closed:
-			b.Finish(nil)
-		}
-	}()
-	return nil
-}
-
-// drainTime bounds the drain that begins when Start's context ends.
-const drainTime = 10 * time.Second
-
-// Stop closes the Broker, as [Broker.Close] does, and waits until it is closed.
-func (b *Broker) Stop(ctx context.Context) error {
-	b.RequestStop(worker.ErrStopRequested)
-	err := b.Close(ctx)
-	b.mu.Lock()
-	begun := b.begun
-	b.mu.Unlock()
-	if begun {
-		<-b.Done() // after Close the goroutine of Start has nothing else to wait for
-	}
-	return err
 }

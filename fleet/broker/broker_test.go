@@ -26,15 +26,11 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
-	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
-
-var _ worker.Worker = (*broker.Broker)(nil)
-var _ worker.Prober = (*broker.Broker)(nil)
 
 const patience = 60 * time.Second
 
@@ -111,7 +107,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"want one of them":              {URL: "nats://x", CredentialsFile: file, NKeyFile: file},
 		"want both or neither":          {URL: "nats://x", CertFile: file},
 		"want either tls or the files":  {URL: "nats://x", TLS: &tls.Config{MinVersion: tls.VersionTLS13}, CAFile: file},
-		"no certificate in PEM":         {URL: "nats://x", CAFile: file},
+		"failed to parse root":          {URL: "nats://x", CAFile: file},
 		"read nkey_file":                {URL: "nats://x", NKeyFile: file},
 		`inbox_prefix is "a.>"`:         {URL: "nats://x", InboxPrefix: "a.>"},
 		"no such file":                  {URL: "nats://x", CredentialsFile: filepath.Join(dir, "none")},
@@ -188,8 +184,8 @@ func TestProbeAndReconnect(t *testing.T) {
 	must(t, b.Check(ctx))
 	must(t, srv.Close(ctx))
 	brokertest.Await(t, "the probe to fail", func() bool { return b.Check(ctx) != nil })
-	if p := b.Probe(ctx); p.Health != worker.HealthUnhealthy || !errors.Is(p.Err, broker.ErrNotConnected) {
-		t.Errorf("probe: %+v", p)
+	if err := b.Check(ctx); !errors.Is(err, broker.ErrNotConnected) {
+		t.Errorf("probe: %v", err)
 	}
 	if _, err := b.JetStream().Publish(ctx, "x", nil); !errors.Is(err, nats.ErrReconnectBufExceeded) {
 		t.Errorf("a write while there is no server waits for it: %v", err)
@@ -198,8 +194,8 @@ func TestProbeAndReconnect(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = srv.Close(context.Background()) })
 	brokertest.Await(t, "the probe to pass", func() bool { return b.Check(ctx) == nil })
-	if p := b.Probe(ctx); p.Health != worker.HealthHealthy {
-		t.Errorf("probe: %+v", p)
+	if err := b.Check(ctx); err != nil {
+		t.Errorf("probe: %v", err)
 	}
 }
 
@@ -228,36 +224,6 @@ func TestDrainHandlesWhatWasReceived(t *testing.T) {
 		t.Errorf("%d of 100 were handled", handled)
 	}
 	must(t, b.Drain(testContext(t)))
-}
-
-func TestBrokerIsAWorker(t *testing.T) {
-	ctx := testContext(t)
-	sup := worker.NewSupervisor("fleet", worker.SupervisorConfig{Children: []worker.Spec{{Name: "nats", New: func(string) (worker.Worker, error) {
-		return broker.Connect(ctx, broker.Config{Name: "nats", StoreDir: t.TempDir(), Logger: brokertest.Quiet()})
-	}}}})
-	must(t, sup.Start(ctx))
-	brokertest.Await(t, "a healthy broker", func() bool {
-		s := sup.Inspect(ctx)
-		return len(s.Children) == 1 && s.Children[0].Status == worker.StatusRunning && s.Children[0].Health == worker.HealthHealthy
-	})
-	must(t, sup.Stop(ctx))
-
-	b := brokertest.Embedded(t, broker.Config{})
-	own, cancel := context.WithCancel(ctx)
-	must(t, b.Start(own))
-	if err := b.Start(own); !errors.Is(err, worker.ErrNotStartable) {
-		t.Errorf("started twice: %v", err)
-	}
-	cancel()
-	<-b.Done()
-	if s := b.State(); s.Status != worker.StatusStopped {
-		t.Errorf("after its context has ended: %+v", s)
-	}
-	never := brokertest.Embedded(t, broker.Config{})
-	must(t, never.Stop(ctx))
-	if err := never.Start(ctx); !errors.Is(err, worker.ErrNotStartable) {
-		t.Errorf("started after Stop: %v", err)
-	}
 }
 
 func TestConnectGivesUpWithItsContext(t *testing.T) {

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,7 +30,7 @@ const (
 // Config says which NATS a process uses. The zero value with a StoreDir is an
 // embedded server that opens no port and loses nothing that it acknowledged.
 type Config struct {
-	// Name is the name of the connection, which servers show, and of the worker.
+	// Name is the name of the connection, which servers show.
 	// Defaults to the name of the program.
 	Name string `koanf:"name"`
 
@@ -118,13 +117,26 @@ func (c Config) Validate() error {
 		if c.StoreDir == "" {
 			fault("store_dir is empty: an embedded server needs a folder for its streams; or set url to use an external one")
 		}
-		for name, set := range map[string]bool{"credentials_file": c.CredentialsFile != "", "nkey_file": c.NKeyFile != "", "ca_file": c.CAFile != "", "cert_file": c.CertFile != "", "tls": c.TLS != nil, "domain": c.Domain != ""} {
+		onlyExternal := map[string]bool{
+			"credentials_file": c.CredentialsFile != "",
+			"nkey_file":        c.NKeyFile != "",
+			"ca_file":          c.CAFile != "",
+			"cert_file":        c.CertFile != "",
+			"tls":              c.TLS != nil,
+			"domain":           c.Domain != "",
+		}
+		for name, set := range onlyExternal {
 			if set {
 				fault("%s is set and url is not: an embedded server is reached inside the process, without it", name)
 			}
 		}
 	} else {
-		for name, set := range map[string]bool{"store_dir": c.StoreDir != "", "listen": c.Listen != "", "max_store": c.MaxStore != 0} {
+		onlyEmbedded := map[string]bool{
+			"store_dir": c.StoreDir != "",
+			"listen":    c.Listen != "",
+			"max_store": c.MaxStore != 0,
+		}
+		for name, set := range onlyEmbedded {
 			if set {
 				fault("%s is set and so is url: it is for an embedded server only", name)
 			}
@@ -180,29 +192,14 @@ func (c Config) options() ([]nats.Option, error) {
 		}
 		opts = append(opts, opt)
 	}
-	conf := c.TLS
-	if conf == nil && (c.CAFile != "" || c.CertFile != "") {
-		conf = &tls.Config{MinVersion: tls.VersionTLS12}
-		if c.CAFile != "" {
-			pem, err := os.ReadFile(c.CAFile)
-			if err != nil {
-				return nil, fmt.Errorf("read ca_file: %w", err)
-			}
-			conf.RootCAs = x509.NewCertPool()
-			if !conf.RootCAs.AppendCertsFromPEM(pem) {
-				return nil, fmt.Errorf("read ca_file %s: there is no certificate in PEM in it", c.CAFile)
-			}
-		}
-		if c.CertFile != "" {
-			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("read cert_file %s and key_file %s: %w", c.CertFile, c.KeyFile, err)
-			}
-			conf.Certificates = []tls.Certificate{pair}
-		}
+	if c.TLS != nil {
+		opts = append(opts, nats.Secure(c.TLS))
 	}
-	if conf != nil {
-		opts = append(opts, nats.Secure(conf))
+	if c.CAFile != "" {
+		opts = append(opts, nats.RootCAs(c.CAFile))
+	}
+	if c.CertFile != "" {
+		opts = append(opts, nats.ClientCert(c.CertFile, c.KeyFile))
 	}
 	return opts, nil
 }

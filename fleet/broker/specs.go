@@ -31,7 +31,8 @@ func (e *SpecError) Error() string {
 	for i, d := range e.Differences {
 		parts[i] = fmt.Sprintf("%s is %s, want %s", d.Setting, d.Is, d.Wants)
 	}
-	return fmt.Sprintf("%s %s is not what was declared: %s; change the declaration, or the %s with the nats command", e.Kind, e.Name, strings.Join(parts, ", "), e.Kind)
+	return fmt.Sprintf("%s %s is not what was declared: %s; change the declaration, or the %s with the nats command",
+		e.Kind, e.Name, strings.Join(parts, ", "), e.Kind)
 }
 
 // differ adds a setting to e when its value differs from the declared one.

@@ -20,7 +20,7 @@ func TestCodeIsBounded(t *testing.T) {
 	r := newRig(t)
 	r.funcs["f"] = func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil }
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("first")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: prefix("first")})
 	h.AgeCode(time.Hour)
 	const updates = host.MaxHistory + 20
 	for i := range updates {

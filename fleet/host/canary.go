@@ -47,38 +47,18 @@ func (o Rollout) validate() error {
 	case o.Canary < 1 || o.Canary > 99:
 		return fmt.Errorf("rollout: %w: canary is %d, want 1 to 99 percent", ErrInvalid, o.Canary)
 	case o.For < 0 || o.Messages < 0 || o.Margin < 0 || o.Margin > 100:
-		return fmt.Errorf("rollout: %w: for is %v, messages %d and margin %d: want nothing negative, and a margin of at most 100", ErrInvalid, o.For, o.Messages, o.Margin)
+		return fmt.Errorf("rollout: %w: for is %v, messages %d and margin %d: want nothing negative, "+
+			"and a margin of at most 100", ErrInvalid, o.For, o.Messages, o.Margin)
 	}
 	return nil
-}
-
-// texts returns the name and the text of each field.
-func (o Rollout) texts() [4][2]string {
-	var canary, period, messages, margin string
-	if o.Canary != 0 {
-		canary = strconv.Itoa(o.Canary) + "%"
-	}
-	if o.For != 0 {
-		period = o.For.String()
-	}
-	if o.Messages != 0 {
-		messages = strconv.Itoa(o.Messages)
-	}
-	if o.Margin != 0 {
-		margin = strconv.Itoa(o.Margin) + "%"
-	}
-	return [4][2]string{{"rollout.canary", canary}, {"rollout.for", period}, {"rollout.messages", messages}, {"rollout.margin", margin}}
 }
 
 // Candidate is a version that gets a share of a worker's messages, beside the worker's
 // own version.
 type Candidate struct {
 	Version
-	Rollout Rollout       `json:"rollout"`
-	Limits  engine.Limits `json:"limits,omitzero"`
-	Env     []string      `json:"env,omitempty"`
-	Secrets []string      `json:"secrets,omitempty"`
-	HTTP    HTTP          `json:"http,omitzero"`
+	Runtime
+	Rollout Rollout `json:"rollout"`
 }
 
 // Until returns when the candidate may get every message.
@@ -110,8 +90,7 @@ func (r *Record) candidate() *Record {
 	}
 	as := *r
 	as.Candidate = nil
-	as.Generation, as.Digest, as.Signature = c.Generation, c.Digest, c.Signature
-	as.Limits, as.Env, as.Secrets, as.HTTP = c.Limits, c.Env, c.Secrets, c.HTTP
+	as.Generation, as.Digest, as.Signature, as.Runtime = c.Generation, c.Digest, c.Signature, c.Runtime
 	return &as
 }
 
@@ -126,8 +105,8 @@ func (r *Record) Newest() *Record {
 
 // keep gives r the version of another record, with what belongs to a version.
 func (r *Record) keep(other *Record) {
-	r.Generation, r.Digest, r.Signature, r.Candidate = other.Generation, other.Digest, other.Signature, other.Candidate
-	r.Limits, r.Env, r.Secrets, r.HTTP = other.Limits, other.Env, other.Secrets, other.HTTP
+	r.Generation, r.Digest, r.Signature = other.Generation, other.Digest, other.Signature
+	r.Runtime, r.Candidate = other.Runtime, other.Candidate
 }
 
 // replace makes v the worker's version, or its canary. set changes the settings. Without
@@ -156,7 +135,7 @@ func (r *Record) replace(v *Version, set func(*Record), now bool) {
 	}
 	v.Rollout = rolloutRuns
 	r.addVersion(*v)
-	c := &Candidate{Version: r.History[len(r.History)-1], Rollout: r.Rollout, Limits: r.Limits, Env: r.Env, Secrets: r.Secrets, HTTP: r.HTTP}
+	c := &Candidate{Version: r.History[len(r.History)-1], Runtime: r.Runtime, Rollout: r.Rollout}
 	r.keep(&before)
 	r.Candidate = c
 }
@@ -195,7 +174,9 @@ func (h *Host) Promote(ctx context.Context, id string, opts ...Option) error {
 
 // endCanary promotes the candidate that rec has, or gives it up, unless the worker has
 // another one by now.
-func (h *Host) endCanary(ctx context.Context, rec *Record, promote bool, o options, set func(*Record)) (*Record, error) {
+func (h *Host) endCanary(
+	ctx context.Context, rec *Record, promote bool, o options, set func(*Record),
+) (*Record, error) {
 	return h.change(ctx, rec.ID, o, func(r *Record) (bool, error) {
 		if r.UID != rec.UID || r.Candidate == nil || r.Candidate.Generation != rec.Candidate.Generation {
 			return false, nil
@@ -236,9 +217,11 @@ func (c *canary) verdict(now time.Time) (decided, promote bool, why string) {
 	case all < int64(c.rollout.Messages):
 		return false, false, ""
 	case c.new.share() > c.old.share()+float64(c.rollout.Margin)/100:
-		return true, false, fmt.Sprintf("%d of its %d messages failed, and %.1f%% of the version before it: more than %d percentage points", failed, all, 100*c.old.share(), c.rollout.Margin)
+		return true, false, fmt.Sprintf("%d of its %d messages failed, and %.1f%% of the version before it: "+
+			"more than %d percentage points", failed, all, 100*c.old.share(), c.rollout.Margin)
 	case now.Sub(c.since) >= c.rollout.For:
-		return true, true, fmt.Sprintf("it handled %d messages in %v, and %d of them failed", all, now.Sub(c.since).Round(time.Second), failed)
+		took := now.Sub(c.since).Round(time.Second)
+		return true, true, fmt.Sprintf("it handled %d messages in %v, and %d of them failed", all, took, failed)
 	}
 	return false, false, ""
 }
@@ -250,34 +233,31 @@ func (c *canary) takes(key string) bool {
 	return binary.BigEndian.Uint64(sum[:])%100 < uint64(c.rollout.Canary)
 }
 
-// versionFor returns the version that handles a message. A message that failed stays
-// with the worker's own version, or goes back to it.
+// versionFor returns the version that handles a message. A message that failed stays with the
+// worker's own version, or goes back to it.
 func (m *member) versionFor(d *delivery, was tries) *member {
 	c := m.canary
-	if c == nil || c.over.Load() || was.Failed > 0 || was.Spared {
+	if c == nil || c.over.Load() || was.Failed > 0 || was.CanaryFailed {
 		return m
 	}
 	key := d.header.Get(cmp.Or(m.record.Key, HeaderKey))
-	if d.alarm != nil && string(d.alarm.Key) != d.alarm.Topic { // a timer has the key of the message that set it
-		key = string(d.alarm.Key)
+	if d.timer != nil && string(d.timer.Key) != d.timer.Topic { // a timer has the key of the message that set it
+		key = string(d.timer.Key)
 	}
-	if key == "" {
-		key = messageKey(d)
+	if c.takes(cmp.Or(key, d.key())) {
+		return c.member
 	}
-	if !c.takes(key) {
-		return m
-	}
-	return c.member
+	return m
 }
 
 // judge counts the first attempt of a message while there is a canary.
-func (r *runner) judge(d *delivery, failed bool) {
-	c := d.member.canary
-	if c == nil || c.over.Load() || d.tries.Failed > 0 || d.tries.Spared {
+func (r *runner) judge(a *attempt, failed bool) {
+	c := a.member.canary
+	if c == nil || c.over.Load() || a.tries.Failed > 0 || a.tries.CanaryFailed {
 		return
 	}
 	s := &c.old
-	if d.member.onTrial {
+	if a.member.isCanary {
 		s = &c.new
 	}
 	if failed {
@@ -287,67 +267,65 @@ func (r *runner) judge(d *delivery, failed bool) {
 	}
 	if decided, promote, _ := c.verdict(time.Now()); decided {
 		c.over.Store(!promote)
-		r.slot.nudge()
+		wake(r.slot.wake)
 	}
 }
 
-// spare gives a message that the canary has failed to the worker's own version. That
-// attempt does not count, and a message that the canary rejects is not rejected.
-func (r *runner) spare(t *task, d *delivery, err error) {
-	d.member.counts.Failed.Add(1)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
-	defer cancel()
-	if noted := r.part.commit(ctx, d.caused(&effects{tries: &tries{Begun: max(d.tries.Begun, 1), Spared: true}})); noted != nil {
-		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", noted)
-	}
-	r.host.lines.add(d.member.record, true, fmt.Sprintf("message %s failed in the canary and goes to the version before it: %v", d.id, err))
-	if t == nil {
-		r.giveBack(d, r.host.cfg.RetryBase)
-	} else {
-		r.later(t, d, r.host.cfg.RetryBase)
-	}
-}
-
-// withCanary returns a member that has the canary of rec, and one without when rec has
-// none. It ends a canary whose outcome is clear, or whose code cannot run. The error says
-// that it has to be called again.
+// withCanary returns a member that has the canary of rec, and one without when rec has none.
+// It ends a canary whose outcome is clear, or whose code cannot run. The error says that it
+// has to be called again.
 func (s *slot) withCanary(ctx context.Context, rec *Record, m *member) (*member, error) {
 	own := *m
 	own.canary = nil
-	c := rec.candidate()
-	if c == nil {
+	version := rec.candidate()
+	if version == nil {
 		return &own, nil
 	}
-	if err := s.takeBroken(c); err != nil {
+	if err := s.takeFailure(version); err != nil {
 		return &own, s.endCanary(ctx, rec, false, err.Error())
 	}
-	for _, old := range s.loaded {
-		if old.record.ID == rec.ID && old.record.UID == rec.UID && old.canary != nil && old.canary.member.record.Generation == c.Generation {
-			own.canary = old.canary
-		}
+	c, err := s.canary(ctx, rec, version)
+	if isFinal(err) {
+		return &own, s.endCanary(ctx, rec, false, err.Error())
 	}
-	if own.canary == nil {
-		program, err := s.host.load(ctx, c, true)
-		switch {
-		case err == nil:
-		case errors.Is(err, engine.ErrBadCode), errors.Is(err, ErrNotGranted), errors.Is(err, ErrNotSigned), did[*engine.KilledError](err):
-			return &own, s.endCanary(ctx, rec, false, err.Error())
-		default:
-			return &own, fmt.Errorf("worker %s: load its canary: %w", rec.ID, err)
-		}
-		trial := s.newMember(c, program)
-		own.canary = &canary{member: trial, rollout: rec.Candidate.Rollout.withDefaults(), since: rec.Candidate.At}
-		trial.canary, trial.onTrial = own.canary, true
+	if err != nil {
+		return &own, fmt.Errorf("worker %s: load its canary: %w", rec.ID, err)
 	}
-	decided, promote, why := own.canary.verdict(time.Now())
-	if decided {
-		own.canary.over.Store(!promote)
+	own.canary = c
+	if decided, promote, why := c.verdict(time.Now()); decided {
+		c.over.Store(!promote)
 		return &own, s.endCanary(ctx, rec, promote, why)
 	}
-	if left := time.Until(own.canary.since.Add(own.canary.rollout.For)); left > 0 && (s.soon == 0 || left < s.soon) {
+	if left := time.Until(c.since.Add(c.rollout.For)); left > 0 && (s.soon == 0 || left < s.soon) {
 		s.soon = left
 	}
 	return &own, nil
+}
+
+// isFinal reports whether code that could not be loaded for this reason never can be.
+func isFinal(err error) bool {
+	return errors.Is(err, engine.ErrBadCode) || errors.Is(err, ErrNotGranted) || errors.Is(err, ErrNotSigned) ||
+		did[*engine.KilledError](err)
+}
+
+// canary returns the canary that is loaded already, or loads it.
+func (s *slot) canary(ctx context.Context, rec, version *Record) (*canary, error) {
+	for _, m := range s.loaded {
+		if m.canary != nil && m.canary.member.record.codeVersion() == version.codeVersion() {
+			return m.canary, nil
+		}
+	}
+	program, err := s.host.load(ctx, version, true)
+	if err != nil {
+		return nil, err
+	}
+	c := &canary{
+		member:  s.newMember(version, program),
+		rollout: rec.Candidate.Rollout.withDefaults(),
+		since:   rec.Candidate.At,
+	}
+	c.member.canary, c.member.isCanary = c, true
+	return c, nil
 }
 
 // endCanary ends a canary and says so in the worker's log.
@@ -359,7 +337,8 @@ func (s *slot) endCanary(ctx context.Context, rec *Record, promote bool, why str
 		what = "the canary is promoted: "
 	}
 	note := text.Clip(what+why, 1000)
-	if _, err := s.host.endCanary(ctx, rec, promote, options{by: s.host.cfg.HostID, note: note}, func(*Record) {}); err != nil && !errors.Is(err, ErrNotFound) {
+	_, err := s.host.endCanary(ctx, rec, promote, options{by: s.host.cfg.HostID, note: note}, func(*Record) {})
+	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("worker %s: %s: %w", rec.ID, what, err)
 	}
 	s.host.lines.add(rec.candidate(), !promote, note)
@@ -367,8 +346,8 @@ func (s *slot) endCanary(ctx context.Context, rec *Record, promote bool, why str
 	return nil
 }
 
-// all returns members with those of their canaries.
-func all(members []*member) []*member {
+// withCanaries returns members with those of their canaries.
+func withCanaries(members []*member) []*member {
 	var both []*member
 	for _, m := range members {
 		both = append(both, m)

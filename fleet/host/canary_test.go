@@ -251,7 +251,7 @@ func TestACanarySurvivesItsHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs hosts in processes of their own")
 	}
-	srv := brokertest.StartLone(t)
+	srv := brokertest.StartCluster(t, 1)
 	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.URL()}), 1)
 	log, err := os.CreateTemp(t.TempDir(), "log")
 	must(t, err)

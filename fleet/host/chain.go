@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,13 +15,13 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// chain is a writer of one subject, each of whose messages expects to follow the one
-// before (Nats-Expected-Last-Subject-Sequence). As long as no other writer adds a link,
-// the server takes this one's links once each, in order. As soon as another has, it
-// refuses them for ever. No clock is involved, and the outcome of a write whose answer
-// was lost can be looked up.
+// chain is a writer of one subject, each of whose messages expects to follow the one before
+// (Nats-Expected-Last-Subject-Sequence). As long as no other writer adds a link, the server
+// takes this one's links once each, in order. As soon as another has, it refuses them for
+// ever. No clock is involved, and the outcome of a write whose answer was lost can be looked
+// up.
 type chain struct {
-	states  *states // for its connection
+	nc      *nats.Conn
 	stream  jetstream.Stream
 	subject string
 	fence   uint64 // names the writer
@@ -31,18 +32,31 @@ type chain struct {
 // headerLink names a link: the writer and a number.
 const headerLink = "Lifecycle-Link"
 
-// newest returns the last message of the chain, or nil. It asks the stream's leader,
-// which has every message that was acknowledged.
+// Headers of atomic batches, for which the client has no names.
+const (
+	headerBatchID     = "Nats-Batch-Id"
+	headerBatchSeq    = "Nats-Batch-Sequence"
+	headerBatchCommit = "Nats-Batch-Commit"
+)
+
+// commitWithin bounds the wait for the answer to a write. A server that restarts may never
+// send the answer. The chain then looks up whether the server carried out the write.
+const commitWithin = 5 * time.Second
+
+// newest returns the last message of the chain, or nil. It asks the stream's leader, which
+// has every message that was acknowledged.
 func (c *chain) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	return last(ctx, c.stream, c.subject)
 }
 
-// append adds a link. msgs are the messages of one atomic batch, or one message. link is
-// the one of them that expects the last of the chain; the last of msgs is on the
-// subject. append returns once the outcome is known: while the server does not answer,
-// it asks again until ctx ends. The error wraps [ErrStale] when another writer has added
-// a link. After any other error the server may still have the link; the next call takes
-// that into account.
+// writer is what the names of this writer's links begin with.
+func (c *chain) writer() string { return strconv.FormatUint(c.fence, 10) + "-" }
+
+// append adds a link. msgs are the messages of one atomic batch, or one message. link is the
+// one of them that expects the last of the chain; the last of msgs is on the subject. append
+// returns once the outcome is known: while the server does not answer, it asks again until
+// ctx ends. The error wraps [ErrStale] when another writer has added a link. After any other
+// error the server may still have the link; the next call takes that into account.
 func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) error {
 	name := c.writer() + strconv.Itoa(c.n)
 	c.n++ // also when this fails: no two links have one name
@@ -52,15 +66,16 @@ func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) e
 	wait := worker.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 	for attempts := 1; ; attempts++ {
 		link.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(c.last, 10))
-		seq, err := c.states.batch(ctx, msgs)
+		seq, err := c.publish(ctx, msgs)
 		if err != nil {
-			if seq, err = c.outcome(ctx, name, err); errors.Is(err, ErrStale) {
-				return err
-			}
+			seq, err = c.outcome(ctx, name, err)
 		}
 		if err == nil {
 			c.last = seq
 			return nil
+		}
+		if errors.Is(err, ErrStale) {
+			return err
 		}
 		if sleep := wait.Sleep(ctx, attempts); sleep != nil {
 			return errors.Join(sleep, err)
@@ -68,28 +83,66 @@ func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) e
 	}
 }
 
-// outcome looks up whether a link was added, after an answer that does not say so. It
-// returns its sequence when it was, ErrStale when it never can be, and why otherwise.
+// outcome looks up whether a link was added, after an answer that does not say so. It returns
+// its sequence when it was, ErrStale when it never can be, and why otherwise.
 func (c *chain) outcome(ctx context.Context, name string, why error) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
 	m, err := c.newest(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, errors.Join(why, err)
-	case m == nil && c.last == 0, m != nil && m.Sequence == c.last:
+	}
+	var seq uint64
+	var link string
+	if m != nil {
+		seq, link = m.Sequence, m.Header.Get(headerLink)
+	}
+	switch {
+	case seq == c.last:
 		return 0, why // not added, or not yet: the next attempt expects the same
-	case m != nil && m.Header.Get(headerLink) == name:
-		return m.Sequence, nil
-	case m != nil && strings.HasPrefix(m.Header.Get(headerLink), c.writer()):
-		c.last = m.Sequence // of an earlier call, which did not learn that it was added
+	case link == name:
+		return seq, nil
+	case strings.HasPrefix(link, c.writer()):
+		c.last = seq // of an earlier call, which did not learn that it was added
 		return 0, why
 	}
 	return 0, fmt.Errorf("fencing token %d: %w", c.fence, ErrStale)
 }
 
-// writer is what the names of this writer's links begin with.
-func (c *chain) writer() string { return strconv.FormatUint(c.fence, 10) + "-" }
+// publish publishes messages atomically and returns the sequence of the last one.
+func (c *chain) publish(ctx context.Context, msgs []*nats.Msg) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, commitWithin)
+	defer cancel()
+	newest := msgs[len(msgs)-1]
+	if len(msgs) > 1 {
+		id := uid()
+		for i, m := range msgs {
+			m.Header.Set(headerBatchID, id)
+			m.Header.Set(headerBatchSeq, strconv.Itoa(i+1))
+		}
+		newest.Header.Set(headerBatchCommit, "1")
+		for _, m := range msgs[:len(msgs)-1] {
+			if err := c.nc.PublishMsg(m); err != nil {
+				return 0, err
+			}
+		}
+	}
+	reply, err := c.nc.RequestMsgWithContext(ctx, newest)
+	if err != nil {
+		return 0, err
+	}
+	var ack struct {
+		Error *jetstream.APIError `json:"error"`
+		Seq   uint64              `json:"seq"`
+	}
+	if err := json.Unmarshal(reply.Data, &ack); err != nil {
+		return 0, fmt.Errorf("the server's answer %.200q: %w", reply.Data, err)
+	}
+	if ack.Error != nil {
+		return 0, ack.Error
+	}
+	return ack.Seq, nil
+}
 
 // last returns the last message of a subject, or nil.
 func last(ctx context.Context, stream jetstream.Stream, subject string) (*jetstream.RawStreamMsg, error) {

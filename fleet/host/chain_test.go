@@ -20,7 +20,6 @@ func TestChain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &states{nc: b.Conn(), js: b.JetStream(), stream: stream}
 	link := func(data string) *nats.Msg {
 		return &nats.Msg{Subject: "chain", Header: nats.Header{}, Data: []byte(data)}
 	}
@@ -30,7 +29,7 @@ func TestChain(t *testing.T) {
 		m := link(data)
 		return c.append(ctx, m, m)
 	}
-	c := &chain{states: s, stream: stream, subject: "chain", fence: 7}
+	c := &chain{nc: b.Conn(), stream: stream, subject: "chain", fence: 7}
 	if err := add(c, "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +46,7 @@ func TestChain(t *testing.T) {
 	if err := add(c, "c"); err != nil {
 		t.Fatalf("after a link whose outcome was not known: %v", err)
 	}
-	other := &chain{states: s, stream: stream, subject: "chain", fence: 8, last: c.last}
+	other := &chain{nc: b.Conn(), stream: stream, subject: "chain", fence: 8, last: c.last}
 	if err := add(other, "d"); err != nil {
 		t.Fatal(err)
 	}

@@ -27,8 +27,8 @@ func TestAMessageThatKillsIsADeadLetter(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) { c.MaxRetries = 1 }
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: kills})
-	create(t, h, host.CreateRequest{ID: "v", Topic: "work.v", OutputTopic: "out.v", Code: prefix("")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: kills})
+	create(t, h, host.Spec{ID: "v", Topic: "work.v", OutputTopic: "out.v", Code: prefix("")})
 	r.publish("work.w", "one", "bad", "two")
 	r.publish("work.v", "neighbour")
 	r.wantOutputs("out.w", "one", "two")
@@ -48,7 +48,7 @@ func TestMessagesThatKillPutTheCodeIntoQuarantine(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) { c.MaxRetries, c.MaxKills = host.NoRetry, 2 }
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: kills})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: kills})
 	r.publish("work.w", "one", "bad 1", "two", "bad 2")
 	r.eventually("the worker is in quarantine", func() bool {
 		rec, err := h.Get(t.Context(), "w")
@@ -73,7 +73,7 @@ func TestALoadThatKillsFailsTheWorker(t *testing.T) {
 	for patience := 2 * time.Second; ; patience *= 2 { // on a busy machine, the first load may be late
 		due = time.Now().Add(patience)
 		code := fmt.Sprintf("if (Date.now() > %d) 'x'.repeat(2**34); function handle(m) { return m.text }", due.UnixMilli())
-		_, err := h.Create(t.Context(), host.CreateRequest{ID: "w", MIMEType: "text/javascript", Topic: "work.w", OutputTopic: "out.w", Code: []byte(code)})
+		_, err := h.Create(t.Context(), host.Spec{ID: "w", MIMEType: "text/javascript", Topic: "work.w", OutputTopic: "out.w", Code: []byte(code)})
 		if err == nil {
 			break
 		}
@@ -103,7 +103,7 @@ func TestRecoveryLoadsNothing(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) { c.Isolation.Idle = 50 * time.Millisecond }
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("1")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("1")})
 	r.stop(h)
 	h = r.start("a")
 	if s := h.Isolation().Stats; s.Started != 0 || len(h.Local()) != 1 {
@@ -141,8 +141,7 @@ func TestNoProgramForChildren(t *testing.T) {
 
 type fakeEngine struct{}
 
-func (fakeEngine) MIMETypes() []string       { return []string{"text/x-fake"} }
-func (fakeEngine) Features() engine.Features { return engine.Features{} }
+func (fakeEngine) MIMETypes() []string { return []string{"text/x-fake"} }
 func (fakeEngine) Load(context.Context, []byte, engine.Config) (engine.Program, error) {
 	return nil, errors.New("not here")
 }

@@ -51,7 +51,8 @@ func (s *codes) prune(ctx context.Context, rec *Record) error {
 	var errs []error
 	for subject := range info.State.Subjects {
 		digest, ok := strings.CutSuffix(strings.TrimPrefix(subject, prefix), ".0")
-		if !ok || digest == rec.Digest || slices.ContainsFunc(rec.History, func(v Version) bool { return v.Digest == digest }) {
+		isVersion := slices.ContainsFunc(rec.History, func(v Version) bool { return v.Digest == digest })
+		if !ok || isVersion || digest == rec.Digest {
 			continue
 		}
 		m, err := last(ctx, s.stream, subject)

@@ -5,13 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// commits writes what is staged until nothing is left to write; then nudge starts it
-// again. Once quit is closed it writes everything and ends for good.
+// saveEvery is how long progress that has no effects of its own may stay unwritten, and a
+// value may be missing on its own subject.
+const saveEvery = 250 * time.Millisecond
+
+// sendWithin is how long a slot that ends waits for its outputs. The next holder publishes
+// the others.
+const sendWithin = 2 * time.Second
+
+// trimEvery is how many messages of a log may be superfluous before they are removed.
+const trimEvery = 256
+
+// commits writes what is staged until nothing is left to write; then nudge starts it again.
+// Once quit is closed it writes everything and ends for good.
 func (p *partition) commits() (err error) {
 	rests := false
 	defer func() {
@@ -19,21 +31,21 @@ func (p *partition) commits() (err error) {
 			close(p.ended)
 		}
 	}()
-	var later <-chan time.Time // set while there is something to write later
+	var save <-chan time.Time // set while there is something to write later
 	for {
 		if err := p.write(false); err != nil {
 			return err
 		}
-		if later == nil {
+		if save == nil {
 			if rests = p.rest(); rests {
 				return nil
 			}
-			later = time.After(tick)
+			save = time.After(saveEvery)
 		}
 		select {
 		case <-p.wake:
-		case <-later:
-			later = nil
+		case <-save:
+			save = nil
 			if err := p.write(true); err != nil {
 				return err
 			}
@@ -69,20 +81,16 @@ func (p *partition) close() bool {
 func (p *partition) rest() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-p.quit:
-		return false
-	default:
-	}
-	if p.err == nil && (len(p.staged) > 0 || p.unsaved || p.cells.waits()) {
+	pending := len(p.staged) > 0 || p.unsaved || p.cache.isDirty()
+	if isClosed(p.quit) || p.err == nil && pending {
 		return false
 	}
 	p.active = false
 	return true
 }
 
-// write commits everything that is staged. With progress it also writes progress that
-// has no effects.
+// write commits everything that is staged. With progress it also writes progress that has no
+// effects.
 func (p *partition) write(progress bool) error {
 	for {
 		e, batch := p.next(progress)
@@ -95,21 +103,8 @@ func (p *partition) write(progress bool) error {
 			return err
 		}
 		p.confirmed.Store(&began)
-		p.cells.commit(e.Values, e.last)
-		p.mu.Lock()
-		p.flying = false
-		p.known.learn(batch) // not before: what is not committed is not done
-		for i, o := range e.Outputs {
-			o.number, o.since = e.Known.Next+uint64(i), e.at
-			o.id = p.log.outputID(p.fence, o.number)
-		}
-		p.known.Next = e.Known.Next + uint64(len(e.Outputs))
-		outputs := e.Outputs
-		e.upTo = p.known.Next
-		e.Values, e.Outputs, e.Known = nil, nil, nil
-		p.entries = append(p.entries, e)
-		p.mu.Unlock()
-		for _, o := range outputs {
+		p.cache.commit(e.Values, e.last)
+		for _, o := range p.committed(e, batch) {
 			p.relay.add(o)
 		}
 		for _, b := range batch {
@@ -119,8 +114,30 @@ func (p *partition) write(progress bool) error {
 	}
 }
 
-// next returns the next entry to write and the effects in it, or nil when there is
-// nothing to write.
+// committed notes that an entry is in the log, and returns its outputs. Before that nothing
+// in it is done.
+func (p *partition) committed(e *entry, batch []*effects) []*output {
+	if len(e.Outputs) > 0 {
+		e.at = p.host.states.now(p.ctx)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.committing = false
+	p.known.learn(batch)
+	outputs := e.Outputs
+	for i, o := range outputs {
+		o.number, o.since = e.Known.Next+uint64(i), e.at
+		o.id = p.log.outputID(p.fence, o.number)
+	}
+	p.known.Next = e.Known.Next + uint64(len(outputs))
+	e.upTo = p.known.Next
+	e.Values, e.Outputs, e.Known = nil, nil, nil
+	p.entries = append(p.entries, e)
+	return outputs
+}
+
+// next returns the next entry to write and the effects in it, or nil when there is nothing to
+// write.
 func (p *partition) next(progress bool) (*entry, []*effects) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,26 +152,33 @@ func (p *partition) next(progress bool) (*entry, []*effects) {
 	}
 	batch := p.staged[:n:n]
 	p.staged = p.staged[n:]
-	e := &entry{Fence: p.fence}
-	values := make(map[string]int)
+	k := p.known.clone()
+	k.learn(batch)
+	e := &entry{Fence: p.fence, Known: &k}
 	for _, b := range batch {
-		for _, w := range b.writes {
-			subject := p.host.states.subject(&w)
-			if i, again := values[subject]; again {
-				e.Values[i] = w // only the newest value counts
-				continue
-			}
-			values[subject] = len(e.Values)
-			e.Values = append(e.Values, w)
-		}
+		e.Values = append(e.Values, b.writes...)
 		e.Outputs = append(e.Outputs, b.outputs...)
 	}
-	k := p.known
-	k.Done, k.Sent, k.Tries, k.Doomed = k.Done.Clone(), k.Sent.Clone(), maps.Clone(k.Tries), maps.Clone(k.Doomed)
-	k.learn(batch)
-	e.Known = &k
-	p.unsaved, p.flying = false, true
+	e.Values = p.host.states.newest(e.Values)
+	p.unsaved, p.committing = false, true
 	return e, batch
+}
+
+// newest returns writes without those that a later one replaces.
+func (s *states) newest(writes []stateWrite) []stateWrite {
+	if len(writes) < 2 {
+		return writes
+	}
+	replaced := make(map[string]bool, len(writes))
+	kept := make([]stateWrite, 0, len(writes))
+	for _, w := range slices.Backward(writes) {
+		if subject := s.subject(&w); !replaced[subject] {
+			replaced[subject] = true
+			kept = append(kept, w)
+		}
+	}
+	slices.Reverse(kept)
+	return kept
 }
 
 // learn adds what effects say about their messages.
@@ -163,15 +187,15 @@ func (k *known) learn(batch []*effects) {
 		if b.tries != nil {
 			k.Tries[b.seq] = *b.tries
 		}
-		if b.doom != nil {
-			k.Doomed[b.seq] = *b.doom
+		if b.deadLetter != nil {
+			k.DeadLetters[b.seq] = *b.deadLetter
 		}
 		if b.done {
 			k.Done.Done(b.seq)
 		}
 	}
 	maps.DeleteFunc(k.Tries, func(seq uint64, _ tries) bool { return k.Done.Has(seq) })
-	maps.DeleteFunc(k.Doomed, func(seq uint64, _ doom) bool { return k.Done.Has(seq) })
+	maps.DeleteFunc(k.DeadLetters, func(seq uint64, _ deadLetterDecision) bool { return k.Done.Has(seq) })
 }
 
 // fail makes everything that is staged void.
@@ -180,7 +204,7 @@ func (p *partition) fail(err error, batch []*effects) {
 		err = fmt.Errorf("%w: %w", ErrDetached, err)
 	}
 	p.mu.Lock()
-	p.err, p.flying = err, false
+	p.err, p.committing = err, false
 	void := append(batch, p.staged...)
 	p.staged = nil
 	p.mu.Unlock()
@@ -191,12 +215,12 @@ func (p *partition) fail(err error, batch []*effects) {
 	}
 }
 
-// tidy writes values to their own subjects and removes entries that are not needed any
-// more: those whose outputs were sent and whose values were written.
+// tidy writes values to their own subjects and removes entries that are not needed any more:
+// those whose outputs were sent and whose values were written.
 func (p *partition) tidy(last bool) {
 	ctx, cancel := context.WithTimeout(p.ctx, commitWithin)
 	defer cancel()
-	flushed, err := p.cells.flush(ctx)
+	flushed, err := p.cache.flush(ctx)
 	if errors.Is(err, ErrStale) {
 		p.mu.Lock()
 		gone := p.err != nil
@@ -209,22 +233,10 @@ func (p *partition) tidy(last bool) {
 	if err != nil {
 		p.host.log.Warn("hosted worker: write state", "slot", p.slot, "err", err)
 	}
-	p.mu.Lock()
-	n, size := 0, 0
-	for n < len(p.entries)-1 { // the newest stays: it has what is known
-		e := p.entries[n]
-		if e.last > flushed || p.known.Sent.Floor() < e.upTo {
-			break
-		}
-		n++
-		size += int(e.last-e.first) + 1
-	}
-	if n == 0 || size < trimEvery && !last {
-		p.mu.Unlock()
+	keep, old := p.superfluous(flushed, last)
+	if len(old) == 0 {
 		return
 	}
-	keep, old := p.entries[n].first, p.entries[:n:n]
-	p.mu.Unlock()
 	if last { // all slots of a host that stops end at once
 		leave, err := p.host.states.asking.enter(ctx, false)
 		if err != nil {
@@ -239,19 +251,33 @@ func (p *partition) tidy(last bool) {
 		return
 	}
 	p.mu.Lock()
-	p.entries = p.entries[n:]
+	p.entries = p.entries[len(old):]
 	p.mu.Unlock()
 }
 
-// sendWithin is how long a slot that ends waits for its outputs. The next holder
-// publishes the others.
-const sendWithin = 2 * time.Second
+// superfluous returns the entries of the log that can be removed, and the sequence of the
+// first one that stays. Values are written up to the sequence flushed. Unless all are asked
+// for, it returns none as long as they are few.
+func (p *partition) superfluous(flushed uint64, all bool) (keep uint64, old []*entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, size := 0, 0
+	for n < len(p.entries)-1 { // the newest stays: it has what is known
+		e := p.entries[n]
+		if e.last > flushed || p.known.Sent.Floor() < e.upTo {
+			break
+		}
+		n++
+		size += int(e.last-e.first) + 1
+	}
+	if n == 0 || size < trimEvery && !all {
+		return 0, nil
+	}
+	return p.entries[n].first, p.entries[:n:n]
+}
 
-// trimEvery is how many messages of a log may be superfluous before they are removed.
-const trimEvery = 256
-
-// stop writes what is staged, ends the relay and the commits, and returns. Outputs that
-// were not sent when ctx ends stay in the log for the next host.
+// stop writes what is staged, ends the relay and the commits, and returns. Outputs that were
+// not sent when ctx ends stay in the log for the next host.
 func (p *partition) stop(ctx context.Context) {
 	p.mu.Lock()
 	lost := p.err != nil

@@ -30,13 +30,13 @@ func (h *Host) Compare(ctx context.Context, id, from, to string) (*Comparison, e
 	}
 	last := len(rec.History) - 1
 	if to != "" {
-		if last, err = rec.index(to); err != nil {
+		if last, err = rec.version(to); err != nil {
 			return nil, fmt.Errorf("compare: %w", err)
 		}
 	}
 	first := last - 1
 	if from != "" {
-		if first, err = rec.index(from); err != nil {
+		if first, err = rec.version(from); err != nil {
 			return nil, fmt.Errorf("compare: %w", err)
 		}
 	}
@@ -56,26 +56,12 @@ func (h *Host) Compare(ctx context.Context, id, from, to string) (*Comparison, e
 	if err != nil {
 		return nil, fmt.Errorf("compare: worker %s: read its changes: %w", id, err)
 	}
-	a, b := was[c.From.Generation], was[c.To.Generation]
-	if c.Known = a != nil && b != nil; c.Known {
-		as := Spec{
-			Tenant: b.Tenant, MIMEType: b.MIMEType, Topic: b.Topic, Group: b.Group, OutputTopic: b.OutputTopic, Key: b.Key, Limits: b.Limits, Env: b.Env,
-			Secrets: b.Secrets, HTTP: b.HTTP, Signature: b.Signature, Rollout: b.Rollout, Rate: b.Rate,
-		}
-		c.Settings, _ = as.differences(a, b.Digest)
-		c.Settings = slices.DeleteFunc(c.Settings, func(d Difference) bool { return d.Field == "code" })
+	before, after := was[c.From.Generation], was[c.To.Generation]
+	if c.Known = before != nil && after != nil; c.Known {
+		isCode := func(d Difference) bool { return d.Field == "code" }
+		c.Settings = slices.DeleteFunc(differences(before.settings(), after.settings()), isCode)
 	}
 	return c, nil
-}
-
-// index returns the place of a version in the history, by its digest: of several
-// with the same code, the newest.
-func (r *Record) index(digest string) (int, error) {
-	v, err := r.version(digest)
-	if err != nil {
-		return 0, err
-	}
-	return slices.IndexFunc(r.History, func(x Version) bool { return x.Generation == v.Generation }), nil
 }
 
 // settingsOf returns the worker as it was last stored with each version, by generation.

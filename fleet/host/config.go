@@ -13,6 +13,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // Config holds the settings that an operator may tune. A field that is zero has its
@@ -32,28 +33,27 @@ type Config struct {
 	Replicas int `koanf:"replicas"`
 
 	// RecoveryOff keeps the host from running any worker until [Host.Recover] is
-	// called; WORKER_RECOVERY_ON_START=false in the seed.
+	// called; WORKER_RECOVERY_ON_START=false in the environment.
 	RecoveryOff bool `koanf:"recovery_off"`
-	// LeaseTTL is how long the other hosts wait for a sign of life of this host
-	// before they take over its workers; WORKER_RECOVERY_LEASE_TTL_SECONDS in
-	// the seed. The host sends a sign of life every LeaseTTL/3. Defaults to 10 s,
-	// at least 1 s.
+	// LeaseTTL is how long the other hosts wait for a heartbeat of this host before
+	// they take over its workers; WORKER_RECOVERY_LEASE_TTL_SECONDS in the
+	// environment. The host sends a heartbeat every LeaseTTL/3. Defaults to 10 s, at
+	// least 1 s.
 	LeaseTTL time.Duration `koanf:"lease_ttl"`
 	// AcquireTimeout bounds how long a start may take until NATS has answered and
 	// the host has tried each of its workers once. After that time the probe says
 	// that recovery failed, and recovery continues;
-	// WORKER_RECOVERY_ACQUIRE_TIMEOUT_SECONDS in the seed. Defaults to 5 min.
+	// WORKER_RECOVERY_ACQUIRE_TIMEOUT_SECONDS in the environment. Defaults to 5 min.
 	AcquireTimeout time.Duration `koanf:"acquire_timeout"`
 
 	// RetryBase is how long a failed message waits before the next attempt. The
 	// wait doubles with each attempt, up to RetryMax.
-	// GROUP_LOCK_RETRY_BASE_DELAY_MS in the seed. Defaults to 500 ms.
+	// GROUP_LOCK_RETRY_BASE_DELAY_MS in the environment. Defaults to 500 ms.
 	RetryBase time.Duration `koanf:"retry_base"`
 	// RetryMax bounds that wait. Defaults to 1 min.
 	RetryMax time.Duration `koanf:"retry_max"`
 	// MaxRetries is how often the host tries a failed message again before it
-	// becomes a dead letter; GROUP_LOCK_MAX_RETRIES and maxRedeliveryCount in the
-	// seed. Defaults to 3; [NoRetry] means none.
+	// becomes a dead letter; GROUP_LOCK_MAX_RETRIES in the environment. Defaults to 3; [NoRetry] means none.
 	MaxRetries int `koanf:"max_retries"`
 	// MaxUnanswered is how many deliveries of a message, beside those that
 	// failed, may reach a handler whose host dies before it reports the outcome.
@@ -63,7 +63,7 @@ type Config struct {
 	MaxUnanswered int `koanf:"max_unanswered"`
 
 	// AckWait is how long the server waits for a heartbeat or an answer for a
-	// message before it delivers the message again; the seed's lock age. A
+	// message before it delivers the message again. A
 	// handler may take longer: the host sends heartbeats while the handler runs.
 	// Defaults to 30 s, at least 1 s.
 	AckWait time.Duration `koanf:"ack_wait"`
@@ -87,10 +87,6 @@ type Config struct {
 	// a tenth more, a host removes the oldest, says so in its log and counts them
 	// as Tally.Evicted. Defaults to 10,000.
 	MaxDeadLetters int `koanf:"max_dead_letters"`
-	// DoneTTL has no effect any more: the log of a slot remembers which messages
-	// were handled for as long as the server may deliver them again. It remains so
-	// that configurations that set it stay valid.
-	DoneTTL time.Duration `koanf:"done_ttl"`
 	// Limits bound every worker's calls. A worker may have lower limits of its own.
 	Limits engine.Limits `koanf:"limits"`
 	// Grants has, by tenant, the variables and secrets that workers may ask for by
@@ -145,7 +141,6 @@ func (c Config) WithDefaults() Config {
 	def(&c.MaxMessage, 1<<20)
 	def(&c.MaxCode, 32<<20)
 	def(&c.DrainTimeout, 30*time.Second)
-	def(&c.DoneTTL, 24*time.Hour)
 	def(&c.OutputPatience, 10*time.Minute)
 	def(&c.MaxDeadLetters, 10_000)
 	def(&c.MaxHandlers, defaultHandlers())
@@ -175,11 +170,13 @@ func (c Config) Validate() error {
 	}
 	check(c.Engines != nil && len(c.Engines.MIMETypes()) > 0, "engines: there is none: give a registry with at least one")
 	check(nameForm.MatchString(c.Name), "name: %q must be capital letters, digits and _, such as HOST", c.Name)
-	check(c.HostID == identity.Token(c.HostID) && len(c.HostID) <= 128, "host_id: %q must be letters, digits, - and _", c.HostID)
+	isToken := c.HostID == identity.Token(c.HostID) && len(c.HostID) <= 128
+	check(isToken, "host_id: %q must be letters, digits, - and _", c.HostID)
 	check(c.Replicas == 1 || c.Replicas == 3 || c.Replicas == 5, "replicas: %d must be 1, 3 or 5", c.Replicas)
 	check(c.LeaseTTL >= time.Second, "lease_ttl: %v must be 1s or more", c.LeaseTTL)
 	check(c.AcquireTimeout > 0, "acquire_timeout: %v must be positive", c.AcquireTimeout)
-	check(c.RetryBase > 0 && c.RetryMax >= c.RetryBase, "retry_base, retry_max: %v and %v must be positive, and retry_max at least retry_base", c.RetryBase, c.RetryMax)
+	check(c.RetryBase > 0 && c.RetryMax >= c.RetryBase,
+		"retry_base, retry_max: %v and %v must be positive, and retry_max at least retry_base", c.RetryBase, c.RetryMax)
 	check(c.MaxRetries >= NoRetry, "max_retries: %d must be 0 or more, or -1 for none", c.MaxRetries)
 	check(c.MaxUnanswered > 0, "max_unanswered: %d must be positive", c.MaxUnanswered)
 	check(c.AckWait >= time.Second, "ack_wait: %v must be 1s or more", c.AckWait)
@@ -188,19 +185,11 @@ func (c Config) Validate() error {
 	check(c.DrainTimeout > 0, "drain_timeout: %v must be positive", c.DrainTimeout)
 	check(c.MaxDeadLetters > 0, "max_dead_letters: %d must be positive", c.MaxDeadLetters)
 	check(c.OutputPatience > 0, "output_patience: %v must be positive", c.OutputPatience)
-	check(c.DoneTTL >= time.Second, "done_ttl: %v must be 1s or more", c.DoneTTL)
 	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
 	check(c.MaxKills > 0, "max_kills: %d must be positive", c.MaxKills)
-	for _, err := range []error{c.Limits.Validate(), c.HTTP.Validate()} {
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if err := validateGrants(c.Grants); err != nil {
-		errs = append(errs, err)
-	}
-	if len(errs) > 0 {
-		return fmt.Errorf("host config: %w", errors.Join(errs...))
+	errs = append(errs, c.Limits.Validate(), c.HTTP.Validate(), validateGrants(c.Grants))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("host config: %w", err)
 	}
 	return nil
 }
@@ -208,6 +197,11 @@ func (c Config) Validate() error {
 // attempts returns how often the host tries a message.
 func (c Config) attempts() int {
 	return max(c.MaxRetries, 0) + 1
+}
+
+// backoff returns how long a failed message waits.
+func (c Config) backoff() worker.Backoff {
+	return worker.Backoff{Min: c.RetryBase, Max: c.RetryMax}
 }
 
 // limits returns a worker's own limits, lowered to those of the host.

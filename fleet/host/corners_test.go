@@ -79,7 +79,7 @@ func TestCreateUndoesItsOwn(t *testing.T) {
 	between := &interposed{JetStream: r.js}
 	r.js = between
 	h := r.host("b")
-	req := host.CreateRequest{ID: "w", MIMEType: "text/x-starlark", Topic: "work.w", OutputTopic: "out.w", Code: prefix("first ")}
+	req := host.Spec{ID: "w", MIMEType: "text/x-starlark", Topic: "work.w", OutputTopic: "out.w", Code: prefix("first ")}
 	between.beforeCreateConsumer = func() {
 		must(t, other.Delete(t.Context(), "w"))
 		req.Code = prefix("second ")
@@ -106,7 +106,7 @@ func TestCreateUndoesItsOwn(t *testing.T) {
 func TestCodeOfADeletedWorker(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: prefix("")})
 	between := &publishing{JetStream: r.js, before: func() { must(t, h.Delete(t.Context(), "w")) }}
 	r.js = between
 	if err := r.host("b").LoadCodeFromContent(t.Context(), "w", prefix("new")); !errors.Is(err, host.ErrNotFound) {
@@ -149,7 +149,7 @@ func TestStopWhileStarting(t *testing.T) {
 func TestRecoverAgain(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	req := host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")}
+	req := host.Spec{ID: "w", Topic: "work.w", Code: prefix("")}
 	create(t, h, req)
 	r.stop(h)
 	code, err := r.js.Stream(t.Context(), "HOST_CODE")
@@ -218,8 +218,8 @@ func TestOtherConfig(t *testing.T) {
 	_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ONE", Subjects: []string{"one.>"}, Retention: jetstream.WorkQueuePolicy})
 	must(t, err)
 	a := r.start("a")
-	create(t, a, host.CreateRequest{ID: "w", Topic: "one.w", OutputTopic: "out.w", Code: prefix("")})
-	create(t, a, host.CreateRequest{ID: "member", Group: "g", Topic: "one.g", OutputTopic: "out.g", Code: prefix("")})
+	create(t, a, host.Spec{ID: "w", Topic: "one.w", OutputTopic: "out.w", Code: prefix("")})
+	create(t, a, host.Spec{ID: "member", Group: "g", Topic: "one.g", OutputTopic: "out.g", Code: prefix("")})
 	r.stop(a)
 	r.tune = func(c *host.Config) { c.AckWait, c.Prefetch = 2*bound, 7 }
 	r.start("b")
@@ -241,7 +241,7 @@ func TestOtherConfig(t *testing.T) {
 func TestUnreadableRecord(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: prefix("")})
 	kv, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
 	must(t, err)
 	_, err = kv.PutString(t.Context(), "bad", "{")
@@ -255,7 +255,7 @@ func TestUnreadableRecord(t *testing.T) {
 			t.Errorf("Check: %v", err)
 		}
 	}
-	if _, err := h.Create(t.Context(), host.CreateRequest{ID: "bad", MIMEType: "text/x-starlark", Topic: "work.w", Code: prefix("")}); !errors.Is(err, host.ErrExists) {
+	if _, err := h.Create(t.Context(), host.Spec{ID: "bad", MIMEType: "text/x-starlark", Topic: "work.w", Code: prefix("")}); !errors.Is(err, host.ErrExists) {
 		t.Errorf("Create over a record that cannot be read: %v", err)
 	}
 }
@@ -270,7 +270,7 @@ func TestCreationCutOff(t *testing.T) {
 	cut := make(map[string]time.Time)
 	for _, id := range []string{"alone", "member"} {
 		for phase, age := range map[string]time.Duration{"late": time.Minute, "young": -time.Hour} {
-			req := host.CreateRequest{ID: id + phase, Topic: "work." + id + phase, OutputTopic: "out." + id + phase, Code: prefix("")}
+			req := host.Spec{ID: id + phase, Topic: "work." + id + phase, OutputTopic: "out." + id + phase, Code: prefix("")}
 			slot := "w-" + req.ID
 			if id == "member" {
 				req.Group, slot = "g"+phase, "g-g"+phase

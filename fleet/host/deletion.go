@@ -30,7 +30,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		if uid != "" && r.UID != uid {
 			return false, fmt.Errorf("worker %s: %w: the id belongs to a newer worker", id, ErrNotFound)
 		}
-		changed := r.State != StateDeleting && r.State != StateDeleted
+		changed := !r.State.leaving()
 		if changed {
 			r.State = StateDeleting
 		}
@@ -99,24 +99,25 @@ func (h *Host) forget(rec *Record) {
 	if s == nil {
 		return
 	}
-	if p := s.part.Load(); p != nil {
-		p.cells.forget(h.states.valuesOf(rec.ID, rec.UID))
-		p.cells.forget(h.states.timersOf(s.name, rec.ID, rec.UID))
-		p.timers.forget(rec.ID, rec.UID)
+	if p := s.partition.Load(); p != nil {
+		of := rec.workerUID()
+		p.cache.forget(h.states.valuesOf(of))
+		p.cache.forget(h.states.timersOf(s.name, of))
+		p.timers.forget(of)
 	}
 }
 
-// dropLog removes the log of a slot that has no worker any more. Outputs that were
-// committed and not published become letters.
+// dropLog removes the log of a slot that has no worker any more. Outputs that were committed
+// and not published become dead letters.
 func (h *Host) dropLog(ctx context.Context, slot string) error {
-	l := &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot)}}
+	l := h.slotLog(slot, 0)
 	entries, err := l.read(ctx, math.MaxUint64)
 	if err != nil {
 		return err
 	}
 	outputs, _ := l.unsent(entries)
 	for _, o := range outputs {
-		if err := h.outputLetter(ctx, o, errors.New("its worker was deleted before it was published")); err != nil {
+		if err := h.storeOutput(ctx, o, errors.New("its worker was deleted before it was published")); err != nil {
 			return err
 		}
 	}
@@ -129,26 +130,9 @@ func (h *Host) dropLog(ctx context.Context, slot string) error {
 func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == StateDeleting || r.State == StateDeleted })
-	var err error
-	if len(others) == 0 {
-		err = h.unsubscribe(ctx, rec)
-	} else {
-		err = h.filter(ctx, rec, topics(others), false)
-	}
-	if err != nil {
-		return fmt.Errorf("worker %s: remove its consumer: %w", rec.ID, err)
-	}
-	if len(others) == 0 {
-		err = h.dropLog(ctx, rec.slot())
-		if err == nil { // a holder that is still stalled finds another sequence than its own, and cannot write
-			err = h.states.stream.Purge(ctx, jetstream.WithPurgeSubject(h.states.fenceSubject(rec.slot())))
-		}
-	} else {
-		h.forget(rec)
-	}
-	if err != nil {
-		return fmt.Errorf("worker %s: remove its log: %w", rec.ID, err)
+	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State.leaving() })
+	if err := h.leaveSlot(ctx, rec, others); err != nil {
+		return fmt.Errorf("worker %s: %w", rec.ID, err)
 	}
 	if err := h.states.purge(ctx, rec); err != nil {
 		return fmt.Errorf("worker %s: remove its state: %w", rec.ID, err)
@@ -159,7 +143,7 @@ func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 	if err := h.lines.drop(ctx, rec); err != nil {
 		return fmt.Errorf("worker %s: remove its log: %w", rec.ID, err)
 	}
-	rec, err = h.records.update(ctx, rec.ID, Change{By: h.cfg.HostID}, func(r *Record) (bool, error) {
+	rec, err := h.records.update(ctx, rec.ID, Change{By: h.cfg.HostID}, func(r *Record) (bool, error) {
 		if r.UID != rec.UID {
 			return false, ErrNotFound
 		}
@@ -174,4 +158,26 @@ func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 		return nil // another host did it
 	}
 	return err
+}
+
+// leaveSlot takes a worker out of its slot, and removes a slot that has no others.
+func (h *Host) leaveSlot(ctx context.Context, rec *Record, others []*Record) error {
+	if len(others) > 0 {
+		if _, err := h.consumer(ctx, rec, topics(others), false); err != nil {
+			return fmt.Errorf("remove its topic from the consumer: %w", err)
+		}
+		h.forget(rec)
+		return nil
+	}
+	if err := h.unsubscribe(ctx, rec); err != nil {
+		return fmt.Errorf("remove its consumer: %w", err)
+	}
+	err := h.dropLog(ctx, rec.slot())
+	if err == nil { // a holder that is still stalled finds another sequence than its own, and cannot write
+		err = h.states.stream.Purge(ctx, jetstream.WithPurgeSubject(h.states.fenceSubject(rec.slot())))
+	}
+	if err != nil {
+		return fmt.Errorf("remove its log: %w", err)
+	}
+	return nil
 }

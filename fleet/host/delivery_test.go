@@ -21,9 +21,9 @@ import (
 
 // native creates a worker whose code is a function of this process. It must be
 // called before the host is made.
-func (r *rig) native(name string, fn native.Func) host.CreateRequest {
+func (r *rig) native(name string, fn native.Func) host.Spec {
 	r.funcs[name] = fn
-	return host.CreateRequest{ID: name, MIMEType: native.MIMEType, Topic: "work." + name, OutputTopic: "out." + name, Code: []byte(name)}
+	return host.Spec{ID: name, MIMEType: native.MIMEType, Topic: "work." + name, OutputTopic: "out." + name, Code: []byte(name)}
 }
 
 func text(s string) []engine.Output { return []engine.Output{{Data: []byte(s)}} }
@@ -124,8 +124,8 @@ func TestMisbehaviour(t *testing.T) {
 	large := r.native("large", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil })
 	r.tune = func(c *host.Config) { c.MaxRetries, c.MaxMessage, c.OutputPatience = 1, 1000, time.Second }
 	h := r.start("a")
-	loop := host.CreateRequest{ID: "loop", MIMEType: "text/x-starlark", Topic: "work.loop", Code: []byte("def handle(message):\n    while True: pass"), Limits: engine.Limits{Time: 100 * time.Millisecond}}
-	for _, req := range []host.CreateRequest{stuck, panics, nowhere, large, loop} {
+	loop := host.Spec{ID: "loop", MIMEType: "text/x-starlark", Topic: "work.loop", Code: []byte("def handle(message):\n    while True: pass"), Limits: engine.Limits{Time: 100 * time.Millisecond}}
+	for _, req := range []host.Spec{stuck, panics, nowhere, large, loop} {
 		create(t, h, req)
 	}
 	t.Cleanup(func() { close(release) })
@@ -160,7 +160,7 @@ func TestUpdateWhileMessagesFlow(t *testing.T) {
 	version := func(n int) []byte {
 		return fmt.Appendf(nil, "v = %d\ndef handle(message): return [\"%%d %%s\" %% (v, message.text), \"%%d %%s\" %% (v, message.text)]", n)
 	}
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: version(0)})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: version(0)})
 	const n, updates = 400, 8
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -8,7 +8,7 @@ import (
 )
 
 // FromEnv returns a copy of cfg with the settings of the environment, under the
-// seed's names. A variable that is missing or empty changes nothing. lookup is
+// model's names. A variable that is missing or empty changes nothing. lookup is
 // os.LookupEnv.
 //
 //	WORKER_RECOVERY_ON_START                 true or false: RecoveryOff

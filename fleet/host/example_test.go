@@ -44,7 +44,7 @@ func Example_exactlyOnce() {
 	}
 	defer h.Stop(ctx)
 
-	_, err = h.Create(ctx, host.CreateRequest{
+	_, err = h.Create(ctx, host.Spec{
 		ID: "sum", MIMEType: "text/x-starlark", Topic: "orders", OutputTopic: "totals",
 		Code: []byte(`
 def handle(message):

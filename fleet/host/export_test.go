@@ -15,10 +15,8 @@ func (h *Host) Leaving() int {
 	defer h.mu.Unlock()
 	n := 0
 	for _, s := range h.slots {
-		select {
-		case <-s.quit:
+		if isClosed(s.quit) {
 			n++
-		default:
 		}
 	}
 	return n
@@ -35,7 +33,7 @@ func (h *Host) Applied(id string, phase State) bool {
 	for _, s := range h.slots {
 		s.mu.Lock()
 		for _, rec := range s.records {
-			if rec.ID == id && rec.State == phase && s.applied[id] == rec.revision {
+			if rec.ID == id && rec.State == phase && s.workers[id] != nil && s.workers[id].applied == rec.revision {
 				s.mu.Unlock()
 				return true
 			}
@@ -53,7 +51,7 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 	for {
 		fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
 		if err == nil {
-			_, err = (&slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}).open(ctx, h.cfg.HostID, h.states.fenceSubject(slot))
+			_, err = h.slotLog(slot, fence).open(ctx, h.cfg.HostID, func() (uint64, error) { return h.states.newestToken(ctx, slot) })
 		}
 		if !errors.Is(err, ErrStale) { // the holder has claimed it again in between
 			return err
@@ -73,8 +71,8 @@ func (h *Host) Advance(by time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.slots {
-		if p := s.part.Load(); p != nil {
-			p.timers.rung()
+		if p := s.partition.Load(); p != nil {
+			p.timers.workersChanged()
 		}
 	}
 }
@@ -89,5 +87,5 @@ func (h *Host) Trust(lease bool) {
 	}
 }
 
-// HashOf exports hashOf.
-var HashOf = hashOf
+// SourceOf exports sourceOf.
+var SourceOf = sourceOf

@@ -13,7 +13,7 @@ import (
 func TestForgedRecordsChangeNothing(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "good", Topic: "work.good", OutputTopic: "out.good", Code: []byte(`
+	create(t, h, host.Spec{ID: "good", Topic: "work.good", OutputTopic: "out.good", Code: []byte(`
 def handle(message):
     n = int(state.get("n") or "0") + 1
     state.put("n", str(n))
@@ -46,7 +46,7 @@ def handle(message):
 		}
 		return len(records) == 1 && records[0].ID == "good"
 	})
-	create(t, h, host.CreateRequest{ID: "later", Topic: "work.later", OutputTopic: "out.later", Code: prefix("l")}) // the host has seen them all
+	create(t, h, host.Spec{ID: "later", Topic: "work.later", OutputTopic: "out.later", Code: prefix("l")}) // the host has seen them all
 	must(t, h.Delete(t.Context(), "later"))
 	have := strings.Join(r.leftovers(), "\n") + "\n"
 	for _, subject := range before {
@@ -63,7 +63,7 @@ def handle(message):
 func TestAForeignMessageInTheLog(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix(">")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix(">")})
 	r.publish("work.w", "1")
 	r.wantOutputs("out.w", ">1")
 	r.publish("host.log.w-w", "not an entry", "{}")
@@ -82,7 +82,7 @@ func TestAForeignMessageInTheLog(t *testing.T) {
 func TestStateStreamIsMadeAnew(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: []byte("def handle(message): return str(message.fence)")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: []byte("def handle(message): return str(message.fence)")})
 	r.publish("work.w", "1")
 	r.eventually("it is handled", func() bool { return len(r.outputs("out.w")) == 1 })
 	for range 3 { // newer tokens

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -66,7 +65,8 @@ func validateGrants(grants map[string]Grant) error {
 			errs = append(errs, inGrant(tenant, "secrets", engine.CheckName(name)))
 			if kind, at, ok := strings.Cut(g.Secrets[name], ":"); !ok || at == "" || kind != "env" && kind != "file" {
 				// The text may be the secret itself, so the error does not have it.
-				errs = append(errs, fmt.Errorf("grants.%s.secrets.%s: want env:NAME or file:PATH, and not the secret itself", tenant, name))
+				errs = append(errs, fmt.Errorf("grants.%s.secrets.%s: want env:NAME or file:PATH, and not the secret itself",
+					tenant, name))
 			}
 		}
 	}
@@ -80,31 +80,40 @@ func inGrant(tenant, what string, err error) error {
 	return fmt.Errorf("grants.%s.%s: %w", tenant, what, err)
 }
 
+// grantsOf returns the grants of a tenant: its own first, and that of every tenant.
+func (h *Host) grantsOf(tenant string) []Grant {
+	all := []Grant{h.cfg.Grants[anyTenant]}
+	if own, ok := h.cfg.Grants[tenant]; ok && tenant != "" && tenant != anyTenant {
+		all = slices.Insert(all, 0, own)
+	}
+	return all
+}
+
 // means are what a worker's code gets beside its messages and its state.
 type means struct {
-	env  map[string]string
-	veil *veil // hides the secrets
-	web  *web
+	env      map[string]string
+	redactor *redactor // replaces the secrets
+	web      *web
 }
+
+func envOf(g Grant) map[string]string     { return g.Env }
+func secretsOf(g Grant) map[string]string { return g.Secrets }
 
 // granted returns the means of a worker. The error wraps [ErrNotGranted] and has no value.
 func (h *Host) granted(r *Record) (*means, error) {
 	env := make(map[string]string, len(r.Env)+len(r.Secrets))
 	secrets := make(map[string]string, len(r.Secrets))
+	inHeaders := make(map[string]string)
 	var errs []error
 	for _, name := range r.Env {
-		v, ok := find(h.cfg.Grants, r.Tenant, name, func(g Grant) map[string]string { return g.Env })
-		if !ok {
-			errs = append(errs, refusal(r, "variable", name, h.names(r, func(g Grant) map[string]string { return g.Env })))
-			continue
-		}
+		v, err := h.lookUp(r, "variable", name, envOf)
+		errs = append(errs, err)
 		env[name] = v
 	}
-	inHeaders := make(map[string]string)
 	for _, name := range slices.Concat(r.Secrets, r.HTTP.Secrets) {
-		source, ok := find(h.cfg.Grants, r.Tenant, name, func(g Grant) map[string]string { return g.Secrets })
-		if !ok {
-			errs = append(errs, refusal(r, "secret", name, h.names(r, func(g Grant) map[string]string { return g.Secrets })))
+		source, err := h.lookUp(r, "secret", name, secretsOf)
+		if err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		v, err := readSecret(source)
@@ -112,7 +121,8 @@ func (h *Host) granted(r *Record) (*means, error) {
 			errs = append(errs, fmt.Errorf("secret %s: %w", name, err))
 			continue
 		}
-		if secrets[name] = v; slices.Contains(r.Secrets, name) {
+		secrets[name] = v
+		if slices.Contains(r.Secrets, name) {
 			env[name] = v
 		}
 		if slices.Contains(r.HTTP.Secrets, name) {
@@ -123,53 +133,19 @@ func (h *Host) granted(r *Record) (*means, error) {
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return &means{}, err
 	}
-	return &means{env, newVeil(secrets), web}, nil
+	return &means{env: env, redactor: newRedactor(secrets), web: web}, nil
 }
 
-// signed returns nil when a worker may run code: one of its tenant's keys has signed the
-// code, or there are no keys. The error wraps [ErrNotSigned].
-func (h *Host) signed(r *Record, code []byte) error {
-	var keys []ed25519.PublicKey
+// lookUp returns what a name stands for in the grants of a worker's tenant.
+func (h *Host) lookUp(r *Record, what, name string, of func(Grant) map[string]string) (string, error) {
 	var names []string
-	for _, tenant := range slices.Compact([]string{anyTenant, cmp.Or(r.Tenant, anyTenant)}) {
-		for _, name := range slices.Sorted(maps.Keys(h.cfg.Grants[tenant].Keys)) {
-			key, err := codesign.ParsePublic(h.cfg.Grants[tenant].Keys[name])
-			if err != nil {
-				return fmt.Errorf("%w: the key %s: %w", ErrNotSigned, name, err) // Validate has refused it
-			}
-			keys, names = append(keys, key), append(names, name)
+	for _, g := range h.grantsOf(r.Tenant) {
+		if v, ok := of(g)[name]; ok {
+			return v, nil
 		}
+		names = slices.AppendSeq(names, maps.Keys(of(g)))
 	}
-	if len(keys) == 0 {
-		return nil
-	}
-	of := codesign.Code{Tenant: r.Tenant, Worker: r.ID, MIMEType: r.MIMEType, Digest: fetch.Digest(code)}
-	switch {
-	case len(r.Signature) == 0:
-		return fmt.Errorf("%w: the host's configuration wants a signature of %s", ErrNotSigned, strings.Join(names, " or "))
-	case !codesign.Verify(keys, of, r.Signature):
-		return fmt.Errorf("%w by %s: its signature is for another code, kind, worker or tenant, or of another key", ErrNotSigned, strings.Join(names, " or "))
-	}
-	return nil
-}
-
-// find looks a name up in the grant of a tenant, and then in that of all tenants.
-func find(grants map[string]Grant, tenant, name string, of func(Grant) map[string]string) (string, bool) {
-	if v, ok := of(grants[tenant])[name]; ok && tenant != "" {
-		return v, true
-	}
-	v, ok := of(grants[anyTenant])[name]
-	return v, ok
-}
-
-// names returns the names that a worker may ask for.
-func (h *Host) names(r *Record, of func(Grant) map[string]string) []string {
-	all := slices.Collect(maps.Keys(of(h.cfg.Grants[anyTenant])))
-	if r.Tenant != "" {
-		all = slices.AppendSeq(all, maps.Keys(of(h.cfg.Grants[r.Tenant])))
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return "", refusal(r, what, name, names)
 }
 
 func refusal(r *Record, what, name string, may []string) error {
@@ -179,9 +155,39 @@ func refusal(r *Record, what, name string, may []string) error {
 	}
 	offer := "it has none"
 	if len(may) > 0 {
-		offer = "it has " + strings.Join(may, ", ")
+		slices.Sort(may)
+		offer = "it has " + strings.Join(slices.Compact(may), ", ")
 	}
 	return fmt.Errorf("%s %s: %w to %s by the host's configuration: %s", what, name, ErrNotGranted, who, offer)
+}
+
+// signed returns nil when a worker may run code: one of its tenant's keys has signed the
+// code, or there are no keys. The error wraps [ErrNotSigned].
+func (h *Host) signed(r *Record, code []byte) error {
+	var keys []ed25519.PublicKey
+	var names []string
+	for _, g := range h.grantsOf(r.Tenant) {
+		for name, text := range g.Keys {
+			key, err := codesign.ParsePublic(text)
+			if err != nil {
+				return fmt.Errorf("%w: the key %s: %w", ErrNotSigned, name, err) // Validate has refused it
+			}
+			keys, names = append(keys, key), append(names, name)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	of := codesign.Code{Tenant: r.Tenant, Worker: r.ID, MIMEType: r.MIMEType, Digest: fetch.Digest(code)}
+	switch {
+	case len(r.Signature) == 0:
+		return fmt.Errorf("%w: the host's configuration wants a signature of %s", ErrNotSigned, strings.Join(names, " or "))
+	case !codesign.Verify(keys, of, r.Signature):
+		return fmt.Errorf("%w by %s: its signature is for another code, kind, worker or tenant, or of another key",
+			ErrNotSigned, strings.Join(names, " or "))
+	}
+	return nil
 }
 
 // isText reports whether every engine can have v as the value of a variable.
@@ -217,65 +223,3 @@ func readSecret(source string) (string, error) {
 	}
 	return v, nil
 }
-
-// veil replaces secrets in texts by their names. A nil veil changes nothing.
-type veil struct{ replacer *strings.Replacer }
-
-// minVeiled is how short a text may be that a veil replaces: to replace shorter ones
-// would hide other words.
-const minVeiled = 4
-
-func newVeil(secrets map[string]string) *veil {
-	var hide [][2]string
-	add := func(name, v string) {
-		if len(v) >= minVeiled {
-			hide = append(hide, [2]string{v, "[secret " + name + "]"})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(secrets)) {
-		v := secrets[name]
-		add(name, v)
-		if strings.Contains(v, "\n") { // code may print it line by line
-			for line := range strings.Lines(v) {
-				add(name, strings.TrimSpace(line))
-			}
-		}
-	}
-	if len(hide) == 0 {
-		return nil
-	}
-	// The longest first: a secret may begin with another one.
-	slices.SortStableFunc(hide, func(a, b [2]string) int { return len(b[0]) - len(a[0]) })
-	var pairs []string
-	for _, pair := range hide {
-		pairs = append(pairs, pair[0], pair[1])
-	}
-	return &veil{strings.NewReplacer(pairs...)}
-}
-
-func (v *veil) text(s string) string {
-	if v == nil {
-		return s
-	}
-	return v.replacer.Replace(s)
-}
-
-// err returns an error whose text has no secret. It wraps err.
-func (v *veil) err(err error) error {
-	if v == nil || err == nil {
-		return err
-	}
-	text := err.Error()
-	if hidden := v.text(text); hidden != text {
-		return &veiledError{hidden, err}
-	}
-	return err
-}
-
-type veiledError struct {
-	text string
-	err  error
-}
-
-func (e *veiledError) Error() string { return e.text }
-func (e *veiledError) Unwrap() error { return e.err }

@@ -43,7 +43,7 @@ func TestGroups(t *testing.T) {
 	a := r.start("a")
 	b := r.start("b")
 	r.eventually("the hosts know each other", func() bool { return len(a.Members()) == 2 && len(b.Members()) == 2 })
-	for i, req := range []host.CreateRequest{one, two, three} {
+	for i, req := range []host.Spec{one, two, three} {
 		req.Group = "g"
 		create(t, []*host.Host{a, b}[i%2], req)
 	}
@@ -152,7 +152,7 @@ func TestStateTakesEffectOnce(t *testing.T) {
 }
 
 // startWith starts a host and creates workers on it.
-func (r *rig) startWith(reqs ...host.CreateRequest) *host.Host {
+func (r *rig) startWith(reqs ...host.Spec) *host.Host {
 	r.t.Helper()
 	h := r.start("a")
 	for _, req := range reqs {
@@ -217,7 +217,7 @@ func TestHostsShare(t *testing.T) {
 	a := r.start("a")
 	const n = 12
 	for i := range n {
-		create(t, a, host.CreateRequest{ID: fmt.Sprint("w", i), Topic: fmt.Sprint("work.", i), OutputTopic: fmt.Sprint("out.", i), Code: prefix("")})
+		create(t, a, host.Spec{ID: fmt.Sprint("w", i), Topic: fmt.Sprint("work.", i), OutputTopic: fmt.Sprint("out.", i), Code: prefix("")})
 	}
 	b := r.start("b")
 	shared := func() bool {
@@ -257,7 +257,7 @@ func TestHostsShare(t *testing.T) {
 func TestDrainGivesWorkersAway(t *testing.T) {
 	r := newRig(t)
 	a := r.start("a")
-	create(t, a, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("")})
+	create(t, a, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("")})
 	must(t, a.Drain(t.Context()))
 	if got := a.Local(); len(got) > 0 {
 		t.Errorf("after the drain there is %v", got)

@@ -1,44 +1,3 @@
-// Package host runs workers whose code arrives at run time.
-//
-// A worker is code in some language and the topic that feeds it. Operators create,
-// start, stop, update, roll back and delete a worker while others run, and it comes
-// back when its host does. Any number of hosts on one NATS share the workers; each
-// [Host] runs its own share.
-//
-//	host.EngineMain(starlark.New(), js.New(), wasm.New()) // first in main
-//	…
-//	engines, err := engine.NewRegistry(starlark.New(), js.New(), wasm.New())
-//	if err != nil {
-//		return err
-//	}
-//	h, err := host.New(broker.JetStream(), host.Config{Engines: engines})
-//	if err != nil {
-//		return err
-//	}
-//	app.Add(h).Probe("hosted", h).OnDrain("hosted", h)
-//
-//	id, err := h.Create(ctx, host.CreateRequest{
-//		ID: "shout", MIMEType: "text/x-starlark", Topic: "words", OutputTopic: "loud",
-//		Code: []byte("def handle(message): return message.text.upper()"),
-//	})
-//
-// # What is guaranteed
-//
-// A message is handled at least once, or is in the dead letters with the reason.
-// No message is dropped, even when a host or a server dies. A handler may see a
-// message again when its host died before the server knew the outcome, or when
-// another host replaced a stalled one. What a handler writes and what it returns is
-// committed together, once for each message, and published after that. An attempt
-// that is not committed has published nothing, and neither has a dead letter. An
-// output is published once within the duplicate window of its topic's stream.
-//
-// The messages of a worker that have the same key are handled in order, and so are
-// their outputs published. The key is the header [HeaderKey], or the message's subject.
-// A message that waits for its next attempt holds up its key only.
-//
-// One worker handles one message at a time. The workers of a group handle one
-// message at a time among them all, across hosts. Each message goes to one worker
-// whose topic matches, in turn.
 package host
 
 import (
@@ -127,7 +86,7 @@ type Host struct {
 	began     time.Time // when recovery began
 	fault     error     // why recovery failed as a whole
 	tallies   map[tally]*Counts
-	lettered  map[string]int  // letters that this host has stored, by worker
+	lettered  map[string]int  // dead letters that this host has stored, by subject
 	listeners []chan struct{} // closed at the next change
 
 	running  sync.WaitGroup // runners and their watches
@@ -155,8 +114,20 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	}
 	policy := cfg.Fetch
 	policy.MaxSize = cmp.Or(policy.MaxSize, cfg.MaxCode)
-	h := &Host{cfg: cfg, js: js, nc: js.Conn(), log: cfg.Logger, fetcher: cfg.Fetcher, wake: make(chan struct{}, 1),
-		known: make(map[string]*Record), broken: make(map[string]error), slots: make(map[string]*slot), tallies: make(map[tally]*Counts), lettered: make(map[string]int), recovery: recoveryRuns}
+	h := &Host{
+		cfg:      cfg,
+		js:       js,
+		nc:       js.Conn(),
+		log:      cfg.Logger,
+		fetcher:  cfg.Fetcher,
+		wake:     make(chan struct{}, 1),
+		known:    make(map[string]*Record),
+		broken:   make(map[string]error),
+		slots:    make(map[string]*slot),
+		tallies:  make(map[tally]*Counts),
+		lettered: make(map[string]int),
+		recovery: recoveryRuns,
+	}
 	if cfg.RecoveryOff {
 		h.recovery = recoveryOff
 	}
@@ -185,59 +156,85 @@ func (h *Host) ensure(ctx context.Context) error {
 	if h.ready.Load() {
 		return nil
 	}
-	name, low := h.cfg.Name, strings.ToLower(h.cfg.Name)
-	buckets := []jetstream.KeyValueConfig{
-		{Bucket: name + "_WORKERS", History: maxRevisions, Replicas: h.cfg.Replicas, Description: "hosted workers"},
-		{Bucket: name + "_MEMBERS", History: 1, TTL: 10 * h.cfg.LeaseTTL, Replicas: h.cfg.Replicas, Description: "hosts of hosted workers"},
-	}
-	streams := []jetstream.StreamConfig{
-		{Name: name + "_STATE", Subjects: []string{low + ".state.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld,
-			AllowAtomicPublish: true, AllowMsgTTL: true, Replicas: h.cfg.Replicas, Description: "what hosted workers remember, and their fences"},
-		{Name: name + "_LOG", Subjects: []string{low + ".log.>"}, AllowAtomicPublish: true, Replicas: h.cfg.Replicas, Description: "what messages of hosted workers have caused"},
-		{Name: name + "_LINES", Subjects: []string{low + ".lines.>"}, MaxMsgsPerSubject: MaxLines, Discard: jetstream.DiscardOld, MaxAge: linesFor, Replicas: h.cfg.Replicas, Description: "what the code of hosted workers prints"},
-		{Name: name + "_CODE", Subjects: []string{low + ".code.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld, Replicas: h.cfg.Replicas, Description: "code of hosted workers"},
-		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>", low + ".body.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
-	}
-	if err := broker.Ensure(ctx, h.js, buckets, streams); err != nil {
+	if err := broker.Ensure(ctx, h.js, h.buckets(), h.streams()); err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	workers, err := h.js.KeyValue(ctx, name+"_WORKERS")
+	var errs []error
+	bucket := func(kind string) jetstream.KeyValue {
+		kv, err := h.js.KeyValue(ctx, h.cfg.Name+"_"+kind)
+		errs = append(errs, err)
+		return kv
+	}
+	stream := func(kind string) jetstream.Stream {
+		s, err := h.js.Stream(ctx, h.cfg.Name+"_"+kind)
+		errs = append(errs, err)
+		return s
+	}
+	workers, hosts := bucket("WORKERS"), bucket("MEMBERS")
+	logs, printed, state, code, dead := stream("LOG"), stream("LINES"), stream("STATE"), stream("CODE"), stream("DEAD")
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
+	records, err := newRecords(h.js, workers, h.log)
 	if err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	hosts, err := h.js.KeyValue(ctx, name+"_MEMBERS")
-	if err != nil {
-		return fmt.Errorf("host: %w", err)
-	}
-	state, err := h.js.Stream(ctx, name+"_STATE")
-	if err != nil {
-		return fmt.Errorf("host: %w", err)
-	}
-	dead, err := h.js.Stream(ctx, name+"_DEAD")
-	if err != nil {
-		return fmt.Errorf("host: %w", err)
-	}
-	code, err := h.js.Stream(ctx, name+"_CODE")
-	if err != nil {
-		return fmt.Errorf("host: %w", err)
-	}
-	if h.logs, err = h.js.Stream(ctx, name+"_LOG"); err != nil {
-		return fmt.Errorf("host: %w", err)
-	}
-	printed, err := h.js.Stream(ctx, name+"_LINES")
-	if err != nil {
-		return fmt.Errorf("host: %w", err)
-	}
+	low := strings.ToLower(h.cfg.Name)
+	h.records, h.logs = records, logs
+	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
 	h.lines = &lines{nc: h.nc, stream: printed, prefix: low + ".lines.", host: h.cfg.HostID}
-	if h.records, err = newRecords(h.js, workers, h.log); err != nil {
-		return fmt.Errorf("host: %w", err)
-	}
 	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", asking: newGate(maxAsking)}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
-	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body.", hidden: hidden{of: map[string][]uint64{}}}
-	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
+	h.letters = &letters{
+		chunks: chunks{h.js, dead},
+		dead:   low + ".dead.",
+		held:   low + ".held.",
+		body:   low + ".body.",
+	}
 	h.ready.Store(true)
 	return nil
+}
+
+// buckets returns the buckets that the hosts share.
+func (h *Host) buckets() []jetstream.KeyValueConfig {
+	return []jetstream.KeyValueConfig{{
+		Bucket:      h.cfg.Name + "_WORKERS",
+		Description: "hosted workers",
+		History:     maxRevisions,
+		Replicas:    h.cfg.Replicas,
+	}, {
+		Bucket:      h.cfg.Name + "_MEMBERS",
+		Description: "hosts of hosted workers",
+		History:     1,
+		TTL:         10 * h.cfg.LeaseTTL,
+		Replicas:    h.cfg.Replicas,
+	}}
+}
+
+// streams returns the streams that the hosts share.
+func (h *Host) streams() []jetstream.StreamConfig {
+	stream := func(name, description string, kinds ...string) jetstream.StreamConfig {
+		cfg := jetstream.StreamConfig{
+			Name:        h.cfg.Name + "_" + name,
+			Description: description,
+			Discard:     jetstream.DiscardOld,
+			Replicas:    h.cfg.Replicas,
+		}
+		for _, kind := range kinds {
+			cfg.Subjects = append(cfg.Subjects, strings.ToLower(h.cfg.Name)+"."+kind+".>")
+		}
+		return cfg
+	}
+	state := stream("STATE", "what hosted workers remember, and their fences", "state")
+	state.MaxMsgsPerSubject, state.AllowAtomicPublish = 1, true
+	logs := stream("LOG", "what messages of hosted workers have caused", "log")
+	logs.AllowAtomicPublish = true
+	printed := stream("LINES", "what the code of hosted workers prints", "lines")
+	printed.MaxMsgsPerSubject, printed.MaxAge = MaxLines, linesFor
+	code := stream("CODE", "code of hosted workers", "code")
+	code.MaxMsgsPerSubject = 1
+	dead := stream("DEAD", "messages that hosted workers gave up", "dead", "held", "body")
+	return []jetstream.StreamConfig{state, logs, printed, code, dead}
 }
 
 // Start runs this host's share of the workers in the background. The host is Running
@@ -288,9 +285,6 @@ func (h *Host) close() {
 	if h.records != nil {
 		_ = h.records.manager.Close()
 	}
-	if err := h.children.close(); err != nil {
-		h.log.Warn("hosted workers: remove the folders of their children", "err", err)
-	}
 	h.closeClients()
 }
 
@@ -334,12 +328,7 @@ func (h *Host) changed() {
 }
 
 // poke makes serve assign the slots again.
-func (h *Host) poke() {
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
-}
+func (h *Host) poke() { wake(h.wake) }
 
 // Recover runs the workers of this host, also when automatic recovery is off. It
 // tries workers that could not be loaded again at once. It returns when the host has
@@ -385,8 +374,10 @@ func (h *Host) faults() error {
 	h.mu.Unlock()
 	for _, s := range slots {
 		s.mu.Lock()
-		for id, err := range s.faults {
-			errs = append(errs, fmt.Errorf("worker %s: %w", id, err))
+		for id, w := range s.workers {
+			if w.fault != nil {
+				errs = append(errs, fmt.Errorf("worker %s: %w", id, w.fault))
+			}
 		}
 		s.mu.Unlock()
 	}
@@ -409,8 +400,12 @@ func (h *Host) Check(context.Context) error {
 	failed := len(h.known) == 0
 	for _, s := range h.slots {
 		s.mu.Lock()
-		loaded += len(s.status)
-		failed = failed || len(s.faults) > 0
+		for _, w := range s.workers {
+			failed = failed || w.fault != nil
+			if w.loaded {
+				loaded++
+			}
+		}
 		s.mu.Unlock()
 	}
 	h.mu.Unlock()
@@ -446,7 +441,11 @@ func (h *Host) Local() []string {
 	var ids []string
 	for _, s := range h.slots {
 		s.mu.Lock()
-		ids = slices.AppendSeq(ids, maps.Keys(s.status))
+		for id, w := range s.workers {
+			if w.loaded {
+				ids = append(ids, id)
+			}
+		}
 		s.mu.Unlock()
 	}
 	slices.Sort(ids)

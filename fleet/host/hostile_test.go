@@ -56,7 +56,7 @@ func TestAHostileTenantCostsItsNeighbourNothing(t *testing.T) {
 		c.Logger = slog.New(slog.NewTextHandler(goodOnly{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "good", MIMEType: "text/javascript", Topic: "work.good", OutputTopic: "out.good", Code: []byte("function handle(m) { return m.text }")})
+	create(t, h, host.Spec{ID: "good", MIMEType: "text/javascript", Topic: "work.good", OutputTopic: "out.good", Code: []byte("function handle(m) { return m.text }")})
 	limits := engine.Limits{Time: 300 * time.Millisecond, Load: time.Second, Memory: 64 << 20}
 	end := time.Now().Add(lasts)
 	ended := make(chan int)
@@ -85,7 +85,7 @@ func TestAHostileTenantCostsItsNeighbourNothing(t *testing.T) {
 		if versions%len(hostile) != 6 {
 			own.Load = 30 * time.Second // it must load, also on a busy machine
 		}
-		_, err := h.Create(t.Context(), host.CreateRequest{ID: id, MIMEType: attack.mime, Topic: topic, Limits: own, Code: fmt.Appendf(nil, attack.code, versions)})
+		_, err := h.Create(t.Context(), host.Spec{ID: id, MIMEType: attack.mime, Topic: topic, Limits: own, Code: fmt.Appendf(nil, attack.code, versions)})
 		if loads := versions%len(hostile) != 6; loads != (err == nil) {
 			t.Errorf("Create of version %d: %v", versions, err)
 		}

@@ -37,7 +37,7 @@ func TestAnIdleWorkerCostsThreeGoroutines(t *testing.T) {
 	})
 	h := r.start("a")
 	for i := range workers {
-		create(t, h, host.CreateRequest{ID: fmt.Sprint("w", i), MIMEType: native.MIMEType, Topic: fmt.Sprint("work.", i), OutputTopic: fmt.Sprint("out.", i), Code: []byte("echo")})
+		create(t, h, host.Spec{ID: fmt.Sprint("w", i), MIMEType: native.MIMEType, Topic: fmt.Sprint("work.", i), OutputTopic: fmt.Sprint("out.", i), Code: []byte("echo")})
 		r.publish(fmt.Sprint("work.", i), "x")
 	}
 	for i := range workers {

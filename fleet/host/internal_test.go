@@ -56,7 +56,6 @@ func TestConfigIsRefused(t *testing.T) {
 		"prefetch":        func(c *Config) { c.Prefetch = -1 },
 		"max_message":     func(c *Config) { c.MaxMessage = -1 },
 		"drain_timeout":   func(c *Config) { c.DrainTimeout = -1 },
-		"done_ttl":        func(c *Config) { c.DoneTTL = 1 },
 		"limit time":      func(c *Config) { c.Limits.Time = -1 },
 	} {
 		c := Config{Engines: engines}
@@ -127,13 +126,16 @@ func FuzzPatterns(f *testing.F) {
 
 // The log keeps whose letter a message or an output becomes, for the host that reads it.
 func TestTheLogKeepsTheTenant(t *testing.T) {
-	of := (&Record{ID: "w", UID: "u", Tenant: "a"}).tenancy()
-	stored, err := json.Marshal(entry{Known: &known{Doomed: map[uint64]doom{1: {tenancy: of, Worker: "w"}}}, Outputs: []*output{{tenancy: of, Worker: "w"}}})
+	decision := deadLetterDecision{Worker: "w", Tenant: "a"}
+	stored, err := json.Marshal(entry{
+		Known:   &known{DeadLetters: map[uint64]deadLetterDecision{1: decision}},
+		Outputs: []*output{{Worker: "w", Tenant: "a"}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var e entry
-	if err := json.Unmarshal(stored, &e); err != nil || e.Known == nil || e.Known.Doomed[1].tenancy != of || e.Outputs[0].tenancy != of {
+	if err := json.Unmarshal(stored, &e); err != nil || e.Known == nil || e.Known.DeadLetters[1] != decision || e.Outputs[0].Tenant != "a" {
 		t.Errorf("%s: %v", stored, err)
 	}
 }

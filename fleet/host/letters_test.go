@@ -15,7 +15,7 @@ import (
 )
 
 // picky rejects messages until it is fixed, and then returns their data and their key.
-func picky(r *rig, id string) (req host.CreateRequest, fixed *atomic.Bool) {
+func picky(r *rig, id string) (req host.Spec, fixed *atomic.Bool) {
 	fixed = new(atomic.Bool)
 	req = r.native(id, func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
 		if !fixed.Load() {
@@ -210,7 +210,7 @@ func TestDryRunOfManyLetters(t *testing.T) {
 	seqs := make([]uint64, letters)
 	for i := range seqs {
 		seqs[i] = uint64(i + 1)
-		_, err := r.js.PublishMsgAsync(&nats.Msg{Subject: "host.dead.w", Data: make([]byte, 10_000)})
+		_, err := r.js.PublishMsgAsync(&nats.Msg{Subject: "host.dead.t-.w", Data: make([]byte, 10_000)})
 		must(t, err)
 	}
 	<-r.js.PublishAsyncComplete()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 	"github.com/pleme-io/lifecycle-go/internal/text"
@@ -49,8 +50,7 @@ type lines struct {
 
 // budget says how many lines a worker may send now.
 type budget struct {
-	left    float64
-	at      time.Time
+	*rate.Limiter
 	dropped int
 }
 
@@ -71,16 +71,13 @@ func (l *lines) take(worker string, now time.Time) (ok bool, dropped int) {
 		if l.budgets == nil || len(l.budgets) >= 10_000 {
 			l.budgets = make(map[string]*budget) // a new budget is a full one
 		}
-		b = &budget{left: MaxLines, at: now}
+		b = &budget{Limiter: rate.NewLimiter(linesRate, MaxLines)}
 		l.budgets[worker] = b
 	}
-	b.left = min(MaxLines, b.left+now.Sub(b.at).Seconds()*linesRate)
-	b.at = now
-	if b.left < 1 {
+	if !b.AllowN(now, 1) {
 		b.dropped++
 		return false, 0
 	}
-	b.left--
 	dropped, b.dropped = b.dropped, 0
 	return true, dropped
 }
@@ -88,13 +85,12 @@ func (l *lines) take(worker string, now time.Time) (ok bool, dropped int) {
 // add sends a line.
 func (l *lines) add(rec *Record, isError bool, line string) {
 	ok, dropped := l.take(rec.ID, time.Now())
-	if !ok {
-		return
-	}
 	if dropped > 0 {
 		l.send(rec, true, fmt.Sprintf("%d lines before this one were dropped: more than %d a second", dropped, linesRate))
 	}
-	l.send(rec, isError, line)
+	if ok {
+		l.send(rec, isError, line)
+	}
 }
 
 func (l *lines) send(rec *Record, isError bool, line string) {
@@ -124,24 +120,24 @@ func (l *lines) drop(ctx context.Context, rec *Record) error {
 }
 
 // Logs returns up to limit of the newest lines of a worker's log before sequence
-// before, the oldest first; 0 is the end. Each host
-// returns the lines of all hosts. A worker has at most [MaxLines] lines of at most 4 KiB, for a week.
-// A worker that prints more than 1000 lines at once and 100 a second after that loses
-// lines; the log says how many. The lines have no secrets.
+// before, the oldest first; 0 is the end. Each host returns the lines of all hosts. A worker
+// has at most [MaxLines] lines of at most 4 KiB, for a week. A worker that prints more than
+// 1000 lines at once and 100 a second after that loses lines; the log says how many. The
+// lines have no secrets.
 func (h *Host) Logs(ctx context.Context, id string, before uint64, limit int) ([]Line, error) {
 	if _, err := h.get(ctx, id); err != nil {
 		return nil, fmt.Errorf("logs: %w", err)
 	}
 	var all []Line
-	err := forward(ctx, h.lines.stream, h.lines.prefix+id, 1, 2*MaxLines, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+	take := func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 		if before != 0 && meta.Sequence.Stream >= before {
 			return false, nil
 		}
 		line, err := lineOf(meta.Sequence.Stream, meta.Timestamp, m.Data())
 		all = append(all, line)
 		return true, err
-	})
-	if err != nil {
+	}
+	if err := forward(ctx, h.lines.stream, h.lines.prefix+id, 1, 2*MaxLines, take); err != nil {
 		return nil, fmt.Errorf("worker %s: read its log: %w", id, err)
 	}
 	limit = min(max(limit, 0), MaxLines) // lines that came while it read replaced others
@@ -189,13 +185,11 @@ func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each fun
 	}
 }
 
-// forward calls each for up to limit messages of a subject, which may have wildcards,
-// from a sequence on, until each returns false.
-func forward(ctx context.Context, stream jetstream.Stream, subject string, from uint64, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
-	return forwardOf(ctx, stream, []string{subject}, from, limit, each)
-}
+// eachMessage handles a stored message. It returns false to end.
+type eachMessage = func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)
 
-// forwardOf is forward for several subjects, which must not overlap.
-func forwardOf(ctx context.Context, stream jetstream.Stream, subjects []string, from uint64, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
-	return replay.Each(ctx, stream, jetstream.ConsumerConfig{FilterSubjects: subjects, OptStartSeq: from}, limit, each)
+// forward calls each for up to limit messages of a subject, which may have wildcards, from a
+// sequence on.
+func forward(ctx context.Context, stream jetstream.Stream, subject string, from uint64, limit int, each eachMessage) error {
+	return replay.Each(ctx, stream, jetstream.ConsumerConfig{FilterSubject: subject, OptStartSeq: from}, limit, each)
 }

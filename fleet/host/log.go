@@ -25,111 +25,106 @@ import (
 // An entry that does not fit one message is an atomic batch of several.
 type slotLog struct{ chain }
 
-// logSubject returns the subject of a slot's log.
-func (h *Host) logSubject(slot string) string { return strings.ToLower(h.cfg.Name) + ".log." + slot }
+func (h *Host) slotLog(slot string, fence uint64) *slotLog {
+	subject := strings.ToLower(h.cfg.Name) + ".log." + slot
+	return &slotLog{chain{nc: h.nc, stream: h.logs, subject: subject, fence: fence}}
+}
 
 // headerParts is on each message of an entry: how many messages the entry has.
 const headerParts = "Lifecycle-Parts"
 
-// entry is a claim or a commit. Values and Outputs are what it adds; the other fields
-// hold all that is known, so that the newest commit replaces them.
+// entry is a claim or a commit. Values and Outputs are what it adds; the other fields hold
+// all that is known, so that the newest commit replaces them.
 type entry struct {
 	Fence uint64 `json:"fence"`
 	Host  string `json:"host,omitempty"` // of a claim
 	Known *known `json:"known,omitempty"`
 
-	Values  []write   `json:"values,omitempty"`
-	Outputs []*output `json:"outputs,omitempty"` // numbered from Known.Next on
+	Values  []stateWrite `json:"values,omitempty"`
+	Outputs []*output    `json:"outputs,omitempty"` // numbered from Known.Next on
 
 	upTo        uint64    // number up to which outputs must be sent before it may be removed
 	first, last uint64    // sequences of its messages, once it is stored
-	at          time.Time // when the server stored it
+	at          time.Time // when it was stored, by the server's clock
 }
 
 // known is what a slot knows about its messages.
 type known struct {
-	Source string           `json:"source"` // the stream with the messages, and when it was made
-	Done   lanes.Progress   `json:"done"`   // messages that were answered
-	Tries  map[uint64]tries `json:"tries,omitempty"`
-	Doomed map[uint64]doom  `json:"doomed,omitempty"`
-	Next   uint64           `json:"next"` // number of the first output of this entry
-	Sent   lanes.Progress   `json:"sent"` // outputs that were published, or stored as letters
+	Source string         `json:"source"` // the stream with the messages, and when it was made
+	Done   lanes.Progress `json:"done"`   // messages that were answered
+	// Tries and DeadLetters are of messages that were not answered, by sequence.
+	Tries       map[uint64]tries              `json:"tries,omitempty"`
+	DeadLetters map[uint64]deadLetterDecision `json:"deadLetters,omitempty"`
+	Next        uint64                        `json:"next"` // number of the first output of this entry
+	Sent        lanes.Progress                `json:"sent"` // outputs that were published, or stored as letters
 }
 
-// doom is the decision that a message becomes a dead letter. It is written before the
-// letter, so that no later attempt has effects.
-type doom struct {
-	tenancy
+// tries counts the deliveries of a message so far.
+type tries struct {
+	Begun  int `json:"begun"`  // deliveries for which a handler was called, or may have been
+	Failed int `json:"failed"` // deliveries that are known to have failed
+	// CanaryFailed says that a canary failed the message, which does not count.
+	CanaryFailed bool `json:"canaryFailed,omitempty"`
+}
+
+// deadLetterDecision is the decision that a message becomes a dead letter. It is written
+// before the letter, so that no later attempt has effects.
+type deadLetterDecision struct {
 	Worker   string `json:"worker"`
+	Tenant   string `json:"tenant,omitempty"`
 	Digest   string `json:"digest"`
 	Attempts int    `json:"attempts"`
 	Reason   string `json:"reason"`
-}
-
-// write is a value that a worker put or deleted.
-type write struct {
-	Worker  string `json:"worker"`
-	UID     string `json:"uid"`
-	Key     string `json:"key"`
-	Data    []byte `json:"data,omitempty"`
-	Deleted bool   `json:"deleted,omitempty"`
-	Slot    string `json:"slot,omitempty"` // of a timer: Key is its place, and Data a timer
-	Mark    bool   `json:"mark,omitempty"` // earlier versions removed marks of timers that were cancelled
-
-	gen   uint64
-	alarm *alarm // of a timer that is set
 }
 
 // output is a message to publish.
 type output struct {
 	Key    string              `json:"key"` // outputs of one key are published in order
 	Worker string              `json:"worker"`
+	Tenant string              `json:"tenant,omitempty"`
 	Digest string              `json:"digest"`
 	Cause  string              `json:"cause"` // id of the message that was handled
 	Topic  string              `json:"topic"`
 	Header map[string][]string `json:"header,omitempty"`
 	Data   []byte              `json:"data,omitempty"`
-	tenancy
 
 	number uint64
 	id     string
-	since  time.Time // when it was committed
+	since  time.Time // when it was committed, by the server's clock
 
-	doubt    bool      // it may have been published already
-	again    bool      // by this host
-	refused  time.Time // when the server first refused it
-	attempts int       // that were refused
+	maybeSent bool      // an earlier holder, or an attempt without an answer, may have published it
+	sentHere  bool      // by this host
+	refused   time.Time // when the server first refused it
+	attempts  int       // that were refused
 }
 
-// open claims the log with the fencing token that it has, which is the sequence of a
-// message on the subject claimed. It returns the entries before the claim. The error wraps
-// [ErrStale] when a host with a newer token has the log. When the log has a token that the
-// subject of the tokens never had, open takes the next one after that.
-func (l *slotLog) open(ctx context.Context, host, claimed string) ([]*entry, error) {
+// open claims the log with the fencing token that it has. It returns the entries before the
+// claim. The error wraps [ErrStale] when a host with a newer token has the log. When the log
+// has a newer token and none was given out, open takes the one after that of the log: the
+// stream of the tokens was made anew, or restored from an older backup.
+func (l *slotLog) open(ctx context.Context, host string, newestToken func() (uint64, error)) ([]*entry, error) {
 	token := l.fence
 	for looks := 1; ; looks++ {
 		m, err := l.newest(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read the log: %w", err)
 		}
-		l.last = 0
+		var before, fence uint64
 		if m != nil {
-			l.last = m.Sequence
-			var fence uint64
-			if _, err := fmt.Sscanf(m.Header.Get(headerLink), "%d-", &fence); err == nil && fence > l.fence {
-				newest, err := last(ctx, l.states.stream, claimed)
-				if err != nil {
-					return nil, fmt.Errorf("claim the log: %w", err)
-				}
-				if newest == nil || newest.Sequence != token {
-					return nil, fmt.Errorf("claim the log: fencing token %d after %d: %w", token, fence, ErrStale)
-				}
-				// No newer token was given out. The stream of the tokens was made anew, or
-				// restored from an older backup.
-				l.fence = fence + 1
-			}
+			before = m.Sequence
+			_, _ = fmt.Sscanf(m.Header.Get(headerLink), "%d-", &fence) // a message of no host has none
 		}
-		before := l.last
+		if fence > l.fence {
+			newest, err := newestToken()
+			if err != nil {
+				return nil, fmt.Errorf("claim the log: %w", err)
+			}
+			if newest != token {
+				return nil, fmt.Errorf("claim the log: fencing token %d after %d: %w", token, fence, ErrStale)
+			}
+			l.fence = fence + 1
+		}
+		l.last = before
 		err = l.append(ctx, &entry{Fence: l.fence, Host: host})
 		if err == nil {
 			return l.read(ctx, before)
@@ -185,7 +180,7 @@ func (l *slotLog) append(ctx context.Context, e *entry) error {
 	if err != nil {
 		return fmt.Errorf("write the log: %w", err)
 	}
-	size := max(int(l.states.nc.MaxPayload())-4<<10, 1<<10)
+	size := max(int(l.nc.MaxPayload())-4<<10, 1<<10)
 	parts := max(1, (len(data)+size-1)/size)
 	msgs := make([]*nats.Msg, parts)
 	for i := range msgs {
@@ -196,7 +191,7 @@ func (l *slotLog) append(ctx context.Context, e *entry) error {
 	if err := l.chain.append(ctx, msgs[0], msgs...); err != nil {
 		return fmt.Errorf("write the log: %w", err)
 	}
-	e.first, e.last, e.at = l.last-uint64(parts)+1, l.last, time.Now()
+	e.first, e.last = l.last-uint64(parts)+1, l.last
 	return nil
 }
 
@@ -210,7 +205,7 @@ func (l *slotLog) unsent(entries []*entry) ([]*output, known) {
 			k = *e.Known
 		}
 		for i, o := range e.Outputs {
-			o.number, o.since, o.doubt = k.Next+uint64(i), e.at, true
+			o.number, o.since, o.maybeSent = k.Next+uint64(i), e.at, true
 			o.id = l.outputID(e.Fence, o.number)
 			all = append(all, o)
 		}

@@ -186,48 +186,6 @@ func TestRetryHoldsItsKeyOnly(t *testing.T) {
 	r.wantOutputs("out.w", "beside", "bad", "behind")
 }
 
-// TestMarksOfAnEarlierVersion checks that messages that an earlier version handled, and
-// whose answer was lost, are not handled again, and that its counts of failures hold.
-func TestMarksOfAnEarlierVersion(t *testing.T) {
-	r := newRig(t)
-	h := r.startWith(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
-		v, _, err := s.Get(ctx, "n")
-		if err != nil {
-			return nil, err
-		}
-		if string(m.Data) == "failed" {
-			return nil, fmt.Errorf("attempt %d", m.Attempt)
-		}
-		return text(string(m.Data) + string(v)), s.Put(ctx, "n", append(v, 'x'))
-	}))
-	must(t, h.StopWorker(t.Context(), "w"))
-	rec, err := h.Get(t.Context(), "w")
-	must(t, err)
-	r.publish("work.w", "done", "failed", "new")
-	c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
-	must(t, err)
-	for range 3 {
-		m, err := c.Next(jetstream.FetchMaxWait(bound))
-		must(t, err)
-		meta, err := m.Metadata()
-		must(t, err)
-		key := strconv.FormatUint(meta.Sequence.Stream, 10) + "-" + strconv.FormatInt(meta.Timestamp.UnixNano(), 36)
-		switch string(m.Data()) {
-		case "done":
-			r.publish("host.state.w-w.done."+key, "")
-		case "failed":
-			r.publish("host.state.w-w.tries."+key, `{"begun":3,"failed":3}`)
-		}
-	}
-	r.publish("host.state.w-w.kv."+rec.UID+".n", "old")
-	must(t, h.StartWorker(t.Context(), "w"))
-	r.wantOutputs("out.w", "newold")
-	if d := r.letters(h, "w", 1)[0]; d.Attempts != 4 || d.Reason != "attempt 4" {
-		t.Errorf("%+v", d)
-	}
-	r.eventually("its value is written", func() bool { return r.value(h, "w", "n") == "oldx" })
-}
-
 // TestLogIsTrimmed checks that the log of a slot does not grow with its messages, and
 // that a commit that no message can hold is written, also for the next holder.
 func TestLogIsTrimmed(t *testing.T) {
@@ -330,7 +288,7 @@ func TestOutputLetter(t *testing.T) {
 func TestResultWithoutTopic(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: prefix("")})
 	r.publish("work.w", "1", "2")
 	r.eventually("both are handled", func() bool {
 		return slices.Equal(h.Tallies(), []host.Tally{{Worker: "w", Generation: 1, Succeeded: 2, Discarded: 2}})

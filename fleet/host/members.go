@@ -1,7 +1,9 @@
 package host
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"slices"
 	"sync"
 	"time"
@@ -78,32 +80,12 @@ func (m *members) leave(ctx context.Context) error { return m.kv.Delete(ctx, m.i
 // owner returns the host to which a slot belongs.
 func owner(hosts []string, slot string) string {
 	var best string
-	var most uint64
+	var most [sha256.Size]byte
 	for _, h := range hosts {
-		x := fnv1a(fnv1a(fnvOffset, h)*fnvPrime, slot) // with a zero byte between them
-		// FNV's high bits depend little on the last bytes: mix them (the
-		// finalizer of MurmurHash3).
-		x = (x ^ x>>33) * 0xff51afd7ed558ccd
-		x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
-		x ^= x >> 33
-		if best == "" || x > most || x == most && h < best {
-			best, most = h, x
+		sum := sha256.Sum256([]byte(h + "\x00" + slot))
+		if order := bytes.Compare(sum[:], most[:]); best == "" || order > 0 {
+			best, most = h, sum
 		}
 	}
 	return best
-}
-
-// The numbers of FNV-1a with 64 bits (RFC 9923). Package hash/fnv allocates a hash for
-// each name, and a host with many workers computes many.
-const (
-	fnvOffset = 14695981039346656037
-	fnvPrime  = 1099511628211
-)
-
-// fnv1a adds the bytes of s to a hash.
-func fnv1a(hash uint64, s string) uint64 {
-	for i := range len(s) {
-		hash = (hash ^ uint64(s[i])) * fnvPrime
-	}
-	return hash
 }

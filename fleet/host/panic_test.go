@@ -20,8 +20,7 @@ type rogue struct {
 	hang                      chan struct{} // if not nil, Load waits for it
 }
 
-func (*rogue) MIMETypes() []string       { return []string{"text/x-rogue"} }
-func (*rogue) Features() engine.Features { return engine.Features{} }
+func (*rogue) MIMETypes() []string { return []string{"text/x-rogue"} }
 
 func (e *rogue) Load(context.Context, []byte, engine.Config) (engine.Program, error) {
 	e.loads.Add(1)
@@ -68,7 +67,7 @@ func rogueRig(t *testing.T) (*rig, *rogue) {
 func TestAPanicInLoadFailsTheWorker(t *testing.T) {
 	r, e := rogueRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", MIMEType: "text/x-rogue", Topic: "work.w", OutputTopic: "out.w", Code: []byte("x")})
+	create(t, h, host.Spec{ID: "w", MIMEType: "text/x-rogue", Topic: "work.w", OutputTopic: "out.w", Code: []byte("x")})
 	r.publish("work.w", "one")
 	r.wantOutputs("out.w", "one")
 
@@ -110,7 +109,7 @@ func TestAPanicInLoadFailsTheWorker(t *testing.T) {
 func TestAPanicInAProgramFailsTheMessage(t *testing.T) {
 	r, e := rogueRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "w", MIMEType: "text/x-rogue", Topic: "work.w", OutputTopic: "out.w", Code: []byte("x")})
+	create(t, h, host.Spec{ID: "w", MIMEType: "text/x-rogue", Topic: "work.w", OutputTopic: "out.w", Code: []byte("x")})
 	e.inHandle.Store(true)
 	e.inClose.Store(true)
 	r.publish("work.w", "bad")
@@ -144,7 +143,7 @@ func TestALoadThatDoesNotReturnIsAbandoned(t *testing.T) {
 		}
 		cancel()
 	}()
-	_, err := h.Create(ctx, host.CreateRequest{ID: "w", MIMEType: "text/x-rogue", Topic: "work.w", OutputTopic: "out.w", Code: []byte("x")})
+	_, err := h.Create(ctx, host.Spec{ID: "w", MIMEType: "text/x-rogue", Topic: "work.w", OutputTopic: "out.w", Code: []byte("x")})
 	if left := new(lifecycle.AbandonedError); !errors.As(err, &left) || left.Name != "engine" || !strings.Contains(left.Stack, "rogue).Load") {
 		t.Errorf("Create: %v", err)
 	}

@@ -14,76 +14,101 @@ import (
 )
 
 // partition is a slot that this host has claimed: what its log says, in memory, and the
-// goroutine that commits. A handler's effects are staged when it returns, and later
-// handlers of the slot see them at once. All that is staged while a commit is under way
-// goes into the next one. When a commit is refused because another host has the slot,
-// everything that is staged behind it is void too, and the partition has failed.
+// goroutine that commits. A handler's effects are staged when it returns, and later handlers
+// of the slot see them at once. All that is staged while a commit is under way goes into the
+// next one. When a commit is refused because another host has the slot, everything that is
+// staged behind it is void too, and the partition has failed.
 type partition struct {
 	host   *Host
 	slot   string
 	fence  uint64
 	log    *slotLog
 	relay  *relay
-	cells  *cells
+	cache  *stateCache
 	timers *timers
-	old    bool // marks of an earlier version of this package may exist
 
 	ctx    context.Context // of commits; ends when the partition is abandoned
 	cancel context.CancelFunc
 	wake   chan struct{} // of size 1
 	quit   chan struct{} // closed to end commits once everything is written
-	ended  chan struct{} // closed when commits has returned
+	ended  chan struct{} // closed when commits has ended for good
 	failed func(error)   // called once, when a commit was refused
 
 	confirmed atomic.Pointer[time.Time] // when the newest write of the log that succeeded began
 
-	mu      sync.Mutex // guards everything below
-	known   known
-	staged  []*effects
-	flying  bool     // a commit is under way
-	unsaved bool     // known has changed since the last commit
-	active  bool     // the goroutine that commits runs, or has ended for good
-	err     error    // why the partition failed, or ErrDetached once it has ended
-	entries []*entry // that the log still has, the oldest first
+	mu         sync.Mutex // guards everything below
+	known      known
+	staged     []*effects
+	committing bool     // a commit is under way
+	unsaved    bool     // known has changed since the last commit
+	active     bool     // the goroutine that commits runs, or has ended for good
+	err        error    // why the partition failed, or ErrDetached once it has ended
+	entries    []*entry // that the log still has, the oldest first
 }
 
 // effects are what one step of a message has caused. They are committed as a whole.
 type effects struct {
-	seq     uint64 // of the message
-	done    bool   // the message was answered
-	tries   *tries
-	doom    *doom
-	writes  []write
-	outputs []*output
-	size    int
-	then    func(error) // called once the outcome is known
+	seq        uint64 // of the message
+	done       bool   // the message was answered
+	tries      *tries
+	deadLetter *deadLetterDecision
+	writes     []stateWrite
+	outputs    []*output
+	size       int
+	then       func(error) // called once the outcome is known
 }
 
-// tick is how long progress that has no effects of its own may stay unwritten.
-const tick = 250 * time.Millisecond
+// attach makes effects those of the delivery, and returns them. What is known of a timer is in
+// the timer itself, which is removed with the effects that end its message.
+func (d *delivery) attach(e *effects) *effects {
+	e.seq = d.seq
+	if d.timer == nil {
+		return e
+	}
+	if e.done { // the handler may have set the timer again, behind its removal
+		e.writes = append([]stateWrite{d.timer.removal()}, e.writes...)
+		return e
+	}
+	next := *d.timer
+	if e.tries != nil {
+		next.Tries = *e.tries
+	}
+	if e.deadLetter != nil {
+		next.DeadLetter = e.deadLetter
+	}
+	e.tries, e.deadLetter = nil, nil
+	w := next.write(d.data)
+	e.size += len(w.Data)
+	e.writes, d.timer = append(e.writes, w), &next
+	return e
+}
 
-// claim takes a slot for this host. source names the stream of its messages, and when
-// that stream was made. failed is called when the slot is lost.
+// claim takes a slot for this host. source names the stream of its messages, and when that
+// stream was made. failed is called when the slot is lost.
 func (h *Host) claim(ctx context.Context, slot, source string, failed func(error)) (*partition, error) {
 	fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
 	if err != nil {
 		return nil, err
 	}
-	p := &partition{host: h, slot: slot, fence: fence, failed: failed, wake: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}),
+	p := &partition{
+		host:   h,
+		slot:   slot,
+		log:    h.slotLog(slot, fence),
+		failed: failed,
+		wake:   make(chan struct{}, 1),
+		quit:   make(chan struct{}),
+		ended:  make(chan struct{}),
 		active: true, // until the log is read
-		log:    &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}}
+	}
 	began := time.Now()
-	p.entries, err = p.log.open(ctx, h.cfg.HostID, h.states.fenceSubject(slot))
 	p.confirmed.Store(&began)
+	p.entries, err = p.log.open(ctx, h.cfg.HostID, func() (uint64, error) { return h.states.newestToken(ctx, slot) })
 	if err != nil {
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}
 	p.fence = p.log.fence
-	if p.old, err = h.states.marked(ctx, slot); err != nil {
-		return nil, fmt.Errorf("slot %s: %w", slot, err)
-	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.cells = newCells(h.states, slot, fence) // whose chain is on the subject of the tokens
+	p.cache = newStateCache(h.states, slot, fence) // its chain is on the subject of the tokens
 	p.timers = newTimers(h.states, slot)
 	p.relay = newRelay(h, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
@@ -93,58 +118,56 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	}
 	p.mu.Lock()
 	p.active = false
-	begin := p.unsaved || p.cells.waits()
+	begin := p.unsaved || p.cache.isDirty()
 	p.mu.Unlock()
 	if begin {
 		p.nudge()
 	}
-	if twins := p.timers.twins(); len(twins) > 0 {
-		p.stage(&effects{writes: twins, then: func(error) {}})
-	}
 	return p, nil
 }
 
-// replay restores what the log says. Values and outputs of its commits may have been
-// written and published already.
+// replay restores what the log says. Values and outputs of its commits may have been written
+// and published already.
 func (p *partition) replay(ctx context.Context, source string) error {
 	outputs, k := p.log.unsent(p.entries)
-	p.known = k
-	known := make(map[life]bool)
-	lives := func(worker, uid string) (bool, error) { // whether a worker still exists
-		of := life{worker, uid}
+	known := make(map[workerUID]bool)
+	exists := func(of workerUID) (bool, error) {
 		if _, is := known[of]; !is {
-			rec, err := p.host.records.get(ctx, worker)
+			rec, err := p.host.records.get(ctx, of.id)
 			if err != nil && !errors.Is(err, ErrNotFound) {
 				return false, err
 			}
-			known[of] = err == nil && rec.UID == uid
+			known[of] = err == nil && rec.UID == of.uid
 		}
 		return known[of], nil
 	}
-	now := p.host.states.now(ctx)
-	if err := p.timers.load(ctx, now, lives); err != nil {
+	timers, err := p.timers.stored(ctx)
+	if err != nil {
 		return err
 	}
 	for _, e := range p.entries {
-		var values []write
+		var values []stateWrite
 		for _, w := range e.Values {
-			is, err := lives(w.Worker, w.UID)
+			is, err := exists(workerUID{w.Worker, w.UID})
 			if err != nil {
 				return err
 			}
-			if is && !w.Mark {
+			if is {
 				values = append(values, w)
 			}
 		}
-		p.timers.restore(values, now)
-		p.cells.restore(values, e.last)
-		e.Values = nil
-		e.Outputs, e.Known = nil, nil
+		p.cache.stage(values)
+		p.cache.commit(values, e.last)
+		timers = append(timers, values...) // the later ones count
+		e.Values, e.Outputs, e.Known = nil, nil, nil
 	}
-	if p.known.Source != source {
-		p.known.Source, p.known.Done, p.known.Tries, p.known.Doomed = source, lanes.Progress{}, nil, nil
+	if err := p.timers.restore(timers, p.host.states.now(ctx), exists); err != nil {
+		return err
 	}
-	p.known.Tries, p.known.Doomed = cloned(p.known.Tries), cloned(p.known.Doomed)
+	if k.Source != source {
+		k.Source, k.Done, k.Tries, k.DeadLetters = source, lanes.Progress{}, nil, nil
+	}
+	p.known = k.clone()
 	for _, o := range outputs {
 		p.relay.add(o)
 	}
@@ -152,15 +175,8 @@ func (p *partition) replay(ctx context.Context, source string) error {
 	return nil
 }
 
-func cloned[V any](m map[uint64]V) map[uint64]V {
-	if m == nil {
-		return make(map[uint64]V)
-	}
-	return maps.Clone(m)
-}
-
-// holds returns nil when this host had the slot less than holdFor ago, by its own clock.
-// If it does not know, it asks the log.
+// holds returns nil when this host had the slot less than holdFor ago, by its own clock. If
+// it does not know, it asks the log.
 func (p *partition) holds(ctx context.Context) error {
 	if time.Since(*p.confirmed.Load()) > holdFor/2 {
 		if err := p.commit(ctx, &effects{}); err != nil {
@@ -187,23 +203,30 @@ func (p *partition) raise(floor uint64) {
 	p.known.Done.Raise(floor)
 }
 
-// about returns what is known about a message.
-func (p *partition) about(seq uint64) (done bool, was tries, doomed *doom) {
+// isDone reports whether a message was answered.
+func (p *partition) isDone(seq uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.known.Done.Has(seq)
+}
+
+// past returns how often a message was tried, and the decision to make it a dead letter.
+func (p *partition) past(seq uint64) (was tries, given *deadLetterDecision) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was, ok := p.known.Tries[seq]
 	if !ok {
 		was = tries{Begun: 1}
 	}
-	if d, ok := p.known.Doomed[seq]; ok {
-		doomed = &d
+	if d, ok := p.known.DeadLetters[seq]; ok {
+		given = &d
 	}
-	return p.known.Done.Has(seq), was, doomed
+	return was, given
 }
 
-// stage takes the effects of a step. e.then is called once they are committed, or with
-// the reason why they are not. A message that is done and has no effects is done at
-// once, unless its handler may have seen effects that are not committed yet.
+// stage takes the effects of a step. e.then is called once they are committed, or with the
+// reason why they are not. A message that is done and has no effects is done at once, unless
+// its handler may have seen effects that are not committed yet.
 func (p *partition) stage(e *effects) {
 	p.mu.Lock()
 	if p.err != nil {
@@ -212,9 +235,7 @@ func (p *partition) stage(e *effects) {
 		e.then(err)
 		return
 	}
-	_, tried := p.known.Tries[e.seq]
-	_, doomed := p.known.Doomed[e.seq]
-	if e.done && !tried && !doomed && len(e.writes)+len(e.outputs) == 0 && len(p.staged) == 0 && !p.flying {
+	if p.hasNoEffect(e) {
 		p.known.Done.Done(e.seq)
 		first := !p.unsaved
 		p.unsaved = true
@@ -226,11 +247,20 @@ func (p *partition) stage(e *effects) {
 		return
 	}
 	p.staged = append(p.staged, e)
-	p.timers.assign(e.writes)
-	p.cells.stage(e.writes)
+	p.timers.assignPlaces(e.writes)
+	p.cache.stage(e.writes)
 	p.timers.apply(e.writes)
 	p.mu.Unlock()
 	p.nudge()
+}
+
+// hasNoEffect reports whether effects say nothing but that a message is done. The caller
+// holds the lock.
+func (p *partition) hasNoEffect(e *effects) bool {
+	_, tried := p.known.Tries[e.seq]
+	_, given := p.known.DeadLetters[e.seq]
+	pending := p.committing || len(p.staged) > 0
+	return e.done && !tried && !given && !pending && len(e.writes)+len(e.outputs) == 0
 }
 
 // commit stages effects and waits for the outcome.
@@ -248,10 +278,7 @@ func (p *partition) commit(ctx context.Context, e *effects) error {
 
 // nudge has commits look at what there is to write.
 func (p *partition) nudge() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	wake(p.wake)
 	p.mu.Lock()
 	start := !p.active
 	p.active = true
@@ -268,11 +295,29 @@ func (p *partition) nudge() {
 	})
 }
 
-// sent notes that an output was published, or stored as a letter.
+// wake signals a channel of size 1.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// sent notes that an output was published, or stored as a dead letter.
 func (p *partition) sent(o *output) {
 	p.mu.Lock()
 	p.known.Sent.Done(o.number + 1) // 0 is no number of a message in a Progress
 	p.unsaved = true
 	p.mu.Unlock()
 	p.nudge()
+}
+
+// clone returns a copy that shares nothing with k.
+func (k known) clone() known {
+	k.Done, k.Sent = k.Done.Clone(), k.Sent.Clone()
+	c := k
+	c.Tries, c.DeadLetters = make(map[uint64]tries, len(k.Tries)), make(map[uint64]deadLetterDecision, len(k.DeadLetters))
+	maps.Copy(c.Tries, k.Tries)
+	maps.Copy(c.DeadLetters, k.DeadLetters)
+	return c
 }

@@ -212,7 +212,7 @@ func TestChaos(t *testing.T) {
 	}
 	ids := []string{"a", "b", "c", "g1", "g2"}
 	for _, id := range ids {
-		req := host.CreateRequest{ID: id, MIMEType: "text/x-starlark", Topic: "work." + id, OutputTopic: "far." + id, Code: []byte(chaosCode)}
+		req := host.Spec{ID: id, MIMEType: "text/x-starlark", Topic: "work." + id, OutputTopic: "far." + id, Code: []byte(chaosCode)}
 		if strings.HasPrefix(id, "g") {
 			req.Group, req.Topic = "g", "work.g"
 		}

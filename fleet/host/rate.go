@@ -2,8 +2,9 @@ package host
 
 import (
 	"fmt"
-	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Rate bounds how many messages a worker handles in a time: attempts and timers count
@@ -17,7 +18,8 @@ type Rate struct {
 
 func (r Rate) validate() error {
 	if r.Messages < 0 || r.Per < 0 || r.Burst < 0 {
-		return fmt.Errorf("rate: %w: messages %d, per %v and burst %d must not be negative", ErrInvalid, r.Messages, r.Per, r.Burst)
+		return fmt.Errorf("rate: %w: messages %d, per %v and burst %d must not be negative",
+			ErrInvalid, r.Messages, r.Per, r.Burst)
 	}
 	if r.Messages == 0 && r != (Rate{}) {
 		return fmt.Errorf("rate: %w: it has no messages", ErrInvalid)
@@ -40,35 +42,23 @@ func (r Rate) withDefaults() Rate {
 	return r
 }
 
-// bucket has the tokens of a rate, one for each message. The zero value is full.
-type bucket struct {
-	mu   sync.Mutex
-	gone float64 // tokens that were taken and have not come back; more than the burst are taken in advance
-	at   time.Time
-}
-
-// take takes a token, and returns how long to wait until it is there.
-func (b *bucket) take(r Rate, now time.Time) time.Duration {
+// newTokens returns the bucket of a rate, which is full, and nil for no bound.
+func newTokens(r Rate) *rate.Limiter {
 	if r.Messages == 0 {
-		return 0
+		return nil
 	}
 	r = r.withDefaults()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	each := float64(r.Per) / float64(r.Messages)
-	b.gone = max(0, b.gone-float64(now.Sub(b.at))/each) + 1
-	b.at = now
-	return time.Duration(max(0, b.gone-float64(r.Burst)) * each)
+	return rate.NewLimiter(rate.Limit(float64(r.Messages)/r.Per.Seconds()), r.Burst)
 }
 
-// pace returns how long a message has to wait because of its worker's rate. It waits
+// waitForRate returns how long a message has to wait because of its worker's rate. It waits
 // once for each attempt.
-func (d *delivery) pace() time.Duration {
-	if d.paid {
-		d.paid = false
+func (m *member) waitForRate(d *delivery) time.Duration {
+	if d.waitedOnRate || m.tokens == nil {
+		d.waitedOnRate = false
 		return 0
 	}
-	wait := d.member.tokens.take(d.member.record.Rate, time.Now())
-	d.paid = wait > 0
+	wait := m.tokens.Reserve().Delay()
+	d.waitedOnRate = wait > 0
 	return wait
 }

@@ -22,33 +22,38 @@ import (
 
 // Record is a hosted worker as it is stored.
 type Record struct {
-	ID          string        `json:"id" lifecycle:"id"`
-	UID         string        `json:"uid"`                     // differs when a worker is created again under the same ID
-	State       State         `json:"phase" lifecycle:"phase"` // "phase" is the key in every stored record
-	Reason      string        `json:"reason,omitempty"`        // why it is Failed
-	MIMEType    string        `json:"mimeType"`
-	Topic       string        `json:"topic"`
-	Stream      string        `json:"stream"` // the stream that has the topic
-	Group       string        `json:"group,omitempty"`
-	OutputTopic string        `json:"outputTopic,omitempty"`
-	Limits      engine.Limits `json:"limits,omitzero"`
-	Tenant      string        `json:"tenant,omitempty"`
-	Key         string        `json:"key,omitempty"` // the header with a message's key
-	Env         []string      `json:"env,omitempty"` // names of variables, sorted
-	Secrets     []string      `json:"secrets,omitempty"`
-	HTTP        HTTP          `json:"http,omitzero"`
-	Rate        Rate          `json:"rate,omitzero"`
-	Generation  int           `json:"generation"` // of the code: 1 at the creation
-	Digest      string        `json:"digest"`     // SHA-256 of its code, in hex
-	Signature   []byte        `json:"signature,omitempty"`
-	Rollout     Rollout       `json:"rollout,omitzero"`
-	Candidate   *Candidate    `json:"candidate,omitempty"` // the version that gets a share of the messages
-	History     []Version     `json:"history"`             // the newest last; the newest MaxHistory
-	Dropped     int           `json:"dropped,omitempty"`
-	Changed     Change        `json:"changed"` // the last change of the record
+	ID          string `json:"id" lifecycle:"id"`
+	UID         string `json:"uid"`                     // differs when a worker is created again under the same ID
+	State       State  `json:"phase" lifecycle:"phase"` // "phase" is the key in every stored record
+	Reason      string `json:"reason,omitempty"`        // why it is Failed
+	MIMEType    string `json:"mimeType"`
+	Topic       string `json:"topic"`
+	Stream      string `json:"stream"` // the stream that has the topic
+	Group       string `json:"group,omitempty"`
+	OutputTopic string `json:"outputTopic,omitempty"`
+	Tenant      string `json:"tenant,omitempty"`
+	Key         string `json:"key,omitempty"` // the header with a message's key
+	Rate        Rate   `json:"rate,omitzero"`
+	Runtime
+	Generation int        `json:"generation"` // of the code: 1 at the creation
+	Digest     string     `json:"digest"`     // SHA-256 of its code, in hex
+	Signature  []byte     `json:"signature,omitempty"`
+	Rollout    Rollout    `json:"rollout,omitzero"`
+	Candidate  *Candidate `json:"candidate,omitempty"` // the version that gets a share of the messages
+	History    []Version  `json:"history"`             // the newest last; the newest MaxHistory
+	Dropped    int        `json:"dropped,omitempty"`
+	Changed    Change     `json:"changed"` // the last change of the record
 
 	bucket   string
 	revision uint64
+}
+
+// Runtime is what a version of a worker's code runs with.
+type Runtime struct {
+	Limits  engine.Limits `json:"limits,omitzero"`
+	Env     []string      `json:"env,omitempty"` // names of variables, sorted
+	Secrets []string      `json:"secrets,omitempty"`
+	HTTP    HTTP          `json:"http,omitzero"`
 }
 
 // A Record is an entity of package workflow, so every view of such entities shows
@@ -81,23 +86,28 @@ func (*Record) ParentEntityID() string { return "" }
 // Record.Dropped counts the older ones, whose code is removed.
 const MaxHistory = 100
 
-// Bounds of a record's history, in bytes. The bucket keeps the newest 64 revisions of
-// each record.
+// Bounds of a record's history, in bytes, and of the revisions of a record that the bucket
+// keeps.
 const (
 	maxHistoryBytes = 24 << 10
 	maxSource       = 512
+	maxRevisions    = 64
 )
 
 // Version is one generation of a worker's code.
 type Version struct {
-	Generation int       `json:"generation"`
-	Digest     string    `json:"digest"`
-	Source     string    `json:"source"` // "content", a URL, "rollback", or "settings" for the same code with other limits or variables
-	Size       int       `json:"size"`
-	By         string    `json:"by,omitempty"`
-	At         time.Time `json:"at"`
-	Signature  []byte    `json:"signature,omitempty"` // of package codesign
-	Rollout    string    `json:"rollout,omitempty"`   // of a version that is or was a canary: "canary", "promoted", "rolled back" or "replaced"
+	Generation int    `json:"generation"`
+	Digest     string `json:"digest"`
+	// Source is "content", a URL, "rollback", or "settings" for the same code with other limits
+	// or variables.
+	Source    string    `json:"source"`
+	Size      int       `json:"size"`
+	By        string    `json:"by,omitempty"`
+	At        time.Time `json:"at"`
+	Signature []byte    `json:"signature,omitempty"` // of package codesign
+	// Rollout says what became of a version that is or was a canary: "canary", "promoted",
+	// "rolled back" or "replaced".
+	Rollout string `json:"rollout,omitempty"`
 }
 
 // Change says who changed a worker, when and why.
@@ -117,15 +127,6 @@ func (c Change) text() string {
 	}
 	return c.Note + " (by " + c.By + ")"
 }
-
-// tenancy says which worker of an id it was: a later one may be of another tenant. It is empty
-// in what earlier versions of this package stored.
-type tenancy struct {
-	UID    string `json:"uid,omitempty"`
-	Tenant string `json:"tenant,omitempty"`
-}
-
-func (r *Record) tenancy() tenancy { return tenancy{r.UID, r.Tenant} }
 
 // slot returns the name of the worker's slot. A slot is a group, or one worker without
 // a group. It is assigned to a host as one and has one consumer.
@@ -147,7 +148,8 @@ func (r *Record) addVersion(v Version) {
 	r.History = append(r.History, v)
 	size, keep := 0, 0
 	for _, v := range slices.Backward(r.History) {
-		size += len(v.Digest) + len(v.Source) + len(v.By) + 2*len(v.Signature) + len(v.Rollout) + 100 // the names of the fields and the numbers
+		const names = 100 // of the fields, and the numbers
+		size += len(v.Digest) + len(v.Source) + len(v.By) + 2*len(v.Signature) + len(v.Rollout) + names
 		if keep == MaxHistory || keep >= 2 && size > maxHistoryBytes {
 			break
 		}
@@ -158,22 +160,23 @@ func (r *Record) addVersion(v Version) {
 	r.Dropped += over
 }
 
-// version returns the version of the code with this digest, or with one that begins
-// with these eight digits or more.
-func (r *Record) version(digest string) (*Version, error) {
-	var found *Version
-	for i := range r.History {
-		v := &r.History[i]
+// version returns the place in the history of the newest version of the code with this
+// digest, or with one that begins with these eight digits or more.
+func (r *Record) version(digest string) (int, error) {
+	found := -1
+	for i, v := range slices.Backward(r.History) {
 		if len(digest) < 8 || !strings.HasPrefix(v.Digest, strings.ToLower(digest)) {
 			continue
 		}
-		if found != nil && found.Digest != v.Digest {
-			return nil, fmt.Errorf("worker %s: %w: more than one digest begins with %s", r.ID, ErrInvalid, digest)
+		if found >= 0 && r.History[found].Digest != v.Digest {
+			return 0, fmt.Errorf("worker %s: %w: more than one digest begins with %s", r.ID, ErrInvalid, digest)
 		}
-		found = v
+		if found < 0 {
+			found = i
+		}
 	}
-	if found == nil {
-		return nil, fmt.Errorf("worker %s to %.80q: %w", r.ID, digest, ErrNoVersion)
+	if found < 0 {
+		return 0, fmt.Errorf("worker %s to %.80q: %w", r.ID, digest, ErrNoVersion)
 	}
 	return found, nil
 }
@@ -202,7 +205,8 @@ func newRecords(js jetstream.JetStream, kv jetstream.KeyValue, log *slog.Logger)
 			plain[string(from)] = append(plain[string(from)], string(p))
 		}
 	}
-	if err := s.manager.Register(Kind, func() workflow.Participant { return &Record{bucket: kv.Bucket()} }, plain); err != nil {
+	none := func() workflow.Participant { return &Record{bucket: kv.Bucket()} }
+	if err := s.manager.Register(Kind, none, plain); err != nil {
 		return nil, errors.Join(err, s.manager.Close())
 	}
 	return s, nil
@@ -212,7 +216,8 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 	if err := checkID("worker id", id); err != nil {
 		return nil, err
 	}
-	found, err := s.manager.Find(ctx, Kind, id) // from the leader, which has every acknowledged write
+	var found workflow.Record
+	_, err := s.manager.Get(ctx, Kind, id, workflow.WithRecord(&found)) // with every acknowledged write
 	if errors.Is(err, workflow.ErrEntityNotFound) {
 		return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
 	}
@@ -220,43 +225,69 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 		return nil, fmt.Errorf("worker %s: read record: %w", id, err)
 	}
 	r, ok := found.Participant.(*Record)
-	if !ok || r.ID != id {
-		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, errors.Join(found.Degraded, errors.New("the record belongs to another worker")))
-	}
-	if err := r.check(); err != nil {
+	if !ok {
+		err := errors.Join(found.Degraded, errors.New("it is not a record"))
 		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, err)
 	}
-	r.revision = found.Revision
-	return r, nil
+	return r, r.check(id, found.Revision)
+}
+
+// entries returns the newest entry of each key of the bucket.
+func (s *records) entries(ctx context.Context, opts ...jetstream.WatchOpt) ([]jetstream.KeyValueEntry, error) {
+	watch, err := s.kv.WatchAll(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = watch.Stop() }()
+	var all []jetstream.KeyValueEntry
+	for {
+		select {
+		case entry, ok := <-watch.Updates():
+			switch {
+			case !ok:
+				return nil, errors.New("the connection was closed")
+			case entry == nil:
+				return all, nil
+			}
+			all = append(all, entry)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // decode reads a record. The error for an invalid record names its key.
 func decode(entry jetstream.KeyValueEntry) (*Record, error) {
-	r := &Record{revision: entry.Revision()}
+	r := new(Record)
 	if err := json.Unmarshal(entry.Value(), r); err != nil {
 		return nil, fmt.Errorf("record %s, revision %d: %w", entry.Key(), entry.Revision(), err)
 	}
-	if r.ID != entry.Key() {
-		return nil, fmt.Errorf("record %s, revision %d: the record names the worker %q", entry.Key(), entry.Revision(), r.ID)
-	}
-	if err := r.check(); err != nil {
-		return nil, fmt.Errorf("record %s, revision %d: %w", entry.Key(), entry.Revision(), err)
-	}
-	return r, nil
+	return r, r.check(entry.Key(), entry.Revision())
 }
 
-// check returns an error for a record whose names cannot be parts of subjects. No host
-// writes such a record, and a host that acted upon it would reach what other workers have
-// stored: a name may be a wildcard.
-func (r *Record) check() error {
-	err := errors.Join(checkID("id", r.ID), checkID("uid", r.UID))
+// check notes the revision of a record. It returns an error for a record of another worker,
+// and for one whose names cannot be parts of subjects. No host writes such a record, and a
+// host that acted upon it would reach what other workers have stored: a name may be a
+// wildcard.
+func (r *Record) check(key string, revision uint64) error {
+	r.revision = revision
+	errs := []error{checkID("id", r.ID), checkID("uid", r.UID)}
+	if r.ID != key {
+		errs = append(errs, fmt.Errorf("the record belongs to the worker %q", r.ID))
+	}
+	if r.Tenant != "" {
+		errs = append(errs, checkID("tenant", r.Tenant))
+	}
 	if r.Group != "" {
-		err = errors.Join(err, checkID("group", r.Group))
+		errs = append(errs, checkID("group", r.Group))
 	}
 	if !validPattern(r.Topic) {
-		err = errors.Join(err, fmt.Errorf("topic %.200q: %w", r.Topic, ErrInvalid))
+		errs = append(errs, fmt.Errorf("topic %.200q: %w", r.Topic, ErrInvalid))
 	}
-	return err
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("record %s, revision %d: %w", key, revision, err)
+	}
+	return nil
 }
 
 func (s *records) create(ctx context.Context, r *Record) error {
@@ -275,7 +306,9 @@ func (s *records) create(ctx context.Context, r *Record) error {
 // and again when another process has changed the record meanwhile. change returns
 // false when there is nothing to do. A change of state that the table does not allow
 // is an [fsm.TransitionError].
-func (s *records) update(ctx context.Context, id string, by Change, change func(*Record) (bool, error)) (*Record, error) {
+func (s *records) update(
+	ctx context.Context, id string, by Change, change func(*Record) (bool, error),
+) (*Record, error) {
 	for {
 		r, err := s.get(ctx, id)
 		if err != nil {
@@ -287,16 +320,12 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 			return r, err
 		}
 		if !s.table.IsValidTransition(from, r.State) {
-			allowed := make([]string, 0, 4)
-			for _, p := range s.table[from] {
-				allowed = append(allowed, string(p))
-			}
-			return nil, &fsm.TransitionError{Kind: Kind, Name: id, From: string(from), To: string(r.State), Allowed: allowed}
+			return nil, s.refused(id, from, r.State)
 		}
 		by.At = time.Now().UTC()
 		r.Changed = by
 		var revision uint64
-		err = s.manager.TransitionWith(ctx, Kind, id, string(r.State), workflow.TransitionSourceOperator, by.text(), func(p workflow.Participant) error {
+		write := func(p workflow.Participant) error {
 			stored, ok := p.(*Record)
 			if !ok {
 				return fmt.Errorf("a %T is not a record", p)
@@ -305,7 +334,9 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 			*stored = *r
 			stored.State, stored.bucket = from, bucket // the manager changes the state
 			return nil
-		}, workflow.IfMatch(r.revision), workflow.WithRevision(&revision))
+		}
+		err = s.manager.TransitionWith(ctx, Kind, id, string(r.State), workflow.TransitionSourceOperator, by.text(), write,
+			workflow.IfMatch(r.revision), workflow.WithRevision(&revision))
 		if err == nil {
 			r.revision = revision
 			return r, nil
@@ -320,6 +351,15 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 			return nil, err
 		}
 	}
+}
+
+// refused returns the error of a change of state that the table does not allow.
+func (s *records) refused(id string, from, to State) error {
+	allowed := make([]string, 0, 4)
+	for _, p := range s.table[from] {
+		allowed = append(allowed, string(p))
+	}
+	return &fsm.TransitionError{Kind: Kind, Name: id, From: string(from), To: string(to), Allowed: allowed}
 }
 
 // remove removes a record if it has not changed since it was read. Otherwise the

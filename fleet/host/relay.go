@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,21 +16,22 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 	"github.com/pleme-io/lifecycle-go/internal/call"
-	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // relay publishes the outputs that a slot's log has, each under an id that names the
-// committed attempt. The stream of the output's topic drops a repetition within its
-// duplicate window. Before the relay repeats an output that may have arrived earlier
-// than that, it looks for the id in the stream.
+// committed attempt. The stream of the output's topic drops a repetition within its duplicate
+// window. An output that was committed before that, and that may have been published already,
+// is looked for in the stream first.
 //
-// Outputs of one key are published in order. One that cannot be delivered holds up its
-// key until it becomes a letter.
+// Outputs of one key are published in order. One that cannot be delivered holds up its key
+// until it becomes a dead letter.
 type relay struct {
 	host  *Host
 	queue *lanes.Queue[*output]
-	sent  func(*output)               // called once an output was published or is a letter
+	sent  func(*output)               // called once an output was published or is a dead letter
 	holds func(context.Context) error // returns nil when this host had the slot less than holdFor ago
 	after time.Time                   // before that an earlier holder may still publish
 
@@ -38,38 +41,45 @@ type relay struct {
 	waiting atomic.Int64
 	moved   chan struct{} // of size 1; an output was sent
 
-	runs    sync.WaitGroup     // of the workers
-	running sync.Mutex         // guards the next three
-	rest    context.CancelFunc // ends the workers; nil when none run
-	idle    *time.Timer        // calls it
-	stopped bool
+	runs       sync.WaitGroup     // of the workers
+	running    sync.Mutex         // guards the next three
+	endWorkers context.CancelFunc // nil when none run
+	idle       *time.Timer        // calls it
+	stopped    bool
 
-	mu     sync.Mutex                 // guards the next two
-	there  map[string]map[string]bool // ids by topic, of outputs that an earlier host published
-	oldest time.Time                  // when the first output was committed that an earlier host may have published
+	mu      sync.Mutex         // guards everything below
+	targets map[string]*target // by topic, of outputs that may have been published
+	oldest  time.Time          // when the first output was committed that an earlier holder may have published
 }
 
 // Bounds of a relay.
 const (
-	// A holder publishes only for so long after it last knew that it has the slot. A
-	// new holder waits for twice as long before it looks for what an earlier one has
-	// published, and publishes the rest.
+	// A holder publishes only for so long after it last knew that it has the slot. A new holder
+	// waits for twice as long before it looks for what an earlier one has published.
 	holdFor = 2 * time.Second
 
 	relayWorkers = 4
-	relayRests   = 5 * time.Second // without an output, after which the workers end
+	relayIdle    = 5 * time.Second // without an output, after which the workers end
 	maxWaiting   = 4096            // outputs that wait; handlers wait while there are more
 )
 
 func newRelay(h *Host, sent func(*output), holds func(context.Context) error) *relay {
-	r := &relay{host: h, sent: sent, holds: holds, after: time.Now().Add(2 * holdFor), queue: lanes.New[*output](0), moved: make(chan struct{}, 1), there: make(map[string]map[string]bool)}
+	r := &relay{
+		host:    h,
+		queue:   lanes.New[*output](),
+		sent:    sent,
+		holds:   holds,
+		after:   time.Now().Add(2 * holdFor),
+		moved:   make(chan struct{}, 1),
+		targets: make(map[string]*target),
+	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
 
 // add publishes an output after the others of its key. It does not wait.
 func (r *relay) add(o *output) {
-	if o.doubt { // of the replay: all of these are added by one goroutine
+	if o.maybeSent { // of the replay, which adds these before all others
 		r.mu.Lock()
 		if r.oldest.IsZero() || o.since.Before(r.oldest) {
 			r.oldest = o.since
@@ -77,7 +87,7 @@ func (r *relay) add(o *output) {
 		r.mu.Unlock()
 	}
 	r.begin()
-	if r.queue.Add(r.ctx, o.Key, o, 0) != nil {
+	if r.queue.Add(o.Key, o, 0) != nil {
 		r.waiting.Add(-1) // the relay has ended; the log keeps the output
 	}
 }
@@ -87,50 +97,48 @@ func (r *relay) begin() {
 	r.running.Lock()
 	defer r.running.Unlock()
 	r.waiting.Add(1)
-	if r.rest != nil || r.stopped {
+	if r.endWorkers != nil || r.stopped {
 		return
 	}
-	cfg := &r.host.cfg
 	run := lanes.Runner[*output]{
-		Workers: relayWorkers, Backoff: worker.Backoff{Min: cfg.RetryBase, Max: cfg.RetryMax},
-		Handle: r.publish, Dead: r.letter, Done: r.done,
+		Workers: relayWorkers,
+		Backoff: r.host.cfg.backoff(),
+		Handle:  r.publish,
+		Dead:    r.storeDeadLetter,
+		Done:    r.done,
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
-	r.rest = cancel
+	r.endWorkers = cancel
 	r.runs.Add(1)
 	call.Go("relay", func() error { run.Run(ctx, r.queue); return nil }, func(error) { r.runs.Done() })
 	if r.idle == nil {
-		r.idle = time.AfterFunc(relayRests, r.sleep)
+		r.idle = time.AfterFunc(relayIdle, r.endIdle)
 	} else {
-		r.idle.Reset(relayRests)
+		r.idle.Reset(relayIdle)
 	}
 }
 
-// sleep ends the workers when there is no output.
-func (r *relay) sleep() {
+// endIdle ends the workers when there is no output.
+func (r *relay) endIdle() {
 	r.running.Lock()
 	defer r.running.Unlock()
 	switch {
-	case r.rest == nil || r.stopped:
+	case r.endWorkers == nil || r.stopped:
 	case r.waiting.Load() > 0:
-		r.idle.Reset(relayRests)
+		r.idle.Reset(relayIdle)
 	default:
-		r.rest()
-		r.rest = nil
+		r.endWorkers()
+		r.endWorkers = nil
 	}
 }
 
 func (r *relay) done(t *lanes.Task[*output]) {
 	r.sent(t.Value)
 	r.waiting.Add(-1)
-	select {
-	case r.moved <- struct{}{}:
-	default:
-	}
+	wake(r.moved)
 }
 
-// room waits until fewer than limit outputs wait. It returns ctx's cause when ctx ends
-// first.
+// room waits until fewer than limit outputs wait. It returns ctx's cause when ctx ends first.
 func (r *relay) room(ctx context.Context, limit int64) error {
 	for r.waiting.Load() >= limit {
 		select {
@@ -158,24 +166,14 @@ func (r *relay) stop() {
 // publish publishes an output. The error says whether another attempt may succeed.
 func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	o := t.Value
-	if r.host.reserved(o.Topic) { // an earlier version has committed it
-		return lanes.Reject(errReserved)
-	}
-	if o.doubt {
-		select {
-		case <-time.After(time.Until(r.after)):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
-	if o.doubt {
-		there, err := r.arrived(ctx, o)
-		if err != nil {
+	if o.maybeSent {
+		there, err := r.isPublished(ctx, o)
+		switch {
+		case err != nil:
 			return lanes.Uncounted(err)
-		}
-		if there {
+		case there:
 			return nil
 		}
 	}
@@ -187,8 +185,8 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	if err := r.holds(ctx); err != nil {
 		return lanes.Uncounted(err)
 	}
-	// The client must not wait and publish again by itself: another host may have the
-	// slot by then.
+	// The client must not wait and publish again by itself: another host may have the slot by
+	// then.
 	_, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(o.id), jetstream.WithRetryAttempts(0))
 	if err == nil {
 		return nil
@@ -208,116 +206,124 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 			return lanes.Reject(err)
 		}
 	default:
-		o.doubt, o.again = true, true // the server may have it
+		o.maybeSent, o.sentHere = true, true // the server may have it
 	}
 	return lanes.Uncounted(err)
 }
 
-// letter stores an output that cannot be delivered.
-func (r *relay) letter(ctx context.Context, t *lanes.Task[*output], why error) error {
-	o := t.Value
+// storeDeadLetter stores an output that cannot be delivered.
+func (r *relay) storeDeadLetter(ctx context.Context, t *lanes.Task[*output], why error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return r.host.outputLetter(ctx, o, why)
+	return r.host.storeOutput(ctx, t.Value, why)
 }
 
-// outputLetter stores an output that was committed and is not published.
-func (h *Host) outputLetter(ctx context.Context, o *output, why error) error {
-	err := h.letters.put(ctx, h.letters.dead+o.Worker, o.id, &DeadLetter{
-		tenancy: o.tenancy, Worker: o.Worker, Reason: why.Error(), Topic: o.Topic, Message: o.Cause, Attempts: o.attempts, Digest: o.Digest, Output: o.id, Header: o.Header, Data: o.Data,
+// storeOutput stores an output as a dead letter that was committed and is not published.
+func (h *Host) storeOutput(ctx context.Context, o *output, why error) error {
+	err := h.storeLetter(ctx, o.Tenant, o.id, &DeadLetter{
+		Worker:   o.Worker,
+		Reason:   why.Error(),
+		Topic:    o.Topic,
+		Message:  o.Cause,
+		Attempts: o.attempts,
+		Digest:   o.Digest,
+		Output:   o.id,
+		Header:   o.Header,
+		Data:     o.Data,
 	})
 	if err == nil {
-		h.letterStored(ctx, o.Worker)
-		h.log.Warn("hosted worker: an output is a dead letter", "worker", o.Worker, "message", o.Cause, "topic", o.Topic, "err", why)
+		h.log.Warn("hosted worker: an output is a dead letter",
+			"worker", o.Worker, "message", o.Cause, "topic", o.Topic, "err", why)
 	}
 	return err
 }
 
-// arrived reports whether the stream of an output's topic has the output already. For an
-// output of this host it asks the stream only when the output is older than the stream's
-// duplicate window: within the window the stream drops a repetition by itself. The clock
-// of an earlier host may differ, so for its outputs it always asks, once for a topic.
-func (r *relay) arrived(ctx context.Context, o *output) (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	ids := r.there[o.Topic]
-	if ids == nil || o.again {
-		name, err := r.host.js.StreamNameBySubject(ctx, o.Topic)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			return false, nil
-		}
-		if err != nil {
-			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
-		}
-		stream, err := r.host.js.Stream(ctx, name)
-		if err != nil {
-			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
-		}
-		from := r.oldest
-		if o.again {
-			if window := stream.CachedInfo().Config.Duplicates; time.Since(o.since) < window-window/4 {
-				return false, nil
-			}
-			from = o.since
-		}
-		if ids, err = published(ctx, stream, o.Topic, from.Add(-time.Minute)); err != nil {
-			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
-		}
-		r.there[o.Topic], o.again = ids, false
-	}
-	return ids[o.id], nil
+// errTooEarly is the error of a look that could miss what an earlier holder publishes.
+var errTooEarly = errors.New("an earlier holder of the slot may still publish")
+
+// target is the stream of a topic.
+type target struct {
+	stream jetstream.Stream
+	ids    map[string]bool // of its messages since the relay's oldest output; nil when they were not read
 }
 
-// published returns the ids of the messages on a subject since a time.
-func published(ctx context.Context, stream jetstream.Stream, subject string, since time.Time) (map[string]bool, error) {
-	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		FilterSubject: subject, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since, AckPolicy: jetstream.AckNonePolicy,
-		HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second,
-	})
-	if natserr.Code(err) != 0 {
-		return map[string]bool{}, nil // a work queue allows no such reader; its window has to do
+// isPublished reports whether the stream of an output's topic has the output already. It
+// reports false within the stream's duplicate window: there the stream drops a repetition by
+// itself.
+func (r *relay) isPublished(ctx context.Context, o *output) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	to, err := r.target(ctx, o.Topic)
+	if err != nil {
+		return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
+	}
+	if to == nil {
+		return false, nil
+	}
+	window := to.stream.CachedInfo().Config.Duplicates
+	if r.host.states.now(ctx).Sub(o.since) < window-window/4 {
+		return false, nil
+	}
+	if time.Now().Before(r.after) {
+		return false, errTooEarly
+	}
+	since := r.oldest
+	if o.sentHere { // what was read before may lack it
+		since, to.ids, o.sentHere = o.since, nil, false
+	}
+	if to.ids == nil {
+		if to.ids, err = messageIDs(ctx, to.stream, o.Topic, since.Add(-time.Minute)); err != nil {
+			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
+		}
+	}
+	return to.ids[o.id], nil
+}
+
+// target returns the stream of a topic, nil when there is none. The caller holds the lock.
+func (r *relay) target(ctx context.Context, topic string) (*target, error) {
+	if to := r.targets[topic]; to != nil {
+		return to, nil
+	}
+	name, err := r.host.js.StreamNameBySubject(ctx, topic)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }()
-	ids := make(map[string]bool)
-	for left := c.CachedInfo().NumPending; left > 0; {
-		found, err := c.Fetch(int(min(left, 1000)), jetstream.FetchContext(ctx))
-		if err != nil {
-			return nil, err
-		}
-		for m := range found.Messages() {
-			meta, err := m.Metadata()
-			if err != nil {
-				return nil, err
-			}
-			ids[m.Headers().Get(jetstream.MsgIDHeader)] = true
-			left = meta.NumPending
-		}
-		if err := found.Error(); err != nil {
-			return nil, err
-		}
+	stream, err := r.host.js.Stream(ctx, name)
+	if err != nil {
+		return nil, err
 	}
-	return ids, nil
+	r.targets[topic] = &target{stream: stream}
+	return r.targets[topic], nil
+}
+
+// messageIDs returns the ids of the messages on a subject since a time.
+func messageIDs(
+	ctx context.Context, stream jetstream.Stream, subject string, since time.Time,
+) (map[string]bool, error) {
+	ids := make(map[string]bool)
+	by := jetstream.ConsumerConfig{FilterSubject: subject, OptStartTime: &since, HeadersOnly: true}
+	err := replay.Each(ctx, stream, by, math.MaxInt, func(m jetstream.Msg, _ *jetstream.MsgMetadata) (bool, error) {
+		ids[m.Headers().Get(jetstream.MsgIDHeader)] = true
+		return true, nil
+	})
+	if natserr.Code(err) != 0 {
+		return ids, nil // a work queue allows no such reader; its window has to do
+	}
+	return ids, err
 }
 
 var errReserved = errors.New("the topics of the server and of the hosts themselves are not for workers")
 
-// reserved reports whether a topic is one through which a message acts upon the server
-// or upon the hosts: code that may publish to it has all rights of the host's connection.
+// reserved reports whether a topic is one through which a message acts upon the server or
+// upon the hosts: code that may publish to it has all rights of the host's connection.
 func (h *Host) reserved(topic string) bool {
-	if strings.HasPrefix(topic, "$") || strings.HasPrefix(topic, api(h.js)) {
+	if strings.HasPrefix(topic, "$") || strings.HasPrefix(topic, pull.API(h.js)) {
 		return true
 	}
 	rest, ours := strings.CutPrefix(topic, strings.ToLower(h.cfg.Name)+".")
-	if !ours {
-		return false
-	}
 	kind, _, _ := strings.Cut(rest, ".")
-	switch kind {
-	case "state", "log", "lines", "code", "dead", "held", "body", "ask":
-		return true
-	}
-	return false
+	return ours && slices.Contains([]string{"state", "log", "lines", "code", "dead", "held", "body", "ask"}, kind)
 }

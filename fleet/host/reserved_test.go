@@ -13,8 +13,8 @@ import (
 func TestCodeCannotActThroughReservedTopics(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	create(t, h, host.CreateRequest{ID: "bystander", Topic: "work.b", OutputTopic: "out.b", Code: prefix("b")})
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: []byte(`
+	create(t, h, host.Spec{ID: "bystander", Topic: "work.b", OutputTopic: "out.b", Code: prefix("b")})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: []byte(`
 def handle(message):
     return {"topic": message.text, "data": ""}
 `)})
@@ -39,10 +39,10 @@ def handle(message):
 	r.publish("work.b", "x")
 	r.wantOutputs("out.b", "bx")
 	for _, topic := range topics {
-		_, err := h.Create(t.Context(), host.CreateRequest{ID: "v", MIMEType: "text/x-starlark", Topic: "work.v", OutputTopic: topic, Code: prefix("v")})
+		_, err := h.Create(t.Context(), host.Spec{ID: "v", MIMEType: "text/x-starlark", Topic: "work.v", OutputTopic: topic, Code: prefix("v")})
 		if !errors.Is(err, host.ErrInvalid) {
 			t.Errorf("Create with the output topic %s: %v", topic, err)
 		}
 	}
-	create(t, h, host.CreateRequest{ID: "v", Topic: "work.v", OutputTopic: "out.host.state.v", Code: prefix("v")}) // a topic of its own
+	create(t, h, host.Spec{ID: "v", Topic: "work.v", OutputTopic: "out.host.state.v", Code: prefix("v")}) // a topic of its own
 }

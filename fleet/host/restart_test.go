@@ -18,7 +18,7 @@ import (
 // TestServerRestarts checks that the only server of a small fleet may restart under
 // load: no message is lost, none becomes a dead letter, and state counts each one once.
 func TestServerRestarts(t *testing.T) {
-	srv := brokertest.StartLone(t)
+	srv := brokertest.StartCluster(t, 1)
 	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.URL()}), 1)
 	// A restart may take longer than this lease. The server delivers the messages
 	// that were in flight when it stopped again after AckWait.
@@ -35,7 +35,7 @@ def handle(message):
     return message.text
 `)
 	for _, id := range []string{"w", "member"} {
-		req := host.CreateRequest{ID: id, Topic: "work." + id, OutputTopic: "out." + id, Code: code}
+		req := host.Spec{ID: id, Topic: "work." + id, OutputTopic: "out." + id, Code: code}
 		if id == "member" {
 			req.Group = "g"
 		}
@@ -66,7 +66,8 @@ def handle(message):
 	for range 2 {
 		before := len(r.outputs("out.w"))
 		r.eventually("messages flow", func() bool { return len(r.outputs("out.w")) > before+20 })
-		srv.Restart()
+		srv.StopAll()
+		srv.StartAll()
 		r.eventually("the server answers", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the request may go to the connection that has ended
 			defer cancel()

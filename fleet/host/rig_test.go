@@ -154,7 +154,7 @@ func (r *rig) wantOutputs(subject string, want ...string) {
 	}
 }
 
-func create(t *testing.T, h *host.Host, req host.CreateRequest) string {
+func create(t *testing.T, h *host.Host, req host.Spec) string {
 	t.Helper()
 	if req.MIMEType == "" {
 		req.MIMEType = "text/x-starlark"
@@ -189,8 +189,8 @@ func (r *rig) leftovers() []string {
 		must(r.t, err)
 		for subject := range info.State.Subjects {
 			m, err := stream.GetLastMsgForSubject(r.t.Context(), subject)
-			if err == nil && (m.Header.Get("KV-Operation") != "" || strings.HasSuffix(subject, ".fence") || strings.Contains(subject, ".done.") || strings.Contains(subject, ".tries.")) {
-				continue // a mark of what is no longer there, or one that expires
+			if err == nil && (m.Header.Get("KV-Operation") != "" || strings.HasSuffix(subject, ".fence")) {
+				continue // a mark of what is no longer there
 			}
 			found = append(found, subject)
 		}

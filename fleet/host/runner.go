@@ -4,91 +4,57 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// runner takes messages from a slot's consumer and hands them to programs, one at a
-// time: in order within a key, and by turns among keys.
+// runner takes messages from a slot's consumer and hands them to programs, one at a time: in
+// order within a key, and by turns among keys. One goroutine feeds its queue, another one
+// handles.
 type runner struct {
-	slot     *slot
-	host     *Host
-	consumer jetstream.Consumer
-	part     *partition
-	members  atomic.Pointer[[]*member]
-	sem      chan struct{} // of size 1; held to handle a message and to change members
-	queue    *lanes.Queue[*delivery]
-	order    arrivals
-	reached  uint64 // sequence of the newest message that was delivered before this runner began
+	slot      *slot
+	host      *Host
+	consumer  jetstream.Consumer
+	partition *partition
+	members   atomic.Pointer[[]*member]
+	handling  chan struct{} // of size 1; held to handle a message and to change members
+	queue     *lanes.Queue[*delivery]
+	pull      *pull.Puller
+	refilling sync.Mutex // held by refill
+	order     arrivals   // only feed uses it
+	reached   uint64     // sequence of the newest message that was delivered before this runner began
 
 	ctx    context.Context // of the handlers; ends when the runner is abandoned
 	cancel context.CancelCauseFunc
 	taking context.Context // ends when the runner takes no more messages
 	enough context.CancelFunc
 
-	began   atomic.Int64 // when the running handler was called, in Unix nanoseconds; 0 when none runs
-	limit   atomic.Int64 // the time limit of the running handler, in nanoseconds
-	message atomic.Pointer[delivery]
+	takesTimers sync.Mutex // held by takeTimers
 
-	bell    *time.Timer // calls ring
-	rings   atomic.Uint64
-	ringing sync.Mutex // held by ring
+	watchdog *time.Timer // calls watch while a message is being handled
+	watching sync.Mutex  // guards current; held while watch looks at it
+	current  *attempt    // nil when no message is being handled
 
-	mu     sync.Mutex
+	mu     sync.Mutex           // guards inHand
 	inHand map[uint64]*delivery // messages that are not answered, by sequence
 
-	life      call.Call // the goroutine that handles
+	handler   call.Call // the goroutine that handles
 	halting   atomic.Bool
-	watched   atomic.Bool // a goroutine watches its handlers
-	pull      atomic.Pointer[pull]
-	deaf      atomic.Bool   // fed is closed
-	fed       chan struct{} // closed when no more messages come
-	fault     error         // why they ended; read it once fed is closed
+	fed       chan struct{} // closed when feed has ended
+	feedErr   error         // read it once fed is closed
 	ended     chan struct{}
 	err       error         // why it ended; read it once ended is closed
 	abandoned chan struct{} // closed when its handler did not return in time
 	leave     sync.Once
-}
-
-// delivery is a message that is being handled.
-type delivery struct {
-	msg      atomic.Pointer[answerer] // of the newest delivery
-	meta     *nats.MsgMetadata
-	seq      uint64
-	id       string
-	topic    string
-	header   nats.Header
-	data     []byte
-	body     string // the HeaderBody, when header and data were not in the message itself
-	read     bool   // header and data are those of the body
-	alarm    *alarm // of a timer; such a delivery has no meta and the seq 0
-	paid     bool   // it has waited for its worker's rate
-	redriven bool   // its letter was
-	member   *member
-	suspect  bool         // an earlier host may have called a handler for it
-	tries    tries        // counts this delivery too
-	beat     atomic.Int64 // when the server last heard of it, in Unix nanoseconds
-	state    *handle
-	cancel   context.CancelCauseFunc
-	failed   atomic.Bool // the watch has answered it, or left it to another host
-}
-
-// again returns the message for its next attempt. The watch may still look at the
-// last one.
-func (d *delivery) again() *delivery {
-	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read, alarm: d.alarm, redriven: d.redriven, paid: d.paid, member: d.member, suspect: d.suspect}
-	next.msg.Store(d.msg.Load())
-	return next
 }
 
 // start claims the slot and returns a runner that handles the messages of the slot's
@@ -103,7 +69,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	for _, m := range members {
 		records = append(records, m.record)
 	}
-	consumer, err := s.host.consumer(ctx, records)
+	consumer, err := s.host.consumer(ctx, records[0], topics(records), true)
 	if err != nil {
 		return nil, err
 	}
@@ -111,53 +77,68 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", records[0].Stream, err)
 	}
-	// A stream that is made again under its old name has other messages.
-	source := records[0].Stream + "@" + strconv.FormatInt(stream.CachedInfo().Created.UnixNano(), 36)
-	r := &runner{slot: s, host: s.host, consumer: consumer, sem: make(chan struct{}, 1), queue: lanes.New[*delivery](0),
-		inHand: make(map[uint64]*delivery), fed: make(chan struct{}), ended: make(chan struct{}), abandoned: make(chan struct{}),
-		reached: consumer.CachedInfo().Delivered.Stream}
+	r := &runner{
+		slot:      s,
+		host:      s.host,
+		consumer:  consumer,
+		handling:  make(chan struct{}, 1),
+		queue:     lanes.New[*delivery](),
+		reached:   consumer.CachedInfo().Delivered.Stream,
+		inHand:    make(map[uint64]*delivery),
+		fed:       make(chan struct{}),
+		ended:     make(chan struct{}),
+		abandoned: make(chan struct{}),
+	}
 	r.members.Store(&members)
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.taking, r.enough = context.WithCancel(r.ctx)
-	if r.part, err = s.host.claim(ctx, s.name, source, func(error) { r.halt() }); err != nil {
+	source := sourceOf(records[0].Stream, stream.CachedInfo().Created)
+	r.partition, err = s.host.claim(ctx, s.name, source, func(error) { r.halt() })
+	if err != nil {
 		r.cancel(nil)
 		return nil, err
 	}
-	if err := r.reset(ctx); err != nil {
+	if err := r.openConsumer(ctx); err != nil {
 		r.cancel(nil)
-		r.part.stop(ctx)
+		r.partition.stop(ctx)
 		return nil, err
 	}
-	r.hang()
-	if err := r.take(); err != nil {
-		r.cancel(nil)
-		r.part.stop(ctx)
-		return nil, err
-	}
-	s.part.Store(r.part)
-	s.handles.Store(r)
-	s.host.running.Add(1)
-	r.life.Start("slot "+s.name, r.handleAll, r.end)
+	r.watchdog = time.AfterFunc(math.MaxInt64, r.watch)
+	r.partition.timers.startClock(time.AfterFunc(math.MaxInt64, r.takeTimers))
+	s.partition.Store(r.partition)
+	s.host.running.Add(2)
+	call.Go("feed of slot "+s.name, r.feed, func(err error) {
+		r.feedErr = err
+		close(r.fed)
+		r.halt()
+		s.host.running.Done()
+	})
+	r.handler.Start(r.ctx, "slot", s.name, r.handleAll, r.end)
 	return r, nil
+}
+
+// sourceOf names a stream. One that is made again under its old name has other messages.
+func sourceOf(stream string, created time.Time) string {
+	return stream + "@" + strconv.FormatInt(created.UnixNano(), 36)
 }
 
 // handleAll handles messages until the queue is closed.
 func (r *runner) handleAll() error {
 	for {
-		if r.part.relay.room(r.taking, maxWaiting) != nil {
+		if r.partition.relay.room(r.taking, maxWaiting) != nil {
 			return nil //nolint:nilerr // the runner halts
 		}
 		t, err := r.queue.Next(r.taking)
 		if err != nil {
 			return nil //nolint:nilerr // the runner halts
 		}
-		r.sem <- struct{}{}
-		r.one(t)
-		<-r.sem
+		r.handling <- struct{}{}
+		r.handleOne(t)
+		<-r.handling
 		if r.isAbandoned() {
 			return nil
 		}
-		r.pull.Load().ask()
+		r.refill()
 	}
 }
 
@@ -171,7 +152,7 @@ func (r *runner) end(err error) {
 	})
 	if !inTime {
 		// The slot has loaded new programs; only this runner still used these.
-		for _, m := range all(*r.members.Load()) {
+		for _, m := range withCanaries(*r.members.Load()) {
 			r.host.closeProgram(m.record.ID, m.program)
 		}
 	}
@@ -179,17 +160,15 @@ func (r *runner) end(err error) {
 	r.host.running.Done()
 }
 
-// finish gives back the messages that wait, writes what was handled, and gives up the
-// slot.
+// finish gives back the messages that wait, writes what was handled, and gives up the slot.
 func (r *runner) finish(err error) {
 	r.halt()
-	r.silence()
+	r.stopTimers()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*commitWithin)
 	defer cancel()
-	r.part.stop(ctx)
+	r.partition.stop(ctx)
 	<-r.fed
-	r.err = errors.Join(err, r.fault)
-	r.slot.handles.CompareAndSwap(r, nil)
+	r.err = errors.Join(err, r.feedErr)
 	close(r.ended)
 }
 
@@ -197,33 +176,32 @@ func (r *runner) finish(err error) {
 func (r *runner) halt() {
 	r.halting.Store(true)
 	r.enough()
-	if p := r.pull.Load(); p != nil {
-		p.drain()
-	}
 	for _, d := range r.queue.Close() {
 		r.giveBack(d, 0)
 	}
 }
 
-// isAbandoned reports whether the runner was abandoned, because its handler did not
-// return in time.
-func (r *runner) isAbandoned() bool {
+// isAbandoned reports whether the runner was abandoned, because its handler did not return in
+// time.
+func (r *runner) isAbandoned() bool { return isClosed(r.abandoned) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-r.abandoned:
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
 
-// swap changes the members between two messages. It returns false when the runner has
-// ended or was abandoned.
+// swap changes the members between two messages. It returns false when the runner has ended
+// or was abandoned.
 func (r *runner) swap(next []*member) bool {
 	select {
-	case r.sem <- struct{}{}:
+	case r.handling <- struct{}{}:
 		r.members.Store(&next)
-		<-r.sem
-		r.part.timers.unpark()
+		<-r.handling
+		r.partition.timers.workersChanged()
 		return true
 	case <-r.ended:
 	case <-r.abandoned:
@@ -231,8 +209,8 @@ func (r *runner) swap(next []*member) bool {
 	return false
 }
 
-// stop ends the runner after the message that it handles. When ctx ends first, stop
-// cancels the handler, and abandons it if it does not return within a second.
+// stop ends the runner after the message that it handles. When ctx ends first, stop cancels
+// the handler, and abandons it if it does not return within a second.
 func (r *runner) stop(ctx context.Context) {
 	r.halt()
 	select {
@@ -256,184 +234,8 @@ func (r *runner) abandon() {
 	r.cancel(ErrDetached)
 	r.leave.Do(func() {
 		close(r.abandoned)
-		r.host.log.Warn("hosted worker: its handler does not return and is abandoned", "slot", r.slot.name, "err", r.life.Abandon())
+		r.host.log.Warn("hosted worker: its handler does not return and is abandoned",
+			"slot", r.slot.name, "err", r.handler.Abandon())
 		r.finish(nil)
 	})
-}
-
-// startOver makes the server deliver again, in order, what was not answered. It returns
-// an error when another host has the slot.
-func (r *runner) startOver() error {
-	ctx, cancel := context.WithTimeout(r.ctx, 2*commitWithin)
-	defer cancel()
-	if err := r.part.commit(ctx, &effects{}); err != nil {
-		return err
-	}
-	return r.reset(ctx)
-}
-
-// reset sets the consumer back to the first message that was not answered. The consumer
-// of a group stays as it is: it delivers one message at a time, so its order is kept
-// already, and the message that another host may still handle must not be repeated.
-func (r *runner) reset(ctx context.Context) error {
-	info := r.consumer.CachedInfo()
-	if info.Config.MaxAckPending == 1 {
-		r.part.raise(info.AckFloor.Stream)
-		r.order = arrivals{}
-		return nil
-	}
-	done, err := r.host.js.ResetConsumer(ctx, info.Stream, info.Name)
-	switch {
-	case err == nil:
-		r.part.raise(done.ResetSeq - 1)
-		r.order = arrivals{known: true, resets: true, stream: done.ResetSeq - 1}
-		return nil
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrConsumerInvalidReset):
-		// A server before 2.14 does not know the request. It delivers again what is
-		// not answered after AckWait.
-		r.part.raise(info.AckFloor.Stream)
-		r.order = arrivals{}
-		return nil
-	}
-	return fmt.Errorf("consumer %s: start over: %w", r.slot.name, err)
-}
-
-// arrivals follows the order in which a consumer delivers.
-type arrivals struct {
-	known            bool // consumer and stream have the last delivery
-	resets           bool // the consumer can be reset
-	consumer, stream uint64
-}
-
-// next notes a delivery. It returns the sequence of the message before it, when no
-// message for this consumer is between the two, and 0 when that is not known. It returns
-// false when deliveries before this one are missing.
-func (a *arrivals) next(meta *nats.MsgMetadata) (before uint64, ok bool) {
-	missing := a.known && meta.Sequence.Consumer != a.consumer+1
-	if missing && a.resets {
-		return 0, false
-	}
-	first := meta.NumDelivered == 1
-	if a.known && !missing && first {
-		before = a.stream
-	}
-	a.consumer = meta.Sequence.Consumer
-	if first {
-		a.stream, a.known = meta.Sequence.Stream, true
-	} else if missing {
-		a.known = false
-	}
-	return before, true
-}
-
-// watch looks at every runner of the host until ctx ends. Those that handle a message get
-// a goroutine for it.
-func (h *Host) watch(ctx context.Context) error {
-	period := min(max(h.cfg.AckWait/6, 10*time.Millisecond), 250*time.Millisecond)
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		now, connected, reconnects := time.Now(), h.nc.IsConnected(), h.nc.Stats().Reconnects
-		h.mu.Lock()
-		slots := slices.Collect(maps.Values(h.slots))
-		h.mu.Unlock()
-		for _, s := range slots {
-			r := s.handles.Load()
-			if r == nil || r.isDone() {
-				continue
-			}
-			r.pull.Load().look(now, connected, reconnects)
-			if r.message.Load() != nil && r.watched.CompareAndSwap(false, true) {
-				h.running.Add(1)
-				call.Go("watch of slot "+s.name, func() error { r.watch(period); return nil }, func(error) { h.running.Done() })
-			}
-		}
-	}
-}
-
-// watch sends heartbeats to the server and enforces the time limit while handlers run.
-func (r *runner) watch(period time.Duration) {
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for quiet := 0; quiet < 20; {
-		r.look(time.Now())
-		select {
-		case <-tick.C:
-		case <-r.ended:
-			return
-		}
-		if quiet++; r.message.Load() != nil {
-			quiet = 0
-		}
-	}
-	r.watched.Store(false) // the host's watch sees the next message
-}
-
-func (r *runner) isDone() bool {
-	select {
-	case <-r.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// patience is how long a handler may take to return once its context has ended.
-const patience = 2 * time.Second
-
-func (r *runner) look(now time.Time) {
-	began := r.began.Load()
-	d := r.message.Load()
-	if d == nil {
-		return
-	}
-	cfg := &r.host.cfg
-	since := time.Duration(now.UnixNano() - d.beat.Load())
-	switch {
-	case since > cfg.AckWait*3/4 || !r.host.members.held():
-		// Another host may have the message by now: end this handler.
-		d.cancel(ErrDetached)
-		if since > cfg.AckWait+patience {
-			d.failed.Store(true)
-			r.abandon()
-		}
-		return
-	case since > cfg.AckWait/4:
-		r.heartbeat(d)
-	}
-	if began == 0 {
-		return // it waits for its turn, or for its program
-	}
-	ran := time.Duration(now.UnixNano() - began)
-	limit := time.Duration(r.limit.Load())
-	if ran > limit {
-		d.cancel((engine.Limits{Time: limit}).TimeLimit())
-	}
-	if ran > limit+patience {
-		// The handler ignores its context. Answer the message in its place and give
-		// it no other. Its state is never written.
-		if d.failed.CompareAndSwap(false, true) {
-			r.fail(nil, d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return and is abandoned", (engine.Limits{Time: limit}).TimeLimit()))
-			r.abandon()
-		}
-	}
-}
-
-// heartbeat tells the server that the message is being handled. It updates d.beat
-// only once the server has got the heartbeat.
-func (r *runner) heartbeat(d *delivery) {
-	sent := time.Now()
-	if d.msg.Load().InProgress() != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), r.host.cfg.AckWait/4)
-	defer cancel()
-	if r.host.nc.FlushWithContext(ctx) == nil {
-		d.beat.Store(sent.UnixNano())
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -24,11 +25,9 @@ func (h *Host) serve(ctx context.Context) error {
 	h.mu.Lock()
 	h.began = time.Now()
 	h.mu.Unlock()
-	watching, unwatch := context.WithCancel(work)
+	sweeping, stopSweeps := context.WithCancel(work)
 	h.running.Add(1)
-	call.Go("watch of hosted workers", func() error { return h.watch(watching) }, func(error) { h.running.Done() })
-	h.running.Add(1)
-	call.Go("sweeps of hosted workers", func() error { return h.sweeps(watching) }, func(error) { h.running.Done() })
+	call.Go("sweeps of hosted workers", func() error { return h.sweeps(sweeping) }, func(error) { h.running.Done() })
 	asked, err := h.answers()
 	if err != nil {
 		h.log.Warn("hosts: this host answers no questions about its workers", "host", h.cfg.HostID, "err", err)
@@ -44,7 +43,7 @@ func (h *Host) serve(ctx context.Context) error {
 		_ = startOver.Sleep(ctx, 1)
 	}
 	h.letGo()
-	unwatch()
+	stopSweeps()
 	h.running.Wait()
 	if h.ready.Load() {
 		leaving, cancel := context.WithTimeout(work, 2*time.Second)
@@ -61,7 +60,8 @@ func (h *Host) late(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.recovery == recoveryRuns && time.Since(h.began) > h.cfg.AcquireTimeout {
-		h.fault = fmt.Errorf("recovery of hosted workers did not end within %v: %w", h.cfg.AcquireTimeout, errors.Join(err, context.DeadlineExceeded))
+		h.fault = fmt.Errorf("recovery of hosted workers did not end within %v: %w",
+			h.cfg.AcquireTimeout, errors.Join(err, context.DeadlineExceeded))
 	}
 }
 
@@ -95,12 +95,7 @@ func (h *Host) session(ctx, work context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-beat.C:
-			attempt, cancel := context.WithTimeout(ctx, h.cfg.LeaseTTL/3)
-			err := h.members.beat(attempt)
-			cancel()
-			if err != nil {
-				h.log.Warn("hosts: no sign of life", "host", h.cfg.HostID, "err", err)
-			}
+			h.beat(ctx)
 		case <-h.wake:
 		case <-later:
 			later = nil
@@ -140,6 +135,15 @@ func (h *Host) session(ctx, work context.Context) error {
 	}
 }
 
+// beat renews the lease of this host.
+func (h *Host) beat(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.LeaseTTL/3)
+	defer cancel()
+	if err := h.members.beat(ctx); err != nil {
+		h.log.Warn("hosts: the heartbeat failed", "host", h.cfg.HostID, "err", err)
+	}
+}
+
 // observe notes an entry of the watch of the workers.
 func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) {
 	h.mu.Lock()
@@ -162,71 +166,70 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 	known[r.ID] = r
 }
 
-// assign starts or updates each slot that belongs to this host, and ends the slots
-// that do not.
+// assign starts or updates each slot that belongs to this host, and ends the slots that do
+// not.
 func (h *Host) assign(work context.Context) {
-	wanted := make(map[string][]*Record)
 	h.mu.Lock()
-	if h.recovery != recoveryOff && !h.draining.Load() && h.members.held() {
-		hosts := h.members.live()
-		for _, r := range h.known {
-			if name := r.slot(); owner(hosts, name) == h.cfg.HostID {
-				wanted[name] = append(wanted[name], r)
-			}
-		}
-	}
+	wanted := h.wantedSlots()
 	for name, s := range h.slots {
-		if wanted[name] == nil {
-			select {
-			case <-s.quit:
-			default:
-				close(s.quit)
-			}
+		if wanted[name] == nil && !isClosed(s.quit) {
+			close(s.quit)
 		}
-		select {
-		case <-s.gone: // if the slot is wanted again, the loop below makes a new one
+		if isClosed(s.gone) { // if the slot is wanted again, the loop below makes a new one
 			delete(h.slots, name)
-		default:
 		}
 	}
 	for name, records := range wanted {
-		slices.SortFunc(records, func(a, b *Record) int {
-			if a.ID < b.ID {
-				return -1
-			}
-			return 1
-		})
+		slices.SortFunc(records, func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
 		s := h.slots[name]
-		if s != nil {
-			select {
-			case <-s.quit: // the slot is ending; assign makes a new one when it has ended
-				continue
-			default:
-			}
-			s.mu.Lock()
-			same := slices.EqualFunc(s.records, records, func(a, b *Record) bool { return a == b })
-			s.mu.Unlock()
-			if same {
-				continue
-			}
-			s.want(records)
+		if s == nil {
+			h.startSlot(work, name, records)
 			continue
 		}
-		s = newSlot(h, name)
-		s.records = records
-		h.slots[name] = s
-		call.Go("slot "+name, func() error { s.run(work); return nil }, func(err error) {
-			if err != nil {
-				h.log.Error("hosted worker: the slot ended by itself", "slot", name, "err", err)
-				time.AfterFunc(retryLoad, h.poke) // wait before assign makes a new one
-			} else {
-				h.poke()
-			}
-			h.changed()
-		})
+		if isClosed(s.quit) {
+			continue // assign makes a new one when it has ended
+		}
+		s.mu.Lock()
+		same := slices.Equal(s.records, records)
+		s.mu.Unlock()
+		if !same {
+			s.want(records)
+		}
 	}
 	h.mu.Unlock()
 	h.changed()
+}
+
+// wantedSlots returns the records of the slots that belong to this host. The caller holds the
+// lock.
+func (h *Host) wantedSlots() map[string][]*Record {
+	wanted := make(map[string][]*Record)
+	if h.recovery == recoveryOff || h.draining.Load() || !h.members.held() {
+		return wanted
+	}
+	hosts := h.members.live()
+	for _, r := range h.known {
+		if name := r.slot(); owner(hosts, name) == h.cfg.HostID {
+			wanted[name] = append(wanted[name], r)
+		}
+	}
+	return wanted
+}
+
+// startSlot starts a slot. The caller holds the lock.
+func (h *Host) startSlot(work context.Context, name string, records []*Record) {
+	s := newSlot(h, name)
+	s.records = records
+	h.slots[name] = s
+	call.Go("slot "+name, func() error { s.run(work); return nil }, func(err error) {
+		if err != nil {
+			h.log.Error("hosted worker: the slot ended by itself", "slot", name, "err", err)
+			time.AfterFunc(retryLoad, h.poke) // wait before assign makes a new one
+		} else {
+			h.poke()
+		}
+		h.changed()
+	})
 }
 
 // recovered ends the first recovery once every slot has been tried.
@@ -255,9 +258,7 @@ func (h *Host) letGo() {
 	h.mu.Lock()
 	slots := make([]*slot, 0, len(h.slots))
 	for _, s := range h.slots {
-		select {
-		case <-s.quit:
-		default:
+		if !isClosed(s.quit) {
 			close(s.quit)
 		}
 		slots = append(slots, s)
@@ -270,4 +271,16 @@ func (h *Host) letGo() {
 	clear(h.slots)
 	h.mu.Unlock()
 	h.changed()
+}
+
+// maxAsking caps the slots that ask the server at once when they start or end. The
+// server drops all requests that wait when there are 10,000, and each request of a long
+// queue waits longer than it may take.
+const maxAsking = 128
+
+// restAfter returns when the slots may be assigned again after an assignment. It keeps
+// the assignments of a host with many slots, each of which looks at all of them, below a
+// fifth of a processor.
+func restAfter(began, ended time.Time) time.Time {
+	return ended.Add(min(4*ended.Sub(began), 100*time.Millisecond))
 }

@@ -10,13 +10,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// slot runs a group, or one worker without a group, on the host that owns it. It
-// has the programs and the runner that feeds them. One goroutine owns it.
+// slot runs a group, or one worker without a group, on the host that owns it. It has the
+// programs and the runner that feeds them. One goroutine owns it.
 type slot struct {
 	host *Host
 	name string
@@ -24,49 +26,69 @@ type slot struct {
 	quit chan struct{}
 	gone chan struct{} // closed when the slot has released everything
 
-	mu      sync.Mutex // guards the fields from records to status
-	records []*Record  // the wanted members
-	faults  map[string]error
-	applied map[string]uint64 // revision of each record that was tried
-	tried   bool
-	asks    uint64           // number of the newest request to try failed workers again
-	heard   uint64           // number of the newest request that the slot has carried out
-	status  map[string]bool  // ids of members whose program is loaded
-	broken  map[tally]broken // found by the runner
+	turn      atomic.Uint64             // counts messages
+	partition atomic.Pointer[partition] // of the newest runner
 
-	turn atomic.Uint64             // counts messages
-	part atomic.Pointer[partition] // of the newest runner
-
-	handles atomic.Pointer[runner] // the newest runner
+	mu       sync.Mutex               // guards the fields from records to failures
+	records  []*Record                // the wanted members
+	workers  map[string]*workerStatus // by id
+	tried    bool
+	asked    uint64                // number of the newest request to try failed workers again
+	answered uint64                // number of the newest request that the slot has carried out
+	failures map[codeVersion]error // code that turned out to be unable to run; noted by the runner
 
 	// Only the owning goroutine uses the fields below.
-	loaded      []*member
-	covered     []string // topics that the slot's consumer is known to take
-	runner      *runner
-	soon        time.Duration          // after which a canary may end, 0 for none
-	quarantines map[string]*quarantine // by worker
-	eager       map[string]int         // by worker: the generation whose code was found broken, which is loaded before its first message
+	loaded  []*member
+	covered []string // topics that the slot's consumer is known to take
+	runner  *runner
+	soon    time.Duration // after which a canary may end, 0 for none
 }
+
+// workerStatus is what a slot knows about one of its workers. The slot's mutex guards the
+// first three fields, and the owning goroutine alone uses the others.
+type workerStatus struct {
+	loaded  bool
+	fault   error
+	applied uint64 // revision of the record that was tried
+
+	quarantine *quarantine
+	eager      int // the generation whose code is loaded before its first message: it has failed there
+}
+
+// codeVersion names the code of one worker.
+type codeVersion struct {
+	worker     workerUID
+	generation int
+}
+
+func (r *Record) codeVersion() codeVersion { return codeVersion{r.workerUID(), r.Generation} }
 
 // member is a worker with its program.
 type member struct {
-	record  *Record
-	program engine.Program
-	limits  engine.Limits
-	turn    *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
-	counts  *Counts
-	veil    *veil // hides its secrets
-	web     *web  // sends its requests
-	kills   *kills
-	slow    *atomic.Bool // its last message took long
-	canary  *canary      // of the worker, nil for none
-	onTrial bool         // it is the canary itself
-	tokens  *bucket      // of its rate
+	record   *Record
+	program  engine.Program
+	limits   engine.Limits
+	turn     *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
+	counts   *Counts
+	redactor *redactor
+	web      *web // sends its requests
+	kills    *kills
+	slow     *atomic.Bool // its last message took long
+	canary   *canary      // of the worker, nil for none
+	isCanary bool
+	tokens   *rate.Limiter // nil when it has no rate
 }
 
 func newSlot(h *Host, name string) *slot {
-	return &slot{host: h, name: name, wake: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
-		faults: make(map[string]error), applied: make(map[string]uint64), status: make(map[string]bool), broken: make(map[tally]broken), quarantines: make(map[string]*quarantine), eager: make(map[string]int)}
+	return &slot{
+		host:     h,
+		name:     name,
+		wake:     make(chan struct{}, 1),
+		quit:     make(chan struct{}),
+		gone:     make(chan struct{}),
+		workers:  make(map[string]*workerStatus),
+		failures: make(map[codeVersion]error),
+	}
 }
 
 // want replaces the records that the slot should run, and wakes the slot.
@@ -74,45 +96,66 @@ func (s *slot) want(records []*Record) {
 	s.mu.Lock()
 	s.records = records
 	s.mu.Unlock()
-	s.nudge()
+	wake(s.wake)
 }
 
-func (s *slot) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// ask makes the slot try failed workers again. It returns the number of the request
-// for [slot.hasTried].
+// ask makes the slot try failed workers again. It returns the number of the request for
+// [slot.hasTried].
 func (s *slot) ask() uint64 {
 	s.mu.Lock()
-	s.asks++
-	n := s.asks
-	s.mu.Unlock()
-	s.nudge()
-	return n
+	defer s.mu.Unlock()
+	s.asked++
+	wake(s.wake)
+	return s.asked
 }
 
-// hasTried reports whether the slot has carried out request n, or is ending and
-// never will.
+// hasTried reports whether the slot has carried out request n, or is ending and never will.
 func (s *slot) hasTried(n uint64) bool {
-	select {
-	case <-s.quit:
+	if isClosed(s.quit) {
 		return true
-	default:
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.heard >= n
+	return s.answered >= n
+}
+
+// codeFailed takes a worker out of service once its runner has ended.
+func (s *slot) codeFailed(rec *Record, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures[rec.codeVersion()] = err
+}
+
+// takeFailure returns why the code of a record cannot run, once.
+func (s *slot) takeFailure(rec *Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.failures[rec.codeVersion()]
+	delete(s.failures, rec.codeVersion())
+	return err
+}
+
+// worker returns the status of a worker.
+func (s *slot) worker(id string) *workerStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.workerLocked(id)
+}
+
+func (s *slot) workerLocked(id string) *workerStatus {
+	w := s.workers[id]
+	if w == nil {
+		w = new(workerStatus)
+		s.workers[id] = w
+	}
+	return w
 }
 
 // retryLoad is how long a slot waits before it tries again after an error.
 const retryLoad = 5 * time.Second
 
-// run applies the wanted records until quit is closed, and then releases
-// everything. ctx ends only when the host has stopped all its slots.
+// run applies the wanted records until quit is closed, and then releases everything. ctx ends
+// only when the host has stopped all its slots.
 func (s *slot) run(ctx context.Context) {
 	defer close(s.gone)
 	defer s.release(ctx)
@@ -136,16 +179,16 @@ func (s *slot) run(ctx context.Context) {
 		case <-s.wake:
 		case <-retry.C:
 		case <-ended:
-			s.again(ctx)
+			s.dropRunner(ctx)
 		case <-s.quit:
 			return
 		}
 	}
 }
 
-// again drops a runner that ended by itself. If the runner was abandoned, its
-// handler still runs in the programs, and the slot loads new ones.
-func (s *slot) again(ctx context.Context) {
+// dropRunner drops a runner that ended by itself. If the runner was abandoned, its handler
+// still runs in the programs, and the slot loads new ones.
+func (s *slot) dropRunner(ctx context.Context) {
 	r := s.runner
 	s.runner = nil
 	if r.isAbandoned() {
@@ -165,120 +208,112 @@ func (s *slot) again(ctx context.Context) {
 // tryApply calls apply and returns a panic as an error.
 func (s *slot) tryApply(ctx context.Context) error {
 	s.mu.Lock()
-	asks := s.asks
+	records, asked := s.records, s.asked
 	s.mu.Unlock()
 	returned := false
 	err := call.Do("slot "+s.name, func() error {
-		err := s.apply(ctx)
+		err := s.apply(ctx, records, asked)
 		returned = true
 		return err
 	})
 	if !returned { // apply panicked; callers wait for this try, so count it
-		s.mu.Lock()
-		s.tried, s.heard = true, asks
-		s.mu.Unlock()
-		s.host.changed()
+		s.hasApplied(nil, asked)
 	}
 	return err
 }
 
-// apply loads the programs of the wanted records, gives them to the runner, and
-// erases workers that are being deleted. It returns all errors, joined.
-func (s *slot) apply(ctx context.Context) error {
-	s.mu.Lock()
-	records, asks := s.records, s.asks
-	s.mu.Unlock()
-	var errs []error
+// apply loads the programs of the wanted records, gives them to the runner, and erases
+// workers that are being deleted. It returns all errors, joined.
+func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error {
+	errs := []error{s.cover(ctx, records)}
 	next := make([]*member, 0, len(records))
 	var leaving []*Record
-	again := false
+	deploying := false
 	s.soon = 0
-	if err := s.cover(ctx, records); err != nil {
-		errs = append(errs, err)
-	}
 	for _, rec := range records {
-		if rec.State == StateDeleting || rec.State == StateDeleted {
+		switch {
+		case rec.State.leaving():
 			leaving = append(leaving, rec)
-		}
-		if !rec.State.wanted() {
-			continue
-		}
-		if rec.deploying() {
-			again = true // its creator will set it Running, or undo the creation
-			continue
-		}
-		m, err := s.member(ctx, rec, asks)
-		s.note(rec, m != nil, err)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("worker %s: %w", rec.ID, err))
-		}
-		if m != nil {
-			m, err = s.withCanary(ctx, rec, m)
-			next, errs = append(next, m), append(errs, err)
+		case !rec.State.wanted():
+		case rec.deploying():
+			deploying = true // its creator will set it Running, or undo the creation
+		default:
+			m, err := s.member(ctx, rec, asked)
+			s.note(rec, m != nil, err)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("worker %s: %w", rec.ID, err))
+			}
+			if m != nil {
+				m, err = s.withCanary(ctx, rec, m)
+				next, errs = append(next, m), append(errs, err)
+			}
 		}
 	}
-	errs = append(errs, s.swap(ctx, next), s.giveBack(ctx, next))
-	s.mu.Lock()
-	for id := range s.status {
-		if !slices.ContainsFunc(next, func(m *member) bool { return m.record.ID == id }) {
-			delete(s.status, id)
-		}
-	}
-	for id := range s.faults {
-		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == id && r.State.wanted() }) {
-			delete(s.faults, id)
-		}
-	}
-	for t := range s.broken {
-		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == t.id && r.Newest().Generation >= t.generation }) {
-			delete(s.broken, t)
-		}
-	}
-	for id := range s.quarantines {
-		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == id }) {
-			delete(s.quarantines, id)
-			delete(s.eager, id)
-		}
-	}
-	for _, rec := range records {
-		s.applied[rec.ID] = rec.revision
-	}
-	s.tried, s.heard = true, asks
-	s.mu.Unlock()
-	s.host.changed()
+	errs = append(errs, s.swap(ctx, next), s.publishHeld(ctx, next))
+	s.hasApplied(records, asked)
 	s.host.poke()
 	for _, rec := range leaving {
-		var others []*Record
-		var err error
-		if rec.Group != "" { // read again, so that a worker created just now keeps its consumer
-			others, err = s.host.group(ctx, rec)
-		}
-		if err == nil {
-			err = s.host.erase(ctx, rec, others)
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, s.erase(ctx, rec))
 	}
-	if again && len(errs) == 0 {
-		errs = append(errs, errDeploying)
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	if deploying {
+		return errDeploying
+	}
+	return nil
 }
 
-// cover updates the consumer of a group whose members have changed, and the consumer
-// of a worker whose creation this host finishes.
+// hasApplied notes that records were tried, and a request to try them again. It forgets
+// workers that left.
+func (s *slot) hasApplied(records []*Record, asked uint64) {
+	s.mu.Lock()
+	for id, w := range s.workers {
+		at := slices.IndexFunc(records, func(r *Record) bool { return r.ID == id })
+		switch {
+		case records == nil:
+		case at < 0:
+			delete(s.workers, id)
+		case !records[at].State.wanted():
+			w.fault = nil
+		}
+		w.loaded = slices.ContainsFunc(s.loaded, func(m *member) bool { return m.record.ID == id })
+	}
+	for _, rec := range records {
+		s.workerLocked(rec.ID).applied = rec.revision
+	}
+	s.tried, s.answered = true, asked
+	s.mu.Unlock()
+	s.host.changed()
+}
+
+// erase removes what is stored of a worker that is being deleted.
+func (s *slot) erase(ctx context.Context, rec *Record) error {
+	var others []*Record
+	if rec.Group != "" { // read again, so that a worker created just now keeps its consumer
+		var err error
+		if others, err = s.host.group(ctx, rec); err != nil {
+			return err
+		}
+	}
+	return s.host.erase(ctx, rec, others)
+}
+
+// cover updates the consumer of a group whose members have changed, and the consumer of a
+// worker whose creation this host finishes.
 func (s *slot) cover(ctx context.Context, records []*Record) error {
 	records = slices.DeleteFunc(slices.Clone(records), func(r *Record) bool {
-		return r.State == StateDeleting || r.State == StateDeleted || r.deploying()
+		return r.State.leaving() || r.deploying()
 	})
 	wanted := topics(records)
 	finish := slices.ContainsFunc(records, func(r *Record) bool { return r.State == StateDeploying })
 	if slices.Equal(wanted, s.covered) || !finish && !strings.HasPrefix(s.name, "g-") {
 		return nil
 	}
-	if err := s.host.cover(ctx, records); err != nil {
-		return err
+	if len(records) > 0 {
+		if _, err := s.host.consumer(ctx, records[0], wanted, true); err != nil {
+			return err
+		}
 	}
 	s.covered = wanted
 	return nil
@@ -294,18 +329,11 @@ const deployTime = 30 * time.Second
 
 var errDeploying = errors.New("a worker is being created")
 
-// note stores the outcome of loading a worker, in the slot and in the worker's
-// record.
+// note stores the outcome of loading a worker, in the slot and in the worker's record.
 func (s *slot) note(rec *Record, loaded bool, err error) {
+	w := s.worker(rec.ID)
 	s.mu.Lock()
-	if err != nil {
-		s.faults[rec.ID] = err
-	} else {
-		delete(s.faults, rec.ID)
-	}
-	if loaded {
-		s.status[rec.ID] = true
-	}
+	w.fault, w.loaded = err, w.loaded || loaded
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -319,11 +347,11 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	if err != nil {
 		s.host.lines.add(rec, true, "load: "+reason)
 	}
-	_, writeErr := s.host.records.update(ctx, rec.ID, Change{By: s.host.cfg.HostID, Note: reason}, func(r *Record) (bool, error) {
-		// An operator may have stopped or updated it meanwhile. The slot tries
-		// again then.
-		if r.UID != rec.UID || !r.State.wanted() || r.Digest != rec.Digest || r.State == want {
-			return false, nil
+	by := Change{By: s.host.cfg.HostID, Note: reason}
+	_, writeErr := s.host.records.update(ctx, rec.ID, by, func(r *Record) (bool, error) {
+		same := r.UID == rec.UID && r.Digest == rec.Digest && r.State.wanted()
+		if !same || r.State == want {
+			return false, nil // an operator has stopped or updated it meanwhile; the slot tries again then
 		}
 		r.State, r.Reason = want, reason
 		return true, nil
@@ -334,84 +362,77 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 }
 
 // member returns the member for rec. It reuses the loaded program if that has rec's
-// generation, and loads the code otherwise. When it cannot load the code it returns
-// the error, together with the old member if there is one.
-func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, error) {
+// generation, and loads the code otherwise. When it cannot load the code it returns the
+// error, together with the old member if there is one.
+func (s *slot) member(ctx context.Context, rec *Record, asked uint64) (*member, error) {
+	w := s.worker(rec.ID)
+	if err := s.takeFailure(rec); err != nil {
+		w.eager = rec.Generation
+		s.hasLoaded(rec, asked, err)
+		return nil, err // the old program is of the same code
+	}
 	var old *member
 	for _, m := range s.loaded {
-		if m.record.ID == rec.ID && m.record.UID == rec.UID {
+		if m.record.workerUID() == rec.workerUID() {
 			old = m
 		}
 	}
-	if err := s.takeBroken(rec); err != nil {
-		s.eager[rec.ID] = rec.Generation
-		s.hasLoaded(rec, asks, err)
-		return nil, err // the old program is of the same code
-	}
 	if old != nil && old.record.Generation == rec.Generation {
-		// A copy, so that the runner never sees a record change.
-		same := *old
-		if same.record = rec; rec.Rate != old.record.Rate {
-			same.tokens = new(bucket)
+		same := *old // a copy, so that the runner never sees a record change
+		same.record = rec
+		if rec.Rate != old.record.Rate {
+			same.tokens = newTokens(rec.Rate)
 		}
 		return &same, nil
 	}
-	if err := s.quarantined(rec, asks); err != nil {
+	if err := w.quarantine.reason(rec, asked); err != nil {
 		return old, err
 	}
-	later := s.eager[rec.ID] != rec.Generation
-	program, err := s.host.load(ctx, rec, later)
-	s.hasLoaded(rec, asks, err)
+	program, err := s.host.load(ctx, rec, w.eager != rec.Generation)
+	s.hasLoaded(rec, asked, err)
 	if err != nil {
 		return old, err
 	}
-	if !later {
-		delete(s.eager, rec.ID)
+	if w.eager == rec.Generation {
+		w.eager = 0
 	}
 	return s.newMember(rec, program), nil
 }
 
 func (s *slot) newMember(rec *Record, program engine.Program) *member {
 	means, _ := s.host.granted(rec) // the load has looked
-	return &member{record: rec, program: program, veil: means.veil, web: means.web, kills: new(kills), slow: new(atomic.Bool), tokens: new(bucket), turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}
+	return &member{
+		record:   rec,
+		program:  program,
+		limits:   s.host.limits(rec),
+		turn:     new(atomic.Uint64),
+		counts:   s.host.counts(rec),
+		redactor: means.redactor,
+		web:      means.web,
+		kills:    new(kills),
+		slow:     new(atomic.Bool),
+		tokens:   newTokens(rec.Rate),
+	}
 }
 
-// swap gives the runner its members between two messages and closes the programs
-// that no member uses any more. Without members it ends the runner.
+// swap gives the runner its members between two messages and closes the programs that no
+// member uses any more. Without members it ends the runner.
 func (s *slot) swap(ctx context.Context, next []*member) error {
 	old := s.loaded
 	s.loaded = next
-	closeOld := func() {
-		for _, m := range all(old) {
-			if !slices.ContainsFunc(all(next), func(n *member) bool { return n.program == m.program }) {
-				s.host.closeProgram(m.record.ID, m.program)
-			}
-		}
-	}
-	// With another rate a new runner begins: messages may wait in the old one for hours.
-	paced := slices.ContainsFunc(old, func(m *member) bool {
-		return slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program && n.tokens != m.tokens })
-	})
-	if s.runner != nil && len(next) > 0 && !paced {
-		if s.runner.swap(next) {
-			closeOld()
-			return nil
-		}
-	}
-	if s.halt(ctx) {
-		// The abandoned runner still uses its programs and closes them when it
-		// returns. The next round loads new ones. swap closes the programs that
-		// the runner never had.
-		for _, m := range all(next) {
-			if !slices.ContainsFunc(all(old), func(o *member) bool { return o.program == m.program }) {
-				s.host.closeProgram(m.record.ID, m.program)
-			}
-		}
-		s.loaded = nil
-		s.nudge()
+	if s.runner != nil && len(next) > 0 && !otherRate(old, next) && s.runner.swap(next) {
+		s.closeUnused(old, next)
 		return nil
 	}
-	closeOld()
+	if s.haltRunner(ctx) {
+		// The abandoned runner still uses its programs and closes them when it returns. The next
+		// round loads new ones. These are programs that the runner never had.
+		s.closeUnused(next, old)
+		s.loaded = nil
+		wake(s.wake)
+		return nil
+	}
+	s.closeUnused(old, next)
 	if len(next) == 0 {
 		return nil
 	}
@@ -423,9 +444,27 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 	return nil
 }
 
-// halt ends the runner after the message that it handles. The runner gives back the
-// messages that wait. halt reports whether the runner was abandoned.
-func (s *slot) halt(ctx context.Context) (abandoned bool) {
+// otherRate reports whether a member has another rate than before. Then a new runner begins:
+// messages may wait in the old one for hours.
+func otherRate(old, next []*member) bool {
+	return slices.ContainsFunc(old, func(m *member) bool {
+		return slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program && n.tokens != m.tokens })
+	})
+}
+
+// closeUnused closes the programs of members that others do not use.
+func (s *slot) closeUnused(members, others []*member) {
+	others = withCanaries(others)
+	for _, m := range withCanaries(members) {
+		if !slices.ContainsFunc(others, func(o *member) bool { return o.program == m.program }) {
+			s.host.closeProgram(m.record.ID, m.program)
+		}
+	}
+}
+
+// haltRunner ends the runner after the message that it handles. The runner gives back the
+// messages that wait. haltRunner reports whether the runner was abandoned.
+func (s *slot) haltRunner(ctx context.Context) (abandoned bool) {
 	r := s.runner
 	if r == nil {
 		return false
@@ -439,11 +478,9 @@ func (s *slot) halt(ctx context.Context) (abandoned bool) {
 
 // release ends the runner and closes the programs.
 func (s *slot) release(ctx context.Context) {
-	if s.halt(ctx) {
+	if s.haltRunner(ctx) {
 		return // the runner closes its programs when it returns
 	}
-	for _, m := range all(s.loaded) {
-		s.host.closeProgram(m.record.ID, m.program)
-	}
+	s.closeUnused(s.loaded, nil)
 	s.loaded = nil
 }

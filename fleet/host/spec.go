@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
@@ -66,9 +64,6 @@ type Spec struct {
 	By, Note string
 }
 
-// CreateRequest is the older name of [Spec].
-type CreateRequest = Spec
-
 // maxNames is how many variables and secrets a worker may have, each.
 const maxNames = 100
 
@@ -85,10 +80,12 @@ func (h *Host) validate(s *Spec) error {
 		errs = append(errs, fmt.Errorf("%w: give either Code or URL", ErrInvalid))
 	}
 	if !validPattern(s.Topic) {
-		errs = append(errs, fmt.Errorf("topic %.200q: %w: want tokens between single dots, * for one token and > for the rest", s.Topic, ErrInvalid))
+		errs = append(errs, fmt.Errorf("topic %.200q: %w: want tokens between single dots, "+
+			"* for one token and > for the rest", s.Topic, ErrInvalid))
 	}
 	if s.OutputTopic != "" && !engine.ValidTopic(s.OutputTopic) {
-		errs = append(errs, fmt.Errorf("output topic %.200q: %w: want tokens between single dots, without wildcards", s.OutputTopic, ErrInvalid))
+		errs = append(errs, fmt.Errorf("output topic %.200q: %w: want tokens between single dots, without wildcards",
+			s.OutputTopic, ErrInvalid))
 	}
 	if h.reserved(s.OutputTopic) {
 		errs = append(errs, fmt.Errorf("output topic %.200q: %w: %w", s.OutputTopic, ErrInvalid, errReserved))
@@ -98,7 +95,8 @@ func (h *Host) validate(s *Spec) error {
 	}
 	names := slices.Concat(s.Env, s.Secrets)
 	if len(s.Env) > maxNames || len(s.Secrets) > maxNames {
-		errs = append(errs, fmt.Errorf("env, secrets: %w: %d and %d names are more than %d", ErrInvalid, len(s.Env), len(s.Secrets), maxNames))
+		errs = append(errs, fmt.Errorf("env, secrets: %w: %d and %d names are more than %d",
+			ErrInvalid, len(s.Env), len(s.Secrets), maxNames))
 	}
 	slices.Sort(names)
 	for i, name := range names {
@@ -118,7 +116,8 @@ func (h *Host) validate(s *Spec) error {
 
 // settle writes the fields that may change into a record.
 func (s *Spec) settle(r *Record) {
-	r.OutputTopic, r.Key, r.Limits, r.Rate, r.Rollout = s.OutputTopic, s.Key, s.Limits, s.Rate, s.Rollout
+	r.OutputTopic, r.Key = s.OutputTopic, s.Key
+	r.Limits, r.Rate, r.Rollout = s.Limits, s.Rate, s.Rollout
 	r.Env, r.Secrets = slices.Sorted(slices.Values(s.Env)), slices.Sorted(slices.Values(s.Secrets))
 	r.HTTP = s.HTTP.sorted()
 }
@@ -136,67 +135,85 @@ type Plan struct {
 	Differences []Difference
 }
 
-// differences compares a spec, whose code has this digest, with a record.
-func (s *Spec) differences(r *Record, digest string) (changes, fixed []Difference) {
-	add := func(to *[]Difference, field, before, after string) {
-		if before != after {
-			*to = append(*to, Difference{field, before, after})
-		}
+// field is a field of a spec as the API names it, and its value as people write it.
+type field struct{ name, text string }
+
+// record returns what the spec says about a worker whose code has this digest.
+func (s *Spec) record(digest string) *Record {
+	r := &Record{
+		ID:        s.ID,
+		Tenant:    s.Tenant,
+		MIMEType:  s.MIMEType,
+		Topic:     s.Topic,
+		Group:     s.Group,
+		Digest:    digest,
+		Signature: s.Signature,
 	}
-	add(&fixed, "tenant", r.Tenant, s.Tenant)
-	add(&fixed, "mimeType", r.MIMEType, s.MIMEType)
-	add(&fixed, "topic", r.Topic, s.Topic)
-	add(&fixed, "group", r.Group, s.Group)
-	add(&changes, "code", r.digest(), "sha256:"+digest)
-	add(&changes, "outputTopic", r.OutputTopic, s.OutputTopic)
-	add(&changes, "key", r.Key, s.Key)
-	before, after := limitTexts(r.Limits), limitTexts(s.Limits)
-	for i := range before {
-		add(&changes, before[i][0], before[i][1], after[i][1])
-	}
-	add(&changes, "rate", r.Rate.String(), s.Rate.String())
-	add(&changes, "env", nameList(r.Env), nameList(s.Env))
-	add(&changes, "secrets", nameList(r.Secrets), nameList(s.Secrets))
-	add(&changes, "code.signature", base64.StdEncoding.EncodeToString(r.Signature), base64.StdEncoding.EncodeToString(s.Signature))
-	for i, was := range r.HTTP.texts() {
-		add(&changes, was[0], was[1], s.HTTP.texts()[i][1])
-	}
-	for i, was := range r.Rollout.texts() {
-		add(&changes, was[0], was[1], s.Rollout.texts()[i][1])
-	}
-	return changes, fixed
+	s.settle(r)
+	return r
 }
 
-// digest returns the digest in the form of the API, "" before the first version.
-func (r *Record) digest() string {
-	if r.Digest == "" {
+// identity returns the fields that never change.
+func (r *Record) identity() []field {
+	return []field{
+		{"tenant", r.Tenant},
+		{"mimeType", r.MIMEType},
+		{"topic", r.Topic},
+		{"group", r.Group},
+	}
+}
+
+// settings returns the fields that may change.
+func (r *Record) settings() []field {
+	digest := ""
+	if r.Digest != "" {
+		digest = "sha256:" + r.Digest
+	}
+	l, o := r.Limits, r.Rollout
+	return []field{
+		{"code", digest},
+		{"outputTopic", r.OutputTopic},
+		{"key", r.Key},
+		{"limits.time", unlessZero(l.Time, "")},
+		{"limits.load", unlessZero(l.Load, "")},
+		{"limits.memory", unlessZero(l.Memory, "")},
+		{"limits.output", unlessZero(l.Output, "")},
+		{"limits.outputs", unlessZero(l.Outputs, "")},
+		{"rate", r.Rate.String()},
+		{"env", nameList(r.Env)},
+		{"secrets", nameList(r.Secrets)},
+		{"code.signature", base64.StdEncoding.EncodeToString(r.Signature)},
+		{"http.allow", nameList(r.HTTP.Allow)},
+		{"http.secrets", nameList(r.HTTP.Secrets)},
+		{"rollout.canary", unlessZero(o.Canary, "%")},
+		{"rollout.for", unlessZero(o.For, "")},
+		{"rollout.messages", unlessZero(o.Messages, "")},
+		{"rollout.margin", unlessZero(o.Margin, "%")},
+	}
+}
+
+// unlessZero returns v with a unit, "" for 0.
+func unlessZero[T comparable](v T, unit string) string {
+	var zero T
+	if v == zero {
 		return ""
 	}
-	return "sha256:" + r.Digest
-}
-
-// limitTexts returns the name and the text of each limit.
-func limitTexts(l engine.Limits) [5][2]string {
-	number := func(n int64) string {
-		if n == 0 {
-			return ""
-		}
-		return strconv.FormatInt(n, 10)
-	}
-	period := func(d time.Duration) string {
-		if d == 0 {
-			return ""
-		}
-		return d.String()
-	}
-	return [5][2]string{
-		{"limits.time", period(l.Time)}, {"limits.load", period(l.Load)},
-		{"limits.memory", number(l.Memory)}, {"limits.output", number(l.Output)}, {"limits.outputs", number(int64(l.Outputs))},
-	}
+	return fmt.Sprint(v) + unit
 }
 
 func nameList(names []string) string {
 	return strings.Join(slices.Sorted(slices.Values(names)), ", ")
+}
+
+// differences compares fields with those that they become.
+func differences(before, after []field) []Difference {
+	var found []Difference
+	for i, was := range before {
+		if now := after[i]; was.text != now.text {
+			found = append(found, Difference{Field: was.name, From: was.text, To: now.text})
+		}
+	}
+	return found
 }
 
 // Diff returns what [Host.Apply] would change, and checks everything that Apply checks.
@@ -256,13 +273,14 @@ func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
 		if err != nil {
 			return nil, err
 		}
-		changes, fixed := spec.differences(&Record{}, rec.Digest)
-		return &deployment{Plan: Plan{Create: true, Differences: slices.Concat(fixed, changes)}, rec: rec, code: code}, nil
+		none := new(Record)
+		all := slices.Concat(differences(none.identity(), rec.identity()), differences(none.settings(), rec.settings()))
+		return &deployment{Plan: Plan{Create: true, Differences: all}, rec: rec, code: code}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if rec.State == StateDeleting || rec.State == StateDeleted {
+	if rec.State.leaving() {
 		return nil, fmt.Errorf("%w: it is being deleted", ErrExists)
 	}
 	now := rec.Newest()
@@ -275,18 +293,18 @@ func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
 			d.code, d.source = nil, "settings"
 		}
 	}
-	changes, fixed := spec.differences(now, d.digest)
-	if len(fixed) > 0 {
+	wanted := spec.record(d.digest)
+	if fixed := differences(now.identity(), wanted.identity()); len(fixed) > 0 {
 		f := fixed[0]
-		return nil, fmt.Errorf("%w: %s is %q and cannot become %q: delete the worker first, or give the new one another id", ErrInvalid, f.Field, f.From, f.To)
+		return nil, fmt.Errorf("%w: %s is %q and cannot become %q: delete the worker first, "+
+			"or give the new one another id", ErrInvalid, f.Field, f.From, f.To)
 	}
-	d.Differences = changes
-	if d.reload = slices.ContainsFunc(changes, newVersion); !d.reload {
+	d.Differences = differences(now.settings(), wanted.settings())
+	if d.reload = slices.ContainsFunc(d.Differences, needsVersion); !d.reload {
 		return d, nil
 	}
 	if rec.Candidate != nil {
-		own, _ := spec.differences(rec, d.digest)
-		d.back = !slices.ContainsFunc(own, newVersion)
+		d.back = !slices.ContainsFunc(differences(rec.settings(), wanted.settings()), needsVersion)
 	}
 	trial := *now
 	spec.settle(&trial)
@@ -300,8 +318,8 @@ func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
 	return d, h.try(ctx, &trial, code)
 }
 
-// newVersion reports whether a worker needs a new version for a difference.
-func newVersion(d Difference) bool {
+// needsVersion reports whether a worker needs a new version for a difference.
+func needsVersion(d Difference) bool {
 	return d.Field != "outputTopic" && d.Field != "key" && d.Field != "rate" && !strings.HasPrefix(d.Field, "rollout.")
 }
 
@@ -324,7 +342,7 @@ func (h *Host) carryOut(ctx context.Context, spec *Spec, d *deployment) error {
 	if d.reload {
 		v = &Version{Digest: d.digest, Source: d.source, Size: len(d.code), Signature: spec.Signature}
 		if was, err := d.rec.version(d.digest); d.code == nil && err == nil {
-			v.Size = was.Size
+			v.Size = d.rec.History[was].Size
 		}
 	}
 	if d.code != nil {

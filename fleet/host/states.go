@@ -7,7 +7,7 @@ import "github.com/pleme-io/lifecycle-go/fsm"
 // the entity's phase.
 type State string
 
-// The states. Deploying, Failed and Deleting are not in the seed's table.
+// The states. Deploying, Failed and Deleting are not in the model's table.
 const (
 	StateDeploying State = "Deploying" // its record exists; its consumer may not exist yet
 	StateRunning   State = "Running"   // it handles messages
@@ -30,22 +30,10 @@ func States() fsm.Table[State] {
 	}
 }
 
-// AddedEdges returns the edges of [States] that the seed's drawing lacks.
-func AddedEdges() []fsm.Edge[State] {
-	drawn := map[fsm.Edge[State]]bool{
-		{From: StateStopped, To: StateRunning}: true,
-		{From: StateRunning, To: StateStopped}: true,
-	}
-	var added []fsm.Edge[State]
-	for _, e := range States().Edges() {
-		if !drawn[e] {
-			added = append(added, e)
-		}
-	}
-	return added
-}
-
 // wanted reports whether a host should run a worker in state s.
 func (s State) wanted() bool {
 	return s == StateDeploying || s == StateRunning || s == StateFailed
 }
+
+// leaving reports whether a worker in state s is being deleted, or was.
+func (s State) leaving() bool { return s == StateDeleting || s == StateDeleted }

@@ -2,7 +2,6 @@ package host
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -47,33 +46,19 @@ func (h *Host) Tallies() []Tally {
 	defer h.mu.Unlock()
 	rows := make([]Tally, 0, len(h.tallies))
 	for key, c := range h.tallies {
-		rows = append(rows, Tally{key.id, key.generation, c.Succeeded.Load(), c.Failed.Load(), c.DeadLetters.Load(), c.LoadsFailed.Load(), c.Discarded.Load(), c.Evicted.Load()})
+		rows = append(rows, Tally{
+			Worker:      key.id,
+			Generation:  key.generation,
+			Succeeded:   c.Succeeded.Load(),
+			Failed:      c.Failed.Load(),
+			DeadLetters: c.DeadLetters.Load(),
+			LoadsFailed: c.LoadsFailed.Load(),
+			Discarded:   c.Discarded.Load(),
+			Evicted:     c.Evicted.Load(),
+		})
 	}
 	slices.SortFunc(rows, func(a, b Tally) int {
 		return cmp.Or(strings.Compare(a.Worker, b.Worker), cmp.Compare(a.Generation, b.Generation))
 	})
 	return rows
-}
-
-// letterStored bounds the letters of a worker now and then. It is called after each
-// letter that this host has stored.
-func (h *Host) letterStored(ctx context.Context, worker string) {
-	h.mu.Lock()
-	n := h.lettered[worker]
-	h.lettered[worker] = n + 1
-	rec := h.known[worker]
-	h.mu.Unlock()
-	if n%max(1, min(64, h.cfg.MaxDeadLetters/10)) != 0 {
-		return
-	}
-	evicted, err := h.letters.bound(ctx, worker, h.cfg.MaxDeadLetters)
-	switch {
-	case err != nil:
-		h.log.Warn("hosted worker", "worker", worker, "err", err)
-	case evicted > 0:
-		h.log.Warn("hosted worker: it has too many dead letters; the oldest are removed", "worker", worker, "removed", evicted, "kept", h.cfg.MaxDeadLetters)
-		if rec != nil {
-			h.counts(rec).Evicted.Add(uint64(evicted))
-		}
-	}
 }

@@ -2,10 +2,7 @@ package host
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,29 +12,30 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/google/btree"
 )
 
-// timer is a timer of a key, as it is stored: a value of the slot like those that
-// workers put, so that it is committed with everything else that a message has caused.
-// It is gone with the effects of the message that it causes, which therefore are
-// committed once.
+// storedTimer is a timer of a key, as it is stored: a value of the slot like those that
+// workers put, so that it is committed with everything else that a message has caused. It is
+// gone with the effects of the message that it causes, which therefore are committed once.
 //
 //	host.state.SLOT.tm.WORKER.UID.PLACE   the timer
-//	host.state.SLOT.tc.WORKER.UID.PLACE   an operator has cancelled the one with this ID
+//	host.state.SLOT.tc.WORKER.UID.ID      an operator has cancelled the one with this ID
 //
-// PLACE is the lowest number that no other timer of the worker has, so that there are
-// never more subjects than there were timers at once. A subject is never removed, only
-// marked as deleted: when a server is killed and reads its files again, a message that
-// was replaced by a later one comes back once the later one is removed.
-type timer struct {
-	ID    string    `json:"id"` // of this setting; a timer that is set again has another
-	Name  string    `json:"name"`
-	Key   []byte    `json:"key"`   // of the messages with which it is in order, which need not be UTF-8
-	Topic string    `json:"topic"` // of the message that set it
-	Due   time.Time `json:"due"`   // by the server's clock
-	Data  []byte    `json:"data,omitempty"`
-	Tries tries     `json:"tries,omitzero"`
-	Doom  *doom     `json:"doom,omitempty"`
+// PLACE is the lowest number that no other timer of the worker has, so that there are never
+// more subjects than there were timers at once. A subject is never removed, only marked as
+// deleted: when a server is killed and reads its files again, a message that was replaced by
+// a later one comes back once the later one is removed.
+type storedTimer struct {
+	ID         string              `json:"id"` // of this setting; a timer that is set again has another
+	Name       string              `json:"name"`
+	Key        []byte              `json:"key"`   // of the messages with which it is in order, which need not be UTF-8
+	Topic      string              `json:"topic"` // of the message that set it
+	Due        time.Time           `json:"due"`   // by the server's clock
+	Data       []byte              `json:"data,omitempty"`
+	Tries      tries               `json:"tries,omitzero"`
+	DeadLetter *deadLetterDecision `json:"deadLetter,omitempty"`
 }
 
 // Bounds of timers.
@@ -46,142 +44,144 @@ const (
 	maxTimers      = 10_000 // of a worker
 )
 
-// timersOf returns the prefix of the timers of one life of a worker's id, and marksOf
-// that of the marks of those that were cancelled.
-func (s *states) timersOf(slot, id, uid string) string {
-	return s.prefix + slot + ".tm." + id + "." + uid + "."
+// timersOf returns the prefix of the timers of a worker, and cancelledOf that of the marks of
+// those that an operator has cancelled.
+func (s *states) timersOf(slot string, w workerUID) string {
+	return s.prefix + slot + ".tm." + w.id + "." + w.uid + "."
 }
 
-func (s *states) marksOf(slot, id, uid string) string {
-	return s.prefix + slot + ".tc." + id + "." + uid + "."
+func (s *states) cancelledOf(slot string, w workerUID) string {
+	return s.prefix + slot + ".tc." + w.id + "." + w.uid + "."
 }
 
-// headerOf is on the message of a timer: the hashes of its key and its name, by which it
-// is found without its data.
-const headerOf = "Lifecycle-Timer-Of"
-
-func hashOf(key []byte, name string) string { return token(key) + "." + token([]byte(name)) }
-
-// token names a text of any form and length.
-func token(text []byte) string {
-	sum := sha256.Sum256(text)
-	return base64.RawURLEncoding.EncodeToString(sum[:18])
+// pendingTimer is a timer in memory, without its data. It does not change once it is staged.
+type pendingTimer struct {
+	storedTimer
+	slot   string
+	worker workerUID
+	place  string
+	// An earlier holder may have called a handler for it.
+	maybeHandled bool
 }
 
-// alarm is a timer in memory, without its data. It does not change once it is staged.
-type alarm struct {
-	timer
-	slot, worker, uid string
+// workerUID names a worker. A later worker of the same id has another uid.
+type workerUID struct{ id, uid string }
 
-	place string // earlier versions had the hashOf the timer
-	old   bool   // an earlier holder may have called a handler for it
-}
+func (r *Record) workerUID() workerUID { return workerUID{r.ID, r.UID} }
 
-// write returns the write that stores the alarm's timer with this data.
-func (a *alarm) write(data []byte) write {
-	t := a.timer
-	t.Data = data
-	w := a.removal()
-	w.Data, _ = json.Marshal(&t) // it has nothing that JSON cannot have
-	w.Deleted, w.alarm = false, a
+// write returns the write that stores the timer with this data.
+func (t *pendingTimer) write(data []byte) stateWrite {
+	stored := t.storedTimer
+	stored.Data = data
+	w := t.removal()
+	w.Data, _ = json.Marshal(&stored) // it has nothing that JSON cannot have
+	w.Deleted, w.timer = false, t
 	return w
 }
 
 // removal returns the write that removes it.
-func (a *alarm) removal() write {
-	return write{Slot: a.slot, Worker: a.worker, UID: a.uid, Key: a.place, Deleted: true}
+func (t *pendingTimer) removal() stateWrite {
+	return stateWrite{Slot: t.slot, Worker: t.worker.id, UID: t.worker.uid, Key: t.place, Deleted: true}
 }
 
-// life is one life of a worker's id, and lifeKey a key of its messages.
-type (
-	life    struct{ worker, uid string }
-	lifeKey struct {
-		life
-		key string
-	}
-)
+// timerKey is a key of a worker's messages.
+type timerKey struct {
+	worker workerUID
+	key    string
+}
 
-// timers are the timers of a slot, in the order in which they are due. Those that are
-// due are taken out one by one, and stay known until their removal is written.
+// timers are the timers of a slot, in the order in which they are due. Those that are due are
+// taken out one by one, and stay known until their removal is written.
 type timers struct {
 	states *states
 	slot   string
-	rung   func()        // called when there may be something to take
 	ids    atomic.Uint64 // counts settings
 
-	mu     sync.Mutex // guards everything below
-	all    map[string]*entryOf
-	keys   map[lifeKey]map[string]*alarm // by name
-	counts map[life]int
-	places map[life]*places
-	queue  agenda
-	parked map[string]*entryOf // their worker is not loaded
-	out    int
+	mu      sync.Mutex // guards everything below
+	next    *time.Timer
+	all     map[string]*scheduledTimer // by subject
+	named   map[timerKey]map[string]*pendingTimer
+	count   map[workerUID]int
+	lowest  map[workerUID]int // no place below is free
+	queue   *btree.BTreeG[*scheduledTimer]
+	waiting map[string]*scheduledTimer // their worker is not loaded
+	taken   int
 }
 
-// entryOf is the place of an alarm.
-type entryOf struct {
-	*alarm
+// scheduledTimer is a timer of the schedule. It is in the queue, taken, or waits for its
+// worker.
+type scheduledTimer struct {
+	*pendingTimer
 	subject string
-	index   int  // in the agenda; -1 when it is not there
-	out     bool // it was taken
+	taken   bool
+}
+
+// isEarlier orders timers by time, and then as they were set.
+func isEarlier(a, b *scheduledTimer) bool {
+	return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) < 0
 }
 
 func newTimers(s *states, slot string) *timers {
-	return &timers{states: s, slot: slot, rung: func() {}, all: make(map[string]*entryOf), keys: make(map[lifeKey]map[string]*alarm), counts: make(map[life]int), places: make(map[life]*places), parked: make(map[string]*entryOf)}
+	return &timers{
+		states:  s,
+		slot:    slot,
+		all:     make(map[string]*scheduledTimer),
+		named:   make(map[timerKey]map[string]*pendingTimer),
+		count:   make(map[workerUID]int),
+		lowest:  make(map[workerUID]int),
+		queue:   btree.NewG(32, isEarlier),
+		waiting: make(map[string]*scheduledTimer),
+	}
 }
 
-// load reads the timers of the slot from the leader of the stream, which has every
-// acknowledged write. lives reports whether a worker exists.
-func (ts *timers) load(ctx context.Context, now time.Time, lives func(worker, uid string) (bool, error)) error {
+// stored returns the timers of the slot that the server has. The log may have later ones.
+func (ts *timers) stored(ctx context.Context) ([]stateWrite, error) {
 	prefix := ts.states.prefix + ts.slot + ".tm."
-	subjects, err := ts.states.subjects(ctx, prefix+">", 1<<24)
+	messages, err := ts.states.readAll(ctx, prefix)
 	if err != nil {
-		return fmt.Errorf("read the timers: %w", err)
+		return nil, fmt.Errorf("read the timers: %w", err)
 	}
-	read, err := ts.states.readMany(ctx, subjects)
-	if err != nil {
-		return fmt.Errorf("read the timers: %w", err)
+	writes := make([]stateWrite, 0, len(messages))
+	for _, m := range messages {
+		worker, rest, _ := strings.Cut(strings.TrimPrefix(m.Subject, prefix), ".")
+		uid, place, _ := strings.Cut(rest, ".")
+		writes = append(writes, stateWrite{Slot: ts.slot, Worker: worker, UID: uid, Key: place, Data: m.Data})
 	}
-	for i, subject := range subjects {
-		worker, rest, _ := strings.Cut(strings.TrimPrefix(subject, prefix), ".")
-		uid, key, _ := strings.Cut(rest, ".")
-		if read[i].missing {
-			continue
-		}
-		is, err := lives(worker, uid)
-		if err != nil {
-			return err
-		}
-		if is {
-			ts.restore([]write{{Slot: ts.slot, Worker: worker, UID: uid, Key: key, Data: read[i].data}}, now)
-		}
-	}
-	return nil
+	return writes, nil
 }
 
-// restore takes writes of an earlier holder.
-func (ts *timers) restore(writes []write, now time.Time) {
-	for i := range writes {
-		w := &writes[i]
+// restore takes the writes of earlier holders, the older ones first. exists reports whether a
+// worker was not deleted since.
+func (ts *timers) restore(writes []stateWrite, now time.Time, exists func(workerUID) (bool, error)) error {
+	var found []stateWrite
+	for _, w := range ts.states.newest(writes) {
+		of := workerUID{w.Worker, w.UID}
 		if w.Slot == "" || w.Deleted {
 			continue
 		}
-		a := &alarm{slot: w.Slot, worker: w.Worker, uid: w.UID, place: w.Key}
-		if err := json.Unmarshal(w.Data, &a.timer); err != nil {
+		if is, err := exists(of); err != nil || !is {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		t := &pendingTimer{slot: w.Slot, worker: of, place: w.Key}
+		if err := json.Unmarshal(w.Data, &t.storedTimer); err != nil {
 			continue // only hosts write here
 		}
-		a.Data = nil
-		a.old = a.Due.Before(now.Add(time.Minute)) // by a clock that may differ a little
-		w.alarm = a
+		t.Data = nil
+		t.maybeHandled = t.Due.Before(now.Add(time.Minute)) // by a clock that may differ a little
+		w.timer = t
+		found = append(found, w)
 	}
-	ts.apply(writes)
+	ts.apply(found)
+	return nil
 }
 
 // apply carries out what a message has done to timers.
-func (ts *timers) apply(writes []write) {
-	ring := false
+func (ts *timers) apply(writes []stateWrite) {
 	ts.mu.Lock()
+	defer ts.mu.Unlock()
 	for i := range writes {
 		w := &writes[i]
 		if w.Slot == "" {
@@ -189,131 +189,191 @@ func (ts *timers) apply(writes []write) {
 		}
 		subject := ts.states.subject(w)
 		old := ts.all[subject]
-		if old != nil && w.alarm != nil && old.ID == w.alarm.ID { // with another count of its attempts
-			old.alarm = w.alarm
-			ts.name(w.alarm)
+		if old != nil && w.timer != nil && old.ID == w.timer.ID { // with another count of its attempts
+			old.pendingTimer = w.timer
+			ts.name(w.timer)
 			continue
 		}
 		if old != nil {
 			ts.remove(old)
-			ring = ring || old.out
 		}
-		if !w.Deleted && w.alarm != nil {
-			e := &entryOf{alarm: w.alarm, subject: subject, index: -1, out: false}
-			ts.add(e)
-			ring = ring || e.index == 0
+		if w.timer != nil {
+			ts.add(&scheduledTimer{pendingTimer: w.timer, subject: subject})
 		}
 	}
-	ts.mu.Unlock()
-	if ring {
-		ts.rung()
+}
+
+// name makes a timer the one of its key and name.
+func (ts *timers) name(t *pendingTimer) {
+	key := timerKey{t.worker, string(t.Key)}
+	if ts.named[key] == nil {
+		ts.named[key] = make(map[string]*pendingTimer)
+	}
+	ts.named[key][t.Name] = t
+}
+
+func (ts *timers) add(s *scheduledTimer) {
+	ts.all[s.subject] = s
+	ts.name(s.pendingTimer)
+	ts.count[s.worker]++
+	ts.queue.ReplaceOrInsert(s)
+	if first, _ := ts.queue.Min(); first == s {
+		ts.lookNow()
 	}
 }
 
-// name makes an alarm the one of its key and name.
-func (ts *timers) name(a *alarm) {
-	key := lifeKey{life{a.worker, a.uid}, string(a.Key)}
-	if ts.keys[key] == nil {
-		ts.keys[key] = make(map[string]*alarm)
+func (ts *timers) remove(s *scheduledTimer) {
+	delete(ts.all, s.subject)
+	delete(ts.waiting, s.subject)
+	ts.queue.Delete(s)
+	key := timerKey{s.worker, string(s.Key)}
+	if ts.named[key][s.Name] == s.pendingTimer { // not one that was set since, at another place
+		delete(ts.named[key], s.Name)
 	}
-	ts.keys[key][a.Name] = a
-}
-
-func (ts *timers) add(e *entryOf) {
-	of := life{e.worker, e.uid}
-	ts.all[e.subject] = e
-	ts.name(e.alarm)
-	ts.counts[of]++
-	if p := ts.places[of]; p != nil {
-		p.use(e.place)
+	if len(ts.named[key]) == 0 {
+		delete(ts.named, key)
 	}
-	heap.Push(&ts.queue, e)
-}
-
-func (ts *timers) remove(e *entryOf) {
-	of := life{e.worker, e.uid}
-	key := lifeKey{of, string(e.Key)}
-	delete(ts.all, e.subject)
-	delete(ts.parked, e.subject)
-	if ts.keys[key][e.Name] == e.alarm { // not one that was set since, at another place
-		delete(ts.keys[key], e.Name)
+	if place, err := strconv.Atoi(s.place); err == nil {
+		ts.lowest[s.worker] = min(ts.lowest[s.worker], place)
 	}
-	if len(ts.keys[key]) == 0 {
-		delete(ts.keys, key)
+	if ts.count[s.worker]--; ts.count[s.worker] == 0 {
+		delete(ts.count, s.worker)
+		delete(ts.lowest, s.worker)
 	}
-	if p := ts.places[of]; p != nil {
-		p.free(e.place)
-	}
-	if ts.counts[of]--; ts.counts[of] == 0 {
-		delete(ts.counts, of)
-	}
-	if e.index >= 0 {
-		heap.Remove(&ts.queue, e.index)
-	}
-	if e.out {
-		ts.out--
+	if s.taken {
+		ts.taken--
+		ts.lookNow()
 	}
 }
 
-// take takes out timers that are due, so that at most most are out. next is when the
-// next of the others is due; zero when there is none, or no room.
-func (ts *timers) take(now time.Time, most int) (due []*alarm, next time.Time) {
+// assignPlaces gives each timer that is set its place: that of the one that it replaces, or
+// the lowest that is free.
+func (ts *timers) assignPlaces(writes []stateWrite) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for len(ts.queue) > 0 && ts.out < most {
-		e := ts.queue[0]
-		if e.Due.After(now) {
-			return due, e.Due
+	var assigned map[string]bool
+	for i := range writes {
+		w := &writes[i]
+		t := w.timer
+		if t == nil || t.place != "" {
+			continue
 		}
-		heap.Pop(&ts.queue)
-		e.out = true
-		ts.out++
-		due = append(due, e.alarm)
+		if old := ts.named[timerKey{t.worker, string(t.Key)}][t.Name]; old != nil {
+			t.place = old.place
+		} else {
+			if assigned == nil {
+				assigned = make(map[string]bool)
+			}
+			t.place = ts.freePlace(t.worker, assigned)
+		}
+		w.Key = t.place
 	}
-	return due, time.Time{}
 }
 
-// park keeps a timer that was taken until its worker is loaded.
-func (ts *timers) park(a *alarm) {
+// freePlace returns the lowest place of a worker that no timer has, and assigns it.
+func (ts *timers) freePlace(of workerUID, assigned map[string]bool) string {
+	prefix := ts.states.timersOf(ts.slot, of)
+	for n := ts.lowest[of]; ; n++ {
+		place := strconv.Itoa(n)
+		if ts.all[prefix+place] == nil && !assigned[prefix+place] {
+			ts.lowest[of] = n
+			assigned[prefix+place] = true
+			return place
+		}
+	}
+}
+
+// startClock sets the timer of the process that is to fire when a timer of the slot is due.
+func (ts *timers) startClock(next *time.Timer) {
 	ts.mu.Lock()
-	e := ts.entry(a)
-	if e != nil {
-		e.out = false
-		ts.out--
-		ts.parked[e.subject] = e
-	}
-	ts.mu.Unlock()
-	ts.rung()
+	defer ts.mu.Unlock()
+	ts.next = next
+	ts.lookNow()
 }
 
-// unpark makes those that wait for their worker due again.
-func (ts *timers) unpark() {
+// stopClock stops it.
+func (ts *timers) stopClock() {
 	ts.mu.Lock()
-	some := len(ts.parked) > 0
-	for _, e := range ts.parked {
-		heap.Push(&ts.queue, e)
-	}
-	clear(ts.parked)
-	ts.mu.Unlock()
-	if some {
-		ts.rung()
+	defer ts.mu.Unlock()
+	if ts.next != nil {
+		ts.next.Stop()
+		ts.next = nil
 	}
 }
 
-// entry returns the place of an alarm, nil when the timer was cancelled or set again.
-func (ts *timers) entry(a *alarm) *entryOf {
-	w := a.removal()
-	if e := ts.all[ts.states.subject(&w)]; e != nil && e.ID == a.ID {
-		return e
+// lookNow says that there may be something to take. The caller holds the lock.
+func (ts *timers) lookNow() {
+	if ts.next != nil && len(ts.all) > 0 {
+		ts.next.Reset(0)
+	}
+}
+
+// lookAtLeast is how often a runner looks whether a timer is due: the clock of the server may
+// be set, and this process's own may run faster or slower.
+const lookAtLeast = time.Minute
+
+// take takes out timers that are due, so that at most most are out, and sets the process's
+// timer for the next one.
+func (ts *timers) take(now time.Time, most int) (due []*pendingTimer) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for ts.taken < most {
+		s, some := ts.queue.Min()
+		if !some {
+			break
+		}
+		if wait := s.Due.Sub(now); wait > 0 {
+			if ts.next != nil {
+				ts.next.Reset(min(max(wait, time.Millisecond), lookAtLeast))
+			}
+			break
+		}
+		ts.queue.Delete(s)
+		s.taken = true
+		ts.taken++
+		due = append(due, s.pendingTimer)
+	}
+	return due
+}
+
+// waitForWorker keeps a timer that was taken until its worker is loaded.
+func (ts *timers) waitForWorker(t *pendingTimer) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if s := ts.find(t); s != nil {
+		s.taken = false
+		ts.taken--
+		ts.waiting[s.subject] = s
+	}
+	ts.lookNow()
+}
+
+// workersChanged makes the timers due again that wait for their worker.
+func (ts *timers) workersChanged() {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, s := range ts.waiting {
+		ts.queue.ReplaceOrInsert(s)
+	}
+	clear(ts.waiting)
+	ts.lookNow()
+}
+
+// find returns the schedule's entry of a timer, nil when the timer was cancelled or set again.
+// The caller holds the lock.
+func (ts *timers) find(t *pendingTimer) *scheduledTimer {
+	w := t.removal()
+	if s := ts.all[ts.states.subject(&w)]; s != nil && s.ID == t.ID {
+		return s
 	}
 	return nil
 }
 
-// none reports whether there is no timer.
-func (ts *timers) none() bool {
+// has reports whether a timer still is the one that was taken.
+func (ts *timers) has(t *pendingTimer) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	return len(ts.all) == 0
+	return ts.find(t) != nil
 }
 
 // nextID names a setting.
@@ -321,61 +381,21 @@ func (ts *timers) nextID(fence uint64) string {
 	return strconv.FormatUint(fence, 10) + "-" + strconv.FormatUint(ts.ids.Add(1), 10)
 }
 
-// has reports whether a timer still is the one that was taken.
-func (ts *timers) has(a *alarm) bool {
+// forget drops the timers of a worker that is deleted.
+func (ts *timers) forget(of workerUID) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	return ts.entry(a) != nil
-}
-
-// forget drops the timers of a worker that is deleted.
-func (ts *timers) forget(worker, uid string) {
-	ts.mu.Lock()
-	for _, e := range slices.Collect(maps.Values(ts.all)) {
-		if e.worker == worker && e.uid == uid {
-			ts.remove(e)
+	for _, s := range slices.Collect(maps.Values(ts.all)) {
+		if s.worker == of {
+			ts.remove(s)
 		}
 	}
-	delete(ts.places, life{worker, uid})
-	ts.mu.Unlock()
-	ts.rung()
 }
 
 // ofKey returns the timers of a key by name, and how many its worker has.
-func (ts *timers) ofKey(_ context.Context, rec *Record, key string) (map[string]*alarm, int, error) {
+func (ts *timers) ofKey(_ context.Context, rec *Record, key string) (map[string]*pendingTimer, int, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	of := life{rec.ID, rec.UID}
-	return maps.Clone(ts.keys[lifeKey{of, key}]), ts.counts[of], nil
-}
-
-// agenda is a heap.Interface, ordered by time, and then as the timers were set.
-type agenda []*entryOf
-
-func (q agenda) Len() int { return len(q) }
-func (q agenda) Less(i, j int) bool {
-	a, b := q[i], q[j]
-	return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) < 0
-}
-
-func (q agenda) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-// Push is for package heap.
-func (q *agenda) Push(x any) {
-	e := x.(*entryOf) //nolint:errcheck,forcetypeassert // only entries are pushed
-	e.index = len(*q)
-	*q = append(*q, e)
-}
-
-// Pop is for package heap.
-func (q *agenda) Pop() any {
-	last := len(*q) - 1
-	e := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	e.index = -1
-	return e
+	of := rec.workerUID()
+	return maps.Clone(ts.named[timerKey{of, key}]), ts.count[of], nil
 }

@@ -21,14 +21,14 @@ import (
 // TestTimersSurviveKills kills hosts while their workers' timers come due, and checks
 // that each timer has one effect. TestChaos does so for longer, and with servers that end.
 func TestTimersSurviveKills(t *testing.T) {
-	srv := brokertest.StartLone(t)
+	srv := brokertest.StartCluster(t, 1)
 	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.URL()}), 1)
 	cfg, err := chaosConfig("control", 1)
 	must(t, err)
 	h, err := host.New(r.js, cfg) // never started: it has only the verbs
 	must(t, err)
 	t.Cleanup(func() { r.stop(h) })
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: []byte(`
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: []byte(`
 def handle(message):
     if message.timer == None:
         timers.set(message.text, 500, message.text)

@@ -2,7 +2,6 @@ package host_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,34 +83,6 @@ func TestTimersUseFewSubjects(t *testing.T) {
 	if got := r.places(h, "w"); !slices.Equal(got, []string{"0", "1", "2"}) {
 		t.Errorf("the places %q", got)
 	}
-}
-
-// TestTimersOfAnEarlierVersion checks that timers which an earlier version has stored,
-// under hashes of their keys and names, are listed, cancelled, replaced and fire once.
-func TestTimersOfAnEarlierVersion(t *testing.T) {
-	r := newRig(t)
-	req := r.native("w", timed)
-	h := r.host("a")
-	create(t, h, req)
-	rec, err := h.Get(t.Context(), "w")
-	must(t, err)
-	for i, name := range []string{"fires", "cancelled", "replaced", "stays"} {
-		data, err := json.Marshal(map[string]any{"id": fmt.Sprint("1-", i), "name": name, "key": []byte("k"), "topic": "work.w", "due": time.Now().Add(time.Duration(i) * time.Hour), "data": []byte(name)})
-		must(t, err)
-		_, err = r.js.Publish(t.Context(), "host.state.w-w.tm.w."+rec.UID+"."+host.HashOf([]byte("k"), name), data)
-		must(t, err)
-	}
-	r.wantTimers(h, "w", "k/fires", "k/cancelled", "k/replaced", "k/stays")
-	must(t, h.CancelTimer(t.Context(), "w", "k", "cancelled"))
-	must(t, h.Start(t.Context()))
-	r.eventually("one has fired", func() bool { return slices.Equal(r.outputs("out.w"), []string{"timer fires attempt 1: fires"}) })
-	r.say("work.w", "k", "set replaced 20h new; set more 1h more; list")
-	r.wantTimers(h, "w", "k/replaced", "k/more", "k/stays")
-	must(t, h.Supersede(t.Context(), "w-w"))
-	h.Advance(10 * time.Hour)
-	r.wantOutputs("out.w", "timer fires attempt 1: fires", "set replaced 20h new; set more 1h more; list: cancelled more replaced stays",
-		"timer more attempt 1: more", "timer stays attempt 1: stays")
-	r.wantTimers(h, "w", "k/replaced")
 }
 
 // TestCancelledTimersStayCancelled checks that a timer which an operator has cancelled does

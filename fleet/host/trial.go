@@ -27,7 +27,7 @@ type TestRequest struct {
 	// Code, or what URL serves, is other code in place of the worker's own.
 	Code []byte
 	URL  string
-	// Signature is that of the other code.
+	// Signature is the signature of the other code.
 	Signature []byte
 	// HTTP lets the code send the requests that the worker may send. They take effect.
 	HTTP bool
@@ -61,7 +61,14 @@ func (h *Host) Test(ctx context.Context, id string, req TestRequest) (*Trial, er
 	if err != nil {
 		return nil, fmt.Errorf("test: %w", err)
 	}
-	m := &engine.Message{Worker: id, ID: "test:" + uid(), Topic: cmp.Or(req.Topic, rec.Topic), Attempt: 1, Header: req.Header, Data: req.Data}
+	m := &engine.Message{
+		Worker:  id,
+		ID:      "test:" + uid(),
+		Topic:   cmp.Or(req.Topic, rec.Topic),
+		Attempt: 1,
+		Header:  req.Header,
+		Data:    req.Data,
+	}
 	if !engine.ValidTopic(m.Topic) {
 		return nil, fmt.Errorf("test: topic %.200q: %w: want the subject of a message", m.Topic, ErrInvalid)
 	}
@@ -97,26 +104,38 @@ func (h *Host) trialCode(ctx context.Context, id string, req TestRequest) (*Reco
 		return rec, code, err
 	}
 	if req.Digest != "" {
-		v, err := rec.version(req.Digest)
+		i, err := rec.version(req.Digest)
 		if err != nil {
 			return nil, nil, err
 		}
-		rec.Digest, rec.Signature = v.Digest, v.Signature
+		rec.Digest, rec.Signature = rec.History[i].Digest, rec.History[i].Signature
 	}
 	code, err := h.readCode(ctx, rec, rec.Digest)
 	return rec, code, err
 }
 
 // tryOut calls the handler. It returns the call when the handler does not return.
-func (h *Host) tryOut(ctx context.Context, rec *Record, p engine.Program, m *engine.Message, web bool) (*Trial, *call.Call) {
+func (h *Host) tryOut(
+	ctx context.Context, rec *Record, p engine.Program, m *engine.Message, web bool,
+) (*Trial, *call.Call) {
 	t := &Trial{Digest: rec.Digest}
 	limits := h.limits(rec)
 	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
 	defer cancel()
 	means, _ := h.granted(rec) // the load has looked
-	state := &handle{cells: newCells(h.states, rec.slot(), 0), record: rec, web: means.web, timing: timing{
-		source: storedTimers{h.states}, now: h.states.now, id: func() string { return "" }, slot: rec.slot(), key: rec.keyOfMessage(m), topic: m.Topic,
-	}}
+	state := &handle{
+		cache:  newStateCache(h.states, rec.slot(), 0),
+		record: rec,
+		web:    means.web,
+		timers: handleTimers{
+			source: storedTimers{h.states},
+			now:    h.states.now,
+			id:     func() string { return "" },
+			slot:   rec.slot(),
+			key:    rec.keyOfMessage(m),
+			topic:  m.Topic,
+		},
+	}
 	if !web && means.web != nil && means.web.refused == nil {
 		state.web = &withoutHTTP
 	}
@@ -126,9 +145,9 @@ func (h *Host) tryOut(ctx context.Context, rec *Record, p engine.Program, m *eng
 		outputs, err = p.Handle(ctx, m, state)
 		return err
 	})
-	err := handling.Wait(ctx.Done(), patience)
+	err := handling.Wait(ctx.Done(), unresponsive)
 	t.Took = time.Since(began)
-	if t.Err = means.veil.err(err); did[*call.AbandonedError](err) {
+	if t.Err = means.redactor.err(err); did[*call.AbandonedError](err) {
 		return t, handling
 	}
 	if err != nil {
@@ -141,7 +160,7 @@ func (h *Host) tryOut(ctx context.Context, rec *Record, p engine.Program, m *eng
 	for _, w := range state.changes() {
 		t.Changes = append(t.Changes, StateChange{w.Key, w.Data, w.Deleted})
 	}
-	t.Timers = state.timerTrial()
+	t.Timers = state.trialTimers()
 	return t, nil
 }
 

@@ -34,7 +34,7 @@ func TestCodeByURL(t *testing.T) {
 	r.tune = func(c *host.Config) { c.Fetcher = client }
 	h := r.start("a")
 	one := fetch.Digest(prefix("1"))
-	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", URL: s.URL + "/to?url=/code", Digest: one})
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", URL: s.URL + "/to?url=/code", Digest: one})
 	r.publish("work.w", "a")
 	r.wantOutputs("out.w", "1a")
 
@@ -57,7 +57,7 @@ func TestCodeByURL(t *testing.T) {
 		if err := h.LoadCodeFromURL(t.Context(), "w", s.URL+bad.url, host.WithDigest(bad.digest)); err == nil || bad.is != nil && !errors.Is(err, bad.is) {
 			t.Errorf("%s: %v, want %v", bad.name, err, bad.is)
 		}
-		if _, err := h.Create(t.Context(), host.CreateRequest{ID: "x", MIMEType: "text/x-starlark", Topic: "work.x", URL: s.URL + bad.url, Digest: bad.digest}); err == nil || bad.is != nil && !errors.Is(err, bad.is) {
+		if _, err := h.Create(t.Context(), host.Spec{ID: "x", MIMEType: "text/x-starlark", Topic: "work.x", URL: s.URL + bad.url, Digest: bad.digest}); err == nil || bad.is != nil && !errors.Is(err, bad.is) {
 			t.Errorf("%s: Create: %v, want %v", bad.name, err, bad.is)
 		}
 	}

@@ -33,22 +33,27 @@ func (h *Host) Values(ctx context.Context, id string, after uint64, limit int) (
 	if err != nil {
 		return nil, false, fmt.Errorf("state: %w", err)
 	}
-	prefix := h.states.valuesOf(rec.ID, rec.UID)
+	prefix := h.states.valuesOf(rec.workerUID())
 	// Marks of deleted keys count: a page may be shorter, and yet there are more.
 	read := 0
-	err = forward(ctx, h.states.stream, prefix+">", after+1, limit+1, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+	take := func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 		if read++; read > limit {
 			more = true
 			return false, nil
 		}
-		v := Value{Seq: meta.Sequence.Stream, Key: strings.TrimPrefix(m.Subject(), prefix), Data: m.Data(), At: meta.Timestamp}
+		v := Value{
+			Seq:  meta.Sequence.Stream,
+			Key:  strings.TrimPrefix(m.Subject(), prefix),
+			Data: m.Data(),
+			At:   meta.Timestamp,
+		}
 		if m.Headers().Get(headerOp) != "" {
 			v.Key = "" // a deleted key
 		}
 		values = append(values, v)
 		return true, nil
-	})
-	if err != nil {
+	}
+	if err := forward(ctx, h.states.stream, prefix+">", after+1, limit+1, take); err != nil {
 		return nil, false, fmt.Errorf("worker %s: read its state: %w", id, err)
 	}
 	return values, more, nil
@@ -63,7 +68,7 @@ func (h *Host) Value(ctx context.Context, id, key string) (*Value, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state: %w", err)
 	}
-	m, err := last(ctx, h.states.stream, h.states.valuesOf(rec.ID, rec.UID)+key)
+	m, err := last(ctx, h.states.stream, h.states.valuesOf(rec.workerUID())+key)
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: read its state: %w", id, err)
 	}

@@ -131,14 +131,16 @@ func (h *Host) prepare(ctx context.Context, req *Spec) (*Record, []byte, error) 
 		return nil, nil, fmt.Errorf("topic %s: %w", req.Topic, err)
 	}
 	now := time.Now().UTC()
-	rec := &Record{ID: req.ID, UID: uid(), Tenant: req.Tenant, State: StateDeploying, MIMEType: req.MIMEType, Topic: req.Topic, Stream: stream, Group: req.Group,
-		Changed: Change{By: req.By, Note: req.Note, At: now}}
-	req.settle(rec)
 	code, source, err := h.source(ctx, req.Code, req.URL, req.Digest)
 	if err != nil {
 		return nil, nil, err
 	}
-	rec.addVersion(Version{Digest: fetch.Digest(code), Source: source, Size: len(code), By: req.By, At: now, Signature: req.Signature})
+	rec := req.record("")
+	rec.UID, rec.State, rec.Stream = uid(), StateDeploying, stream
+	rec.Changed = Change{By: req.By, Note: req.Note, At: now}
+	version := newVersion(code, source, req.Signature)
+	version.By, version.At = req.By, now
+	rec.addVersion(version)
 	return rec, code, h.try(ctx, rec, code)
 }
 
@@ -228,9 +230,9 @@ func (h *Host) StopWorker(ctx context.Context, id string, opts ...Option) error 
 
 // LoadCodeFromContent replaces a worker's code. It loads the new code once before it
 // stores it: bad code is an error, and the worker keeps its old code. The worker
-// changes code between two messages, or as its Rollout says. On this host the first message that begins
-// after the return runs the new code; on another host the change follows within
-// moments.
+// changes code between two messages, or as its Rollout says. On this host the first
+// message that begins after the return runs the new code; on another host the change
+// follows within moments.
 func (h *Host) LoadCodeFromContent(ctx context.Context, id string, code []byte, opts ...Option) error {
 	return h.loadNew(ctx, id, code, "", optionsOf(opts))
 }
@@ -257,7 +259,7 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 	if err != nil {
 		return fmt.Errorf("worker %s: %w", id, err)
 	}
-	return h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code), Signature: o.signature}, o)
+	return h.replaceCode(ctx, rec, newVersion(code, source, o.signature), o)
 }
 
 // Rollback gives a worker an earlier version of its code. digest is the version's
@@ -278,10 +280,11 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 		}
 		return h.settle(ctx, changed)
 	}
-	found, err := rec.version(digest)
+	i, err := rec.version(digest)
 	if err != nil {
 		return fmt.Errorf("roll back: %w", err)
 	}
+	found := rec.History[i]
 	trial := *rec
 	trial.Digest, trial.Signature, o.now = found.Digest, found.Signature, true
 	p, err := h.load(ctx, &trial, false)
@@ -289,11 +292,16 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 		return fmt.Errorf("roll back worker %s: %w", id, err)
 	}
 	h.closeProgram(id, p)
-	return h.newVersion(ctx, rec, Version{Digest: found.Digest, Source: "rollback", Size: found.Size, Signature: found.Signature}, o)
+	back := Version{Digest: found.Digest, Source: "rollback", Size: found.Size, Signature: found.Signature}
+	return h.replaceCode(ctx, rec, back, o)
 }
 
-// newVersion makes v the code of rec's worker.
-func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options) error {
+func newVersion(code []byte, source string, signature []byte) Version {
+	return Version{Digest: fetch.Digest(code), Source: source, Size: len(code), Signature: signature}
+}
+
+// replaceCode makes v the code of rec's worker.
+func (h *Host) replaceCode(ctx context.Context, rec *Record, v Version, o options) error {
 	return h.deploy(ctx, rec, &v, o, func(*Record) {})
 }
 
@@ -365,7 +373,8 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.applied[rec.ID] >= rec.revision
+		w := s.workers[rec.ID]
+		return w != nil && w.applied >= rec.revision
 	})
 	if err != nil {
 		return fmt.Errorf("worker %s: the change is stored, but not carried out yet: %w", rec.ID, err)

@@ -1,13 +1,11 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
@@ -35,7 +33,8 @@ type HTTPGrant struct {
 
 func (w HTTP) validate() error {
 	if len(w.Allow) > maxNames || len(w.Secrets) > maxNames {
-		return fmt.Errorf("http: %w: %d patterns and %d secrets are more than %d", ErrInvalid, len(w.Allow), len(w.Secrets), maxNames)
+		return fmt.Errorf("http: %w: %d patterns and %d secrets are more than %d",
+			ErrInvalid, len(w.Allow), len(w.Secrets), maxNames)
 	}
 	var errs []error
 	for _, text := range w.Allow {
@@ -71,7 +70,10 @@ func (g HTTPGrant) validate() error {
 func (h *Host) newClients() error {
 	h.clients = make(map[string]*outbound.Client)
 	for tenant := range maps.Keys(h.cfg.Grants) {
-		networks := slices.Concat(h.cfg.Grants[anyTenant].HTTP.Networks, h.cfg.Grants[tenant].HTTP.Networks)
+		var networks []string
+		for _, g := range h.grantsOf(tenant) {
+			networks = append(networks, g.HTTP.Networks...)
+		}
 		client, err := outbound.New(h.cfg.HTTP, networks)
 		if err != nil {
 			return fmt.Errorf("host config: grants.%s.http: %w", tenant, err)
@@ -97,7 +99,7 @@ type web struct {
 
 var (
 	errNoHTTP   = errors.New("fetch: not allowed: the worker's spec has no http.allow")
-	errTestHTTP = errors.New("fetch: a test sends requests only when it is told to: workers test --http")
+	errTestHTTP = errors.New("fetch: a test sends requests only with workers test --http")
 )
 
 // withoutHTTP sends nothing in a test.
@@ -108,9 +110,10 @@ func (h *Host) webOf(r *Record, secrets map[string]string) (*web, error) {
 	if len(r.HTTP.Allow) == 0 {
 		return &web{refused: errNoHTTP}, nil
 	}
-	offered := slices.Concat(h.cfg.Grants[anyTenant].HTTP.Allow, h.cfg.Grants[cmp.Or(r.Tenant, anyTenant)].HTTP.Allow)
-	slices.Sort(offered)
-	offered = slices.Compact(offered)
+	var offered []string
+	for _, g := range h.grantsOf(r.Tenant) {
+		offered = append(offered, g.HTTP.Allow...)
+	}
 	w := &web{scope: outbound.Scope{Secrets: secrets}, most: h.cfg.HTTP.WithDefaults().MaxRequests}
 	var errs []error
 	for _, text := range r.HTTP.Allow {
@@ -146,9 +149,4 @@ func (h *handle) Fetch(ctx context.Context, r *engine.Request) (*engine.Response
 	}
 	h.fetched++
 	return h.web.client.Do(ctx, &h.web.scope, r)
-}
-
-// texts returns the name and the text of each field.
-func (w HTTP) texts() [2][2]string {
-	return [2][2]string{{"http.allow", strings.Join(slices.Sorted(slices.Values(w.Allow)), ", ")}, {"http.secrets", nameList(w.Secrets)}}
 }

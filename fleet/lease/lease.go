@@ -7,6 +7,9 @@
 //		return err
 //	}
 //	app.Lead("deadlines", l, missions.Deadlines)
+//
+// Begin with [New] and [Lease.Acquire]; [Lease.Token] is the fencing token of the term. It
+// stands on the client of JetStream, and on package identity for the holder's name.
 package lease
 
 import (
@@ -105,7 +108,8 @@ func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error
 		return nil, fmt.Errorf("lease %s in bucket %q: %w", cfg.Key, cfg.Bucket, err)
 	}
 	if status.TTL() < minTTL {
-		return nil, fmt.Errorf("lease %s: the TTL of bucket %q is %v, want %v or more: declare it with lease.Bucket", cfg.Key, cfg.Bucket, status.TTL(), minTTL)
+		return nil, fmt.Errorf("lease %s: the TTL of bucket %q is %v, want %v or more: declare it with lease.Bucket",
+			cfg.Key, cfg.Bucket, status.TTL(), minTTL)
 	}
 	if _, err := kv.Get(ctx, cfg.Key); err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 		return nil, fmt.Errorf("lease %q: %w", cfg.Key, err) // usually the key is not valid

@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -19,23 +18,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
-
-// AuditSink gets every attempt to write, after it has ended. When it returns an
-// error, the server logs the error with the entry; the write is not undone.
-type AuditSink func(ctx context.Context, entry *operatorv1.AuditEntry) error
-
-// AuditStream returns a sink that publishes each entry, as JSON, on a subject of a
-// JetStream stream, and waits until the stream has stored it.
-func AuditStream(js jetstream.JetStream, subject string) AuditSink {
-	return func(ctx context.Context, entry *operatorv1.AuditEntry) error {
-		text, err := protojson.Marshal(entry)
-		if err != nil {
-			return err
-		}
-		_, err = js.Publish(ctx, subject, text)
-		return err
-	}
-}
 
 // AuditLog keeps the attempts to write, and lists them. [OpenAuditLog] returns one that
 // outlives the server and that all replicas share.
@@ -63,8 +45,9 @@ func (q AuditQuery) matches(e *operatorv1.AuditEntry) bool {
 		return part == "" || strings.Contains(strings.ToLower(text), strings.ToLower(part))
 	}
 	at := e.GetAt().AsTime()
-	return has(e.GetWho(), q.Who) && has(e.GetAction(), q.Action) && has(e.GetTarget(), q.Target) && (!q.Refused || e.GetOutcome() != "ok") &&
-		(q.Since.IsZero() || !at.Before(q.Since)) && (q.Until.IsZero() || at.Before(q.Until))
+	named := has(e.GetWho(), q.Who) && has(e.GetAction(), q.Action) && has(e.GetTarget(), q.Target)
+	inTime := (q.Since.IsZero() || !at.Before(q.Since)) && (q.Until.IsZero() || at.Before(q.Until))
+	return named && inTime && (!q.Refused || e.GetOutcome() != "ok")
 }
 
 // AuditLogConfig configures an [AuditLog] in a stream.
@@ -92,12 +75,17 @@ func OpenAuditLog(ctx context.Context, js jetstream.JetStream, c AuditLogConfig)
 		c.MaxBytes = 1 << 30
 	}
 	if c.MaxAge < time.Minute || c.MaxBytes < 0 {
-		return nil, fmt.Errorf("operator: audit log: MaxAge is %v and MaxBytes %d: want a minute or more, and more than 0", c.MaxAge, c.MaxBytes)
+		return nil, fmt.Errorf("operator: audit log: MaxAge is %v and MaxBytes %d: want a minute or more, and more than 0",
+			c.MaxAge, c.MaxBytes)
 	}
 	subject := "lifecycle.audit." + c.Stream
 	log, err := eventlog.Open(ctx, js, eventlog.Config{
-		Stream: c.Stream, Subjects: []string{subject}, Description: "attempts to write through the operators' API",
-		MaxAge: c.MaxAge, MaxBytes: c.MaxBytes, MaxRecord: 64 << 10,
+		Stream:      c.Stream,
+		Subjects:    []string{subject},
+		Description: "attempts to write through the operators' API",
+		MaxAge:      c.MaxAge,
+		MaxBytes:    c.MaxBytes,
+		MaxRecord:   64 << 10,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("operator: audit log: %w", err)
@@ -126,12 +114,16 @@ func (a *auditStream) List(ctx context.Context, q AuditQuery) (list []*operatorv
 	read := func(r eventlog.Record) *operatorv1.AuditEntry {
 		e := new(operatorv1.AuditEntry)
 		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(r.Data, e); err != nil {
-			e = &operatorv1.AuditEntry{At: timestamppb.New(r.At), Detail: "this entry cannot be read: " + clip(err.Error(), maxName)}
+			detail := "this entry cannot be read: " + clip(err.Error(), maxName)
+			e = &operatorv1.AuditEntry{At: timestamppb.New(r.At), Detail: detail}
 		}
 		return e
 	}
 	records, end, err := a.log.Back(ctx, eventlog.Query{
-		Subjects: []string{a.subject}, Before: before, Limit: q.Limit, Keep: func(r eventlog.Record) bool { return q.matches(read(r)) },
+		Subjects: []string{a.subject},
+		Before:   before,
+		Limit:    q.Limit,
+		Keep:     func(r eventlog.Record) bool { return q.matches(read(r)) },
 	})
 	if err != nil {
 		return nil, "", err
@@ -142,14 +134,14 @@ func (a *auditStream) List(ctx context.Context, q AuditQuery) (list []*operatorv
 	return list, after(end), nil
 }
 
-// sequence reads the end of a page; "" is none.
+// sequence reads the key of a page whose keys are numbers; "" is the first page.
 func sequence(text string) (uint64, error) {
 	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, errors.New("the page is not one of this log")
+		return 0, invalid("page_token", "is not a next_page_token of this server")
 	}
 	return n, nil
 }
@@ -161,33 +153,33 @@ func after(seq uint64) string {
 	return strconv.FormatUint(seq, 10)
 }
 
-// audit logs every attempt to write, and passes it to the AuditLog and the sinks.
+// audit logs every attempt to write, and passes it to the AuditLog.
 type audit struct {
 	log   *slog.Logger
 	store AuditLog
-	sinks []AuditSink
-	lost  sparse
+	lost  repeatLog
 }
 
-// sinkTimeout is how long a sink may take.
-const sinkTimeout = 5 * time.Second
+// storeTime is how long a store may take, for an entry of the audit or the end of a session.
+const storeTime = 5 * time.Second
 
 // record takes one entry. It runs on when the request's context ends: a caller that
 // hangs up is audited too.
 func (a *audit) record(ctx context.Context, e *operatorv1.AuditEntry) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sinkTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
 	e.At = timestamppb.Now()
 	level := slog.LevelInfo
 	if e.GetOutcome() != "ok" {
 		level = slog.LevelWarn
 	}
-	a.log.Log(ctx, level, "operator: audit", "who", e.GetWho(), "role", e.GetRole(), "method", e.GetMethod(), "remote", e.GetRemote(),
-		"action", e.GetAction(), "target", e.GetTarget(), "detail", e.GetDetail(), "dry_run", e.GetDryRun(), "outcome", e.GetOutcome())
-	for _, sink := range append([]AuditSink{a.store.Append}, a.sinks...) {
-		if err := sink(ctx, e); err != nil {
-			a.lost.warn(a.log, "operator: an audit sink has failed; the entry is in this log", err, "who", e.GetWho(), "action", e.GetAction(), "target", e.GetTarget())
-		}
+	a.log.Log(ctx, level, "operator: audit",
+		"who", e.GetWho(), "role", e.GetRole(), "method", e.GetMethod(), "remote", e.GetRemote(),
+		"action", e.GetAction(), "target", e.GetTarget(), "detail", e.GetDetail(), "dry_run", e.GetDryRun(),
+		"outcome", e.GetOutcome())
+	if err := a.store.Append(ctx, e); err != nil {
+		a.lost.warn(a.log, "operator: the audit log does not take an entry, which is in this log", err,
+			"who", e.GetWho(), "action", e.GetAction(), "target", e.GetTarget())
 	}
 }
 

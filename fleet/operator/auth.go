@@ -45,12 +45,15 @@ type Principal struct {
 	Until  time.Time // when the credentials expire, the zero time for never
 }
 
+// id identifies a caller: two ways to sign in may know the same name.
+func (p Principal) id() string { return p.Method + " " + p.Name }
+
 // Authenticator identifies the caller of a request. It may be called concurrently.
 type Authenticator interface {
 	// Authenticate returns ErrNoCredentials when the request carries none of its
 	// kind; then the next Authenticator is asked. Any other error refuses the
-	// request: ErrBadCredentials, ErrExpired, or that the credentials cannot be
-	// checked now.
+	// request: ErrBadCredentials, ErrExpired, an [*Error], or that the credentials cannot
+	// be checked now.
 	Authenticate(r *http.Request) (Principal, error)
 }
 

@@ -10,19 +10,8 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"sync"
 	"time"
 )
-
-// ClientCertificates identifies callers by their TLS client certificate, as [Certificates]
-// does. roles maps the names of certificates to roles in the whole fleet.
-func ClientCertificates(roles map[string]Role) (Authenticator, error) {
-	var cfg CertificateConfig
-	for name, role := range roles {
-		cfg.Grants = append(cfg.Grants, Grant{Subject: "user:" + name, Role: role})
-	}
-	return Certificates(cfg)
-}
 
 // CertificateConfig configures [Certificates].
 type CertificateConfig struct {
@@ -51,14 +40,11 @@ func Certificates(cfg CertificateConfig) (Authenticator, error) {
 	if err := checkGrants(cfg.Grants); err != nil {
 		return nil, fmt.Errorf("client certificates: %w", err)
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
 	c := &certificates{grants: cfg.Grants}
 	if cfg.CRLFile != "" {
-		c.lists = &revocations{path: cfg.CRLFile, log: cfg.Log}
-		if c.lists.read(); c.lists.broken != nil {
-			return nil, fmt.Errorf("client certificates: %w", c.lists.broken)
+		var err error
+		if c.lists, err = newFileCache(cfg.CRLFile, "the file of revocation lists", cfg.Log, parseLists); err != nil {
+			return nil, fmt.Errorf("client certificates: %w", err)
 		}
 	}
 	return c, nil
@@ -66,7 +52,7 @@ func Certificates(cfg CertificateConfig) (Authenticator, error) {
 
 type certificates struct {
 	grants []Grant
-	lists  *revocations // nil for none
+	lists  *fileCache[[]*x509.RevocationList] // nil for none
 }
 
 func (c *certificates) Authenticate(r *http.Request) (Principal, error) {
@@ -81,7 +67,11 @@ func (c *certificates) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, ErrExpired
 	}
 	if c.lists != nil {
-		if err := c.lists.check(r.TLS.VerifiedChains); err != nil {
+		lists, err := c.lists.get()
+		if err != nil {
+			return Principal{}, fmt.Errorf("the revocation lists cannot be used: %w", err)
+		}
+		if err := checkChains(lists, r.TLS.VerifiedChains); err != nil {
 			return Principal{}, err
 		}
 	}
@@ -108,39 +98,22 @@ func names(c *x509.Certificate) []string {
 	return append(append(append(list, c.DNSNames...), c.EmailAddresses...), c.Subject.CommonName)
 }
 
-// revocations are the lists of a file.
-type revocations struct {
-	path string
-	log  *slog.Logger
-
-	mu     sync.Mutex // guards the fields below
-	looked time.Time
-	stamp  stamp
-	lists  []*x509.RevocationList
-	broken error
-}
-
-// check returns an error unless one of the verified chains has no revoked certificate.
-func (c *revocations) check(chains [][]*x509.Certificate) (err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refreshLocked()
-	if c.broken != nil {
-		return fmt.Errorf("the revocation lists cannot be used: %w", c.broken)
-	}
+// checkChains returns an error unless one of the verified chains has no revoked certificate.
+func checkChains(lists []*x509.RevocationList, chains [][]*x509.Certificate) (err error) {
 	for _, chain := range chains {
-		if err = c.chainLocked(chain); err == nil {
+		if err = checkChain(lists, chain); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-func (c *revocations) chainLocked(chain []*x509.Certificate) error {
+func checkChain(lists []*x509.RevocationList, chain []*x509.Certificate) error {
 	for i := range chain[:max(0, len(chain)-1)] { // the last one is trusted as it is
 		known := false
-		for _, list := range c.lists {
-			if !bytes.Equal(list.RawIssuer, chain[i].RawIssuer) || list.CheckSignatureFrom(chain[i+1]) != nil || time.Now().After(list.NextUpdate) {
+		for _, list := range lists {
+			ofIssuer := bytes.Equal(list.RawIssuer, chain[i].RawIssuer) && list.CheckSignatureFrom(chain[i+1]) == nil
+			if !ofIssuer || time.Now().After(list.NextUpdate) {
 				continue
 			}
 			known = true
@@ -157,45 +130,8 @@ func (c *revocations) chainLocked(chain []*x509.Certificate) error {
 	return nil
 }
 
-// refreshLocked reads the file again when it has changed, at most once a second.
-func (c *revocations) refreshLocked() {
-	now := time.Now()
-	if now.Sub(c.looked) < time.Second && !now.Before(c.looked) {
-		return
-	}
-	info, err := os.Stat(c.path)
-	if err == nil && c.broken == nil && info.Size() == c.stamp.size && info.ModTime().Equal(c.stamp.changed) && os.SameFile(info, c.stamp.info) {
-		c.looked = now
-		return
-	}
-	was := c.broken
-	if c.read(); c.broken != nil && (was == nil || was.Error() != c.broken.Error()) {
-		c.log.Error("operator: the revocation lists cannot be used: every certificate is refused", "error", c.broken)
-	} else if c.broken == nil {
-		c.log.Info("operator: the revocation lists were read", "lists", len(c.lists))
-	}
-}
-
-// maxLists is how large the file of the lists may be.
-const maxLists = 64 << 20
-
-func (c *revocations) read() {
-	c.looked, c.lists, c.broken = time.Now(), nil, nil
-	info, err := os.Stat(c.path)
-	if err != nil {
-		c.broken = err
-		return
-	}
-	c.stamp = stamp{info.Size(), info.ModTime(), info}
-	if info.Size() > maxLists || !info.Mode().IsRegular() {
-		c.broken = fmt.Errorf("%s is not a file of at most 64 MiB", c.path)
-		return
-	}
-	text, err := os.ReadFile(c.path)
-	if err != nil {
-		c.broken = err
-		return
-	}
+// parseLists reads revocation lists in PEM.
+func parseLists(text []byte) (lists []*x509.RevocationList, err error) {
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
@@ -206,12 +142,25 @@ func (c *revocations) read() {
 		}
 		list, err := x509.ParseRevocationList(block.Bytes)
 		if err != nil {
-			c.broken = fmt.Errorf("%s: %w", c.path, err)
-			return
+			return nil, err
 		}
-		c.lists = append(c.lists, list)
+		lists = append(lists, list)
 	}
-	if len(c.lists) == 0 {
-		c.broken = errors.New(c.path + " has no revocation list in PEM (X509 CRL)")
+	if len(lists) == 0 {
+		return nil, errors.New("it has no revocation list in PEM (X509 CRL)")
 	}
+	return lists, nil
+}
+
+// rootsIn returns the certificates of a file in PEM.
+func rootsIn(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate in PEM", file)
+	}
+	return roots, nil
 }

@@ -5,11 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -18,21 +18,20 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"connectrpc.com/connect"
 )
 
 // KubernetesConfig configures [Kubernetes].
 type KubernetesConfig struct {
-	// Roles maps user names ("system:serviceaccount:NAMESPACE:NAME") and groups to
-	// roles. A user without a role is refused; with several, the highest counts.
-	Roles map[string]Role
-
-	// Grants give roles too, also in parts of the fleet.
+	// Grants give roles to users and groups: "user:system:serviceaccount:NAMESPACE:NAME",
+	// "group:system:serviceaccounts:NAMESPACE". A caller whom no grant names is refused.
 	Grants []Grant
 
 	// Audiences lists the valid audiences of a token. Empty means the API server's.
 	Audiences []string
 
-	// URL of the API server. Defaults to that of the pod's cluster, from the
+	// URL of the API server. Defaults to the API server of the pod's cluster, from the
 	// environment.
 	URL string
 
@@ -49,15 +48,8 @@ type KubernetesConfig struct {
 // authentication.k8s.io/v1). The pod's own service account needs permission for that:
 // the cluster role system:auth-delegator has it.
 func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
-	if len(cfg.Roles) == 0 || len(cfg.Grants) > 0 {
-		if err := checkGrants(cfg.Grants); err != nil {
-			return nil, fmt.Errorf("kubernetes: %w", err)
-		}
-	}
-	for name, role := range cfg.Roles {
-		if _, err := ParseRole(string(role)); name == "" || err != nil {
-			return nil, fmt.Errorf("kubernetes: %q has the role %q: want a name, and viewer or operator", name, role)
-		}
+	if err := checkGrants(cfg.Grants); err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	if cfg.URL == "" {
 		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
@@ -72,29 +64,32 @@ func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
 	if cfg.Cache <= 0 {
 		cfg.Cache = 10 * time.Second
 	}
-	pem, err := os.ReadFile(filepath.Join(cfg.Dir, "ca.crt"))
+	roots, err := rootsIn(filepath.Join(cfg.Dir, "ca.crt"))
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("kubernetes: %s has no certificate", filepath.Join(cfg.Dir, "ca.crt"))
+	transport := &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		DisableKeepAlives: true,
 	}
 	return &kubernetes{
-		cfg: cfg, cache: map[[sha256.Size]byte]reviewed{},
-		client: &http.Client{
-			Timeout:   5 * time.Second,
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true},
-		},
+		cfg:     cfg,
+		client:  &http.Client{Timeout: 5 * time.Second, Transport: transport},
+		unknown: newLimiters(1, 20),
+		cache:   map[[sha256.Size]byte]reviewed{},
 	}, nil
 }
 
-// maxReviews bounds the cache of reviews.
-const maxReviews = 4096
+// Bounds of the reviews that are remembered.
+const (
+	maxReviews = 4096
+	trustedFor = time.Hour // a token that was valid within this time is always reviewed
+)
 
 type kubernetes struct {
-	cfg    KubernetesConfig
-	client *http.Client
+	cfg     KubernetesConfig
+	client  *http.Client
+	unknown *limiters // by address: reviews of tokens that were not valid
 
 	mu    sync.Mutex // guards the fields below
 	cache map[[sha256.Size]byte]reviewed
@@ -103,31 +98,46 @@ type kubernetes struct {
 type reviewed struct {
 	who   Principal
 	err   error
-	until time.Time
+	at    time.Time
+	until time.Time // then it is reviewed again
 }
 
+// Authenticate asks the API server about a token that is not in the cache. It asks for an
+// address only now and then when the answer was no, because any caller may make the API
+// server work; for a token that was valid within the last hour it always asks.
 func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	token, err := bearer(r)
 	if err != nil {
 		return Principal{}, err
 	}
-	key := sha256.Sum256([]byte(token))
+	key, remote := sha256.Sum256([]byte(token)), hostname(r.RemoteAddr)
 	k.mu.Lock()
 	known, ok := k.cache[key]
 	k.mu.Unlock()
-	if ok && time.Now().Before(known.until) {
+	now := time.Now()
+	switch trusted := ok && known.err == nil && now.Sub(known.at) < trustedFor; {
+	case ok && now.Before(known.until):
 		return known.who, known.err
+	case !trusted && !k.unknown.has(remote):
+		return Principal{}, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "",
+			"too many requests without good credentials from your address: wait a moment")
 	}
 	who, err := k.review(r.Context(), token)
 	if err != nil && !errors.Is(err, ErrBadCredentials) {
 		return Principal{}, fmt.Errorf("token review: %w", err) // the outcome is unknown, so it is not cached
 	}
-	entry := reviewed{who, err, time.Now().Add(k.cfg.Cache)}
+	entry := reviewed{who, err, time.Now(), time.Now().Add(k.cfg.Cache)}
 	if err != nil {
+		k.unknown.take(remote)
 		entry.until = time.Now().Add(min(time.Second, k.cfg.Cache))
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if len(k.cache) >= maxReviews {
+		maps.DeleteFunc(k.cache, func(_ [sha256.Size]byte, x reviewed) bool {
+			return x.err != nil || time.Since(x.at) >= trustedFor
+		})
+	}
 	if len(k.cache) >= maxReviews {
 		clear(k.cache)
 	}
@@ -165,7 +175,8 @@ func (k *kubernetes) review(ctx context.Context, token string) (Principal, error
 	if err != nil {
 		return Principal{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(k.cfg.URL, "/")+"/apis/authentication.k8s.io/v1/tokenreviews", bytes.NewReader(body))
+	url := strings.TrimRight(k.cfg.URL, "/") + "/apis/authentication.k8s.io/v1/tokenreviews"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return Principal{}, err
 	}
@@ -181,7 +192,8 @@ func (k *kubernetes) review(ctx context.Context, token string) (Principal, error
 		return Principal{}, err
 	}
 	if resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusOK {
-		return Principal{}, fmt.Errorf("the API server answers %s: may this service account create tokenreviews (system:auth-delegator)?", resp.Status)
+		return Principal{}, fmt.Errorf("the API server answers %s: "+
+			"may this service account create tokenreviews (system:auth-delegator)?", resp.Status)
 	}
 	var answer tokenReview
 	if err := json.Unmarshal(text, &answer); err != nil {
@@ -192,14 +204,12 @@ func (k *kubernetes) review(ctx context.Context, token string) (Principal, error
 	}
 	// A server without support for audiences answers without them and has not checked
 	// them (the API's documentation asks for this check).
-	if len(k.cfg.Audiences) > 0 && !slices.ContainsFunc(answer.Status.Audiences, func(a string) bool { return slices.Contains(k.cfg.Audiences, a) }) {
+	checked := slices.ContainsFunc(answer.Status.Audiences, func(a string) bool {
+		return slices.Contains(k.cfg.Audiences, a)
+	})
+	if len(k.cfg.Audiences) > 0 && !checked {
 		return Principal{}, ErrBadCredentials
 	}
-	p := Principal{Name: answer.Status.User.Username, Method: "kubernetes"}
-	for _, name := range append([]string{p.Name}, answer.Status.User.Groups...) {
-		if role := k.cfg.Roles[name]; role.atLeast(p.Role) {
-			p.Role = role
-		}
-	}
-	return granted(k.cfg.Grants, p, answer.Status.User.Groups)
+	user := answer.Status.User
+	return granted(k.cfg.Grants, Principal{Name: user.Username, Method: "kubernetes"}, user.Groups)
 }

@@ -1,23 +1,28 @@
 package operator
 
 import (
+	"cmp"
 	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/oauth2"
+	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
@@ -62,7 +67,7 @@ type OIDCConfig struct {
 	// Grants give roles to users and groups. A caller whom no grant names is refused.
 	Grants []Grant
 
-	// Audiences are those of access tokens (JWT) for this API. ID tokens for ClientID
+	// Audiences are the audiences of access tokens (JWT) for this API. ID tokens for ClientID
 	// and CommandLineID are always accepted as bearer tokens.
 	Audiences []string
 
@@ -91,11 +96,11 @@ const (
 // dashboard (authorization code with PKCE), and by bearer tokens, which are JWTs that the
 // provider has signed. Give it to [Config.Auth], alone or in [Anyone].
 //
-// OIDC asks the provider nothing. The first request that needs it does, so a server also
-// starts while its provider is away; until the provider is back its callers get
-// UNAVAILABLE, and those of other authenticators are served. The keys of the provider are
-// read again every ten minutes, and when a token names an unknown one; while the provider
-// is away they are used for an hour.
+// The first request that needs the provider asks it, so a server also starts while its
+// provider is away. Until the provider is back its callers get UNAVAILABLE; callers of other
+// authenticators are served. The server reads the keys of the provider again every ten
+// minutes, and when they do not verify a token. While the provider is away it uses them for
+// an hour.
 func OIDC(cfg OIDCConfig) (Authenticator, error) {
 	fail := func(format string, args ...any) (Authenticator, error) {
 		return nil, fmt.Errorf("oidc: "+format, args...)
@@ -111,17 +116,15 @@ func OIDC(cfg OIDCConfig) (Authenticator, error) {
 	case cfg.SessionAge < 0 || cfg.SessionAge > sessionAge:
 		return fail("SessionAge is %v: want at most %v", cfg.SessionAge, sessionAge)
 	}
-	for name, text := range map[string]string{"RedirectURL": cfg.RedirectURL, "LogoutURL": cfg.LogoutURL} {
-		u, err := url.Parse(text)
-		if text == "" {
-			continue
-		}
-		if err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && loopbackName(u.Hostname())) {
-			return fail("%s is %q: want an https URL", name, text)
-		}
-		if name == "RedirectURL" && u.Path != callbackPath {
-			return fail("RedirectURL is %q: want the path %s", text, callbackPath)
-		}
+	redirect, err := checkPageURL("RedirectURL", cfg.RedirectURL)
+	if err == nil {
+		_, err = checkPageURL("LogoutURL", cfg.LogoutURL)
+	}
+	switch {
+	case err != nil:
+		return fail("%w", err)
+	case cfg.RedirectURL != "" && redirect.Path != callbackPath:
+		return fail("RedirectURL is %q: want the path %s", cfg.RedirectURL, callbackPath)
 	}
 	if err := checkGrants(cfg.Grants); err != nil {
 		return fail("%w", err)
@@ -134,33 +137,47 @@ func OIDC(cfg OIDCConfig) (Authenticator, error) {
 	} else if !slices.Contains(cfg.Scopes, oidc.ScopeOpenID) {
 		cfg.Scopes = append([]string{oidc.ScopeOpenID}, cfg.Scopes...)
 	}
-	for field, standard := range map[*string]string{&cfg.NameClaim: "sub", &cfg.GroupsClaim: "groups", &cfg.Name: issuer.Hostname()} {
-		if *field == "" {
-			*field = standard
-		}
-	}
-	if cfg.SessionAge == 0 {
-		cfg.SessionAge = 8 * time.Hour
-	}
+	cfg.NameClaim = cmp.Or(cfg.NameClaim, "sub")
+	cfg.GroupsClaim = cmp.Or(cfg.GroupsClaim, "groups")
+	cfg.Name = cmp.Or(cfg.Name, issuer.Hostname())
+	cfg.SessionAge = cmp.Or(cfg.SessionAge, 8*time.Hour)
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {
-		pem, err := os.ReadFile(cfg.CAFile)
-		if err != nil {
+		if secure.RootCAs, err = rootsIn(cfg.CAFile); err != nil {
 			return fail("CAFile: %w", err)
 		}
-		secure.RootCAs = x509.NewCertPool()
-		if !secure.RootCAs.AppendCertsFromPEM(pem) {
-			return fail("CAFile %s has no certificate in PEM", cfg.CAFile)
-		}
 	}
-	return &oidcAuth{cfg: cfg, sem: make(chan struct{}, 1), client: &http.Client{
-		Timeout: providerTime,
-		// A redirect would carry the code of a sign-in elsewhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: limited{&http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
-		}},
-	}}, nil
+	transport := &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		TLSClientConfig:        secure,
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: 64 << 10,
+		ForceAttemptHTTP2:      true,
+	}
+	return &oidcAuth{
+		cfg:     cfg,
+		sem:     make(chan struct{}, 1),
+		asks:    rate.NewLimiter(rate.Every(10*time.Second), 5),
+		refused: newLimiters(1, 20),
+		client: &http.Client{
+			Timeout: providerTime,
+			// A redirect would carry the code of a sign-in elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport:     limited{transport},
+		},
+	}, nil
+}
+
+// checkPageURL checks the URL of a page that browsers open; "" is none.
+func checkPageURL(name, text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if text == "" {
+		return u, nil
+	}
+	if err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && loopbackName(u.Hostname())) {
+		return nil, fmt.Errorf("%s is %q: want an https URL", name, text)
+	}
+	return u, nil
 }
 
 // limited bounds the bodies of a provider's answers.
@@ -175,49 +192,75 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 type oidcAuth struct {
-	cfg    OIDCConfig
-	client *http.Client
-	sem    chan struct{} // of size 1: held by the request that discovers
+	cfg     OIDCConfig
+	client  *http.Client
+	asks    *rate.Limiter // reads of the keys because of tokens that they do not verify, which any caller may send
+	refused *limiters     // by address: sign-ins that the provider has refused
+	sem     chan struct{} // of size 1: held by the request that asks the provider
 
-	mu     sync.Mutex // guards the fields below
-	found  *provider
-	failed error // of the last discovery
-	again  time.Time
+	mu   sync.Mutex // guards last
+	last answer
 }
 
-// provider is what the discovery found.
+// answer is what the provider has answered.
+type answer struct {
+	found  *provider // the last that succeeded, nil for none
+	failed error     // of the last question
+	at     time.Time // of the last question
+}
+
+// provider is what the provider has said of itself, its keys included.
 type provider struct {
 	endpoint   oauth2.Endpoint
 	endSession *url.URL // nil when it has none
-	keys       *keySet
 	verifier   *oidc.IDTokenVerifier
+	at         time.Time
 }
 
-// provider returns the provider, which it discovers when that has not succeeded yet.
-func (o *oidcAuth) provider(ctx context.Context) (*provider, error) {
+// Times of what a provider says of itself.
+const (
+	providerAge  = 10 * time.Minute // then it is asked again: a key that was withdrawn must not stay
+	providerMost = time.Hour        // how long its answer is used while it is away
+)
+
+// provider returns what the provider says of itself: it asks unless that is known since after.
+// While the provider is away it returns what is known, for an hour.
+func (o *oidcAuth) provider(ctx context.Context, after time.Time) (*provider, error) {
 	select {
-	case o.sem <- struct{}{}:
+	case o.sem <- struct{}{}: // those who waited for another's question do not ask again
 		defer func() { <-o.sem }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	o.mu.Lock()
-	found, failed, again := o.found, o.failed, o.again
-	o.mu.Unlock()
-	switch {
-	case found != nil:
-		return found, nil
-	case failed != nil && time.Now().Before(again):
-		return nil, failed
+	last := o.known()
+	if last.found != nil && last.found.at.After(after) {
+		return last.found, nil
 	}
-	found, failed = o.discover(context.WithoutCancel(ctx)) // others wait for it too
+	if last.failed == nil || time.Since(last.at) >= providerRetry {
+		found, err := o.discover(context.WithoutCancel(ctx)) // for those who wait, too
+		if err == nil {
+			last.found = found
+		}
+		last.failed, last.at = err, time.Now()
+		o.mu.Lock()
+		o.last = last
+		o.mu.Unlock()
+	}
+	if last.failed == nil || last.found != nil && time.Since(last.found.at) < providerMost {
+		return last.found, nil
+	}
+	return nil, last.failed
+}
+
+// known returns what the provider has answered, without a question.
+func (o *oidcAuth) known() answer {
 	o.mu.Lock()
-	o.found, o.failed, o.again = found, failed, time.Now().Add(providerRetry)
-	o.mu.Unlock()
-	return found, failed
+	defer o.mu.Unlock()
+	return o.last
 }
 
 func (o *oidcAuth) discover(ctx context.Context) (*provider, error) {
+	found := &provider{at: time.Now()}
 	p, err := oidc.NewProvider(oidc.ClientContext(ctx, o.client), o.cfg.Issuer)
 	if err != nil {
 		return nil, fmt.Errorf("oidc: discovery: %w", err)
@@ -230,23 +273,75 @@ func (o *oidcAuth) discover(ctx context.Context) (*provider, error) {
 	if err := p.Claims(&doc); err != nil {
 		return nil, fmt.Errorf("oidc: discovery: %w", err)
 	}
+	keys, err := o.readKeys(ctx, doc.Keys)
+	if err != nil {
+		return nil, fmt.Errorf("oidc: the keys of the provider: %w", err)
+	}
 	algorithms := slices.DeleteFunc(doc.Algorithms, func(a string) bool { return !slices.Contains(signatures, a) })
 	if len(algorithms) == 0 {
 		algorithms = []string{oidc.RS256}
 	}
-	found := &provider{endpoint: p.Endpoint(), keys: newKeySet(o.client, doc.Keys)}
+	found.endpoint = p.Endpoint()
 	if u, err := url.Parse(doc.EndSession); err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" {
 		found.endSession = u
 	}
-	found.verifier = oidc.NewVerifier(o.cfg.Issuer, found.keys, &oidc.Config{
-		SupportedSigningAlgs: algorithms, SkipClientIDCheck: true, // claims checks the audience
-		Now: func() time.Time { return time.Now().Add(-clockLeeway) },
+	found.verifier = oidc.NewVerifier(o.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: keys}, &oidc.Config{
+		SupportedSigningAlgs: algorithms,
+		SkipClientIDCheck:    true, // the caller of claims checks the audience
+		Now:                  func() time.Time { return time.Now().Add(-clockLeeway) },
 	})
 	return found, nil
 }
 
+// maxKeys is how many keys of a provider are used.
+const maxKeys = 100
+
+// readKeys reads the public keys with which a provider signs (JWKS).
+func (o *oidcAuth) readKeys(ctx context.Context, from string) (keys []crypto.PublicKey, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := o.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var doc struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", from, resp.Status)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
+		return nil, fmt.Errorf("%s: %w", from, err)
+	}
+	for _, raw := range doc.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(raw) != nil { // of a kind that is not known here: for other clients
+			continue
+		}
+		signs := key.Valid() && key.IsPublic() && (key.Use == "" || key.Use == "sig")
+		switch key.Key.(type) {
+		case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
+			if signs && len(keys) < maxKeys {
+				keys = append(keys, key.Key)
+			}
+		}
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%s has no public key for signatures", from)
+	}
+	return keys, nil
+}
+
 // signatures are the algorithms of a provider's signatures: those with a public key.
-var signatures = []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA}
+var signatures = []string{
+	oidc.RS256, oidc.RS384, oidc.RS512,
+	oidc.PS256, oidc.PS384, oidc.PS512,
+	oidc.ES256, oidc.ES384, oidc.ES512,
+	oidc.EdDSA,
+}
 
 // Authenticate checks a bearer token that is a JWT of this issuer.
 func (o *oidcAuth) Authenticate(r *http.Request) (Principal, error) {
@@ -257,11 +352,7 @@ func (o *oidcAuth) Authenticate(r *http.Request) (Principal, error) {
 	if !o.issued(text) {
 		return Principal{}, ErrBadCredentials
 	}
-	p, err := o.provider(r.Context())
-	if err != nil {
-		return Principal{}, err
-	}
-	t, claims, err := o.claims(r.Context(), p, text)
+	t, claims, err := o.claims(r.Context(), text)
 	if err != nil {
 		return Principal{}, err
 	}
@@ -305,17 +396,22 @@ func isAccessToken(jwt string) bool {
 	return part(jwt, 0, &head) && strings.TrimPrefix(strings.ToLower(head.Type), "application/") == "at+jwt"
 }
 
-type faultKey struct{}
-
-// claims checks the signature, the issuer and the times of a token. The caller checks the
-// audience.
-func (o *oidcAuth) claims(ctx context.Context, p *provider, jwt string) (*oidc.IDToken, map[string]any, error) {
-	var away error // why the keys cannot be read
-	t, err := p.verifier.Verify(context.WithValue(ctx, faultKey{}, &away), jwt)
+// claims checks the signature, the issuer and the times of a token. A token that does not
+// verify is checked once more with keys that are read anew. The caller checks the audience.
+func (o *oidcAuth) claims(ctx context.Context, jwt string) (*oidc.IDToken, map[string]any, error) {
+	p, err := o.provider(ctx, time.Now().Add(-providerAge))
+	if err != nil {
+		return nil, nil, err
+	}
 	var expired *oidc.TokenExpiredError
+	t, err := p.verifier.Verify(ctx, jwt)
+	if err != nil && !errors.As(err, &expired) && o.asks.Allow() {
+		if p, err = o.provider(ctx, p.at); err != nil {
+			return nil, nil, err
+		}
+		t, err = p.verifier.Verify(ctx, jwt)
+	}
 	switch {
-	case away != nil:
-		return nil, nil, fmt.Errorf("oidc: the keys of the provider: %w", away)
 	case errors.As(err, &expired):
 		return nil, nil, ErrExpired
 	case err != nil:
@@ -354,10 +450,13 @@ func (o *oidcAuth) person(claims map[string]any) (name string, groups []string, 
 		list = []any{one}
 	}
 	if len(list) > maxGroups {
-		return "", nil, fmt.Errorf("%w: the token has %d groups, at most %d are allowed", ErrBadCredentials, len(list), maxGroups)
+		return "", nil, fmt.Errorf("%w: the token has %d groups, at most %d are allowed",
+			ErrBadCredentials, len(list), maxGroups)
 	}
 	for _, x := range list {
-		if g, ok := x.(string); ok && slices.ContainsFunc(o.cfg.Grants, func(grant Grant) bool { return grant.Subject == "group:"+g }) {
+		g, _ := x.(string)
+		granted := slices.ContainsFunc(o.cfg.Grants, func(grant Grant) bool { return grant.Subject == "group:"+g })
+		if granted {
 			groups = append(groups, g) // the others give nothing
 		}
 	}

@@ -6,22 +6,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
-// Limits of a token file and of its fields. A shorter token could be guessed.
-const (
-	maxTokenFile = 1 << 20
-	minToken     = 20
-)
+// minToken is how long a token must be: a shorter one could be guessed.
+const minToken = 20
 
 // TokenFile authenticates bearer tokens with a file that has one per line:
 //
@@ -33,40 +27,19 @@ const (
 // say where the role is valid, as in [Grant]; without them it is the whole fleet. Empty
 // lines and lines that begin with # are skipped.
 //
-// TokenFile checks the file for changes at most once a second and reads a changed
-// file again. It also notices a Kubernetes secret whose symbolic link has moved.
-// When the new file cannot be read or has an invalid line, TokenFile logs that
-// and refuses every token until the file is valid: a typo must not make a revoked
-// token valid again.
+// TokenFile reads the file again at most once a second, also a Kubernetes secret whose
+// symbolic link has moved. When the new file cannot be read or has an invalid line,
+// TokenFile logs that and refuses every token until the file is valid: a typo must not make
+// a revoked token valid again.
 func TokenFile(path string, log *slog.Logger) (Authenticator, error) {
-	f := &tokenFile{path: path, log: log, now: time.Now}
-	if f.log == nil {
-		f.log = slog.Default()
-	}
-	if err := f.load(); err != nil {
+	f, err := newFileCache(path, "the token file", log, parseTokens)
+	if err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
 	}
-	return f, nil
+	return &tokenFile{f}, nil
 }
 
-type tokenFile struct {
-	path string
-	log  *slog.Logger
-	now  func() time.Time
-
-	mu     sync.Mutex // guards the fields below
-	looked time.Time
-	stamp  stamp
-	tokens []tokenLine
-	broken error
-}
-
-// stamp identifies a version of a file without reading it.
-type stamp struct {
-	size    int64
-	changed time.Time
-	info    os.FileInfo
-}
+type tokenFile struct{ *fileCache[[]tokenLine] }
 
 type tokenLine struct {
 	digest token.Digest
@@ -78,81 +51,24 @@ func (f *tokenFile) Authenticate(r *http.Request) (Principal, error) {
 	if err != nil {
 		return Principal{}, err
 	}
-	digest := token.DigestOf(given)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.refreshLocked()
-	if f.broken != nil {
-		return Principal{}, fmt.Errorf("the token file cannot be used: %w", f.broken)
+	tokens, err := f.get()
+	if err != nil {
+		return Principal{}, fmt.Errorf("the token file cannot be used: %w", err)
 	}
-	found := -1
-	for i := range f.tokens { // compare all, so that the time does not reveal a match
-		if digest.Equal(f.tokens[i].digest) {
+	digest, found := token.DigestOf(given), -1
+	for i := range tokens { // compare all, so that the time does not reveal a match
+		if digest.Equal(tokens[i].digest) {
 			found = i
 		}
 	}
 	if found < 0 {
 		return Principal{}, ErrBadCredentials
 	}
-	p := f.tokens[found].who
+	p := tokens[found].who
 	if !p.Until.IsZero() && !f.now().Before(p.Until) {
 		return Principal{}, ErrExpired
 	}
 	return p, nil
-}
-
-func (f *tokenFile) refreshLocked() {
-	now := f.now()
-	if now.Sub(f.looked) < time.Second && !now.Before(f.looked) {
-		return
-	}
-	f.looked = now
-	info, err := os.Stat(f.path)
-	if err == nil && f.broken == nil && f.stamp.info != nil && info.Size() == f.stamp.size &&
-		info.ModTime().Equal(f.stamp.changed) && os.SameFile(info, f.stamp.info) {
-		return
-	}
-	was := f.broken
-	if err := f.readLocked(); err != nil && (was == nil || was.Error() != err.Error()) {
-		f.log.Error("operator: token file cannot be used: every token is refused", "error", err)
-	} else if err == nil {
-		f.log.Info("operator: token file was read", "tokens", len(f.tokens))
-	}
-}
-
-func (f *tokenFile) load() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.looked = f.now()
-	return f.readLocked()
-}
-
-func (f *tokenFile) readLocked() error {
-	f.tokens, f.stamp, f.broken = nil, stamp{}, nil
-	file, err := os.Open(f.path)
-	if err != nil {
-		f.broken = err
-		return err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		f.broken = err
-		return err
-	}
-	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
-	if err == nil && len(text) > maxTokenFile {
-		err = fmt.Errorf("%s is larger than 1 MiB", f.path)
-	}
-	if err == nil {
-		f.tokens, err = parseTokens(text)
-		if err != nil {
-			err = fmt.Errorf("%s: %w", f.path, err)
-		}
-	}
-	f.broken = err
-	f.stamp = stamp{info.Size(), info.ModTime(), info}
-	return err
 }
 
 // parseTokens reads a token file. Its errors name the line and never a token.
@@ -194,7 +110,12 @@ func parseToken(fields []string) (t tokenLine, err error) {
 	var scope Grant
 	for len(fields) > 3 && strings.Contains(fields[len(fields)-1], "=") {
 		kind, names, _ := strings.Cut(fields[len(fields)-1], "=")
-		list := map[string]*[]string{"services": &scope.Services, "workflows": &scope.Workflows, "workers": &scope.Workers, "tenants": &scope.Tenants}[kind]
+		list := map[string]*[]string{
+			"services":  &scope.Services,
+			"workflows": &scope.Workflows,
+			"workers":   &scope.Workers,
+			"tenants":   &scope.Tenants,
+		}[kind]
 		switch {
 		case list == nil:
 			return t, fmt.Errorf("has %q: want services=, workflows=, workers= or tenants=", kind+"=")

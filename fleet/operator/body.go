@@ -2,57 +2,28 @@ package operator
 
 import (
 	"bytes"
-	"compress/flate"
-	"compress/gzip"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 )
 
-// Limits of bodies, in bytes after decompression. Only [Config.MaxBody] is larger.
+// Limits of bodies, in bytes. Only [Config.MaxBody] is larger.
 const (
 	viewerBody = 64 << 10 // a viewer only asks
 	plainBody  = 2 << 20  // an operator's request that carries no code and no message
 )
 
-// bodies bounds the memory of all bodies that are being read or handled at one time.
-// One caller gets at most half of it.
-type bodies struct {
-	most int64 // bytes
-
-	mu   sync.Mutex // guards the fields below
-	held int64
-	each map[string]int64 // by caller
-}
-
-// take takes n bytes for a caller when they are free.
-func (b *bodies) take(caller string, n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.held+n > b.most || b.each[caller]+n > b.most/2 {
-		return false
-	}
-	b.held += n
-	b.each[caller] += n
-	return true
-}
-
-func (b *bodies) give(caller string, n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.held -= n
-	if b.each[caller] -= n; b.each[caller] == 0 {
-		delete(b.each, caller)
-	}
-}
+// Limits of time.
+const (
+	bodyTime  = 20 * time.Second // for a body to arrive
+	writeTime = 30 * time.Second // for one write; after that the caller counts as not reading
+)
 
 // bodyLimit returns how large the body of a request may be. The role decides before
 // the body is parsed, because a parsed body takes many times its size.
@@ -76,170 +47,115 @@ func carriesCode(path string) bool {
 // carriesLetter reports whether the body of a request to path may have the data of a dead
 // letter.
 func carriesLetter(path string) bool {
-	return strings.HasPrefix(path, "/workers/") && strings.Contains(path, "/deadletters/") && strings.HasSuffix(path, "/redrive") ||
-		strings.HasSuffix(path, ".WorkerService/RedriveEdited")
+	ofLetter := strings.HasPrefix(path, "/workers/") && strings.Contains(path, "/deadletters/")
+	return ofLetter && strings.HasSuffix(path, "/redrive") || strings.HasSuffix(path, ".WorkerService/RedriveEdited")
 }
 
-// whole reads the body of r, decompresses it, and replaces it with the plain bytes, so
-// that no decoder behind it decompresses anything. It does so for every protocol: gzip
-// as the encoding of a body (REST, Connect), and gzip of each message in an envelope
-// (gRPC, gRPC-Web, Connect's streams). The caller calls free when the request has been
-// handled.
-//
-// The size counts decompressed bytes, and reading ends with the time limit of a body.
-func (s *Server) whole(r *http.Request, who Principal) (free func(), err error) {
+// compression returns how a request, or a message in it, is compressed, "" for not at all. The
+// server decompresses nothing: the size of a request is what arrives.
+func compression(r *http.Request) string {
+	all := []string{
+		r.Header.Get("Content-Encoding"),
+		r.Header.Get("Grpc-Encoding"),
+		r.Header.Get("Connect-Content-Encoding"),
+	}
+	if isRPC(r.URL.Path) {
+		all = append(all, r.URL.Query().Get("compression")) // of Connect with GET
+	}
+	for _, encoding := range all {
+		if encoding != "" && !strings.EqualFold(strings.TrimSpace(encoding), "identity") {
+			return encoding
+		}
+	}
+	return ""
+}
+
+// readBody reads the body of r, within the limit of the caller's role and the memory of all
+// bodies, and replaces it with what it has read: it is an error before a service is called.
+// The caller calls free when the request has been handled.
+func (s *Server) readBody(r *http.Request, who Principal) (free func(), err error) {
+	free = func() {}
+	if encoding := compression(r); encoding != "" {
+		return free, Errorf(connect.CodeUnimplemented, ReasonCompressed, "",
+			"the request is compressed with %s: send it without compression", clip(encoding, 64))
+	}
 	if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
-		return func() {}, nil // reflection reads one small message after the other
+		return free, nil // reflection reads one small message after the other
 	}
-	in := &account{caller: who.Method + " " + who.Name, limit: s.bodyLimit(r, who.most()), all: s.bodies}
-	defer func() {
-		if err != nil {
-			in.close()
-			err = bodyError(err, in.limit)
+	limit, held := s.bodyLimit(r, who.most()), int64(0)
+	free = func() { s.bodies.give(who.id(), held) }
+	var body bytes.Buffer
+	for step := int64(512); err == nil; step = min(2*step, 32<<10) { // most requests are small
+		if !s.bodies.take(who.id(), step) {
+			return free, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "",
+				"too many large requests at once: try again in a moment")
 		}
-	}()
-	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	media = strings.TrimSpace(strings.ToLower(media))
-	var plain []byte
-	switch encoding := strings.TrimSpace(strings.ToLower(r.Header.Get("Content-Encoding"))); {
-	case strings.HasPrefix(media, "application/grpc") || strings.HasPrefix(media, "application/connect+"):
-		plain, err = in.envelopes(r.Body)
-	case encoding == "gzip":
-		plain, err = in.inflate(r.Body, new(int64))
-		r.Header.Del("Content-Encoding")
-	default: // the services refuse an encoding that they do not know
-		plain, err = in.read(r.Body, new(int64))
+		held += step
+		_, err = io.CopyN(&body, r.Body, step)
+		if int64(body.Len()) > limit {
+			return free, Errorf(connect.CodeInvalidArgument, ReasonBodyTooLarge, "",
+				"the body is larger than %d bytes, the limit for this request and your role", limit)
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	in.keep(int64(len(plain))) // a watch holds it for its life
-	r.Body = io.NopCloser(bytes.NewReader(plain))
-	r.ContentLength = int64(len(plain))
-	r.TransferEncoding = nil
-	r.Header.Set("Content-Length", strconv.Itoa(len(plain)))
-	return in.close, nil
-}
-
-var (
-	errTooLarge = errors.New("the body is too large")
-	errBusy     = errors.New("too many large requests at once")
-	errGzip     = errors.New("the body is not gzip")
-	errEnvelope = errors.New("the body is not a sequence of whole messages")
-)
-
-// bodyError returns the error for the caller.
-func bodyError(err error, limit int64) error {
-	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.Is(err, errTooLarge), errors.As(err, &tooLarge):
-		return Errorf(connect.CodeInvalidArgument, ReasonBodyTooLarge, "", "the body is larger than %d bytes, decompressed: that is the most for this request and your role", limit)
-	case errors.Is(err, errBusy):
-		return Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many large requests at once: try again in a moment")
+	case errors.Is(err, io.EOF):
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return Errorf(connect.CodeInvalidArgument, ReasonMalformed, "", "the body did not arrive within %v", bodyTime)
-	case errors.Is(err, errGzip), errors.Is(err, errEnvelope):
-		return Errorf(connect.CodeInvalidArgument, ReasonMalformed, "", "%v", err)
+		return free, malformed("", "the body did not arrive within %v", bodyTime)
+	default:
+		return free, malformed("", "the body cannot be read: %s", clip(err.Error(), maxName))
 	}
-	return Errorf(connect.CodeInvalidArgument, ReasonMalformed, "", "the body cannot be read: %s", clip(err.Error(), maxName))
+	r.Body = io.NopCloser(&body)
+	r.ContentLength = int64(body.Len())
+	r.TransferEncoding = nil
+	r.Header.Set("Content-Length", strconv.Itoa(body.Len()))
+	return free, nil
 }
 
-// account reads one body, within its own limit and that of all bodies.
-type account struct {
-	caller string
-	limit  int64
-	all    *bodies
-	held   int64
+// deadlineWriter gives every write of a response its own deadline, where the connection
+// supports it (HTTP/1.1 and 2 do). So the server disconnects a caller that does
+// not read, but not one that reads slowly.
+type deadlineWriter struct {
+	http.ResponseWriter
+	out *http.ResponseController
 }
 
-func (a *account) close() {
-	a.all.give(a.caller, a.held)
-	a.held = 0
+func (p *deadlineWriter) Write(b []byte) (int, error) {
+	_ = p.out.SetWriteDeadline(time.Now().Add(writeTime))
+	return p.ResponseWriter.Write(b)
 }
 
-// keep gives back what is held beyond n bytes.
-func (a *account) keep(n int64) {
-	a.all.give(a.caller, a.held-n)
-	a.held = n
+func (p *deadlineWriter) Flush() {
+	_ = p.out.SetWriteDeadline(time.Now().Add(writeTime))
+	p.out.Flush()
 }
 
-// read reads all of from, which may have at most limit bytes together with those that
-// used counts.
-func (a *account) read(from io.Reader, used *int64) ([]byte, error) {
-	var out bytes.Buffer
-	for step := int64(512); ; step = min(2*step, 32<<10) { // most requests are small
-		if !a.all.take(a.caller, step) {
-			return nil, errBusy
-		}
-		a.held += step
-		n, err := io.CopyN(&out, from, step)
-		*used += n
-		switch {
-		case *used > a.limit:
-			return nil, errTooLarge
-		case errors.Is(err, io.EOF):
-			return out.Bytes(), nil
-		case err != nil:
-			return nil, err
-		}
+func (p *deadlineWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// timed sets a deadline for the body. It clears the deadline when the whole body
+// has arrived, because on HTTP/1 it would end the response too. It keeps the
+// deadline for a body that failed; otherwise reading the rest of that body could
+// take forever.
+func timed(out *http.ResponseController, body io.ReadCloser) io.ReadCloser {
+	_ = out.SetReadDeadline(time.Now().Add(bodyTime))
+	return &timedBody{ReadCloser: body, out: out}
+}
+
+type timedBody struct {
+	io.ReadCloser
+	out    *http.ResponseController
+	failed error // the error of a Read, returned by every later one
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	if b.failed != nil {
+		return 0, b.failed
 	}
-}
-
-func (a *account) inflate(from io.Reader, used *int64) ([]byte, error) {
-	z, err := gzip.NewReader(from)
+	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		return nil, notGzip(err)
-	}
-	plain, err := a.read(z, used)
-	if err != nil {
-		return nil, notGzip(err)
-	}
-	return plain, nil
-}
-
-// notGzip hides the errors of the decoder behind errGzip, and passes on all others.
-func notGzip(err error) error {
-	var corrupt flate.CorruptInputError
-	if errors.As(err, &corrupt) || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errGzip
-	}
-	return err
-}
-
-// The form of an envelope: one byte of flags, four of the length, the message.
-const (
-	envelopeHead       = 5
-	envelopeCompressed = 1
-)
-
-// envelopes reads all messages and returns them without compression.
-func (a *account) envelopes(from io.Reader) ([]byte, error) {
-	packed, err := a.read(from, new(int64))
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	var used int64
-	for len(packed) > 0 {
-		if len(packed) < envelopeHead {
-			return nil, errEnvelope
+		b.failed = err
+		if errors.Is(err, io.EOF) {
+			_ = b.out.SetReadDeadline(time.Time{})
 		}
-		flags, size := packed[0], int64(binary.BigEndian.Uint32(packed[1:envelopeHead]))
-		packed = packed[envelopeHead:]
-		if size > int64(len(packed)) {
-			return nil, errEnvelope
-		}
-		message := packed[:size]
-		packed = packed[size:]
-		if flags&envelopeCompressed != 0 {
-			if message, err = a.inflate(bytes.NewReader(message), &used); err != nil {
-				return nil, fmt.Errorf("a message: %w", err)
-			}
-			flags &^= envelopeCompressed
-		}
-		out.WriteByte(flags)
-		_ = binary.Write(&out, binary.BigEndian, uint32(len(message))) // a Buffer never fails
-		out.Write(message)
 	}
-	return out.Bytes(), nil
+	return n, err
 }

@@ -122,7 +122,7 @@ func TestAnotherSitesPageCannotAct(t *testing.T) {
 // outcome.
 func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 	_, auth := tokenFile(t)
-	m, h, p := newMemory(2), newHosted(), &commanded{}
+	m, h, p := newMemory(2), newHosted(), newCommanded()
 	base, _ := serve(t, operator.Config{Workflows: m, Workers: h, Processes: p, Auth: auth, Rate: 1e6})
 	html := []string{"Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded"}
 	viewer, op := append(bearer(vicToken), html...), append(bearer(adaToken), html...)

@@ -92,7 +92,7 @@ func TestPageOutlivesItsServer(t *testing.T) {
 	stop()
 	await(t, ctx, "the word that it is away", `document.getElementById("notice").innerText.startsWith("The server does not answer. What you see is from") && !(`+isLive+`)`)
 	accessible(t, ctx, axeScript(t), "away")
-	if n := evaluate[int](t, ctx, `document.querySelectorAll("tbody tr").length`); n != 3 {
+	if n := evaluate[int](t, ctx, `document.querySelectorAll("#entities tbody tr").length`); n != 3 {
 		t.Errorf("the page no longer shows its content: %d rows", n)
 	}
 	m.add("m-later", mission{})
@@ -174,7 +174,7 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 		return evaluate[int](t, ctx, `document.querySelectorAll("*").length`), bytes
 	}
 	nodes, _ := size()
-	if rows := evaluate[int](t, ctx, `document.querySelectorAll("tbody tr").length`); rows != 50 || nodes > 2000 {
+	if rows := evaluate[int](t, ctx, `document.querySelectorAll("#entities tbody tr").length`); rows != 50 || nodes > 2000 {
 		t.Errorf("%d rows and %d elements for %d entities", rows, nodes, entities)
 	}
 	// Change entities on and off the screen, until the end.
@@ -222,13 +222,13 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 		t.Errorf("the filter has the text %q", text)
 	}
 	press(t, ctx, kb.Enter)
-	await(t, ctx, "the filtered list", `document.querySelectorAll("tbody tr").length === 10 && document.querySelector("tbody tr").dataset.key === "m-09990"`)
+	await(t, ctx, "the filtered list", `document.querySelectorAll("#entities tbody tr").length === 10 && document.querySelector("#entities tbody tr").dataset.key === "m-09990"`)
 	// There are more pages; TestPagesAreCompleteAndDoNotRepeat reads all.
 	visit(t, ctx, base+"/ui/workflows/drone-survey")
 	evaluate[any](t, ctx, `[...document.querySelectorAll(".pager a")].find(a => a.textContent === "Next page").click(), null`)
-	await(t, ctx, "the next page", `document.querySelector("tbody tr")?.dataset.key === "m-00050"`)
+	await(t, ctx, "the next page", `document.querySelector("#entities tbody tr")?.dataset.key === "m-00050"`)
 	visit(t, ctx, base+"/ui/workflows/drone-survey?size=1000&contains=m-00")
-	await(t, ctx, "a long page", `document.querySelectorAll("tbody tr").length === 1000 && !document.querySelector(".pager")`)
+	await(t, ctx, "a long page", `document.querySelectorAll("#entities tbody tr").length === 1000 && !document.querySelector(".pager")`)
 	// A page may have 1000 changing rows.
 	seen = evaluate[int](t, ctx, `(window.changes = 0, new MutationObserver(() => changes++).observe(document.getElementById("content"), {subtree: true, childList: true, characterData: true}), 0)`)
 	await(t, ctx, "changes of a long page", fmt.Sprintf("changes >= %d", seen+3))

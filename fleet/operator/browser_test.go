@@ -253,7 +253,7 @@ func TestSignInAndRefusalsInABrowser(t *testing.T) {
 	await(t, ctx, "the refusal", `document.querySelector("[role=alert]")?.innerText.includes("not known")`)
 	accessible(t, ctx, axeScript(t), "a wrong token")
 	press(t, ctx, vicToken+kb.Enter)
-	await(t, ctx, "the page that was asked for", `location.pathname === "/ui/workflows/drone-survey" && document.querySelectorAll("tbody tr").length === 3`)
+	await(t, ctx, "the page that was asked for", `location.pathname === "/ui/workflows/drone-survey" && document.querySelectorAll("#entities tbody tr").length === 3`)
 	visit(t, ctx, base+"/ui/workflows/drone-survey/m-00000")
 	if n := evaluate[int](t, ctx, `document.querySelectorAll("a[href*='/ui/act/']").length`); n != 0 {
 		t.Errorf("a viewer is offered %d actions", n)
@@ -276,21 +276,11 @@ func TestEmptyPagesInABrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("in a short run TestPagesInABrowser stands for all that a browser sees: make test-long runs it")
 	}
-	base, _ := serve(t, operator.Config{Name: "north", Workflows: newMemory(0), Workers: &hosted{}, Processes: noProcesses{}})
+	base, _ := serve(t, operator.Config{Name: "north", Workflows: newMemory(0), Workers: &hosted{}, Processes: announced{}})
 	some := looks(t, browser(t), base, "light-1280", "dark-360")
 	for name, path := range map[string]string{"fleet": "/ui/", "workflows": "/ui/workflows", "workflow": "/ui/workflows/drone-survey", "workers": "/ui/workers", "audit": "/ui/audit"} {
 		some("empty-"+name, path)
 	}
-}
-
-// noProcesses is a Processes without processes.
-type noProcesses struct{ operator.Processes }
-
-func (noProcesses) List(context.Context) ([]*operatorv1.Process, error) { return nil, nil }
-func (noProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
-	to.Sync()
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 // Names of 200 characters without a place to break, and a tree that is deeper

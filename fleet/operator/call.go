@@ -13,7 +13,6 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -35,12 +34,15 @@ var needs = func() map[string]Role {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
 				m := methods.Get(j)
-				roles[action(m)] = RoleOperator
-				if o, ok := m.Options().(*descriptorpb.MethodOptions); ok && o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
-					roles[action(m)] = RoleViewer
-				}
-				if looksInto[action(m)] {
-					roles[action(m)] = RoleInspector
+				name := string(m.Parent().Name()) + "." + string(m.Name())
+				options, _ := m.Options().(*descriptorpb.MethodOptions)
+				switch {
+				case looksInto[name]:
+					roles[name] = RoleInspector
+				case options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS:
+					roles[name] = RoleViewer
+				default:
+					roles[name] = RoleOperator
 				}
 			}
 		}
@@ -50,73 +52,97 @@ var needs = func() map[string]Role {
 
 // looksInto are the methods that show what a process has in its memory, its log and its
 // configuration.
-var looksInto = map[string]bool{"ProcessService.GetLogs": true, "ProcessService.GetStacks": true, "ProcessService.GetConfig": true}
-
-func action(m protoreflect.MethodDescriptor) string {
-	return string(m.Parent().Name()) + "." + string(m.Name())
+var looksInto = map[string]bool{
+	"ProcessService.GetLogs":   true,
+	"ProcessService.GetStacks": true,
+	"ProcessService.GetConfig": true,
 }
 
-// intent describes a call for the audit.
-type intent struct {
-	target, detail string
-	dryRun         bool
-	reads, readsOn bool // it is a reading, of which only the begin is in the audit; it says that it goes on
+// request is one call of a method: what it does, for the checks and the audit.
+type request struct {
+	action string // "Service.Method"
+	scope  scope
+	object string // the type of workflow, the worker or the process that it is about
+	target string // the same, for the audit
+	detail string
+	dryRun bool
+	// It is a reading, of which only the begin is in the audit; readsOn says that it goes on.
+	reading, readsOn bool
 
-	scope   scope
-	of      string // the object: a type of workflow, a worker, a process
-	service string // of the process; within fills it in
+	violations // what is wrong with its fields
+
+	who     Principal           // the caller, once it is authorized
+	process *operatorv1.Process // the object of a method of ProcessService with scopeOne
+	found   string              // what note has put before the detail
 }
+
+// note puts what only the work of a call can know before the detail of its entry in the
+// audit: a long detail is cut at its end.
+func (c *request) note(format string, args ...any) { c.found = fmt.Sprintf(format, args...) }
 
 // call does what all methods share: it checks the caller's role and the request, does
 // the work within its time limit, and audits what more than a viewer may do.
-func call[A proto.Message](ctx context.Context, s *Server, action string, what intent, wrong violations, work func(ctx context.Context, who Principal) (A, error)) (answer A, err error) {
-	who, err := s.authorize(ctx, action)
-	found := new(string)
-	if err == nil {
-		if err = wrong.err(); err == nil {
-			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-			answer, err = guarded(ctx, s, action, who, func(ctx context.Context, who Principal) (none A, err error) {
-				if err := s.within(ctx, who, action, &what); err != nil {
-					return none, err
-				}
-				ctx = context.WithValue(context.WithValue(ctx, ofKey{}, what.of), foundKey{}, found)
-				return work(ctx, who)
-			})
-			cancel()
+func call[A proto.Message](
+	ctx context.Context, s *Server, c *request, work func(ctx context.Context) (A, error),
+) (answer A, err error) {
+	within, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	answer, err = guarded(within, s, c.action, func(ctx context.Context) (none A, err error) {
+		if err := s.begin(ctx, c); err != nil {
+			return none, err
 		}
-	}
-	err = wire(ctx, s.log, action, s.deps.explain(err))
+		return work(ctx)
+	})
+	cancel()
+	err = s.failure(ctx, c.action, err)
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		info.ResponseHeader().Set(HeaderAsOf, s.deps.asOf().UTC().Format(time.RFC3339Nano))
 	}
-	goesOn := what.reads && err == nil && s.readings.GoesOn(time.Now(), who.Name, what.target) && what.readsOn
-	if needs[action] != RoleViewer && !(what.dryRun && previews(ctx)) && !goesOn {
-		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(what.target, "/") {
-			what.target += made.GetId() // the server chose the id
+	goesOn := c.reading && err == nil && s.readings.GoesOn(time.Now(), c.who.id(), c.target) && c.readsOn
+	audited := needs[c.action] != RoleViewer && !(c.dryRun && previews(ctx)) && !goesOn
+	if audited {
+		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(c.target, "/") {
+			c.target += made.GetId() // the server chose the id
 		}
-		what.detail = strings.Join(slices.DeleteFunc([]string{*found, what.detail}, func(s string) bool { return s == "" }), "; ") // a long detail is cut at its end
-		s.audit.record(ctx, entry(ctx, who, action, what, err))
+		s.audit.record(ctx, c.entry(ctx, err))
 	}
 	return answer, err
 }
 
-// ofKey is the key of the object's own name in the context of a call.
-type ofKey struct{}
-
-func objectOf(ctx context.Context) string {
-	name, _ := ctx.Value(ofKey{}).(string)
-	return name
+// begin authorizes the caller, and checks the request.
+func (s *Server) begin(ctx context.Context, c *request) (err error) {
+	if c.who, err = s.authorize(ctx, c.action); err != nil {
+		return err
+	}
+	if err := c.violations.err(); err != nil {
+		return err
+	}
+	if err := s.served(c.action); err != nil {
+		return err
+	}
+	return s.permitted(ctx, c)
 }
 
-// foundKey is the key of what note has put before the detail of a call's entry in the audit.
-type foundKey struct{}
-
-// note puts what only the work of a call can know before the detail of its entry in the
-// audit.
-func note(ctx context.Context, format string, args ...any) {
-	if found, ok := ctx.Value(foundKey{}).(*string); ok {
-		*found = fmt.Sprintf(format, args...)
+// served returns an error unless the server has the area of an action.
+func (s *Server) served(action string) error {
+	switch service, _, _ := strings.Cut(action, "."); {
+	case service == "WorkflowService" && s.cfg.Workflows == nil:
+		return notServed("workflows")
+	case service == "WorkerService" && s.cfg.Workers == nil:
+		return notServed("hosted workers")
+	case service == "ProcessService" && s.cfg.Processes == nil && action != "ProcessService.Diagnose":
+		return notServed("processes")
 	}
+	return nil
+}
+
+func notServed(area string) error {
+	return Errorf(connect.CodeUnimplemented, ReasonNotServed, "",
+		"this server has no %s: it was started without them", area)
+}
+
+// failure returns the error that the caller gets for err.
+func (s *Server) failure(ctx context.Context, action string, err error) error {
+	return wire(ctx, s.log, action, s.deps.explain(err))
 }
 
 type previewKey struct{}
@@ -130,7 +156,7 @@ func preview(ctx context.Context) context.Context {
 func previews(ctx context.Context) bool { return ctx.Value(previewKey{}) != nil }
 
 // authorize returns the caller when its role suffices for the action in some part of the
-// fleet; within says whether it does at the object of a call.
+// fleet; permitted says whether it does at the object of a request.
 func (s *Server) authorize(ctx context.Context, action string) (Principal, error) {
 	who, ok := PrincipalFrom(ctx)
 	need, known := needs[action]
@@ -140,24 +166,37 @@ func (s *Server) authorize(ctx context.Context, action string) (Principal, error
 	case known && who.most().atLeast(need):
 		return who, nil
 	}
-	return who, Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s: %s needs the role %s", who.Name, who.most(), action, cmp.Or(need, RoleOperator))
+	return who, forbidden("%s has the role %s: %s needs the role %s",
+		who.Name, who.most(), action, cmp.Or(need, RoleOperator))
 }
 
 // guarded turns a panic into an error.
-func guarded[A any](ctx context.Context, s *Server, action string, who Principal, work func(context.Context, Principal) (A, error)) (answer A, err error) {
+func guarded[A any](
+	ctx context.Context, s *Server, action string, work func(context.Context) (A, error),
+) (answer A, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			s.log.ErrorContext(ctx, "operator: panic", "action", action, "panic", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return work(ctx, who)
+	return work(ctx)
 }
 
-func entry(ctx context.Context, who Principal, action string, what intent, err error) *operatorv1.AuditEntry {
+// entry returns the entry of the audit for a request that has ended with err.
+func (c *request) entry(ctx context.Context, err error) *operatorv1.AuditEntry {
+	detail := strings.Join(slices.DeleteFunc([]string{c.found, c.detail}, func(s string) bool { return s == "" }), "; ")
 	e := &operatorv1.AuditEntry{
-		Who: who.Name, Role: string(who.most()), Method: who.Method, Remote: remoteFrom(ctx), Service: what.service,
-		Action: action, Target: clip(what.target, 1024), Detail: clip(what.detail, 1024), DryRun: what.dryRun, Outcome: "ok",
+		Who:     c.who.Name,
+		Role:    string(c.who.most()),
+		Method:  c.who.Method,
+		Remote:  remoteFrom(ctx),
+		Service: c.process.GetService(),
+		Action:  c.action,
+		Target:  clip(c.target, 1024),
+		Detail:  clip(detail, 1024),
+		DryRun:  c.dryRun,
+		Outcome: "ok",
 	}
 	if err != nil {
 		e.Outcome = clip(connect.CodeOf(err).String()+": "+message(err), 1024)
@@ -194,6 +233,17 @@ func (v *violations) text(field, value string, required bool, most int) {
 		v.add(field, "has %d bytes, at most %d are allowed", len(value), most)
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f }):
 		v.add(field, "has a control character")
+	}
+}
+
+// texts checks a list of texts.
+func (v *violations) texts(field string, list []string, most int) {
+	if len(list) > maxFields {
+		v.add(field, "has %d texts, at most %d are allowed", len(list), maxFields)
+		return
+	}
+	for i, text := range list {
+		v.text(fmt.Sprintf("%s[%d]", field, i), text, true, most)
 	}
 }
 

@@ -79,7 +79,7 @@ func TestKubernetesReviewsRealTokens(t *testing.T) {
 		user := "system:serviceaccount:" + ns + ":"
 		auth, err := operator.Kubernetes(operator.KubernetesConfig{
 			URL: cluster("server"), Dir: dir, Audiences: audiences, Cache: time.Second,
-			Roles: map[string]operator.Role{user + "ada": operator.RoleOperator, user + "vic": operator.RoleViewer, user + "leaver": operator.RoleViewer},
+			Grants: users(map[string]operator.Role{user + "ada": operator.RoleOperator, user + "vic": operator.RoleViewer, user + "leaver": operator.RoleViewer}),
 		})
 		if err != nil {
 			t.Fatal(err)

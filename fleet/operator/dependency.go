@@ -98,7 +98,8 @@ func (d *dependencies) note(name string, at time.Time, err error) {
 		d.log.Warn("operator: a dependency is away; answers are old or say so", "dependency", name, "error", err)
 	case err == nil && down:
 		delete(d.away, name)
-		d.log.Info("operator: the dependency is back", "dependency", name, "was_away", time.Since(was.since).Round(time.Second))
+		d.log.Info("operator: the dependency is back",
+			"dependency", name, "was_away", time.Since(was.since).Round(time.Second))
 	}
 }
 
@@ -129,7 +130,8 @@ func (d *dependencies) asOf() time.Time {
 // away describes the dependencies that are away, a sentence each, for pages.
 func (s *Server) away() (list []string) {
 	for _, o := range s.deps.outages() {
-		list = append(list, fmt.Sprintf("%s has been away since %s UTC: what this page shows is from then.", o.name, o.since.UTC().Format("15:04:05")))
+		list = append(list, fmt.Sprintf("%s has been away since %s UTC: what this page shows is from then.",
+			o.name, o.since.UTC().Format("15:04:05")))
 	}
 	return list
 }
@@ -139,25 +141,32 @@ func (s *Server) away() (list []string) {
 func (d *dependencies) explain(err error) error {
 	var ours *Error
 	var ready *connect.Error
-	if err == nil || errors.As(err, &ours) && ours.Reason != ReasonUnavailable || errors.As(err, &ready) || errors.Is(err, context.Canceled) {
+	switch {
+	case err == nil, errors.As(err, &ready), errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &ours) && ours.Reason != ReasonUnavailable:
 		return err
 	}
-	if down := d.outages(); len(down) > 0 && (natserr.Away(err) || ours != nil || errors.Is(err, context.DeadlineExceeded)) {
-		o := down[0]
-		return &Error{
-			Code: connect.CodeUnavailable, Reason: ReasonUnavailable, Err: err,
-			Message: fmt.Sprintf("%s is away since %s (%v): %v", o.name, o.since.UTC().Format(time.RFC3339), time.Since(o.since).Round(time.Second), o.err),
-		}
+	unavailable := func(format string, args ...any) error {
+		e := Errorf(connect.CodeUnavailable, ReasonUnavailable, "", format, args...)
+		e.Err = err
+		return e
 	}
-	if natserr.Away(err) {
-		return &Error{Code: connect.CodeUnavailable, Reason: ReasonUnavailable, Err: err, Message: fmt.Sprintf("NATS does not answer: %v", err)}
+	away, timedOut := natserr.Away(err), errors.Is(err, context.DeadlineExceeded)
+	switch down := d.outages(); {
+	case len(down) > 0 && (away || ours != nil || timedOut):
+		o := down[0]
+		return unavailable("%s is away since %s (%v): %v",
+			o.name, o.since.UTC().Format(time.RFC3339), time.Since(o.since).Round(time.Second), o.err)
+	case away:
+		return unavailable("NATS does not answer: %v", err)
 	}
 	return err
 }
 
-// sparse logs a failure that repeats: the first time, when its text changes, and then
+// repeatLog logs a failure that repeats: the first time, when its text changes, and then
 // once a minute with the number of times.
-type sparse struct {
+type repeatLog struct {
 	mu    sync.Mutex // guards the fields below
 	last  string
 	at    time.Time
@@ -167,7 +176,7 @@ type sparse struct {
 // repeatEvery is how often a failure that repeats is logged.
 const repeatEvery = time.Minute
 
-func (p *sparse) warn(log *slog.Logger, what string, err error, args ...any) {
+func (p *repeatLog) warn(log *slog.Logger, what string, err error, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.times++

@@ -8,7 +8,7 @@ import (
 
 // A person who signs in and out without end makes no ended session of another good again.
 func TestEndedSessionsStayEnded(t *testing.T) {
-	l, err := newSessions(nil)
+	l, err := newSessions(Config{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
 // pastEnds are the ends of processes within the last hour, as the journal has them. Each
@@ -18,7 +19,7 @@ type pastEnds struct {
 	bad    []*operatorv1.Event // what the rules look at, newest first
 	times  []time.Time         // of all that were read, newest first
 	newest *operatorv1.Event
-	missed time.Time // when ends were passed over last
+	missed time.Time // when ends were last left out
 }
 
 // Limits of a diagnosis.
@@ -33,20 +34,24 @@ var errEnds = errors.New("there are more ends in the last hour than are looked a
 
 // read reads what the journal has since the last look, and returns how many events of the
 // last hour were looked at. After an error it has what it had before.
-func (x *pastEnds) read(ctx context.Context, journal Journal, now time.Time) (n int, err error) {
+func (x *pastEnds) read(ctx context.Context, area Processes, now time.Time) (n int, err error) {
 	since := now.Add(-endsFor)
 	gone := func(at time.Time) bool { return at.Before(since) }
 	x.times = slices.DeleteFunc(x.times, gone)
 	x.bad = slices.DeleteFunc(x.bad, func(e *operatorv1.Event) bool { return gone(e.GetAt().AsTime()) })
 
-	q := EventQuery{Kinds: []string{"exit", "lost", "dropped", "killed", "returned"}, Since: since, Limit: endsPage}
+	q := presence.EventQuery{
+		Kinds: []string{"exit", "lost", "dropped", "killed", "returned"},
+		Since: since,
+		Limit: endsPage,
+	}
 	if x.newest != nil {
 		q.After = x.newest.GetSeq() - 1 // it must be there again
 	}
-	fresh, known, err := readEnds(ctx, journal, q, x.newest)
+	fresh, known, err := readEnds(ctx, area, q, x.newest)
 	if err == nil && !known && x.newest != nil { // it is too old, or the journal was emptied or made anew
 		x.bad, x.times, q.After = nil, nil, 0
-		fresh, _, err = readEnds(ctx, journal, q, nil)
+		fresh, _, err = readEnds(ctx, area, q, nil)
 	}
 	if errors.Is(err, errEnds) {
 		x.missed, err = now, nil
@@ -67,7 +72,9 @@ func (x *pastEnds) read(ctx context.Context, journal Journal, now time.Time) (n 
 	}
 	x.times, x.bad = slices.Concat(times, x.times), slices.Concat(bad, x.bad)
 	if len(x.bad) > maxEnds || len(x.times) > endsPage*endsRead {
-		x.bad, x.times, x.missed = x.bad[:min(len(x.bad), maxEnds)], x.times[:min(len(x.times), endsPage*endsRead)], now
+		x.bad = x.bad[:min(len(x.bad), maxEnds)]
+		x.times = x.times[:min(len(x.times), endsPage*endsRead)]
+		x.missed = now
 	}
 	if !gone(x.missed) {
 		return len(x.times), fmt.Errorf("%w: only the newest %d", errEnds, len(x.times))
@@ -77,9 +84,11 @@ func (x *pastEnds) read(ctx context.Context, journal Journal, now time.Time) (n 
 
 // readEnds reads events, newest first, down to one that was read before; known says whether
 // it came to that one. It returns what it has and errEnds when there are too many.
-func readEnds(ctx context.Context, journal Journal, q EventQuery, until *operatorv1.Event) (list []*operatorv1.Event, known bool, err error) {
+func readEnds(
+	ctx context.Context, area Processes, q presence.EventQuery, until *operatorv1.Event,
+) (list []*operatorv1.Event, known bool, err error) {
 	for range endsRead {
-		events, next, err := journal.Events(ctx, q)
+		events, next, err := area.Events(ctx, q)
 		if err != nil && len(list) > 0 {
 			return list, false, errEnds // the next look must not begin at the same place
 		}
@@ -88,7 +97,8 @@ func readEnds(ctx context.Context, journal Journal, q EventQuery, until *operato
 		}
 		for _, e := range events {
 			if until != nil && e.GetSeq() <= until.GetSeq() {
-				return list, e.GetSeq() == until.GetSeq() && e.GetAt().AsTime().Equal(until.GetAt().AsTime()), nil
+				same := e.GetSeq() == until.GetSeq() && e.GetAt().AsTime().Equal(until.GetAt().AsTime())
+				return list, same, nil
 			}
 			list = append(list, e)
 		}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
 // ledger is a journal in memory, oldest first.
@@ -19,7 +20,11 @@ type ledger struct {
 	read int // events that were handed out
 }
 
-func (l *ledger) List(context.Context) ([]*operatorv1.Process, error) { return nil, nil }
+func (l *ledger) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
+	to.Sync()
+	<-ctx.Done()
+	return ctx.Err()
+}
 
 func (l *ledger) add(now time.Time, n int, process, to string) {
 	for range n {
@@ -27,7 +32,7 @@ func (l *ledger) add(now time.Time, n int, process, to string) {
 	}
 }
 
-func (l *ledger) Events(_ context.Context, q EventQuery) (page []*operatorv1.Event, next uint64, err error) {
+func (l *ledger) Events(_ context.Context, q presence.EventQuery) (page []*operatorv1.Event, next uint64, err error) {
 	for _, e := range slices.Backward(l.list) {
 		switch {
 		case e.GetSeq() <= q.After || q.Before != 0 && e.GetSeq() >= q.Before || e.GetAt().AsTime().Before(q.Since):

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -22,7 +23,8 @@ const Domain = "lifecycle-go"
 const (
 	ReasonInvalid           = "INVALID_REQUEST"     // fields are missing, too long or malformed
 	ReasonMalformed         = "MALFORMED_REQUEST"   // the body or the query does not follow the contract
-	ReasonBodyTooLarge      = "BODY_TOO_LARGE"      // the body is too large, decompressed
+	ReasonBodyTooLarge      = "BODY_TOO_LARGE"      // the body is too large
+	ReasonCompressed        = "COMPRESSED_REQUEST"  // the request is compressed
 	ReasonUnauthenticated   = "UNAUTHENTICATED"     // no credentials, or unknown ones
 	ReasonExpired           = "CREDENTIALS_EXPIRED" // the credentials have expired
 	ReasonForbidden         = "ROLE_NOT_SUFFICIENT" // a viewer tried to act
@@ -74,6 +76,34 @@ func Errorf(code connect.Code, reason, field, format string, args ...any) *Error
 	return &Error{Code: code, Reason: reason, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
+// invalid is the error for a field of a request.
+func invalid(field, format string, args ...any) error {
+	return Errorf(connect.CodeInvalidArgument, ReasonInvalid, field, format, args...)
+}
+
+// malformed is the error for a request that does not follow the contract.
+func malformed(field, format string, args ...any) error {
+	return Errorf(connect.CodeInvalidArgument, ReasonMalformed, field, format, args...)
+}
+
+// knownError is an error of an area, and what the caller gets for it.
+type knownError struct {
+	err    error
+	code   connect.Code
+	reason string
+	field  string
+}
+
+// translate turns err into the first answer that fits. Another error stays as it is.
+func translate(err error, table []knownError) error {
+	for _, a := range table {
+		if errors.Is(err, a.err) {
+			return &Error{Code: a.code, Reason: a.reason, Field: a.field, Message: err.Error(), Err: err}
+		}
+	}
+	return err
+}
+
 // partly is the error of a call that has done a part of its work. The caller gets both.
 type partly struct {
 	error
@@ -98,22 +128,31 @@ func (v *violations) add(field, format string, args ...any) {
 	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
+// details returns the violations as details of an error.
+func (v violations) details() []proto.Message {
+	if len(v) == 0 {
+		return nil
+	}
+	return []proto.Message{&errdetails.BadRequest{FieldViolations: v}}
+}
+
 // err returns all violations as one error, nil when there are none.
 func (v violations) err() error {
 	if len(v) == 0 {
 		return nil
 	}
-	all := "invalid request"
+	texts := make([]string, len(v))
 	for i, f := range v {
-		all += map[bool]string{true: ": ", false: "; "}[i == 0] + f.Field + " " + f.Description
+		texts[i] = f.GetField() + " " + f.GetDescription()
 	}
-	return withDetails(connect.NewError(connect.CodeInvalidArgument, errors.New(all)), ReasonInvalid, nil,
-		&errdetails.BadRequest{FieldViolations: v})
+	err := connect.NewError(connect.CodeInvalidArgument, errors.New("invalid request: "+strings.Join(texts, "; ")))
+	return withDetails(err, ReasonInvalid, nil, v.details()...)
 }
 
 // withDetails adds an ErrorInfo and further details to err.
 func withDetails(err *connect.Error, reason string, metadata map[string]string, more ...proto.Message) *connect.Error {
-	for _, m := range append([]proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: Domain, Metadata: metadata}}, more...) {
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: Domain, Metadata: metadata}
+	for _, m := range append([]proto.Message{info}, more...) {
 		if d, failed := connect.NewErrorDetail(m); failed == nil { // our messages never fail
 			err.AddDetail(d)
 		}
@@ -127,44 +166,32 @@ func wire(ctx context.Context, log *slog.Logger, action string, err error) error
 	var ready *connect.Error
 	var some partly
 	errors.As(err, &some)
+	answer := func(code connect.Code, reason, text string, metadata map[string]string, more ...proto.Message) error {
+		return withDetails(connect.NewError(code, errors.New(some.done+text)), reason, metadata, more...)
+	}
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &ready):
 		return ready
 	case errors.As(err, &ours):
-		out := connect.NewError(ours.Code, errors.New(text.Valid(some.done+ours.Message))) // stored texts may not be UTF-8
+		message := text.Valid(ours.Message) // stored texts may not be UTF-8
 		if ours.Field == "" {
-			return withDetails(out, ours.Reason, nil)
+			return answer(ours.Code, ours.Reason, message, nil)
 		}
-		return withDetails(out, ours.Reason, map[string]string{"field": ours.Field}, &errdetails.BadRequest{
-			FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: ours.Field, Description: out.Message()}},
-		})
+		var v violations
+		v.add(ours.Field, "%s", some.done+message)
+		return answer(ours.Code, ours.Reason, message, map[string]string{"field": ours.Field}, v.details()...)
 	case errors.Is(err, context.Canceled):
-		return withDetails(connect.NewError(connect.CodeCanceled, errors.New("the caller disconnected")), ReasonStreamOver, nil)
+		return answer(connect.CodeCanceled, ReasonStreamOver, "the caller disconnected", nil)
 	case errors.Is(err, context.DeadlineExceeded):
-		return withDetails(connect.NewError(connect.CodeDeadlineExceeded, errors.New(some.done+"the call took too long; a write may have been stored, so read before you try again")), ReasonTimeout, nil)
+		return answer(connect.CodeDeadlineExceeded, ReasonTimeout,
+			"the call took too long; a write may have been stored, so read before you try again", nil)
 	}
 	incident := make([]byte, 6)
 	rand.Read(incident)
 	id := hex.EncodeToString(incident)
 	log.ErrorContext(ctx, "operator: internal error", "action", action, "incident", id, "error", err)
-	return withDetails(connect.NewError(connect.CodeInternal, fmt.Errorf("%sinternal error: the server's log has it as incident %s", some.done, id)),
-		ReasonInternal, map[string]string{"incident": id})
-}
-
-// errorReason returns the reason of an error that wire has made, "" for any other.
-func errorReason(err error) string {
-	var ce *connect.Error
-	if !errors.As(err, &ce) {
-		return ""
-	}
-	for _, d := range ce.Details() {
-		if v, err := d.Value(); err == nil {
-			if info, ok := v.(*errdetails.ErrorInfo); ok {
-				return info.GetReason()
-			}
-		}
-	}
-	return ""
+	return answer(connect.CodeInternal, ReasonInternal,
+		"internal error: the server's log has it as incident "+id, map[string]string{"incident": id})
 }

@@ -52,5 +52,5 @@ func Example() {
 	// Output:
 	// {"name":"loopback","role":"operator","method":"loopback"}
 	// <nil>
-	// operator: :8090 can be reached from other machines and there is no Auth: set Auth (TokenFile, ClientCertificates, Kubernetes, OIDC), or listen on 127.0.0.1
+	// operator: :8090 can be reached from other machines and there is no Auth: set Auth (TokenFile, Certificates, Kubernetes, OIDC), or listen on 127.0.0.1
 }

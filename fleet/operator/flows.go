@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
@@ -22,87 +23,66 @@ type flows struct {
 	stop context.CancelFunc
 	wait sync.WaitGroup
 
-	mu    sync.Mutex // guards types
-	types map[string]*flow
+	mu     sync.Mutex // guards the fields below
+	types  map[string]*flow
+	closed bool
 }
 
 // flow is one type of workflow.
 type flow struct {
-	mu     sync.Mutex      // guards the fields below
-	living map[string]life // the entities that are not in a terminal phase
-	writes map[string]*heat
-	hour   [60]minute // by the minute of the hour
+	brief *feed.Feed[brief]
+	whole *feed.Feed[*operatorv1.Entity] // read while a client watches the entities
+
+	mu     sync.Mutex        // guards writes
+	writes map[string]writes // by id
 }
 
-// minute counts the transitions of one minute, and those into a terminal phase.
-type minute struct {
-	at           int64 // minutes since 1970
-	moved, ended int
+// writes counts the writes of one entity within the minute that begins at begin.
+type writes struct {
+	begin  time.Time
+	n      int
+	before int // of the minute before
 }
 
-// brief is what flows and pages need of an entity. A feed of whole entities is kept only
+// brief is what a flow and the live pages need of an entity. Whole entities are kept only
 // while a client watches them: a hundred thousand are hundreds of megabytes.
 type brief struct {
 	phase string
-	since int64 // in nanoseconds since 1970
+	since int64 // when it was first seen in the phase, in nanoseconds since 1970
 	over  bool  // in a terminal phase, or degraded
 }
 
-// briefFeed returns the feed of a type in brief.
-func (s *Server) briefFeed(typ string) *feed.Feed[brief] {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.briefs[typ]
-	if f == nil {
-		names := map[string]string{} // of the phases: each text once
-		f = feed.New(func(ctx context.Context, to Sink[brief]) error {
-			return s.cfg.Workflows.Watch(ctx, typ, stream.Convert(to, func(e *operatorv1.Entity) brief {
-				phase, ok := names[e.GetPhase()]
-				if !ok {
-					phase = e.GetPhase()
-					if len(names) < maxFields {
-						names[phase] = phase
-					}
-				}
-				return brief{phase, e.GetUpdatedAt().AsTime().UnixNano(), e.GetTerminal() || e.GetDegraded() != ""}
-			}))
-		}, feedRetry, feedLinger, s.restarts("the workflow "+typ))
-		if s.closed {
-			f.Close()
-		}
-		s.briefs[typ] = f
+func briefOf(e *operatorv1.Entity) brief {
+	return brief{
+		phase: unique.Make(e.GetPhase()).Value(),
+		since: e.GetUpdatedAt().AsTime().UnixNano(),
+		over:  e.GetTerminal() || e.GetDegraded() != "",
 	}
-	return f
 }
 
-type life struct {
-	phase string
-	since int64 // when it was first seen in the phase, in nanoseconds since 1970
-}
-
-// heat counts the writes of one entity within the minute that begins at begin.
-type heat struct {
-	begin time.Time
-	n     int
-	last  int // of the minute before
-}
-
-// newFlows returns nil for an area whose watch is not complete.
 func newFlows(s *Server) *flows {
-	if _, ok := s.cfg.Workflows.(interface{ indexed() }); !ok {
-		return nil
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &flows{s: s, stop: cancel, types: map[string]*flow{}}
-	f.wait.Go(func() { f.run(ctx) })
+	if s.cfg.Workflows != nil {
+		f.wait.Go(func() { f.run(ctx) })
+	}
 	return f
 }
 
 func (f *flows) close() {
-	if f != nil {
-		f.stop()
-		f.wait.Wait()
+	f.stop()
+	f.wait.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for _, o := range f.types {
+		o.close()
 	}
+}
+
+func (o *flow) close() {
+	o.brief.Close()
+	o.whole.Close()
 }
 
 // run finds new types once a minute, and soon after the start.
@@ -111,12 +91,11 @@ func (f *flows) run(ctx context.Context) {
 		within, cancel := context.WithTimeout(ctx, f.s.cfg.Timeout)
 		defs, err := f.s.cfg.Workflows.Definitions(within)
 		cancel()
-		if err == nil {
-			for _, d := range defs {
-				f.begin(ctx, d.GetType())
-			}
-		} else {
+		if err != nil {
 			pause = time.Second
+		}
+		for _, d := range defs {
+			f.flow(d.GetType())
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -128,183 +107,128 @@ func (f *flows) run(ctx context.Context) {
 	}
 }
 
-func (f *flows) begin(ctx context.Context, typ string) {
+// flow returns the flow of a type that exists. It is watched until the server is closed.
+func (f *flows) flow(typ string) *flow {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.types[typ] != nil {
-		return
+	if o := f.types[typ]; o != nil {
+		return o
 	}
-	one := &flow{living: map[string]life{}, writes: map[string]*heat{}}
-	f.types[typ] = one
-	f.wait.Go(func() {
-		for ctx.Err() == nil {
-			r := f.s.briefFeed(typ).Read("")
-			synced := false
-			for {
-				items, err := r.Next(ctx, batch)
-				if err != nil {
-					break // ctx has ended, or the reader was too slow: read all again
-				}
-				synced = one.apply(items, synced)
-			}
-			r.Close()
-		}
-	})
+	o := &flow{writes: map[string]writes{}}
+	area, failed := f.s.cfg.Workflows, f.s.watchFailed("the workflow "+typ)
+	o.brief = feed.New(func(ctx context.Context, to Sink[brief]) error {
+		return area.Watch(ctx, typ, stream.Convert(to, briefOf))
+	}, feed.Options[brief]{Retry: feedRetry, Always: true, Failed: failed, Merge: o.merge})
+	o.whole = feed.New(func(ctx context.Context, to Sink[*operatorv1.Entity]) error {
+		return area.Watch(ctx, typ, to)
+	}, feed.Options[*operatorv1.Entity]{Retry: feedRetry, Failed: failed})
+	f.types[typ] = o
+	if f.closed {
+		o.close()
+	}
+	return o
 }
 
-// apply takes items. What comes before the sync existed before, and is no write.
-func (o *flow) apply(items []stream.Item[brief], synced bool) bool {
-	now := time.Now()
+// merge counts a write of an entity that existed before.
+func (o *flow) merge(id string, old brief, known bool, new brief) (brief, bool) {
+	if !known {
+		return new, true
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, it := range items {
-		switch it.Kind {
-		case stream.Synced:
-			synced = true
-		case stream.Deleted:
-			delete(o.living, it.Key)
-			delete(o.writes, it.Key)
-		case stream.Put:
-			e := it.Value
-			old, ok := o.living[it.Key]
-			if synced && ok && (e.over || old.phase != e.phase) {
-				o.moved(now, e.over)
-			}
-			if e.over {
-				delete(o.living, it.Key)
-			} else if !ok || old.phase != e.phase {
-				o.living[it.Key] = life{e.phase, e.since}
-			}
-			if synced {
-				o.heated(it.Key, now)
-			}
-		}
+	o.countLocked(id, time.Now())
+	if old.phase == new.phase && old.over == new.over {
+		new.since = old.since
 	}
-	return synced
+	return new, true
 }
 
-// moved counts a transition.
-func (o *flow) moved(now time.Time, ended bool) {
-	at := now.Unix() / 60
-	m := &o.hour[at%60]
-	if m.at != at {
-		*m = minute{at: at}
+// maxWritten is how many entities may be counted before entities without recent writes are
+// forgotten.
+const maxWritten = 16_384
+
+func (o *flow) countLocked(id string, now time.Time) {
+	w, ok := o.writes[id]
+	switch {
+	case !ok && len(o.writes) > maxWritten:
+		maps.DeleteFunc(o.writes, func(_ string, w writes) bool { return now.Sub(w.begin) > 2*time.Minute })
+		w.begin = now
+	case !ok, now.Sub(w.begin) > 2*time.Minute:
+		w = writes{begin: now}
+	case now.Sub(w.begin) > time.Minute:
+		w = writes{begin: now, before: w.n}
 	}
-	if m.moved++; ended {
-		m.ended++
-	}
+	w.n++
+	o.writes[id] = w
 }
 
-// flow describes a type: how long its entities have been in their phases, and how many
-// have moved. It is empty when the server does not watch the type.
-func (f *flows) flow(typ string, stuckAfter time.Duration) (sum dashboard.Flow) {
-	if f == nil {
-		return sum
-	}
-	f.mu.Lock()
-	o := f.types[typ]
-	f.mu.Unlock()
-	if o == nil {
-		return sum
-	}
+// ages describes how long entities have been in each phase that is not terminal.
+func (o *flow) ages(stuckAfter time.Duration) (list []dashboard.Age) {
 	now := time.Now()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, m := range o.hour {
-		if now.Unix()/60-m.at < 60 {
-			sum.Moved += m.moved
-			sum.Ended += m.ended
-		}
-	}
-	phases, since := map[string]*dashboard.Age{}, map[string][]int64{}
 	stuck := now.Add(-stuckAfter).UnixNano()
-	for id, l := range o.living {
-		a := phases[l.phase]
+	phases, since := map[string]*dashboard.Age{}, map[string][]int64{}
+	o.brief.Each(func(id string, e brief) {
+		if e.over {
+			return
+		}
+		a := phases[e.phase]
 		if a == nil {
-			a = &dashboard.Age{Phase: l.phase, Oldest: id, Since: time.Unix(0, l.since)}
-			phases[l.phase] = a
+			a = &dashboard.Age{Phase: e.phase, Oldest: id, Since: time.Unix(0, e.since)}
+			phases[e.phase] = a
 		}
-		if a.Count++; l.since < a.Since.UnixNano() {
-			a.Oldest, a.Since = id, time.Unix(0, l.since)
+		if a.Count++; e.since < a.Since.UnixNano() {
+			a.Oldest, a.Since = id, time.Unix(0, e.since)
 		}
-		if l.since <= stuck {
+		if e.since <= stuck {
 			a.Stuck++
 		}
-		since[l.phase] = append(since[l.phase], l.since)
-	}
+		since[e.phase] = append(since[e.phase], e.since)
+	})
 	for _, phase := range slices.Sorted(maps.Keys(phases)) {
 		all := since[phase]
 		slices.Sort(all)
 		phases[phase].Median = max(0, now.Sub(time.Unix(0, all[len(all)/2])))
-		sum.Ages = append(sum.Ages, *phases[phase])
+		list = append(list, *phases[phase])
 	}
-	return sum
+	return list
 }
 
-// hotWindow is the time in which the writes of an entity are counted.
-const hotWindow = time.Minute
-
-func (o *flow) heated(id string, now time.Time) {
-	h := o.writes[id]
-	switch {
-	case h == nil:
-		h = &heat{begin: now}
-		o.writes[id] = h
-		if len(o.writes) > 4*maxLimiters { // entities that are quiet again
-			for other, x := range o.writes {
-				if now.Sub(x.begin) > 2*hotWindow {
-					delete(o.writes, other)
-				}
-			}
-		}
-	case now.Sub(h.begin) > 2*hotWindow:
-		*h = heat{begin: now}
-	case now.Sub(h.begin) > hotWindow:
-		*h = heat{begin: now, last: h.n}
-	}
-	h.n++
-}
-
-// maxNamed is how many stuck phases and hot entities one type may have in a diagnosis.
+// maxNamed is how many hot entities one type may have in a diagnosis.
 const maxNamed = 5
 
 // look returns the stuck phases and the hot entities of all types.
 func (f *flows) look(stuckAfter time.Duration, hotWrites int) (stuck []diagnosis.Stuck, hot []diagnosis.Hot) {
-	if f == nil {
-		return nil, nil
-	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now()
-	before := now.Add(-stuckAfter).UnixNano()
-	for typ, o := range f.types {
-		o.mu.Lock()
-		phases := map[string]*diagnosis.Stuck{}
-		for id, l := range o.living {
-			if l.since > before {
-				continue
-			}
-			p := phases[l.phase]
-			if p == nil {
-				p = &diagnosis.Stuck{Type: typ, Phase: l.phase, ID: id, Since: time.Unix(0, l.since), Limit: stuckAfter}
-				phases[l.phase] = p
-			}
-			if p.Count++; l.since < p.Since.UnixNano() {
-				p.ID, p.Since = id, time.Unix(0, l.since)
+	types := maps.Clone(f.types)
+	f.mu.Unlock()
+	for typ, o := range types {
+		for _, a := range o.ages(stuckAfter) {
+			if a.Stuck > 0 {
+				stuck = append(stuck, diagnosis.Stuck{
+					Type:  typ,
+					Phase: a.Phase,
+					ID:    a.Oldest,
+					Since: a.Since,
+					Count: a.Stuck,
+					Limit: stuckAfter,
+				})
 			}
 		}
-		for _, p := range phases {
-			stuck = append(stuck, *p)
-		}
-		var hottest []diagnosis.Hot
-		for id, h := range o.writes {
-			if n := max(h.n, h.last); n >= hotWrites && now.Sub(h.begin) <= 2*hotWindow {
-				hottest = append(hottest, diagnosis.Hot{Type: typ, ID: id, Since: h.begin, Writes: n})
-			}
-		}
-		o.mu.Unlock()
-		slices.SortFunc(hottest, func(a, b diagnosis.Hot) int { return cmp.Compare(b.Writes, a.Writes) })
-		hot = append(hot, hottest[:min(len(hottest), maxNamed)]...)
+		hot = append(hot, o.hot(typ, hotWrites)...)
 	}
 	return stuck, hot
+}
+
+// hot returns the entities that were written most often within a minute.
+func (o *flow) hot(typ string, hotWrites int) (list []diagnosis.Hot) {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for id, w := range o.writes {
+		if n := max(w.n, w.before); n >= hotWrites && now.Sub(w.begin) <= 2*time.Minute {
+			list = append(list, diagnosis.Hot{Type: typ, ID: id, Since: w.begin, Writes: n})
+		}
+	}
+	slices.SortFunc(list, func(a, b diagnosis.Hot) int { return cmp.Compare(b.Writes, a.Writes) })
+	return list[:min(len(list), maxNamed)]
 }

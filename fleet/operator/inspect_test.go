@@ -61,7 +61,7 @@ func TestInspectorLooksIntoAProcess(t *testing.T) {
 		t.Errorf("after the first: %d %s", code, text)
 	}
 	_, _, text = request(t, "GET", path+"/stacks", "", bearer(ivyToken)...)
-	wantText(t, "the stacks", text, "goroutine ", "presence.go:")
+	wantText(t, "the stacks", text, "goroutine ", "area_processes.go:")
 	_, _, text = request(t, "GET", base+"/ui/processes/"+id+"/logs", "", bearer(ivyToken)...)
 	wantText(t, "the page of the log", text, "msg=one\nmsg=&lt;b&gt;two&lt;/b&gt;", "lifecyclectl logs "+id)
 	_, _, text = request(t, "GET", base+"/ui/processes/"+id, "", bearer(ivyToken)...)

@@ -15,8 +15,8 @@ type Link struct {
 	// Name is what the page shows.
 	Name string
 	// URL begins with http:// or https://. It may have {service}, {instance}, {host},
-	// {version} and {id}, in which the instance is the id without the service, and the host
-	// is that of the pod on Kubernetes. Each is escaped for a query.
+	// {version} and {id}. The instance is the id without the service. On Kubernetes the host
+	// is the pod. Each is escaped for a query.
 	URL string
 }
 
@@ -44,14 +44,21 @@ func fieldsOf(p *operatorv1.Process) map[string]string {
 	if !ok {
 		instance = p.GetId()
 	}
-	return map[string]string{"{service}": p.GetService(), "{instance}": instance, "{host}": p.GetHost(), "{version}": p.GetVersion(), "{id}": p.GetId()}
+	return map[string]string{
+		"{service}":  p.GetService(),
+		"{instance}": instance,
+		"{host}":     p.GetHost(),
+		"{version}":  p.GetVersion(),
+		"{id}":       p.GetId(),
+	}
 }
 
 // linksOf returns the links of a process.
 func (s *Server) linksOf(p *operatorv1.Process) (list []dashboard.Link) {
 	fields := fieldsOf(p)
+	escaped := func(field string) string { return url.QueryEscape(fields[field]) }
 	for _, l := range s.cfg.Links {
-		list = append(list, dashboard.Link{Name: l.Name, URL: linkField.ReplaceAllStringFunc(l.URL, func(field string) string { return url.QueryEscape(fields[field]) })})
+		list = append(list, dashboard.Link{Name: l.Name, URL: linkField.ReplaceAllStringFunc(l.URL, escaped)})
 	}
 	return list
 }

@@ -19,7 +19,10 @@ func TestLinksAreChecked(t *testing.T) {
 		"https://":                                                             "want http://",
 		"http://a b/":                                                          "want http://",
 	} {
-		_, err := operator.New(operator.Config{Log: brokertest.Quiet(), Workflows: newMemory(1), Links: []operator.Link{{Name: "Grafana", URL: url}}})
+		s, err := operator.New(operator.Config{Log: brokertest.Quiet(), Workflows: newMemory(1), Links: []operator.Link{{Name: "Grafana", URL: url}}})
+		if err == nil {
+			defer s.Close(t.Context())
+		}
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", url, err, want)
 		}

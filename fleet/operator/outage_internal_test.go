@@ -10,21 +10,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
 // cutOff are processes whose NATS is away: their watch has told of them before.
 type cutOff struct{ chatty }
 
-func (cutOff) Get(context.Context, string) (*operatorv1.Process, error) {
-	return nil, nats.ErrConnectionClosed
-}
-
-func (cutOff) Events(ctx context.Context, _ EventQuery) ([]*operatorv1.Event, uint64, error) {
+func (cutOff) Events(ctx context.Context, _ presence.EventQuery) ([]*operatorv1.Event, uint64, error) {
 	<-ctx.Done() // as a request on a connection that is broken
 	return nil, 0, ctx.Err()
 }
@@ -71,7 +67,10 @@ func TestProcessIsShownWhileNATSIsAway(t *testing.T) {
 					}
 				}
 			}
-			for _, id := range []string{"two", "web.four", "four"} { // two is of two services
+			if code, _, text := get("/processes/two", p); code != 400 && code != 404 || code == 400 && !strings.Contains(text, "api.two, web.two") {
+				t.Errorf("%s asks for a process of two services: %d %s", who, code, text)
+			}
+			for _, id := range []string{"web.four", "four"} {
 				if code, _, text := get("/processes/"+id, p); code != 503 || !strings.Contains(text, "NATS is away since") {
 					t.Errorf("%s asks for %s: %d %s", who, id, code, text)
 				}

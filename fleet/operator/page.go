@@ -3,68 +3,95 @@ package operator
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// pageToken says in which list, and where, a page begins. A token that is used
-// with other filters is an error.
-type pageToken struct {
-	After string `json:"a"`
-	Of    string `json:"o"`
+// paged is a request for one page of a list.
+type paged interface {
+	proto.Message
+	GetPageSize() int32
+	GetPageToken() string
 }
 
-// listID identifies a list by its request without the paging fields.
-func listID(request proto.Message) string {
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(request)
+// paging is where a page begins, and how long it is.
+type paging struct {
+	size  int
+	after string // the key of the last element of the page before, "" for the first page
+	list  string // identifies the list
+}
+
+// paging reads the fields of a request for a page.
+func (v *violations) paging(req paged) paging {
+	whole := proto.Clone(req).ProtoReflect()
+	for _, field := range []protoreflect.Name{"page_size", "page_token"} {
+		whole.Clear(whole.Descriptor().Fields().ByName(field))
+	}
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(whole.Interface())
 	if err != nil {
 		text = []byte(err.Error())
 	}
-	sum := sha256.Sum256(text)
-	return base64.RawURLEncoding.EncodeToString(sum[:9])
+	sum := sha256.Sum256(append([]byte(whole.Descriptor().Name()+" "), text...))
+	p := paging{size: v.size("page_size", req.GetPageSize()), list: string(sum[:9])}
+	p.after = v.page(req.GetPageToken(), p.list)
+	return p
 }
 
-func (t pageToken) String() string {
-	text, err := json.Marshal(t)
-	if err != nil {
-		return ""
-	}
-	return base64.RawURLEncoding.EncodeToString(text)
-}
-
-// page reads a page token; an empty token is the first page.
+// page reads the token of a page of a list, and returns where it begins. A token that is used with
+// other filters is an error. An empty token is the first page.
 func (v *violations) page(token, list string) (after string) {
 	if token == "" {
 		return ""
 	}
-	var t pageToken
 	text, err := base64.RawURLEncoding.DecodeString(token)
-	if err == nil {
-		err = json.Unmarshal(text, &t)
-	}
 	switch {
-	case err != nil || len(token) > 4*maxName:
+	case err != nil || len(token) > 4*maxName || len(text) < len(list):
 		v.add("page_token", "is not a next_page_token of this server")
-	case t.Of != list:
+		return ""
+	case string(text[:len(list)]) != list:
 		v.add("page_token", "belongs to a list with other filters: start again without it")
 	}
-	return t.After
+	return string(text[len(list):])
 }
 
-// pageOf cuts a sorted list to one page: at most size elements after the one with the
-// key after. It also returns the token of the next page.
-func pageOf[T any](all []T, key func(T) string, after string, size int, list string) (page []T, next string) {
+// next returns the token of the page after the element with a key, "" when there is none.
+func (p paging) next(key string) string {
+	if key == "" {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(p.list + key))
+}
+
+// number returns after as a number, for a list whose keys are numbers.
+func (p paging) number(v *violations) uint64 {
+	n, err := sequence(p.after)
+	if err != nil {
+		v.add("page_token", "is not a next_page_token of this server")
+	}
+	return n
+}
+
+// pageOf cuts a sorted list to one page, and returns the token of the next one.
+func pageOf[T any](all []T, key func(T) string, p paging) (page []T, next string) {
 	for _, e := range all {
-		if key(e) <= after && after != "" {
+		if key(e) <= p.after && p.after != "" {
 			continue
 		}
-		if len(page) == size {
-			return page, pageToken{key(page[size-1]), list}.String()
+		if len(page) == p.size {
+			return page, p.next(key(page[p.size-1]))
 		}
 		page = append(page, e)
 	}
 	return page, ""
+}
+
+// cut cuts a list of at most size+1 elements to a page, and returns the token of the next one.
+func cut[T any](found []T, key func(T) string, p paging) (page []T, next string) {
+	if len(found) <= p.size {
+		return found, ""
+	}
+	return found[:p.size], p.next(key(found[p.size-1]))
 }
 
 // maxReads is how often one page of a list is read further when the caller does not see
@@ -74,7 +101,9 @@ const maxReads = 30
 // seenPage reads a page of the elements that a caller sees, from a list that knows no
 // callers. It reads on until the page is full, the list ends, or it has read often enough:
 // then the page is shorter, and has a next one.
-func seenPage[T any, N comparable](limit int, from N, read func(from N, limit int) ([]T, N, error), sees func(T) bool) (page []T, next N, err error) {
+func seenPage[T any, N comparable](
+	limit int, from N, read func(from N, limit int) ([]T, N, error), sees func(T) bool,
+) (page []T, next N, err error) {
 	next = from
 	var end N
 	for range maxReads {

@@ -2,7 +2,6 @@ package operator_test
 
 import (
 	"compress/gzip"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,17 +15,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// throng is a large fleet in which something is wrong with every process.
-type throng struct {
-	operator.Processes
-	n, services int
-}
-
-func (c throng) List(context.Context) ([]*operatorv1.Process, error) {
+// throng returns a large fleet in which something is wrong with every process.
+func throng(n, services int) []*operatorv1.Process {
 	now := timestamppb.Now()
-	list := make([]*operatorv1.Process, c.n)
+	list := make([]*operatorv1.Process, n)
 	for i := range list {
-		service := fmt.Sprintf("orders-api-%03d", i%c.services)
+		service := fmt.Sprintf("orders-api-%03d", i%services)
 		id := fmt.Sprintf("%s.%s-7d4b9c8f6-%05d", service, service, i)
 		list[i] = &operatorv1.Process{
 			Id: id, Service: service, Host: id, Pid: int32(i), Version: "v1.24.3-9-g5c7ef9d", Phase: "running", StartedAt: now, SeenAt: now, Suspect: "another client has written its entry: it has no signature",
@@ -35,19 +29,13 @@ func (c throng) List(context.Context) ([]*operatorv1.Process, error) {
 			Probes:   []*operatorv1.Probe{{Name: "db", Plane: "readiness", State: "down", Critical: true, Error: fmt.Sprintf("dial tcp 10.0.0.%d:5432: connect: connection refused", i), Since: now}},
 		}
 	}
-	return list, nil
-}
-
-func (c throng) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
-	to.Sync()
-	<-ctx.Done()
-	return ctx.Err()
+	return list
 }
 
 // The front page stays small, also when the fleet is large and something is wrong with all
 // of it: a browser gets at most 50 kB.
 func TestFrontPageOfALargeFleetIsSmall(t *testing.T) {
-	base, _ := serve(t, operator.Config{Processes: throng{n: 2000, services: 400}, Timeout: time.Minute})
+	base, _ := serve(t, operator.Config{Processes: announced{list: throng(2000, 400)}, Timeout: time.Minute})
 	for _, path := range []string{"/ui/", "/ui/?sort=service", "/ui/?service=orders-api-007"} {
 		req, err := http.NewRequest(http.MethodGet, base+path, nil)
 		if err != nil {

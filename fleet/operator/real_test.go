@@ -50,7 +50,7 @@ var surveys = workflow.Transitions{
 // itself.
 func realServer(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStream) {
 	t.Helper()
-	js = brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}, Streams: []jetstream.StreamConfig{{Name: "AUDIT", Subjects: []string{"audit"}}}}).JetStream()
+	js = brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}}).JetStream()
 	mgr = workflow.NewManager(js, brokertest.Quiet())
 	t.Cleanup(func() { mgr.Close() })
 	if err := mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys); err != nil {
@@ -60,9 +60,11 @@ func realServer(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, _ = serve(t, operator.Config{
-		Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(f), Audit: []operator.AuditSink{operator.AuditStream(js, "audit")},
-	})
+	log, err := operator.OpenAuditLog(t.Context(), js, operator.AuditLogConfig{Stream: "AUDIT"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ = serve(t, operator.Config{Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(f), AuditLog: log})
 	return base, mgr, js
 }
 

@@ -14,7 +14,6 @@ import (
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
 	"connectrpc.com/vanguard"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -58,7 +57,7 @@ func (strict) Unmarshal(text []byte, m any) error {
 
 // transcoder serves the contract in every protocol, and all other paths with rest.
 func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
-	opts := []connect.HandlerOption{connect.WithReadMaxBytes(int(s.cfg.MaxBody)), connect.WithCodec(strict{})}
+	opts := []connect.HandlerOption{connect.WithCodec(strict{})} // readBody has bounded the request
 	var services []*vanguard.Service
 	var names []string
 	add := func(path string, h http.Handler) {
@@ -84,7 +83,6 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 	mux.Handle("/", rest)
 	coder, err := vanguard.NewTranscoder(services,
 		vanguard.WithUnknownHandler(mux),
-		vanguard.WithDefaultServiceOptions(vanguard.WithMaxMessageBufferBytes(uint32(s.cfg.MaxBody))),
 		vanguard.WithCodec(func(res vanguard.TypeResolver) vanguard.Codec {
 			codec := vanguard.NewJSONCodec(res)
 			codec.UnmarshalOptions.DiscardUnknown = false
@@ -107,7 +105,8 @@ func (s *Server) health(names []string) grpchealth.Checker {
 	}
 	return checker(func(ctx context.Context, service string) (grpchealth.Status, error) {
 		if service != "" && !slices.Contains(names, service) {
-			return grpchealth.StatusUnknown, wire(ctx, s.log, "Health.Check", Errorf(connect.CodeNotFound, ReasonNotFound, "service", "there is no service %q", clip(service, 128)))
+			err := Errorf(connect.CodeNotFound, ReasonNotFound, "service", "there is no service %q", clip(service, 128))
+			return grpchealth.StatusUnknown, wire(ctx, s.log, "Health.Check", err)
 		}
 		select {
 		case <-lifecycle.Draining(ctx):
@@ -129,7 +128,7 @@ func (c checker) Check(ctx context.Context, req *grpchealth.CheckRequest) (*grpc
 }
 
 // writeStatus writes err in the form of REST: a google.rpc.Status as JSON.
-func writeStatus(w http.ResponseWriter, err error) {
+func writeStatus(w http.ResponseWriter, code int, err error) {
 	st := &status.Status{Code: int32(connect.CodeOf(err)), Message: message(err)}
 	var ce *connect.Error
 	if errors.As(err, &ce) {
@@ -141,9 +140,11 @@ func writeStatus(w http.ResponseWriter, err error) {
 	if jsonErr != nil {
 		text = []byte(`{"message":"the error cannot be encoded"}`)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(httpStatus(err))
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Del("Content-Length")
+	w.WriteHeader(code)
 	_, _ = w.Write(append(text, '\n'))
 }
 
@@ -155,7 +156,8 @@ func explain(next http.Handler) http.Handler {
 		case isRPC(r.URL.Path):
 			// The transcoder would not recognise Connect without its version header,
 			// which curl does not send.
-			if r.Method == http.MethodPost && r.Header.Get("Connect-Protocol-Version") == "" && unary(r.Header.Get("Content-Type")) {
+			unversioned := r.Header.Get("Connect-Protocol-Version") == "" && unary(r.Header.Get("Content-Type"))
+			if r.Method == http.MethodPost && unversioned {
 				r.Header.Set("Connect-Protocol-Version", "1")
 			}
 			next.ServeHTTP(w, r)
@@ -185,7 +187,8 @@ func unary(contentType string) bool {
 // misread matches the transcoder's errors for a request that it cannot read. Their
 // codes would blame the server. Errors of the services have details and are never
 // matched.
-var misread = regexp.MustCompile(`^(the request is not UTF-8|request should have no body|empty field path|proto:|in field path |invalid parameter |invalid value|.*unmarshal)`)
+var misread = regexp.MustCompile(`^(the request is not UTF-8|request should have no body|empty field path|proto:|` +
+	`in field path |invalid parameter |invalid value|.*unmarshal)`)
 
 // notText is the transcoder's error when it quotes a request that is not UTF-8.
 const notText = "failed to marshal end error"
@@ -228,42 +231,33 @@ func (e *explainer) finish(r *http.Request) {
 	if err := protojson.Unmarshal(e.held.Bytes(), &st); err != nil || st.GetCode() == 0 {
 		st = status.Status{Code: int32(httpcode.Code(e.code)), Message: strings.TrimSpace(e.held.String())}
 	}
-	if st.GetMessage() == "" {
-		st.Message = strings.ToLower(http.StatusText(e.code)) + ": " + r.Method + " " + clip(r.URL.Path, 256)
+	if len(st.GetDetails()) > 0 { // a service has made it
+		e.Header().Set("Cache-Control", "no-store")
+		e.ResponseWriter.WriteHeader(e.code)
+		_, _ = e.ResponseWriter.Write(e.held.Bytes())
+		return
 	}
-	if len(st.GetDetails()) == 0 {
-		reason := ReasonMalformed
-		if st.GetMessage() == notText {
-			st.Message = "the request is not UTF-8"
-		}
-		if c := connect.Code(st.GetCode()); (c == connect.CodeUnknown || c == connect.CodeInternal) && misread.MatchString(st.GetMessage()) {
-			st.Code, e.code = int32(connect.CodeInvalidArgument), http.StatusBadRequest
-		}
-		switch connect.Code(st.GetCode()) {
-		case connect.CodeNotFound, connect.CodeUnimplemented:
-			reason = ReasonNotFound
-			st.Message += ": /openapi.json lists what there is"
-		case connect.CodeInternal, connect.CodeUnknown:
-			reason = ReasonInternal
-		}
-		details := []proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: Domain}}
-		if m := fieldName.FindStringSubmatch(st.GetMessage()); m != nil && reason == ReasonMalformed {
-			details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: m[1], Description: st.GetMessage()}}})
-		}
-		for _, d := range details {
-			if packed, err := anypb.New(d); err == nil {
-				st.Details = append(st.Details, packed)
-			}
-		}
+	code, text, reason := connect.Code(st.GetCode()), st.GetMessage(), ReasonMalformed
+	if text == "" {
+		text = strings.ToLower(http.StatusText(e.code)) + ": " + r.Method + " " + clip(r.URL.Path, 256)
 	}
-	text, err := protojson.Marshal(&st)
-	if err != nil {
-		text = []byte(`{"message":"the error cannot be encoded"}`)
+	if text == notText {
+		text = "the request is not UTF-8"
 	}
-	h := e.Header()
-	h.Set("Content-Type", "application/json")
-	h.Del("Content-Length")
-	h.Set("Cache-Control", "no-store")
-	e.ResponseWriter.WriteHeader(e.code)
-	_, _ = e.ResponseWriter.Write(append(text, '\n'))
+	if (code == connect.CodeUnknown || code == connect.CodeInternal) && misread.MatchString(text) {
+		code, e.code = connect.CodeInvalidArgument, http.StatusBadRequest
+	}
+	switch code {
+	case connect.CodeNotFound, connect.CodeUnimplemented:
+		reason = ReasonNotFound
+		text += ": /openapi.json lists what there is"
+	case connect.CodeInternal, connect.CodeUnknown:
+		reason = ReasonInternal
+	}
+	var v violations
+	if m := fieldName.FindStringSubmatch(text); m != nil && reason == ReasonMalformed {
+		v.add(m[1], "%s", text)
+	}
+	err := withDetails(connect.NewError(code, errors.New(text)), reason, nil, v.details()...)
+	writeStatus(e.ResponseWriter, e.code, err)
 }

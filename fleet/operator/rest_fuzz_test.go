@@ -395,4 +395,7 @@ func (eager) Drain(context.Context, string, string, string) (string, error) { re
 func (eager) Suspend(context.Context, string, string, string) (string, error) {
 	return "running", nil
 }
+func (eager) RestartUnit(context.Context, string, string, string, string) (*operatorv1.RestartUnitResponse, error) {
+	return &operatorv1.RestartUnitResponse{}, nil
+}
 func (eager) Resume(context.Context, string, string) (string, error) { return "running", nil }

@@ -19,6 +19,8 @@ import (
 	"connectrpc.com/connect"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -31,7 +33,10 @@ import (
 func TestMain(m *testing.M) {
 	scaleMain()
 	host.EngineMain(starlark.New())
-	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
+	ignored := brokertest.ServerLeaks(goleak.IgnoreTopFunction)
+	// net/http waits half a second after it has refused a body.
+	ignored = append(ignored, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+	goleak.VerifyTestMain(m, ignored...)
 }
 
 // quiet is a logger that discards everything.
@@ -186,7 +191,7 @@ func (m *memory) FieldType(_, field string) (reflect.Type, bool) {
 	return nil, false
 }
 
-func (m *memory) List(_ context.Context, _ string, q operator.Query) ([]*operatorv1.Entity, error) {
+func (m *memory) List(_ context.Context, _ string, q workflow.ListOptions) ([]*operatorv1.Entity, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var list []*operatorv1.Entity
@@ -284,6 +289,25 @@ func (m *memory) Watch(ctx context.Context, _ string, to operator.Sink[*operator
 	defer m.mu.Unlock()
 	delete(m.sinks, n)
 	return ctx.Err()
+}
+
+// announced are processes that do not change. A test that needs more embeds it.
+type announced struct {
+	operator.Processes
+	list []*operatorv1.Process
+}
+
+func (a announced) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+	for _, p := range a.list {
+		to.Put(p.GetId(), p)
+	}
+	to.Sync()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (announced) Events(context.Context, presence.EventQuery) ([]*operatorv1.Event, uint64, error) {
+	return nil, 0, nil
 }
 
 // request sends one HTTP request and returns the answer.

@@ -48,7 +48,7 @@ import (
 // their own.
 func TestFleetAtScale(t *testing.T) {
 	if testing.Short() {
-		t.Skip("TestWatchersGetOnlyNews and TestAProcessIsKeptOnce are the short version")
+		t.Skip("TestWatchersGetOnlyNews is the short version")
 	}
 	hosts, each, entities, watchers := 2, 10, 1000, 50
 	window, steps := time.Second, 2

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
 // scene is a fleet in which the test chooses every text that other programs
@@ -112,7 +113,7 @@ func (s *scene) FieldType(string, string) (reflect.Type, bool) {
 	return reflect.TypeFor[string](), true
 }
 
-func (s *scene) List(context.Context, string, operator.Query) ([]*operatorv1.Entity, error) {
+func (s *scene) List(context.Context, string, workflow.ListOptions) ([]*operatorv1.Entity, error) {
 	return s.entities, nil
 }
 
@@ -203,18 +204,18 @@ func (w sceneWorkers) Activity(context.Context, string) (*operatorv1.WorkerActiv
 }
 
 type sceneProcesses struct {
-	operator.Processes
+	announced
 	s *scene
 }
 
-func (p sceneProcesses) List(ctx context.Context) ([]*operatorv1.Process, error) {
-	x, err := p.Get(ctx, p.s.text("process"))
-	y, _ := p.Get(ctx, p.s.text("process two"))
+func (p sceneProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+	x, y := p.process(p.s.text("process")), p.process(p.s.text("process two"))
 	y.Service = p.s.text("service two")
-	return []*operatorv1.Process{x, y}, err
+	p.list = []*operatorv1.Process{x, y}
+	return p.announced.Watch(ctx, to)
 }
 
-func (p sceneProcesses) Get(_ context.Context, id string) (*operatorv1.Process, error) {
+func (p sceneProcesses) process(id string) *operatorv1.Process {
 	t, now := p.s.text, timestamppb.Now()
 	// A tree that is deeper than a page is wide.
 	unit := &operatorv1.Unit{Name: t("leaf"), Kind: t("kind"), Status: t("status"), Health: t("health"), Reason: t("reason"), Restarts: 3, Restartable: true}
@@ -225,7 +226,7 @@ func (p sceneProcesses) Get(_ context.Context, id string) (*operatorv1.Process, 
 		Id: id, Service: t("service"), Host: t("host"), Version: t("version"), Phase: t("phase"), Reason: t("reason"), Suspended: t("suspended"), StartedAt: now, SeenAt: now, Truncated: true,
 		Units: []*operatorv1.Unit{unit}, Probes: []*operatorv1.Probe{{Plane: t("plane"), Name: t("probe"), State: t("state"), Error: t("error")}},
 		Servers: []*operatorv1.Server{{Name: t("server"), Addr: t("addr")}}, Phases: []*operatorv1.PhaseTime{{Phase: t("phase"), Entered: now, Duration: durationpb.New(time.Second)}},
-	}, nil
+	}
 }
 
 func (p sceneProcesses) Logs(context.Context, string, string, uint64, int) (*operatorv1.GetLogsResponse, error) {
@@ -244,12 +245,6 @@ func (p sceneProcesses) Config(context.Context, string, string) (*operatorv1.Get
 	}, nil
 }
 
-func (p sceneProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
-	to.Sync()
-	<-ctx.Done()
-	return ctx.Err()
-}
-
 // evil returns a text that tries to become markup in any place.
 func evil(what string) string {
 	return what + `"'></title></text></script></textarea><img src=x onerror="window.pwned=1"><script>window.pwned=1</script><svg onload=window.pwned=1>{{.}}${1}&lt;`
@@ -261,7 +256,7 @@ func long(what string) string { return what + strings.Repeat("x", 200-len(what))
 // commanded are two processes that remember their commands; p-2 is
 // suspended.
 type commanded struct {
-	operator.Processes
+	announced
 	mu    sync.Mutex // guards the fields below
 	asked []string
 }
@@ -279,12 +274,13 @@ func (c *commanded) ask(what string) (string, error) {
 	return "running", nil
 }
 
-func (c *commanded) Get(_ context.Context, id string) (*operatorv1.Process, error) {
-	p := &operatorv1.Process{Id: id, Service: "s", Phase: "running", Ready: true, StartedAt: timestamppb.Now()}
-	if id == "p-2" {
-		p.Suspended = "by hand"
+func newCommanded() *commanded {
+	c := &commanded{}
+	for _, id := range []string{"p-1", "p-2"} {
+		c.list = append(c.list, &operatorv1.Process{Id: id, Service: "s", Phase: "running", Ready: true, StartedAt: timestamppb.Now()})
 	}
-	return p, nil
+	c.list[1].Suspended = "by hand"
+	return c
 }
 
 func (c *commanded) Drain(context.Context, string, string, string) (string, error) {
@@ -294,8 +290,3 @@ func (c *commanded) Suspend(context.Context, string, string, string) (string, er
 	return c.ask("suspend")
 }
 func (c *commanded) Resume(context.Context, string, string) (string, error) { return c.ask("resume") }
-func (c *commanded) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
-	to.Sync()
-	<-ctx.Done()
-	return ctx.Err()
-}

@@ -42,7 +42,12 @@ func (g Grant) check() error {
 	if _, err := ParseRole(string(g.Role)); err != nil {
 		return err
 	}
-	for list, names := range map[string][]string{"services": g.Services, "workflows": g.Workflows, "workers": g.Workers, "tenants": g.Tenants} {
+	for list, names := range map[string][]string{
+		"services":  g.Services,
+		"workflows": g.Workflows,
+		"workers":   g.Workers,
+		"tenants":   g.Tenants,
+	} {
 		if names != nil && len(names) == 0 || slices.Contains(names, "") {
 			return fmt.Errorf("%s has no name, or an empty one: want names, or leave the list out", list)
 		}
@@ -176,41 +181,37 @@ const (
 	scopeParts              // the role in any part: the method shows and does only what the caller may
 )
 
-// within returns an error unless who may do an action at the object of the call. It puts
-// the service of a process into what, and for a caller without the role in the whole
-// fleet the process's whole id: the given one may be shorter, and name another one later.
-func (s *Server) within(ctx context.Context, who Principal, action string, what *intent) error {
-	need := needs[action]
-	if strings.HasPrefix(action, "ProcessService.") && what.scope == scopeOne && (need != RoleViewer || !who.Role.atLeast(need)) {
-		p, err := s.process(ctx, what.of)
-		if err == nil {
-			what.service = p.GetService() // for the audit, and for the check below
-		}
+// permitted returns an error unless the caller may do an action at the object of a request.
+// It finds the process of a request about one.
+func (s *Server) permitted(ctx context.Context, c *request) error {
+	if c.scope == scopeParts {
+		return nil
+	}
+	sees, service := c.who.Role.atLeast(needs[c.action]), c.action[:strings.Index(c.action, ".")]
+	var x object
+	switch {
+	case c.scope == scopeFleet:
+	case service == "ProcessService":
+		p, err := s.process(ctx, c.object)
 		switch {
-		case who.Role.atLeast(need):
-		case err == nil:
-			what.of = p.GetId()
-		case !missing(err):
+		case err == nil: // the object may have been a part of the id, which names another process later
+			c.process, c.object, x.service = p, p.GetId(), p.GetService()
+		case sees || !missing(err):
+			return err
+		}
+	case service == "WorkflowService":
+		x.workflow = c.object
+	case service == "WorkerService" && !sees:
+		x.worker = c.object
+		var err error
+		if x, err = s.tenantOf(ctx, c.who, x); err != nil {
 			return err
 		}
 	}
-	if who.Role.atLeast(need) || what.scope == scopeParts {
+	if sees {
 		return nil
 	}
-	x := object{service: what.service}
-	if what.scope == scopeOne {
-		switch service, _, _ := strings.Cut(action, "."); service {
-		case "WorkflowService":
-			x.workflow = what.of
-		case "WorkerService":
-			x.worker = what.of
-			var err error
-			if x, err = s.tenantOf(ctx, who, x); err != nil {
-				return err
-			}
-		}
-	}
-	return s.permit(who, action, x)
+	return s.permit(c.who, c.action, x)
 }
 
 // permit returns an error unless who may do the action at an object. A caller who does
@@ -222,33 +223,28 @@ func (s *Server) permit(who Principal, action string, x object) error {
 	case role.atLeast(need):
 		return nil
 	case x == object{} && action[:strings.Index(action, ".")] != "ProcessService":
-		return Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has no role in the whole fleet: %s needs the role %s there", who.Name, action, need)
+		return forbidden("%s has no role in the whole fleet: %s needs the role %s there", who.Name, action, need)
 	case !role.atLeast(RoleViewer) && action != "WorkerService.CreateWorker":
 		return unseen(x)
 	}
-	return Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s here: %s needs the role %s", who.Name, role, action, need)
+	return forbidden("%s has the role %s here: %s needs the role %s", who.Name, role, action, need)
+}
+
+func forbidden(format string, args ...any) error {
+	return Errorf(connect.CodePermissionDenied, ReasonForbidden, "", format, args...)
 }
 
 // unseen is the error for an object that is not there, or that the caller does not see.
 func unseen(x object) error {
 	if x.workflow != "" {
-		return Errorf(connect.CodeNotFound, ReasonUnknownType, "type", "there is no workflow %q that you may see", clip(x.workflow, maxName))
+		return Errorf(connect.CodeNotFound, ReasonUnknownType, "type",
+			"there is no workflow %q that you may see", clip(x.workflow, maxName))
 	}
 	if x.worker != "" {
-		return Errorf(connect.CodeNotFound, ReasonNotFound, "id", "there is no worker %q that you may see", clip(x.worker, maxName))
+		return Errorf(connect.CodeNotFound, ReasonNotFound, "id",
+			"there is no worker %q that you may see", clip(x.worker, maxName))
 	}
 	return Errorf(connect.CodeNotFound, ReasonNotFound, "id", "there is no such process that you may see")
-}
-
-// process returns a process, from the index when that has it.
-func (s *Server) process(ctx context.Context, id string) (*operatorv1.Process, error) {
-	if s.cfg.Processes == nil {
-		return nil, notServed("processes")
-	}
-	if p := s.index.get(id); p != nil {
-		return p, nil
-	}
-	return s.cfg.Processes.Get(ctx, id)
 }
 
 // tenantOf adds the tenant of a worker when a grant of the caller depends on it.
@@ -282,11 +278,11 @@ func (s *Server) may(ctx context.Context, action, of string) bool {
 	if err != nil {
 		return false
 	}
-	what := intent{scope: scopeOne, of: of}
+	c := &request{action: action, scope: scopeOne, object: of, who: who}
 	if of == "" {
-		what.scope = scopeFleet
+		c.scope = scopeFleet
 	}
-	return s.within(ctx, who, action, &what) == nil
+	return s.permitted(ctx, c) == nil
 }
 
 // mayApply returns an error unless who may apply a spec: to the worker as the spec makes
@@ -297,7 +293,8 @@ func (s *Server) mayApply(ctx context.Context, who Principal, spec *operatorv1.W
 		return nil
 	}
 	if err := s.permit(who, action, object{worker: spec.GetId(), tenant: spec.GetTenant()}); err != nil {
-		return Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has not the role %s at the worker %q of the tenant %q", who.Name, needs[action], clip(spec.GetId(), maxName), clip(spec.GetTenant(), maxName))
+		return forbidden("%s does not have the role %s at the worker %q of the tenant %q",
+			who.Name, needs[action], clip(spec.GetId(), maxName), clip(spec.GetTenant(), maxName))
 	}
 	old, err := s.cfg.Workers.Get(ctx, spec.GetId())
 	switch {
@@ -320,7 +317,9 @@ func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1
 		if err != nil {
 			return nil, err
 		}
-		workers = byKey(list, (*operatorv1.Worker).GetId)
+		for _, w := range list {
+			workers[w.GetId()] = w
+		}
 	}
 	return func(e *operatorv1.AuditEntry) bool {
 		if e.GetWho() == who.Name && e.GetMethod() == who.Method {
@@ -345,7 +344,9 @@ func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1
 
 // seesFinding returns a function that reports whether who sees a finding. Everyone sees
 // those about the fleet itself, such as that NATS is away.
-func (s *Server) seesFinding(ctx context.Context, who Principal) (sees func(*operatorv1.Finding) bool, processes int, err error) {
+func (s *Server) seesFinding(
+	ctx context.Context, who Principal,
+) (sees func(*operatorv1.Finding) bool, processes int, err error) {
 	services, workers := map[string]string{}, map[string]object{}
 	if s.cfg.Processes != nil {
 		all, err := s.listed(ctx)
@@ -388,7 +389,7 @@ func (s *Server) seesFinding(ctx context.Context, who Principal) (sees func(*ope
 
 // diagnosisOf returns what is wrong with what a caller sees.
 func (s *Server) diagnosisOf(ctx context.Context, who Principal) (*operatorv1.DiagnoseResponse, error) {
-	answer, err := s.diagnosis(ctx)
+	answer, err := s.Diagnosis(ctx)
 	if err != nil || !who.scoped() {
 		return answer, err
 	}

@@ -2,20 +2,20 @@ package operator_test
 
 import (
 	"context"
-	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
 // The fleet of these tests has two parts, "payments" and "shop". Each has a workflow, a
 // process and a hosted worker.
 type (
 	partFlows     struct{ *memory }
-	partProcesses struct{}
+	partProcesses struct{ announced }
 	partWorkers   struct{ operator.Workers }
 )
 
@@ -42,37 +42,25 @@ func (p partFlows) Definitions(ctx context.Context) (list []*operatorv1.Definiti
 	return list, nil
 }
 
-func (partProcesses) List(context.Context) ([]*operatorv1.Process, error) {
-	var list []*operatorv1.Process
+func newPartProcesses() (p partProcesses) {
 	for _, part := range []string{"payments", "shop"} {
-		list = append(list, &operatorv1.Process{Id: part + "-api.1", Service: part + "-api", Host: "node-of-" + part, Phase: "running", Version: "1", Ready: true})
+		p.list = append(p.list, &operatorv1.Process{Id: part + "-api." + part + "-1", Service: part + "-api", Host: "node-of-" + part, Phase: "running", Version: "1", Ready: true})
 	}
-	return list, nil
+	return p
 }
 
-func (p partProcesses) Get(ctx context.Context, id string) (*operatorv1.Process, error) {
-	list, _ := p.List(ctx)
-	for _, x := range list {
-		if x.GetId() == id || strings.HasPrefix(id, x.GetId()[:len(x.GetId())-2]) && id == x.GetService() {
-			return x, nil
+// has returns NOT_FOUND for another process, as a command to it does.
+func (p partProcesses) has(id string) error {
+	for _, x := range p.list {
+		if x.GetId() == id {
+			return nil
 		}
 	}
-	return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no process %q", id)
-}
-
-func (p partProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
-	list, _ := p.List(ctx)
-	for _, x := range list {
-		to.Put(x.GetId(), x)
-	}
-	to.Sync()
-	<-ctx.Done()
-	return ctx.Err()
+	return operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no process %q", id)
 }
 
 func (p partProcesses) Drain(ctx context.Context, id, _, _ string) (string, error) {
-	_, err := p.Get(ctx, id)
-	return "draining", err
+	return "draining", p.has(id)
 }
 
 func (p partProcesses) Suspend(ctx context.Context, id, _, who string) (string, error) {
@@ -84,27 +72,23 @@ func (p partProcesses) Resume(ctx context.Context, id, who string) (string, erro
 }
 
 func (p partProcesses) Logs(ctx context.Context, id, _ string, _ uint64, _ int) (*operatorv1.GetLogsResponse, error) {
-	_, err := p.Get(ctx, id)
-	return &operatorv1.GetLogsResponse{}, err
+	return &operatorv1.GetLogsResponse{}, p.has(id)
 }
 
 func (p partProcesses) Stacks(ctx context.Context, id, _ string) (string, error) {
-	_, err := p.Get(ctx, id)
-	return "goroutine 1", err
+	return "goroutine 1", p.has(id)
 }
 
 func (p partProcesses) Config(ctx context.Context, id, _ string) (*operatorv1.GetConfigResponse, error) {
-	_, err := p.Get(ctx, id)
-	return &operatorv1.GetConfigResponse{}, err
+	return &operatorv1.GetConfigResponse{}, p.has(id)
 }
 
 func (p partProcesses) RestartUnit(ctx context.Context, id, _, _, _ string) (*operatorv1.RestartUnitResponse, error) {
-	_, err := p.Get(ctx, id)
-	return &operatorv1.RestartUnitResponse{Phase: "running"}, err
+	return &operatorv1.RestartUnitResponse{Phase: "running"}, p.has(id)
 }
 
 // Events returns one page after the other: 30 events of the shop, one of payments.
-func (partProcesses) Events(_ context.Context, q operator.EventQuery) (list []*operatorv1.Event, next uint64, err error) {
+func (partProcesses) Events(_ context.Context, q presence.EventQuery) (list []*operatorv1.Event, next uint64, err error) {
 	seq := uint64(31)
 	if q.Before != 0 {
 		seq = q.Before - 1
@@ -114,7 +98,7 @@ func (partProcesses) Events(_ context.Context, q operator.EventQuery) (list []*o
 		if seq == 1 {
 			part = "payments"
 		}
-		list = append(list, &operatorv1.Event{Seq: seq, At: timestamppb.Now(), Service: part + "-api", Process: part + "-api.1", Kind: "phase", To: "running"})
+		list = append(list, &operatorv1.Event{Seq: seq, At: timestamppb.Now(), Service: part + "-api", Process: part + "-api." + part + "-1", Kind: "phase", To: "running"})
 	}
 	if seq > 0 {
 		next = seq + 1

@@ -36,16 +36,18 @@ var accessTable = map[string]struct {
 	}},
 	"GetHistory": {at: func(p string) proto.Message { return &operatorv1.GetHistoryRequest{Type: flowOf(p), Id: "m-00000"} }},
 	"Watch":      {at: func(p string) proto.Message { return &operatorv1.WatchRequest{Type: flowOf(p)} }},
-	"GetProcess": {at: func(p string) proto.Message { return &operatorv1.GetProcessRequest{Id: p + "-api.1"} }},
-	"GetLogs":    {at: func(p string) proto.Message { return &operatorv1.GetLogsRequest{Id: p + "-api.1"} }},
-	"GetStacks":  {at: func(p string) proto.Message { return &operatorv1.GetStacksRequest{Id: p + "-api.1"} }},
-	"GetConfig":  {at: func(p string) proto.Message { return &operatorv1.GetConfigRequest{Id: p + "-api.1"} }},
+	"GetProcess": {at: func(p string) proto.Message { return &operatorv1.GetProcessRequest{Id: p + "-api." + p + "-1"} }},
+	"GetLogs":    {at: func(p string) proto.Message { return &operatorv1.GetLogsRequest{Id: p + "-api." + p + "-1"} }},
+	"GetStacks":  {at: func(p string) proto.Message { return &operatorv1.GetStacksRequest{Id: p + "-api." + p + "-1"} }},
+	"GetConfig":  {at: func(p string) proto.Message { return &operatorv1.GetConfigRequest{Id: p + "-api." + p + "-1"} }},
 	"RestartUnit": {at: func(p string) proto.Message {
-		return &operatorv1.RestartUnitRequest{Id: p + "-api.1", Unit: "x"}
+		return &operatorv1.RestartUnitRequest{Id: p + "-api." + p + "-1", Unit: "x"}
 	}},
-	"DrainProcess":   {at: func(p string) proto.Message { return &operatorv1.DrainProcessRequest{Id: p + "-api.1", Reason: "x"} }},
-	"SuspendProcess": {at: func(p string) proto.Message { return &operatorv1.SuspendProcessRequest{Id: p + "-api", Reason: "x"} }}, // a short id
-	"ResumeProcess":  {at: func(p string) proto.Message { return &operatorv1.ResumeProcessRequest{Id: p + "-api.1"} }},
+	"DrainProcess": {at: func(p string) proto.Message {
+		return &operatorv1.DrainProcessRequest{Id: p + "-api." + p + "-1", Reason: "x"}
+	}},
+	"SuspendProcess": {at: func(p string) proto.Message { return &operatorv1.SuspendProcessRequest{Id: p + "-1", Reason: "x"} }}, // a short id
+	"ResumeProcess":  {at: func(p string) proto.Message { return &operatorv1.ResumeProcessRequest{Id: p + "-api." + p + "-1"} }},
 	"CreateWorker": {at: func(p string) proto.Message {
 		return &operatorv1.CreateWorkerRequest{Id: p + "-new", MimeType: "text/x", Topics: []string{"x"}, Code: codeX}
 	}},
@@ -119,7 +121,7 @@ func serveParts(t *testing.T) (base string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, _ = serve(t, operator.Config{Workflows: partFlows{newMemory(2)}, Processes: partProcesses{}, Workers: partWorkers{}, Auth: auth, Rate: 1e6})
+	base, _ = serve(t, operator.Config{Workflows: partFlows{newMemory(2)}, Processes: newPartProcesses(), Workers: partWorkers{}, Auth: auth, Rate: 1e6})
 	return base
 }
 
@@ -177,9 +179,9 @@ func TestRolesByScope(t *testing.T) {
 	}
 	// What is not there and what the caller does not see look the same.
 	for _, path := range []string{"/processes/%s", "/workers/%s", "/definitions/%s"} {
-		_, _, hidden := request(t, "GET", base+strings.Replace(path, "%s", "shop-api.1", 1), "", bearer(partToken("pay-tenant"))...)
+		_, _, hidden := request(t, "GET", base+strings.Replace(path, "%s", "shop-api.shop-1", 1), "", bearer(partToken("pay-tenant"))...)
 		_, _, none := request(t, "GET", base+strings.Replace(path, "%s", "none-api.1", 1), "", bearer(partToken("pay-tenant"))...)
-		if strings.ReplaceAll(hidden, "shop-api.1", "none-api.1") != none {
+		if strings.ReplaceAll(hidden, "shop-api.shop-1", "none-api.1") != none {
 			t.Errorf("%s: hidden %s, missing %s", path, hidden, none)
 		}
 	}
@@ -197,7 +199,7 @@ func TestPartsOfTheFleet(t *testing.T) {
 	base := serveParts(t)
 	all, pay := bearer(partToken("all-operator")), bearer(partToken("pay-operator"))
 	for _, id := range []string{"payments", "shop"} {
-		if code, _, text := request(t, "POST", base+"/processes/"+id+"-api.1/drain", `{"reason":"`+id+`"}`, all...); code != 200 {
+		if code, _, text := request(t, "POST", base+"/processes/"+id+"-api."+id+"-1/drain", `{"reason":"`+id+`"}`, all...); code != 200 {
 			t.Fatalf("drain: %d %s", code, text)
 		}
 		if code, _, text := request(t, "POST", base+"/workers/"+id+"-mail/stop", `{}`, all...); code != 200 {
@@ -206,7 +208,7 @@ func TestPartsOfTheFleet(t *testing.T) {
 	}
 	request(t, "POST", base+"/workers/shop-mail/stop", `{}`, pay...) // refused, and its own
 	html := append(slices.Clone(pay), "Accept", "text/html")
-	for _, path := range []string{"/definitions", "/workers", "/processes", "/processes?contains=shop", "/events?page_size=2", "/diagnosis", "/ui/", "/ui/workflows", "/ui/workers", "/ui/events", "/ui/processes/payments-api.1", "/ui/workers/payments-mail"} {
+	for _, path := range []string{"/definitions", "/workers", "/processes", "/processes?contains=shop", "/events?page_size=2", "/diagnosis", "/ui/", "/ui/workflows", "/ui/workers", "/ui/events", "/ui/processes/payments-api.payments-1", "/ui/workers/payments-mail"} {
 		header := pay
 		if strings.HasPrefix(path, "/ui/") {
 			header = html
@@ -233,8 +235,8 @@ func TestPartsOfTheFleet(t *testing.T) {
 		who, path, button string
 		has               bool
 	}{
-		{"pay-operator", "/ui/processes/payments-api.1", "/ui/act/drain", true}, {"pay-inspector", "/ui/processes/payments-api.1", "/ui/act/drain", false},
-		{"pay-inspector", "/ui/processes/payments-api.1", "/logs", true}, {"pay-viewer", "/ui/processes/payments-api.1", "/logs", false},
+		{"pay-operator", "/ui/processes/payments-api.payments-1", "/ui/act/drain", true}, {"pay-inspector", "/ui/processes/payments-api.payments-1", "/ui/act/drain", false},
+		{"pay-inspector", "/ui/processes/payments-api.payments-1", "/logs", true}, {"pay-viewer", "/ui/processes/payments-api.payments-1", "/logs", false},
 		{"pay-operator", "/ui/workers/payments-mail", "/ui/act/stop", true}, {"pay-viewer", "/ui/workers/payments-mail", "/ui/act/stop", false},
 		{"pay-operator", "/ui/workers", "/ui/act/recover", false}, {"all-operator", "/ui/workers", "/ui/act/recover", true},
 		{"pay-operator", "/ui/workflows/payments-refund/m-00000", "/ui/act/transition", true}, {"pay-viewer", "/ui/workflows/payments-refund/m-00000", "/ui/act/transition", false},
@@ -244,7 +246,7 @@ func TestPartsOfTheFleet(t *testing.T) {
 			t.Errorf("%s of %s: %d, has %s: %v", tc.path, tc.who, code, tc.button, !tc.has)
 		}
 	}
-	for path, want := range map[string]int{"/ui/act/drain?id=payments-api.1": 200, "/ui/act/drain?id=shop-api.1": 403, "/ui/act/recover": 403, "/ui/act/recover?id=payments-mail": 403, "/ui/act/transition?type=shop-order&id=m-00000&phase=flying": 403} {
+	for path, want := range map[string]int{"/ui/act/drain?id=payments-api.payments-1": 200, "/ui/act/drain?id=shop-api.shop-1": 403, "/ui/act/recover": 403, "/ui/act/recover?id=payments-mail": 403, "/ui/act/transition?type=shop-order&id=m-00000&phase=flying": 403} {
 		if code, _, text := request(t, "GET", base+path, "", html...); code != want {
 			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
 		}

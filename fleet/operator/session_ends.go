@@ -28,7 +28,12 @@ func OpenSessionEnds(ctx context.Context, js jetstream.JetStream, bucket string)
 	kv, err := js.KeyValue(ctx, bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: bucket, Description: "sessions of the operators' dashboard that have ended", TTL: sessionAge, History: 1, MaxValueSize: 1 << 10, MaxBytes: 256 << 20,
+			Bucket:       bucket,
+			Description:  "sessions of the operators' dashboard that have ended",
+			TTL:          sessionAge,
+			History:      1,
+			MaxValueSize: 1 << 10,
+			MaxBytes:     256 << 20,
 		})
 		if errors.Is(err, jetstream.ErrBucketExists) { // another replica was faster
 			kv, err = js.KeyValue(ctx, bucket)
@@ -55,39 +60,27 @@ func (b sessionBucket) Ended(ctx context.Context, id string) (bool, error) {
 	return err == nil, err
 }
 
-// Times of the ends of sessions.
-const (
-	endsEvery = 2 * time.Second        // how long a session counts as not ended without a look
-	endsTime  = 500 * time.Millisecond // for one look
-)
+// endsTime is how long one look may take.
+const endsTime = 500 * time.Millisecond
 
 // over reports whether a session has ended, here or on another replica. While the other
 // replicas cannot be asked, what is known here counts: the dashboard must show what is
 // wrong then.
 func (l *sessions) over(ctx context.Context, s session) bool {
-	now := time.Now()
 	l.mu.Lock()
 	_, ended := l.ended[s.ID]
-	next, looked := l.looked[s.ID]
-	if look := !ended && l.ends != nil && !(looked && now.Before(next)); !look {
-		l.mu.Unlock()
+	l.mu.Unlock()
+	if ended || l.ends == nil {
 		return ended
 	}
-	if len(l.looked) >= maxEnded {
-		clear(l.looked)
-	}
-	l.looked[s.ID] = now.Add(endsEvery)
-	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, endsTime)
 	defer cancel()
 	ended, err := l.ends.Ended(ctx, s.ID)
-	switch {
-	case err != nil:
+	if err != nil {
 		l.lost.warn(l.log, "operator: it is not known whether a session has ended on another replica", err)
-	case ended:
-		l.forget(s)
+		return false
 	}
-	return ended && err == nil
+	return ended
 }
 
 // endedSession is a session that has ended, until it expires anyway.

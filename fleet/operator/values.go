@@ -21,7 +21,8 @@ const maxExact = 1<<53 - 1
 var (
 	timeType     = reflect.TypeFor[time.Time]()
 	durationType = reflect.TypeFor[time.Duration]()
-	unmarshaler  = reflect.TypeFor[encoding.TextUnmarshaler]()
+	ownText      = reflect.TypeFor[encoding.TextUnmarshaler]()
+	ownJSON      = reflect.TypeFor[json.Unmarshaler]()
 )
 
 // FromText parses a text, such as a part of a query string, as a value of the given
@@ -29,58 +30,47 @@ var (
 // UnmarshalText. Only this function turns texts into Go values; all code after it is
 // strict.
 func FromText(text string, typ reflect.Type) (any, error) {
-	v := reflect.New(typ).Elem()
+	v := reflect.New(typ)
 	fail := func(want string) (any, error) { return nil, fmt.Errorf("%q is not %s", clip(text, 64), want) }
+	elem := v.Elem()
 	switch kind := typ.Kind(); {
-	case typ == timeType:
-		t, err := time.Parse(time.RFC3339Nano, text)
-		if err != nil {
-			return fail("a time of RFC 3339, such as 2030-01-31T12:00:00Z")
-		}
-		return t, nil
 	case typ == durationType:
 		d, err := time.ParseDuration(text)
 		if err != nil {
 			return fail("a duration, such as 1h30m")
 		}
 		return d, nil
-	case reflect.PointerTo(typ).Implements(unmarshaler):
-		if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-			if err := u.UnmarshalText([]byte(text)); err != nil {
-				return fail("a " + typ.String())
-			}
+	case v.Type().Implements(ownText):
+		own, _ := v.Interface().(encoding.TextUnmarshaler)
+		if err := own.UnmarshalText([]byte(text)); err != nil && typ == timeType {
+			return fail("a time of RFC 3339, such as 2030-01-31T12:00:00Z")
+		} else if err != nil {
+			return fail("a " + typ.String())
 		}
 	case kind == reflect.String:
-		v.SetString(text)
-	case kind == reflect.Bool:
-		switch text {
-		case "true", "false":
-			v.SetBool(text == "true")
-		default:
-			return fail("true or false")
+		elem.SetString(text)
+	case kind == reflect.Bool, elem.CanInt(), elem.CanUint(), elem.CanFloat():
+		// The form of JSON, which has no spaces here and no null.
+		if strings.TrimSpace(text) != text || text == "null" || json.Unmarshal([]byte(text), v.Interface()) != nil {
+			return fail(wantOf(typ))
 		}
-	case v.CanInt():
-		n, err := strconv.ParseInt(text, 10, typ.Bits())
-		if err != nil {
-			return fail(fmt.Sprintf("an integer of %d bits", typ.Bits()))
-		}
-		v.SetInt(n)
-	case v.CanUint():
-		n, err := strconv.ParseUint(text, 10, typ.Bits())
-		if err != nil {
-			return fail(fmt.Sprintf("an unsigned integer of %d bits", typ.Bits()))
-		}
-		v.SetUint(n)
-	case v.CanFloat():
-		n, err := strconv.ParseFloat(text, typ.Bits())
-		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
-			return fail("a number")
-		}
-		v.SetFloat(n)
 	default:
 		return nil, fmt.Errorf("a %s cannot be compared with a text", typ)
 	}
-	return v.Interface(), nil
+	return elem.Interface(), nil
+}
+
+// wantOf describes the texts of a boolean or a number.
+func wantOf(typ reflect.Type) string {
+	switch v := reflect.Zero(typ); {
+	case v.CanInt():
+		return fmt.Sprintf("an integer of %d bits", typ.Bits())
+	case v.CanUint():
+		return fmt.Sprintf("an unsigned integer of %d bits", typ.Bits())
+	case v.CanFloat():
+		return "a number"
+	}
+	return "true or false"
 }
 
 // fromValue converts a JSON value to the given type. It refuses any value that is not
@@ -96,7 +86,7 @@ func fromValue(value *structpb.Value, typ reflect.Type) (any, error) {
 		}
 		return nil, fmt.Errorf("is null, want a %s", typ)
 	}
-	own := typ == timeType || reflect.PointerTo(typ).Implements(unmarshaler) || reflect.PointerTo(typ).Implements(reflect.TypeFor[json.Unmarshaler]())
+	own := v.Type().Implements(ownText) || v.Type().Implements(ownJSON)
 	if text, ok := value.GetKind().(*structpb.Value_StringValue); ok && !own && (elem.CanInt() || elem.CanUint()) {
 		return FromText(text.StringValue, typ) // proto's JSON writes 64-bit integers as strings
 	}

@@ -168,9 +168,9 @@ func TestShippedAccounts(t *testing.T) {
 		if _, suspended := orders.Suspended(); !suspended {
 			t.Error("it is not suspended")
 		}
-		await(t, f, ordersID, "the command in the process's own record", func(p presence.Process) bool {
-			return len(p.Commands) == 1 && p.Commands[0].Who == "ada" && p.Commands[0].Do == "suspend" && p.Commands[0].Key != ""
-		})
+		if c := commands(t, f, ordersID, 1)[0]; c.Who != "ada" || c.Name != "suspend" || c.To != "done" {
+			t.Errorf("the process has noted %+v", c)
+		}
 		if _, err := f.Resume(t.Context(), ordersID, "ada"); err != nil {
 			t.Fatal(err)
 		}
@@ -189,9 +189,8 @@ func TestShippedAccounts(t *testing.T) {
 		if _, err := eve.Drain(t.Context(), ordersID, "", "ada"); !errors.Is(err, presence.ErrRefused) || !strings.Contains(err.Error(), "OperatorsFile") {
 			t.Errorf("%v, want ErrRefused", err)
 		}
-		p := await(t, f, ordersID, "the refusal in the process's own record", func(p presence.Process) bool { return p.Refusals == 1 })
-		if p.Refused == nil || p.Refused.Do != "drain" || p.Refused.Key == "" || p.Refused.Refused == "" {
-			t.Errorf("it has noted %+v", p.Refused)
+		if c := commands(t, f, ordersID, 3)[0]; c.Name != "drain" || !strings.Contains(c.To, "OperatorsFile") {
+			t.Errorf("the process has noted %+v", c)
 		}
 		// A rotation: both keys for a while, then only the new one.
 		old, err := os.ReadFile(operators)

@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/ed25519"
@@ -8,16 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/unittree"
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
@@ -48,10 +52,23 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 	cfg.ID = serviceToken(app.Config().Name) + "." + cfg.ID
 	public, private, keyErr := ed25519.GenerateKey(nil)
 	a := &announcer{
-		app: app, js: js, cfg: cfg, host: identity.Host(), started: time.Now(), key: private, kick: make(chan struct{}, 1), journal: newWriter(js, cfg),
-		end: make(chan struct{}), ended: make(chan struct{}), asked: make(map[string]asked),
+		app:     app,
+		js:      js,
+		cfg:     cfg,
+		host:    identity.Host(),
+		started: time.Now(),
+		key:     private,
+		kick:    make(chan struct{}, 1),
+		journal: newJournalWriter(js, cfg, maxWaiting, rate.NewLimiter(eventRate, eventBurst)),
+		asked:   make(map[string]asked),
+		phases:  make(map[lifecycle.Phase]bool),
 	}
-	a.gate = gate{subject: commandSubject(cfg, cfg.ID), life: fingerprint(public), trust: a.trust, nonces: make(map[string]time.Time)}
+	a.gate = gate{
+		subject: commandSubject(cfg, cfg.ID),
+		life:    fingerprint(public),
+		trust:   a.trust,
+		nonces:  make(map[string]time.Time),
+	}
 	if err == nil && cfg.OperatorsFile != "" {
 		if _, err = readOperators(cfg.OperatorsFile); err != nil {
 			err = fmt.Errorf("presence: OperatorsFile: %w", err)
@@ -75,9 +92,7 @@ type announcer struct {
 	started time.Time
 	key     ed25519.PrivateKey // of this life of the process
 	kick    chan struct{}      // of size 1; filled when something has changed
-	journal *writer
-
-	commands *nats.Subscription // set before begun
+	journal *journalWriter
 
 	// Only the goroutine of the subscription uses these.
 	gate     gate
@@ -86,26 +101,27 @@ type announcer struct {
 	warned   time.Time // when a refusal was logged
 	unlogged int       // refusals since then
 
-	mu       sync.Mutex // guards the fields below
-	obeyed   []Command  // the last ones, newest first
-	refusals int64
-	refused  *Command
-	asked    map[string]asked // restarts of units that were asked for, by path
+	mu     sync.Mutex               // guards the fields below
+	asked  map[string]asked         // restarts of units that were asked for, by path
+	phases map[lifecycle.Phase]bool // the phases that are in the journal
 
-	begun atomic.Bool   // the goroutine of announce was started
-	end   chan struct{} // closed by the hook: announce ends
-	ended chan struct{} // closed when announce has ended
+	begun atomic.Bool // run has set the fields below
+	stop  context.CancelFunc
+	ends  sync.WaitGroup // of announce and the journal's writer
 
-	phases sync.Map // the phases that are in the journal
+	commands *nats.Subscription
 
 	// Only announce uses the fields below, and the hook after it.
 	kv       jetstream.KeyValue
 	number   uint64         // of the last announcement
-	before   map[string]int // the restarts of each unit at the last announcement
+	body     []byte         // of the last announcement: the Process as JSON
+	lasting  []byte         // what of it an idle process repeats
+	memory   Memory         // at the time of body
+	before   map[string]int // the restarts of each unit at the last look
 	restarts []Restart
-	was      string // the reason of the suspension at the last announcement
+	was      string // the reason of the suspension at the last look
 	words    *words // nil for none
-	pulse    pulse
+	limit    memoryLimit
 }
 
 // pace is the least time between two announcements.
@@ -127,15 +143,16 @@ func (a *announcer) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("presence: %w", err)
 	}
-	a.commands = commands
+	announcing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	a.commands, a.stop = commands, stop
 	wrong := make(chan error, 1)
-	a.begun.Store(true)
-	go func() { // ends with the hook
-		defer close(a.ended)
-		if err := a.announce(context.WithoutCancel(ctx)); err != nil {
+	a.ends.Go(func() { a.journal.run(announcing, a.event(Event{})) })
+	a.ends.Go(func() {
+		if err := a.announce(announcing); err != nil {
 			wrong <- err
 		}
-	}()
+	})
+	a.begun.Store(true)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -147,30 +164,10 @@ func (a *announcer) run(ctx context.Context) error {
 // announce announces the process until the hook runs. It returns an error when the
 // Config turns out to be wrong.
 func (a *announcer) announce(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	over := make(chan struct{})
-	go func() { // ends with announce
-		defer close(over)
-		select {
-		case <-a.end:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	defer func() { cancel(); <-over }()
-	writing := make(chan struct{})
-	go func() { // ends with announce
-		defer close(writing)
-		a.journal.run(ctx, a.event(Event{}))
-	}()
-	defer func() { cancel(); <-writing }()
-	report := a.app.Report()
-	var recalled string
-	a.words, recalled = a.recall(ctx)
-	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: cmp.Or(recalled, previous(report))}))
-	stop := a.app.Events().Listen(1024, a.note)
-	defer stop()
+	var before string
+	a.words, before = a.recall()
+	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: cmp.Or(before, previous(a.app.Report()))}))
+	defer a.app.Events().Listen(1024, a.note)()
 	for _, ph := range a.app.Report().Phases { // it entered these before
 		if a.entered(ph.Phase) {
 			a.journal.add(a.event(Event{Kind: "phase", To: string(ph.Phase), Waited: time.Since(ph.Entered)}))
@@ -190,7 +187,7 @@ func (a *announcer) announce(ctx context.Context) error {
 		}
 		if err == nil {
 			opened = true
-			err = a.renew(ctx, a.kv)
+			err = a.put(ctx)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -236,7 +233,11 @@ func (a *announcer) note(e fsm.Event) {
 			kind = "killed"
 		}
 	case fsm.KindGap:
-		a.journal.add(a.event(Event{Kind: "dropped", Count: int64(e.Seq), Cause: "the App changed faster than it could be written down"}))
+		a.journal.add(a.event(Event{
+			Kind:  "dropped",
+			Count: int64(e.Seq),
+			Cause: "the App changed faster than it could be written down",
+		}))
 		return
 	case "probe", lifecycle.KindDrainer, lifecycle.KindHook, lifecycle.KindReload:
 	default:
@@ -252,7 +253,10 @@ func (a *announcer) note(e fsm.Event) {
 // entered reports whether the journal does not have this phase yet. An App enters each
 // phase once.
 func (a *announcer) entered(p lifecycle.Phase) bool {
-	_, had := a.phases.LoadOrStore(p, true)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	had := a.phases[p]
+	a.phases[p] = true
 	return !had
 }
 
@@ -262,7 +266,8 @@ func previous(r lifecycle.Report) string {
 	if last == nil {
 		return ""
 	}
-	return fmt.Sprintf("the previous life ended %s, with exit status %d: %s", last.Phase, last.ExitStatus, cmp.Or(last.Error, last.Reason, "no reason is known"))
+	why := cmp.Or(last.Error, last.Reason, "no reason is known")
+	return fmt.Sprintf("the previous life ended %s, with exit status %d: %s", last.Phase, last.ExitStatus, why)
 }
 
 // sleep waits for a change, for at least pace and at most d. It returns false
@@ -281,7 +286,6 @@ func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-a.kick:
-		a.pulse.beats = nil
 	case <-most.C:
 	}
 	return true
@@ -298,12 +302,15 @@ func (a *announcer) wake() {
 // no event of the App.
 func (a *announcer) look() Process {
 	p := Process{
-		ID: a.cfg.ID, Host: a.host, PID: os.Getpid(), Version: a.cfg.Version, StartedAt: a.started,
-		Ready: a.app.Ready() == nil, Status: a.app.Status(), Memory: memory(), AnnouncedAt: time.Now().UTC(),
+		ID:        a.cfg.ID,
+		Host:      a.host,
+		PID:       os.Getpid(),
+		Version:   a.cfg.Version,
+		StartedAt: a.started,
+		Ready:     a.app.Ready() == nil,
+		Status:    a.app.Status(),
+		Memory:    a.limit.memory(),
 	}
-	a.mu.Lock()
-	p.Commands, p.Refusals, p.Refused = a.obeyed, a.refusals, a.refused
-	a.mu.Unlock()
 	p.Service = p.Status.Report.Name
 	if by := p.Status.Suspended; !by.Since.IsZero() {
 		p.Suspended = cmp.Or(by.Reason, "no reason given")
@@ -313,32 +320,41 @@ func (a *announcer) look() Process {
 	return p
 }
 
-// put announces the process as it is now.
-func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
+// put announces the process: as it is now when there is something new, and otherwise as
+// it was announced before.
+func (a *announcer) put(ctx context.Context) error {
 	p := a.look()
-	a.number++
-	p.Number = a.number
-	whole := p
-	beats := newChain()
-	data, err := json.Marshal(said{p, beats.anchor(), a.cfg.Every})
-	for depth := 8; err == nil && len(data) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
-		p.Truncated = true
-		p.Status.Units, _ = prune(p.Status.Units, depth)
-		if depth == 0 {
-			p.Status.Units, p.Status.Report.Units = nil, nil
-		}
-		data, err = json.Marshal(said{p, beats.anchor(), a.cfg.Every})
+	now, err := lasting(p)
+	if err == nil && (!bytes.Equal(now, a.lasting) || !sameMemory(p.Memory, a.memory)) {
+		a.body, err = encode(p)
+		a.lasting, a.memory = now, p.Memory
 	}
+	if err != nil {
+		return fmt.Errorf("encode the announcement: %w", err)
+	}
+	a.number++
+	entry, err := sealEntry(a.cfg, a.key, a.cfg.ID, stamp{a.number, time.Now().UTC()}, a.body)
 	if err != nil {
 		return fmt.Errorf("encode the announcement: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Every)
 	defer cancel()
-	sealed := seal(a.key, a.purpose(), data)
-	if _, err = kv.Put(ctx, a.cfg.ID, sealed); err == nil {
-		a.pulse = pulse{beats: beats, sealed: sealed, last: whole, since: time.Now()}
-	}
+	_, err = a.kv.Put(ctx, a.cfg.ID, entry)
 	return err
+}
+
+// encode returns the Process as JSON. It leaves out the deepest units until that is small
+// enough for an entry.
+func encode(p Process) ([]byte, error) {
+	data, err := json.Marshal(p)
+	for depth := 8; err == nil && len(data) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
+		p.Truncated = true
+		if p.Status.Units, _ = unittree.Cut(p.Status.Units, depth); depth == 0 {
+			p.Status.Report.Units = nil
+		}
+		data, err = json.Marshal(p)
+	}
+	return data, err
 }
 
 // maxRestarts is how many restarts an announcement has.
@@ -368,9 +384,9 @@ func (a *announcer) compare(p Process) {
 			}
 			cause = text.Clip(cause, maxReason)
 			a.journal.add(a.event(Event{Kind: "restart", Name: path, Cause: cause, Who: by.who, Count: int64(n)}))
-			for range min(n, maxRestarts) {
-				a.restarts = append([]Restart{{Unit: path, At: time.Now(), Cause: cause, Who: by.who}}, a.restarts[:min(len(a.restarts), maxRestarts-1)]...)
-			}
+			one := Restart{Unit: path, At: time.Now(), Cause: cause, Who: by.who}
+			list := append(slices.Repeat([]Restart{one}, min(n, maxRestarts)), a.restarts...)
+			a.restarts = list[:min(len(list), maxRestarts)]
 		}
 	}
 	visit(p.Status.Units, "")
@@ -388,11 +404,11 @@ func (a *announcer) compare(p Process) {
 // leave is the shutdown hook: it ends the announcements, writes the end into the
 // journal, and removes the process from the fleet.
 func (a *announcer) leave(ctx context.Context) error {
-	close(a.end)
 	if !a.begun.Load() {
 		return nil
 	}
-	<-a.ended
+	a.stop()
+	a.ends.Wait()
 	ctx, cancel := context.WithTimeout(ctx, leaveTime)
 	defer cancel()
 	// A command in progress ends first, so its caller gets the answer.
@@ -411,17 +427,20 @@ func (a *announcer) leave(ctx context.Context) error {
 		e.ExitStatus = cmp.Or(report.ExitStatus, 1)
 	}
 	a.journal.add(e)
-	if a.cfg.Journal != JournalOff {
-		if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
-			a.cfg.Log.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
-		}
+	if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
+		a.cfg.Log.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
 	}
 	a.words.close()
 	if a.kv == nil {
 		return nil
 	}
-	if err := a.farewell(ctx); err != nil {
-		a.cfg.Log.Warn("presence: operators see this process until its entry expires", "process", a.cfg.ID, "ttl", a.cfg.TTL, "error", err)
+	m, err := removal(a.js, a.cfg, a.key, a.cfg.ID, stamp{a.number + 1, time.Now().UTC()})
+	if err == nil {
+		_, err = a.js.PublishMsg(ctx, m)
+	}
+	if err != nil {
+		a.cfg.Log.Warn("presence: operators see this process until its entry expires",
+			"process", a.cfg.ID, "ttl", a.cfg.TTL, "error", err)
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func TestWatchBelievesOnlyTheProcess(t *testing.T) {
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- f.Watch(ctx, l.tell) }()
+	go func() { done <- f.Attend(ctx, l.tell) }()
 	defer func() { cancel(); <-done }()
 	_, id, stop := start(t, js, cfg, nil)
 	brokertest.Await(t, "the process", l.is(func() bool { return l.seen[id] > 0 }))

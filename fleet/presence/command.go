@@ -51,20 +51,6 @@ type answer struct {
 	Reloads   []lifecycle.Outcome `json:"reloads,omitempty"`
 }
 
-// Command is an operator's command as the process itself has noted it.
-type Command struct {
-	At     time.Time `json:"at"`
-	Do     string    `json:"do"` // "restart-unit pool/w1" has the unit
-	Reason string    `json:"reason,omitempty"`
-	// Who is the principal, as the operator names it.
-	Who string `json:"who,omitempty"`
-	// Key is the fingerprint of the key that has signed the command, "" when the
-	// signature does not hold. Then no other field can be trusted.
-	Key string `json:"key,omitempty"`
-	// Refused says why the process refused, "" when it obeyed.
-	Refused string `json:"refused,omitempty"`
-}
-
 // Limits of commands.
 const (
 	maxReason   = 256              // bytes of the reason and of the operator's name
@@ -72,7 +58,6 @@ const (
 	maxClockGap = 30 * time.Second // between an operator's clock and the process's
 	maxValid    = 2 * time.Minute  // from the issue of a command to its expiry
 	maxNonces   = 1000             // commands that are remembered until they expire
-	maxCommands = 10               // commands in an announcement
 )
 
 // gate decides whether a process obeys a command. One goroutine uses it.
@@ -100,13 +85,15 @@ func (g *gate) admit(now time.Time, message []byte) (c command, signer string, e
 		return c, signer, err
 	}
 	gap := func(at time.Time) string {
-		return fmt.Sprintf("at %s, and this process's clock says %s: compare the clocks", at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("at %s, and this process's clock says %s: compare the clocks",
+			at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	switch {
 	case malformed != nil:
 		return c, signer, errors.New("the command is not JSON of the expected form")
 	case c.Life != g.life:
-		return c, signer, fmt.Errorf("the command is for another life of this process (%s, this one is %s): it has restarted", text.Clip(c.Life, 40), g.life)
+		return c, signer, fmt.Errorf("the command is for another life of this process (%s, this one is %s): it has restarted",
+			text.Clip(c.Life, 40), g.life)
 	case c.Who == "":
 		return c, signer, errors.New("the command names no operator")
 	case len(c.Reason) > maxReason || len(c.Who) > maxReason:
@@ -135,14 +122,15 @@ func (g *gate) admit(now time.Time, message []byte) (c command, signer string, e
 	return c, signer, nil
 }
 
-// trust decides whether a key is that of an operator. It reads the file for each
+// trust returns an error unless a key belongs to an operator. It reads the file for each
 // command, so that a key that is added or removed counts at once.
 func (a *announcer) trust(key ed25519.PublicKey) error {
 	if a.cfg.OperatorsFile == "" {
 		if onThisMachine(a.js.Conn()) {
 			return nil
 		}
-		return errors.New("this process knows no operator's key, and its NATS is on another machine: set presence.Config.OperatorsFile")
+		return errors.New("this process knows no operator's key, and its NATS is on another machine: " +
+			"set presence.Config.OperatorsFile")
 	}
 	keys, err := readOperators(a.cfg.OperatorsFile)
 	if err != nil {
@@ -176,7 +164,7 @@ func (a *announcer) answer(m *nats.Msg) {
 	default:
 		out.Error = a.obey(c, &out)
 	}
-	if goesOn := out.Error == "" && c.reads() && a.readings.GoesOn(time.Now(), signer+" "+c.Who, c.Do) && c.After > 0; !goesOn {
+	if !a.readsOn(c, signer, out.Error) {
 		a.audit(c, signer, out.Error)
 	}
 	out.Phase = string(a.app.Phase())
@@ -190,31 +178,30 @@ func (a *announcer) answer(m *nats.Msg) {
 	a.wake()
 }
 
-// audit notes a command in the log, the journal and the announcement. Refused commands
-// may come in any number: at most one a second reaches the log and the journal.
+// readsOn reports whether a command only goes on with a reading that is noted already.
+func (a *announcer) readsOn(c command, signer, refused string) bool {
+	return refused == "" && c.reads() && a.readings.GoesOn(time.Now(), signer+" "+c.Who, c.Do) && c.After > 0
+}
+
+// audit notes a command in the log and the journal; signer is "" when the signature does not
+// hold. Refused commands may come in any number: at most one a second is noted.
 func (a *announcer) audit(c command, signer, refused string) {
 	now := time.Now()
 	clip := func(s string) string { return text.Clip(s, maxReason) }
-	e := Command{At: now.UTC(), Do: clip(strings.TrimSpace(c.Do + " " + c.Unit)), Reason: clip(c.Reason), Who: clip(c.Who), Key: signer, Refused: clip(refused)}
-	a.mu.Lock()
-	if refused == "" {
-		a.obeyed = append([]Command{e}, a.obeyed[:min(len(a.obeyed), maxCommands-1)]...)
-	} else {
-		a.refusals++
-		a.refused = &e
-	}
-	a.mu.Unlock()
-	event := a.event(Event{Kind: "command", Name: e.Do, Who: e.Who, Cause: e.Reason, To: cmp.Or(e.Refused, "done")})
+	do, who, reason := clip(strings.TrimSpace(c.Do+" "+c.Unit)), clip(c.Who), clip(c.Reason)
+	refused = clip(refused)
+	event := a.event(Event{Kind: "command", Name: do, Who: who, Cause: reason, To: cmp.Or(refused, "done")})
 	if refused == "" {
 		a.journal.add(event)
-		a.cfg.Log.Info("presence: command", "do", e.Do, "who", e.Who, "key", signer, "reason", e.Reason)
+		a.cfg.Log.Info("presence: command", "do", do, "who", who, "key", signer, "reason", reason)
 		return
 	}
 	if now.Sub(a.warned) < time.Second {
 		a.unlogged++
 		return
 	}
-	a.cfg.Log.Warn("presence: command refused", "do", e.Do, "who", e.Who, "key", signer, "reason", e.Reason, "error", e.Refused, "not_logged", a.unlogged)
+	a.cfg.Log.Warn("presence: command refused",
+		"do", do, "who", who, "key", signer, "reason", reason, "error", refused, "not_logged", a.unlogged)
 	a.journal.add(event)
 	a.warned, a.unlogged = now, 0
 }

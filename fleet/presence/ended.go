@@ -1,11 +1,15 @@
 package presence
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -31,17 +35,17 @@ func (f *Fleet) ended(ctx context.Context, p Process, e Event) Event {
 		return e
 	}
 	e.ExitStatus = max(0, end.ExitStatus)
-	words := []string{"the platform says: " + text.Clip(end.Reason, maxReason)}
+	parts := []string{"the platform says: " + text.Clip(end.Reason, maxReason)}
 	switch n := end.ExitStatus; {
 	case n > 128 && n < 256:
-		words = append(words, fmt.Sprintf("signal %d (%v) ended it", n-128, syscall.Signal(n-128)))
+		parts = append(parts, fmt.Sprintf("signal %d (%v) ended it", n-128, syscall.Signal(n-128)))
 	case n == panicStatus:
-		words = append(words, fmt.Sprintf("exit status %d, as of a panic", n))
+		parts = append(parts, fmt.Sprintf("exit status %d, as of a panic", n))
 	case n >= 0:
-		words = append(words, fmt.Sprintf("exit status %d", n))
+		parts = append(parts, fmt.Sprintf("exit status %d", n))
 	}
 	if m := strings.TrimSpace(end.Message); m != "" {
-		words = append(words, text.Clip(m, maxEventText/2))
+		parts = append(parts, text.Clip(m, maxEventText/2))
 	}
 	switch {
 	case end.Reason == "OOMKilled":
@@ -57,6 +61,78 @@ func (f *Fleet) ended(ctx context.Context, p Process, e Event) Event {
 	case end.ExitStatus == 0:
 		e.To = EndLost
 	}
-	e.Cause = strings.Join(words, "; ") + "; " + e.Cause
+	e.Cause = strings.Join(parts, "; ") + "; " + e.Cause
 	return e
+}
+
+// eventOf completes an event that happens once in the life of a process.
+func eventOf(p Process, e Event) Event {
+	e.Service, e.Process, e.Version, e.Host = p.Service, p.ID, p.Version, p.Host
+	e.once = once(e.Kind, p.ID, p.StartedAt)
+	return e
+}
+
+// tombstone describes a process that disappeared. Nothing is known but its last
+// announcement.
+func tombstone(p Process, heard time.Time) Event {
+	e := eventOf(p, Event{Kind: "lost", From: string(p.Status.Report.Phase), To: EndLost})
+	cause := fmt.Sprintf("not heard since %s; it was %s", heard.UTC().Format(time.RFC3339), cmp.Or(e.From, "unreadable"))
+	if p.Status.Waiting != "" {
+		cause += ", and waited for " + p.Status.Waiting
+	}
+	report := p.Status.Report
+	switch limit := p.Memory.Limit; {
+	case limit > 0 && float64(p.Memory.Used)*100 >= float64(limit)*90: // a limit may be near the largest number
+		e.To = EndOOM
+		cause += fmt.Sprintf("; its memory was at %d of %d MiB, so the kernel probably killed it",
+			p.Memory.Used>>20, limit>>20)
+	case report.Phase == lifecycle.PhaseDraining || report.Phase == lifecycle.PhaseStopping:
+		e.To = EndForced
+		took := heard.Sub(report.Requested).Round(time.Second)
+		cause += fmt.Sprintf("; it was killed about %v after its stop began, and its budget is %v", took, report.Budget)
+	}
+	e.Cause = cause
+	return e
+}
+
+// describeEnd returns the class and the cause of an end that the process announces itself.
+func describeEnd(r lifecycle.Report) (class, cause string) {
+	class = EndClean
+	order := []string{EndClean, EndFailed, EndCut, EndHung}
+	worst := func(c string) {
+		if slices.Index(order, c) > slices.Index(order, class) {
+			class = c
+		}
+	}
+	parts := []string{cmp.Or(r.Reason, "it finished")}
+	for _, list := range []struct {
+		kind     string
+		outcomes []lifecycle.Outcome
+	}{{"unit", r.Units}, {"drainer", r.Drainers}, {"hook", r.Hooks}} {
+		for _, o := range list.outcomes {
+			switch o.Result {
+			case lifecycle.ResultAbandoned:
+				worst(EndHung)
+			case lifecycle.ResultFailed, lifecycle.ResultPanicked:
+				worst(EndFailed)
+			case lifecycle.ResultSkipped:
+				if list.kind != "hook" {
+					continue
+				}
+				worst(EndCut)
+			default:
+				continue
+			}
+			parts = append(parts, list.kind+" "+o.String())
+		}
+	}
+	if r.CutRequests > 0 {
+		worst(EndCut)
+		parts = append(parts, fmt.Sprintf("%d requests were cut", r.CutRequests))
+	}
+	if len(r.Left) > 0 {
+		worst(EndHung)
+		parts = append(parts, "abandoned: "+strings.Join(r.Left, ", "))
+	}
+	return class, strings.Join(parts, "; ")
 }

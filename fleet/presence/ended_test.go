@@ -37,7 +37,8 @@ func TestTombstoneHasWhatThePlatformKnows(t *testing.T) {
 		"panicked": {presence.End{}, "running", presence.EndLost, []string{"not heard since"}, 0},
 	}
 	cfg := presence.Config{TTL: time.Second, Log: brokertest.Quiet(), Ended: func(ctx context.Context, p presence.Process) (presence.End, error) {
-		switch p.ID {
+		name := strings.TrimPrefix(p.ID, "s.")
+		switch name {
 		case "unknown":
 			return presence.End{}, errors.New("the kubelet has forgotten it")
 		case "late":
@@ -46,18 +47,13 @@ func TestTombstoneHasWhatThePlatformKnows(t *testing.T) {
 		case "panicked":
 			panic("a defect")
 		}
-		return ends[p.ID].end, nil
+		return ends[name].end, nil
 	}}
 	f := open(t, js, cfg)
 	attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
-	kv, err := js.KeyValue(t.Context(), "FLEET")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for id, want := range ends {
-		if _, err := kv.Put(t.Context(), id, fmt.Appendf(nil, `{"service":"s","status":{"report":{"phase":%q,"requested":"2026-01-02T03:04:05Z"}}}`, want.state)); err != nil {
-			t.Fatal(err)
-		}
+	for name, want := range ends {
+		put(t, js, "s."+name, string(presence.Entry("s."+name, fmt.Appendf(nil,
+			`{"id":"s.%s","service":"s","status":{"report":{"phase":%q,"requested":"2026-01-02T03:04:05Z"}}}`, name, want.state))))
 	}
 	var list []presence.Event
 	brokertest.Await(t, "the tombstones", func() bool {
@@ -65,7 +61,7 @@ func TestTombstoneHasWhatThePlatformKnows(t *testing.T) {
 		return len(list) == len(ends)
 	})
 	for _, e := range list {
-		want := ends[e.Process]
+		want := ends[strings.TrimPrefix(e.Process, "s.")]
 		if e.To != want.to || e.ExitStatus != want.exit {
 			t.Errorf("%s: %s, exit status %d; want %s, %d", e.Process, e.To, e.ExitStatus, want.to, want.exit)
 		}

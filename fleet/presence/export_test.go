@@ -1,18 +1,26 @@
 package presence
 
 import (
-	"context"
+	"crypto/ed25519"
 	"time"
 )
 
-// Ask sends a command of any name.
-func (f *Fleet) Ask(ctx context.Context, id, do string) error {
-	_, err := f.ask(ctx, id, command{Do: do, Who: "ada"})
-	return err
+// Entry returns an entry of the bucket as a process with this id writes it.
+func Entry(id string, process []byte) []byte {
+	cfg, err := Config{}.withDefaults()
+	if err != nil {
+		panic(err)
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		panic(err)
+	}
+	entry, err := sealEntry(cfg, key, id, stamp{1, time.Now()}, process)
+	if err != nil {
+		panic(err)
+	}
+	return entry
 }
-
-// Outdated is outdated.
-var Outdated = outdated
 
 // Shown is shown.
 var Shown = shown

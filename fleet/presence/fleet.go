@@ -26,20 +26,17 @@ var (
 	// ErrAmbiguous is returned for an id without a service that processes of several
 	// services have. The error's text has their whole ids.
 	ErrAmbiguous = errors.New("presence: several services have a process of this id")
-	// ErrUnsigned is returned for a command to a process that does not sign its
-	// announcements: its version is too old to check a command.
-	ErrUnsigned = errors.New("presence: the process signs nothing, so it cannot be asked")
 )
 
 // Fleet is an operator's view of all processes. It keeps nothing open, so there is
 // no Close. It remembers which key announces which process: use one Fleet for as long as
 // the program runs. Its methods may be called concurrently.
 type Fleet struct {
-	js   jetstream.JetStream
-	kv   jetstream.KeyValue
-	cfg  Config
-	key  ed25519.PrivateKey
-	book *book
+	js       jetstream.JetStream
+	kv       jetstream.KeyValue
+	cfg      Config
+	key      ed25519.PrivateKey
+	registry *registry
 }
 
 // Open returns the fleet of cfg.Bucket. It creates a missing bucket. A KeyFile that cannot
@@ -60,7 +57,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Fleet{js, kv, cfg, key, newBook(cfg.TTL)}, nil
+	return &Fleet{js, kv, cfg, key, newRegistry(cfg.TTL)}, nil
 }
 
 // List returns every process, sorted by service and id.
@@ -80,7 +77,9 @@ func (f *Fleet) List(ctx context.Context) ([]Process, error) {
 			case !ok:
 				return nil, errors.New("presence: list: the watch ended")
 			case e == nil: // the list is complete
-				slices.SortFunc(list, func(a, b Process) int { return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.ID, b.ID)) })
+				slices.SortFunc(list, func(a, b Process) int {
+					return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.ID, b.ID))
+				})
 				return list, nil
 			}
 			p, _ := f.read(e)

@@ -2,7 +2,6 @@ package presence_test
 
 import (
 	"bytes"
-	"fmt"
 	"testing"
 	"time"
 
@@ -12,10 +11,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
-// An idle process sends beats, and signs anew now and then: not because it has looked at
-// itself, when it has seen nothing new. A change is announced whole, at
-// once.
-func TestAnIdleProcessSendsBeats(t *testing.T) {
+// An idle process repeats its announcement byte for byte under a new stamp. A change is
+// announced at once.
+func TestAnIdleProcessRepeatsItself(t *testing.T) {
 	js := nats(t)
 	cfg := presence.Config{TTL: time.Minute, Every: 20 * time.Millisecond, Log: brokertest.Quiet()}
 	f := open(t, js, cfg)
@@ -30,25 +28,24 @@ func TestAnIdleProcessSendsBeats(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = watch.Stop() }()
-	beats, whole, last := 0, 0, 0
+	var body []byte
+	times := 0
 	timeout := time.After(time.Minute)
-	for beats < 6 || whole < 2 || last < 5 { // at the fourth beat it has looked at itself
+	for times < 6 {
 		select {
 		case e := <-watch.Updates():
 			if e == nil {
 				continue
 			}
-			if _, beat, ok := bytes.Cut(e.Value(), []byte("\nbeat ")); ok {
-				k := 0
-				if _, err := fmt.Sscan(string(beat), &k); err != nil {
-					t.Fatal(err)
-				}
-				beats, last = beats+1, max(last, k)
-			} else {
-				whole++
+			parts := bytes.SplitN(e.Value(), []byte("\n"), 3) // the seal, the stamp, the process
+			if len(parts) != 3 {
+				t.Fatalf("an entry is %q", e.Value())
+			}
+			if times++; !bytes.Equal(parts[2], body) {
+				body, times = parts[2], 1
 			}
 		case <-timeout:
-			t.Fatalf("after a minute there were %d beats, the last of an announcement was %d, and %d announcements", beats, last, whole)
+			t.Fatalf("after a minute the process repeats itself %d times", times)
 		}
 	}
 	app.Suspend("deploy")

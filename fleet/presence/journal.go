@@ -1,21 +1,15 @@
 package presence
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/time/rate"
 
-	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -52,7 +46,7 @@ const (
 	EndFailed = "failed" // a unit or a hook failed
 	EndHung   = "hung"   // a part did not return in its time and was abandoned
 	EndCut    = "cut"    // requests were cut or hooks skipped: the time was too short
-	EndLost   = "lost"   // it disappeared without a word
+	EndLost   = "lost"   // it disappeared and reported no end
 	EndOOM    = "oom"    // the same, with its memory at the limit
 	EndForced = "forced" // the same, in the middle of a stop
 
@@ -75,8 +69,12 @@ const (
 // openJournal opens the journal, and creates its stream when it is missing.
 func openJournal(ctx context.Context, js jetstream.JetStream, c Config) (*eventlog.Log, error) {
 	log, err := eventlog.Open(ctx, js, eventlog.Config{
-		Stream: c.Journal, Subjects: []string{c.Prefix + ".event.>"}, Description: "the journal of the fleet",
-		MaxAge: c.JournalAge, MaxBytes: c.JournalBytes, MaxRecord: maxEvent,
+		Stream:      c.Journal,
+		Subjects:    []string{c.Prefix + ".event.>"},
+		Description: "the journal of the fleet",
+		MaxAge:      c.JournalAge,
+		MaxBytes:    c.JournalBytes,
+		MaxRecord:   maxEvent,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("presence: journal: %w", err)
@@ -87,29 +85,31 @@ func openJournal(ctx context.Context, js jetstream.JetStream, c Config) (*eventl
 // eventSubject returns the subject of an event: PREFIX.event.SERVICE.INSTANCE.KIND. A
 // process needs the permission to publish only below its own instance.
 func eventSubject(c Config, e Event) string {
-	return strings.Join([]string{c.Prefix, "event", serviceToken(e.Service), serviceToken(e.Process), serviceToken(e.Kind)}, ".")
+	tokens := []string{c.Prefix, "event", serviceToken(e.Service), serviceToken(e.Process), serviceToken(e.Kind)}
+	return strings.Join(tokens, ".")
 }
 
 // encode returns the event as it is stored. It cuts the texts until the event fits: JSON
 // may need six bytes for one of a text, and an event that the stream refuses would hold up
 // all events behind it.
-func (e Event) encode() (data []byte, err error) {
+func (e Event) encode() []byte {
 	// The subject has the first 100 characters of these two, which have 400 bytes at most.
 	e.Service, e.Process = text.Clip(e.Service, 512), text.Clip(e.Process, 512)
-	for most := maxEventText; most >= maxEventText/16; most /= 2 {
+	for most := maxEventText; ; most /= 2 {
 		for _, field := range []*string{&e.Name, &e.From, &e.To, &e.Cause, &e.Who, &e.Version, &e.Host} {
 			*field = text.Clip(*field, most)
 		}
-		if data, err = json.Marshal(e); err != nil || len(data) <= maxEvent-maxEventHeader {
-			break
+		data, _ := json.Marshal(e) // texts and numbers can always be encoded
+		if len(data) <= maxEvent-maxEventHeader || most <= maxEventText/16 {
+			return data
 		}
 	}
-	return data, err
 }
 
-// onceLost is the id of the event that a life of a process was lost.
-func onceLost(id string, started time.Time) string {
-	return fmt.Sprintf("lost.%s.%d", id, started.UnixNano())
+// once returns the id of an event of a kind that happens once in a life of a process, so that
+// the journal has it once, however many programs report it.
+func once(kind, id string, started time.Time) string {
+	return fmt.Sprintf("%s.%s.%d", kind, id, started.UnixNano())
 }
 
 // readEvent reads a record. A record that cannot be read is an event that says so.
@@ -122,166 +122,14 @@ func readEvent(r eventlog.Record) Event {
 	// another process is forged.
 	parts := append([]string{"", "", ""}, strings.Split(r.Subject, ".")...)
 	parts = parts[len(parts)-3:]
+	named := parts[0] == serviceToken(e.Service) && parts[1] == serviceToken(e.Process) && parts[2] == serviceToken(e.Kind)
 	owner, _, dotted := strings.Cut(e.Process, ".") // the service in the id of the process
-	if parts[0] != serviceToken(e.Service) || parts[1] != serviceToken(e.Process) || parts[2] != serviceToken(e.Kind) || dotted && serviceToken(owner) != parts[0] {
-		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: "the record says that it is of " + text.Clip(e.Service+"/"+e.Process, 200)}
+	if !named || dotted && serviceToken(owner) != parts[0] {
+		says := text.Clip(e.Service+"/"+e.Process, 200)
+		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: "the record says that it is of " + says}
 	}
 	e.Seq, e.At = r.Seq, r.At.Add(-max(0, e.Waited))
 	return e
-}
-
-// writer passes a process's events to the journal. Adding an event never waits. When
-// there are too many, it drops the new ones, counts them, and says so in the journal.
-type writer struct {
-	cfg   Config
-	js    jetstream.JetStream
-	log   *slog.Logger
-	limit *rate.Limiter
-	wake  chan struct{} // of size 1
-	life  string        // begins the ids of the records
-
-	mu      sync.Mutex // guards the fields below
-	waiting []pending
-	added   int
-	dropped int64
-}
-
-// pending is an event with the id of its record. A write whose answer is lost is tried
-// again, and the journal takes an id only once.
-type pending struct {
-	event Event
-	since time.Time
-	id    string
-}
-
-func newWriter(js jetstream.JetStream, cfg Config) *writer {
-	return &writer{cfg: cfg, js: js, log: cfg.Log, limit: rate.NewLimiter(eventRate, eventBurst), wake: make(chan struct{}, 1), life: rand.Text()}
-}
-
-func (w *writer) add(e Event) {
-	if w.cfg.Journal == JournalOff {
-		return
-	}
-	now := time.Now()
-	w.mu.Lock()
-	if vital := e.Kind == "exit" || e.Kind == "joined" || e.Kind == "lost"; !vital && (len(w.waiting) >= maxWaiting || !w.limit.AllowN(now, 1)) {
-		w.dropped++
-	} else {
-		w.waiting = append(w.waiting, w.pendingLocked(e, now))
-	}
-	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (w *writer) pendingLocked(e Event, now time.Time) pending {
-	w.added++
-	return pending{e, now, cmp.Or(e.once, fmt.Sprint(w.life, ".", w.added))}
-}
-
-// take takes the events that wait, and one for those that were dropped.
-func (w *writer) take(like Event) []pending {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	list := w.waiting
-	w.waiting = nil
-	if w.dropped > 0 {
-		like.Kind, like.Count, like.Cause = "dropped", w.dropped, "more events than the journal takes from one process"
-		list = append(list, w.pendingLocked(like, time.Now()))
-		w.dropped = 0
-	}
-	return list
-}
-
-// drop counts an event that the stream refuses for ever.
-func (w *writer) drop() {
-	w.mu.Lock()
-	w.dropped++
-	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-// back puts events back in front, after they could not be stored.
-func (w *writer) back(list []pending) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waiting = append(list, w.waiting...)
-	if over := len(w.waiting) - 2*maxWaiting; over > 0 {
-		w.dropped += int64(over)
-		w.waiting = slices.Delete(w.waiting, 0, over)
-	}
-}
-
-// flush stores the events that wait, in order. After an error the rest waits on.
-func (w *writer) flush(ctx context.Context, like Event) error {
-	list := w.take(like)
-	if len(list) == 0 {
-		return nil
-	}
-	journal, err := openJournal(ctx, w.js, w.cfg)
-	for len(list) > 0 && err == nil {
-		e := list[0].event
-		e.Waited += time.Since(list[0].since)
-		var data []byte
-		if data, err = e.encode(); err != nil {
-			break
-		}
-		switch err = journal.Append(ctx, eventSubject(w.cfg, e), list[0].id, data); {
-		case err == nil:
-			list = list[1:]
-		case natserr.TooLarge(err): // for a stream that was made with other limits
-			w.drop()
-			list, err = list[1:], nil
-		}
-	}
-	w.back(list)
-	return err
-}
-
-// run stores events until ctx ends.
-func (w *writer) run(ctx context.Context, like Event) {
-	failed := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.wake:
-		}
-		within, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err := w.flush(within, like)
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && !failed:
-			w.log.Warn("presence: events cannot be stored in the journal; they wait", "journal", w.cfg.Journal, "error", err)
-		case err == nil && failed:
-			w.log.Info("presence: events are stored in the journal again", "journal", w.cfg.Journal)
-		}
-		failed = err != nil
-		wait := pace
-		if failed {
-			wait = retry
-		}
-		pause := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return
-		case <-pause.C:
-		}
-		if failed {
-			select {
-			case w.wake <- struct{}{}:
-			default:
-			}
-		}
-	}
 }
 
 // EventQuery selects events of the journal. An empty field selects all.
@@ -301,11 +149,16 @@ func (q EventQuery) of(id string) bool {
 }
 
 func (q EventQuery) matches(e Event) bool {
-	if q.Service != "" && e.Service != q.Service || !q.of(e.Process) || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.Kind) ||
-		!q.Since.IsZero() && e.At.Before(q.Since) || !q.Until.IsZero() && !e.At.Before(q.Until) {
+	switch {
+	case q.Service != "" && e.Service != q.Service,
+		!q.of(e.Process),
+		len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.Kind),
+		!q.Since.IsZero() && e.At.Before(q.Since),
+		!q.Until.IsZero() && !e.At.Before(q.Until):
 		return false
 	}
-	return q.Contains == "" || strings.Contains(strings.ToLower(strings.Join([]string{e.Service, e.Process, e.Kind, e.Name, e.From, e.To, e.Cause, e.Who, e.Version, e.Host}, "\n")), strings.ToLower(q.Contains))
+	texts := []string{e.Service, e.Process, e.Kind, e.Name, e.From, e.To, e.Cause, e.Who, e.Version, e.Host}
+	return strings.Contains(strings.ToLower(strings.Join(texts, "\n")), strings.ToLower(q.Contains))
 }
 
 // Events returns the events that match, newest first, and the value of Before for the
@@ -326,16 +179,21 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 	if strings.Contains(q.Process, ".") {
 		id = serviceToken(q.Process)
 	}
-	subjects := []string{}
+	subject := strings.Join([]string{f.cfg.Prefix, "event", service, id, ""}, ".")
+	var subjects []string
 	for _, kind := range q.Kinds {
-		subjects = append(subjects, strings.Join([]string{f.cfg.Prefix, "event", service, id, serviceToken(kind)}, "."))
+		subjects = append(subjects, subject+serviceToken(kind))
 	}
 	if len(q.Kinds) == 0 || slices.Contains(q.Kinds, "forged") { // a forged record may be under any kind
-		subjects = []string{strings.Join([]string{f.cfg.Prefix, "event", service, id, "*"}, ".")}
+		subjects = []string{subject + "*"}
 	}
 	records, next, err := journal.Back(ctx, eventlog.Query{
-		Subjects: slices.Compact(slices.Sorted(slices.Values(subjects))), After: q.After, Before: q.Before, Since: q.Since, Limit: q.Limit,
-		Keep: func(r eventlog.Record) bool { return q.matches(readEvent(r)) },
+		Subjects: slices.Compact(slices.Sorted(slices.Values(subjects))),
+		After:    q.After,
+		Before:   q.Before,
+		Since:    q.Since,
+		Limit:    q.Limit,
+		Keep:     func(r eventlog.Record) bool { return q.matches(readEvent(r)) },
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("presence: journal: %w", err)

@@ -30,6 +30,18 @@ func events(t *testing.T, f *presence.Fleet, q presence.EventQuery) (list []pres
 	return list
 }
 
+// commands waits until the journal has so many commands of a process, and returns them, the
+// newest first.
+func commands(t *testing.T, f *presence.Fleet, id string, n int) (list []presence.Event) {
+	t.Helper()
+	brokertest.Await(t, "the commands in the journal", func() bool {
+		list = events(t, f, presence.EventQuery{Process: id, Kinds: []string{"command"}})
+		return len(list) >= n
+	})
+	slices.Reverse(list)
+	return list
+}
+
 func has(list []presence.Event, kind, name, to, cause string) bool {
 	return slices.ContainsFunc(list, func(e presence.Event) bool {
 		return e.Kind == kind && e.Name == name && (to == "" || e.To == to) && strings.Contains(e.Cause, cause)
@@ -145,29 +157,25 @@ func TestTombstone(t *testing.T) {
 	for range 2 {
 		attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
 	}
-	kv, err := js.KeyValue(t.Context(), "FLEET")
-	if err != nil {
-		t.Fatal(err)
+	announce := func(id, rest string) {
+		t.Helper()
+		put(t, js, id, string(presence.Entry(id, []byte(`{"id":"`+id+`","service":"s",`+rest+`}`))))
 	}
-	for id, last := range map[string]string{
-		"plain":  `{"service":"s","status":{"report":{"phase":"running"}}}`,
-		"full":   `{"service":"s","status":{"report":{"phase":"running"}},"memory":{"used":99614720,"limit":104857600}}`,
-		"halted": `{"service":"s","status":{"waiting":"hook flush","report":{"phase":"stopping","budget":30000000000,"requested":"2026-01-02T03:04:05Z"}}}`,
-	} {
-		if _, err := kv.Put(t.Context(), id, []byte(last)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	announce("s.plain", `"status":{"report":{"phase":"running"}}`)
+	announce("s.full", `"status":{"report":{"phase":"running"}},"memory":{"used":99614720,"limit":104857600}`)
+	announce("s.halted", `"status":{"waiting":"hook flush","report":{"phase":"stopping","budget":30000000000,"requested":"2026-01-02T03:04:05Z"}}`)
 	lost := func() []presence.Event { return events(t, f, presence.EventQuery{Kinds: []string{"lost"}}) }
 	brokertest.Await(t, "three tombstones", func() bool { return len(lost()) >= 3 })
-	if _, err := kv.Put(t.Context(), "plain", []byte(`{"service":"s","status":{"report":{"phase":"running"}}}`)); err != nil {
-		t.Fatal(err)
-	}
+	announce("s.plain", `"status":{"report":{"phase":"running"}}`)
 	brokertest.Await(t, "the return", func() bool {
-		return has(events(t, f, presence.EventQuery{Process: "plain"}), "returned", "", "", "not dead")
+		return has(events(t, f, presence.EventQuery{Process: "s.plain"}), "returned", "", "", "not dead")
 	})
 	list := lost()
-	for id, want := range map[string][2]string{"plain": {presence.EndLost, "it was running"}, "full": {presence.EndOOM, "95 of 100 MiB"}, "halted": {presence.EndForced, "waited for hook flush"}} {
+	for id, want := range map[string][2]string{
+		"s.plain":  {presence.EndLost, "it was running"},
+		"s.full":   {presence.EndOOM, "95 of 100 MiB"},
+		"s.halted": {presence.EndForced, "waited for hook flush"},
+	} {
 		n := 0
 		for _, e := range list {
 			if e.Process == id {
@@ -186,7 +194,7 @@ func TestTombstone(t *testing.T) {
 // While NATS is away no process ends. The only server restarts and loses the bucket:
 // after that no process that lives has a tombstone, and none has left the list.
 func TestOutageBuriesNoProcess(t *testing.T) {
-	srv := brokertest.StartLone(t)
+	srv := brokertest.StartCluster(t, 1)
 	js := connect(t, srv.URL())
 	cfg := presence.Config{TTL: 4 * time.Second, Every: 200 * time.Millisecond, Journal: "J2"}
 	f := open(t, js, cfg)
@@ -195,7 +203,9 @@ func TestOutageBuriesNoProcess(t *testing.T) {
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	attend(t, f, l)
 	brokertest.Await(t, "the process", l.is(func() bool { return l.seen[id] > 0 }))
-	srv.RestartAfter(5 * time.Second) // longer than the TTL
+	srv.StopAll()
+	time.Sleep(5 * time.Second) // longer than the TTL
+	srv.StartAll()
 	before := 0
 	l.is(func() bool { before = l.seen[id]; return true })()
 	brokertest.Await(t, "the process after the restart", l.is(func() bool { return l.seen[id] > before+3 }))

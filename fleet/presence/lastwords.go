@@ -2,7 +2,6 @@ package presence
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,14 +21,7 @@ type life struct {
 	Version   string    `json:"version,omitempty"`
 	Host      string    `json:"host,omitempty"`
 	StartedAt time.Time `json:"startedAt"`
-	Boot      string    `json:"boot,omitempty"`   // of the host
-	Untold    []untold  `json:"untold,omitempty"` // what the journal does not have yet of earlier lives
-}
-
-// untold is the event of the end of an earlier life.
-type untold struct {
-	Event Event  `json:"event"`
-	Once  string `json:"once"`
+	Boot      string    `json:"boot,omitempty"` // of the host
 }
 
 // words is the open file of last words of this process.
@@ -38,16 +30,12 @@ type words struct{ file *os.File }
 // maxWords is how much of a file of last words is read, in bytes.
 const maxWords = 64 << 10
 
-// maxUntold is how many ends of earlier lives wait for the journal.
-const maxUntold = 8
-
 // errWordsTaken is returned while another process has the file.
 var errWordsTaken = errors.New("another process has this file of last words: give each its own")
 
 // openWords takes the file for this process until close is called or the process ends. It
-// returns the ends of earlier lives that the journal does not have: the last one is that
-// of the life before, when that life said nothing itself.
-func openWords(name string, me life) (w *words, before []Event, err error) {
+// returns the end of the life before, nil when that life said itself how it ended.
+func openWords(name string, me life) (w *words, before *Event, err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, nil, err
@@ -102,22 +90,23 @@ func (w *words) close() {
 	_ = w.file.Close()
 }
 
-// readWords returns the ends that a file of last words tells: those that its life could not
-// tell, and its own. There are none when that life said itself how it ended, or was of
-// another service. at is when the file was written last.
-func readWords(content string, at time.Time, me life) (list []Event) {
+// readWords returns the end of the life that has written a file of last words. It returns nil
+// when that life said itself how it ended, or belonged to another service. at is when the file was
+// written last.
+func readWords(content string, at time.Time, me life) *Event {
 	head, crash, _ := strings.Cut(content, "\n")
 	var l life
 	if json.Unmarshal([]byte(head), &l) != nil || l.Process == "" || l.Service != me.Service {
 		return nil
 	}
-	for _, u := range l.Untold[max(0, len(l.Untold)-maxUntold+1):] {
-		if u.Event.Kind == "lost" && u.Event.Service == me.Service {
-			u.Event.once = u.Once
-			list = append(list, u.Event)
-		}
+	e := &Event{
+		Kind:    "lost",
+		Service: l.Service,
+		Process: l.Process,
+		Version: l.Version,
+		Host:    l.Host,
+		once:    once("lost", l.Process, l.StartedAt),
 	}
-	e := Event{Kind: "lost", Service: l.Service, Process: l.Process, Version: l.Version, Host: l.Host, once: onceLost(l.Process, l.StartedAt)}
 	e.To, e.Cause = classify(crash)
 	switch {
 	case crash != "": // the runtime wrote it in the moment of the end
@@ -128,7 +117,7 @@ func readWords(content string, at time.Time, me life) (list []Event) {
 	if e.To == EndPanicked {
 		e.ExitStatus = panicStatus
 	}
-	return append(list, e)
+	return e
 }
 
 // classify says how a process ended, by what the Go runtime wrote at its end.
@@ -136,8 +125,9 @@ func classify(crash string) (class, cause string) {
 	class, cause = EndKilled, "it did not panic: a signal such as SIGKILL ended it, or the program called os.Exit"
 	for line := range strings.Lines(crash) {
 		line = strings.TrimSpace(line)
+		outOfMemory := strings.Contains(line, "out of memory") || strings.Contains(line, "cannot allocate memory")
 		switch {
-		case strings.HasPrefix(line, "fatal error: ") && (strings.Contains(line, "out of memory") || strings.Contains(line, "cannot allocate memory")):
+		case strings.HasPrefix(line, "fatal error: ") && outOfMemory:
 			return EndOOM, line
 		case strings.HasPrefix(line, "panic: "), strings.HasPrefix(line, "fatal error: "):
 			return EndPanicked, text.Clip(line, maxReason) + frame(crash)
@@ -182,46 +172,27 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// recall opens the file of last words, and writes into the journal how earlier lives
-// ended. It returns what joined says of the life before, "" for nothing, and no words
-// when there is no such file or it cannot be used.
-func (a *announcer) recall(ctx context.Context) (w *words, said string) {
+// recall opens the file of last words, and writes into the journal how the life before
+// ended. It returns what joined says of that life, "" for nothing, and no words when there is
+// no such file or it cannot be used.
+func (a *announcer) recall() (w *words, said string) {
 	if a.cfg.LastWords == "" {
 		return nil, ""
 	}
 	me := life{Service: a.app.Config().Name, Process: a.cfg.ID, Version: a.cfg.Version, Host: a.host, StartedAt: a.started}
 	w, before, err := openWords(a.cfg.LastWords, me)
+	if before != nil {
+		a.cfg.Log.Warn("presence: the life before did not report its end",
+			"process", before.Process, "class", before.To, "cause", before.Cause)
+		did := map[string]string{EndPanicked: "panicked", EndOOM: "ran out of memory"}[before.To]
+		said = "the life before " + cmp.Or(did, "was ended") + ": " + before.Cause
+		a.journal.add(*before)
+	}
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, retry)
-		defer cancel()
-		for _, e := range before {
-			a.cfg.Log.Warn("presence: a life of this process ended without a word", "process", e.Process, "class", e.To, "cause", e.Cause)
-			said = "the life before " + cmp.Or(map[string]string{EndPanicked: "panicked", EndOOM: "ran out of memory"}[e.To], "was ended") + ": " + e.Cause
-			if a.tell(ctx, e) != nil { // this life may end before the journal is back
-				me.Untold = append(me.Untold, untold{e, e.once})
-				a.journal.add(e)
-			}
-		}
 		err = w.begin(me)
 	}
 	if err != nil {
 		a.cfg.Log.Warn("presence: there will be no last words of this process", "file", a.cfg.LastWords, "error", err)
 	}
 	return w, said
-}
-
-// tell stores an event in the journal at once.
-func (a *announcer) tell(ctx context.Context, e Event) error {
-	if a.cfg.Journal == JournalOff {
-		return nil
-	}
-	journal, err := openJournal(ctx, a.js, a.cfg)
-	if err != nil {
-		return err
-	}
-	data, err := e.encode()
-	if err != nil {
-		return err
-	}
-	return journal.Append(ctx, eventSubject(a.cfg, e), e.once, data)
 }

@@ -45,41 +45,18 @@ func TestLastWords(t *testing.T) {
 		"another run of the host": {head(life{Service: "shop", Process: "shop.web-1", Boot: "a"}), EndLost, "its host was started anew"},
 		"a long message":          {before + "panic: " + strings.Repeat("x", 10_000), EndPanicked, "panic: xxx"},
 	} {
-		list := readWords(test.content, time.Now().Add(-time.Minute), me)
-		if test.class == "" {
-			if len(list) > 0 {
-				t.Errorf("%s: %+v, want nothing", name, list)
+		e := readWords(test.content, time.Now().Add(-time.Minute), me)
+		switch {
+		case test.class == "":
+			if e != nil {
+				t.Errorf("%s: %+v, want nothing", name, e)
 			}
-			continue
-		}
-		if len(list) != 1 {
-			t.Errorf("%s: %+v, want one end", name, list)
-			continue
-		}
-		switch e := list[0]; {
+		case e == nil:
+			t.Errorf("%s: nothing, want %s", name, test.class)
 		case e.To != test.class || !strings.Contains(e.Cause, test.cause) || len(e.Cause) > 2*maxReason || e.Process != "shop.web-1" || e.Kind != "lost":
 			t.Errorf("%s: %+v, want %s, %q", name, e, test.class, test.cause)
 		case strings.Count(test.content, "\n") > 1 && e.Waited < 50*time.Second:
 			t.Errorf("%s: it happened %v ago", name, e.Waited)
-		}
-	}
-}
-
-// What the journal does not have yet goes from life to life, a bounded number of times.
-func TestUntoldEndsAreKept(t *testing.T) {
-	me := life{Service: "shop", Process: "shop.web"}
-	for i := range 3 * maxUntold {
-		head, err := json.Marshal(me)
-		if err != nil {
-			t.Fatal(err)
-		}
-		list := readWords(string(head)+"\n"+panicText, time.Now(), me)
-		if want := min(i+1, maxUntold); len(list) != want {
-			t.Fatalf("after %d lives %d ends are told, want %d", i+1, len(list), want)
-		}
-		me.Untold, me.StartedAt = nil, time.Unix(int64(i), 0)
-		for _, e := range list {
-			me.Untold = append(me.Untold, untold{e, e.once})
 		}
 	}
 }

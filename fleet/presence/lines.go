@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -94,8 +95,7 @@ func (l *Lines) after(seq uint64, limit int) (list []Line, missed uint64) {
 // many, each different one with its number of goroutines.
 func stacks() string {
 	if runtime.NumGoroutine() <= eachStack {
-		buf := make([]byte, maxStacks)
-		return text.Clip(string(buf[:runtime.Stack(buf, true)]), maxStacks)
+		return text.Clip(string(call.Dump()), maxStacks)
 	}
 	var b strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&b, 1) // a Builder never fails

@@ -64,13 +64,13 @@ func TestOperatorReadsTheLog(t *testing.T) {
 			t.Errorf("a limit of %d is accepted", limit)
 		}
 	}
-	p := await(t, f, id, "the commands", func(p presence.Process) bool { return len(p.Commands) >= 4 })
-	for _, c := range p.Commands {
-		if c.Do != "logs" || c.Who != "ada" {
+	noted := commands(t, f, id, 4)
+	for _, c := range noted {
+		if c.Name != "logs" || c.Who != "ada" {
 			t.Errorf("a command is %+v", c)
 		}
 	}
-	if n := len(p.Commands); n != 4 {
+	if n := len(noted); n != 4 {
 		t.Errorf("%d reads are noted, want those that do not read on: 4", n)
 	}
 }
@@ -155,8 +155,7 @@ func TestAReadingIsNotedAtItsBegin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := await(t, f, id, "the command", func(p presence.Process) bool { return len(p.Commands) > 0 })
-	if len(p.Commands) != 1 || p.Commands[0].Who != "eve" {
-		t.Errorf("the commands are %+v", p.Commands)
+	if noted := commands(t, f, id, 1); len(noted) != 1 || noted[0].Who != "eve" {
+		t.Errorf("the commands are %+v", noted)
 	}
 }

@@ -23,7 +23,7 @@ func NewLiving(ttl time.Duration) *Living {
 	return &Living{ttl: ttl, heard: make(map[string]time.Time)}
 }
 
-// Heard notes a sign of life.
+// Heard notes that a member has announced itself.
 func (l *Living) Heard(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,22 +7,39 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 )
 
+// memoryLimit knows the limit of this process's memory. To find it takes more system calls
+// than all else that an idle process does for its announcements, so it is looked up once a
+// minute.
+type memoryLimit struct {
+	at    time.Time
+	limit int64 // 0 for none
+	file  string
+}
+
 // memory returns the memory of this process's container: what is in use, without files
 // that the kernel may drop at once, as the kubelet counts it. It is zero without a limit.
-func memory() Memory {
-	limit, file := limits.now()
-	if limit <= 0 {
+func (l *memoryLimit) memory() Memory {
+	if l.at.IsZero() || time.Since(l.at) >= time.Minute {
+		limit, file, err := cgroup.MemoryLimit(os.DirFS("/"))
+		if err != nil {
+			limit = 0
+		}
+		*l = memoryLimit{time.Now(), limit, file}
+	}
+	if l.limit <= 0 {
 		return Memory{}
 	}
-	dir := path.Dir("/" + strings.TrimPrefix(file, "/"))
-	for _, names := range [][2]string{{"memory.current", "inactive_file"}, {"memory.usage_in_bytes", "total_inactive_file"}} {
-		text, err := os.ReadFile(path.Join(dir, names[0]))
+	dir := path.Dir("/" + strings.TrimPrefix(l.file, "/"))
+	for _, version := range []struct{ used, inactive string }{ // of cgroups, 2 and 1
+		{"memory.current", "inactive_file"},
+		{"memory.usage_in_bytes", "total_inactive_file"},
+	} {
+		text, err := os.ReadFile(path.Join(dir, version.used))
 		if err != nil {
 			continue
 		}
@@ -30,38 +47,10 @@ func memory() Memory {
 		if err != nil {
 			continue
 		}
-		return Memory{Used: max(0, used-stat(path.Join(dir, "memory.stat"), names[1])), Limit: limit}
+		inactive := stat(path.Join(dir, "memory.stat"), version.inactive)
+		return Memory{Used: max(0, used-inactive), Limit: l.limit}
 	}
 	return Memory{}
-}
-
-// limitAge is how old the limit of the memory may be. To find it takes more system calls
-// than all else that an idle process does for its announcements.
-const limitAge = time.Minute
-
-// limits has the limit of this process's memory, which seldom changes.
-var limits limitMemory
-
-type limitMemory struct {
-	mu    sync.Mutex // guards the fields below
-	at    time.Time
-	limit int64
-	file  string
-}
-
-// now returns the limit, 0 for none, and its file.
-func (l *limitMemory) now() (limit int64, file string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if age := time.Since(l.at); age >= 0 && age < limitAge {
-		return l.limit, l.file
-	}
-	limit, file, err := cgroup.MemoryLimit(os.DirFS("/"))
-	if err != nil {
-		limit = 0
-	}
-	l.at, l.limit, l.file = time.Now(), limit, file
-	return limit, file
 }
 
 // stat returns one number of a memory.stat, 0 when it has none.

@@ -26,6 +26,11 @@
 // repository says what this withstands, and which permissions NATS needs.
 //
 // presence keeps no state of the process: it asks the App.
+//
+// Begin with announce.go for the side of the process: entry.go and signature.go make its
+// announcements, command.go answers commands, and journal_writer.go passes events to the
+// journal. On the side of the operators fleet.go and watch.go read the bucket, registry.go
+// decides which announcements count, and command_send.go sends commands.
 package presence
 
 import (
@@ -39,7 +44,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go"
-	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // Config names a fleet. All its processes and operators have the same Bucket,
@@ -75,7 +79,7 @@ type Config struct {
 	// OperatorsFile obey.
 	KeyFile string
 
-	// Ended asks the platform how a process ended that disappeared without a word, for
+	// Ended asks the platform how a process ended that reported no end, for
 	// [Fleet.Attend]: kube.Client.Ended does on Kubernetes. Without it, and when it returns
 	// an error, the journal has what the last announcement suggests. It gets two seconds.
 	Ended func(ctx context.Context, p Process) (End, error)
@@ -95,7 +99,7 @@ type Config struct {
 
 	// LastWords is a file for this process alone, which its next life finds again: on a
 	// disk of the host, or in a volume of the pod. The Go runtime also writes a panic
-	// there (debug.SetCrashOutput). When a life ended without a word, the next one reads
+	// there (debug.SetCrashOutput). When a life did not report its end, the next one reads
 	// the file, and the journal gets how it ended: by a panic, with its place; because
 	// memory ran out; or by a signal. "" is no file. Announce opens it when the App
 	// starts. A file that another process has, or that cannot be written, is logged and
@@ -155,7 +159,8 @@ func (c Config) withDefaults() (Config, error) {
 	case c.TTL < time.Second:
 		return c, fmt.Errorf("presence: TTL is %v: want 1s or more", c.TTL)
 	case c.Every < 0 || c.Every > c.TTL/3:
-		return c, fmt.Errorf("presence: Every is %v with a TTL of %v: want at most a third of it, so that one lost announcement is not a lost process", c.Every, c.TTL)
+		return c, fmt.Errorf("presence: Every is %v with a TTL of %v: "+
+			"want at most a third of it, so that one lost announcement is not a lost process", c.Every, c.TTL)
 	case c.CommandTimeout < 0:
 		return c, fmt.Errorf("presence: CommandTimeout is %v: want more than 0", c.CommandTimeout)
 	case !validBucket.MatchString(c.Bucket):
@@ -163,9 +168,11 @@ func (c Config) withDefaults() (Config, error) {
 	case !validBucket.MatchString(c.Journal):
 		return c, fmt.Errorf("presence: Journal is %q: want letters, digits, - and _", c.Journal)
 	case c.JournalAge < time.Minute || c.JournalBytes < 1<<20:
-		return c, fmt.Errorf("presence: JournalAge is %v and JournalBytes %d: want a minute and 1 MiB or more", c.JournalAge, c.JournalBytes)
+		return c, fmt.Errorf("presence: JournalAge is %v and JournalBytes %d: want a minute and 1 MiB or more",
+			c.JournalAge, c.JournalBytes)
 	case !validSubject.MatchString(c.Prefix):
-		return c, fmt.Errorf("presence: Prefix is %q: want words of letters, digits, - and _ with dots between them", c.Prefix)
+		return c, fmt.Errorf("presence: Prefix is %q: want words of letters, digits, - and _ with dots between them",
+			c.Prefix)
 	case c.ID != "" && !validID.MatchString(c.ID):
 		return c, fmt.Errorf("presence: ID is %q: want at most 200 letters, digits, - and _", c.ID)
 	}
@@ -178,17 +185,6 @@ var (
 	validID      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,200}$`)
 )
 
-// BucketConfig returns the configuration of a fleet's bucket, for a program that
-// creates all its buckets itself. [Announce] and [Open] create a missing bucket. An
-// invalid Config is an error.
-func BucketConfig(c Config) (jetstream.KeyValueConfig, error) {
-	c, err := c.withDefaults()
-	return jetstream.KeyValueConfig{
-		Bucket: c.Bucket, TTL: c.TTL, History: 1, Storage: jetstream.MemoryStorage, MaxValueSize: maxAnnouncement,
-		Description: "processes of the fleet; each entry expires unless it is renewed",
-	}, err
-}
-
 // maxAnnouncement is the largest announcement, in bytes. A process with a larger tree
 // of units leaves out the deepest ones.
 const maxAnnouncement = 512 << 10
@@ -197,15 +193,16 @@ var errTTL = errors.New("use the same TTL in all of the fleet")
 
 // bucket opens the fleet's bucket, and creates it when it is missing.
 func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.KeyValue, error) {
-	ofFleet := c
-	ofFleet.ID = "" // an announcer's has its service
-	spec, err := BucketConfig(ofFleet)
-	if err != nil {
-		return nil, err
-	}
 	kv, err := js.KeyValue(ctx, c.Bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = js.CreateKeyValue(ctx, spec)
+		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket:       c.Bucket,
+			TTL:          c.TTL,
+			History:      1,
+			Storage:      jetstream.MemoryStorage,
+			MaxValueSize: maxAnnouncement,
+			Description:  "processes of the fleet; each entry expires unless it is renewed",
+		})
 		switch {
 		case errors.Is(err, jetstream.ErrBucketExists): // another process was faster
 			kv, err = js.KeyValue(ctx, c.Bucket)
@@ -221,15 +218,15 @@ func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.Ke
 		return nil, fmt.Errorf("presence: bucket %s: %w", c.Bucket, err)
 	}
 	if ttl := status.TTL(); ttl != c.TTL {
-		return nil, fmt.Errorf("presence: bucket %s keeps entries for %v and this process expects %v: %w", c.Bucket, ttl, c.TTL, errTTL)
+		return nil, fmt.Errorf("presence: bucket %s keeps entries for %v and this process expects %v: %w",
+			c.Bucket, ttl, c.TTL, errTTL)
 	}
 	return kv, nil
 }
 
 // Process is the last announcement of one process.
 type Process struct {
-	// ID is the service and the process's own id, with a dot between them. In a fleet
-	// where some processes run a version without signatures, theirs has no dot.
+	// ID is the service and the process's own id, with a dot between them.
 	ID        string    `json:"id"`
 	Service   string    `json:"service"`
 	Host      string    `json:"host"`
@@ -244,20 +241,15 @@ type Process struct {
 	Status lifecycle.Status `json:"status"`
 	// Truncated says that units were left out.
 	Truncated bool `json:"truncated,omitempty"`
-	// Memory is that of the process's container, as the kubelet counts it; zero when it
+	// Memory is what the process's container uses, as the kubelet counts it; zero when it
 	// is not known.
 	Memory Memory `json:"memory,omitzero"`
 	// Restarts are the latest restarts of units, newest first, at most 20.
 	Restarts []Restart `json:"restarts,omitempty"`
-	// Commands are the last commands that the process obeyed, newest first, at most 10.
-	Commands []Command `json:"commands,omitempty"`
-	// Refusals counts the commands that the process refused, and Refused is the last one.
-	Refusals int64    `json:"refusals,omitempty"`
-	Refused  *Command `json:"refused,omitempty"`
 	// Number counts the announcements of this process, from 1, and AnnouncedAt is the
 	// time of this one by the process's clock.
-	Number      uint64    `json:"number,omitempty"`
-	AnnouncedAt time.Time `json:"announcedAt"`
+	Number      uint64    `json:"-"`
+	AnnouncedAt time.Time `json:"-"`
 	// SeenAt is when the server stored the announcement.
 	SeenAt time.Time `json:"-"`
 	// Suspect says why the entry, or a recent one of the same id, was not written by the
@@ -285,20 +277,4 @@ type Restart struct {
 	At    time.Time `json:"at"`
 	Cause string    `json:"cause,omitempty"`
 	Who   string    `json:"who,omitempty"` // the operator who asked for it, "" when the unit had failed
-}
-
-// prune cuts a tree of units at a depth.
-func prune(units []worker.State, depth int) (out []worker.State, cut bool) {
-	for _, u := range units {
-		if depth <= 1 {
-			cut = cut || len(u.Children) > 0
-			u.Children = nil
-		} else {
-			var below bool
-			u.Children, below = prune(u.Children, depth-1)
-			cut = cut || below
-		}
-		out = append(out, u)
-	}
-	return out, cut
 }

@@ -219,7 +219,7 @@ func TestWatchSeesComingAndGoing(t *testing.T) {
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- f.Watch(ctx, l.tell) }()
+	go func() { done <- f.Attend(ctx, l.tell) }()
 	defer func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -277,11 +277,11 @@ func TestProcessThatDoesNotAnswer(t *testing.T) {
 	if _, err := f.Drain(t.Context(), id, "", ""); !errors.Is(err, presence.ErrUnreachable) {
 		t.Errorf("a command to a dead process: %v, want ErrUnreachable", err)
 	}
-	if _, err := kv.Put(t.Context(), "ghost", []byte(`{}`)); err != nil {
+	if _, err := kv.Put(t.Context(), "missions.ghost", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Drain(t.Context(), "ghost", "", ""); !errors.Is(err, presence.ErrUnsigned) {
-		t.Errorf("a command to a process of an old version: %v, want ErrUnsigned", err)
+	if _, err := f.Drain(t.Context(), "missions.ghost", "", ""); !errors.Is(err, presence.ErrNotFound) || !strings.Contains(err.Error(), "no signature") {
+		t.Errorf("a command to an entry that no process has signed: %v, want ErrNotFound", err)
 	}
 	for _, id := range []string{"", "a b", "a.>", "*", "a.b", "a.b.c", "*.b", "unknown", strings.Repeat("x", 300), strings.Repeat("x", 10_000)} {
 		if _, err := f.Get(t.Context(), id); !errors.Is(err, presence.ErrNotFound) {

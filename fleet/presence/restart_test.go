@@ -13,7 +13,7 @@ import (
 // The only server of a small fleet restarts and loses the bucket, which is in memory.
 // The processes announce themselves again, and watchers see them.
 func TestServerRestarts(t *testing.T) {
-	srv := brokertest.StartLone(t)
+	srv := brokertest.StartCluster(t, 1)
 	js := brokertest.Connect(t, broker.Config{URL: srv.URL()}).JetStream()
 	cfg := presence.Config{TTL: 3 * time.Second}
 	f := open(t, js, cfg)
@@ -25,13 +25,14 @@ func TestServerRestarts(t *testing.T) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil { // as a feed does
-			_ = f.Watch(ctx, l.tell)
+			_ = f.Attend(ctx, l.tell)
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
 	defer func() { cancel(); <-done }()
 	brokertest.Await(t, "the process in the watch", l.is(func() bool { return l.seen[id] > 0 }))
-	srv.Restart()
+	srv.StopAll()
+	srv.StartAll()
 	await(t, f, id, "the process after the restart", func(p presence.Process) bool { return p.Ready })
 	before := 0
 	l.is(func() bool { before = l.seen[id]; return true })() // is holds the lock of seen

@@ -16,9 +16,9 @@ const restartTime = 2 * time.Second
 // RestartUnit asks a process to restart one of its supervised units, by its path in the
 // announcement, such as "pool/w1". It returns the phase of the process and the status of the
 // unit: running when it has started again, and otherwise what it is after the run has failed
-// or two seconds have passed; then the restart goes on. ErrRefused is returned for a unit that is not there, that
-// nothing supervises, or that is stopping, and when the process's version does not know the
-// command. The journal has the command, and the restart with who asked for it.
+// or two seconds have passed; then the restart goes on. ErrRefused is returned for a unit that
+// is not there, that nothing supervises, or that is stopping. The journal has the command, and
+// the restart with who asked for it.
 func (f *Fleet) RestartUnit(ctx context.Context, id, unit, reason, who string) (phase, status string, err error) {
 	a, err := f.ask(ctx, id, command{Do: doRestart, Unit: unit, Reason: reason, Who: who})
 	return a.Phase, a.Status, err
@@ -39,16 +39,18 @@ func (a *announcer) restart(c command, out *answer) (refused string) {
 	ctx, cancel := context.WithTimeout(context.Background(), restartTime)
 	defer cancel()
 	err := a.app.RestartUnit(ctx, c.Unit)
-	if errors.Is(err, worker.ErrNotRestartable) || errors.Is(err, worker.ErrNoChild) || errors.Is(err, worker.ErrSupervisorEnded) {
-		a.askedFor(c.Unit) // nothing was restarted by this command
-		if wasAsked {      // a restart that was asked for before goes on
+	notRestarted := errors.Is(err, worker.ErrNotRestartable) || errors.Is(err, worker.ErrNoChild) ||
+		errors.Is(err, worker.ErrSupervisorEnded)
+	if notRestarted {
+		a.askedFor(c.Unit)
+		if wasAsked { // a restart that was asked for before goes on
 			a.mu.Lock()
 			a.asked[c.Unit] = before
 			a.mu.Unlock()
 		}
 		return text.Clip(err.Error(), maxReason)
 	}
-	// Any other error is that of the next run: the restart has happened.
+	// Any other error comes from the next run: the restart has happened.
 	out.Status = statusOf(a.app.Status().Units, c.Unit)
 	return ""
 }

@@ -3,7 +3,6 @@ package presence
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -38,7 +37,7 @@ const (
 
 // Settings returns the configuration of a process: each key with its value and its source,
 // and how its reloads went. Secrets never leave the process. ErrRefused is returned when the
-// process has no Config.Settings, and when its version does not know the question.
+// process has no Config.Settings.
 func (f *Fleet) Settings(ctx context.Context, id, who string) (Settings, error) {
 	a, err := f.ask(ctx, id, command{Do: doConfig, Who: who})
 	return Settings{a.Settings, a.Truncated, a.Reloads}, err
@@ -100,16 +99,4 @@ func shown(list []Setting) (out []Setting, truncated bool) {
 		out = append(out, s)
 	}
 	return out, truncated
-}
-
-// outdated returns what to say when a process's refusal means that its version does not
-// know the command, and "" for any other refusal.
-func outdated(do, refusal string) string {
-	unknown := strings.HasPrefix(refusal, fmt.Sprintf("there is no command %q", do))
-	// An older version asks for the phase first. A newer one answers a question in any.
-	stopping := command{Do: do}.reads() && strings.HasPrefix(refusal, "the process is ") && strings.HasSuffix(refusal, " already")
-	if unknown || stopping {
-		return fmt.Sprintf("this process's version does not answer %q: it takes a newer version of fleet/presence", do)
-	}
-	return ""
 }

@@ -82,8 +82,7 @@ func TestOperatorReadsTheConfiguration(t *testing.T) {
 	if len(got.Reloads) != 2 || got.Reloads[1].Result != lifecycle.ResultFailed || !strings.Contains(got.Reloads[1].Error, "addr is a list") {
 		t.Errorf("the reloads are %+v", got.Reloads)
 	}
-	p := await(t, f, id, "the command", func(p presence.Process) bool { return len(p.Commands) > 0 })
-	if c := p.Commands[0]; c.Do != "config" || c.Who != "ada" {
+	if c := commands(t, f, id, 1)[0]; c.Name != "config" || c.Who != "ada" {
 		t.Errorf("the command is %+v", c)
 	}
 }
@@ -141,30 +140,6 @@ func TestConfigurationOfAProcessThatHasNone(t *testing.T) {
 	}
 }
 
-// A process of an older version does not know a newer command: the answer says so.
-func TestOlderVersionDoesNotAnswer(t *testing.T) {
-	js := nats(t)
-	_, id, _ := start(t, js, presence.Config{}, nil)
-	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
-	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
-	if err := f.Ask(t.Context(), id, "newer"); !errors.Is(err, presence.ErrRefused) || !strings.Contains(err.Error(), `this process's version does not answer "newer"`) {
-		t.Errorf("got %v", err)
-	}
-	// The words of v0.20 and before, for a process that runs and for one that stops.
-	for refusal, old := range map[string]bool{
-		`there is no command "config": want drain, suspend, resume, logs or stacks`: true,
-		`the process is draining already`:                                           true,
-		`this process does not report its configuration`:                            false,
-	} {
-		if got := presence.Outdated("config", refusal) != ""; got != old {
-			t.Errorf("%s: %v", refusal, got)
-		}
-	}
-	if presence.Outdated("drain", "the process is draining already") != "" {
-		t.Error("a drain that comes too late counts as unknown")
-	}
-}
-
 // A supervised unit restarts; the journal and the announcement have who asked for it, and
 // an operator's restart is not a crash.
 func TestOperatorRestartsAUnit(t *testing.T) {
@@ -193,11 +168,11 @@ func TestOperatorRestartsAUnit(t *testing.T) {
 	if got := <-runs; got != "poller" {
 		t.Errorf("%s runs again", got)
 	}
-	p := await(t, f, id, "the restart", func(p presence.Process) bool { return len(p.Restarts) > 0 && len(p.Commands) > 0 })
+	p := await(t, f, id, "the restart", func(p presence.Process) bool { return len(p.Restarts) > 0 })
 	if r := p.Restarts[0]; r.Unit != "poller" || r.Who != "ada" || r.Cause != "it lost its lease (asked by ada)" {
 		t.Errorf("the restart is %+v", r)
 	}
-	if c := p.Commands[0]; c.Do != "restart-unit poller" || c.Who != "ada" || c.Reason != "it lost its lease" {
+	if c := commands(t, f, id, 1)[0]; c.Name != "restart-unit poller" || c.Who != "ada" || c.Cause != "it lost its lease" {
 		t.Errorf("the command is %+v", c)
 	}
 	for _, kind := range []string{"command", "restart"} {
@@ -277,8 +252,7 @@ func TestARestartIntoAFailure(t *testing.T) {
 		t.Errorf("%s, %s, %v", phase, status, err)
 	}
 	<-runs
-	p := await(t, f, id, "the command", func(p presence.Process) bool { return len(p.Commands) > 0 })
-	if c := p.Commands[0]; c.Refused != "" || c.Who != "ada" {
+	if c := commands(t, f, id, 1)[0]; c.To != "done" || c.Who != "ada" {
 		t.Errorf("the command is %+v", c)
 	}
 }

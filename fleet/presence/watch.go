@@ -1,23 +1,21 @@
 package presence
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// Change is an item of a Watch. An announcement is a Put and the end of a process a
+// Change is an item that Attend passes on. An announcement is a Put and the end of a process a
 // Deleted; the key is the process's id.
 type Change = stream.Item[Process]
 
-// Watch calls tell with a Put for each existing process, then with one Synced, and
+// Attend calls tell with a Put for each existing process, then with one Synced, and
 // then for every announcement and every end of a process. It calls tell one call at a
 // time.
 //
@@ -28,57 +26,28 @@ type Change = stream.Item[Process]
 // process ends: after that each has a TTL and a grace to announce itself again, also
 // when the server has lost the bucket.
 //
-// Watch returns an error when it cannot begin, and otherwise ctx's error when ctx ends.
-func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
-	return f.watch(ctx, tell, func(Process, time.Time) {}, func(Process) {})
-}
-
-// Attend is Watch, and it writes into the journal which processes disappeared without
-// a word: since when, in which state, and with which last words. When such a process
-// announces itself again, it writes that too. Several programs may attend a fleet: the
-// journal has each event once.
+// It writes into the journal which processes disappeared without a word: since when, in
+// which state, and what their last announcement said. When such a process announces itself
+// again, it writes that too. Several programs may attend a fleet: the journal has each event
+// once.
+//
+// Attend returns an error when it cannot begin, and otherwise ctx's error when ctx ends.
 func (f *Fleet) Attend(ctx context.Context, tell func(Change)) error {
-	if f.cfg.Journal == JournalOff {
-		return f.Watch(ctx, tell)
+	journal := newJournalWriter(f.js, f.cfg, maxTombstones, nil)
+	if journal != nil {
+		if _, err := openJournal(ctx, f.js, f.cfg); err != nil { // services may not create it
+			f.cfg.Log.Warn("presence: cannot open the journal", "journal", f.cfg.Journal, "error", err)
+		}
 	}
-	if _, err := openJournal(ctx, f.js, f.cfg); err != nil { // services may not create it
-		f.cfg.Log.Warn("presence: cannot open the journal", "journal", f.cfg.Journal, "error", err)
-	}
-	c := newClerk(f)
 	writing, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // ends with Attend
-		defer close(done)
-		c.run(writing)
-	}()
-	defer func() { cancel(); <-done }()
-	return f.watch(ctx, tell,
-		func(p Process, heard time.Time) { c.add(p, tombstone(p, heard)) },
-		func(p Process) {
-			c.add(p, Event{Kind: "returned", Cause: "it announces itself again: it was not dead"})
-		})
+	var done sync.WaitGroup
+	done.Go(func() { journal.run(writing, Event{}) })
+	defer func() { cancel(); done.Wait() }()
+	return f.watch(ctx, tell, journal)
 }
 
-// tombstone describes a process that disappeared. Nothing is known but its last
-// announcement.
-func tombstone(p Process, heard time.Time) Event {
-	e := Event{Kind: "lost", From: string(p.Status.Report.Phase), To: EndLost}
-	words := fmt.Sprintf("not heard since %s; it was %s", heard.UTC().Format(time.RFC3339), cmp.Or(e.From, "unreadable"))
-	if p.Status.Waiting != "" {
-		words += ", and waited for " + p.Status.Waiting
-	}
-	report := p.Status.Report
-	switch limit := p.Memory.Limit; {
-	case limit > 0 && float64(p.Memory.Used)*100 >= float64(limit)*90: // a limit may be near the largest number
-		e.To = EndOOM
-		words += fmt.Sprintf("; its memory was at %d of %d MiB, so the kernel probably killed it", p.Memory.Used>>20, limit>>20)
-	case report.Phase == lifecycle.PhaseDraining || report.Phase == lifecycle.PhaseStopping:
-		e.To = EndForced
-		words += fmt.Sprintf("; it was killed about %v after its stop began, and its budget is %v", heard.Sub(report.Requested).Round(time.Second), report.Budget)
-	}
-	e.Cause = words
-	return e
-}
+// maxTombstones is how many events of processes that disappeared may wait for the journal.
+const maxTombstones = 20_000
 
 // tracked is a process as a watch knows it.
 type tracked struct {
@@ -98,8 +67,8 @@ func newTracker(ttl time.Duration) *tracker {
 	return &tracker{ttl: ttl + ttl/6, grace: ttl / 6, seen: time.Now(), list: map[string]*tracked{}}
 }
 
-// blind notes that the bucket cannot be seen at this moment.
-func (k *tracker) blind() { k.seen = time.Now() }
+// unseen notes that the bucket cannot be seen at this moment.
+func (k *tracker) unseen() { k.seen = time.Now() }
 
 // announced notes an announcement. It reports whether the process counted as dead.
 func (k *tracker) announced(p *Process) (returned bool) {
@@ -144,129 +113,113 @@ func madeAt(ctx context.Context, kv jetstream.KeyValue) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// watch is Watch. bury gets each process that disappeared, and returned each that was
-// reported so and lives.
-func (f *Fleet) watch(ctx context.Context, tell func(Change), bury func(Process, time.Time), returned func(Process)) error {
-	to := stream.Sink[Process](tell)
-	known := newTracker(f.cfg.TTL)
+// watching is one call of Attend.
+type watching struct {
+	*Fleet
+	to      stream.Sink[Process]
+	journal *journalWriter // gets the processes that disappear and return; nil for no journal
+	known   *tracker
+
+	kv      jetstream.KeyValue
+	made    time.Time            // when the server made the bucket that is watched
+	watcher jetstream.KeyWatcher // nil while there is none
+	updates <-chan jetstream.KeyValueEntry
+	synced  bool
+}
+
+func (f *Fleet) watch(ctx context.Context, tell func(Change), journal *journalWriter) error {
+	w := &watching{Fleet: f, to: tell, journal: journal, known: newTracker(f.cfg.TTL)}
+	if err := w.open(ctx); err != nil {
+		return fmt.Errorf("presence: watch: %w", err)
+	}
+	defer w.close()
+	opened := time.Now()
 	look := time.NewTicker(f.cfg.TTL / 12)
 	defer look.Stop()
-	synced, began := false, false
-	var watch jetstream.KeyWatcher
-	var updates <-chan jetstream.KeyValueEntry
-	var kv jetstream.KeyValue
-	var born time.Time // when the server made the bucket that is watched
-	end := func() {
-		if watch != nil {
-			_ = watch.Stop()
-			watch, updates = nil, nil
-		}
-	}
-	defer end()
-	var again time.Time
 	for {
-		if watch == nil && time.Now().After(again) {
-			var err error
-			if kv, err = bucket(ctx, f.js, f.cfg); err == nil {
-				born, err = madeAt(ctx, kv)
-			}
-			if err == nil {
-				watch, err = kv.WatchAll(ctx)
-			}
-			switch {
-			case err == nil:
-				updates, began = watch.Updates(), true
-				known.blind()
-			case !began:
-				return fmt.Errorf("presence: watch: %w", err)
-			}
-			again = time.Now().Add(retry)
-		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-look.C:
-			if watch == nil || !f.js.Conn().IsConnected() {
-				known.blind()
-				continue
+			if w.watcher == nil && time.Since(opened) >= retry {
+				opened = time.Now()
+				_ = w.open(ctx) // a later look tries again
 			}
-			died := known.expired()
-			if len(died) == 0 {
-				continue
-			}
-			// A watch of a bucket that the server has lost reports nothing.
-			if now, err := madeAt(ctx, kv); err != nil || !now.Equal(born) {
-				end()
-				known.blind()
-				continue
-			}
-			for _, p := range died {
-				p.dead = true
-				bury(*p.last, p.heard)
-				to.Delete(p.last.ID)
-			}
-		case e, ok := <-updates:
+			w.look(ctx)
+		case e, ok := <-w.updates:
 			switch {
 			case !ok: // the server has lost the bucket
-				end()
-			case e == nil:
-				if !synced {
-					synced = true
-					to.Sync()
-				}
-			case e.Operation() != jetstream.KeyValuePut:
-				if f.removed(e) && known.left(e.Key()) {
-					to.Delete(e.Key())
-				}
-			default:
-				p, alive := f.read(e)
-				if alive && known.announced(p) {
-					returned(*p)
-				}
-				to.Put(p.ID, *p)
+				w.close()
+			case e != nil:
+				w.entry(e)
+			case !w.synced:
+				w.synced = true
+				w.to.Sync()
 			}
 		}
 	}
 }
 
-// describeEnd returns the event of an end that the process announces itself.
-func describeEnd(r lifecycle.Report) (class, cause string) {
-	class = EndClean
-	worst := func(c string) {
-		order := EndClean + " " + EndFailed + " " + EndCut + " " + EndHung
-		if strings.Index(order, c) > strings.Index(order, class) {
-			class = c
+// open begins to watch the bucket, which the server may have lost and made anew.
+func (w *watching) open(ctx context.Context) (err error) {
+	if w.kv, err = bucket(ctx, w.js, w.cfg); err != nil {
+		return err
+	}
+	if w.made, err = madeAt(ctx, w.kv); err != nil {
+		return err
+	}
+	if w.watcher, err = w.kv.WatchAll(ctx); err != nil {
+		w.watcher = nil
+		return err
+	}
+	w.updates = w.watcher.Updates()
+	w.known.unseen()
+	return nil
+}
+
+func (w *watching) close() {
+	if w.watcher != nil {
+		_ = w.watcher.Stop()
+		w.watcher, w.updates = nil, nil
+	}
+}
+
+// look reports the processes that have died, unless the bucket cannot be seen.
+func (w *watching) look(ctx context.Context) {
+	if w.watcher == nil || !w.js.Conn().IsConnected() {
+		w.known.unseen()
+		return
+	}
+	died := w.known.expired()
+	if len(died) == 0 {
+		return
+	}
+	// A watch of a bucket that the server has lost reports nothing.
+	if now, err := madeAt(ctx, w.kv); err != nil || !now.Equal(w.made) {
+		w.close()
+		w.known.unseen()
+		return
+	}
+	for _, p := range died {
+		p.dead = true
+		w.journal.addCompleted(tombstone(*p.last, p.heard), func(ctx context.Context, e Event) Event {
+			return w.ended(ctx, *p.last, e)
+		})
+		w.to.Delete(p.last.ID)
+	}
+}
+
+// entry reports an announcement, or the end of a process.
+func (w *watching) entry(e jetstream.KeyValueEntry) {
+	if e.Operation() != jetstream.KeyValuePut {
+		if w.removed(e) && w.known.left(e.Key()) {
+			w.to.Delete(e.Key())
 		}
+		return
 	}
-	parts := []string{cmp.Or(r.Reason, "it finished")}
-	for _, list := range []struct {
-		kind     string
-		outcomes []lifecycle.Outcome
-	}{{"unit", r.Units}, {"drainer", r.Drainers}, {"hook", r.Hooks}} {
-		for _, o := range list.outcomes {
-			switch o.Result {
-			case lifecycle.ResultAbandoned:
-				worst(EndHung)
-			case lifecycle.ResultFailed, lifecycle.ResultPanicked:
-				worst(EndFailed)
-			case lifecycle.ResultSkipped:
-				if list.kind != "hook" {
-					continue
-				}
-				worst(EndCut)
-			default:
-				continue
-			}
-			parts = append(parts, list.kind+" "+o.String())
-		}
+	p, alive := w.read(e)
+	if alive && w.known.announced(p) {
+		w.journal.add(eventOf(*p, Event{Kind: "returned", Cause: "it announces itself again: it was not dead"}))
 	}
-	if r.CutRequests > 0 {
-		worst(EndCut)
-		parts = append(parts, fmt.Sprintf("%d requests were cut", r.CutRequests))
-	}
-	if len(r.Left) > 0 {
-		worst(EndHung)
-		parts = append(parts, "abandoned: "+strings.Join(r.Left, ", "))
-	}
-	return class, strings.Join(parts, "; ")
+	w.to.Put(p.ID, *p)
 }

@@ -78,7 +78,7 @@ func (rs *reacted) agree(t *testing.T, r *rig, id string, began time.Time, histo
 	t.Helper()
 	ctx := testContext(t)
 	brokertest.Await(t, "every timer to fire", func() bool {
-		rec, err := r.Find(ctx, survey, id)
+		rec, err := r.record(ctx, id)
 		return errors.Is(err, workflow.ErrEntityNotFound) || err == nil && !slices.ContainsFunc(rec.Timers, func(t workflow.Timer) bool { return !t.At.IsZero() })
 	})
 	key := newMission().KVKey(id)

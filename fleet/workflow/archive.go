@@ -15,8 +15,8 @@ import (
 // event. It returns how many it has removed, also with an error.
 //
 // It removes an entity only when the journal has its last write, and not when the entity
-// was written meanwhile. [Manager.Recall] returns an archived entity's last record, and
-// [Manager.Forget] removes its history. The id may be used again. Run it now and then,
+// was written meanwhile. [Manager.Get] with [Removed] returns an archived entity's last
+// record, and [Manager.Forget] removes its history. The id may be used again. Run it now and then,
 // in one process; a later call goes on where an earlier one ended.
 func (m *Manager) Archive(ctx context.Context, workflow string, after time.Duration) (archived int, err error) {
 	fail := func(err error) (int, error) {
@@ -57,7 +57,7 @@ func (m *Manager) Archive(ctx context.Context, workflow string, after time.Durat
 
 const archivePage = 256
 
-// archivePage archives those of the records that are old enough.
+// archivePage archives the records that are old enough.
 func (m *Manager) archivePage(ctx context.Context, r *registration, records []Record, before time.Time) (archived int, err error) {
 	if err := r.bucket.checkJournal(ctx); err != nil {
 		return 0, err
@@ -71,7 +71,7 @@ func (m *Manager) archivePage(ctx context.Context, r *registration, records []Re
 		} else if err != nil {
 			return archived, err
 		}
-		err := m.remove(ctx, r, rec.EntityID, writing{match: &rec.Revision}, change{note: "archived", purge: r.bucket.journalName() != r.bucket.stream})
+		err := m.remove(ctx, r, rec.EntityID, writing{match: &rec.Revision}, meta{note: "archived", removal: r.bucket.archival()})
 		switch {
 		case errors.Is(err, ErrRevisionMismatch), errors.Is(err, ErrEntityNotFound): // it was written meanwhile
 		case err != nil:
@@ -81,37 +81,6 @@ func (m *Manager) archivePage(ctx context.Context, r *registration, records []Re
 		}
 	}
 	return archived, nil
-}
-
-// Recall returns the last record that an entity had, also one that was deleted or
-// archived, from the bucket or the journal. It returns ErrEntityNotFound when neither
-// has one.
-func (m *Manager) Recall(ctx context.Context, workflow, entityID string) (Record, error) {
-	fail := func(err error) (Record, error) {
-		return Record{}, fmt.Errorf("recall %s %q: %w", workflow, entityID, err)
-	}
-	r, err := m.registration(workflow)
-	if err != nil {
-		return fail(err)
-	}
-	key, err := r.key(entityID)
-	if err != nil {
-		return fail(err)
-	}
-	var last *entry
-	err = r.revisions(ctx, key, 1, func(e *entry) bool {
-		if !e.deleted() {
-			last = e
-		}
-		return true
-	})
-	if err != nil {
-		return fail(err)
-	}
-	if last == nil {
-		return fail(ErrEntityNotFound)
-	}
-	return r.record(last), nil
 }
 
 // Forget removes the history of an entity that was deleted or archived from the bucket
@@ -158,9 +127,8 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 		return fail(err)
 	}
 	whole, n, last := true, int64(0), uint64(0) // the revisions, from the first one on
-	err = r.revisions(ctx, key, 1, func(e *entry) bool {
-		before, known := e.predecessor()
-		whole, n, last = whole && known && before == last, n+1, e.revision
+	err = r.revisions(ctx, key, func(e *entry) bool {
+		whole, n, last = whole && e.chained && e.on == last, n+1, e.revision
 		return true
 	})
 	if err != nil {

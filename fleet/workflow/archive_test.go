@@ -46,7 +46,7 @@ func TestArchiveKeepsTheHistoryAndFreesTheBucket(t *testing.T) {
 	if len(trail.Events) != 3 || trail.Truncated || trail.Events[1].Note != "out of fuel" || trail.Events[2].To != workflow.PhaseDeleted || trail.Events[2].Note != "archived" {
 		t.Errorf("%+v", trail)
 	}
-	rec, err := r.Recall(ctx, survey, "1")
+	rec, err := r.record(ctx, "1", workflow.Removed())
 	must(t, err)
 	if rec.Phase != "failed" || rec.EntityID != "1" {
 		t.Errorf("recalled %+v", rec)
@@ -64,7 +64,7 @@ func TestArchiveKeepsTheHistoryAndFreesTheBucket(t *testing.T) {
 	if _, err := r.History(ctx, survey, "2"); !errors.Is(err, workflow.ErrEntityNotFound) {
 		t.Errorf("the history of a forgotten one: %v", err)
 	}
-	if _, err := r.Recall(ctx, survey, "2"); !errors.Is(err, workflow.ErrEntityNotFound) {
+	if _, err := r.record(ctx, "2", workflow.Removed()); !errors.Is(err, workflow.ErrEntityNotFound) {
 		t.Errorf("recalled a forgotten one: %v", err)
 	}
 	r.create(t, "2", "planning")

@@ -10,11 +10,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 )
 
 // ErrBackup is returned by [VerifyBackup] and [RestoreBackup] for a folder that is not a
@@ -24,29 +26,44 @@ var ErrBackup = errors.New("lifecycle: not a usable backup")
 // manifest is the file that makes a folder a backup. It is written last.
 type manifest struct {
 	At      time.Time     `json:"at"`
-	Streams []savedStream `json:"streams"`       // in the order in which they are restored; the bucket's first
-	Sum     string        `json:"sum,omitempty"` // of the others; "" in a backup of an earlier release
-}
-
-// savedStream is one stream of a backup.
-type savedStream struct {
-	Name   string          `json:"name"`
-	File   string          `json:"file"`
-	Size   int64           `json:"size"`
-	SHA256 string          `json:"sha256"`
-	Config json.RawMessage `json:"config"`
-	State  json.RawMessage `json:"state"`
+	Bucket  string        `json:"bucket"`
+	Streams []savedStream `json:"streams"` // in the order in which they are saved and restored
+	Sum     string        `json:"sum"`     // of the manifest without it
 }
 
 const manifestName = "manifest.json"
 
-// Backup writes a bucket, its journal and the progress of its hooks, as far as they
-// exist, into a new folder. The server checks every message as it reads it. Writers need
-// not stop: the hooks' progress is from before the journal, and the journal from before
+// savedStream is one stream of a backup.
+type savedStream struct {
+	Name   string          `json:"name"`
+	SHA256 string          `json:"sha256"` // of its file
+	Config json.RawMessage `json:"config"`
+	State  json.RawMessage `json:"state"`
+}
+
+func (s savedStream) path(dir string) string { return filepath.Join(dir, s.Name+".snapshot") }
+
+// streamsOf returns the streams of a bucket in the order of a backup and of a restore:
+// hooks repeat reactions then, and miss none.
+func streamsOf(bucket string) []string {
+	return []string{"KV_" + hooksOf(bucket), journalOf(bucket), "KV_" + bucket}
+}
+
+// sum returns the sum of a manifest but for the sum in it.
+func (m manifest) sum() (string, error) {
+	m.Sum = ""
+	data, err := json.Marshal(m)
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), err
+}
+
+// Backup writes the progress of a bucket's hooks, its journal and the bucket, as far as
+// they exist, into a new folder. The server checks every message as it reads it. Writers
+// need not stop: the hooks' progress is from before the journal, and the journal from before
 // the bucket, so after a restore hooks repeat reactions and miss none.
 //
 // Use it with a connection of an operator's rights; the account must allow snapshots. A
-// folder without its manifest is of a Backup that failed.
+// folder without its manifest.json is of a Backup that failed.
 func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (err error) {
 	defer func() {
 		if err != nil {
@@ -56,25 +73,22 @@ func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (er
 	if err := os.Mkdir(dir, 0o750); err != nil {
 		return err
 	}
-	m := manifest{At: time.Now().UTC()}
-	for _, name := range []string{"KV_" + hooksOf(bucket), journalOf(bucket), "KV_" + bucket} {
-		s, err := snapshot(ctx, js, name, dir)
+	m := manifest{At: time.Now().UTC(), Bucket: bucket}
+	for _, name := range streamsOf(bucket) {
+		s, err := saveStream(ctx, js, name, dir)
 		if errors.Is(err, jetstream.ErrStreamNotFound) && name != "KV_"+bucket {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("stream %s: %w", name, err)
 		}
-		m.Streams = append([]savedStream{s}, m.Streams...)
+		m.Streams = append(m.Streams, s)
 	}
-	data, err := json.Marshal(m)
+	if m.Sum, err = m.sum(); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
-		return err
-	}
-	if m.Sum, err = sumOf(data); err != nil {
-		return err
-	}
-	if data, err = json.MarshalIndent(m, "", "  "); err != nil {
 		return err
 	}
 	path := filepath.Join(dir, manifestName)
@@ -84,8 +98,8 @@ func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (er
 	return os.Rename(path+".part", path)
 }
 
-// snapshot writes a stream into a file.
-func snapshot(ctx context.Context, js jetstream.JetStream, name, dir string) (s savedStream, err error) {
+// saveStream writes a stream into a file.
+func saveStream(ctx context.Context, js jetstream.JetStream, name, dir string) (s savedStream, err error) {
 	// A cluster does not answer a request for a snapshot of a stream that does not exist.
 	if _, err := js.Stream(ctx, name); err != nil {
 		return s, err
@@ -111,8 +125,8 @@ func snapshot(ctx context.Context, js jetstream.JetStream, name, dir string) (s 
 	if answer.Error != nil {
 		return s, answer.Error
 	}
-	s = savedStream{Name: name, File: name + ".snapshot", Config: answer.Config, State: answer.State}
-	file, err := os.OpenFile(filepath.Join(dir, s.File), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	s = savedStream{Name: name, Config: answer.Config, State: answer.State}
+	file, err := os.OpenFile(s.path(dir), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return s, err
 	}
@@ -129,11 +143,9 @@ func snapshot(ctx context.Context, js jetstream.JetStream, name, dir string) (s 
 			}
 			break
 		}
-		n, err := io.MultiWriter(file, sum).Write(msg.Data)
-		if err != nil {
+		if _, err := io.MultiWriter(file, sum).Write(msg.Data); err != nil {
 			return s, err
 		}
-		s.Size += int64(n)
 		if msg.Reply != "" {
 			if err := msg.Respond(nil); err != nil {
 				return s, err
@@ -144,18 +156,11 @@ func snapshot(ctx context.Context, js jetstream.JetStream, name, dir string) (s 
 	return s, file.Sync()
 }
 
-// VerifyBackup checks that a folder is a complete backup and that no file of it has
-// changed. It needs no server. The error is an ErrBackup that names the file.
-func VerifyBackup(dir string) error {
-	_, err := readBackup(dir)
-	return err
-}
-
 // BackupStatus describes a backup.
 type BackupStatus struct {
 	// At is when it was begun, by the clock of the process that made it.
 	At time.Time
-	// Streams are its streams, the bucket's first.
+	// Streams are its streams, the bucket's last.
 	Streams []StreamBackup
 }
 
@@ -169,130 +174,87 @@ type StreamBackup struct {
 	Bytes int64
 }
 
-// ReadBackup is VerifyBackup that also describes the backup.
-func ReadBackup(dir string) (BackupStatus, error) {
-	m, err := readBackup(dir)
+// VerifyBackup checks that a folder is a complete backup and that no file of it has
+// changed, and describes it. It needs no server. The error is an ErrBackup that names the
+// file.
+func VerifyBackup(dir string) (BackupStatus, error) {
+	m, err := readManifest(dir)
 	if err != nil {
-		return BackupStatus{}, err
+		return BackupStatus{}, fmt.Errorf("%w: %s: %w", ErrBackup, filepath.Join(dir, manifestName), err)
 	}
 	status := BackupStatus{At: m.At}
 	for _, s := range m.Streams {
-		var n counted
-		if err := json.Unmarshal(s.State, &n); err != nil {
-			return BackupStatus{}, fmt.Errorf("%w: %s: %w", ErrBackup, filepath.Join(dir, manifestName), err)
+		described, err := s.verify(dir)
+		if err != nil {
+			return BackupStatus{}, fmt.Errorf("%w: %s: %w", ErrBackup, s.path(dir), err)
 		}
-		status.Streams = append(status.Streams, StreamBackup{Name: s.Name, Messages: n.Messages, Last: n.Last, Bytes: s.Size})
+		status.Streams = append(status.Streams, described)
 	}
 	return status, nil
 }
 
-func readBackup(dir string) (m manifest, err error) {
+func readManifest(dir string) (m manifest, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, manifestName))
-	if err == nil {
-		err = json.Unmarshal(data, &m)
-	}
-	if err == nil {
-		err = m.check(data)
-	}
 	if err != nil {
-		return m, fmt.Errorf("%w: %s: %w", ErrBackup, filepath.Join(dir, manifestName), err)
+		return m, err
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		return m, err
+	}
+	sum, err := m.sum()
+	switch {
+	case err != nil:
+		return m, err
+	case m.Sum != sum:
+		return m, errors.New("its content has changed")
+	case !bucketName.MatchString(m.Bucket):
+		return m, fmt.Errorf("its bucket is %q", m.Bucket)
 	}
 	for _, s := range m.Streams {
-		if err := s.verify(dir); err != nil {
-			return m, fmt.Errorf("%w: %s: %w", ErrBackup, filepath.Join(dir, s.File), err)
+		if !slices.Contains(streamsOf(m.Bucket), s.Name) {
+			return m, fmt.Errorf("it has the stream %q, which does not belong to the bucket %s", s.Name, m.Bucket)
 		}
 	}
 	return m, nil
 }
 
-// check checks a manifest, which data is the file of.
-func (m manifest) check(data []byte) error {
-	if sum, err := sumOf(data); err != nil {
-		return err
-	} else if m.Sum != "" && m.Sum != sum {
-		return errors.New("its content has changed")
-	}
-	if len(m.Streams) == 0 {
-		return errors.New("it names no stream")
-	}
-	bucket, _ := strings.CutPrefix(m.Streams[0].Name, "KV_")
-	rest := map[string]string{"KV_" + bucket: "$KV." + bucket + ".", journalOf(bucket): "", "KV_" + hooksOf(bucket): "$KV." + hooksOf(bucket) + "."}
-	if !bucketName.MatchString(bucket) {
-		return fmt.Errorf("its first stream is %q, want a bucket's", m.Streams[0].Name)
-	}
-	for _, s := range m.Streams {
-		var config struct {
-			Name     string   `json:"name"`
-			Subjects []string `json:"subjects"`
-		}
-		if err := json.Unmarshal(s.Config, &config); err != nil {
-			return fmt.Errorf("the configuration of stream %q: %w", s.Name, err)
-		}
-		subjects, expected := rest[s.Name]
-		switch {
-		case !expected:
-			return fmt.Errorf("it has the stream %q, and a backup of bucket %s has none of that name, or one", s.Name, bucket)
-		case config.Name != s.Name:
-			return fmt.Errorf("the configuration of stream %s is that of %q", s.Name, config.Name)
-		}
-		for _, subject := range config.Subjects {
-			if subjects == "" || !strings.HasPrefix(subject, subjects) {
-				return fmt.Errorf("the stream %s has the subject %q of another", s.Name, subject)
-			}
-		}
-		delete(rest, s.Name)
-	}
-	return nil
-}
-
-// sumOf returns the sum of a manifest, but for the sum in it.
-func sumOf(data []byte) (string, error) {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(data, &members); err != nil {
-		return "", err
-	}
-	delete(members, "sum")
-	rest, err := json.Marshal(members)
+func (s savedStream) verify(dir string) (StreamBackup, error) {
+	file, err := os.Open(s.path(dir))
 	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(rest)
-	return hex.EncodeToString(sum[:]), nil
-}
-
-func (s savedStream) verify(dir string) error {
-	if s.File != filepath.Base(s.File) || s.File == ".." {
-		return errors.New("it is not in the folder")
-	}
-	file, err := os.Open(filepath.Join(dir, s.File))
-	if err != nil {
-		return err
+		return StreamBackup{}, err
 	}
 	defer func() { _ = file.Close() }()
 	sum := sha256.New()
 	size, err := io.Copy(sum, file)
-	switch {
-	case err != nil:
-		return err
-	case size != s.Size:
-		return fmt.Errorf("it has %d bytes, want %d", size, s.Size)
-	case hex.EncodeToString(sum.Sum(nil)) != s.SHA256:
-		return errors.New("its content has changed")
+	if err != nil {
+		return StreamBackup{}, err
 	}
-	return nil
+	if hex.EncodeToString(sum.Sum(nil)) != s.SHA256 {
+		return StreamBackup{}, errors.New("its content has changed")
+	}
+	var n counted
+	if err := json.Unmarshal(s.State, &n); err != nil {
+		return StreamBackup{}, fmt.Errorf("its state: %w", err)
+	}
+	return StreamBackup{Name: s.Name, Messages: n.Messages, Last: n.Last, Bytes: size}, nil
 }
 
 // RestoreBackup creates the streams of a backup as they were, with their revisions and
-// times. It verifies all files first, and afterwards that the server has as many
-// messages, with the same first and last revision. When one of the streams exists, it
-// touches nothing and returns jetstream.ErrStreamNameAlreadyInUse. Delete the streams
-// first to go back in time, and restart the processes that use them, or let them find
-// out by themselves. An archive of a stranger may configure its streams as it likes:
-// restore those that you trust.
-func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string) error {
-	m, err := readBackup(dir)
-	if err != nil {
+// times, the bucket last. It verifies all files first, and afterwards that the server has
+// as many messages, with the same first and last revision. When one of the streams exists,
+// it touches nothing and returns jetstream.ErrStreamNameAlreadyInUse. When it fails later,
+// it deletes what it has created, so that it can be called again.
+//
+// Delete the streams first to go back in time, and restart the processes that use them, or
+// let them find out by themselves. A backup of another person may configure its streams in
+// any way: restore those that you trust.
+func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string) (err error) {
+	if _, err := VerifyBackup(dir); err != nil {
 		return err
+	}
+	m, err := readManifest(dir)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBackup, err)
 	}
 	for _, s := range m.Streams {
 		_, err := js.Stream(ctx, s.Name)
@@ -303,12 +265,25 @@ func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string) erro
 			return fmt.Errorf("restore stream %s: %w", s.Name, err)
 		}
 	}
-	for _, s := range m.Streams {
+	for i, s := range m.Streams {
 		if err := s.restore(ctx, js, dir); err != nil {
-			return fmt.Errorf("restore stream %s: %w", s.Name, err)
+			return errors.Join(fmt.Errorf("restore stream %s: %w", s.Name, err), undo(ctx, js, m.Streams[:i]))
 		}
 	}
 	return nil
+}
+
+// undo deletes the streams that a restore has created.
+func undo(ctx context.Context, js jetstream.JetStream, restored []savedStream) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	var errs []error
+	for _, s := range restored {
+		if err := js.DeleteStream(ctx, s.Name); err != nil {
+			errs = append(errs, fmt.Errorf("delete stream %s, which was restored: %w", s.Name, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // counted is what a restored stream must agree on.
@@ -329,7 +304,7 @@ func (s savedStream) restore(ctx context.Context, js jetstream.JetStream, dir st
 	if begun.Error != nil {
 		return begun.Error
 	}
-	file, err := os.Open(filepath.Join(dir, s.File))
+	file, err := os.Open(s.path(dir))
 	if err != nil {
 		return err
 	}
@@ -384,14 +359,7 @@ func ask(ctx context.Context, js jetstream.JetStream, subject string, request, a
 	if err != nil {
 		return err
 	}
-	opts, api := js.Options(), jetstream.DefaultAPIPrefix
-	switch {
-	case opts.APIPrefix != "":
-		api = opts.APIPrefix + "."
-	case opts.Domain != "":
-		api = "$JS." + opts.Domain + ".API."
-	}
-	reply, err := js.Conn().RequestWithContext(ctx, api+subject, data)
+	reply, err := js.Conn().RequestWithContext(ctx, pull.API(js)+subject, data)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,8 @@ func TestBackupIsRestoredAsItWas(t *testing.T) {
 	r.copied(t)
 	dir := filepath.Join(t.TempDir(), "backup")
 	must(t, workflow.Backup(ctx, b.JetStream(), "MISSIONS", dir))
-	must(t, workflow.VerifyBackup(dir))
+	_, err := workflow.VerifyBackup(dir)
+	must(t, err)
 	want, err := r.Trail(ctx, survey, "17")
 	must(t, err)
 	r.move(t, "17", "landing") // not in the backup
@@ -78,7 +79,7 @@ func TestBackupThatIsDamagedIsNotRestored(t *testing.T) {
 		}
 	}
 	must(t, os.Remove(filepath.Join(dir, "manifest.json")))
-	if err := workflow.VerifyBackup(dir); !errors.Is(err, workflow.ErrBackup) {
+	if _, err := workflow.VerifyBackup(dir); !errors.Is(err, workflow.ErrBackup) {
 		t.Errorf("without a manifest: %v", err)
 	}
 	if err := workflow.Backup(ctx, r.js, "NOTHING", dir+"2"); !errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -17,9 +17,6 @@ const lookEvery = 5 * time.Second
 // now returns the server's time. Without a look at it, that is this process's time.
 func (c *clock) now() time.Time { return c.Now() }
 
-// fresh reports whether the last look is not too old.
-func (c *clock) fresh(b *bucket) bool { return c.Fresh(b.pace.Of(lookEvery)) }
-
 // look asks the server for its time when the last look is too old.
 func (c *clock) look(ctx context.Context, b *bucket) error {
 	return c.Look(ctx, b.pace.Of(lookEvery), func(ctx context.Context) (time.Time, error) {

@@ -58,7 +58,8 @@ func TestDeadlinesGoByTheServersClock(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, id := range []string{"soon", "later"} {
-				rec, err := m.Find(ctx, "order", id)
+				var rec Record
+				_, err := m.Get(ctx, "order", id, WithRecord(&rec))
 				if err != nil || rec.Phase != "late" || len(rec.Timers) != 1 || rec.Timers[0].Fired != 0 {
 					t.Errorf("%+v, %v", rec, err)
 				} else if in := time.Until(rec.Timers[0].At); in > 31*time.Minute || in < 28*time.Minute {

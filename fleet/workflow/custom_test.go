@@ -38,7 +38,7 @@ func TestRecordsOfCustomTypesDecodeToWhatWasWritten(t *testing.T) {
 	}
 	for _, stored := range []string{`{"id":"x","status":"a","more":1}`, `{"id":"x","phase":"a","more":1}`} {
 		e := &entry{key: "x", revision: 7, data: []byte(stored)}
-		d, err := r.mutated("x", e, func(string, *entry) (change, error) { return change{moved: true, from: "a", to: "b"}, nil }, nil)
+		d, err := r.mutated("x", e, func(string, *entry) (meta, error) { return meta{from: "a", entered: "b"}, nil }, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -24,33 +25,23 @@ import (
 // this process's clock does not matter.
 //
 // Many are written at once, each with a bound. One that cannot be written is tried
-// again after a pause that grows to five minutes, beside the others: it delays none of
-// them.
+// again after a pause that grows to five minutes, and the others go on meanwhile.
 func (m *Manager) Deadlines(ctx context.Context) error {
-	firing := &firing{m: m, due: make(chan *appointment), again: make(chan *appointment)}
-	var crew sync.WaitGroup
-	defer crew.Wait()
-	for range fireMany {
-		crew.Go(func() { firing.work(ctx, firing.due) })
-	}
-	for range fireAgain {
-		crew.Go(func() { firing.work(ctx, firing.again) })
-	}
-	defer close(firing.due)
-	defer close(firing.again)
+	f := &firing{m: m, room: make(chan struct{}, fireMany), tries: make(map[*bucket]map[string]*try)}
+	defer f.running.Wait()
 	for {
 		if m.isClosed() {
 			return fmt.Errorf("deadlines: %w", ErrClosed)
 		}
-		rung := m.alarm.next()
+		earlier := m.earlier.next()
 		wait := time.Minute
 		for _, b := range m.allBuckets() {
-			wait = min(wait, firing.round(ctx, b))
+			wait = min(wait, f.round(ctx, b))
 		}
 		timer := time.NewTimer(max(wait, time.Millisecond))
 		select {
 		case <-timer.C:
-		case <-rung:
+		case <-earlier:
 		case <-ctx.Done():
 		case <-m.alive.Done():
 		}
@@ -62,15 +53,12 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 }
 
 const (
-	// fireMany writes are in flight at once, and fireAgain more for those that have
-	// failed before.
-	fireMany, fireAgain = 64, 8
+	// fireMany writes are in flight at once.
+	fireMany = 64
 	// fireTime bounds one of them.
 	fireTime = 5 * time.Second
-	// dueBatch is how many one round takes out of a view's agenda.
+	// dueBatch is how many entities of a bucket one round takes.
 	dueBatch = 1024
-	// busyTime is the pause of one that found all of fireAgain in use.
-	busyTime = 100 * time.Millisecond
 )
 
 // tryAgain is the pause after a write that failed.
@@ -78,68 +66,102 @@ var tryAgain = worker.Backoff{Min: time.Second, Max: 5 * time.Minute, Jitter: 0.
 
 // firing is one run of Deadlines.
 type firing struct {
-	m          *Manager
-	due, again chan *appointment
+	m       *Manager
+	room    chan struct{} // holds a token for each write that is under way
+	running sync.WaitGroup
+
+	mu    sync.Mutex // guards tries and what is in them
+	tries map[*bucket]map[string]*try
 }
 
-// round hands out what is due in a bucket, and returns when the next is.
+// try is what was tried for an entity that is due. Times are by the server's clock, in
+// Unix nanoseconds.
+type try struct {
+	r        *registration
+	id       string
+	due      int64
+	next     int64 // not before this time
+	failures int
+	running  bool
+}
+
+// round fires what is due in a bucket, and returns how long it is to the next.
 func (f *firing) round(ctx context.Context, b *bucket) time.Duration {
-	a := b.view.agenda
 	if err := f.m.clock.look(ctx, b); err != nil && ctx.Err() == nil {
 		f.m.log.Debug("the time since the last answer counts by this process's clock", "error", err)
 	}
-	now := instant(f.m.clock.now())
-	due, next := a.take(now, dueBatch)
-	for i, ap := range due {
-		if ap.tries > 0 {
-			select {
-			case f.again <- ap:
-			default:
-				a.back(ap, plus(now, busyTime))
-			}
-			continue
-		}
-		select {
-		case f.due <- ap:
-		case <-ctx.Done():
-			for _, ap := range due[i:] {
-				a.back(ap, ap.due) // for the next run
-			}
-			return 0
-		}
+	due, wait := f.due(b, instant(f.m.clock.now()))
+	for _, t := range due {
+		f.room <- struct{}{} // each write is bounded, and ends with ctx
+		f.running.Go(func() {
+			f.try(ctx, t)
+			<-f.room
+		})
 	}
-	switch {
-	case len(due) == dueBatch:
-		return 0
-	case next == 0:
-		return time.Minute
-	}
-	return min(time.Duration(max(next-now, 0)), b.pace.Of(lookEvery))
+	return min(wait, b.pace.Of(lookEvery))
 }
 
-func (f *firing) work(ctx context.Context, due <-chan *appointment) {
-	for ap := range due {
-		err := f.m.fire(ctx, ap)
-		a := ap.r.bucket.view.agenda
-		switch {
-		case ctx.Err() != nil:
-			a.back(ap, ap.due)
-			continue
-		case err != nil:
-			f.m.log.Warn("cannot fire a deadline or timer", "workflow", ap.r.workflow, "entity", ap.id, "failures", ap.tries+1, "error", err)
+// due returns what is due in a bucket and not tried at present, and how long it is to the
+// next.
+func (f *firing) due(b *bucket, now int64) (due []*try, wait time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	tries := f.tries[b]
+	if tries == nil {
+		tries = make(map[string]*try)
+		f.tries[b] = tries
+	}
+	next := plus(now, time.Minute)
+	b.view.eachDue(func(en *entity) bool {
+		if en.due > now {
+			next = min(next, en.due)
+			return false
 		}
-		// After a success the view has put the entity's next time in, or will soon.
-		a.back(ap, plus(instant(f.m.clock.now()), tryAgain.After(ap.tries+1)))
+		t := tries[en.key]
+		switch {
+		case t == nil || t.due != en.due && !t.running:
+			t = &try{r: en.index.r, id: en.id, due: en.due}
+			tries[en.key] = t
+		case t.running:
+			return true
+		case t.next > now:
+			next = min(next, t.next)
+			return true
+		}
+		if len(due) == dueBatch {
+			next = now
+			return false
+		}
+		t.running = true
+		due = append(due, t)
+		return true
+	})
+	maps.DeleteFunc(tries, func(_ string, t *try) bool { return !t.running && plus(t.next, time.Minute) < now })
+	return due, time.Duration(next - now)
+}
+
+// try fires what is due for an entity. After a success the view has the entity's next
+// time, or will soon.
+func (f *firing) try(ctx context.Context, t *try) {
+	err := f.m.fire(ctx, t)
+	defer f.m.earlier.notify() // it may be due again already
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t.running = false
+	t.next = plus(instant(f.m.clock.now()), tryAgain.After(t.failures+1))
+	if err != nil && ctx.Err() == nil {
+		t.failures++
+		f.m.log.Warn("cannot fire a deadline or timer", "workflow", t.r.workflow, "entity", t.id, "failures", t.failures, "error", err)
 	}
 }
 
 // fire takes the edge of a deadline that is due, or fires a timer, if the entity still
 // has it.
-func (m *Manager) fire(ctx context.Context, ap *appointment) error {
+func (m *Manager) fire(ctx context.Context, t *try) error {
 	ctx, cancel := context.WithTimeout(ctx, fireTime)
 	defer cancel()
-	r := ap.r
-	err := m.mutate(ctx, r, ap.id, writing{}, func(phase string, cur *entry) (change, error) {
+	r := t.r
+	err := m.mutate(ctx, r, t.id, writing{}, func(phase string, cur *entry) (meta, error) {
 		return r.comesDue(phase, cur, m.clock.now())
 	}, nil)
 	if errors.Is(err, errNotDue) || errors.Is(err, ErrEntityNotFound) {
@@ -152,46 +174,25 @@ func (m *Manager) fire(ctx context.Context, ap *appointment) error {
 var errNotDue = errors.New("nothing of it is due")
 
 // comesDue returns the change that is due for an entity.
-func (r *registration) comesDue(phase string, cur *entry, now time.Time) (change, error) {
+func (r *registration) comesDue(phase string, cur *entry, now time.Time) (meta, error) {
 	if cur.guessed {
-		return change{}, errNotDue // read it again, for the server's times
+		return meta{}, errNotDue // read it again, for the server's times
 	}
 	d, timed := r.deadline(phase)
-	end := time.Unix(0, plus(cur.since().UnixNano(), d.After))
+	end := time.Unix(0, plus(cur.sinceTime().UnixNano(), d.After))
 	timed = timed && !now.Before(end)
-	t, ok := first(readTimers(cur.timers()))
+	t, ok := first(readTimers(cur.timers))
 	ok = ok && !now.Before(t.At)
+	moved := meta{from: phase, source: TransitionSourceFramework}
 	switch {
 	case timed && (!ok || !t.At.Before(end)):
-		return change{moved: true, from: phase, to: d.To, source: TransitionSourceFramework, note: fmt.Sprintf("deadline: %v in %s", d.After, d.From)}, nil
+		moved.entered, moved.note = d.To, fmt.Sprintf("deadline: %v in %s", d.After, d.From)
+		return moved, nil
 	case ok && t.To != "" && r.table.IsValidTransition(phase, t.To):
-		return change{moved: true, from: phase, to: t.To, source: TransitionSourceFramework, note: "timer: " + t.Name, fired: t.Name}, nil
+		moved.entered, moved.note, moved.fired = t.To, "timer: "+t.Name, t.Name
+		return moved, nil
 	case ok:
-		return change{fired: t.Name}, nil
+		return meta{fired: t.Name}, nil
 	}
-	return change{}, errNotDue
-}
-
-// alarm wakes the goroutines that wait for it.
-type alarm struct {
-	mu sync.Mutex
-	ch chan struct{} // closed at the next ring; nil while no goroutine waits
-}
-
-func (a *alarm) next() <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.ch == nil {
-		a.ch = make(chan struct{})
-	}
-	return a.ch
-}
-
-func (a *alarm) ring() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.ch != nil {
-		close(a.ch)
-		a.ch = nil
-	}
+	return meta{}, errNotDue
 }

@@ -19,7 +19,7 @@ func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, erro
 	if err != nil {
 		return nil, fmt.Errorf("degraded: %w", err)
 	}
-	v, err := r.view("")
+	v, err := r.viewed()
 	if err == nil {
 		err = v.wait(ctx, nil)
 	}
@@ -49,7 +49,7 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("migrate: %w", err)
 	}
-	v, err := r.view("")
+	v, err := r.viewed()
 	if err == nil {
 		err = v.catchUp(ctx, time.Now())
 	}
@@ -80,11 +80,11 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 			errs = append(errs, context.Cause(ctx))
 			break
 		}
-		err := m.mutate(ctx, r, id, writing{}, func(_ string, cur *entry) (change, error) {
-			if version, err := versionOf(cur.version()); err == nil && version >= r.version {
-				return change{}, errMigrated
+		err := m.mutate(ctx, r, id, writing{}, func(_ string, cur *entry) (meta, error) {
+			if version, err := versionOf(cur.version); err == nil && version >= r.version {
+				return meta{}, errMigrated
 			}
-			return change{}, nil
+			return meta{}, nil
 		}, nil)
 		switch {
 		case err == nil:

@@ -1,10 +1,13 @@
-// Package workflow keeps durable lives: named entities whose phases change along
-// a table. They are stored in NATS key-value buckets, so they outlive the
-// processes that work on them, and every process sees them.
+// Package workflow stores entities whose phases change along a table: orders, missions,
+// batches. An entity is one key of a NATS key-value bucket, so it outlives the processes
+// that work on it, and every process sees it.
 //
-// It is not a workflow engine. The program decides who does the work, and when.
-// This package decides which change of phase is allowed, stores it once, and
-// publishes it.
+// It is not a workflow engine. The program decides who does the work, and when. This
+// package decides which change of phase is allowed, stores it once with its source and
+// note, and publishes it. It stands on JetStream ([fleet/broker] connects), on fsm for the
+// tables, and on a lease for what one process does for all: [Manager.Deadlines] and
+// [Manager.Hooks]. Begin with [NewManager], [Manager.Register], [Manager.Create] and
+// [Manager.Transition].
 //
 //	type Mission struct {
 //		ID       string `json:"id"       lifecycle:"id"`
@@ -38,16 +41,24 @@
 //
 // # What is stored
 //
-// An entity is one key of its bucket, and each write of it is one message. The
-// body is the record as JSON. The headers have the operation's id, the phase, and
-// for a transition its source and note. The Manager publishes the message with the
-// revision that it decided on. The server refuses it when the record has changed
-// since, and the Manager decides again. So a transition is always stored with its
+// Each write of an entity is one message. The body is the record as JSON. The headers have
+// the operation's id, the phases, the source and the note. The Manager publishes the
+// message with the revision that it decided on. The server refuses it when the record has
+// changed since, and the Manager decides again. So a transition is always stored with its
 // audit trail, and no writer undoes the write of another.
 //
 // # Reading
 //
-// A Manager holds a view of every bucket that its workflows use; the server feeds
-// it. Queries are answered from the view's indexes and see at least this process's
-// own writes. Get and History ask the server.
+// A Manager holds a view of every bucket that its workflows use; the server feeds it.
+// Queries are answered from the view's indexes and see at least this process's own writes.
+// Get and History ask the server.
+//
+// # The code
+//
+// A write goes through verbs.go (what is allowed), write.go and operation.go (the decision
+// and its attempts), publish.go (the message and its outcome) and ends in view.go. A view
+// is fed by follower.go, with removals.go for what went without a message, and is asked through
+// list.go and scan.go. journal.go has the history of all writes; hookrun.go reads it.
+//
+// [fleet/broker]: https://pkg.go.dev/github.com/pleme-io/lifecycle-go/fleet/broker
 package workflow

@@ -90,8 +90,8 @@ var (
 	// ancestor.
 	ErrAncestorCycle = errors.New("lifecycle: ancestors form a cycle")
 
-	// ErrNoView is returned for a query that needs what this process does not view: see
-	// [WithoutView] and [WithViewOf].
+	// ErrNoView is returned for a query that needs a view, in a process that has none: see
+	// [WithoutView].
 	ErrNoView = errors.New("lifecycle: not in this process's view")
 
 	// ErrStale is returned by Ready for a view that is not up to date any more.
@@ -110,7 +110,8 @@ type RevisionError struct {
 
 // Error names the key and both revisions.
 func (e *RevisionError) Error() string {
-	return fmt.Sprintf("%v: %s is at revision %d, want %d: it has changed meanwhile; read it again", ErrRevisionMismatch, e.Key, e.Is, e.Want)
+	return fmt.Sprintf("%v: %s is at revision %d, want %d: it has changed meanwhile; read it again",
+		ErrRevisionMismatch, e.Key, e.Is, e.Want)
 }
 
 // Unwrap returns [ErrRevisionMismatch].

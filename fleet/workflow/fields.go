@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -35,35 +36,9 @@ func readFields(p Participant) (*fields, error) {
 	typ := v.Type().Elem()
 	fs := &fields{byName: make(map[string]*field)}
 	for _, sf := range reflect.VisibleFields(typ) {
-		tag, tagged := sf.Tag.Lookup("lifecycle")
-		if !sf.IsExported() || throughPointer(typ, sf.Index) {
-			if tagged {
-				return nil, fmt.Errorf("%w: field %s of %v has the tag lifecycle:%q and JSON cannot store it: export it, and embed by value", ErrInvalidParticipant, sf.Name, typ, tag)
-			}
-			continue
+		if err := fs.read(typ, sf); err != nil {
+			return nil, fmt.Errorf("%w: field %s of %v: %w", ErrInvalidParticipant, sf.Name, typ, err)
 		}
-		name, ok := jsonName(sf)
-		if !ok {
-			if tagged {
-				return nil, fmt.Errorf("%w: field %s of %v has the tag lifecycle:%q and is not stored: its JSON tag is %q", ErrInvalidParticipant, sf.Name, typ, tag, "-")
-			}
-			continue
-		}
-		f := &field{name: name, index: sf.Index, typ: sf.Type, indexed: -1}
-		if err := fs.take(typ, sf, f, tag); err != nil {
-			return nil, err
-		}
-		if other := fs.byName[name]; other != nil {
-			// JSON stores the less nested of two fields, and neither when they are equal.
-			before := typ.FieldByIndex(other.index)
-			if tagged || before.Tag.Get("lifecycle") != "" || len(other.index) == len(f.index) {
-				return nil, fmt.Errorf("%w: fields %s and %s of %v are both %q in JSON, want names of their own", ErrInvalidParticipant, before.Name, sf.Name, typ, name)
-			}
-			if len(other.index) < len(f.index) {
-				continue
-			}
-		}
-		fs.byName[name] = f
 	}
 	if fs.id.index == nil {
 		return nil, fmt.Errorf("%w: %v", ErrMissingIDField, typ)
@@ -74,23 +49,58 @@ func readFields(p Participant) (*fields, error) {
 	return fs, nil
 }
 
-// take adds one field, with the words of its tag.
-func (fs *fields) take(typ reflect.Type, sf reflect.StructField, f *field, tag string) error {
+// read adds a field of a struct, if JSON stores it.
+func (fs *fields) read(typ reflect.Type, sf reflect.StructField) error {
+	tag, tagged := sf.Tag.Lookup("lifecycle")
+	if !sf.IsExported() || throughPointer(typ, sf.Index) {
+		if tagged {
+			return fmt.Errorf("it has the tag lifecycle:%q and JSON cannot store it: export it, and embed by value", tag)
+		}
+		return nil
+	}
+	name, stored := jsonName(sf)
+	if !stored {
+		if tagged {
+			return fmt.Errorf("it has the tag lifecycle:%q and is not stored: its JSON tag is %q", tag, "-")
+		}
+		return nil
+	}
+	f := &field{name: name, index: sf.Index, typ: sf.Type, indexed: -1}
+	if err := fs.readTag(typ, sf, f, tag); err != nil {
+		return err
+	}
+	if other := fs.byName[name]; other != nil {
+		// JSON stores the less nested of two fields, and neither when they are equal.
+		before := typ.FieldByIndex(other.index)
+		if tagged || before.Tag.Get("lifecycle") != "" || len(other.index) == len(f.index) {
+			return fmt.Errorf("%s and %s are both %q in JSON, want names of their own", before.Name, sf.Name, name)
+		}
+		if len(other.index) < len(f.index) {
+			return nil
+		}
+	}
+	fs.byName[name] = f
+	return nil
+}
+
+// readTag notes what the words of a field's tag say.
+func (fs *fields) readTag(typ reflect.Type, sf reflect.StructField, f *field, tag string) error {
 	readonly := false
 	for word := range strings.SplitSeq(tag, ",") {
-		switch strings.TrimSpace(word) {
+		word = strings.TrimSpace(word)
+		switch word {
 		case "":
 		case "id", "phase":
 			readonly = true
 			at := &fs.id
-			if strings.TrimSpace(word) == "phase" {
+			if word == "phase" {
 				at = &fs.phase
 			}
 			if at.index != nil {
-				return fmt.Errorf("%w: fields %s and %s of %v are both tagged %q, want one", ErrInvalidParticipant, typ.FieldByIndex(at.index).Name, sf.Name, typ, strings.TrimSpace(word))
+				return fmt.Errorf("%s and %s are both tagged %q, want one", typ.FieldByIndex(at.index).Name, sf.Name, word)
 			}
-			if sf.Type.Kind() != reflect.String {
-				return fmt.Errorf("%w: field %s of %v is tagged %q and is a %v, want a string", ErrInvalidParticipant, sf.Name, typ, strings.TrimSpace(word), sf.Type)
+			if f.typ.Kind() != reflect.String {
+				return fmt.Errorf("it is tagged %q and is a %v, want a string", word, f.typ)
 			}
 			*at = *f
 		case "readonly":
@@ -98,17 +108,18 @@ func (fs *fields) take(typ reflect.Type, sf reflect.StructField, f *field, tag s
 		case "operator_writable":
 			f.writable = true
 		case "indexable":
-			if !indexable(sf.Type) {
-				return fmt.Errorf("%w: field %s of %v is tagged indexable and is a %v, want a value that can be compared, without interfaces and pointers inside (a time: its Unix time)", ErrInvalidParticipant, sf.Name, typ, sf.Type)
+			if !indexable(f.typ) {
+				const want = "a value that can be compared, without interfaces and pointers inside (a time: its Unix time)"
+				return fmt.Errorf("it is tagged indexable and is a %v, want %s", f.typ, want)
 			}
 			f.indexed = len(fs.indexed)
 			fs.indexed = append(fs.indexed, f)
 		default:
-			return fmt.Errorf("%w: field %s of %v is tagged %q, want id, phase, readonly, operator_writable or indexable", ErrInvalidParticipant, sf.Name, typ, strings.TrimSpace(word))
+			return fmt.Errorf("it is tagged %q, want id, phase, readonly, operator_writable or indexable", word)
 		}
 	}
 	if readonly && f.writable {
-		return fmt.Errorf("%w: field %s of %v is tagged operator_writable, and readonly, id or phase too: want one of them", ErrInvalidParticipant, sf.Name, typ)
+		return errors.New("it is tagged operator_writable, and readonly, id or phase too: want one of them")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 
@@ -82,7 +83,9 @@ func TestOldProgramKeepsNewFields(t *testing.T) {
 		"UpdateFromOperator": func(id string) error {
 			return old.UpdateFromOperator(ctx, survey, id, map[string]any{"owner_org_id": "acme"})
 		},
-		"Complete": func(id string) error { return old.missions.Complete(ctx, id) },
+		"Complete": func(id string) error {
+			return errors.Join(old.missions.Transition(ctx, id, "landing", workflow.TransitionSourceRule, ""), old.missions.Complete(ctx, id))
+		},
 		"Fail": func(id string) error {
 			return errors.Join(old.missions.Transition(ctx, id, "landing", workflow.TransitionSourceRule, ""), old.missions.Fail(ctx, id, "why"))
 		},
@@ -142,7 +145,7 @@ func TestOldProgramSeesNewerVersion(t *testing.T) {
 	must(t, err)
 	msg, err := s.GetMsg(ctx, rec.Revision())
 	must(t, err)
-	if v := msg.Header.Get("Lifecycle-Version"); v != "3" {
+	if v := strings.Split(msg.Header.Get("Lifecycle"), "|")[3]; v != "3" {
 		t.Errorf("the older program stored version %q", v)
 	}
 }

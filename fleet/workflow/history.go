@@ -3,7 +3,6 @@ package workflow
 import (
 	"context"
 	"fmt"
-	"net/url"
 )
 
 // Trail is an entity's history, and whether it is complete.
@@ -37,9 +36,8 @@ func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, 
 	}
 	var t Trail
 	phase, last := "", uint64(0) // of the revision before
-	err = r.revisions(ctx, key, 1, func(e *entry) bool {
-		before, known := e.predecessor()
-		cut := known && before != 0 && before != last || last == 0 && e.erased()
+	err = r.revisions(ctx, key, func(e *entry) bool {
+		cut := e.chained && e.on != 0 && e.on != last || last == 0 && e.erased()
 		t.Truncated = t.Truncated || cut
 		if event, ok := r.event(e, phase, cut); ok {
 			t.Events = append(t.Events, event)
@@ -65,9 +63,9 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 	if phase == PhaseDeleted {
 		phase = ""
 	}
-	event := TransitionEvent{From: phase, At: e.at, Triggered: e.source(), Note: e.note()}
-	if from, err := url.PathUnescape(e.get(headerFrom)); err == nil && from != "" {
-		event.From = from
+	event := TransitionEvent{From: phase, At: e.at, Triggered: e.source, Note: e.note}
+	if e.from != "" {
+		event.From = e.from
 	}
 	if e.deleted() {
 		event.To = PhaseDeleted
@@ -76,8 +74,7 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 	if event.To = r.phaseOf(e); event.To == "" {
 		return TransitionEvent{}, false // it does not decode, and names no phase
 	}
-	moved := e.get(headerPhase) != ""
-	if !moved && (cut || event.To == phase) {
+	if !e.moved() && (cut || event.To == phase) {
 		return TransitionEvent{}, false
 	}
 	return event, true
@@ -85,8 +82,8 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 
 // phaseOf returns the phase of a revision, from its header or its record.
 func (r *registration) phaseOf(e *entry) string {
-	if phase, err := url.PathUnescape(e.get(headerPhase)); err == nil && phase != "" {
-		return phase
+	if e.moved() {
+		return e.entered
 	}
 	if p, err := r.decode(e); err == nil {
 		return p.Phase()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"time"
@@ -64,7 +63,12 @@ func WithHook(h Hook) RegisterOption { return func(r *registration) { r.hooks = 
 // HookBucket declares where the hooks of a bucket's workflows keep their progress and
 // dead letters, for broker.Config.Buckets.
 func HookBucket(bucket string) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{Bucket: hooksOf(bucket), Description: "progress and dead letters of the hooks of " + bucket, History: 1, Storage: jetstream.FileStorage}
+	return jetstream.KeyValueConfig{
+		Bucket:      hooksOf(bucket),
+		Description: "progress and dead letters of the hooks of " + bucket,
+		History:     1,
+		Storage:     jetstream.FileStorage,
+	}
 }
 
 func hooksOf(bucket string) string { return bucket + "_HOOKS" }
@@ -146,34 +150,31 @@ func (r *registration) checkHooks() error {
 
 // wants reports whether the hook reacts to an entry.
 func (h *Hook) wants(r *registration, e *entry) bool {
-	if of := e.get(headerWorkflow); of != r.workflow {
+	if e.workflow != r.workflow {
 		return false
 	}
-	timer := e.get(headerFired)
-	moved := e.deleted() || e.get(headerPhase) != ""
+	changed := e.deleted() || e.moved()
 	if len(h.On) == 0 && len(h.Timers) == 0 {
-		return moved || timer != ""
+		return changed || e.fired != ""
 	}
-	if name, err := url.PathUnescape(timer); err == nil && timer != "" && slices.Contains(h.Timers, name) {
+	if e.fired != "" && slices.Contains(h.Timers, e.fired) {
 		return true
 	}
+	phase := e.entered
 	if e.deleted() {
-		return slices.Contains(h.On, PhaseDeleted)
+		phase = PhaseDeleted
 	}
-	phase, err := url.PathUnescape(e.get(headerPhase))
-	return err == nil && moved && slices.Contains(h.On, phase)
+	return changed && slices.Contains(h.On, phase)
 }
 
 // reaction makes a reaction of an entry. before returns an earlier revision: a deletion
 // does not have the entity's id.
 func (r *registration) reaction(e *entry, before func(revision uint64) (*entry, error)) Reaction {
-	// A bucket that was restored from a backup gives a revision again, at another time.
-	re := Reaction{ID: fmt.Sprintf("%s/%s@%d.%d", r.name, e.key, e.revision, e.at.UnixNano()), Record: r.record(e)}
-	re.Timer, _ = url.PathUnescape(e.get(headerFired))
+	re := Reaction{ID: r.reactionID(e.key, written{e.revision, e.at}), Record: r.record(e), Timer: e.fired}
 	if e.deleted() {
 		re.Record = Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Phase: PhaseDeleted}
-		if on, known := e.predecessor(); known && on > 0 {
-			if last, err := before(on); err == nil && last.key == e.key {
+		if e.on > 0 {
+			if last, err := before(e.on); err == nil && last.key == e.key {
 				re.Record.EntityID = r.record(last).EntityID
 			}
 		}
@@ -181,7 +182,13 @@ func (r *registration) reaction(e *entry, before func(revision uint64) (*entry, 
 	if event, ok := r.event(e, "", true); ok {
 		re.TransitionEvent = event
 	} else {
-		re.TransitionEvent = TransitionEvent{From: re.Record.Phase, To: re.Record.Phase, At: e.at, Triggered: e.source()}
+		re.TransitionEvent = TransitionEvent{From: re.Record.Phase, To: re.Record.Phase, At: e.at, Triggered: e.source}
 	}
 	return re
+}
+
+// reactionID returns the ID of a reaction. A bucket that was restored from a backup gives a
+// revision again, at another time.
+func (r *registration) reactionID(key string, w written) string {
+	return fmt.Sprintf("%s/%s@%d.%d", r.name, key, w.revision, w.at.UnixNano())
 }

@@ -201,7 +201,7 @@ func TestHooksAndTimersUnderKills(t *testing.T) {
 			if trail.Truncated {
 				t.Fatalf("the history of %s is truncated", id)
 			}
-			rec, err := r.Find(testContext(t), survey, id)
+			rec, err := r.record(testContext(t), id)
 			must(t, err)
 			for _, timer := range rec.Timers {
 				if !timer.At.IsZero() {
@@ -301,7 +301,7 @@ func fly(ctx context.Context, t *testing.T, r *rig, id string, told func(note st
 				t.Errorf("%s was never reminded", id)
 				return
 			}
-			if rec, err := r.Find(ctx2, survey, id); err == nil && rec.Timers[0].At.IsZero() {
+			if rec, err := r.record(ctx2, id); err == nil && rec.Timers[0].At.IsZero() {
 				fired++
 			} else {
 				time.Sleep(time.Millisecond) // the server may be away

@@ -222,7 +222,7 @@ func TestWriteWithAContextThatIsOver(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 	}
-	if rec, err := r.Find(testContext(t), survey, "m1"); err != nil || rec.Revision != 1 {
+	if rec, err := r.record(testContext(t), "m1"); err != nil || rec.Revision != 1 {
 		t.Errorf("%+v, %v", rec, err)
 	}
 }
@@ -303,7 +303,7 @@ func TestUpdatesLeaveTheTimeOfEntryAlone(t *testing.T) {
 		for range 2 {
 			must(t, r.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }))
 		}
-		rec, err := r.Find(ctx, survey, id)
+		rec, err := r.record(ctx, id)
 		must(t, err)
 		events, err := r.missions.History(ctx, id)
 		must(t, err)

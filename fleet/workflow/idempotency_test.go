@@ -1,11 +1,15 @@
 package workflow_test
 
 import (
-	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
@@ -50,38 +54,32 @@ func TestAWriteWithAKeyHappensOnce(t *testing.T) {
 	}
 }
 
-// TestKeysOfManyWriters: two clients use each key at once, among writers without keys,
-// and there are more keys than a write carries.
+// TestKeysOfManyWriters: two clients use each key at once, among writers without keys.
 func TestKeysOfManyWriters(t *testing.T) {
-	r := journaled(t)
+	r := newRig(t)
 	ctx := testContext(t)
 	r.create(t, "m1", "planning")
-	r.copied(t)
-	other := rigOn(t, r.b, workflow.WithJournal())
+	other := rigOn(t, r.b)
 	count := func(m *Mission) error { m.Count++; return nil }
-	const n = 60
+	const n = workflow.MaxKeys - 4
 	var clients sync.WaitGroup
 	for c, from := range []*rig{r, other, r} {
 		clients.Go(func() {
 			for i := range n {
+				var err error
 				if c == 2 {
-					if err := from.missions.Update(ctx, "m1", func(m *Mission) error { m.Replicas++; return nil }); err != nil {
-						t.Error(err)
-					}
-				} else if err := from.missions.Update(ctx, "m1", count, workflow.WithKey(fmt.Sprint(i))); err != nil {
-					t.Error(err)
+					err = from.missions.Update(ctx, "m1", func(m *Mission) error { m.Replicas++; return nil })
+				} else {
+					err = from.missions.Update(ctx, "m1", count, workflow.WithKey(fmt.Sprint(i)))
 				}
-				if i%16 == 15 { // a journal that is more than 64 writes behind could not say no
-					if err := r.awaitCopies(ctx); err != nil {
-						t.Error(err)
-					}
+				if err != nil {
+					t.Error(err)
 				}
 			}
 		})
 	}
 	clients.Wait()
-	r.copied(t)
-	must(t, r.missions.Update(ctx, "m1", count, workflow.WithKey("0"))) // not carried any more
+	must(t, r.missions.Update(ctx, "m1", count, workflow.WithKey("0")))
 	m, err := r.missions.Get(ctx, "m1")
 	must(t, err)
 	if m.Count != n || m.Replicas != n {
@@ -89,28 +87,69 @@ func TestKeysOfManyWriters(t *testing.T) {
 	}
 }
 
-// TestKeyBeyondTheHistory has no journal: after 64 writes nothing can say no.
-func TestKeyBeyondTheHistory(t *testing.T) {
-	r := newRig(t)
+// TestAnEntityRemembersItsLastKeys, whatever else is written and however short its history
+// is, and takes an older key for a new one.
+func TestAnEntityRemembersItsLastKeys(t *testing.T) {
+	bucket := missionsBucket
+	bucket.History = 1
+	b := brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{bucket}})
+	r, other := rigOn(t, b), rigOn(t, b, workflow.WithoutView())
 	ctx := testContext(t)
 	r.create(t, "m1", "planning")
 	count := func(m *Mission) error { m.Count++; return nil }
-	for i := range 20 {
+	for i := range workflow.MaxKeys + 1 {
 		must(t, r.missions.Update(ctx, "m1", count, workflow.WithKey(fmt.Sprint(i))))
 	}
-	if _, landed, err := r.Landed(ctx, survey, "m1", "unknown"); landed || err != nil {
-		t.Errorf("with a complete history: %v, %v", landed, err)
+	for range 200 {
+		must(t, r.missions.Update(ctx, "m1", func(m *Mission) error { m.Replicas++; return nil }))
 	}
-	for range 70 {
-		must(t, r.missions.Update(ctx, "m1", count))
+	counted := workflow.MaxKeys + 1
+	for i := 1; i <= workflow.MaxKeys; i++ {
+		must(t, other.missions.Update(ctx, "m1", count, workflow.WithKey(fmt.Sprint(i))))
+		if at, landed, err := other.Landed(ctx, survey, "m1", fmt.Sprint(i)); !landed || err != nil || at == 0 {
+			t.Errorf("key %d: %d, %v, %v", i, at, landed, err)
+		}
 	}
-	if _, _, err := r.Landed(ctx, survey, "m1", "unknown"); !errors.Is(err, workflow.ErrOutcomeUnknown) {
-		t.Errorf("got %v", err)
+	if m, err := r.missions.Get(ctx, "m1"); err != nil || m.Count != counted {
+		t.Errorf("%+v, %v; want %d", m, err, counted)
 	}
-	if err := r.missions.Update(ctx, "m1", count, workflow.WithKey("unknown")); !errors.Is(err, workflow.ErrOutcomeUnknown) {
-		t.Errorf("got %v", err)
+	if _, landed, err := r.Landed(ctx, survey, "m1", "0"); landed || err != nil {
+		t.Errorf("the key before the last %d: %v, %v", workflow.MaxKeys, landed, err)
 	}
-	if _, landed, err := r.Landed(ctx, survey, "m1", "19"); !landed || err != nil {
-		t.Errorf("a key that the record carries: %v, %v", landed, err)
+	must(t, r.missions.Update(ctx, "m1", count, workflow.WithKey("0")))
+	if m, err := r.missions.Get(ctx, "m1"); err != nil || m.Count != counted+1 {
+		t.Errorf("%+v, %v; want %d", m, err, counted+1)
+	}
+}
+
+// TestKeyedUpdatesOfManyProcessesLandOnce lets callers of two processes, one of them
+// without a view, repeat their updates of one entity, as after a lost answer: each
+// happens once, and Landed knows it.
+func TestKeyedUpdatesOfManyProcessesLandOnce(t *testing.T) {
+	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
+	rigs := []*rig{rigOn(t, b), rigOn(t, b, workflow.WithoutView())}
+	ctx := testContext(t)
+	rigs[0].create(t, "hot", "planning")
+	const keys = 40
+	var all sync.WaitGroup
+	for n := range 2 * keys {
+		r := rigs[n/keys]
+		all.Go(func() {
+			key := workflow.WithKey(strconv.Itoa(n % keys))
+			if err := r.missions.Update(ctx, "hot", func(m *Mission) error { m.Count++; return nil }, key); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	m, err := rigs[0].missions.Get(ctx, "hot")
+	must(t, err)
+	if m.Count != keys {
+		t.Errorf("%d updates landed, want %d", m.Count, keys)
+	}
+	for n := range keys {
+		if _, landed, err := rigs[1].Landed(ctx, survey, "hot", strconv.Itoa(n)); !landed || err != nil {
+			t.Errorf("the update with key %d: %v, %v", n, landed, err)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package workflow
 
 import (
+	"time"
+
 	"github.com/google/btree"
 )
 
@@ -20,21 +22,52 @@ type entity struct {
 	own      bool  // times are by this process's clock: the follower has not seen the write yet
 	degraded error // usually nil
 	decoded  bool  // it has a phase, and is in the indexes
-	phase    *named
-	parent   *named // nil for a root
-	fields   []*posting
+	phase    *group
+	parent   *group // nil for a root
+	fields   []*group
 }
 
-// named is the entities that share a phase or a parent.
-type named struct {
-	name string
-	tree *btree.BTreeG[*entity]
-}
-
-// posting is the entities that share a value.
-type posting struct {
+// group is the entities that share a phase, a parent or the value of an indexed field.
+type group struct {
 	value any
 	tree  *btree.BTreeG[*entity]
+}
+
+// groups are the groups of one kind, by value.
+type groups map[any]*group
+
+// add adds an entity to the group of a value, and returns the group.
+func (gs groups) add(value any, en *entity) *group {
+	g := gs[value]
+	if g == nil {
+		g = &group{value: value, tree: btree.NewG(degree, byID)}
+		gs[value] = g
+	}
+	g.tree.ReplaceOrInsert(en)
+	return g
+}
+
+// remove removes an entity from a group, which may be nil.
+func (gs groups) remove(g *group, en *entity) {
+	if g == nil {
+		return
+	}
+	if g.tree.Delete(en); g.tree.Len() == 0 {
+		delete(gs, g.value)
+	}
+}
+
+// move moves an entity from its group to the group that has the value of next, and returns
+// it. Both may be nil.
+func (gs groups) move(en *entity, now, next *group) *group {
+	if now != nil && next != nil && now.value == next.value {
+		return now
+	}
+	gs.remove(now, en)
+	if next == nil {
+		return nil
+	}
+	return gs.add(next.value, en)
 }
 
 // index is one workflow's entities. Trees are ordered by id, so that pages are
@@ -43,33 +76,51 @@ type index struct {
 	r        *registration
 	all      *btree.BTreeG[*entity]
 	active   *btree.BTreeG[*entity]
-	degraded map[string]*entity // by key
-	phases   map[string]*named
-	parents  map[string]*named
-	fields   []map[any]*posting
+	due      *btree.BTreeG[*entity] // those with a deadline or a timer, by its time
+	degraded map[string]*entity     // by key
+	phases   groups
+	parents  groups
+	fields   []groups // in the order of the indexed fields
 }
 
 func byID(a, b *entity) bool { return a.id < b.id }
+
+func byDue(a, b *entity) bool { return a.due < b.due || a.due == b.due && a.id < b.id }
 
 // degree keeps the trees flat and their nodes well filled.
 const degree = 32
 
 func newIndex(r *registration) *index {
 	x := &index{
-		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID),
-		degraded: make(map[string]*entity), phases: make(map[string]*named), parents: make(map[string]*named),
-		fields: make([]map[any]*posting, len(r.fields.indexed)),
+		r:        r,
+		all:      btree.NewG(degree, byID),
+		active:   btree.NewG(degree, byID),
+		due:      btree.NewG(degree, byDue),
+		degraded: make(map[string]*entity),
+		phases:   make(groups),
+		parents:  make(groups),
+		fields:   make([]groups, len(r.fields.indexed)),
 	}
 	for i := range x.fields {
-		x.fields[i] = make(map[any]*posting)
+		x.fields[i] = make(groups)
 	}
 	return x
 }
 
-// make makes an entity from an entry and the result of decoding it. It does not touch
-// the view.
-func (v *view) make(r *registration, e *entry, p Participant, err error) *entity {
-	en := &entity{key: e.key, revision: e.revision, at: e.at.UnixNano(), since: e.since().UnixNano(), version: e.get(headerVersion), data: e.data, degraded: err}
+// newEntity makes an entity of an entry and the result of decoding it. Its groups have a
+// value and no tree until it is in a view.
+func newEntity(r *registration, e *entry, p Participant, err error) *entity {
+	en := &entity{
+		key:      e.key,
+		revision: e.revision,
+		at:       e.at.UnixNano(),
+		since:    e.sinceTime().UnixNano(),
+		timers:   e.timers,
+		keys:     e.keys,
+		version:  e.version,
+		data:     e.data,
+		degraded: err,
+	}
 	if p == nil {
 		return en
 	}
@@ -77,24 +128,46 @@ func (v *view) make(r *registration, e *entry, p Participant, err error) *entity
 	if err == nil {
 		en.degraded = r.unknownPhase(e, p.Phase())
 	}
-	en.phase = &named{name: p.Phase()}
+	en.phase = &group{value: p.Phase()}
 	if parent := p.ParentEntityID(); parent != "" {
-		en.parent = &named{name: parent}
+		en.parent = &group{value: parent}
 	}
-	en.fields = make([]*posting, len(r.fields.indexed))
+	en.fields = make([]*group, len(r.fields.indexed))
 	for i, f := range r.fields.indexed {
-		en.fields[i] = &posting{value: f.of(p).Interface()}
+		en.fields[i] = &group{value: f.of(p).Interface()}
 	}
-	en.timers, en.keys = e.get(headerTimers), e.keyHeader()
 	en.due = r.dueAt(p.Phase(), en.since, en.timers)
 	return en
+}
+
+// inPhase returns a copy of an entity as a write leaves it that only enters a phase.
+func (en *entity) inPhase(e *entry, phase string) *entity {
+	next := *en
+	next.revision, next.at, next.since = e.revision, e.at.UnixNano(), e.at.UnixNano()
+	next.data, next.timers, next.keys = e.data, e.timers, e.keys
+	next.phase = &group{value: phase}
+	next.due = en.index.r.dueAt(phase, next.since, next.timers)
+	return &next
 }
 
 func (en *entity) phaseName() string {
 	if en.phase == nil {
 		return ""
 	}
-	return en.phase.name
+	return en.phase.value.(string) //nolint:errcheck,forcetypeassert // a phase is a string
+}
+
+// entry returns the entity's revision, with what the view knows of it.
+func (en *entity) entry() *entry {
+	return &entry{
+		key:      en.key,
+		revision: en.revision,
+		at:       time.Unix(0, en.at),
+		data:     en.data,
+		phase:    en.phaseName(),
+		guessed:  en.own && en.since == en.at,
+		meta:     meta{version: en.version, since: en.since, timers: en.timers, keys: en.keys},
+	}
 }
 
 // putLocked puts an entity into the view, in place of its previous revision.
@@ -102,7 +175,7 @@ func (v *view) putLocked(r *registration, en *entity) {
 	x := v.indexes[r.workflow]
 	if before := v.entities[en.key]; before != nil {
 		if before.index == x && before.decoded && en.decoded && before.id == en.id {
-			v.swapLocked(before, en)
+			v.replaceLocked(before, en)
 			return
 		}
 		v.dropLocked(before)
@@ -119,94 +192,60 @@ func (v *view) putLocked(r *registration, en *entity) {
 	if r.active(en.phaseName()) {
 		x.active.ReplaceOrInsert(en)
 	}
-	v.agenda.set(r, en.key, en.id, en.due)
-	en.phase = group(x.phases, en.phase.name, en)
-	if en.parent != nil {
-		en.parent = group(x.parents, en.parent.name, en)
-	}
+	en.phase = x.phases.move(en, nil, en.phase)
+	en.parent = x.parents.move(en, nil, en.parent)
 	for i, f := range en.fields {
-		en.fields[i] = post(x.fields[i], f.value, en)
+		en.fields[i] = x.fields[i].move(en, nil, f)
+	}
+	v.scheduleLocked(en)
+}
+
+// scheduleLocked adds an entity to those that come due, if it does.
+func (v *view) scheduleLocked(en *entity) {
+	if en.due == 0 {
+		return
+	}
+	due := en.index.due
+	due.ReplaceOrInsert(en)
+	if first, _ := due.Min(); first == en {
+		v.m.earlier.notify()
 	}
 }
 
-// swapLocked gives an entity of the view the content of its new revision. It touches
+// eachDue calls visit for the entities of each workflow that come due, the first in time
+// first, until visit returns false for that workflow.
+func (v *view) eachDue(visit func(*entity) bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for _, x := range v.indexes {
+		x.due.Ascend(visit)
+	}
+}
+
+// replaceLocked gives an entity of the view the content of its new revision. It touches
 // only the trees whose order or content changes.
-func (v *view) swapLocked(now, en *entity) {
+func (v *view) replaceLocked(now, en *entity) {
 	x := now.index
 	if en.degraded != nil {
 		x.degraded[now.key] = now
 	} else if now.degraded != nil {
 		delete(x.degraded, now.key)
 	}
-	if now.phase.name == en.phase.name {
-		en.phase = now.phase
-	} else {
-		ungroup(x.phases, now.phase, now)
-		en.phase = group(x.phases, en.phase.name, now)
-		switch was, is := x.r.active(now.phase.name), x.r.active(en.phase.name); {
-		case was && !is:
-			x.active.Delete(now)
-		case is && !was:
-			x.active.ReplaceOrInsert(now)
-		}
+	switch was, is := x.r.active(now.phaseName()), x.r.active(en.phaseName()); {
+	case was && !is:
+		x.active.Delete(now)
+	case is && !was:
+		x.active.ReplaceOrInsert(now)
 	}
-	switch {
-	case now.parent != nil && en.parent != nil && now.parent.name == en.parent.name:
-		en.parent = now.parent
-	default:
-		if now.parent != nil {
-			ungroup(x.parents, now.parent, now)
-		}
-		if en.parent != nil {
-			en.parent = group(x.parents, en.parent.name, now)
-		}
-	}
+	en.phase = x.phases.move(now, now.phase, en.phase)
+	en.parent = x.parents.move(now, now.parent, en.parent)
 	for i, f := range now.fields {
-		if en.fields[i].value == f.value {
-			en.fields[i] = f
-			continue
-		}
-		unpost(x.fields[i], f, now)
-		en.fields[i] = post(x.fields[i], en.fields[i].value, now)
+		en.fields[i] = x.fields[i].move(now, f, en.fields[i])
 	}
+	x.due.Delete(now)
 	en.index, en.id, en.key = now.index, now.id, now.key
 	*now = *en
-	v.agenda.set(x.r, now.key, now.id, now.due)
-}
-
-// unpost removes an entity from those that share a field's value.
-func unpost(postings map[any]*posting, p *posting, en *entity) {
-	if p.tree.Delete(en); p.tree.Len() == 0 {
-		delete(postings, p.value)
-	}
-}
-
-// post adds an entity to those that share a field's value.
-func post(postings map[any]*posting, value any, en *entity) *posting {
-	p := postings[value]
-	if p == nil {
-		p = &posting{value: value, tree: btree.NewG(degree, byID)}
-		postings[value] = p
-	}
-	p.tree.ReplaceOrInsert(en)
-	return p
-}
-
-// group adds an entity to those that share a phase or a parent.
-func group(groups map[string]*named, name string, en *entity) *named {
-	g := groups[name]
-	if g == nil {
-		g = &named{name: name, tree: btree.NewG(degree, byID)}
-		groups[name] = g
-	}
-	g.tree.ReplaceOrInsert(en)
-	return g
-}
-
-func ungroup(groups map[string]*named, g *named, en *entity) {
-	if g.tree.Delete(en); g.tree.Len() == 0 {
-		delete(groups, g.name)
-	}
+	v.scheduleLocked(now)
 }
 
 // dropLocked removes an entity from the view.
@@ -219,12 +258,10 @@ func (v *view) dropLocked(en *entity) {
 	}
 	x.all.Delete(en)
 	x.active.Delete(en)
-	v.agenda.set(nil, en.key, "", 0)
-	ungroup(x.phases, en.phase, en)
-	if en.parent != nil {
-		ungroup(x.parents, en.parent, en)
-	}
+	x.due.Delete(en)
+	x.phases.remove(en.phase, en)
+	x.parents.remove(en.parent, en)
 	for i, f := range en.fields {
-		unpost(x.fields[i], f, en)
+		x.fields[i].remove(f, en)
 	}
 }

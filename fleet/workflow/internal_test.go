@@ -2,7 +2,10 @@ package workflow
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,7 +47,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add("-1", []byte(`[`))
 	r := notes(f)
 	f.Fuzz(func(t *testing.T, version string, data []byte) {
-		e := &entry{key: "x", revision: 7, data: data, header: nats.Header{headerVersion: {version}}}
+		e := &entry{key: "x", revision: 7, data: data, meta: meta{version: version}}
 		p, err := r.decode(e)
 		if (p == nil) == (err == nil) {
 			t.Fatalf("%v and %v", p, err)
@@ -67,7 +70,7 @@ func FuzzNote(f *testing.F) {
 		if phase == "" {
 			return // no table has such a phase
 		}
-		msg := r.message("x", decision{data: []byte("{}"), phase: phase, change: change{op: "op", moved: true, from: phase, source: TransitionSourceRule, note: text}}, 1)
+		msg := r.message("x", &decision{data: []byte("{}"), phase: phase, meta: meta{op: "op", entered: phase, from: phase, source: TransitionSourceRule, note: text}})
 		wire := "NATS/1.0\r\n"
 		for name, values := range msg.Header {
 			wire += name + ": " + values[0] + "\r\n"
@@ -76,29 +79,10 @@ func FuzzNote(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &entry{key: "x", header: back}
+		e := newEntry("x", 1, time.Now(), back, nil)
 		event, ok := r.event(e, "", false)
-		if !ok || event.Note != text || event.To != phase || event.From != phase || back.Get(headerOp) != "op" || len(back) != len(msg.Header) {
+		if !ok || event.Note != text || event.To != phase || event.From != phase || e.op != "op" || len(back) != len(msg.Header) {
 			t.Fatalf("%q from %q came back as %+v with %v", text, phase, event, back)
-		}
-	})
-}
-
-// FuzzAck compares the quick way to read an answer with package json's.
-func FuzzAck(f *testing.F) {
-	for _, answer := range []string{`{"stream":"KV_M","seq":17}`, `{"stream":"KV_M","seq":17,"duplicate":true}`, `{"stream":"","seq":1}`, `{"stream":"S","seq":0}`, `{"stream":"S","seq":12`, `{"error":{"code":400,"err_code":10071},"stream":"S","seq":0}`, `{"stream":"S","seq":99999999999999999999}`} {
-		f.Add([]byte(answer))
-	}
-	f.Fuzz(func(t *testing.T, answer []byte) {
-		quick, ok := plainAck(answer)
-		if _, err := acknowledged(answer); ok && err != nil {
-			t.Fatalf("%s: %v", answer, err)
-		}
-		var ack struct {
-			Seq uint64 `json:"seq"`
-		}
-		if ok && json.Unmarshal(answer, &ack) == nil && ack.Seq != quick {
-			t.Fatalf("%s: read %d, want %d", answer, quick, ack.Seq)
 		}
 	})
 }
@@ -121,50 +105,107 @@ func FuzzEntityID(f *testing.F) {
 // server has sent both the write and its deletion by another process. The entity
 // stays deleted.
 func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
-	r := notes(t)
-	m := NewManager(nil, nil)
-	v := newView(m, &bucket{name: r.name})
-	v.indexes[r.workflow], v.regs = newIndex(r), []*registration{r}
-	p := &note{ID: "x", State: "a"}
-	put := &entry{key: "x", revision: 10, at: time.Now(), header: nats.Header{headerWorkflow: {r.workflow}, headerVersion: {"2"}}, data: []byte(`{"id":"x","phase":"a"}`)}
+	r, v := emptyView(t)
+	put := &entry{key: "x", revision: 10, at: time.Now(), meta: meta{workflow: r.workflow, version: "2"}, data: []byte(`{"id":"x","phase":"a"}`)}
+	d := &decision{next: &note{ID: "x", State: "a"}, data: put.data, phase: "a"}
 	v.entry(put)
 	if v.entities["x"] == nil {
 		t.Fatal("the view does not take the write")
 	}
-	v.entry(&entry{key: "x", revision: 11, at: time.Now(), header: nats.Header{headerOperation: {"DEL"}}})
-	v.wrote(r, put, p, func() bool { return false })
+	v.entry(&entry{key: "x", revision: 11, at: time.Now(), meta: meta{removal: "DEL"}})
+	v.wrote(r, put, d)
 	if v.entities["x"] != nil {
 		t.Error("the entity is in the view, but not at the server")
 	}
-	v.wrote(r, put, p, func() bool {
-		v.entry(&entry{key: "x", revision: 12, at: time.Now(), header: nats.Header{headerOperation: {"DEL"}}})
-		return true
-	})
-	if v.entities["x"] != nil {
-		t.Error("the entity was deleted while the view asked the server, and it is in the view")
-	}
-	// The sequence went back and the view has not noticed yet: it shows the write.
-	v.wrote(r, put, p, func() bool { return true })
-	if v.entities["x"] == nil {
-		t.Error("its own write is not seen")
+	// Or the bucket was restored from a backup: the view looks.
+	if len(v.follow.kick) != 1 {
+		t.Error("the view takes the bucket for the one that it knows")
 	}
 }
 
-// TestWritesBesideTheFirstSessionAreRemembered checks that a follower that
-// starts, or starts again, keeps the marks of the writes that it has not seen
-// yet. Otherwise a bucket that is restored before the follower sees them looks
-// like the same bucket.
-func TestWritesBesideTheFirstSessionAreRemembered(t *testing.T) {
-	f := &follower{}
-	f.wrote(2, "a")
-	f.forget(0)
-	if got := f.marks(); len(got) != 1 || got[0].seq != 2 {
-		t.Errorf("after the first session began: %v", got)
+// TestOwnWritesOutliveOlderMessages: what the server sends of the time before a write of
+// this process changes nothing, and what follows it does.
+func TestOwnWritesOutliveOlderMessages(t *testing.T) {
+	r, v := emptyView(t)
+	at := func(revision uint64, how meta) *entry {
+		how.workflow = r.workflow
+		return &entry{key: "x", revision: revision, at: time.Now(), meta: how, data: []byte(`{"id":"x","phase":"a"}`)}
 	}
-	earlier := f.owned()
-	f.wrote(1, "b") // to the restored bucket, while the follower looks at it
-	f.forget(earlier)
-	if got := f.marks(); len(got) != 1 || got[0].op != "b" {
-		t.Errorf("after the bucket was restored: %v", got)
+	write := &decision{next: &note{ID: "x", State: "a"}, phase: "a"}
+	v.wrote(r, at(10, meta{}), write)
+	v.entry(at(8, meta{removal: "DEL"}))
+	v.entry(at(9, meta{}))
+	if en := v.entities["x"]; en == nil || en.revision != 10 {
+		t.Errorf("after older messages the view has %+v", en)
 	}
+	v.wrote(r, at(12, meta{removal: "DEL"}), &decision{meta: meta{removal: "DEL"}})
+	v.entry(at(10, meta{}))
+	v.entry(at(11, meta{}))
+	if en := v.entities["x"]; en != nil {
+		t.Errorf("a deletion of this process is undone by %+v", en)
+	}
+	v.entry(at(12, meta{removal: "DEL"}))
+	v.entry(at(13, meta{}))
+	if en := v.entities["x"]; en == nil || en.revision != 13 {
+		t.Errorf("after a later message the view has %+v", en)
+	}
+	// Its last write was purged before the follower read it.
+	v.wrote(r, at(14, meta{}), write)
+	v.current(13)
+	if v.entities["x"] == nil {
+		t.Error("a write is gone before the follower is there")
+	}
+	v.current(14)
+	if v.entities["x"] != nil || len(v.own) != 0 {
+		t.Error("the view has an entity that the bucket does not have")
+	}
+}
+
+// emptyView returns a workflow and its view, which reads nothing.
+func emptyView(t *testing.T) (*registration, *view) {
+	t.Helper()
+	r := notes(t)
+	v := newView(NewManager(nil, nil), &bucket{name: r.name})
+	v.indexes[r.workflow], v.regs = newIndex(r), []*registration{r}
+	return r, v
+}
+
+// TestHookFilesOfTheFirstRelease reads what the first release stores of hooks, and writes
+// the same.
+func TestHookFilesOfTheFirstRelease(t *testing.T) {
+	var progress hookProgress
+	var letter DeadLetter
+	for name, into := range map[string]any{"hookprogress": &progress, "deadletter": &letter} {
+		stored, err := os.ReadFile(filepath.Join("testdata", "v0.1.0", name+".json"))
+		check(t, err)
+		check(t, json.Unmarshal(stored, into))
+		again, err := json.Marshal(into)
+		check(t, err)
+		if string(again) != strings.TrimSpace(string(stored)) {
+			t.Errorf("%s is written as %s, not as %s", name, again, stored)
+		}
+	}
+	done := progress.Done.Has(5) && !progress.Done.Has(6) && progress.Done.Has(7) && !progress.Done.Has(8)
+	if !done || !progress.Missing.Has(3) || progress.Failed[9] != 2 || progress.Mark != 8 {
+		t.Errorf("the progress is read as %+v", progress)
+	}
+	if letter.Hook != "invoice" || letter.Revision != 7 || letter.Attempts != 12 {
+		t.Errorf("the dead letter is read as %+v", letter)
+	}
+}
+
+// FuzzMeta sends what a write stores beside the record through the headers of a message.
+func FuzzMeta(f *testing.F) {
+	f.Add("a|b", "phase ü / 100%", "from|", "a note\r\n", "timer 1", int64(17), uint64(3))
+	f.Add("-", "", "", "", "", int64(0), uint64(0))
+	f.Add("%41 b", "a", "b", "\x00\xff", "%", int64(-1), uint64(1<<63))
+	f.Fuzz(func(t *testing.T, workflow, entered, from, note, fired string, since int64, on uint64) {
+		want := meta{
+			op: "op.1", workflow: workflow, on: on, chained: true, version: "2", entered: entered, from: from,
+			source: TransitionSourceRule, since: since, note: note, timers: "[]", fired: fired, keys: "a@1,b", removal: "DEL",
+		}
+		if got := readMeta(want.header()); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
 }

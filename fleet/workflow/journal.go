@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
-	"time"
+	"math"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 )
 
 // ErrJournal is returned when a workflow that was registered with [WithJournal] has no
@@ -33,9 +32,12 @@ var ErrJournal = errors.New("lifecycle: the journal is not usable")
 // records from the bucket's leader.
 func Journal(bucket string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: journalOf(bucket), Description: "every write of the bucket " + bucket,
-		Mirror:  &jetstream.StreamSource{Name: "KV_" + bucket},
-		Storage: jetstream.FileStorage, AllowDirect: true, MaxMsgsPerSubject: -1,
+		Name:              journalOf(bucket),
+		Description:       "every write of the bucket " + bucket,
+		Mirror:            &jetstream.StreamSource{Name: "KV_" + bucket},
+		Storage:           jetstream.FileStorage,
+		AllowDirect:       true,
+		MaxMsgsPerSubject: -1,
 	}
 }
 
@@ -54,9 +56,18 @@ func (b *bucket) journalName() string {
 	return journalOf(b.name)
 }
 
+// archival returns how Archive removes an entity from the bucket: with its earlier
+// writes, unless the bucket is its own journal.
+func (b *bucket) archival() string {
+	if b.journalName() == b.stream {
+		return "DEL"
+	}
+	return "PURGE"
+}
+
 // journal returns a reader of the bucket's journal. Revisions are the bucket's own.
 func (b *bucket) journal() *bucket {
-	return &bucket{js: b.js, nc: b.nc, name: b.name, stream: b.journalName(), api: b.api, put: b.put, pace: b.pace}
+	return &bucket{js: b.js, nc: b.nc, name: b.name, stream: b.journalName(), api: b.api, pace: b.pace}
 }
 
 // checkJournal returns an ErrJournal when the journal is missing or has messages of
@@ -67,16 +78,19 @@ func (b *bucket) checkJournal(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s: "+format, append([]any{ErrJournal, journalOf(b.name)}, args...)...)
+	}
 	j, err := b.js.Stream(ctx, journalOf(b.name))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("%w: there is no stream %s: declare it to the broker, see workflow.Journal", ErrJournal, journalOf(b.name))
+		return fail("there is no such stream: declare it to the broker, see workflow.Journal")
 	}
 	if err != nil {
 		return fmt.Errorf("look at the journal of %s: %w", b.name, err)
 	}
 	info := j.CachedInfo()
 	if info.Config.Mirror == nil || info.Config.Mirror.Name != b.stream {
-		return fmt.Errorf("%w: the stream %s is not a mirror of %s", ErrJournal, journalOf(b.name), b.stream)
+		return fail("the stream is not a mirror of %s", b.stream)
 	}
 	if info.State.Msgs == 0 {
 		return nil
@@ -93,109 +107,64 @@ func (b *bucket) checkJournal(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look at the bucket %s: %w", b.name, err)
 	}
+	const restored = "the bucket was recreated, or restored from a backup: restore the journal too, or delete it"
 	if last := origin.CachedInfo().State.LastSeq; last < mine.revision {
-		return fmt.Errorf("%w: %s is at revision %d and the bucket %s at %d: the bucket was recreated, or restored from a backup: restore the journal too, or delete it", ErrJournal, journalOf(b.name), mine.revision, b.name, last)
+		return fail("it is at revision %d and the bucket %s at %d: %s", mine.revision, b.name, last, restored)
 	}
 	theirs, err := b.at(ctx, mine.revision)
-	if err == nil && (theirs.key != mine.key || !theirs.at.Equal(mine.at)) {
-		return fmt.Errorf("%w: %s and the bucket %s have different writes at revision %d: the bucket was recreated, or restored from a backup: restore the journal too, or delete it", ErrJournal, journalOf(b.name), b.name, mine.revision)
+	if isNotFound(err) {
+		return nil
 	}
-	if err != nil && !isNotFound(err) {
-		return err
+	if err == nil && (theirs.key != mine.key || !theirs.at.Equal(mine.at)) {
+		return fail("it and the bucket %s have different writes at revision %d: %s", b.name, mine.revision, restored)
+	}
+	return err
+}
+
+// revisions calls take for every kept revision of a key, oldest first: the journal's if
+// there is one, and then those that the journal does not have yet. It ends early when take
+// returns false.
+func (r *registration) revisions(ctx context.Context, key string, take func(*entry) bool) error {
+	from, ended := uint64(1), false
+	if r.journaled {
+		err := r.bucket.journal().replay(ctx, key, func(e *entry) bool {
+			from, ended = e.revision+1, !take(e)
+			return !ended
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for !ended {
+		e, err := r.bucket.next(ctx, key, from)
+		if isNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		from, ended = e.revision+1, !take(e)
 	}
 	return nil
 }
 
-// pageSize is how many revisions of a key one request asks for.
-const pageSize = 256
-
-// page reads kept revisions of a key, oldest first, starting at revision from. more
-// reports whether there are others.
-func (b *bucket) page(ctx context.Context, key string, from uint64) (page []*entry, more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+// replay calls take for every revision of a key that the journal has, oldest first, until
+// take returns false.
+func (b *bucket) replay(ctx context.Context, key string, take func(*entry) bool) error {
+	ctx, cancel := patient(ctx)
 	defer cancel()
-	inbox := b.nc.NewInbox()
-	sub, err := b.nc.SubscribeSync(inbox)
+	stream, err := b.js.Stream(ctx, b.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("%w: %s: there is no such stream: declare it to the broker, see workflow.Journal", ErrJournal, b.stream)
+	}
+	if err == nil {
+		by := jetstream.ConsumerConfig{FilterSubject: b.subject(key)}
+		err = replay.Each(ctx, stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+			return take(newEntry(key, meta.Sequence.Stream, meta.Timestamp, m.Headers(), m.Data())), nil
+		})
+	}
 	if err != nil {
-		return nil, false, fmt.Errorf("read %s: %w", b.stream, err)
+		return fmt.Errorf("read %s: %w", b.stream, err)
 	}
-	defer func() { _ = sub.Unsubscribe() }()
-	from = max(from, 1)
-	request := fmt.Sprintf(`{"seq":%d,"batch":%d,"next_by_subj":%s}`, from, pageSize, quote("$KV."+b.name+"."+key))
-	if err := b.nc.PublishRequest(b.api+"DIRECT.GET."+b.stream, inbox, []byte(request)); err != nil {
-		return nil, false, fmt.Errorf("read %s: %w", b.stream, err)
-	}
-	for {
-		msg, err := sub.NextMsgWithContext(ctx)
-		if errors.Is(err, nats.ErrNoResponders) {
-			return nil, false, fmt.Errorf("%w: no server answers for %s: declare it to the broker, see workflow.Journal", ErrJournal, b.stream)
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("read %s: %w", b.stream, err)
-		}
-		switch status := msg.Header.Get("Status"); status {
-		case "":
-			e, err := direct(b.name, msg)
-			if err != nil { // another program wrote headers that no client can read
-				e, failed := b.next(ctx, key, from)
-				if failed != nil {
-					return nil, false, fmt.Errorf("read %s: %w: %w", b.stream, err, failed)
-				}
-				return append(page, e), true, nil
-			}
-			page, from = append(page, e), e.revision+1
-		case "204": // the end of the batch
-			return page, msg.Header.Get("Nats-Num-Pending") != "0", nil
-		case "404":
-			return nil, false, nil
-		default:
-			return nil, false, fmt.Errorf("read %s: the server says %s %s", b.stream, status, msg.Header.Get("Description"))
-		}
-	}
-}
-
-// direct makes an entry from the answer to a direct get.
-func direct(bucket string, msg *nats.Msg) (*entry, error) {
-	seq, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("the answer's sequence: %w", err)
-	}
-	at, err := time.Parse(time.RFC3339Nano, msg.Header.Get(jetstream.TimeStampHeaer))
-	if err != nil {
-		return nil, fmt.Errorf("the answer's time: %w", err)
-	}
-	key := strings.TrimPrefix(msg.Header.Get(jetstream.SubjectHeader), "$KV."+bucket+".")
-	return &entry{key: key, revision: seq, at: at, header: msg.Header, data: msg.Data}, nil
-}
-
-// revisions calls take for every kept revision of a key, oldest first, starting at
-// revision from: the journal's if there is one, and then those that the journal does
-// not have yet. It ends early when take returns false.
-func (r *registration) revisions(ctx context.Context, key string, from uint64, take func(*entry) bool) error {
-	for more := r.journaled; more; {
-		var page []*entry
-		var err error
-		if page, more, err = r.bucket.journal().page(ctx, key, from); err != nil {
-			return err
-		}
-		for _, e := range page {
-			from = e.revision + 1
-			if !take(e) {
-				return nil
-			}
-		}
-	}
-	for {
-		e, err := r.bucket.next(ctx, key, from)
-		if errors.Is(err, ErrEntityNotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		from = e.revision + 1
-		if !take(e) {
-			return nil
-		}
-	}
+	return nil
 }

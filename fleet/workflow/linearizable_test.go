@@ -181,7 +181,7 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 		err = r.missions.Delete(ctx, id, written)
 	case "read":
 		var rec workflow.Record
-		if rec, err = r.Find(ctx, survey, id); err != nil {
+		if rec, err = r.record(ctx, id); err != nil {
 			break
 		}
 		if m, ok := rec.Participant.(*Mission); ok {
@@ -324,10 +324,9 @@ func explained(t *testing.T, name string, history []porcupine.Operation) {
 	}
 }
 
-// TestUpdatesThatShareAWriteAreLinearizable lets the clients of two processes do the same
-// on one server without pauses, so that updates wait for each other and become one write,
-// while the connections break.
-func TestUpdatesThatShareAWriteAreLinearizable(t *testing.T) {
+// TestBusyEntityIsLinearizable lets the clients of two processes do the same on one server
+// without pauses, so that they wait for each other, while the connections break.
+func TestBusyEntityIsLinearizable(t *testing.T) {
 	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	var rigs []*rig
 	var lines []*muffler

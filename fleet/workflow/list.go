@@ -2,9 +2,7 @@ package workflow
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -137,7 +135,7 @@ func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) 
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
-	v, err := r.view(opts.Phase)
+	v, err := r.viewed()
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
@@ -187,7 +185,14 @@ func (r *registration) record(e *entry) Record {
 
 // describe describes an entry, with the result of decoding it.
 func (r *registration) describe(e *entry, p Participant, err error) Record {
-	rec := Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Since: e.since(), Timers: readTimers(e.timers())}
+	rec := Record{
+		Workflow:  r.workflow,
+		Key:       e.key,
+		Revision:  e.revision,
+		UpdatedAt: e.at,
+		Since:     e.sinceTime(),
+		Timers:    readTimers(e.timers),
+	}
 	if err != nil {
 		rec.Degraded = err
 		return rec
@@ -201,151 +206,4 @@ func (r *registration) describe(e *entry, p Participant, err error) Record {
 		rec.Degraded = err
 	}
 	return rec
-}
-
-// Find reads an entity from the server, with its metadata. It returns
-// ErrEntityNotFound when there is none. It returns a degraded entity without an
-// error: see Record.Degraded.
-func (m *Manager) Find(ctx context.Context, workflow, entityID string) (Record, error) {
-	r, err := m.registration(workflow)
-	if err != nil {
-		return Record{}, fmt.Errorf("get: %w", err)
-	}
-	key, err := r.key(entityID)
-	if err != nil {
-		return Record{}, fmt.Errorf("get %s: %w", workflow, err)
-	}
-	if r.blind {
-		r.bucket.look(ctx)
-	}
-	e, err := r.bucket.last(ctx, key)
-	if err == nil && e.deleted() {
-		err = ErrEntityNotFound
-	}
-	if err != nil {
-		return Record{}, fmt.Errorf("get %s %q: %w", workflow, entityID, err)
-	}
-	rec := r.record(e)
-	rec.EntityID = entityID
-	if rec.Degraded != nil {
-		m.log.Warn("record is degraded", "workflow", workflow, "key", key, "error", rec.Degraded)
-	}
-	return rec, nil
-}
-
-// Children returns the entities of all workflows whose parent is the given entity,
-// ordered by workflow and id.
-func (m *Manager) Children(ctx context.Context, parentEntityID string) ([]Participant, error) {
-	children := []Participant{}
-	for _, r := range m.all() {
-		v, err := r.view("")
-		if err == nil {
-			err = v.wait(ctx, nil)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("children of %q: %w", parentEntityID, err)
-		}
-		var found []entity
-		v.mu.RLock()
-		if p := v.indexes[r.workflow].parents[parentEntityID]; p != nil {
-			p.tree.Ascend(func(en *entity) bool {
-				found = append(found, *en)
-				return true
-			})
-		}
-		v.mu.RUnlock()
-		for i := range found {
-			if p, err := r.decode(found[i].entry()); err == nil {
-				children = append(children, p)
-			}
-		}
-	}
-	return children, nil
-}
-
-// LookupByEntityID finds an entity in any workflow. When several workflows have the
-// id, it returns that of the first workflow by name. It returns ErrEntityNotFound when
-// none has it, and a [*DegradedError] when its record cannot be decoded.
-func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (Participant, error) {
-	for _, r := range m.all() {
-		key, err := r.key(entityID)
-		if err != nil {
-			continue // not a valid id in this workflow
-		}
-		e, err := r.bucket.lookup(ctx, r, key)
-		if err != nil {
-			return nil, fmt.Errorf("look up %q: %w", entityID, err)
-		}
-		if e == nil {
-			continue
-		}
-		p, err := r.decode(e)
-		if err != nil {
-			return nil, fmt.Errorf("look up %q: %w", entityID, err)
-		}
-		return p, nil
-	}
-	if m.isClosed() {
-		return nil, fmt.Errorf("look up %q: %w", entityID, ErrClosed)
-	}
-	return nil, fmt.Errorf("look up %q: %w", entityID, ErrEntityNotFound)
-}
-
-// lookup returns the entry of an entity from the view, or from the server when the view
-// may lack it. It returns nil for none.
-func (b *bucket) lookup(ctx context.Context, r *registration, key string) (*entry, error) {
-	if !r.blind {
-		v := b.view
-		if err := v.wait(ctx, nil); err != nil {
-			return nil, err
-		}
-		if e, ok := v.has(r, key); ok {
-			return e, nil
-		}
-	}
-	if !r.partial() {
-		return nil, nil
-	}
-	e, err := b.last(ctx, key)
-	if isNotFound(err) || err == nil && (e.deleted() || r.foreign(e) != nil) {
-		return nil, nil //nolint:nilerr // there is none, or it is another workflow's
-	}
-	return e, err
-}
-
-// Ancestors returns the parents of an entity, across workflows: the immediate parent
-// first, the root last. It is empty for a root. A missing parent ends the walk, and
-// the Manager logs it. Ancestors returns ErrEntityNotFound when the entity does not
-// exist, and ErrAncestorCycle, with the ancestors so far, when an entity is its own
-// ancestor.
-func (m *Manager) Ancestors(ctx context.Context, entityID string) ([]Participant, error) {
-	p, err := m.LookupByEntityID(ctx, entityID)
-	if err != nil {
-		return nil, fmt.Errorf("ancestors: %w", err)
-	}
-	ancestors := []Participant{}
-	seen := []string{entityID}
-	for p.ParentEntityID() != "" {
-		parent := p.ParentEntityID()
-		if slices.Contains(seen, parent) {
-			return ancestors, fmt.Errorf("%w: %v leads back to %q", ErrAncestorCycle, seen, parent)
-		}
-		p, err = m.LookupByEntityID(ctx, parent)
-		if errors.Is(err, ErrEntityNotFound) || errors.Is(err, ErrDegraded) {
-			m.log.Warn("an ancestor cannot be read", "entity", entityID, "ancestor", parent, "error", err)
-			return ancestors, nil
-		}
-		if err != nil {
-			return ancestors, fmt.Errorf("ancestors: %w", err)
-		}
-		seen = append(seen, parent)
-		ancestors = append(ancestors, p)
-	}
-	return ancestors, nil
-}
-
-func (m *Manager) isClosed() bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.closed
 }

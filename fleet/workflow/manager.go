@@ -2,13 +2,10 @@ package workflow
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,7 +15,6 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
-	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // DefaultPatience is how long a write keeps trying when the caller's context has
@@ -30,7 +26,7 @@ const DefaultPatience = 30 * time.Second
 type Manager struct {
 	js      jetstream.JetStream
 	log     *slog.Logger
-	alarm   alarm           // rings when something comes due earlier than before
+	earlier notifier        // of something that comes due earlier than before
 	clock   clock           // the server's
 	alive   context.Context // ends with Close
 	end     context.CancelFunc
@@ -50,7 +46,13 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 	if logger == nil {
 		logger = slog.Default()
 	}
-	m := &Manager{js: js, log: logger, ops: nuid.Next() + ".", registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
+	m := &Manager{
+		js:         js,
+		log:        logger,
+		ops:        nuid.Next() + ".",
+		registered: make(map[string]*registration),
+		buckets:    make(map[string]*bucket),
+	}
 	m.alive, m.end = context.WithCancel(context.Background())
 	return m
 }
@@ -112,7 +114,7 @@ func (m *Manager) CloseContext(ctx context.Context) error {
 func (m *Manager) Ready(ctx context.Context) error {
 	for _, r := range m.all() {
 		v := r.bucket.view
-		if r.blind {
+		if r.viewless {
 			continue
 		}
 		if err := v.wait(ctx, nil); err != nil {
@@ -165,246 +167,17 @@ func (m *Manager) allBuckets() []*bucket {
 	return slices.Collect(maps.Values(m.buckets))
 }
 
-// Create stores a new entity, in any phase of its table. It returns
-// ErrEntityExists when there is an entity of that id. The id of a deleted entity
-// may be used again.
-func (m *Manager) Create(ctx context.Context, initial Participant, opts ...WriteOption) error {
-	if v := reflect.ValueOf(initial); initial == nil || v.Kind() == reflect.Pointer && v.IsNil() {
-		return fmt.Errorf("create: %w: it is nil", ErrInvalidParticipant)
+// locate returns a workflow, and the key of one of its entities.
+func (m *Manager) locate(workflow, entityID string) (r *registration, key string, err error) {
+	if r, err = m.registration(workflow); err != nil {
+		return nil, "", err
 	}
-	r, err := m.registration(initial.Workflow())
-	if err != nil {
-		return fmt.Errorf("create: %w", err)
-	}
-	id := initial.EntityID()
-	fail := func(err error) error { return fmt.Errorf("create %s %q: %w", r.workflow, id, err) }
-	if got, want := fmt.Sprintf("%T", initial), fmt.Sprintf("%T", r.sample); got != want {
-		return fail(fmt.Errorf("%w: it is a %s, want a %s", ErrInvalidParticipant, got, want))
-	}
-	if !r.table.Has(initial.Phase()) {
-		return fail(fmt.Errorf("%w: its phase is %q, want one of %s", ErrInvalidTransition, initial.Phase(), strings.Join(r.table.Phases(), ", ")))
-	}
-	o, err := m.operation(r, id, options(opts), func(cur *entry) (decision, error) {
-		if cur != nil && !cur.deleted() {
-			return decision{}, ErrEntityExists
-		}
-		data, err := r.encode(initial)
-		d := decision{next: initial, data: data, phase: initial.Phase(), version: strconv.Itoa(r.version)}
-		d.change = change{moved: true, source: TransitionSourceFramework}
-		return d, err
-	}, r.unknown)
-	if err == nil {
-		o.quick = true
-		err = o.run(ctx)
-	}
-	if err != nil {
-		return fail(err)
-	}
-	return nil
+	key, err = r.key(entityID)
+	return r, key, err
 }
 
-// Get reads an entity from the server. It returns ErrEntityNotFound when there is
-// none, and a [*DegradedError] when its record cannot be decoded. It returns, and
-// logs, an entity whose phase the table does not have.
-//
-// The caller owns the result; changing it stores nothing.
-func (m *Manager) Get(ctx context.Context, workflow, entityID string) (Participant, error) {
-	rec, err := m.Find(ctx, workflow, entityID)
-	if err != nil {
-		return nil, err
-	}
-	if rec.Degraded != nil && rec.Participant == nil {
-		return nil, fmt.Errorf("get %s %q: %w", workflow, entityID, rec.Degraded)
-	}
-	return rec.Participant, nil
-}
-
-// Update changes an entity: mutator gets it and changes it in place. The mutator
-// runs again when another writer was faster, so it must have no other effect, and
-// it must not call the Manager. When it returns an error, Update returns that error
-// and writes nothing.
-//
-// Writers of this process take turns at an entity. Updates that wait for the same entity
-// become one write, unless they have an option other than [WithKey]: each mutator gets the
-// record as the one before left it, on its caller's goroutine, and each caller its own
-// result. When another process was faster,
-// Update tries again after a random pause until ctx ends (DefaultPatience when it
-// has no deadline), and then returns ErrUpdateRetriesExhausted. Other errors:
-// ErrEntityNotFound; ErrImmutableField when the mutator changed the id or the phase;
-// a [*DegradedError] for a record that cannot be decoded; ErrOutcomeUnknown when the
-// server went away during the write and did not come back in time.
-func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator func(Participant) error, opts ...WriteOption) error {
-	r, err := m.registration(workflow)
-	if err != nil {
-		return fmt.Errorf("update: %w", err)
-	}
-	if mutator == nil {
-		return fmt.Errorf("update %s %q: the mutator is nil, want a function that changes the entity", workflow, entityID)
-	}
-	o, err := m.mutation(r, entityID, options(opts), keepPhase, mutator)
-	if err == nil {
-		o.joins = o.w.joins()
-		err = o.run(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("update %s %q: %w", workflow, entityID, err)
-	}
-	return nil
-}
-
-// keepPhase is the decision of a write that changes no phase.
-func keepPhase(string, *entry) (change, error) { return change{}, nil }
-
-// Transition moves an entity to another phase when the table has that edge from
-// the entity's phase at the moment of the write. source and note are stored in the
-// same message; History returns them.
-//
-// It returns ErrTerminalPhase when the entity's phase is terminal,
-// ErrInvalidTransition when the table does not have the edge or the phase, and the
-// errors of Update.
-func (m *Manager) Transition(ctx context.Context, workflow, entityID, newPhase string, source TransitionSource, note string, opts ...WriteOption) error {
-	return m.TransitionWith(ctx, workflow, entityID, newPhase, source, note, nil, opts...)
-}
-
-// TransitionWith is Transition with a mutator. It runs after the edge was found
-// allowed and before the phase changes. Both changes are one write, or none.
-func (m *Manager) TransitionWith(ctx context.Context, workflow, entityID, newPhase string, source TransitionSource, note string, mutator func(Participant) error, opts ...WriteOption) error {
-	r, err := m.registration(workflow)
-	if err != nil {
-		return fmt.Errorf("transition: %w", err)
-	}
-	return m.transition(ctx, r, entityID, source, note, mutator, options(opts), func(string, *entry) (string, error) { return newPhase, nil })
-}
-
-// transition moves an entity to the phase that choose returns for its current
-// phase. It calls choose for each attempt.
-func (m *Manager) transition(ctx context.Context, r *registration, entityID string, source TransitionSource, note string, mutator func(Participant) error, w writing, choose func(from string, cur *entry) (string, error)) error {
-	o, err := m.transit(r, entityID, source, note, mutator, w, choose)
-	if err == nil {
-		err = o.run(ctx)
-	}
-	return r.untransited(entityID, err)
-}
-
-// transit returns the operation of a transition.
-func (m *Manager) transit(r *registration, entityID string, source TransitionSource, note string, mutator func(Participant) error, w writing, choose func(from string, cur *entry) (string, error)) (*operation, error) {
-	if !source.valid() {
-		return nil, fmt.Errorf("its source is %q, want rule, operator, component or framework", source)
-	}
-	return m.mutation(r, entityID, w, func(from string, cur *entry) (change, error) {
-		to, err := choose(from, cur)
-		if err != nil {
-			return change{}, err
-		}
-		if !r.table.IsValidTransition(from, to) {
-			return change{}, r.refusal(entityID, from, to, cur)
-		}
-		return change{moved: true, from: from, to: to, source: source, note: note}, nil
-	}, mutator)
-}
-
-// untransited adds to the error of a transition what was to be moved.
-func (r *registration) untransited(entityID string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if _, names := errors.AsType[*fsm.TransitionError](err); names { // its text names the entity
-		return err
-	}
-	return fmt.Errorf("transition of %s %q: %w", r.workflow, entityID, err)
-}
-
-// refusal returns why the table does not allow an edge.
-func (r *registration) refusal(entityID, from, to string, cur *entry) error {
-	refused := &fsm.TransitionError{Kind: r.workflow, Name: entityID, From: from, To: to, Allowed: slices.Sorted(slices.Values(r.table[from]))}
-	switch {
-	case !r.table.Has(to):
-		return fmt.Errorf("%w: the table has no phase %q, it has %s", refused, to, strings.Join(r.table.Phases(), ", "))
-	case !r.table.Has(from):
-		return errors.Join(r.unknownPhase(cur, from), refused)
-	case r.table.IsTerminal(from):
-		return fmt.Errorf("%w: %q, which is terminal", ErrTerminalPhase, from)
-	}
-	return refused
-}
-
-// Complete moves an entity to the first terminal phase, by name, that the table
-// allows from its phase. It decides on the record that the write replaces, so no
-// other write can come in between. It returns ErrTerminalPhase when the entity's
-// phase is terminal, and ErrInvalidTransition when the table allows no terminal
-// phase from it.
-func (m *Manager) Complete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
-	r, err := m.registration(workflow)
-	if err != nil {
-		return fmt.Errorf("complete: %w", err)
-	}
-	return m.transition(ctx, r, entityID, TransitionSourceFramework, "", nil, options(opts), func(from string, cur *entry) (string, error) {
-		if err := r.unknownPhase(cur, from); err != nil {
-			return "", errors.Join(err, fmt.Errorf("%w: from %q", ErrInvalidTransition, from))
-		}
-		if r.table.IsTerminal(from) {
-			return "", fmt.Errorf("%w: %q", ErrTerminalPhase, from)
-		}
-		for _, to := range r.table.TerminalPhases() {
-			if r.table.IsValidTransition(from, to) {
-				return to, nil
-			}
-		}
-		return "", fmt.Errorf("%w: no terminal phase may follow %q, only %s", ErrInvalidTransition, from, strings.Join(r.table[from], ", "))
-	})
-}
-
-// Fail moves an entity to the phase "failed" with the reason as its note. It
-// returns ErrInvalidTransition when the table has no such phase, and an error when
-// the reason is empty.
-func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, opts ...WriteOption) error {
-	r, err := m.registration(workflow)
-	if err != nil {
-		return fmt.Errorf("fail: %w", err)
-	}
-	if strings.TrimSpace(reason) == "" {
-		return fmt.Errorf("fail %s %q: the reason is empty: the history needs one", workflow, entityID)
-	}
-	return m.transition(ctx, r, entityID, TransitionSourceFramework, reason, nil, options(opts), func(string, *entry) (string, error) {
-		if !r.table.Has("failed") || !r.table.IsTerminal("failed") {
-			return "", fmt.Errorf("%w: the table of %q has no terminal phase \"failed\": use Transition", ErrInvalidTransition, workflow)
-		}
-		return "failed", nil
-	})
-}
-
-// Delete removes an entity in any phase, also one whose record is degraded, but
-// not an entity of another workflow. Its history stays, as far as the bucket
-// keeps it, with the deletion as the last event. Delete returns ErrEntityNotFound
-// when the entity does not exist.
-func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
-	r, err := m.registration(workflow)
-	if err != nil {
-		return fmt.Errorf("delete: %w", err)
-	}
-	if err := m.remove(ctx, r, entityID, options(opts), change{}); err != nil {
-		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
-	}
-	return nil
-}
-
-// remove deletes an entity. c has the note, and whether to purge its earlier writes.
-func (m *Manager) remove(ctx context.Context, r *registration, entityID string, w writing, c change) error {
-	o, err := m.operation(r, entityID, w, func(cur *entry) (decision, error) {
-		if cur == nil || cur.deleted() {
-			return decision{}, ErrEntityNotFound
-		}
-		if err := r.foreign(cur); err != nil {
-			return decision{}, err
-		}
-		c.from, c.source = "", TransitionSourceFramework
-		if p, err := r.decode(cur); err == nil {
-			c.from = p.Phase()
-		}
-		return decision{change: c}, nil
-	}, r.known)
-	if err != nil {
-		return err
-	}
-	return o.run(ctx)
+func (m *Manager) isClosed() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.closed
 }

@@ -93,7 +93,7 @@ func TestManyMovesDoWhatSingleOnesDo(t *testing.T) {
 				}
 				if revision > 0 {
 					moved++
-					rec, err := r.Find(ctx, survey, "many."+name)
+					rec, err := r.record(ctx, "many."+name)
 					if err != nil || rec.Revision != results[i].Revision {
 						t.Errorf("%s: the record is at revision %d, and the move returned %d: %v", name, rec.Revision, results[i].Revision, err)
 					}

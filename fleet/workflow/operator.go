@@ -70,7 +70,8 @@ func (r *registration) writableField(name string) (*field, error) {
 	f := r.fields.byName[name]
 	switch {
 	case f == nil:
-		return nil, fmt.Errorf("%w: %q has no field %q: writable are %s", ErrFieldNotOperatorWritable, r.workflow, name, r.writable())
+		return nil, fmt.Errorf("%w: %q has no field %q: writable are %s",
+			ErrFieldNotOperatorWritable, r.workflow, name, r.writable())
 	case !f.writable:
 		return nil, fmt.Errorf("%w: %s: writable are %s", ErrFieldNotOperatorWritable, name, r.writable())
 	}

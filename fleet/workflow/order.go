@@ -26,10 +26,11 @@ type bounds struct {
 func (r *registration) ordered(name, what string) (*field, error) {
 	f := r.fields.byName[name]
 	if f == nil || f.indexed < 0 {
-		return nil, fmt.Errorf("%w: %s %q: the indexed fields of %q are %v", ErrUnknownField, what, name, r.workflow, r.fields.names(func(f *field) bool { return f.indexed >= 0 }))
+		return nil, fmt.Errorf("%w: %s %q: the indexed fields of %q are %v", ErrUnknownField, what, name, r.workflow, r.def().IndexedFields)
 	}
 	switch f.typ.Kind() {
-	case reflect.String, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64,
+	case reflect.String, reflect.Float32, reflect.Float64,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
 		return f, nil
 	}
@@ -143,7 +144,7 @@ func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Durat
 	if err != nil {
 		return fail(err)
 	}
-	v, err := r.view("")
+	v, err := r.viewed()
 	if err == nil {
 		err = v.wait(ctx, nil)
 	}

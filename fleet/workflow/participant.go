@@ -115,6 +115,8 @@ type WorkflowDef struct {
 	Version int `json:"version"`
 	// Deadlines are the edges that [Manager.Deadlines] takes.
 	Deadlines []Deadline `json:"deadlines,omitempty"`
+	// Completion is the phase of [WithCompletion], or "".
+	Completion string `json:"completion,omitempty"`
 }
 
 // Deadline says that an entity that has been in phase From for the time After is

@@ -39,9 +39,16 @@ func WithDeadline(from, to string, after time.Duration) RegisterOption {
 	}
 }
 
+// WithCompletion names the terminal phase to which [Manager.Complete] moves an entity. A
+// table from which more than one terminal phase can be reached needs it, or Complete
+// refuses to choose.
+func WithCompletion(phase string) RegisterOption {
+	return func(r *registration) { r.completes = &phase }
+}
+
 // WithVersion sets the version of the records that this process writes, 1 or more,
-// and how to read older ones. Without it the version is 0, which is also that of
-// records without a version.
+// and how to read older ones. Without it the version is 0, as is the version of
+// records that have none.
 //
 // migrate gets a record of an older version and returns the current form: JSON in,
 // JSON out; it must keep the members that it does not know. The next write of the
@@ -61,22 +68,20 @@ type registration struct {
 	factory   func() Participant
 	table     Transitions
 	deadlines []Deadline
+	completes *string // the phase of WithCompletion
 	version   int
 	migrate   func(int, []byte) ([]byte, error)
 	journaled bool // the bucket has a journal
 	hooks     []Hook
-	snapshot  string // the folder of the view's file, "" for none
+	viewless  bool // this process does not view it
 
+	name   string      // the bucket's
 	sample Participant // for calls of KVKey
 	fields *fields
 	shape  *splice.Shape
-	plain  bool              // a change of phase alone needs no decoding
+	plain  bool              // a change of phase changes the phase in a record's JSON, and nothing else
 	quoted map[string][]byte // the table's phases in JSON
-	blind  bool              // this process does not view it
-	only   map[string]bool   // the phases that the view has; nil for all
-	prefix string            // of the keys that the view has
 	bucket *bucket
-	name   string // the bucket's
 }
 
 // Register declares a workflow, when the program starts. The factory returns a new,
@@ -89,10 +94,7 @@ type registration struct {
 // ErrMissingPhaseField or ErrInvalidParticipant for a type that cannot work, and
 // ErrClosed after Close.
 func (m *Manager) Register(workflow string, factory func() Participant, transitions Transitions, opts ...RegisterOption) error {
-	r := &registration{workflow: workflow, factory: factory, table: maps.Clone(transitions)}
-	for phase, next := range r.table {
-		r.table[phase] = slices.Clone(next)
-	}
+	r := &registration{workflow: workflow, factory: factory, table: cloneTable(transitions)}
 	for i, opt := range opts {
 		if opt == nil {
 			return fmt.Errorf("register workflow %q: option %d is nil", workflow, i+1)
@@ -118,9 +120,7 @@ func (m *Manager) Register(workflow string, factory func() Participant, transiti
 		r.bucket = newBucket(m, r.name)
 		m.buckets[r.name] = r.bucket
 	}
-	if err := r.bucket.view.add(r); err != nil {
-		return fmt.Errorf("register workflow %q: %w", workflow, err)
-	}
+	r.bucket.view.add(r)
 	m.registered[workflow] = r
 	return nil
 }
@@ -130,7 +130,7 @@ func (r *registration) validate() error {
 		return fmt.Errorf("%w: its name is empty", ErrInvalidParticipant)
 	}
 	if r.workflow != strings.TrimSpace(r.workflow) || strings.ContainsFunc(r.workflow, unicode.IsControl) {
-		return fmt.Errorf("%w: its name has control characters, or spaces at an end", ErrInvalidParticipant) // a header is one line
+		return fmt.Errorf("%w: its name has control characters, or spaces at an end", ErrInvalidParticipant)
 	}
 	if err := r.table.Validate(); err != nil {
 		return err
@@ -177,35 +177,42 @@ func (r *registration) checkSample() error {
 	if r.sample.KVKey("a") == r.sample.KVKey("b") {
 		fault("KVKey returns %q for two ids, want another key for each", r.sample.KVKey("a"))
 	}
-	if data, err := json.Marshal(p); err != nil {
+	data, err := json.Marshal(p)
+	if err != nil {
 		fault("it cannot be stored: %v", err)
-	} else if back := r.factory(); json.Unmarshal(data, back) != nil || back.EntityID() != p.EntityID() || back.Phase() != p.Phase() {
-		fault("its id or phase is lost in JSON: %s", data)
-	} else {
-		r.checkShape(p, data)
+		return errors.Join(faults...)
 	}
+	back := r.factory()
+	if json.Unmarshal(data, back) != nil || back.EntityID() != p.EntityID() || back.Phase() != p.Phase() {
+		fault("its id or phase is lost in JSON: %s", data)
+		return errors.Join(faults...)
+	}
+	r.checkShape(p, data)
 	return errors.Join(faults...)
 }
 
-// checkShape finds out how records of the type can be changed. p is a participant and
-// data its encoding.
+// checkShape finds out how records of the type can be changed, and whether a change of
+// phase needs no decoding: see plain. p is a participant and data its encoding.
 func (r *registration) checkShape(p Participant, data []byte) {
 	r.shape = splice.Of(reflect.TypeOf(p))
 	r.quoted = make(map[string][]byte)
 	for phase := range r.table {
 		r.quoted[phase], _ = json.Marshal(phase) // a string has an encoding
 	}
+	r.plain = r.shape.Plain(r.fields.phase.name) && r.fields.phase.indexed < 0 && !r.parentByPhase()
 	for phase := range r.table {
-		r.fields.phase.of(p).SetString(phase)
-		want, err := json.Marshal(p)
-		got := r.factory()
-		r.plain = err == nil && r.shape.Plain(r.fields.phase.name) && r.fields.phase.indexed < 0 &&
-			json.Unmarshal(r.rephase(data, phase), got) == nil && got.Phase() == phase && bytes.Equal(r.rephase(data, phase), want)
-		if !r.plain {
-			return
-		}
+		r.plain = r.plain && r.phaseAlone(p, data, phase)
 	}
-	r.plain = !r.parentByPhase()
+}
+
+// phaseAlone reports whether a participant in a phase has the encoding data but for the
+// phase.
+func (r *registration) phaseAlone(p Participant, data []byte, phase string) bool {
+	r.fields.phase.of(p).SetString(phase)
+	want, err := json.Marshal(p)
+	changed := r.rephase(data, phase)
+	back := r.factory()
+	return err == nil && bytes.Equal(changed, want) && json.Unmarshal(changed, back) == nil && back.Phase() == phase
 }
 
 // parentByPhase reports whether a participant's parent depends on its phase, as far as
@@ -230,25 +237,31 @@ func (r *registration) parentByPhase() bool {
 
 func (r *registration) checkOptions() error {
 	var faults []error
+	fault := func(kind error, format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%w: "+format, append([]any{kind}, args...)...))
+	}
 	seen := make(map[string]bool)
 	for _, d := range r.deadlines {
 		switch {
 		case !r.table.IsValidTransition(d.From, d.To):
-			faults = append(faults, fmt.Errorf("%w: the table has no edge %q -> %q for the deadline", ErrInvalidTransitionsTable, d.From, d.To))
+			fault(ErrInvalidTransitionsTable, "the table has no edge %q -> %q for the deadline", d.From, d.To)
 		case d.After <= 0:
-			faults = append(faults, fmt.Errorf("%w: the deadline %q -> %q is after %v, want a time above zero", ErrInvalidTransitionsTable, d.From, d.To, d.After))
+			fault(ErrInvalidTransitionsTable, "the deadline %q -> %q is after %v, want a time above zero", d.From, d.To, d.After)
 		case seen[d.From]:
-			faults = append(faults, fmt.Errorf("%w: phase %q has two deadlines, want one", ErrInvalidTransitionsTable, d.From))
+			fault(ErrInvalidTransitionsTable, "phase %q has two deadlines, want one", d.From)
 		}
 		seen[d.From] = true
 	}
+	if phase := r.completes; phase != nil && !slices.Contains(r.table.TerminalPhases(), *phase) {
+		fault(ErrInvalidTransitionsTable, "the completion is %q, want a terminal phase: %s", *phase, strings.Join(r.table.TerminalPhases(), ", "))
+	}
 	if r.version < 0 {
-		faults = append(faults, fmt.Errorf("%w: version is %d, want 1 or more", ErrInvalidParticipant, r.version))
+		fault(ErrInvalidParticipant, "version is %d, want 1 or more", r.version)
 	}
 	if r.version > 0 && r.migrate == nil {
-		faults = append(faults, fmt.Errorf("%w: version %d has no function that migrates older records", ErrInvalidParticipant, r.version))
+		fault(ErrInvalidParticipant, "version %d has no function that migrates older records", r.version)
 	}
-	return errors.Join(append(faults, r.checkScope())...)
+	return errors.Join(faults...)
 }
 
 var bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
@@ -278,7 +291,8 @@ func (r *registration) key(entityID string) (string, error) {
 		return "", fmt.Errorf("%w: %q has the key %q, which is reserved", ErrInvalidEntityID, entityID, key)
 	}
 	if !validKey(key) {
-		return "", fmt.Errorf("%w: %q has the key %q, want letters, digits and - / _ = with single dots between", ErrInvalidEntityID, entityID, key)
+		const want = "letters, digits and - / _ = with single dots between"
+		return "", fmt.Errorf("%w: %q has the key %q, want %s", ErrInvalidEntityID, entityID, key, want)
 	}
 	return key, nil
 }
@@ -288,7 +302,8 @@ func validKey(key string) bool {
 	before := byte('.')
 	for i := range len(key) {
 		switch c := key[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '/', c == '_', c == '=':
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case c == '-', c == '/', c == '_', c == '=':
 		case c == '.' && before != '.':
 		default:
 			return false
@@ -308,16 +323,28 @@ func (r *registration) deadline(phase string) (Deadline, bool) {
 	return Deadline{}, false
 }
 
+func cloneTable(t Transitions) Transitions {
+	t = maps.Clone(t)
+	for phase, next := range t {
+		t[phase] = slices.Clone(next)
+	}
+	return t
+}
+
 func (r *registration) def() WorkflowDef {
-	table := maps.Clone(r.table)
-	for phase, next := range table {
-		table[phase] = slices.Clone(next)
+	completion := ""
+	if r.completes != nil {
+		completion = *r.completes
 	}
 	return WorkflowDef{
-		Workflow: r.workflow, Transitions: table, KVBucket: r.name, Version: r.version,
+		Workflow:               r.workflow,
+		Transitions:            cloneTable(r.table),
+		KVBucket:               r.name,
+		Version:                r.version,
 		OperatorWritableFields: r.fields.names(func(f *field) bool { return f.writable }),
 		IndexedFields:          r.fields.names(func(f *field) bool { return f.indexed >= 0 }),
 		Deadlines:              slices.Clone(r.deadlines),
+		Completion:             completion,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
@@ -116,4 +117,47 @@ func TestBucketRestoredAndWrittenPastItsEnd(t *testing.T) {
 		list, err := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
 		return err == nil && len(list) == 4 && list[3].ID == "old" && list[3].State == "planning"
 	})
+}
+
+// TestResumeBehindABusyEntity disconnects a watch, and fills the history of the entity
+// that was written last: the message that the watch has seen last is gone. The bucket is
+// still the same, so the watch goes on and sends nothing twice.
+func TestResumeBehindABusyEntity(t *testing.T) {
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
+	p := muffle(t, srv.ClientURL())
+	here := rigOn(t, srv)
+	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
+	ctx := testContext(t)
+	events, err := there.WatchEvents(ctx, survey)
+	must(t, err)
+	here.create(t, "quiet", "planning")
+	here.create(t, "busy", "planning")
+	for seen, synced := 0, false; seen < 2 || !synced; {
+		e := <-events
+		synced = synced || e.Kind == workflow.EventSynced
+		if e.Kind == workflow.EventPut {
+			seen++
+		}
+	}
+	p.close()
+	const n = 100 // more than the history has
+	for range n {
+		must(t, here.missions.Update(ctx, "busy", func(m *Mission) error { m.Count++; return nil }))
+	}
+	p.open(t)
+	for {
+		e := <-events
+		m, _ := e.Record.Participant.(*Mission)
+		if e.Kind != workflow.EventPut || m == nil || m.ID != "busy" {
+			t.Fatalf("the watch sent %+v", e)
+		}
+		if m.Count == n {
+			break
+		}
+	}
+	list, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true})
+	must(t, err)
+	if len(list) != 2 || list[0].Count != n {
+		t.Errorf("the view has %+v", list)
+	}
 }

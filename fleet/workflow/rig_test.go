@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 // patience bounds the waits of a test on a busy machine.
 const patience = 60 * time.Second
 
-// Mission is the seed's drone survey.
+// Mission is the model's drone survey.
 type Mission struct {
 	ID       string `json:"entity_id"              lifecycle:"id"`
 	State    string `json:"phase"                  lifecycle:"phase,readonly"`
@@ -93,6 +93,12 @@ func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// record reads a mission with its metadata.
+func (r *rig) record(ctx context.Context, id string, opts ...workflow.ReadOption) (rec workflow.Record, err error) {
+	_, err = r.Get(ctx, survey, id, append(opts, workflow.WithRecord(&rec))...)
+	return rec, err
 }
 
 func (r *rig) create(t testing.TB, id, phase string) {

@@ -32,7 +32,8 @@ type selection struct {
 func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptions) (*selection, error) {
 	q := &selection{ListOptions: opts, r: r, fast: make(map[*field]any), slow: make(map[*field]any)}
 	if opts.Limit < 0 || opts.Offset < 0 || opts.InPhaseFor < 0 || opts.MaxStale < 0 {
-		return nil, fmt.Errorf("limit is %d, offset is %d, the time in the phase is %v and the oldest view %v, want 0 or more", opts.Limit, opts.Offset, opts.InPhaseFor, opts.MaxStale)
+		return nil, fmt.Errorf("limit is %d, offset is %d, the time in the phase is %v and the oldest view %v, want 0 or more",
+			opts.Limit, opts.Offset, opts.InPhaseFor, opts.MaxStale)
 	}
 	if opts.InPhaseFor > 0 {
 		_ = m.clock.look(ctx, r.bucket) // without the server, time goes on by this process's clock
@@ -58,7 +59,8 @@ func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptio
 		f := r.fields.byName[name]
 		switch {
 		case f == nil:
-			return nil, fmt.Errorf("%w: match %q: the fields of %q are %v", ErrUnknownField, name, r.workflow, slices.Sorted(maps.Keys(r.fields.byName)))
+			known := slices.Sorted(maps.Keys(r.fields.byName))
+			return nil, fmt.Errorf("%w: match %q: the fields of %q are %v", ErrUnknownField, name, r.workflow, known)
 		case f.indexed < 0:
 			q.slow[f] = want
 		case reflect.TypeOf(want) != f.typ:

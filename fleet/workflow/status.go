@@ -33,7 +33,13 @@ func (m *Manager) Views() []ViewStatus {
 			v.mu.RUnlock()
 			continue
 		}
-		views = append(views, ViewStatus{Bucket: b.name, Ready: v.ready, Entities: len(v.entities), AsOf: v.asOf(), Trouble: v.follow.trouble()})
+		views = append(views, ViewStatus{
+			Bucket:   b.name,
+			Ready:    v.ready,
+			Entities: len(v.entities),
+			AsOf:     v.asOf(),
+			Trouble:  v.follow.trouble(),
+		})
 		v.mu.RUnlock()
 	}
 	m.mu.RUnlock()

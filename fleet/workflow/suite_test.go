@@ -8,7 +8,7 @@ import (
 
 // elsewhere are the tests that do not use the shared servers of a run:
 // they start their own, or need none.
-const elsewhere = "^(Fuzz|Example|TestSuiteOnASeparateServer$|TestCoreOnACluster$|TestCoreWithAMirrorInASecondCluster$|TestRegionReadsTheMirror$|TestOneEntityIsLinearizable$|TestKillLosesNothing|TestReleasesSideBySide$|TestStorageFaults$|TestRegisterRefuses$|TestOwnWriteThatWasDeletedMeanwhile$)"
+const elsewhere = "^(Fuzz|Example|TestSuiteOnASeparateServer$|TestCoreOnACluster$|TestRegionReadsTheMirror$|TestOneEntityIsLinearizable$|TestKillLosesNothing|TestStorageFaults$|TestRegisterRefuses$|TestOwnWriteThatWasDeletedMeanwhile$)"
 
 // core are the tests that differ most between one server and several: racing writes,
 // reads and watches, time, old records, hooks and timers.
@@ -48,17 +48,5 @@ func TestCoreOnACluster(t *testing.T) {
 			t.Parallel()
 			brokertest.Again(t, brokertest.Clustered, part.tests, elsewhere, part.n)
 		})
-	}
-}
-
-// TestCoreWithAMirrorInASecondCluster runs some of the core tests on three servers with
-// a second cluster, a leaf of the first, that has a mirror of each bucket. In the end of
-// each test the mirror has what the bucket has.
-func TestCoreWithAMirrorInASecondCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("five servers for each test: make test-long runs it")
-	}
-	if brokertest.KindOfRun(t) == brokertest.InProcess {
-		brokertest.Again(t, brokertest.Mirrored, "^(TestLifeOfAMission|TestEveryUpdateOfManyWritersLandsOnce|TestServerThatGoesAwayAndComesBack|TestKeysOfManyWriters)$", elsewhere, 4)
 	}
 }

@@ -62,7 +62,7 @@ func SetTimer(t Timer) WriteOption {
 	return func(w *writing) { w.timers = append(w.timers, timerEdit{Timer: t}) }
 }
 
-// CancelTimer removes a timer with a write. It is no error when there is none.
+// CancelTimer removes a timer with a write. The write happens also without that timer.
 func CancelTimer(name string) WriteOption {
 	return func(w *writing) { w.timers = append(w.timers, timerEdit{Timer: Timer{Name: name}, cancel: true}) }
 }
@@ -72,13 +72,6 @@ type timerEdit struct {
 	Timer
 	cancel bool
 }
-
-// headerTimers has the entity's timers as JSON, on each of its writes.
-// headerFired names the timer that fired with a write.
-const (
-	headerTimers = "Lifecycle-Timers"
-	headerFired  = "Lifecycle-Fired"
-)
 
 func readTimers(header string) []Timer {
 	if header == "" {
@@ -93,19 +86,19 @@ func readTimers(header string) []Timer {
 
 // timersAfter returns the header of an entity's timers after a write. cur is the record
 // that the write replaces.
-func (r *registration) timersAfter(cur *entry, d decision, edits []timerEdit, now time.Time) (string, error) {
+func (r *registration) timersAfter(cur *entry, d *decision, edits []timerEdit, now time.Time) (string, error) {
 	var timers []Timer
 	if cur != nil && !cur.deleted() {
-		timers = readTimers(cur.timers())
+		timers = readTimers(cur.timers)
 	}
-	if len(timers) == 0 && len(edits) == 0 || d.data == nil {
+	if len(timers) == 0 && len(edits) == 0 || d.deletion() {
 		return "", nil
 	}
-	if d.change.fired != "" {
-		fire(timers, d.change.fired, now)
+	if d.fired != "" {
+		fire(timers, d.fired, now)
 	}
 	phase := d.phase
-	if d.change.moved {
+	if d.entered != "" {
 		timers = slices.DeleteFunc(timers, func(t Timer) bool { return !t.Keep })
 	}
 	if r.table.Has(phase) && r.table.IsTerminal(phase) {

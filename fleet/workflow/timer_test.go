@@ -21,7 +21,7 @@ func (r *rig) deadlines(t testing.TB) (stop func()) {
 // timers returns an entity's timers as text, without their times.
 func (r *rig) timers(t testing.TB, id string) string {
 	t.Helper()
-	rec, err := r.Find(testContext(t), survey, id)
+	rec, err := r.record(testContext(t), id)
 	must(t, err)
 	names := make([]string, len(rec.Timers))
 	for i, timer := range rec.Timers {
@@ -84,7 +84,7 @@ func TestReminderRepeatsUntilItsPhaseEnds(t *testing.T) {
 	must(t, r.missions.Transition(ctx, "m1", "flying", "rule", "",
 		workflow.SetTimer(workflow.Timer{Name: "remind", At: time.Now().Add(-90 * time.Second), Every: time.Minute})))
 	brokertest.Await(t, "the reminder", func() bool { return r.timers(t, "m1") == "remind set 1" })
-	rec, err := r.Find(ctx, survey, "m1")
+	rec, err := r.record(ctx, "m1")
 	must(t, err)
 	if in := time.Until(rec.Timers[0].At); in < 0 || in > time.Minute {
 		t.Errorf("it repeats in %v: those that passed were not skipped", in)
@@ -139,7 +139,7 @@ func TestTimersAreSetCountedAndCancelled(t *testing.T) {
 	for _, year := range []int{2261, 2262, 2263, 9999} {
 		at := time.Date(year, 12, 31, 23, 59, 59, 0, time.UTC)
 		must(t, r.missions.Update(ctx, "m1", nothing, workflow.SetTimer(workflow.Timer{Name: fmt.Sprint(year), At: at, To: "aborted"})))
-		rec, err := r.Find(ctx, survey, "m1")
+		rec, err := r.record(ctx, "m1")
 		must(t, err)
 		if got := rec.Timers[len(rec.Timers)-1].At; !got.Equal(at) {
 			t.Errorf("it is due %v, want %v", got, at)

@@ -47,8 +47,8 @@ func (t Typed[P]) Create(ctx context.Context, initial P, opts ...WriteOption) er
 }
 
 // Get is [Manager.Get].
-func (t Typed[P]) Get(ctx context.Context, entityID string) (P, error) {
-	p, err := t.m.Get(ctx, t.workflow, entityID)
+func (t Typed[P]) Get(ctx context.Context, entityID string, opts ...ReadOption) (P, error) {
+	p, err := t.m.Get(ctx, t.workflow, entityID, opts...)
 	if err != nil {
 		var none P
 		return none, err
@@ -77,12 +77,17 @@ func (t Typed[P]) Update(ctx context.Context, entityID string, mutator func(P) e
 }
 
 // Transition is [Manager.Transition].
-func (t Typed[P]) Transition(ctx context.Context, entityID, newPhase string, source TransitionSource, note string, opts ...WriteOption) error {
+func (t Typed[P]) Transition(
+	ctx context.Context, entityID, newPhase string, source TransitionSource, note string, opts ...WriteOption,
+) error {
 	return t.m.Transition(ctx, t.workflow, entityID, newPhase, source, note, opts...)
 }
 
 // TransitionWith is [Manager.TransitionWith].
-func (t Typed[P]) TransitionWith(ctx context.Context, entityID, newPhase string, source TransitionSource, note string, mutator func(P) error, opts ...WriteOption) error {
+func (t Typed[P]) TransitionWith(
+	ctx context.Context, entityID, newPhase string, source TransitionSource, note string,
+	mutator func(P) error, opts ...WriteOption,
+) error {
 	return t.m.TransitionWith(ctx, t.workflow, entityID, newPhase, source, note, t.mutator(mutator), opts...)
 }
 
@@ -121,14 +126,8 @@ func (t Typed[P]) Watch(ctx context.Context) (<-chan P, error) {
 	if _, err := t.as(r.sample); err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
-	out := make(chan P)
-	t.m.watch(ctx, r, func(ctx context.Context, e Event) {
-		if typed, ok := e.Record.Participant.(P); ok && e.Kind == EventPut {
-			select {
-			case out <- typed:
-			case <-ctx.Done():
-			}
-		}
-	}, func() { close(out) })
-	return out, nil
+	return watch(ctx, t.m, r, func(e Event) (P, bool) {
+		typed, ok := e.Record.Participant.(P)
+		return typed, ok && e.Kind == EventPut
+	}), nil
 }

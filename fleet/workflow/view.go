@@ -28,69 +28,58 @@ type view struct {
 	regs     []*registration // sorted by name; its elements do not change
 	indexes  map[string]*index
 	entities map[string]*entity // by key
-	gone     map[string]uint64  // revisions of this process's deletions that the follower has not seen yet
-	unseen   map[string]uint64  // revisions of this process's writes that the follower has not seen yet
-	asked    map[string]uint64  // keys that the server is being asked about, with deletions that the follower saw meanwhile
+	own      map[string]uint64  // revisions of this process's writes and deletions that the follower has not seen yet
 	seq      uint64             // the last message that the follower saw
 	ready    bool               // the initial content has been read
-	progress alarm              // rings at every change
-
-	agenda *agenda // what comes due
+	progress notifier           // of every change
 }
 
 func newView(m *Manager, b *bucket) *view {
-	v := &view{m: m, b: b, end: func() {}, done: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64), unseen: make(map[string]uint64)}
+	v := &view{
+		m:        m,
+		b:        b,
+		end:      func() {},
+		done:     make(chan struct{}),
+		indexes:  make(map[string]*index),
+		entities: make(map[string]*entity),
+		own:      make(map[string]uint64),
+	}
 	close(v.done)
-	v.agenda = newAgenda(m.alarm.ring)
 	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
-	v.follow.caught, v.follow.settle, v.follow.load = v.progress.ring, v.settle, v.loadSnapshot
+	v.follow.current = v.current
 	return v
 }
 
 // add follows the bucket for one more workflow. It reads again what it has read for
 // another workflow, because it skipped this one's records then. It is not called
 // concurrently.
-func (v *view) add(r *registration) error {
-	for _, other := range v.regs {
-		if !other.blind && !r.blind && other.prefix != r.prefix {
-			return fmt.Errorf("%w: the view of bucket %s has the prefix %q for %q and %q here, want the same", ErrInvalidParticipant, v.b.name, other.prefix, other.workflow, r.prefix)
-		}
-	}
+func (v *view) add(r *registration) {
 	regs := append(slices.Clone(v.regs), r)
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
-	if r.blind {
-		v.mu.Lock()
-		v.regs = regs
-		v.mu.Unlock()
-		return nil
+	if !r.viewless {
+		v.end()
+		<-v.done
 	}
-	v.end()
-	<-v.done
 	v.mu.Lock()
 	v.regs = regs
+	v.mu.Unlock()
+	if r.viewless {
+		return
+	}
+	v.mu.Lock()
 	v.indexes[r.workflow] = newIndex(r)
 	v.clearLocked()
 	v.mu.Unlock()
-	v.follow.filter = "$KV." + v.b.name + "." + r.prefix + ">"
 	v.follow.created = time.Time{}
-	v.follow.forget(0)
+	v.follow.forget()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	v.end, v.done = cancel, done
 	go func() {
 		defer close(done)
-		var keeper sync.WaitGroup
-		if v.snapshotPath() != "" {
-			keeper.Go(func() { v.keepSnapshots(ctx) })
-		}
 		v.follow.run(ctx)
-		keeper.Wait()
-		if v.m.alive.Err() != nil {
-			v.saveSnapshot(context.Background())
-		}
 	}()
-	return nil
 }
 
 func (v *view) clearLocked() {
@@ -98,9 +87,7 @@ func (v *view) clearLocked() {
 		v.indexes[name] = newIndex(x.r)
 	}
 	clear(v.entities)
-	clear(v.gone)
-	clear(v.unseen)
-	v.agenda.clear()
+	clear(v.own)
 	v.seq, v.ready = 0, false
 }
 
@@ -112,7 +99,7 @@ func (v *view) take(it stream.Item[*entry]) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	defer v.progress.ring()
+	defer v.progress.notify()
 	switch it.Kind {
 	case stream.Gap:
 		v.clearLocked()
@@ -122,70 +109,107 @@ func (v *view) take(it stream.Item[*entry]) {
 	}
 }
 
+// entry takes a revision from the follower.
 func (v *view) entry(e *entry) {
-	v.mu.Lock()
-	known, gone, regs := v.entities[e.key], v.gone[e.key], v.regs
-	if at, own := v.unseen[e.key]; own && at <= e.revision {
-		delete(v.unseen, e.key)
-	}
-	if known != nil && known.revision == e.revision && !e.deleted() { // this process's own write, usually
-		defer v.mu.Unlock()
-		defer v.progress.ring()
-		v.seq = e.revision
-		if known.own {
-			v.retimeLocked(known, e)
-		}
-		return
-	}
-	newer := gone < e.revision && (known == nil || known.revision < e.revision)
-	v.mu.Unlock()
+	v.mu.RLock()
+	seen, regs := v.own[e.key] >= e.revision, v.regs
+	v.mu.RUnlock()
 
-	// Decode outside of the lock. Only the follower's goroutine does it.
 	var r *registration
 	var made *entity
-	if newer && !e.deleted() {
-		if r = owner(regs, e); r != nil && !r.blind {
+	if !seen && !e.deleted() { // decode outside of the lock: the type's methods may be slow
+		if r = owner(regs, e); r != nil && !r.viewless {
 			p, err := r.decode(e)
-			if made = v.make(r, e, p, err); made.decoded && !r.shows(made.phase.name) {
-				made = nil
-			} else {
-				made.data = bytes.Clone(e.data) // the message's buffer also has its headers
-			}
+			made = newEntity(r, e, p, err)
+			made.data = bytes.Clone(e.data) // the message's buffer also has its headers
 		}
 	}
+
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	defer v.progress.ring()
+	defer v.progress.notify()
 	v.seq = e.revision
-	if _, ok := v.asked[e.key]; ok && e.deleted() {
-		v.asked[e.key] = e.revision
-	}
-	if at, ok := v.gone[e.key]; ok {
-		if e.revision < at {
-			return
-		}
-		delete(v.gone, e.key)
-	}
-	now := v.entities[e.key]
+	own, now := v.own[e.key], v.entities[e.key]
 	switch {
-	case now != nil && now.revision > e.revision:
-	case now != nil && now.revision == e.revision && made == nil && !e.deleted():
-		if now.own {
+	case own > e.revision: // this process has replaced it
+	case own == e.revision:
+		delete(v.own, e.key)
+		if now != nil {
 			v.retimeLocked(now, e)
 		}
 	case made != nil:
+		delete(v.own, e.key)
 		v.putLocked(r, made)
-	case now != nil: // deleted, or now another workflow's, or in a phase that the view does not have
-		v.dropLocked(now)
+	default: // deleted, or now another workflow's
+		delete(v.own, e.key)
+		if now != nil {
+			v.dropLocked(now)
+		}
 	}
 }
 
 // retimeLocked corrects the times of a record that this process wrote.
 func (v *view) retimeLocked(now *entity, e *entry) {
-	now.own, now.at, now.since = false, e.at.UnixNano(), e.since().UnixNano()
+	now.own, now.at, now.since = false, e.at.UnixNano(), e.sinceTime().UnixNano()
 	if now.due != 0 {
+		now.index.due.Delete(now)
 		now.due = now.index.r.dueAt(now.phaseName(), now.since, now.timers)
-		v.agenda.set(now.index.r, now.key, now.id, now.due)
+		v.scheduleLocked(now)
+	}
+}
+
+// wrote adds this process's own write to the view, so that every read that begins after
+// the write returned sees it.
+func (v *view) wrote(r *registration, e *entry, d *decision) {
+	var made *entity
+	if d.next != nil {
+		made = newEntity(r, e, d.next, nil)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := v.entities[e.key]
+	if v.seq >= e.revision {
+		// The follower was quicker, so the view has this write, or what came after it.
+		// Without it the bucket may be another one that has given this revision again.
+		if now == nil || now.revision < e.revision {
+			v.follow.look()
+		}
+		return
+	}
+	switch {
+	case d.deletion():
+		if now != nil {
+			v.dropLocked(now)
+		}
+	case made != nil:
+		made.own = true
+		v.putLocked(r, made)
+	case now != nil && now.revision == d.on: // it was decided on this record, and needed no decoding
+		made = now.inPhase(e, d.phase)
+		made.own = true
+		v.replaceLocked(now, made)
+	default: // the view was cleared meanwhile, and reads the bucket again
+		return
+	}
+	v.own[e.key] = e.revision
+	v.follow.own.Store(&ownWrite{e.revision, e.op})
+	v.progress.notify()
+}
+
+// current is called when the follower has everything up to a revision. Of this process's
+// own writes that it has not seen, those up to there were removed before it read them.
+func (v *view) current(upTo uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.progress.notify()
+	for key, revision := range v.own {
+		if revision > upTo {
+			continue
+		}
+		delete(v.own, key)
+		if now := v.entities[key]; now != nil {
+			v.dropLocked(now)
+		}
 	}
 }
 
@@ -197,13 +221,12 @@ func owner(regs []*registration, e *entry) *registration {
 	if e.key == canary.Key {
 		return nil
 	}
-	name := e.get(headerWorkflow)
 	for _, r := range regs {
-		if name == "" && len(regs) == 1 || r.workflow == name {
+		if e.workflow == "" && len(regs) == 1 || r.workflow == e.workflow {
 			return r
 		}
 	}
-	if name != "" || len(regs) == 0 {
+	if e.workflow != "" || len(regs) == 0 {
 		return nil
 	}
 	for _, r := range regs {
@@ -214,143 +237,26 @@ func owner(regs []*registration, e *entry) *registration {
 	return regs[0] // one workflow has to report it
 }
 
-// wrote adds this process's own write to the view, so that every read that begins
-// after the write returned sees it. still reports whether it is the key's last
-// revision at the server; wrote calls it when the view cannot know.
-func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool) {
-	en := v.make(r, e, p, nil)
-	en.own = true
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.seq >= e.revision {
-		// The follower has seen it, or the sequence went back unnoticed.
-		if now := v.entities[e.key]; now == nil || now.revision != e.revision {
-			v.follow.look()
-		}
-		if v.entities[e.key] == nil {
-			// Another process may have deleted it by now. The follower would not report
-			// a deletion again that it has already seen.
-			v.asked[e.key] = 0
-			v.mu.Unlock()
-			is := still()
-			v.mu.Lock()
-			deleted := v.asked[e.key]
-			delete(v.asked, e.key)
-			if !is || deleted >= e.revision {
-				return
-			}
-		}
-	}
-	now := v.entities[e.key]
-	switch {
-	case now != nil && now.revision >= e.revision:
-		return
-	case r.shows(p.Phase()) && strings.HasPrefix(e.key, r.prefix):
-		v.putLocked(r, en)
-	case now != nil:
-		v.dropLocked(now)
-	}
-	v.unseen[e.key] = e.revision
-	v.progress.ring()
-}
-
-// settle drops this process's own writes that were removed from the bucket before the
-// follower read them. It has everything up to revision whole.
-func (v *view) settle(ctx context.Context, whole uint64) {
-	var keys []string
-	v.mu.RLock()
-	for key, revision := range v.unseen {
-		if revision <= whole && len(keys) < maxChecks {
-			keys = append(keys, key)
-		}
-	}
-	v.mu.RUnlock()
-	gone, n := v.follow.confirm(ctx, keys)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	defer v.progress.ring()
-	for _, key := range gone {
-		if now := v.entities[key]; now != nil && now.revision <= whole {
-			v.dropLocked(now)
-		}
-	}
-	for _, key := range keys[:n] {
-		if v.unseen[key] <= whole {
-			delete(v.unseen, key)
-		}
-	}
-}
-
-// rephased does what wrote does for a change of phase alone, when the view has the
-// record that was changed. Otherwise it returns false.
-func (v *view) rephased(e *entry, phase string, before uint64) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	now := v.entities[e.key]
-	if now == nil || now.revision != before || now.degraded != nil {
-		return false
-	}
-	if !now.index.r.shows(phase) {
-		v.dropLocked(now)
-		v.progress.ring()
-		return true
-	}
-	en := *now
-	en.revision, en.at, en.since, en.data, en.own = e.revision, e.at.UnixNano(), e.at.UnixNano(), e.data, true
-	en.timers, en.keys = e.get(headerTimers), e.keyHeader()
-	en.phase, en.due = &named{name: phase}, now.index.r.dueAt(phase, en.since, en.timers)
-	v.swapLocked(now, &en)
-	v.unseen[e.key] = e.revision
-	v.progress.ring()
-	return true
-}
-
-// deletedOwn removes an entity that this process has deleted from the view.
-func (v *view) deletedOwn(key string, revision uint64) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.seq < revision {
-		v.gone[key] = revision
-	}
-	delete(v.unseen, key)
-	if now := v.entities[key]; now != nil && now.revision < revision {
-		v.dropLocked(now)
-	}
-	v.progress.ring()
-}
-
 // record returns the view's record of a key, and false when only the server can know
 // it.
 func (v *view) record(r *registration, key string) (*entry, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	if !v.ready {
-		return nil, false
-	}
 	en := v.entities[key]
-	if en == nil || en.degraded != nil || en.index.r != r {
+	if !v.ready || en == nil || en.degraded != nil || en.index.r != r {
 		return nil, false
 	}
 	return en.entry(), true
 }
 
-// has returns the view's entry of an entity, degraded or not.
-func (v *view) has(r *registration, key string) (*entry, bool) {
+// entryOf returns the view's entry of an entity, degraded or not, nil for none.
+func (v *view) entryOf(r *registration, key string) *entry {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	en := v.entities[key]
-	if en == nil || en.index.r != r {
-		return nil, false
+	if en := v.entities[key]; en != nil && en.index.r == r {
+		return en.entry()
 	}
-	return en.entry(), true
-}
-
-// entry returns the entity's revision, with what the view knows of it.
-func (en *entity) entry() *entry {
-	return &entry{
-		key: en.key, revision: en.revision, guessed: en.own && en.since == en.at, at: time.Unix(0, en.at), data: en.data,
-		known: &known{phase: en.phaseName(), version: en.version, since: en.since, timers: en.timers, keys: en.keys},
-	}
+	return nil
 }
 
 // wait waits until the view has read the bucket. After the Manager's Close it returns

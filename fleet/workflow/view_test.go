@@ -81,7 +81,7 @@ func TestListFiltersAndPages(t *testing.T) {
 	if page.Next != "m3" || page.Total != 6 || len(next.Records) != 2 || next.Next != "" {
 		t.Errorf("pages: %+v, %+v", page, next)
 	}
-	rec, err := r.Find(ctx, survey, "m3")
+	rec, err := r.record(ctx, "m3")
 	must(t, err)
 	if _, err := r.List(ctx, survey, workflow.ListOptions{Fresh: true}); err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestDegradedRecordsDoNotHideTheOthers(t *testing.T) {
 		_, err := kv.Put(ctx, key, []byte(record))
 		must(t, err)
 	}
-	_, err = r.js.PublishMsg(ctx, &nats.Msg{Subject: "$KV.MISSIONS.mission.newer", Header: nats.Header{"Lifecycle-Version": {"3"}}, Data: []byte(`{"entity_id":"newer","phase":["flying"]}`)})
+	_, err = r.js.PublishMsg(ctx, &nats.Msg{Subject: "$KV.MISSIONS.mission.newer", Header: nats.Header{"Lifecycle": {"x|drone-survey|0|3|flying|||"}}, Data: []byte(`{"entity_id":"newer","phase":["flying"]}`)})
 	must(t, err)
 	if got := listIDs(t, r, workflow.ListOptions{Fresh: true}); got != "good unknown" {
 		t.Errorf("list: %s", got)
@@ -346,7 +346,7 @@ func TestOperatorPatches(t *testing.T) {
 	if err := patch("replica_count", uint32(5), workflow.IfMatch(7)); !errors.As(err, &is) || is.Is != 1 || is.Want != 7 || !errors.Is(err, workflow.ErrRevisionMismatch) {
 		t.Errorf("another revision: %v", err)
 	}
-	if rec, _ := r.Find(ctx, survey, "m1"); rec.Revision != 1 || *rec.Participant.(*Mission) != (Mission{ID: "m1", State: "planning"}) {
+	if rec, _ := r.record(ctx, "m1"); rec.Revision != 1 || *rec.Participant.(*Mission) != (Mission{ID: "m1", State: "planning"}) {
 		t.Errorf("something was written: %+v", rec)
 	}
 	var revision uint64
@@ -373,7 +373,7 @@ func TestDeadlines(t *testing.T) {
 	first := rigOn(t, b, soon)
 	first.create(t, "m0", "flying") // comes due while no process runs Deadlines
 	first.create(t, "waits", "planning")
-	rec, err := first.Find(ctx, survey, "m0")
+	rec, err := first.record(ctx, "m0")
 	must(t, err)
 	if rec.Due.Sub(rec.Since) != 300*time.Millisecond {
 		t.Errorf("due %v after it flew", rec.Due.Sub(rec.Since))

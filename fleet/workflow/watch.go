@@ -9,7 +9,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// EventKind is the kind of an [Event].
+// EventKind is the kind of an [Event], a string: "put", "deleted", "synced" or "gap".
 type EventKind = stream.Kind
 
 const (
@@ -38,7 +38,7 @@ type Event struct {
 	// At is when the server stored it.
 	At time.Time
 	// From is the phase before, for a write that changed the phase; Source and Note
-	// are those of the change.
+	// belong to the change.
 	From   string
 	Source TransitionSource
 	Note   string
@@ -59,17 +59,9 @@ func (m *Manager) Watch(ctx context.Context, workflow string) (<-chan Participan
 	if err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
-	out := make(chan Participant)
-	m.watch(ctx, r, func(ctx context.Context, e Event) {
-		if e.Kind != EventPut || e.Record.Participant == nil {
-			return
-		}
-		select {
-		case out <- e.Record.Participant:
-		case <-ctx.Done():
-		}
-	}, func() { close(out) })
-	return out, nil
+	return watch(ctx, m, r, func(e Event) (Participant, bool) {
+		return e.Record.Participant, e.Kind == EventPut && e.Record.Participant != nil
+	}), nil
 }
 
 // WatchEvents is Watch with all events: also deletions, degraded records,
@@ -81,39 +73,44 @@ func (m *Manager) WatchEvents(ctx context.Context, workflow string) (<-chan Even
 	if err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
-	out := make(chan Event)
-	m.watch(ctx, r, func(ctx context.Context, e Event) {
-		select {
-		case out <- e:
-		case <-ctx.Done():
-		}
-	}, func() { close(out) })
-	return out, nil
+	return watch(ctx, m, r, func(e Event) (Event, bool) { return e, true }), nil
 }
 
-// watch follows the bucket for one reader, which has its own place in it.
-func (m *Manager) watch(ctx context.Context, r *registration, tell func(context.Context, Event), done func()) {
+// watch follows the bucket for one reader, which has its own place in it, and sends what
+// pick makes of each event. The channel is closed when ctx ends or the Manager is closed.
+func watch[T any](ctx context.Context, m *Manager, r *registration, pick func(Event) (T, bool)) <-chan T {
+	out := make(chan T)
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
-		done()
-		return
+		close(out)
+		return out
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	m.watches.Go(func() {
-		defer done()
+		defer close(out)
 		defer cancel()
 		stop := context.AfterFunc(m.alive, cancel)
 		defer stop()
-		w := &watcher{r: r, tell: func(e Event) { tell(ctx, e) }, ids: make(map[string]string)}
+		w := &watcher{r: r, ids: make(map[string]string), send: func(e Event) {
+			value, ok := pick(e)
+			if !ok {
+				return
+			}
+			select {
+			case out <- value:
+			case <-ctx.Done():
+			}
+		}}
 		r.bucket.follower(m.log, w.take).run(ctx)
 	})
+	return out
 }
 
 // watcher makes events from what a follower reads.
 type watcher struct {
 	r    *registration
-	tell func(Event)
+	send func(Event)
 	ids  map[string]string // by key, when the id is not the key or the bucket is shared
 }
 
@@ -124,9 +121,9 @@ func (w *watcher) take(it stream.Item[*entry]) {
 		w.entry(it.Value)
 	case stream.Gap:
 		clear(w.ids)
-		w.tell(Event{Kind: it.Kind})
+		w.send(Event{Kind: it.Kind})
 	default:
-		w.tell(Event{Kind: it.Kind})
+		w.send(Event{Kind: it.Kind})
 	}
 }
 
@@ -135,13 +132,19 @@ func (w *watcher) entry(e *entry) {
 	if !mine {
 		return
 	}
-	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Moved: e.get(headerPhase) != ""}
+	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Moved: e.moved()}
 	if change, ok := w.r.event(e, "", true); ok {
 		event.From, event.Source, event.Note = change.From, change.Triggered, change.Note
 	}
 	if e.deleted() {
 		event.Kind = EventDeleted
-		event.Record = Record{Workflow: w.r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, EntityID: w.ids[e.key]}
+		event.Record = Record{
+			Workflow:  w.r.workflow,
+			Key:       e.key,
+			Revision:  e.revision,
+			UpdatedAt: e.at,
+			EntityID:  w.ids[e.key],
+		}
 		if event.Record.EntityID == "" && w.r.sample.KVKey(e.key) == e.key {
 			event.Record.EntityID = e.key
 		}
@@ -152,7 +155,7 @@ func (w *watcher) entry(e *entry) {
 			w.ids[e.key] = id
 		}
 	}
-	w.tell(event)
+	w.send(event)
 }
 
 // mine reports whether a revision belongs to this watch's workflow, and whether the
@@ -167,9 +170,9 @@ func (w *watcher) mine(e *entry) (mine, shared bool) {
 	if e.key == canary.Key {
 		return false, shared
 	}
-	if shared && e.deleted() && e.get(headerWorkflow) == "" {
-		_, told := w.ids[e.key]
-		return told, shared
+	if shared && e.deleted() && e.workflow == "" {
+		_, sent := w.ids[e.key]
+		return sent, shared
 	}
 	return owner(regs, e) == w.r, shared
 }

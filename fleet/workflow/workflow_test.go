@@ -104,7 +104,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, c.err, c.want)
 		}
 	}
-	rec, err := r.Find(ctx, survey, "m1")
+	rec, err := r.record(ctx, "m1")
 	must(t, err)
 	if rec.Revision != 1 {
 		t.Errorf("a refusal was written: revision %d", rec.Revision)

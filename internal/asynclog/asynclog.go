@@ -152,3 +152,16 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 func (h *handler) WithGroup(name string) slog.Handler { return &handler{h.q, h.to.WithGroup(name)} }
+
+type loggerKey struct{}
+
+// WithLogger returns a context that has the App's log, for parts that were given none.
+func WithLogger(ctx context.Context, log *slog.Logger) context.Context {
+	return context.WithValue(ctx, loggerKey{}, log)
+}
+
+// Logger returns the log of [WithLogger], or nil.
+func Logger(ctx context.Context) *slog.Logger {
+	log, _ := ctx.Value(loggerKey{}).(*slog.Logger)
+	return log
+}

@@ -12,7 +12,8 @@ import (
 // Budget holds the times of a stop. No duration is negative.
 type Budget struct {
 	Window                                drainwindow.Times
-	GoAwayAfter, AcceptQuiet, Linger      time.Duration // of a server's goodbye
+	GoAwayAfter, Linger                   time.Duration // of a server's goodbye
+	AcceptQuiet, AcceptMax                time.Duration // until its listener closes
 	Grace, UnitSlice, HookSlice, MinSlice time.Duration // of everything after the window
 	ReportSlice                           time.Duration // of Grace, after the hooks
 	ShareSlice                            bool          // MinSlice was not given: hooks share HookSlice
@@ -26,7 +27,7 @@ type Budget struct {
 func (b Budget) Within(d time.Duration) Budget {
 	if part := max(d.Seconds(), 0) / b.Total.Seconds(); part < 1 {
 		for _, t := range []*time.Duration{
-			&b.Window.Min, &b.Window.Full, &b.Window.Max, &b.Window.Quiet, &b.GoAwayAfter, &b.AcceptQuiet, &b.Linger,
+			&b.Window.Min, &b.Window.Full, &b.Window.Max, &b.Window.Quiet, &b.GoAwayAfter, &b.AcceptQuiet, &b.AcceptMax, &b.Linger,
 			&b.Grace, &b.UnitSlice, &b.HookSlice, &b.MinSlice, &b.ReportSlice, &b.Patience, &b.Margin, &b.Total,
 		} {
 			*t = time.Duration(float64(*t) * part)
@@ -45,7 +46,10 @@ func (b Budget) After(window time.Duration, early bool, left time.Duration) (Bud
 		b.Window, b.Total = drainwindow.Times{}, need
 		return b.Within(left), true
 	case early:
-		b.Grace, b.Linger = b.Grace+b.Window.Full-window, b.Linger+b.Window.Full-window
+		rest := b.Window.Full - window
+		b.Grace += rest
+		b.Linger += rest
+		b.AcceptMax += rest
 		return b, true
 	}
 	return b, false
@@ -68,7 +72,18 @@ func (b Budget) HookShare(hooks int) (share time.Duration, fits bool) {
 	return b.MinSlice, true
 }
 
+// InFlight returns the part of Grace that is not reserved for units, hooks and reports.
+func (b Budget) InFlight() time.Duration {
+	return b.Grace - b.UnitSlice - b.HookSlice - b.ReportSlice
+}
+
 // Goodbye returns the times of a server's goodbye.
 func (b Budget) Goodbye() httpdrain.Config {
-	return httpdrain.Config{AcceptQuiet: b.AcceptQuiet, Linger: b.Linger, GoAwayAfter: b.GoAwayAfter, Patience: b.Patience}
+	return httpdrain.Config{
+		AcceptQuiet: b.AcceptQuiet,
+		AcceptMax:   b.AcceptMax,
+		Linger:      b.Linger,
+		GoAwayAfter: b.GoAwayAfter,
+		Patience:    b.Patience,
+	}
 }

@@ -37,8 +37,10 @@ func (b Budget) Faults(drainMax, preStop time.Duration, limits ...Limit) (faults
 		bad(append(fields, "ShutdownGrace"), "Linger + UnitSlice + HookSlice%s is %v + %v + %v%s = %v, and has to fit into ShutdownGrace, which is %v",
 			plus, b.Linger, b.UnitSlice, b.HookSlice, slice, sum, b.Grace)
 	}
-	if b.AcceptQuiet > b.Linger/2 {
-		bad([]string{"AcceptQuiet", "Linger"}, "AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", b.AcceptQuiet, b.Linger/2)
+	if b.AcceptQuiet > b.AcceptMax {
+		bad([]string{"AcceptQuiet", "AcceptMax"},
+			"AcceptQuiet (%v) is longer than AcceptMax (%v), after which the listeners close in any case",
+			b.AcceptQuiet, b.AcceptMax)
 	}
 	if b.MinSlice > b.HookSlice {
 		bad([]string{"MinSlice", "HookSlice"}, "MinSlice (%v) is longer than HookSlice (%v), which all hooks share", b.MinSlice, b.HookSlice)
@@ -50,7 +52,9 @@ func (b Budget) Faults(drainMax, preStop time.Duration, limits ...Limit) (faults
 	preStop = max(preStop, 0)
 	for _, l := range limits {
 		if need := preStop + b.Total; l.Grace > 0 && need > l.Grace {
-			bad([]string{l.Field, "PreStop", window, "ShutdownGrace"}, "PreStop + "+window+" + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process %v before it is done; raise that to %v or more, or lower these",
+			bad([]string{l.Field, "PreStop", window, "ShutdownGrace"},
+				"PreStop + "+window+" + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: "+
+					"the kubelet would kill the process %v before it is done; raise that to %v or more, or lower these",
 				preStop, b.Window.Max, b.Grace, b.Margin, need, l.Where, l.Field, l.Grace, need-l.Grace, need)
 		}
 	}

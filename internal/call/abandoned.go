@@ -2,6 +2,7 @@ package call
 
 import (
 	"fmt"
+	"path"
 	"strings"
 )
 
@@ -11,7 +12,7 @@ import (
 type AbandonedError struct {
 	Name  string // of the worker, hook or drainer
 	Where string // the top of its goroutine's stack, one line
-	Stack string // the whole stack of its goroutine when it was abandoned; "" when it could not be found
+	Stack string // the stacks of its goroutine and of those that it has started, when it was abandoned; "" when none was found
 }
 
 // Error names the abandoned part and the top of its stack.
@@ -22,31 +23,35 @@ func (e *AbandonedError) Error() string {
 	return fmt.Sprintf("%s: did not return in time and was abandoned in %s", e.Name, e.Where)
 }
 
-// Abandoned returns the error for name, whose call has this number and does not
-// return. It takes a dump, which stops the process for a moment. Calls that are
-// abandoned at the same moment share one dump (see [Stack]).
-func Abandoned(name string, number uint64) *AbandonedError {
-	stack := Stack(number)
+// Abandoned returns the error for a call of this kind and name that does not return. It
+// takes the goroutine profile and looks for the goroutines with the two labels. It finds
+// none when the function has replaced its labels. Calls that are abandoned at the same
+// moment share one profile.
+func Abandoned(kind, name string) *AbandonedError {
+	stack := stacksOf(profile(), kind, name)
 	return &AbandonedError{Name: name, Where: topOf(stack), Stack: stack}
 }
 
 // topOf returns the function of the innermost frame that is not the runtime's
 // own, with its file and line.
 func topOf(stack string) string {
-	lines := strings.Split(stack, "\n")
-	for i := 1; i+1 < len(lines); i += 2 {
-		call, file := lines[i], strings.TrimSpace(lines[i+1])
-		if strings.HasPrefix(call, "runtime.") || strings.HasPrefix(call, "internal/") || strings.HasPrefix(call, "sync.") || strings.HasPrefix(call, "time.") {
-			continue
+	function := ""
+	for line := range strings.Lines(stack) {
+		line = strings.TrimSuffix(line, "\n")
+		file, isFile := strings.CutPrefix(line, "\t")
+		switch {
+		case isFile && function != "":
+			return function + " (" + path.Base(file) + ")"
+		case isFile || strings.HasSuffix(line, ":"):
+		default:
+			function, _ = strings.CutSuffix(line, "(...)")
+			for _, std := range []string{"runtime.", "internal/", "sync.", "time."} {
+				if strings.HasPrefix(function, std) {
+					function = ""
+					break
+				}
+			}
 		}
-		if j := strings.LastIndex(call, "("); j > 0 {
-			call = call[:j]
-		}
-		file, _, _ = strings.Cut(file, " +0x")
-		if j := strings.LastIndex(file, "/"); j >= 0 {
-			file = file[j+1:]
-		}
-		return call + " (" + file + ")"
 	}
 	return ""
 }

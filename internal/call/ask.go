@@ -22,7 +22,7 @@ type Answers struct {
 
 // Ask calls a method of a foreign value and waits for it for at most [AnswerIn].
 // It returns an error for a method that panics, exits its goroutine or does not
-// return. An answer that is itself an error is frozen.
+// return. An answer that is itself an error is kept.
 //
 // While a call of the method is overdue, Ask does not call it again and returns
 // [ErrNoAnswer] at once. So a value that blocks holds few goroutines.
@@ -36,7 +36,7 @@ func Ask[T any](a *Answers, method string, fn func() T) (T, error) {
 	Go(method, func() error {
 		out = fn()
 		if err, ok := any(&out).(*error); ok {
-			*err = Freeze(method, *err)
+			*err = Keep(method, *err)
 		}
 		return nil
 	}, c.end)
@@ -76,19 +76,4 @@ func (a *Answers) collect(method string, c *Call) (ended bool, err error) {
 	}
 	a.overdue[method] = append(a.overdue[method], c)
 	return false, nil
-}
-
-// Take freezes an error that no call returned, such as the cause of a context. It
-// returns an error of a known type at once. It reads any other error in a
-// goroutine of its own, for at most [AnswerIn]; when that is not enough, it
-// returns an error that wraps [ErrNoAnswer].
-func Take(name string, err error) error {
-	if err == nil || plain(err) || known(err) {
-		return err
-	}
-	out, failed := Ask(new(Answers), name, func() error { return err })
-	if failed != nil {
-		return failed
-	}
-	return out
 }

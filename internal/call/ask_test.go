@@ -45,9 +45,9 @@ func TestAsk(t *testing.T) {
 	})
 }
 
-// Ask freezes an answer that is an error on the goroutine of the call, within the
+// Ask keeps an answer that is an error on the goroutine of the call, within the
 // same bound.
-func TestAskFreezesAnError(t *testing.T) {
+func TestAskKeepsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a call.Answers
 		release := make(chan struct{})

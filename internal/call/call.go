@@ -6,8 +6,10 @@
 //
 //   - A foreign function cannot end the process. A panic becomes a [*PanicError], a
 //     runtime.Goexit becomes an error that is [ErrGoexit].
-//   - A foreign error or panic value is frozen once, on the goroutine that ran
-//     the foreign function ([Freeze]). No other goroutine runs a method of it.
+//   - An error of a foreign function is kept ([Keep]): its text is read once, on the
+//     goroutine that ran the function, and the error itself stays in the chain behind it.
+//     The library prints the text and asks [Is], [Only] and [As], which run no foreign
+//     code. A caller who uses errors.Is or errors.As runs the methods of its own error.
 //   - Every wait for a foreign function has a bound. A function that does not
 //     return is abandoned by name, with the stack of its goroutine
 //     ([AbandonedError]).
@@ -19,157 +21,119 @@
 //	[Within]  calls it in a goroutine of its own and waits as long as a context lasts
 //	[Go]      calls it in a goroutine of its own that is never abandoned
 //	[Ask]     calls a method that should answer at once, for at most [AnswerIn]
-//	[Take]    freezes an error that no call returned, such as the cause of a context
+//	[Take]    keeps an error that no call returned, such as the cause of a context
 package call
 
 import (
 	"context"
 	"fmt"
+	"runtime/pprof"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // Settle is how long a function may take to return after its context has ended.
 const Settle = 100 * time.Millisecond
 
-// Do calls fn in the caller's goroutine. It returns fn's error, frozen, or a
+// Do calls fn in the caller's goroutine. It returns fn's error, kept, or a
 // [*PanicError] under the name. A runtime.Goexit ends the caller's goroutine: use
 // [Go] for a function that may call it.
 func Do(name string, fn func() error) (err error) {
 	defer catch(name, &err)
-	return Freeze(name, fn())
+	return Keep(name, fn())
 }
 
 // Go calls fn in a goroutine of its own and returns at once. When fn has ended,
-// the same goroutine calls ended with the result: nil, the frozen error of fn, a
+// the same goroutine calls ended with the result: nil, the kept error of fn, a
 // [*PanicError], or an error that is [ErrGoexit]. ended is our own code: Go does
 // not catch a panic in it. All errors carry the name.
-//
-// The result is the number of the call, with which [Abandoned] finds its stack. No two
-// calls of a process have the same number.
-func Go(name string, fn func() error, ended func(error)) uint64 {
-	return GoJob(name, &functions{fn, ended})
+func Go(name string, fn func() error, ended func(error)) {
+	go run(name, fn, ended, true)
 }
 
-// Job is what [GoJob] runs.
-type Job interface {
-	// Run is the foreign function.
-	Run() error
-	// Ended is called with the result, and is our own code.
-	Ended(err error)
-}
-
-// GoJob is [Go] for the two methods of a value, which need no memory of their own.
-func GoJob(name string, job Job) uint64 {
-	number := numbers.Add(1)
-	go run(number, name, job)
-	return number
-}
-
-// GoJobUncaught is GoJob without a net: a panic of Run ends the process, as on any
-// goroutine of the program. Ended is not called then.
-func GoJobUncaught(name string, job Job) uint64 {
-	number := numbers.Add(1)
-	go runUncaught(number, name, job)
-	return number
-}
-
-type functions struct {
-	fn    func() error
-	ended func(error)
-}
-
-func (f *functions) Run() error      { return f.fn() }
-func (f *functions) Ended(err error) { f.ended(err) }
-
-// numbers counts the goroutines that this package starts.
-var numbers atomic.Uint64
-
-// run calls the job's Run and then Ended, even when Run panics or exits its goroutine.
-// Stack traces show the arguments of run, and [Stack] finds the number there. That is
-// why run is not inlined, and why it returns the number: it keeps the argument until
-// Run has returned.
-//
-//go:noinline
-func run(number uint64, name string, job Job) uint64 {
-	// Goexit runs the deferred calls and nothing after them, so only a deferred
-	// call sees every end of Run.
-	var err error
-	returned := false
-	defer func() {
-		if !returned && err == nil {
-			err = fmt.Errorf("%s: %w", name, ErrGoexit)
-		}
-		job.Ended(err)
+// GoUnder is Go on a goroutine with the profile labels of ctx, which [WithLabels] has made.
+// Goroutines that fn starts inherit them. With passPanics a panic of fn ends the process,
+// as on any goroutine of the program, and ended is not called.
+func GoUnder(ctx context.Context, name string, passPanics bool, fn func() error, ended func(error)) {
+	go func() {
+		pprof.SetGoroutineLabels(ctx)
+		run(name, fn, ended, !passPanics)
 	}()
-	defer catch(name, &err) // deferred directly, because Goexit would not return to a caller
-	err = Freeze(name, job.Run())
-	returned = true
-	return number
 }
 
-// runUncaught is run without catch. [Stack] finds its number too.
-//
-//go:noinline
-func runUncaught(number uint64, name string, job Job) uint64 {
+// run calls fn and then ended, even when fn exits its goroutine or, with guard, panics. Goexit
+// runs the deferred calls and nothing after them, so only a deferred call sees every end
+// of fn.
+func run(name string, fn func() error, ended func(error), guard bool) {
 	var err error
 	returned := false
 	defer func() {
-		if !returned {
+		if !guard && !returned {
 			if v := recover(); v != nil {
 				panic(v) // the trace has the frames of fn, which were not unwound yet
 			}
+		}
+		if !returned && err == nil {
 			err = fmt.Errorf("%s: %w", name, ErrGoexit)
 		}
-		job.Ended(err)
+		ended(err)
 	}()
-	err = Freeze(name, job.Run())
+	if guard {
+		defer catch(name, &err) // deferred directly: recover works in the deferred function only
+	}
+	err = Keep(name, fn())
 	returned = true
-	return number
 }
 
 // A Call is one call of a foreign function, in a goroutine of its own. The zero
 // value is a call that has not been made; make it with [Call.Start]. The methods
 // may be called concurrently. A Call must not be copied.
 type Call struct {
-	name   string
-	number uint64 // of the goroutine
+	kind, name string
 
 	mu    sync.Mutex    // guards ended, err and done
 	ended bool          // the function has ended and its callback has returned
-	err   error         // the frozen result, once ended
+	err   error         // the kept result, once ended
 	done  chan struct{} // made when Done is first called; closed when ended
 }
 
 // Start calls fn in a goroutine of its own and returns at once. All errors carry the
 // name.
 func Start(name string, fn func() error) *Call {
+	return StartAs(context.Background(), methodKind, name, fn)
+}
+
+// methodKind is the kind of a call of a single method.
+const methodKind = "call"
+
+// StartAs is Start for a part of this kind. ctx gives the other labels of its goroutine; fn
+// gets a context from its closure.
+func StartAs(ctx context.Context, kind, name string, fn func() error) *Call {
 	c := new(Call)
-	c.Start(name, fn, nil)
+	c.Start(ctx, kind, name, fn, nil)
 	return c
 }
 
 // Within calls fn in a goroutine of its own and waits for it until ctx ends, and then
-// for at most moment. It returns fn's error, frozen, or an [*AbandonedError].
+// for at most moment. It returns fn's error, kept, or an [*AbandonedError].
 // fn gets ctx from its closure, not from Within.
 func Within(ctx context.Context, name string, moment time.Duration, fn func() error) error {
-	return Start(name, fn).Wait(ctx.Done(), moment)
+	return StartAs(ctx, methodKind, name, fn).Wait(ctx.Done(), moment)
 }
 
-// Start makes the call: it runs fn in a goroutine of its own and returns at
-// once. When fn has ended, the same goroutine calls ended, if it is not nil, as
-// [Go] does. The call has ended when ended has returned.
+// Start makes the call: it runs fn in a goroutine of its own, under the labels of ctx and of
+// its kind and name, and returns at once. When fn has ended, the same goroutine calls ended, if
+// it is not nil, as [Go] does. The call has ended when ended has returned.
 //
 // Start must be called once, before every other method.
-func (c *Call) Start(name string, fn func() error, ended func(error)) {
-	c.name, c.number = name, numbers.Add(1)
-	go run(c.number, c.name, &functions{fn, func(err error) {
+func (c *Call) Start(ctx context.Context, kind, name string, fn func() error, ended func(error)) {
+	c.kind, c.name = kind, name
+	GoUnder(WithLabels(ctx, kind, name), name, false, fn, func(err error) {
 		if ended != nil {
 			ended(err)
 		}
 		c.end(err)
-	}})
+	})
 }
 
 func (c *Call) end(err error) {
@@ -250,4 +214,4 @@ func await(done <-chan struct{}, moment time.Duration) {
 
 // Abandon returns the error that names the call, with its present stack. The call
 // itself goes on, because Go cannot end a goroutine.
-func (c *Call) Abandon() *AbandonedError { return Abandoned(c.name, c.number) }
+func (c *Call) Abandon() *AbandonedError { return Abandoned(c.kind, c.name) }

@@ -162,7 +162,7 @@ func TestAMomentInWhichNothingRanDoesNotCount(t *testing.T) {
 func TestTheCallbackComesBeforeTheEnd(t *testing.T) {
 	var c call.Call
 	var heard []error
-	c.Start("unit", func() error { return io.EOF }, func(err error) {
+	c.Start(context.Background(), "worker", "unit", func() error { return io.EOF }, func(err error) {
 		if ended, _ := c.Ended(); ended {
 			t.Error("the call has ended before its callback returned")
 		}
@@ -195,29 +195,3 @@ func BenchmarkStart(b *testing.B) {
 		<-call.Start("unit", func() error { return nil }).Done()
 	}
 }
-
-// The stack of a call whose panic is not caught is found too.
-func TestUncaughtCalls(t *testing.T) {
-	results := make(chan error, 1)
-	release := make(chan struct{})
-	number := call.GoJobUncaught("a", job{func() error { <-release; return io.EOF }, func(err error) { results <- err }})
-	for !strings.Contains(call.Stack(number), "TestUncaughtCalls") { // until the goroutine runs
-		runtime.Gosched()
-	}
-	close(release)
-	if err := <-results; err != io.EOF { //nolint:errorlint // itself
-		t.Errorf("it ended with %v", err)
-	}
-	call.GoJobUncaught("a", job{func() error { runtime.Goexit(); return nil }, func(err error) { results <- err }})
-	if err := <-results; !errors.Is(err, call.ErrGoexit) {
-		t.Errorf("it ended with %v", err)
-	}
-}
-
-type job struct {
-	run   func() error
-	ended func(error)
-}
-
-func (j job) Run() error      { return j.run() }
-func (j job) Ended(err error) { j.ended(err) }

@@ -52,7 +52,7 @@ func ExampleStart() {
 func ExampleCall_Start() {
 	ended := make(chan error)
 	var life call.Call
-	life.Start("worker", func() error { panic("out of paper") }, func(err error) { ended <- err })
+	life.Start(context.Background(), "worker", "worker", func() error { panic("out of paper") }, func(err error) { ended <- err })
 	fmt.Println(<-ended)
 	// Output: worker: panic: out of paper
 }

@@ -1,6 +1,9 @@
 package call
 
-import "reflect"
+import (
+	"errors"
+	"reflect"
+)
 
 // Status returns [ExitStatus] of the result of a program, and 1 for an error that asks
 // for none or whose methods panic or do not return.
@@ -20,11 +23,23 @@ func Status(err error, stuck int) int {
 // for none, the errors that it wraps decide. Of a list that errors.Join made only the
 // first part counts; the parts of any other error that wraps several, as fmt.Errorf
 // makes it, describe the same failure, so all of them count. ExitStatus returns 0 when
-// none of them asks for a status. It calls methods of the original errors, so call it on the goroutine
-// of the code to which err was returned.
-func ExitStatus(err error, stuck int) int {
-	own := Original(err)
-	switch e := own.(type) { //nolint:errorlint // this walks the tree itself
+// none of them asks for a status, or when a method of an error panics. It calls methods of
+// users' errors, so call it on the goroutine of the code to which err was returned.
+func ExitStatus(err error, stuck int) (status int) {
+	defer func() {
+		if recover() != nil {
+			status = 0
+		}
+	}()
+	left := maxNodes
+	return exitStatus(err, stuck, &left)
+}
+
+func exitStatus(err error, stuck int, left *int) int {
+	if *left--; *left < 0 {
+		return 0 // an error that wraps itself has no end
+	}
+	switch e := err.(type) { //nolint:errorlint // this walks the tree itself
 	case interface{ ExitCode() int }:
 		if code := e.ExitCode(); code >= 1 && code <= 255 {
 			return code
@@ -35,17 +50,20 @@ func ExitStatus(err error, stuck int) int {
 	switch e := err.(type) { //nolint:errorlint // as above
 	case interface{ Unwrap() error }:
 		if inner := e.Unwrap(); inner != nil {
-			return ExitStatus(inner, stuck)
+			return exitStatus(inner, stuck, left)
 		}
 	case interface{ Unwrap() []error }:
 		for _, part := range e.Unwrap() {
 			if part == nil {
 				continue
 			}
-			if code := ExitStatus(part, stuck); code != 0 || reflect.TypeOf(own) == joinType {
+			if code := exitStatus(part, stuck, left); code != 0 || reflect.TypeOf(err) == joinType {
 				return code
 			}
 		}
 	}
 	return 0
 }
+
+// joinType is the type of errors.Join.
+var joinType = reflect.TypeOf(errors.Join(ErrGoexit))

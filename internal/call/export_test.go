@@ -8,16 +8,20 @@ func StandStill(t interface{ Cleanup(func()) }) {
 	onTime = -time.Hour
 }
 
-// Stacks cuts a dump into the stacks of its goroutines.
-var Stacks = stacks
-
-// HoldDumps keeps Stack from taking a dump until release is called. waiting tells
-// how many calls of Stack wait meanwhile, covered how many calls the last dump was
-// taken for.
-func HoldDumps() (waiting, covered func() uint64, release func()) {
+// HoldProfiles keeps [Abandoned] from taking a profile until release is called. waiting
+// returns how many callers have come since, and covered how many of these the last profile
+// was taken for.
+func HoldProfiles() (waiting, covered func() uint64, release func()) {
 	recent.mu.Lock()
-	began := arrivals.Load()
-	return func() uint64 { return arrivals.Load() - began },
-		func() uint64 { recent.mu.Lock(); defer recent.mu.Unlock(); return recent.covers - began },
-		recent.mu.Unlock
+	before := recent.asked.Load()
+	waiting = func() uint64 { return recent.asked.Load() - before }
+	covered = func() uint64 {
+		recent.mu.Lock()
+		defer recent.mu.Unlock()
+		return recent.covers - before
+	}
+	return waiting, covered, recent.mu.Unlock
 }
+
+// StacksOf is stacksOf.
+func StacksOf(profile, kind, name string) string { return stacksOf(profile, kind, name) }

@@ -6,8 +6,9 @@ import (
 )
 
 // Last calls all steps at once, each in a goroutine of its own, and waits until all have
-// returned or the time is over, a time in which the process stood still not counted. It is for the last words of a process: a step that blocks
-// or panics may end with the process.
+// returned or the time is over. Time during which the process stood still does not count. Last
+// is for what a process writes before it is ended by force: a step that blocks or panics ends
+// with the process.
 func Last(within time.Duration, steps ...func()) {
 	var running sync.WaitGroup
 	for _, step := range steps {

@@ -1,7 +1,6 @@
 package call
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -30,8 +29,7 @@ const maxStack = 16 << 10
 // Logged returns the attributes of a line of a log about err. When err is a panic, it adds
 // the stack, without which its place could not be found.
 func Logged(err error, attributes ...any) []any {
-	var p *PanicError
-	if errors.As(err, &p) && len(p.Stack) > 0 {
+	if p, ok := As[*PanicError](err); ok && len(p.Stack) > 0 {
 		attributes = append(attributes, "stack", clip(string(p.Stack), maxStack))
 	}
 	return attributes

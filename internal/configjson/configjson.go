@@ -1,16 +1,22 @@
-// Package configjson is the JSON of lifecycle.Config: the form that a configuration
-// file has. Its keys are those of the tags koanf:"…", a duration is a text with its
-// unit, and a field with its zero value is left out.
+// Package configjson reads the values of a configuration strictly: JSON without repeated
+// keys and with all digits ([Parse]), and durations with their unit ([Duration]). package
+// config builds on it, and so do MarshalJSON and UnmarshalJSON of lifecycle.Config
+// ([Marshal], [Unmarshal]), whose JSON is the form that a configuration file has: its keys
+// come from the tags koanf:"…", and a field with its zero value is left out.
 package configjson
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 	"github.com/pleme-io/lifecycle-go/internal/token"
@@ -56,45 +62,46 @@ func Marshal(v reflect.Value, off time.Duration) ([]byte, error) {
 // name. It refuses an unknown key, a key that occurs twice and a duration without its
 // unit. As in a file, the duration 0 is off.
 func Unmarshal(text []byte, v reflect.Value, off time.Duration) error {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	if begin, err := dec.Token(); err != nil {
-		return err
-	} else if begin == nil {
+	tree, err := Parse(text, nil)
+	if err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	if tree == nil {
 		return nil // null changes nothing, as encoding/json has it
-	} else if begin != json.Delim('{') {
-		return fmt.Errorf("config: want an object with keys")
+	}
+	section, ok := tree.(map[string]any)
+	if !ok {
+		return errors.New("config: want an object with keys")
 	}
 	names, fields := make([]string, 0, v.NumField()), map[string]reflect.Value{}
 	for i := range v.NumField() {
 		name := key(v.Type().Field(i))
 		names, fields[name] = append(names, name), v.Field(i)
 	}
-	for dec.More() {
-		name, err := dec.Token()
+	for _, key := range slices.Sorted(maps.Keys(section)) {
+		field, ok := fields[key]
+		if !ok {
+			problem := "there is no key " + key
+			if meant := Meant(key, names); meant != "" {
+				problem += ": did you mean " + meant + "?"
+			}
+			return errors.New("config: " + problem)
+		}
+		raw, err := json.Marshal(section[key])
 		if err != nil {
 			return err
 		}
-		key := fmt.Sprint(name)
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			return err
-		}
-		field, ok := fields[key]
-		switch {
-		case ok && !field.IsValid():
-			return fmt.Errorf("config: the key %s occurs twice", key)
-		case !ok:
-			return unknown(key, names)
-		case field.Type() == typeDuration:
-			if want := duration(raw, field, off); want != "" {
+		if field.Type() == typeDuration {
+			d, want := Duration(section[key], true, off)
+			if want != "" {
 				return fmt.Errorf("config: %s is %.64s: want %s", key, raw, want)
 			}
-		default:
-			if err := json.Unmarshal(raw, field.Addr().Interface()); err != nil {
-				return fmt.Errorf("config: %s: %w", key, err)
-			}
+			field.SetInt(int64(d))
+			continue
 		}
-		fields[key] = reflect.Value{} // seen
+		if err := json.Unmarshal(raw, field.Addr().Interface()); err != nil {
+			return fmt.Errorf("config: %s: %w", key, err)
+		}
 	}
 	return nil
 }
@@ -104,39 +111,165 @@ func key(f reflect.StructField) string {
 	return name
 }
 
-func unknown(key string, names []string) error {
-	bare := strings.NewReplacer("_", "", "-", "")
-	for _, name := range names {
-		if strings.EqualFold(bare.Replace(name), bare.Replace(key)) { // drainInterval
-			return fmt.Errorf("config: there is no key %s: did you mean %s?", key, name)
-		}
-	}
-	if meant := suggest.Nearest(key, names); meant != "" {
-		return fmt.Errorf("config: there is no key %s: did you mean %s?", key, meant)
-	}
-	return fmt.Errorf("config: there is no key %s", key)
+// Key is one key of a document.
+type Key struct {
+	Path   string // such as "upstreams[1].addr"
+	Offset int64  // of its last byte
+	Count  int    // of the keys that its section has so far
 }
 
-// duration decodes a duration. It returns what the key wants, "" when the value fits.
-func duration(raw json.RawMessage, field reflect.Value, off time.Duration) (want string) {
-	given := string(raw)
-	if given == "0" || given == "false" {
-		given = `"off"`
+// Error is a fault at one place of a document.
+type Error struct {
+	Offset int64 // the bytes before the fault
+	text   string
+}
+
+func (e *Error) Error() string { return e.text }
+
+// Parse reads a JSON document. It refuses a key that occurs twice in a section, which
+// encoding/json accepts, with an [*Error]; other errors are those of encoding/json. A whole
+// number has all its digits: it is an int64, or a uint64 when it is larger. Other numbers
+// are a float64. visit may be nil; Parse calls it for each key.
+func Parse(text []byte, visit func(Key)) (any, error) {
+	var whole json.RawMessage // its decoder refuses what is not JSON, and what is nested too deeply
+	if err := json.Unmarshal(text, &whole); err != nil {
+		return nil, err
 	}
-	want = "a duration with its unit, such as 5s or 1m30s, or off"
-	var s string
-	if json.Unmarshal([]byte(given), &s) != nil {
-		return want
+	if visit == nil {
+		visit = func(Key) {}
 	}
-	d, err := time.ParseDuration(s)
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	return parse(dec, "", visit)
+}
+
+// parse reads the next value, which is below path.
+func parse(dec *json.Decoder, path string, visit func(Key)) (any, error) {
+	next, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch next := next.(type) {
+	case json.Number:
+		return Number(next), nil
+	case json.Delim:
+		if next == '[' {
+			list := []any{}
+			for dec.More() {
+				item, err := parse(dec, path+"["+strconv.Itoa(len(list))+"]", visit)
+				if err != nil {
+					return nil, err
+				}
+				list = append(list, item)
+			}
+			_, err := dec.Token()
+			return list, err
+		}
+		section := map[string]any{}
+		for dec.More() {
+			name, err := dec.Token()
+			if err != nil {
+				return nil, err
+			}
+			key, _ := name.(string)
+			below := Join(path, key)
+			if _, twice := section[key]; twice {
+				return nil, &Error{dec.InputOffset() - 1, fmt.Sprintf("the key %q occurs twice", below)}
+			}
+			visit(Key{below, dec.InputOffset() - 1, len(section) + 1})
+			if section[key], err = parse(dec, below, visit); err != nil {
+				return nil, err
+			}
+		}
+		_, err := dec.Token()
+		return section, err
+	}
+	return next, nil
+}
+
+// Join returns the path of a key in a section, whose own path may be empty.
+func Join(section, name string) string {
+	if section == "" {
+		return name
+	}
+	return section + "." + name
+}
+
+// Number returns a number as a whole one, with all its digits, or as a float. A text that
+// is not a number stays one.
+func Number(n json.Number) any {
+	if i, err := strconv.ParseInt(string(n), 10, 64); err == nil {
+		return i
+	}
+	if u, err := strconv.ParseUint(string(n), 10, 64); err == nil {
+		return u
+	}
+	if f, err := n.Float64(); err == nil {
+		return f
+	}
+	return string(n)
+}
+
+// Duration reads a duration from a text with its unit, or from the number 0. It returns
+// what it wants in place of anything else. With canBeOff the texts "off" and "0s", false
+// and 0 are the duration off, and none is negative. YAML 1.1 reads off as false, and some
+// tools still write it that way.
+func Duration(raw any, canBeOff bool, off time.Duration) (d time.Duration, want string) {
+	want = "a duration with its unit, such as 5s or 1m30s"
+	if canBeOff {
+		want += ", or off"
+	}
+	text, isText := raw.(string)
 	switch {
-	case s == "off" || err == nil && d == 0:
-		d = off
-	case err != nil:
-		return want
-	case d < 0:
-		return "0s or more, or off"
+	case isText && text == "off" && canBeOff, raw == false && canBeOff:
+		return off, ""
+	case !isText:
+		text = fmt.Sprint(raw)
 	}
-	field.SetInt(int64(d))
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil && seconds != 0 {
+		return 0, fmt.Sprintf("a duration with its unit: %ds is that many seconds, %dms milliseconds", seconds, seconds)
+	}
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil || !isText && d != 0:
+		return 0, want
+	case canBeOff && d < 0:
+		return 0, "0s or more, or off"
+	case canBeOff && d == 0:
+		return off, ""
+	}
+	return d, ""
+}
+
+// Meant returns the name that a key was probably meant to be, "" for none. Other programs
+// write drainInterval or drain-interval.
+func Meant(key string, names []string) string {
+	for _, spelling := range []string{key, SnakeCase(key), strings.ReplaceAll(strings.ToLower(key), "-", "_")} {
+		if meant := suggest.Nearest(spelling, names); meant != "" {
+			return meant
+		}
+	}
 	return ""
+}
+
+// SnakeCase makes a key of a field's name: DrainInterval is drain_interval, and HTTPAddr is
+// http_addr.
+func SnakeCase(name string) string {
+	var b strings.Builder
+	letters := []rune(name)
+	for i, r := range letters {
+		if unicode.IsUpper(r) && i > 0 {
+			before, after := letters[i-1], rune(0)
+			if i+1 < len(letters) {
+				after = letters[i+1]
+			}
+			beginsWord := !unicode.IsUpper(before) && before != '_'
+			endsAbbreviation := unicode.IsUpper(before) && unicode.IsLower(after)
+			if beginsWord || endsAbbreviation {
+				b.WriteByte('_')
+			}
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }

@@ -39,12 +39,12 @@ func TestRefused(t *testing.T) {
 		`{"drainQuiet": "1s"}`:             "there is no key drainQuiet: did you mean drain_quiet?",
 		`{"other": 1}`:                     "there is no key other",
 		`{"name": 5}`:                      "name: ",
-		`{"linger": "1s", "linger": "1s"}`: "linger occurs twice",
+		`{"linger": "1s", "linger": "1s"}`: `the key "linger" occurs twice`,
 		`{"linger": null}`:                 "linger is null: want a duration with its unit",
 		`{"linger": 5}`:                    "linger is 5: want a duration with its unit",
 		`{"linger": "-1s"}`:                `linger is "-1s": want 0s or more`,
 		`5`:                                "want an object",
-		`{"name": `:                        "EOF",
+		`{"name": `:                        "unexpected end of JSON input",
 	} {
 		if err := Unmarshal([]byte(text), reflect.ValueOf(new(sample)).Elem(), -1); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)

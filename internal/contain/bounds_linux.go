@@ -24,12 +24,15 @@ func Data(pid int, n int64) error {
 // rlimit sets the soft and the hard limit.
 func rlimit(pid, resource int, what string, n uint64) error {
 	limit := struct{ soft, hard uint64 }{n, n}
-	_, _, errno := syscall.Syscall6(syscall.SYS_PRLIMIT64, uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+	_, _, errno := syscall.Syscall6(syscall.SYS_PRLIMIT64,
+		uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
 	switch errno {
 	case 0, syscall.ESRCH: // it has ended
 		return nil
 	case syscall.EPERM:
-		return fmt.Errorf("the kernel refuses %d as the limit of %s: want at most this process's own hard limit, and a program that does not run as another user, or the capability CAP_SYS_RESOURCE: %w", n, what, errno)
+		return fmt.Errorf("the kernel refuses %d as the limit of %s: "+
+			"want at most this process's own hard limit, and a program that does not run as another user, or the "+
+			"capability CAP_SYS_RESOURCE: %w", n, what, errno)
 	}
 	return fmt.Errorf("the kernel refuses %d as the limit of %s: %w", n, what, errno)
 }
@@ -41,5 +44,6 @@ func OOMScore(pid, adj int) error {
 	if err == nil || os.IsNotExist(err) { // it has ended
 		return nil
 	}
-	return fmt.Errorf("the kernel refuses %d as oom_score_adj: want a higher value than this process's own, or the capability CAP_SYS_RESOURCE: %w", adj, err)
+	return fmt.Errorf("the kernel refuses %d as oom_score_adj: "+
+		"want a higher value than this process's own, or the capability CAP_SYS_RESOURCE: %w", adj, err)
 }

@@ -1,7 +1,7 @@
 // Package contain gives a process a cgroup of its own (cgroups(7)), which holds
 // the processes that it starts too, wherever they go: a process cannot leave its
 // cgroup by a new session or group, nor by the death of its parent. A cgroup
-// bounds memory, processes and processor time, tells what they use, and can be
+// bounds memory, processes and processor time, reports what they use, and can be
 // killed as a whole.
 //
 // A [Group] has a directory below each directory that the caller names. One is
@@ -36,7 +36,7 @@ const period = 100_000
 const MinCPU = 1000.0 / period
 
 // Usage is what all processes of a group use together, and what its limits have
-// done. A value that the group's controllers do not tell is 0.
+// done. A value that the group's controllers do not report is 0.
 type Usage struct {
 	Memory     int64         // bytes
 	MemoryPeak int64         // the most bytes until now
@@ -55,7 +55,7 @@ type Pressure struct{ CPU, Memory, IO float64 }
 // prefix begins the name of every directory of a group.
 const prefix = "lifecycle-"
 
-// pattern returns a pattern for os.MkdirTemp of a directory's name. It tells
+// pattern returns a pattern for os.MkdirTemp of a directory's name. It shows
 // people which worker the directory belongs to.
 func pattern(worker string) string {
 	clean := strings.Map(func(r rune) rune {

@@ -61,15 +61,18 @@ func check(parents []string) error {
 		info, err := os.Stat(filepath.Join(parent, "cgroup.procs"))
 		if errors.Is(err, fs.ErrNotExist) {
 			if _, err := os.Stat(parent); err != nil {
-				return fmt.Errorf("cgroup %s: it does not exist: want a directory that was delegated to this process", parent)
+				return fmt.Errorf("cgroup %s: it does not exist: want a directory that was delegated "+
+					"to this process", parent)
 			}
-			return fmt.Errorf("cgroup %s: it is not a cgroup: want a directory of a file system of type cgroup2 or cgroup", parent)
+			return fmt.Errorf("cgroup %s: it is not a cgroup: want a directory of a file system "+
+				"of type cgroup2 or cgroup", parent)
 		} else if err != nil {
 			return fmt.Errorf("cgroup %s: %w", parent, err)
 		}
 		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 			if other := hierarchies[uint64(stat.Dev)]; other != "" { //nolint:unconvert // its type depends on the architecture
-				return fmt.Errorf("cgroups %s and %s: both are of one hierarchy: want one of them, since a process is in one cgroup of a hierarchy", other, parent)
+				return fmt.Errorf("cgroups %s and %s: both are of one hierarchy: "+
+					"want one of them, since a process is in one cgroup of a hierarchy", other, parent)
 			}
 			hierarchies[uint64(stat.Dev)] = parent //nolint:unconvert // its type depends on the architecture
 		}
@@ -140,7 +143,8 @@ func explain(parent string, err error) error {
 	case errors.Is(err, fs.ErrExist):
 		return err
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("cgroup %s: it is not delegated to this process: want a directory that belongs to its user, as systemd's Delegate=yes makes: %w", parent, err)
+		return fmt.Errorf("cgroup %s: it is not delegated to this process: "+
+			"want a directory that belongs to its user, as systemd's Delegate=yes makes: %w", parent, err)
 	}
 	return fmt.Errorf("cgroup %s: %w", parent, err)
 }

@@ -81,7 +81,8 @@ func enableControllers(parent string, want []string) error {
 		case errors.Is(err, syscall.EBUSY):
 			return notEmpty(parent)
 		case errors.Is(err, fs.ErrPermission):
-			return fmt.Errorf("cgroup %s: the controller %s is not delegated to this process: want write access to cgroup.subtree_control: %w", parent, controller, err)
+			return fmt.Errorf("cgroup %s: the controller %s is not delegated to this process: "+
+				"want write access to cgroup.subtree_control: %w", parent, controller, err)
 		default:
 			return fmt.Errorf("cgroup %s: enable the controller %s: %w", parent, controller, err)
 		}
@@ -96,7 +97,9 @@ func isRoot(path string) bool { return !exists(path, "cgroup.type") }
 // notEmpty explains that a parent has processes. The kernel allows no controllers
 // below it then, or (for cpu and pids) no cgroup below it that can have processes.
 func notEmpty(parent string) error {
-	return fmt.Errorf("cgroup %s: it has processes of its own, so the kernel allows no limits below it: want a cgroup without processes, as systemd's DelegateSubgroup= makes by keeping a service's own processes apart: %w", parent, syscall.EBUSY)
+	return fmt.Errorf("cgroup %s: it has processes of its own, so the kernel allows no limits below it: "+
+		"want a cgroup without processes, as systemd's DelegateSubgroup= makes by keeping a service's own "+
+		"processes apart: %w", parent, syscall.EBUSY)
 }
 
 // limit writes the limits to the group's files.
@@ -118,7 +121,8 @@ func (g *Group) limit(limits Limits) (missing []string, err error) {
 					continue
 				}
 				if err != nil {
-					return nil, fmt.Errorf("cgroup %s: the kernel refuses %s as the limit %s, the cgroup above may allow less: %w", d.path, w.value, w.file, err)
+					return nil, fmt.Errorf("cgroup %s: the kernel refuses %s as the limit %s, "+
+						"the cgroup above may allow less: %w", d.path, w.value, w.file, err)
 				}
 			}
 			break

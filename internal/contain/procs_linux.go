@@ -71,7 +71,9 @@ func (g *Group) Join(pid int, attr *syscall.SysProcAttr) error {
 
 // Forbidden explains an error of permission of a start in the group.
 func (g *Group) Forbidden(err error) error {
-	return fmt.Errorf("cgroup %s: this process may not bring another there: want to write cgroup.procs there and in the nearest cgroup that is above both this process and it; run this process below the delegated cgroup: %w", g.dirs[0].path, err)
+	return fmt.Errorf("cgroup %s: this process may not bring another there: "+
+		"want to write cgroup.procs there and in the nearest cgroup that is above both this process and it; "+
+		"run this process below the delegated cgroup: %w", g.dirs[0].path, err)
 }
 
 // Empty reports whether no process of the group runs. A zombie does not.

@@ -1,9 +1,7 @@
-// Package conventions turns the conventions of this repository into tests: which
-// package may import which, what a go.mod may require, that every package has a
-// doc comment, that every tested package looks for leaked goroutines, and where
-// code may start goroutines and look into errors.
-//
-// Each module has a deps_test.go with its own table, which calls [Check].
+// Package conventions turns the conventions of this repository into tests: which package
+// may import which, what a go.mod may require, that every package has a doc comment, and
+// that every tested package looks for leaked goroutines. Each module has a deps_test.go
+// with its table; begin with [Check].
 //
 // # Nil
 //
@@ -17,11 +15,13 @@
 package conventions
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
-	"path"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -46,10 +46,10 @@ type Room struct {
 	// Path is the package's folder below the module, "." for the module's own.
 	// "internal/..." covers internal and everything below it.
 	Path string
-	// Imports lists what its packages may import besides the standard library, in
-	// files for any platform, except tests: "./fsm" is this repository's package
-	// fsm, "./internal/..." everything below internal, and "golang.org/x/sync"
-	// that module with its packages.
+	// Imports lists what its packages may import besides the standard library on Linux,
+	// macOS and Windows, except in tests: "./fsm" is this repository's package fsm,
+	// "./internal/..." everything below internal, and "golang.org/x/sync" that module
+	// with its packages.
 	Imports []string
 	// Brings lists further modules that these imports may add to the build. "..."
 	// means all.
@@ -65,9 +65,9 @@ type Require struct {
 	TestOnly bool
 }
 
-// Check fails t for everything in the module of the current folder that the
-// table does not allow. go test runs a test in its package's folder, so a
-// deps_test.go beside go.mod need not say where it is.
+// Check fails t for everything in the module of the current folder that the table does not
+// allow. go test runs a test in its package's folder, so a deps_test.go beside the go.mod
+// calls it.
 func Check(t *testing.T, m Module) {
 	t.Helper()
 	faults, err := inspect(Repo, ".", m)
@@ -79,141 +79,101 @@ func Check(t *testing.T, m Module) {
 	}
 }
 
+// platforms are those whose builds are checked.
+var platforms = []string{"linux", "darwin", "windows"}
+
 // inspect returns the faults of the module in dir, one sentence each, sorted. The
 // error says why it could not read the module.
-func inspect(repo, dir string, m Module) ([]string, error) {
-	mod, err := readModule(dir)
+func inspect(repo, dir string, m Module) (faults []string, err error) {
+	var mod struct {
+		Module  struct{ Path string }
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	// The test cache notices the files that a test opens, and not those of its commands.
+	if _, err := os.ReadFile(filepath.Join(dir, "go.mod")); err != nil {
+		return nil, err
+	}
+	text, err := goCommand(dir, "", "mod", "edit", "-json")
 	if err != nil {
 		return nil, err
 	}
-	packages, err := readPackages(dir, mod.Path)
-	if err != nil {
+	if err := json.Unmarshal(text, &mod); err != nil {
 		return nil, err
 	}
-	if len(packages) == 0 {
-		return nil, fmt.Errorf("module %s in %s: no packages: is this the folder of a go.mod?", mod.Path, dir)
+	for _, r := range mod.Require {
+		if !r.Indirect && !slices.ContainsFunc(m.Requires, func(allowed Require) bool { return allowed.Module == r.Path }) {
+			faults = append(faults, fmt.Sprintf("go.mod requires %s: add a row for it to deps_test.go", r.Path))
+		}
 	}
-	table := table{repo: repo, module: mod.Path, rooms: m.Rooms}
-	faults := slices.Concat(
-		table.imports(packages),
-		requirements(repo, dir, mod, m.Requires),
-		documented(packages),
-		leakChecked(packages),
-	)
-	builds, err := readBuilds(dir)
-	switch {
-	case err == nil:
-		faults = append(faults, table.builds(builds, m.Requires)...)
-	case len(faults) == 0:
-		return nil, err
-	default: // the faults found so far are the likely reason
-		faults = append(faults, err.Error())
+	t := table{repo: repo, module: mod.Module.Path, rooms: m.Rooms, requires: m.Requires}
+	for _, platform := range platforms {
+		packages, err := readPackages(dir, platform)
+		if err != nil {
+			return nil, err
+		}
+		more, err := t.check(packages, platform)
+		if err != nil {
+			return nil, err
+		}
+		faults = append(faults, more...)
 	}
 	slices.Sort(faults)
 	return slices.Compact(faults), nil
 }
 
-// documented requires a doc comment for every package.
-func documented(packages []pkg) []string {
-	var faults []string
-	for _, p := range packages {
-		switch {
-		case len(p.files) == 0: // only tests
-		case p.doc == "":
-			faults = append(faults, fmt.Sprintf("package %s has no doc comment: say above its package clause what it is", p.path))
-		case p.name != "main" && !strings.HasPrefix(p.doc, "Package "+p.name+" "):
-			faults = append(faults, fmt.Sprintf("the doc comment of package %s must begin with %q", p.path, "Package "+p.name+" "))
-		}
-	}
-	return faults
+// pkg is one package that "go list -deps" names.
+type pkg struct {
+	ImportPath, Name, Dir, Doc string
+	Standard, DepOnly          bool
+	Module                     *struct{ Path string }
+	GoFiles, CgoFiles          []string
+	TestGoFiles, XTestGoFiles  []string
+	Imports                    []string
+	Error                      *struct{ Err string }
 }
 
-// leakChecked requires goleak in the TestMain of every package with tests other
-// than deps_test.go.
-func leakChecked(packages []pkg) []string {
-	var faults []string
-	for _, p := range packages {
-		if p.tests > 0 && !p.leakChecked {
-			faults = append(faults, fmt.Sprintf("package %s has tests and no TestMain that calls goleak.VerifyTestMain: goroutines that it leaks would go unseen", p.path))
-		}
+// readPackages returns the packages of the module and everything that they need on a
+// platform, by import path. It reads the module alone, without the workspace, because that
+// is what an importer of the module gets.
+func readPackages(dir, platform string) (map[string]pkg, error) {
+	const fields = "ImportPath,Name,Dir,Doc,Standard,DepOnly,Module,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,Imports,Error"
+	out, err := goCommand(dir, platform, "list", "-e", "-deps", "-json="+fields, "./...")
+	if err != nil {
+		return nil, err
 	}
-	return faults
+	packages := make(map[string]pkg)
+	for in := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := in.Decode(&p); errors.Is(err, io.EOF) {
+			return packages, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("read go list in %s: %w", dir, err)
+		}
+		noFiles := func(text string) bool {
+			return strings.Contains(text, "no non-test Go files") || strings.Contains(text, "build constraints exclude all")
+		}
+		if p.Error != nil && !noFiles(p.Error.Err) {
+			return nil, fmt.Errorf("go list of %s in %s: %s", p.ImportPath, dir, p.Error.Err)
+		}
+		packages[p.ImportPath] = p
+	}
 }
 
-// requirements checks go.mod against what the module may require.
-func requirements(repo, dir string, mod modFile, allowed []Require) []string {
-	var faults []string
-	for _, r := range mod.Require {
-		if r.Indirect || slices.ContainsFunc(allowed, func(a Require) bool { return a.Module == r.Path }) {
-			continue
-		}
-		names := make([]string, len(allowed))
-		for i, a := range allowed {
-			names[i] = a.Module
-		}
-		faults = append(faults, fmt.Sprintf("go.mod of %s requires %s: it may require only %s", mod.Path, r.Path, list(names)))
+func goCommand(dir, platform string, args ...string) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd := exec.Command("go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "PWD=") // PWD would override Dir
+	if platform != "" {
+		cmd.Env = append(cmd.Env, "GOOS="+platform)
 	}
-	for _, r := range mod.Require {
-		if r.Path != repo && !strings.HasPrefix(r.Path, repo+"/") {
-			continue
-		}
-		// Nothing is released yet: without the replacement the module would
-		// build against a version that does not exist, or an old one.
-		if err := replaced(dir, mod, repo, r.Path); err != nil {
-			faults = append(faults, fmt.Sprintf("go.mod of %s requires %s: %v", mod.Path, r.Path, err))
-		}
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), dir, err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return faults
-}
-
-// replaced reports whether mod replaces module by that module's folder in this
-// repository.
-func replaced(dir string, mod modFile, repo, module string) error {
-	for _, r := range mod.Replace {
-		if r.Old.Path != module {
-			continue
-		}
-		target, err := readModule(filepath.Join(dir, r.New.Path))
-		if err != nil {
-			return fmt.Errorf("its replacement %s: %w", r.New.Path, err)
-		}
-		if target.Path != module {
-			return fmt.Errorf("its replacement %s is %s", r.New.Path, target.Path)
-		}
-		return nil
-	}
-	below := strings.TrimPrefix(strings.TrimPrefix(module, repo), "/")
-	return fmt.Errorf("until the first release it also needs \"replace %s => FOLDER\", the path from here to the repository's folder %q", module, path.Join(".", below))
-}
-
-// list joins names in the way that people do: "a, b and c".
-func list(names []string) string {
-	if len(names) == 0 {
-		return "nothing"
-	}
-	return strings.Join(names, ", ")
-}
-
-// folders calls visit with every folder of the module in dir that the go command
-// uses: none of another module, no testdata, and no hidden one.
-func folders(dir string, visit func(folder string) error) error {
-	return filepath.WalkDir(dir, func(folder string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return err
-		}
-		if folder != dir {
-			name := d.Name()
-			if name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
-				return filepath.SkipDir
-			}
-			_, err := os.Stat(filepath.Join(folder, "go.mod"))
-			if err == nil {
-				return filepath.SkipDir
-			}
-			if !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		return visit(folder)
-	})
+	return out, nil
 }

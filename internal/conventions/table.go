@@ -3,70 +3,100 @@ package conventions
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// table is the import table of one module.
+// table is what a module may import and require.
 type table struct {
 	repo, module string
 	rooms        []Room
+	requires     []Require
 }
 
-// imports checks every import in the source against the table.
-func (t table) imports(packages []pkg) []string {
-	var faults []string
-	for _, p := range packages {
-		if len(p.files) == 0 {
+// check returns the faults of the packages of one platform.
+func (t table) check(packages map[string]pkg, platform string) (faults []string, err error) {
+	found := false
+	for _, name := range slices.Sorted(maps.Keys(packages)) {
+		p := packages[name]
+		if p.DepOnly || p.Standard {
 			continue
 		}
-		room, ok := t.room(p.folder)
-		if !ok {
-			faults = append(faults, fmt.Sprintf("package %s is in no room: add a row for %q to deps_test.go, with what it may import", p.path, p.folder))
-			continue
+		found = true
+		if len(p.GoFiles)+len(p.CgoFiles) > 0 {
+			faults = append(faults, t.checkPackage(packages, p)...)
 		}
-		for _, f := range p.files {
-			for _, imported := range f.imports {
-				if t.standard(imported) || imported == p.path || t.covers(room.Imports, imported) {
-					continue
-				}
-				faults = append(faults, fmt.Sprintf("%s imports %s: beyond the standard library, %q may import %s", f.name, imported, room.Path, list(room.Imports)))
-			}
+		if checked, err := checksLeaks(p); err != nil {
+			return nil, err
+		} else if !checked && platform == platforms[0] { // a TestMain may be for one platform
+			faults = append(faults, fmt.Sprintf("package %s has tests and no TestMain that calls goleak: goroutines that it leaks would go unseen", name))
 		}
 	}
-	return faults
+	if !found {
+		return nil, fmt.Errorf("module %s has no packages: is this the folder of a go.mod?", t.module)
+	}
+	return faults, nil
 }
 
-// builds checks every module in the build of the packages, direct or not, against
-// the table.
-func (t table) builds(builds map[string]build, requires []Require) []string {
-	var faults []string
-	for _, from := range slices.Sorted(maps.Keys(builds)) {
-		room, ok := t.room(t.folder(from))
-		if builds[from].DepOnly || builds[from].Standard || !ok {
+// checksLeaks reports whether a package looks for leaked goroutines, or has no tests
+// besides that of its table.
+func checksLeaks(p pkg) (bool, error) {
+	tests := slices.Concat(p.TestGoFiles, p.XTestGoFiles)
+	tests = slices.DeleteFunc(tests, func(name string) bool { return name == "deps_test.go" })
+	for _, name := range tests {
+		text, err := os.ReadFile(filepath.Join(p.Dir, name))
+		if err != nil {
+			return false, err
+		}
+		_, main, ok := strings.Cut(string(text), "\nfunc TestMain(")
+		if ok && strings.Contains(main, "goleak.") {
+			return true, nil
+		}
+	}
+	return len(tests) == 0, nil
+}
+
+// checkPackage checks the comment of a package, its imports, and the modules in its build.
+func (t table) checkPackage(packages map[string]pkg, p pkg) (faults []string) {
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	switch {
+	case p.Doc == "":
+		fault("package %s has no doc comment: say above its package clause what it is", p.ImportPath)
+	case p.Name != "main" && !strings.HasPrefix(p.Doc, "Package "+p.Name+" "):
+		fault("the doc comment of package %s must begin with %q", p.ImportPath, "Package "+p.Name+" ")
+	}
+	room, ok := t.room(t.folder(p.ImportPath))
+	if !ok {
+		fault("package %s is in no room: add a row for %q to deps_test.go, with what it may import", p.ImportPath, t.folder(p.ImportPath))
+		return faults
+	}
+	for _, imported := range p.Imports {
+		if !packages[imported].Standard && imported != "C" && !t.covers(room.Imports, imported) {
+			fault("%s imports %s: beyond the standard library, %q may import only %q", p.ImportPath, imported, room.Path, room.Imports)
+		}
+	}
+	via := reach(packages, p.ImportPath)
+	var allowed []string
+	for name := range via {
+		if r, ok := t.room(t.folder(name)); ok && t.inModule(name) {
+			allowed = append(append(allowed, r.Imports...), r.Brings...)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(via)) {
+		from := packages[name].Module
+		if from == nil || t.inModule(name) {
 			continue
 		}
-		via := reach(builds, from)
-		var allowed []string
-		for p := range via {
-			if r, ok := t.room(t.folder(p)); ok && t.inModule(p) {
-				allowed = append(append(allowed, r.Imports...), r.Brings...)
-			}
-		}
-		for _, p := range slices.Sorted(maps.Keys(via)) {
-			b := builds[p]
-			if b.Standard || b.Module == nil || t.inModule(p) {
-				continue
-			}
-			switch {
-			case slices.Contains(room.Never, b.Module.Path):
-				faults = append(faults, fmt.Sprintf("the build of %s must never have %s in it, and has: %s", from, b.Module.Path, chain(via, from, p)))
-			case slices.Contains(requires, Require{Module: b.Module.Path, TestOnly: true}):
-				faults = append(faults, fmt.Sprintf("module %s is for tests only, and is in the build of %s: %s", b.Module.Path, from, chain(via, from, p)))
-			case !t.brought(allowed, b.Module.Path):
-				faults = append(faults, fmt.Sprintf("the build of %s has %s in it, which its room does not name: %s", from, b.Module.Path, chain(via, from, p)))
-			}
+		switch {
+		case slices.Contains(room.Never, from.Path):
+			fault("the build of %s must never have %s in it, and has: %s", p.ImportPath, from.Path, chain(via, p.ImportPath, name))
+		case slices.Contains(t.requires, Require{Module: from.Path, TestOnly: true}):
+			fault("module %s is for tests only, and is in the build of %s: %s", from.Path, p.ImportPath, chain(via, p.ImportPath, name))
+		case !t.brought(allowed, from.Path):
+			fault("the build of %s has %s in it, which its room does not name: %s", p.ImportPath, from.Path, chain(via, p.ImportPath, name))
 		}
 	}
 	return faults
@@ -90,13 +120,6 @@ func (t table) folder(importPath string) string {
 
 func (t table) inModule(importPath string) bool {
 	return importPath == t.module || strings.HasPrefix(importPath, t.module+"/")
-}
-
-// standard reports whether the import path is the standard library's: its
-// first element has no dot, which the go command demands of all others.
-func (t table) standard(importPath string) bool {
-	first, _, _ := strings.Cut(importPath, "/")
-	return !strings.Contains(first, ".")
 }
 
 // covers reports whether an import is among the allowed ones.
@@ -137,10 +160,10 @@ func matches(pattern, p string) bool {
 }
 
 // reach returns every package that from needs, with the one that imports it.
-func reach(builds map[string]build, from string) map[string]string {
+func reach(packages map[string]pkg, from string) map[string]string {
 	via := map[string]string{from: ""}
 	for todo := []string{from}; len(todo) > 0; todo = todo[1:] {
-		for _, next := range builds[todo[0]].Imports {
+		for _, next := range packages[todo[0]].Imports {
 			if _, ok := via[next]; !ok {
 				via[next] = todo[0]
 				todo = append(todo, next)

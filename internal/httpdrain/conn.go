@@ -102,12 +102,23 @@ func (t *tracker) countLocked() (served, hijacked int) {
 	return served, hijacked
 }
 
-// waitNoneServed returns when only hijacked connections are open, or when ctx
+// awaitedLocked returns how many connections are waited for: those that are not hijacked, and
+// those that were hijacked after the window and have not had their time.
+func (t *tracker) awaitedLocked() (n int) {
+	for c := range t.conns {
+		if !c.apart() || c.late.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// waitNoneServed returns when no such connection is open, or when ctx
 // is done.
 func (t *tracker) waitNoneServed(ctx context.Context) {
 	for {
 		t.mu.Lock()
-		if served, _ := t.countLocked(); served == 0 {
+		if t.awaitedLocked() == 0 {
 			t.mu.Unlock()
 			return
 		}
@@ -146,6 +157,7 @@ type conn struct {
 	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
 	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
+	late     atomic.Bool   // it was hijacked after the window: told lateNotice later, closed after one more
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
 
 	// spent says that the connection's context was cancelled for one request
@@ -163,37 +175,10 @@ type conn struct {
 	cancel context.CancelCauseFunc
 	closed bool
 
-	goodbye farewell // guarded by Server.mu
+	notice notice // guarded by Server.mu
 
 	closeOnce sync.Once
 	closeErr  error
-}
-
-// farewell tells the handler of one connection that is hijacked, or about to be, that
-// the connection should end.
-type farewell struct {
-	told      bool
-	scheduled bool          // it has a place of its own in the spread
-	ch        chan struct{} // made when a handler asks for it
-}
-
-func (f *farewell) tell() {
-	if !f.told {
-		f.told = true
-		if f.ch != nil {
-			close(f.ch)
-		}
-	}
-}
-
-func (f *farewell) channel() <-chan struct{} {
-	if f.ch == nil {
-		f.ch = make(chan struct{})
-		if f.told {
-			close(f.ch)
-		}
-	}
-	return f.ch
 }
 
 // idle reports whether the connection waits for its next HTTP/1 request, and its last

@@ -79,17 +79,34 @@ func (f *frames) advance(p []byte) (n int, whole bool) {
 	return n, true
 }
 
-// untilHeaders returns how many bytes of p come before the first header that begins
-// in p, and whether one does.
-func (f frames) untilHeaders(p []byte) (n int, found bool) {
+// untilQuiet returns how many bytes of p come before the end of the frame that ends the
+// last of the open streams, and whether one does.
+func (f frames) untilQuiet(p []byte, open *streams) (n int, found bool) {
+	var ended []uint32
 	for n < len(p) {
-		if f.open() && n+3 < len(p) && p[n+3] == frameHeaders {
+		k, whole := f.advance(p[n:])
+		n += k
+		if !whole || !f.endsStream() {
+			continue
+		}
+		ended = append(ended, f.stream())
+		if f.open() && open.are(ended) {
 			return n, true
 		}
-		k, _ := f.advance(p[n:])
-		n += k
 	}
 	return n, false
+}
+
+// endsStream reports whether the frame that has just passed is the last one of its stream
+// in this direction.
+func (f *frames) endsStream() bool {
+	switch f.kind() {
+	case frameHeaders, frameData:
+		return f.flag(flagEndStream)
+	case frameReset:
+		return true
+	}
+	return false
 }
 
 // passStart follows the bytes before the first frame.

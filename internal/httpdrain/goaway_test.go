@@ -104,12 +104,18 @@ func (c *h2client) goAway() uint32 {
 	return binary.BigEndian.Uint32([]byte(f.payload))
 }
 
-// firstStep reads the first GOAWAY and its PING.
-func (c *h2client) firstStep() {
+// told reads the first GOAWAY.
+func (c *h2client) told() {
 	c.t.Helper()
 	if last := c.goAway(); last != lastOfAll {
 		c.t.Fatalf("the first GOAWAY names stream %d", last)
 	}
+}
+
+// firstStep reads the first GOAWAY and its PING, which a client with open streams gets.
+func (c *h2client) firstStep() {
+	c.t.Helper()
+	c.told()
 	if f := c.expect(framePing, 0); f.flags != 0 || f.payload != goodbyePing {
 		c.t.Fatalf("PING %+v", f)
 	}
@@ -188,65 +194,144 @@ func TestGoAwayServesWhatIsOnItsWay(t *testing.T) {
 		c := connect()
 		c.get(1)
 		c.response(1)
-		s.sayGoodbye()
-		c.firstStep()
+		s.sayGoodbyeHTTP2()
+		c.told()
+		told := time.Now()
 		c.get(3)
 		c.response(3)
+		time.Sleep(goAwayWait / 2)
 		c.get(5)
+		c.gone(5, 5)
+		if d := time.Since(told); d != goAwayWait {
+			t.Errorf("gone %v after the first GOAWAY", d)
+		}
+	})
+}
+
+// A client with open streams acknowledges. The streams that it has opened until then are
+// served, and a little later none is taken any more.
+func TestGoAwayIsAcknowledged(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(goAwayWait / 2)
+		hello(w, r)
+	}
+	inTime(t, Config{}, func(srv *http.Server) { srv.Handler = http.HandlerFunc(slow) }, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		synctest.Wait()
+		s.sayGoodbyeHTTP2()
+		s.insistHTTP2()
+		c.firstStep()
+		c.get(3)
 		c.send(pongFrame)
 		acknowledged := time.Now()
-		c.gone(5, 5)
-		if d := time.Since(acknowledged); d != time.Second { // which net/http waits
+		c.get(5) // its program has not heard of the goodbye yet
+		c.gone(5, 1, 3, 5)
+		if d := time.Since(acknowledged); d != goAwayWait/2+time.Second { // net/http waits a second after the last response
 			t.Errorf("gone %v after the acknowledgement", d)
 		}
 	})
 }
 
-// A connection that was in use is told before its next response, and after goAwayWait
-// if none comes.
-func TestGoAwayGoesWithAResponse(t *testing.T) {
-	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
-		busy, quiet := connect(), connect()
-		for _, c := range []*h2client{busy, quiet} {
-			c.get(1)
-			c.response(1)
-		}
+// A connection in use is told behind the response that leaves no stream open, without a
+// PING, and as soon as it is unused.
+func TestGoAwayGoesBehindAResponse(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(time.Duration(r.ContentLength) * time.Second)
+		hello(w, r)
+	}
+	inTime(t, Config{}, func(srv *http.Server) { srv.Handler = http.HandlerFunc(slow) }, func(t *testing.T, s *Server, connect func() *h2client) {
+		busy := connect()
+		busy.get(1)
+		busy.response(1)
 		began := time.Now()
-		s.sayGoodbye()
+		s.sayGoodbyeHTTP2()
 		time.Sleep(goAwayWait / 2)
-		busy.get(3)
-		busy.firstStep()
+		busy.send(frame(frameHeaders, flagEndHeaders, 3, postBlock) + frame(frameData, flagEndStream, 3, "\x00\x00\x00"))
+		busy.get(5)
+		busy.response(5) // a GOAWAY would be an error here
 		busy.response(3)
-		if d := time.Since(began); d != goAwayWait/2 {
+		busy.told()
+		if d := time.Since(began); d != goAwayWait/2+3*time.Second {
 			t.Errorf("told after %v", d)
 		}
-		quiet.firstStep()
+		busy.get(7) // on its way
+		busy.response(7)
+		busy.gone(7)
+		if d := time.Since(began); d != goAwayWait/2+3*time.Second+goAwayWait {
+			t.Errorf("gone after %v", d)
+		}
+	})
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		quiet := connect()
+		quiet.get(1)
+		quiet.response(1)
+		began := time.Now()
+		s.sayGoodbyeHTTP2()
+		quiet.told()
 		if d := time.Since(began); d != goAwayWait {
 			t.Errorf("told after %v without a request", d)
 		}
 	})
 }
 
-// A client that does not acknowledge has ackWait, and the connection ends a second
-// after the last GOAWAY, as net/http has it.
-func TestGoAwayWithoutAcknowledgement(t *testing.T) {
-	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+// A client that always has streams open is told at the latest when half of Linger has
+// passed.
+func TestGoAwayInsistsInTheMiddleOfLinger(t *testing.T) {
+	endless := func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}
+	inTime(t, Config{Linger: 4 * time.Second, AcceptQuiet: time.Second}, func(srv *http.Server) { srv.Handler = http.HandlerFunc(endless) }, func(t *testing.T, s *Server, connect func() *h2client) {
 		c := connect()
 		c.get(1)
-		c.response(1)
-		time.Sleep(goAwayWait)
+		c.expect(frameHeaders, 1)
 		began := time.Now()
-		s.sayGoodbye()
+		s.BeginDrain(began, time.Second)
+		time.Sleep(time.Second)
+		s.EndWindow()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		var retired sync.WaitGroup
+		retired.Go(func() {
+			if err := s.CloseWhenQuiet(ctx); err != nil {
+				t.Error(err)
+			}
+			s.LingerOpen(ctx)
+		})
+		c.firstStep()
+		if d := time.Since(began); d != 3*time.Second {
+			t.Errorf("told after %v", d)
+		}
+		c.Close()
+		retired.Wait()
+	})
+}
+
+// A client that has streams open and does not acknowledge has ackWait.
+func TestGoAwayWithoutAcknowledgement(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(2 * ackWait)
+		hello(w, r)
+	}
+	inTime(t, Config{}, func(srv *http.Server) { srv.Handler = http.HandlerFunc(slow) }, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		synctest.Wait()
+		began := time.Now()
+		s.sayGoodbyeHTTP2()
+		s.insistHTTP2()
 		c.firstStep()
 		c.send(frame(framePing, flagAck, 0, "stranger"))
 		time.Sleep(ackWait / 2)
 		c.get(3)
-		c.response(3)
 		if last := c.goAway(); last != 3 || time.Since(began) != ackWait {
 			t.Errorf("the last GOAWAY names stream %d after %v", last, time.Since(began))
 		}
-		if _, ok := c.next(); ok || time.Since(began) != ackWait+time.Second {
-			t.Errorf("open %v after the goodbye", time.Since(began))
+		c.response(1)
+		c.response(3)
+		if _, ok := c.next(); ok {
+			t.Error("the connection goes on")
 		}
 	})
 }
@@ -254,11 +339,16 @@ func TestGoAwayWithoutAcknowledgement(t *testing.T) {
 // The implementation is told between two frames of the client, also when the
 // client's time is over in the middle of one.
 func TestGoAwayInTheMiddleOfAFrame(t *testing.T) {
-	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(3 * ackWait)
+		hello(w, r)
+	}
+	inTime(t, Config{}, func(srv *http.Server) { srv.Handler = http.HandlerFunc(slow) }, func(t *testing.T, s *Server, connect func() *h2client) {
 		c := connect()
 		c.get(1)
-		c.response(1)
-		s.sayGoodbye()
+		synctest.Wait()
+		s.sayGoodbyeHTTP2()
+		s.insistHTTP2()
 		c.firstStep()
 		request := frame(frameHeaders, flagEndStream, 3, getBlock)
 		c.send(request[:12])
@@ -267,7 +357,7 @@ func TestGoAwayInTheMiddleOfAFrame(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		c.send(frame(frameContinuation, flagEndHeaders, 3, ""))
-		c.gone(3, 3)
+		c.gone(3, 1, 3)
 	})
 }
 
@@ -298,45 +388,47 @@ func TestGoAwayWithoutAReader(t *testing.T) {
 	other.response(1)
 	s.BeginDrain(time.Now(), 0)
 	s.EndWindow()
-	other.firstStep()
-	other.send(pongFrame)
+	other.told()
 	other.gone(1)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// A connection that comes during the drain is told with its first response. After the
-// window, one that has sent no request is told too: late enough for it to send one, and
-// in time for the stop.
+// A connection that comes during the window is served like any other until the window is
+// over, and one that comes later until Shutdown: a balancer that still sends its client here
+// would send it here again.
 func TestGoAwayOfLateConnections(t *testing.T) {
 	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
 		s.BeginDrain(time.Now(), 0)
 		synctest.Wait()
-		withResponse := func(c *h2client) {
-			c.get(1)
-			c.firstStep()
-			c.response(1)
-			c.get(3)
-			c.response(3)
-			c.send(pongFrame)
-			c.gone(3)
-		}
 		late := connect()
+		late.get(1)
+		late.response(1)
 		time.Sleep(time.Minute)
-		withResponse(late)
-		young := connect()
+		late.get(3)
+		late.response(3) // a GOAWAY would be an error here
 		s.EndWindow()
-		withResponse(young)
-		withResponse(connect())
-		unused := connect()
 		began := time.Now()
-		unused.firstStep()
+		late.told()
 		if d := time.Since(began); d != goAwayWait {
-			t.Errorf("an unused connection is told after %v", d)
+			t.Errorf("told %v after the window", d)
 		}
-		unused.send(pongFrame)
-		unused.gone(0)
+		late.gone(3)
+
+		later := connect()
+		for id := uint32(1); id < 20; id += 2 {
+			time.Sleep(goAwayWait / 2)
+			later.get(id)
+			later.response(id) // a GOAWAY would be an error here
+		}
+		down := make(chan error, 1)
+		go func() { _, err := s.Shutdown(context.Background()); down <- err }()
+		later.told()
+		later.gone(19)
+		if err := <-down; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -374,7 +466,7 @@ func TestShutdownDoesNotWaitForSilentClients(t *testing.T) {
 		began := time.Now()
 		down := make(chan error, 1)
 		go func() { _, err := s.Shutdown(context.Background()); down <- err }()
-		c.firstStep()
+		c.told()
 		c.gone(1)
 		if err := <-down; err != nil || time.Since(began) > 4*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
@@ -398,9 +490,8 @@ func TestConnStateSeesOneConnection(t *testing.T) {
 		c := connect()
 		c.get(1)
 		c.response(1)
-		s.sayGoodbye()
-		c.firstStep()
-		c.send(pongFrame)
+		s.sayGoodbyeHTTP2()
+		c.told()
 		c.gone(1)
 		synctest.Wait()
 		mu.Lock()

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// BeginDrain begins the drain, at T0. From now on the server puts Connection: close into HTTP/1.x
-// responses to requests that arrive. After GoAwayAfter it tells all other clients
-// and handlers. The window ends with EndWindow, not by itself: window says when
-// the caller expects that, so that the server can spread its messages to hijacked
-// connections. Before Bind there are no clients; those that come later are told on
-// arrival. A second call does nothing.
+// BeginDrain begins the drain, at T0. From now on the server puts Connection: close into
+// HTTP/1.x responses to requests that arrive. After GoAwayAfter it tells handlers that watch.
+//
+// The window ends with EndWindow, not by itself: window says when the caller expects that, so
+// that the server can spread its notices to handlers. Before Bind there are no clients. A
+// second call does nothing.
 func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -18,12 +18,14 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 		return
 	}
 	s.began = true
+	s.t0 = now
 	s.draining.Store(true)
+	window = max(window, 0)
+	s.expectedEnd = now.Add(window)
 	if s.ln == nil {
 		s.sayGoodbyeLocked() // without a goroutine: EndWindow, which would end it, may never come
 		return
 	}
-	window = max(window, 0)
 	after := min(s.cfg.GoAwayAfter, window/2)
 	ctx, stop := context.WithCancel(context.Background())
 	s.stopSpeak, s.spoken = stop, make(chan struct{})
@@ -33,7 +35,7 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	}()
 }
 
-// speak says goodbye at start, and to hijacked connections spread evenly over
+// speak says goodbye at start, and to handlers that watch Draining spread evenly over
 // span from there, so that their clients do not come back all at once.
 func (s *Server) speak(ctx context.Context, start time.Time, span time.Duration) {
 	timer := time.NewTimer(time.Until(start))
@@ -44,48 +46,52 @@ func (s *Server) speak(ctx context.Context, start time.Time, span time.Duration)
 		return
 	}
 	spread := s.sayGoodbye()
-	for i, c := range spread {
+	for i, n := range spread {
 		timer.Reset(time.Until(start.Add(span * time.Duration(i) / time.Duration(len(spread)))))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			return // EndWindow tells the others
 		}
-		s.mu.Lock()
-		c.goodbye.tell()
-		s.mu.Unlock()
+		s.give(n)
 	}
 }
 
-// sayGoodbye tells all clients and handlers but those of the connections that it
-// returns. The caller tells these one by one.
-func (s *Server) sayGoodbye() (spread []*conn) {
+// sayGoodbye returns the notices of the handlers that watch. The caller gives these one by
+// one.
+func (s *Server) sayGoodbye() (spread []*notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sayGoodbyeLocked()
 }
 
-func (s *Server) sayGoodbyeLocked() (spread []*conn) {
+func (s *Server) sayGoodbyeLocked() (spread []*notice) {
 	if s.said {
 		return nil
 	}
 	s.said = true
 	close(s.goodbye)
 	for _, c := range s.tracker.open() {
-		if c.apart() || c.request.Load()&requestUpgrade != 0 || c.goodbye.ch != nil {
-			c.goodbye.scheduled = true
-			spread = append(spread, c)
+		if c.apart() || c.request.Load()&requestUpgrade != 0 || c.notice.ch != nil {
+			c.notice.scheduled = true
+			spread = append(spread, &c.notice)
 		}
 	}
-	s.sayGoodbyeHTTP2()
+	for st := range s.streams {
+		if st.notice.ch != nil {
+			st.notice.scheduled = true
+			spread = append(spread, &st.notice)
+		}
+	}
 	return spread
 }
 
-// EndWindow ends the drain window. It cancels the contexts of streams with
-// ErrWindowOver. It tells hijacked connections, if that has not happened yet, and
-// closes them, except those that carry HTTP/2: these go on like other connections, and
-// the contexts of their requests are not cancelled. Ordinary requests go on. EndWindow may come early, and without
-// BeginDrain: it then does BeginDrain's work too. A second call does nothing.
+// EndWindow ends the drain window. It begins the goodbye on HTTP/2 connections, and cancels
+// the contexts of streams with ErrWindowOver. It tells hijacked connections, if that has not
+// happened yet, and closes them, except those that carry HTTP/2: these go on like other
+// connections, and the contexts of their requests are not cancelled. Ordinary requests go on.
+// EndWindow may come early, and without BeginDrain: it then does BeginDrain's work too. A
+// second call does nothing.
 //
 // The comment in stream.go defines a stream.
 func (s *Server) EndWindow() {
@@ -107,27 +113,38 @@ func (s *Server) EndWindow() {
 	}
 	s.sayGoodbye()
 
-	s.mu.Lock()
-	streams := make([]*stream, 0, len(s.streams))
-	for st := range s.streams {
-		streams = append(streams, st)
-	}
-	conns := s.tracker.open()
-	for _, c := range conns {
-		c.goodbye.tell()
-	}
-	s.mu.Unlock()
-	s.sayGoodbyeHTTP2() // to connections that came after the first goodbye too
+	endless, conns := s.tellAll()
+	s.sayGoodbyeHTTP2()
 
-	for _, st := range streams {
+	for _, st := range endless {
 		st.cancel(ErrWindowOver)
 	}
 	for _, c := range conns {
-		if c.apart() {
+		switch {
+		case c.late.Load(): // it has just come
+		case c.apart():
 			c.cancelContext(ErrWindowOver)
 			_ = c.Close() // the handler reports what it was doing
-		} else {
+		default:
 			c.cutStream()
 		}
 	}
+}
+
+// tellAll gives every notice. It returns the streams that end with the window, and the open
+// connections.
+func (s *Server) tellAll() (endless []*stream, conns []*conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		st.notice.give()
+		if st.endless {
+			endless = append(endless, st)
+		}
+	}
+	conns = s.tracker.open()
+	for _, c := range conns {
+		c.notice.give()
+	}
+	return endless, conns
 }

@@ -185,7 +185,7 @@ func (g *GRPC) EndWindow() {
 // CloseWhenQuiet closes the listener as [Server.CloseWhenQuiet] does.
 func (g *GRPC) CloseWhenQuiet(ctx context.Context) error {
 	g.mu.Lock()
-	ln, end := g.ln, g.windowEnd
+	ln, t0, end := g.ln, g.t0, g.windowEnd
 	g.mu.Unlock()
 	if ln == nil {
 		return nil
@@ -193,7 +193,7 @@ func (g *GRPC) CloseWhenQuiet(ctx context.Context) error {
 	if end.IsZero() {
 		end = time.Now()
 	}
-	if err := ln.closeWhenQuiet(ctx, end, g.cfg.AcceptQuiet, end.Add(g.cfg.Linger/2)); err != nil {
+	if err := ln.closeWhenQuiet(ctx, t0, end, g.cfg); err != nil {
 		return fmt.Errorf("close the listener of gRPC server %q: %w", g.name, err)
 	}
 	return nil

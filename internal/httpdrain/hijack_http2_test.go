@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,15 +43,19 @@ func TestHijackedHTTP2(t *testing.T) {
 				}
 				s.BeginDrain(time.Now(), 0)
 				s.EndWindow()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+				defer cancel()
+				var down sync.WaitGroup
+				down.Go(func() {
+					cut, err := s.Shutdown(ctx)
+					if cut != 2 || err == nil {
+						t.Errorf("cut %d, %v: two requests have no response", cut, err)
+					}
+				})
 				c.firstStep()
 				c.get(3)
 				c.send(pongFrame)
-				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
-				defer cancel()
-				cut, err := s.Shutdown(ctx)
-				if cut != 2 || err == nil {
-					t.Errorf("cut %d, %v: two requests have no response", cut, err)
-				}
+				down.Wait()
 			})
 		})
 	}

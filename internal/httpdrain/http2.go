@@ -40,7 +40,7 @@ type serveHTTP2 func(srv *http.Server, nc net.Conn, h http.Handler)
 // Up to Go 1.26, and for golang.org/x/net/http2, a second function in TLSNextProto
 // is for HTTP/2 without TLS. It finds the connection inside a tls.Conn that does
 // nothing else, asks it for its ConnectionState, and expects that the preface has
-// been read. net/http's is taken from a second http.Server, the hidden one, which
+// been read. net/http's is taken from a second http.Server, a copy, which
 // never listens.
 //
 // From Go 1.27 on net/http gives its implementation to a listener that has a
@@ -51,22 +51,22 @@ func (s *Server) wrapHTTP2() {
 		s.wrapForeign()
 		return
 	}
-	hidden := twin(s.srv)
+	copied := unservedCopy(s.srv)
 	// Serve returns an error: the closed listener's, or why HTTP/2 cannot be
 	// configured, which the serving server then reports itself.
-	_ = hidden.Serve(closedListener{})
-	if hidden.TLSNextProto == nil {
+	_ = copied.Serve(closedListener{})
+	if copied.TLSNextProto == nil {
 		return // HTTP/2 is off
 	}
 	s.idle = cmp.Or(s.srv.IdleTimeout, s.srv.ReadTimeout) // as net/http does
-	if r := (&registration{hidden: twin(s.srv)}); r.accepted() {
+	if r := (&registration{copied: unservedCopy(s.srv)}); r.accepted() {
 		s.srv.TLSNextProto = map[string]nextProto{
 			nextHTTP2:            s.overTLS(r.overTLS),
 			nextUnencryptedHTTP2: r.unencrypted,
 		}
 		return
 	}
-	plain := hidden.TLSNextProto[nextUnencryptedHTTP2]
+	plain := copied.TLSNextProto[nextUnencryptedHTTP2]
 	s.srv.TLSNextProto = map[string]nextProto{
 		nextHTTP2:            s.overTLS(asUnencrypted(plain)),
 		nextUnencryptedHTTP2: plain,
@@ -115,39 +115,39 @@ func readPreface(nc net.Conn) bool {
 	return err == nil && string(preface[:]) == clientPreface && nc.SetReadDeadline(time.Time{}) == nil
 }
 
-// twin returns an http.Server with srv's exported fields: the HTTP/2
+// unservedCopy returns an http.Server with srv's exported fields: the HTTP/2
 // implementation reads timeouts, limits, hooks and logs from the server that it
 // is configured on.
-func twin(srv *http.Server) *http.Server {
-	hidden := new(http.Server)
-	from, to := reflect.ValueOf(srv).Elem(), reflect.ValueOf(hidden).Elem()
+func unservedCopy(srv *http.Server) *http.Server {
+	copied := new(http.Server)
+	from, to := reflect.ValueOf(srv).Elem(), reflect.ValueOf(copied).Elem()
 	for i := range to.NumField() {
 		if to.Field(i).CanSet() { // fields of later releases too
 			to.Field(i).Set(from.Field(i))
 		}
 	}
-	hidden.IdleTimeout = -1  // see http2Conn
-	hidden.BaseContext = nil // Serve would call it
+	copied.IdleTimeout = -1  // see http2Conn
+	copied.BaseContext = nil // Serve would call it
 	if srv.TLSConfig != nil {
-		hidden.TLSConfig = srv.TLSConfig.Clone()
+		copied.TLSConfig = srv.TLSConfig.Clone()
 		// Serve configures HTTP/2 for a TLSConfig only if that names it.
-		if !slices.Contains(hidden.TLSConfig.NextProtos, nextHTTP2) {
-			hidden.TLSConfig.NextProtos = append(slices.Clone(hidden.TLSConfig.NextProtos), nextHTTP2)
+		if !slices.Contains(copied.TLSConfig.NextProtos, nextHTTP2) {
+			copied.TLSConfig.NextProtos = append(slices.Clone(copied.TLSConfig.NextProtos), nextHTTP2)
 		}
 	}
-	return hidden
+	return copied
 }
 
 // registration is the listener by which net/http of Go 1.27 and later gives its
 // HTTP/2 implementation away.
 type registration struct {
 	closedListener
-	hidden *http.Server
+	copied *http.Server
 	serve  func(ctx context.Context, nc net.Conn, h http.Handler, sawClientPreface bool, upgrade *http.Request, settings []byte)
 }
 
 // accepted reports whether net/http has given its implementation.
-func (r *registration) accepted() bool { return r.hidden.Serve(r) == nil && r.serve != nil }
+func (r *registration) accepted() bool { return r.copied.Serve(r) == nil && r.serve != nil }
 
 // HTTP2Config adds nothing to the HTTP2 field of the server.
 func (*registration) HTTP2Config() http.HTTP2Config { return http.HTTP2Config{} }

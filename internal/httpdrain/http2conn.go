@@ -1,7 +1,9 @@
 package httpdrain
 
 import (
+	"encoding/binary"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,43 +12,59 @@ import (
 )
 
 const (
-	// goAwayWait is how long a goodbye waits for a response that it can go ahead of.
+	// goAwayWait is the time without a request after which a connection counts as unused:
+	// its client is not about to send. A client without open streams has as long to close its
+	// connection after the first GOAWAY, as with net/http.
 	goAwayWait = time.Second
-	// ackWait is how long a client then has to acknowledge the first GOAWAY, as in
-	// gRPC. Clients do so at once, unless they are starved, or look at a connection
-	// only when they use it. With a shorter wait, starved clients lose requests.
+	// ackWait is how long a client with open streams has to acknowledge the first GOAWAY, as
+	// in gRPC. Clients do so at once, unless they are starved.
 	ackWait = 5 * time.Second
+	// settle is how long a client that has acknowledged the first GOAWAY may take to act on
+	// it: Node acknowledges before its program hears of it.
+	settle = 250 * time.Millisecond
 )
 
 // The frames of a goodbye (RFC 9113, sections 6.7 and 6.8).
 const (
-	goodbyePing = "farewell"
-	// firstGoAway is what the client gets: GOAWAY with the highest stream id there
-	// is, and a PING behind it.
-	firstGoAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x7f\xff\xff\xff" + "\x00\x00\x00\x00" +
-		"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + goodbyePing
+	goodbyePing = "goodbye!"
+	goAwayFrame = "\x00\x00\x08\x07\x00\x00\x00\x00\x00"
+	// firstGoAway is what the client gets: GOAWAY with the highest stream id there is.
+	firstGoAway = goAwayFrame + "\x7f\xff\xff\xff" + "\x00\x00\x00\x00"
+	// askForAck is the PING behind it when the client has streams open.
+	askForAck = "\x00\x00\x08\x06\x00\x00\x00\x00\x00" + goodbyePing
 	// clientGoAway is what the HTTP/2 implementation of this side gets.
-	clientGoAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
+	clientGoAway = goAwayFrame + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
 )
+
+// goAway returns the GOAWAY that names the last stream.
+func goAway(last uint32) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte(goAwayFrame), last), 0, 0, 0, 0)
+}
 
 // The steps of a goodbye.
 const (
-	notAsked = iota
-	inUse    // the first GOAWAY goes before the next response
-	asked    // the first GOAWAY waits for the end of a frame that is being written
-	waiting  // it is written, and the client has not acknowledged it
-	ending   // the client has, or was too slow: the implementation is told behind the frame that is being read
-	said     // it is told: it sends the last GOAWAY, and closes the connection after the last stream
+	notAsked  = iota
+	whenQuiet // the first GOAWAY goes out behind the response that leaves no stream open
+	asked     // the first GOAWAY waits for the end of a frame that is being written
+	waiting   // it is written, and the client has neither acknowledged it nor closed
+	ending    // the client has, or was too slow: the implementation is told behind the frame that is being read
+	said      // it is told: it sends the last GOAWAY, and closes the connection after the last stream
 )
 
 // http2Conn is what an HTTP/2 implementation reads and writes. It passes all bytes
 // through and says goodbye without dropping a request, in two steps (RFC 9113,
 // section 6.8).
 //
-// First the client gets GOAWAY with the highest stream id, which drops no stream,
-// and a PING. A client that acknowledges the PING has read the GOAWAY, and opens no
-// stream afterwards. The streams that it opened before arrive before the acknowledgement.
-// Then, or when the client takes longer than ackWait, the implementation reads a
+// First the client gets GOAWAY with the highest stream id, which drops no stream. It goes
+// out behind a response that leaves no stream open, if such a moment comes in time: there
+// are clients that give up all open streams for a GOAWAY (undici 7, node:http2) or for any
+// frame behind one (h2 of Python). The client then has goAwayWait to close the connection.
+//
+// When the client has streams open, a PING follows the GOAWAY. A client that acknowledges the
+// PING has read the GOAWAY, and soon opens no stream. The streams that it opened before
+// arrive before the acknowledgement.
+//
+// Then, or when the client takes longer, the implementation reads a
 // GOAWAY as if the client had sent it. Every implementation answers that with its
 // own GOAWAY, which names the last stream that it has taken, serves the streams that
 // it has, and closes (net/http and golang.org/x/net/http2, processGoAway).
@@ -59,7 +77,8 @@ type http2Conn struct {
 	conn    *conn         // the one in the tracker
 	clear   bool          // without TLS: conn passes its calls to this
 	idleFor time.Duration // http.Server.IdleTimeout
-	streams *streams      // nil unless requests are counted here
+	streams streams       // those that are open
+	counts  bool          // requests are counted here, because handlers are not called through the Server
 	latest  atomic.Int64  // when the latest request came, or the connection; nanoseconds after tracker.created
 	foreign atomic.Bool   // it turned out not to be HTTP/2
 	step    atomic.Uint32
@@ -94,26 +113,52 @@ func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
 
 // sayGoodbye begins the goodbye. It does not wait. Calls after the first do nothing.
 //
-// A connection that was in use just now gets the first GOAWAY before its next
-// response, if that comes within goAwayWait. The client that waits for the response
-// is then not about to send. For when a GOAWAY arrives, Go's client fails a request with
+// A connection that is unused gets the first GOAWAY at once, any other one behind the
+// response that leaves no stream open. Its client is then not about to send more than it
+// would without a GOAWAY. For when a GOAWAY arrives, Go's client fails a request with
 // a body that it has just assigned to the connection, although it has not sent a byte of
 // it (golang/go#62450). It also takes a GOAWAY before the first request for a refusal
 // (net/http, errClientConnNotEstablished).
 func (h *http2Conn) sayGoodbye() {
-	if h.conn.tracker.since()-h.latest.Load() >= int64(goAwayWait) {
-		h.sayNow()
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.closed && h.step.CompareAndSwap(notAsked, inUse) {
-		h.wait = time.AfterFunc(goAwayWait, h.sayNow)
+	if h.step.CompareAndSwap(notAsked, whenQuiet) {
+		h.sayWhenUnused()
 	}
 }
 
+// sayWhenUnused says goodbye now if the connection is unused, and otherwise as soon as it is.
+func (h *http2Conn) sayWhenUnused() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.wait == nil {
+		h.lookWhetherUnusedLocked()
+	}
+}
+
+func (h *http2Conn) lookWhetherUnused() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lookWhetherUnusedLocked()
+}
+
+func (h *http2Conn) lookWhetherUnusedLocked() {
+	unused := time.Duration(h.conn.tracker.since() - h.latest.Load())
+	quiet := h.streams.count() == 0
+	again := goAwayWait
+	switch {
+	case h.closed || h.step.Load() > whenQuiet:
+		return
+	case quiet && unused >= goAwayWait:
+		h.sayNow()
+		return
+	case quiet:
+		again -= unused
+	}
+	h.wait = time.AfterFunc(again, h.lookWhetherUnused)
+}
+
+// sayNow says goodbye now, although the client may have streams open.
 func (h *http2Conn) sayNow() {
-	if h.step.CompareAndSwap(notAsked, asked) || h.step.CompareAndSwap(inUse, asked) {
+	if h.step.CompareAndSwap(notAsked, asked) || h.step.CompareAndSwap(whenQuiet, asked) {
 		// Writing may take as long as the client does not read.
 		call.Go("say goodbye on HTTP/2", func() error { h.kick(); return nil }, func(error) {})
 	}
@@ -144,19 +189,28 @@ func (h *http2Conn) writeFirst() error {
 		return nil
 	}
 	h.step.Store(waiting) // the acknowledgement may come at once
-	if _, err := h.below.Write([]byte(firstGoAway)); err != nil {
+	goodbye, wait := firstGoAway, goAwayWait
+	if h.streams.count() > 0 {
+		goodbye, wait = firstGoAway+askForAck, ackWait
+	}
+	if _, err := h.below.Write([]byte(goodbye)); err != nil {
 		h.werr = err
 		return err
 	}
+	h.awaitClient(wait)
+	return nil
+}
+
+// awaitClient gives the client this much time to act on the first GOAWAY.
+func (h *http2Conn) awaitClient(wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed && h.step.Load() == waiting {
 		if h.wait != nil {
 			h.wait.Stop()
 		}
-		h.wait = time.AfterFunc(ackWait, h.acknowledged)
+		h.wait = time.AfterFunc(wait, h.clientHadTime)
 	}
-	return nil
 }
 
 // Write writes p, and the first GOAWAY when it is asked for and may be inserted.
@@ -166,9 +220,21 @@ func (h *http2Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (h *http2Conn) write(p []byte) (done int, err error) {
+// write is small: net/http writes each response on a new goroutine, whose stack should not
+// have to grow for it.
+func (h *http2Conn) write(p []byte) (int, error) {
 	h.wmu.Lock()
 	defer h.wmu.Unlock()
+	if h.step.Load() == notAsked {
+		n, err := h.below.Write(p)
+		h.followWritten(p[:max(n, 0)])
+		return n, err
+	}
+	return h.writeWithGoodbye(p)
+}
+
+// writeWithGoodbye writes p once the goodbye is asked for. It is called with wmu held.
+func (h *http2Conn) writeWithGoodbye(p []byte) (done int, err error) {
 	for {
 		if h.werr != nil {
 			return done, h.werr
@@ -183,16 +249,22 @@ func (h *http2Conn) write(p []byte) (done int, err error) {
 			ahead := h.out // a copy
 			n, _ := ahead.advance(part)
 			part = part[:n]
-		case step == inUse || step == notAsked && h.conn.server.saysGoodbye():
-			n, found := h.out.untilHeaders(part)
-			if found && n == 0 {
-				h.step.CompareAndSwap(step, asked)
+		case step == whenQuiet:
+			n, found := h.out.untilQuiet(part, &h.streams)
+			part = part[:n]
+			if found && !h.gone && h.step.CompareAndSwap(whenQuiet, waiting) {
+				if err := h.writeLast(part); err != nil {
+					return done, err
+				}
+				done += len(part)
+				if done == len(p) {
+					return done, nil
+				}
 				continue
 			}
-			part = part[:n]
 		}
 		n, err := h.below.Write(part)
-		h.wrote(part[:max(n, 0)])
+		h.followWritten(part[:max(n, 0)])
 		done += n
 		if err != nil || done == len(p) {
 			return done, err
@@ -200,22 +272,31 @@ func (h *http2Conn) write(p []byte) (done int, err error) {
 	}
 }
 
-// wrote follows the frames in p, which was written.
-func (h *http2Conn) wrote(p []byte) {
+// writeLast writes the end of the response that leaves no stream open, and the first GOAWAY
+// behind it, in one write: the client reads the GOAWAY before it sends its next request.
+func (h *http2Conn) writeLast(part []byte) error {
+	_, err := h.below.Write(append(slices.Clip(part), firstGoAway...))
+	h.followWritten(part)
+	if err != nil {
+		h.werr = err
+		return err
+	}
+	h.awaitClient(goAwayWait)
+	return nil
+}
+
+// followWritten follows the frames in p, which was written.
+func (h *http2Conn) followWritten(p []byte) {
 	for len(p) > 0 {
 		n, whole := h.out.advance(p)
 		p = p[n:]
 		if !whole {
 			continue
 		}
-		switch h.out.kind() {
-		case frameGoAway:
+		switch {
+		case h.out.kind() == frameGoAway:
 			h.gone = true
-		case frameHeaders, frameData:
-			if h.out.flag(flagEndStream) {
-				h.streams.end(h.out.stream())
-			}
-		case frameReset:
+		case h.out.endsStream():
 			h.streams.end(h.out.stream())
 		}
 	}
@@ -240,15 +321,15 @@ func (h *http2Conn) Read(p []byte) (int, error) {
 			return n, nil
 		}
 		if len(h.ahead) > 0 {
-			n := h.read(p[:copy(p, h.ahead)])
+			n := h.followRead(p[:copy(p, h.ahead)])
 			h.ahead = h.ahead[n:]
 			return n, nil
 		}
 		n, err := h.below.Read(p)
 		if n <= 0 && err != nil && h.unwake() {
-			continue // acknowledged ended this read; an error of the connection comes again
+			continue // clientHadTime ended this read; an error of the connection comes again
 		}
-		if k := h.read(p[:max(n, 0)]); k < n {
+		if k := h.followRead(p[:max(n, 0)]); k < n {
 			h.ahead = append([]byte(nil), p[k:n]...)
 			return k, nil // an error comes again
 		}
@@ -256,9 +337,9 @@ func (h *http2Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// read follows the frames in p, which was read. It stops at the place where the GOAWAY for
+// followRead follows the frames in p, which was read. It stops at the place where the GOAWAY for
 // the implementation belongs.
-func (h *http2Conn) read(p []byte) (n int) {
+func (h *http2Conn) followRead(p []byte) (n int) {
 	for n < len(p) {
 		k, whole := h.in.advance(p[n:])
 		n += k
@@ -269,14 +350,14 @@ func (h *http2Conn) read(p []byte) (n int) {
 		case frameHeaders:
 			now := h.conn.tracker.since()
 			h.latest.Store(now)
-			if h.streams.begin(h.in.stream()) {
+			if h.streams.begin(h.in.stream()) && h.counts {
 				h.conn.server.lastArrival.Store(now)
 			}
 		case frameReset:
 			h.streams.end(h.in.stream())
 		case framePing:
 			if h.in.flag(flagAck) && string(h.in.data[:]) == goodbyePing {
-				h.step.CompareAndSwap(waiting, ending)
+				h.awaitClient(settle)
 			}
 		}
 		if h.step.Load() == ending && h.in.open() {
@@ -289,12 +370,44 @@ func (h *http2Conn) read(p []byte) (n int) {
 	return n
 }
 
-// acknowledged ends the wait for the client. It also ends a read that is in progress, so
-// that the implementation gets its GOAWAY at once.
-func (h *http2Conn) acknowledged() {
-	if !h.step.CompareAndSwap(waiting, ending) {
-		return
+// clientHadTime ends the wait for the client. A connection without open streams closes.
+// Otherwise the implementation gets its GOAWAY, and a read that is in progress ends for that.
+func (h *http2Conn) clientHadTime() {
+	if h.step.CompareAndSwap(waiting, ending) {
+		// Writing may take as long as the client does not read.
+		call.Go("end a connection of HTTP/2", func() error {
+			if !h.closeWithoutStreams() {
+				h.wakeReader()
+			}
+			return nil
+		}, func(error) {})
 	}
+}
+
+// closeWithoutStreams tells the client which stream was the last one, and closes the
+// connection. It does nothing and returns false when a stream is open, or a frame is being
+// written.
+func (h *http2Conn) closeWithoutStreams() bool {
+	h.wmu.Lock()
+	last, none := h.streams.lastOfNone()
+	closes := none && h.out.open() && !h.gone && h.werr == nil
+	if closes {
+		_, _ = h.below.Write(goAway(last)) // the client may have closed it by now
+	}
+	h.wmu.Unlock()
+	if !closes {
+		return false
+	}
+	if h.clear {
+		_ = h.conn.Close()
+	} else {
+		_ = h.below.Close()
+	}
+	return true
+}
+
+// wakeReader ends the read that is in progress.
+func (h *http2Conn) wakeReader() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed {
@@ -306,7 +419,7 @@ func (h *http2Conn) acknowledged() {
 	}
 }
 
-// unwake restores the deadline of reads when acknowledged has changed it. It reports
+// unwake restores the deadline of reads when clientHadTime has changed it. It reports
 // whether that was so.
 func (h *http2Conn) unwake() bool {
 	h.mu.Lock()

@@ -1,6 +1,7 @@
 package httpdrain
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -68,43 +69,57 @@ func (h *http2Conn) end() {
 	}
 }
 
-// streams counts the requests of a connection whose handlers are not called
-// through the Server.
+// streams has the open streams of a connection.
 type streams struct {
 	mu   sync.Mutex // guards everything below
-	open map[uint32]struct{}
+	open []uint32   // rarely more than a hundred, which is the usual limit
 	last uint32
 }
 
 // begin reports whether the header is that of a new stream (RFC 9113, section
-// 5.1.1), and not a trailer. A nil *streams counts nothing.
+// 5.1.1), and not a trailer.
 func (s *streams) begin(id uint32) bool {
-	if s == nil {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id <= s.last || id%2 == 0 {
 		return false
 	}
 	s.last = id
-	s.open[id] = struct{}{}
+	s.open = append(s.open, id)
 	return true
 }
 
 func (s *streams) end(id uint32) {
-	if s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.open, id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.open, id); i >= 0 {
+		last := len(s.open) - 1
+		s.open[i] = s.open[last]
+		s.open = s.open[:last]
 	}
 }
 
 func (s *streams) count() int {
-	if s == nil {
-		return 0
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.open)
+}
+
+// are reports whether all open streams are among these ids.
+func (s *streams) are(ids []uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range s.open {
+		if !slices.Contains(ids, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// lastOfNone returns the last stream, and whether none is open.
+func (s *streams) lastOfNone() (last uint32, none bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last, len(s.open) == 0
 }

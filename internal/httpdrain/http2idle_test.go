@@ -23,12 +23,11 @@ func TestIdleTimeoutServesWhatIsOnItsWay(t *testing.T) {
 		began := time.Now()
 		c.get(1)
 		c.response(1)
-		c.firstStep()
+		c.told()
 		if d := time.Since(began); d != 4*time.Minute {
 			t.Errorf("idle after %v", d)
 		}
 		c.get(3) // on its way
-		c.send(pongFrame)
 		c.gone(3, 3)
 	})
 }
@@ -38,8 +37,7 @@ func TestIdleTimeoutOfAnUnusedConnection(t *testing.T) {
 	inTime(t, Config{}, func(srv *http.Server) { srv.ReadTimeout = time.Minute }, func(t *testing.T, _ *Server, connect func() *h2client) {
 		c := connect()
 		began := time.Now()
-		c.firstStep()
-		c.send(pongFrame)
+		c.told()
 		c.gone(0)
 		if d := time.Since(began); d != time.Minute+time.Second {
 			t.Errorf("gone after %v", d)
@@ -66,9 +64,10 @@ func TestUnfinishedFrame(t *testing.T) {
 		c.response(1)
 		began := time.Now()
 		c.send(unfinished)
-		c.firstStep()
-		if f, ok := c.next(); ok || time.Since(began) != time.Hour+ackWait+goAwayWait {
-			t.Errorf("idle: frame %v %+v after %v", ok, f, time.Since(began))
+		c.told()
+		c.gone(1)
+		if d := time.Since(began); d != time.Hour+goAwayWait {
+			t.Errorf("idle: gone after %v", d)
 		}
 
 		idle, busy := connect(), connect()
@@ -81,9 +80,10 @@ func TestUnfinishedFrame(t *testing.T) {
 		}
 		down := make(chan error, 1)
 		go func() { _, err := s.Shutdown(context.Background()); down <- err }()
-		idle.firstStep()
-		if f, ok := idle.next(); ok || time.Since(began) > 5*goAwayWait {
-			t.Errorf("stop: frame %v %+v after %v", ok, f, time.Since(began))
+		idle.told()
+		idle.gone(0)
+		if d := time.Since(began); d > 5*goAwayWait {
+			t.Errorf("stop: gone after %v", d)
 		}
 		busy.firstStep()
 		busy.response(1)

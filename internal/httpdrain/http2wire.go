@@ -68,7 +68,7 @@ func (c *conn) speaks(h *http2Conn) {
 	if closed {
 		h.stop()
 	} else if c.server.windowOver.Load() {
-		h.sayGoodbye() // EndWindow has come before, or just now
+		h.sayWhenUnused() // EndWindow has come before, or just now
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *conn) lookForPreface(p []byte) {
 	} else {
 		h.count() // a handler will hijack the connection
 	}
-	h.read(p[n:])
+	h.followRead(p[n:])
 	c.speaks(h)
 }
 
@@ -128,7 +128,7 @@ func (c *conn) upgraded() {
 
 // count makes h count the requests, because handlers are not called through the
 // Server.
-func (h *http2Conn) count() { h.streams = &streams{open: make(map[uint32]struct{})} }
+func (h *http2Conn) count() { h.counts = true }
 
 // http2Of returns what the request of ctx passes through, if it came as HTTP/2.
 func http2Of(ctx context.Context) *http2Conn {
@@ -188,34 +188,47 @@ func isPreface(w http.ResponseWriter, r *http.Request) bool {
 	return http1
 }
 
-// saysGoodbye reports whether clients are told that the server stops.
-func (s *Server) saysGoodbye() bool {
-	select {
-	case <-s.goodbye:
-		return true
-	default:
-		return false
-	}
-}
-
 // countedBelow returns how many requests are in flight on connections that a
 // handler serves as HTTP/2.
 func (s *Server) countedBelow() (n int) {
 	for _, c := range s.tracker.open() {
-		if h := c.http2.Load(); h != nil && c.hijacked.Load() {
+		if h := c.http2.Load(); h != nil && h.counts && c.hijacked.Load() {
 			n += h.streams.count()
 		}
 	}
 	return n
 }
 
-// sayGoodbyeHTTP2 begins the goodbye on every connection that carries HTTP/2 now.
+// sayGoodbyeHTTP2 begins the goodbye on every connection that carries HTTP/2 now, at the end
+// of the window: while a balancer still sends clients here, a goodbye would only bring them
+// back, and there are clients that lose requests with each goodbye. A connection that comes
+// later still is told when it is unused.
 func (s *Server) sayGoodbyeHTTP2() {
-	for _, c := range s.tracker.open() {
-		if h := c.http2.Load(); h != nil {
+	for _, h := range s.openHTTP2() {
+		h.sayGoodbye()
+	}
+}
+
+// insistHTTP2 says goodbye on connections that have had no quiet moment since the goodbye
+// began, and begins it on those that came later.
+func (s *Server) insistHTTP2() {
+	for _, h := range s.openHTTP2() {
+		if h.step.Load() == whenQuiet {
+			h.sayNow()
+		} else {
 			h.sayGoodbye()
 		}
 	}
+}
+
+// openHTTP2 returns the open connections that carry HTTP/2.
+func (s *Server) openHTTP2() (open []*http2Conn) {
+	for _, c := range s.tracker.open() {
+		if h := c.http2.Load(); h != nil {
+			open = append(open, h)
+		}
+	}
+	return open
 }
 
 // awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, or until
@@ -227,19 +240,19 @@ func (s *Server) awaitGoodbyes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*goAwayWait+goAwayWait/10)
 	defer cancel()
 	defer func() {
-		for _, c := range s.tracker.open() {
-			if h := c.http2.Load(); h != nil {
-				h.giveUp()
-			}
+		for _, h := range s.openHTTP2() {
+			h.giveUp()
 		}
 	}()
-	for _, c := range s.tracker.open() {
-		if h := c.http2.Load(); h != nil {
-			select {
-			case <-h.ended:
-			case <-ctx.Done():
-				h.acknowledged()
-			}
+	open := s.openHTTP2()
+	for _, h := range open {
+		h.sayNow()
+	}
+	for _, h := range open {
+		select {
+		case <-h.ended:
+		case <-ctx.Done():
+			h.clientHadTime()
 		}
 	}
 }

@@ -35,12 +35,12 @@ var errTLSConn = errors.New("the listener hands out TLS connections, which canno
 // server neither fails nor spins, until Close ends that loop.
 type listener struct {
 	net.Listener
-	addr    net.Addr
-	tracker *tracker
-	anyConn bool // TLS connections are handed out too
-	own     bool // no other process has the socket
-	shared  bool // the service manager listens too: connections that wait are for the next process
-	blind   bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
+	addr      net.Addr
+	tracker   *tracker
+	anyConn   bool // TLS connections are handed out too
+	own       bool // no other process has the socket
+	shared    bool // the service manager listens too: connections that wait are for the next process
+	lookWaits bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
 
 	closeOnce sync.Once
 	closeErr  error
@@ -60,7 +60,7 @@ type listener struct {
 func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
 	_, deadlines := ln.(deadliner)
 	queued := strings.HasPrefix(addr.Network(), "tcp") || strings.HasPrefix(addr.Network(), "unix")
-	return &listener{Listener: ln, addr: addr, tracker: t, blind: queued && !deadlines, closed: make(chan struct{}), released: make(chan struct{})}
+	return &listener{Listener: ln, addr: addr, tracker: t, lookWaits: queued && !deadlines, closed: make(chan struct{}), released: make(chan struct{})}
 }
 
 // Accept waits for the next connection. Once the listener is retired it hands
@@ -217,23 +217,25 @@ func (l *listener) Close() error {
 	return err
 }
 
-// closeWhenQuiet waits until nothing was accepted for quiet, counted from
-// start or from the last connection, and retires the listener; at the latest
-// at limit, or when ctx is done. A blind listener that has connections it leaves open:
-// it may be at a limit, with more connections waiting in the kernel. A shared listener
+// closeWhenQuiet waits until nothing was accepted for AcceptQuiet, counted from
+// the window's end or from the last connection, and for half of the time since T0, and
+// retires the listener; at the latest after AcceptMax, or when ctx is done. It leaves a listener
+// open at which a look would wait, when that has connections: it may be at a limit, with more
+// connections waiting in the kernel. A shared listener
 // refuses no connection, so it does not wait.
-func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet time.Duration, limit time.Time) error {
+func (l *listener) closeWhenQuiet(ctx context.Context, t0, windowEnd time.Time, cfg Config) error {
 	if l.shared {
 		return l.retire(ctx)
 	}
+	limit := windowEnd.Add(cfg.AcceptMax)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		last := start
-		if accept := l.tracker.at(l.tracker.lastAccept.Load()); accept.After(last) {
-			last = accept
+		last := l.tracker.at(l.tracker.lastAccept.Load())
+		due := later(windowEnd, last).Add(cfg.AcceptQuiet)
+		if !t0.IsZero() && last.After(t0) && cfg.AcceptQuiet > 0 {
+			due = later(due, last.Add(last.Sub(t0))) // a balancer that is slow sends the next one as late
 		}
-		due := last.Add(quiet)
 		if due.After(limit) {
 			due = limit
 		}
@@ -255,12 +257,19 @@ func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet ti
 	}
 }
 
-// leave leaves a blind listener open that has connections.
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// leave leaves the listener open when a look at it would wait and it has connections.
 func (l *listener) leave() bool {
 	served, _ := l.tracker.count()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.left = l.blind && served > 0 && !l.retiring
+	l.left = l.lookWaits && served > 0 && !l.retiring
 	return l.left
 }
 

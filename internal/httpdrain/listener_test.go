@@ -21,15 +21,22 @@ func TestCloseWhenQuiet(t *testing.T) {
 		config Config
 		dials  []time.Duration // after the window's end
 		cancel time.Duration   // 0: never
+		window time.Duration
 		want   time.Duration
 	}{
-		{name: "nothing comes", config: Config{AcceptQuiet: time.Second, Linger: 10 * time.Second}, want: time.Second},
-		{name: "some come", config: Config{AcceptQuiet: time.Second, Linger: 10 * time.Second},
-			dials: []time.Duration{900 * time.Millisecond, 1500 * time.Millisecond}, want: 2500 * time.Millisecond},
-		{name: "they never stop", config: Config{AcceptQuiet: time.Second, Linger: 3 * time.Second},
+		{name: "nothing comes", config: Config{AcceptQuiet: time.Second, AcceptMax: 10 * time.Second}, want: time.Second},
+		{name: "some come", config: Config{AcceptQuiet: time.Second, AcceptMax: 10 * time.Second},
+			dials: []time.Duration{900 * time.Millisecond, 1500 * time.Millisecond}, want: 3 * time.Second},
+		{name: "they never stop", config: Config{AcceptQuiet: time.Second, AcceptMax: 1500 * time.Millisecond},
 			dials: []time.Duration{500 * time.Millisecond, time.Second, 1400 * time.Millisecond}, want: 1500 * time.Millisecond},
-		{name: "quiet beyond linger", config: Config{AcceptQuiet: time.Minute, Linger: 4 * time.Second}, want: 2 * time.Second},
-		{name: "cancelled", config: Config{AcceptQuiet: time.Minute, Linger: time.Hour}, cancel: 3 * time.Second, want: 3 * time.Second},
+		{name: "quiet beyond the bound", config: Config{AcceptQuiet: time.Minute, AcceptMax: 2 * time.Second}, want: 2 * time.Second},
+		{name: "cancelled", config: Config{AcceptQuiet: time.Minute, AcceptMax: time.Hour}, cancel: 3 * time.Second, want: 3 * time.Second},
+		{name: "the last one came early in the window", window: 5 * time.Second, config: Config{AcceptQuiet: time.Second, AcceptMax: time.Minute},
+			dials: []time.Duration{-3 * time.Second}, want: time.Second},
+		{name: "the last one came late in the window", window: 5 * time.Second, config: Config{AcceptQuiet: time.Second, AcceptMax: time.Minute},
+			dials: []time.Duration{-time.Second}, want: 3 * time.Second}, // 4 s after T0: as long again
+		{name: "one came after it", window: 5 * time.Second, config: Config{AcceptQuiet: time.Second, AcceptMax: time.Minute},
+			dials: []time.Duration{-time.Second, 2 * time.Second}, want: 9 * time.Second}, // 7 s after T0
 		{name: "no time at all", config: Config{AcceptQuiet: -1, Linger: -1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -42,8 +49,8 @@ func TestCloseWhenQuiet(t *testing.T) {
 				serve(t, s)
 				ln.dial(t)
 				time.Sleep(time.Minute)
-				s.EndWindow()
-				end := time.Now()
+				s.BeginDrain(time.Now(), tt.window)
+				end := time.Now().Add(tt.window)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if tt.cancel > 0 {
@@ -55,6 +62,8 @@ func TestCloseWhenQuiet(t *testing.T) {
 						ln.dial(t)
 					}
 				}()
+				time.Sleep(tt.window)
+				s.EndWindow()
 				if err := s.CloseWhenQuiet(ctx); err != nil {
 					t.Error(err)
 				}
@@ -84,7 +93,7 @@ func TestLingerOpen(t *testing.T) {
 		hijack        time.Duration
 		want          time.Duration
 	}{
-		{name: "the last one is hijacked", hijack: 2 * time.Second, want: 2 * time.Second},
+		{name: "the last one is hijacked", hijack: 2 * time.Second, want: 2*time.Second + 2*lateNotice},
 		{name: "no connection leaves", want: 7 * time.Second},
 		{name: "the last one leaves", leave: 2 * time.Second, want: 2 * time.Second},
 		{name: "cancelled", cancel: time.Second, want: time.Second},

@@ -19,6 +19,11 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveStream(next, w, r)
 		return
 	}
+	s.serveRequest(next, w, r)
+}
+
+// serveRequest serves one HTTP/1 request.
+func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	c, _ := r.Context().Value(key{}).(*conn)
 	if c == nil {
 		// The user's ConnContext dropped our value, or the call did not come
@@ -51,7 +56,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve1(next, w, r, &c.writer, watched)
 }
 
-// serve1 serves one HTTP/1 request. When it arrived after T0, or its answer may say
+// serve1 calls the handler of an HTTP/1 request. When it arrived after T0, or its answer may say
 // that it is a stream (watched is its connection then), the handler gets own in place of
 // net/http's writer.
 func (s handler) serve1(next http.Handler, w http.ResponseWriter, r *http.Request, own *writer1, watched *conn) {
@@ -96,8 +101,7 @@ func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) 
 func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
-	st := &stream{server: s.Server}
-	st.Context, st.cancel = context.WithCancelCause(r.Context())
+	st := &stream{Context: r.Context(), server: s.Server}
 	defer s.endStream(st)
 	h2 := http2Of(r.Context())
 	if h2 != nil {

@@ -4,8 +4,9 @@
 // The timeline, with T0 the moment at which the process was asked to stop:
 //
 //	T0              BeginDrain     HTTP/1.x responses to requests that arrive from now on say Connection: close
-//	T0+GoAwayAfter                 HTTP/2 connections get GOAWAY; Draining closes; hijacked connections are told, spread out
-//	T0+window       EndWindow      contexts of streams are cancelled, hijacked connections are closed
+//	T0+GoAwayAfter                 Draining closes for handlers that watch, one after the other
+//	T0+window       EndWindow      HTTP/2 connections get GOAWAY at their next quiet moment;
+//	                               contexts of streams are cancelled, hijacked connections are closed
 //	then            CloseWhenQuiet the listener closes once nothing was accepted for AcceptQuiet
 //	then            LingerOpen     connections that are open go on being served, told to close
 //	then            Shutdown       http.Server.Shutdown for what is left, then Close, cut requests counted
@@ -26,6 +27,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 )
 
@@ -36,13 +38,16 @@ var ErrWindowOver = errors.New("drain window over")
 // Config is the timing of a goodbye. A value that is not positive is 0.
 type Config struct {
 	// AcceptQuiet is how long the server must accept no connection before the
-	// listener closes.
+	// listener closes, or half of the time since T0 if that is longer. With 0 it closes at
+	// the end of the window.
 	AcceptQuiet time.Duration
+	// AcceptMax is how long after the window the listener stays open at most.
+	AcceptMax time.Duration
 	// Linger is how long, counted from the window's end, the server goes on
-	// serving open connections. AcceptQuiet takes at most half of it.
+	// serving open connections, and at least half of it after the listener has closed.
 	Linger time.Duration
-	// GoAwayAfter is how long after T0 the server tells clients on HTTP/2,
-	// handlers that watch Draining, and hijacked connections. It waits because
+	// GoAwayAfter is how long after T0 the server tells handlers that watch Draining, such
+	// as those of event streams and websockets. It waits because
 	// endpoints still point here: a client that reconnects may land here again.
 	// It is at most half of the window.
 	GoAwayAfter time.Duration
@@ -54,6 +59,7 @@ type Config struct {
 
 func (c Config) clean() Config {
 	c.AcceptQuiet = max(c.AcceptQuiet, 0)
+	c.AcceptMax = max(c.AcceptMax, 0)
 	c.Linger = max(c.Linger, 0)
 	c.GoAwayAfter = max(c.GoAwayAfter, 0)
 	if c.Patience <= 0 {
@@ -124,7 +130,7 @@ type Server struct {
 	windowOver  atomic.Bool   // EndWindow was called
 	goodbye     chan struct{} // closed at T0+GoAwayAfter
 
-	mu         sync.Mutex // guards everything below, and conn.goodbye
+	mu         sync.Mutex // guards everything below, and notices
 	binding    bool       // Bind is looking up the address, or listening
 	ln         *listener
 	tls        bool
@@ -136,10 +142,14 @@ type Server struct {
 	closing    bool // Shutdown or Close was called
 	began      bool
 	said       bool // goodbye is closed
+	t0         time.Time
 	windowEnd  time.Time
-	stopSpeak  context.CancelFunc // ends the goroutine that says goodbye
-	spoken     chan struct{}      // closed when that goroutine has ended
-	streams    map[*stream]struct{}
+	// expectedEnd is when the caller of BeginDrain expects EndWindow.
+	expectedEnd time.Time
+	closedAt    time.Time          // when CloseWhenQuiet has returned
+	stopSpeak   context.CancelFunc // ends the goroutine that says goodbye
+	spoken      chan struct{}      // closed when that goroutine has ended
+	streams     map[*stream]struct{}
 }
 
 // New prepares srv, which must not be used for another Server. New reads and
@@ -310,7 +320,8 @@ func (s *Server) Serve(base context.Context) error {
 	s.mu.Lock()
 	closing := s.closing
 	s.mu.Unlock()
-	if errors.Is(err, http.ErrServerClosed) {
+	err = call.Keep(s.name, err) // it may be what a foreign listener has returned
+	if call.Is(err, http.ErrServerClosed) {
 		if closing {
 			return nil
 		}

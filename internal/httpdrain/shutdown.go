@@ -20,22 +20,35 @@ func (e *cutError) Unwrap() error { return errors.Unwrap(e.error) }
 func (*cutError) ExitCode() int { return ExitCut }
 
 // CloseWhenQuiet waits until nothing was accepted for AcceptQuiet, counted
-// from the window's end (now, without EndWindow) or from the last connection,
-// then closes the listener. It waits at most until half of Linger after the
+// from the window's end (now, without EndWindow) or from the last connection, and for half
+// of the time since T0, then closes the listener. It waits at most until AcceptMax after the
 // window's end, and closes at once when ctx is done. The server goes on serving
 // the connections that are open and those that the kernel had accepted. Serve does
 // not return. The error is the one of closing the listener.
 func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 	s.mu.Lock()
-	ln, end := s.ln, s.windowEndLocked()
+	ln, t0, end := s.ln, s.t0, s.windowEndLocked()
 	s.mu.Unlock()
 	if ln == nil {
 		return nil
 	}
-	if err := ln.closeWhenQuiet(ctx, end, s.cfg.AcceptQuiet, end.Add(s.cfg.Linger/2)); err != nil {
+	err := ln.closeWhenQuiet(ctx, t0, end, s.cfg)
+	s.mu.Lock()
+	s.closedAt = time.Now()
+	s.mu.Unlock()
+	if err != nil {
 		return fmt.Errorf("close the listener of server %q: %w", s.name, err)
 	}
 	return nil
+}
+
+// lingerEnd returns when the time of open connections is over.
+func (c Config) lingerEnd(windowEnd, closedAt time.Time) time.Time {
+	end := windowEnd.Add(c.Linger)
+	if late := closedAt.Add(c.Linger / 2); !closedAt.IsZero() && late.After(end) {
+		return late
+	}
+	return end
 }
 
 func (s *Server) windowEndLocked() time.Time {
@@ -46,14 +59,18 @@ func (s *Server) windowEndLocked() time.Time {
 }
 
 // LingerOpen returns when no connection is open but hijacked ones, when Linger
-// is over, counted from the window's end, or when ctx is done. A listener that
+// is over, counted from the window's end, and half of it counted from the end of
+// CloseWhenQuiet, or when ctx is done. A listener that
 // CloseWhenQuiet has left open it closes first.
 func (s *Server) LingerOpen(ctx context.Context) {
 	s.mu.Lock()
-	ln, end := s.ln, s.windowEndLocked()
+	ln := s.ln
+	end := s.cfg.lingerEnd(s.windowEndLocked(), s.closedAt)
 	s.mu.Unlock()
-	linger, cancel := context.WithDeadline(ctx, end.Add(s.cfg.Linger))
+	linger, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
+	insist := time.AfterFunc(time.Until(end.Add(-s.cfg.Linger/2)), s.insistHTTP2)
+	defer insist.Stop()
 	if ln == nil || !ln.wasLeft() {
 		s.tracker.waitNoneServed(linger)
 		return
@@ -161,6 +178,7 @@ func (s *Server) begin() *listener {
 	ln := s.ln
 	s.mu.Unlock()
 	s.EndWindow()
+	s.tellAll()
 	return ln
 }
 

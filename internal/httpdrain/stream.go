@@ -74,13 +74,13 @@ func requestBits(r *http.Request) uint32 {
 // serves. Every call about one request returns the same channel. Draining may be called
 // from any goroutine, also after the connection was hijacked.
 //
-// The channel closes GoAwayAfter after T0. For a hijacked connection, and for a
-// request that asks for an upgrade, it closes later, at the connection's place in
-// the spread. For a request that arrives after that it is closed already.
+// The channels close one after the other, from GoAwayAfter after T0 on, so that clients do
+// not all come back at once. For a request that arrives later it closes when half of the time
+// that is left of the window is over, and after the window a second later.
 func Draining(ctx context.Context) (<-chan struct{}, bool) {
 	switch v := ctx.Value(key{}).(type) {
 	case *stream:
-		return v.server.goodbye, true
+		return v.server.drainingStream(v), true
 	case *conn:
 		return v.server.drainingConn(v), true
 	case func() <-chan struct{}:
@@ -99,15 +99,16 @@ func WithGoodbye(ctx context.Context, goodbye func() <-chan struct{}) context.Co
 }
 
 func (s *Server) drainingConn(c *conn) <-chan struct{} {
-	if !c.apart() && c.request.Load()&requestUpgrade == 0 {
-		return s.goodbye
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.said && !c.goodbye.scheduled {
-		c.goodbye.tell()
-	}
-	return c.goodbye.channel()
+	return s.askedLocked(&c.notice)
+}
+
+func (s *Server) drainingStream(st *stream) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listLocked(st)
+	return s.askedLocked(&st.notice)
 }
 
 // Goodbye returns the channel that closes GoAwayAfter after T0.
@@ -153,31 +154,72 @@ func (c *conn) cutStream() {
 			return
 		}
 		if c.request.CompareAndSwap(bits, bits|requestCut) {
+			c.server.give(&c.notice)
 			c.cancelContext(ErrWindowOver)
 			return
 		}
 	}
 }
 
-// stream is the context of one HTTP/2 request, and its writer.
+// stream is the context of one HTTP/2 request, and its writer. It is net/http's context of
+// the request until something asks for its end or cuts it, which most requests never do.
 type stream struct {
-	context.Context
-	cancel context.CancelCauseFunc
-	server *Server
-	writer writer2
-	marked atomic.Bool // it is, or is about to be, in server.streams
+	context.Context // net/http's
+	own             atomic.Pointer[cutContext]
+	server          *Server
+	writer          writer2
+	listed          atomic.Bool // it is, or is about to be, in server.streams
+	ended           atomic.Bool // its handler has returned
+
+	// Guarded by server.mu.
+	notice  notice
+	endless bool // EndWindow cancels it
 }
 
+// cutContext is a child of net/http's context that the server can cancel.
+type cutContext struct {
+	context.Context
+	cut context.CancelCauseFunc
+}
+
+func (st *stream) makeOwn() *cutContext {
+	if c := st.own.Load(); c != nil {
+		return c
+	}
+	ctx, cut := context.WithCancelCause(st.Context)
+	if c := (&cutContext{ctx, cut}); st.own.CompareAndSwap(nil, c) {
+		return c
+	}
+	cut(nil)
+	return st.own.Load()
+}
+
+// current is the context that everything but the end of st is read from.
+func (st *stream) current() context.Context {
+	if c := st.own.Load(); c != nil {
+		return c
+	}
+	return st.Context
+}
+
+func (st *stream) Done() <-chan struct{} { return st.makeOwn().Done() }
+
+func (st *stream) Err() error { return st.current().Err() }
+
+// Value gives package context the part that ends, for its children and for Cause.
 func (st *stream) Value(k any) any {
 	if k == (key{}) {
 		return st
 	}
-	return st.Context.Value(k)
+	return st.current().Value(k)
 }
+
+func (st *stream) cancel(cause error) { st.makeOwn().cut(cause) }
 
 // markStream makes the request of st a stream.
 func (s *Server) markStream(st *stream) {
 	if !s.addStream(st) {
+		s.give(&st.notice)
 		st.cancel(ErrWindowOver)
 	}
 }
@@ -189,18 +231,27 @@ func (s *Server) addStream(st *stream) bool {
 	if s.windowOver.Load() {
 		return false
 	}
-	// In this order against endStream: either this sees the end, or that sees
-	// the mark and waits for the lock.
-	st.marked.Store(true)
-	if st.Err() == nil {
-		s.streams[st] = struct{}{}
-	}
+	st.endless = true
+	s.listLocked(st)
 	return true
 }
 
+// listLocked puts st into the list of the streams that the server has to tell or to cut.
+func (s *Server) listLocked(st *stream) {
+	// In this order against endStream: either this sees the end, or that sees
+	// the mark and waits for the lock.
+	st.listed.Store(true)
+	if !st.ended.Load() {
+		s.streams[st] = struct{}{}
+	}
+}
+
 func (s *Server) endStream(st *stream) {
-	st.cancel(nil)
-	if st.marked.Load() {
+	st.ended.Store(true)
+	if c := st.own.Load(); c != nil {
+		c.cut(nil)
+	}
+	if st.listed.Load() {
 		s.mu.Lock()
 		delete(s.streams, st)
 		s.mu.Unlock()

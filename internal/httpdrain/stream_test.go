@@ -39,6 +39,17 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
+// connect is for clients of net/http.
+func (l *pipeListener) connect() (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
 // dial returns nil when the listener is closed.
 func (l *pipeListener) dial(t testing.TB) *raw {
 	client, server := net.Pipe()
@@ -82,7 +93,12 @@ func TestTimeline(t *testing.T) {
 			case "/poll": // told, and does not listen
 				goodbye, _ := Stream(r.Context())
 				<-goodbye
-				note("poll told", r.Context())
+				mu.Lock()
+				told = append(told, time.Since(t0))
+				mu.Unlock()
+				if err := r.Context().Err(); err != nil {
+					t.Errorf("the poll is told with %v", err)
+				}
 				<-r.Context().Done()
 				note("poll", r.Context())
 			case "/events":
@@ -144,15 +160,14 @@ func TestTimeline(t *testing.T) {
 		synctest.Wait()
 
 		mu.Lock()
-		want := []time.Duration{2 * time.Second, 3500 * time.Millisecond, 5 * time.Second, 6500 * time.Millisecond}
+		want := []time.Duration{2 * time.Second, 3200 * time.Millisecond, 4400 * time.Millisecond, 5600 * time.Millisecond, 6800 * time.Millisecond}
 		if !slices.Equal(told, want) {
-			t.Errorf("hijacked connections told at %v, want %v", told, want)
+			t.Errorf("the poll and the hijacked connections were told at %v, want %v", told, want)
 		}
 		for name, want := range map[string]string{
-			"poll told": "2s <nil>",
-			"poll":      "10s drain window over",
-			"events":    "10s drain window over",
-			"socket":    "10s drain window over",
+			"poll":   "10s drain window over",
+			"events": "10s drain window over",
+			"socket": "10s drain window over",
 		} {
 			if ends[name] != want {
 				t.Errorf("%s: %s, want %s", name, ends[name], want)
@@ -181,44 +196,105 @@ func TestTimeline(t *testing.T) {
 	})
 }
 
-// A request that arrives after GoAwayAfter finds the channel closed. GoAwayAfter is at
-// most half of the window.
+// A request that arrives after GoAwayAfter is told when half of the time that is left of the
+// window is over, and after the window a second later. GoAwayAfter is at most half of the window.
 func TestDrainingForLateArrivals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipeListener()
+		var waits time.Duration
 		s := New("pipes", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ch, ok := Draining(r.Context())
+			if waits > 0 {
+				time.Sleep(waits)
+				synctest.Wait()
+			}
 			_, _ = fmt.Fprint(w, ok, isClosed(ch))
 		})}, Config{GoAwayAfter: time.Hour}, WithListener(ln))
 		if err := s.Bind(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		serve(t, s)
-		ask := func(request string) string {
+		ask := func(after time.Duration) string {
+			waits = after
 			c := ln.dial(t)
-			c.send(request)
+			c.send(get)
 			_, body := c.response("GET")
 			c.Close()
 			return body
 		}
-		if got := ask(get); got != "true false" {
-			t.Error(got)
+		want := func(when string, after time.Duration, answer string) {
+			t.Helper()
+			if got := ask(after); got != answer {
+				t.Errorf("%s: %s, want %s", when, got, answer)
+			}
 		}
-		s.BeginDrain(time.Now(), 10*time.Second)
+		want("before the drain", 0, "true false")
+		t0 := time.Now()
+		s.BeginDrain(t0, 10*time.Second)
 		time.Sleep(5*time.Second - 1)
-		for _, request := range []string{get, upgrade} {
-			if got := ask(request); got != "true false" {
-				t.Errorf("just before: %s", got)
-			}
-		}
-		time.Sleep(1)
-		synctest.Wait()
-		for _, request := range []string{get, upgrade} {
-			if got := ask(request); got != "true true" {
-				t.Errorf("after: %s", got)
-			}
-		}
+		want("just before GoAwayAfter", 0, "true false")
+		want("across GoAwayAfter", 2, "true true") // it waited for it, and is told among the first
+		time.Sleep(time.Until(t0.Add(6 * time.Second)))
+		want("4 s before the end", 0, "true false")
+		want("4 s before the end, almost half of them later", 2*time.Second-1, "true false")
+		time.Sleep(time.Until(t0.Add(8 * time.Second)))
+		want("2 s before the end, half of them later", time.Second, "true true")
+		time.Sleep(time.Until(t0.Add(10 * time.Second)))
+		want("when the window should be over", 0, "true false")
+		want("when the window should be over, a second later", time.Second, "true true")
+		s.EndWindow()
+		want("after the window", time.Second-1, "true false")
+		want("a second later", time.Second, "true true")
 	})
+}
+
+// A websocket that comes after the window is served for a second, is told then, and is closed
+// after one more. LingerOpen waits for it, although Linger may be longer.
+func TestWebsocketAfterTheWindow(t *testing.T) {
+	for _, listens := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			ln := newPipeListener()
+			var came, told, ended time.Duration
+			var t0 time.Time
+			s := New("sockets", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				goodbye, _ := Draining(r.Context())
+				nc, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				came = time.Since(t0)
+				if listens {
+					<-goodbye
+					told = time.Since(t0)
+					_ = nc.Close()
+					return
+				}
+				_, _ = io.Copy(io.Discard, nc) // it does not listen to Draining
+				ended = time.Since(t0)
+			})}, Config{Linger: 10 * time.Second}, WithListener(ln))
+			if err := s.Bind(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			serve(t, s)
+			s.BeginDrain(time.Now(), 0)
+			s.EndWindow()
+			t0 = time.Now()
+			c := ln.dial(t)
+			c.send(upgrade)
+			synctest.Wait()
+			s.LingerOpen(t.Context())
+			waited := time.Since(t0)
+			synctest.Wait()
+			switch {
+			case listens && (told-came != time.Second || waited != time.Second):
+				t.Errorf("it came after %v, was told after %v, and LingerOpen took %v", came, told, waited)
+			case !listens && (ended-came != 2*time.Second || waited != 2*time.Second):
+				t.Errorf("it came after %v, ended after %v, and LingerOpen took %v", came, ended, waited)
+			}
+			c.Close()
+		})
+	}
 }
 
 func TestDrainingOutsideOfAServer(t *testing.T) {
@@ -348,8 +424,8 @@ func TestStreamsAfterTheWindow(t *testing.T) {
 			events:           "true drain window over",
 			path("/says"):    "true drain window over",
 			path("/answers"): "true drain window over",
-			get:              "true <nil>",
-			strings.Replace(events, "Accept: ", "Accept: application/json, ", 1): "true <nil>",
+			get:              "false <nil>",
+			strings.Replace(events, "Accept: ", "Accept: application/json, ", 1): "false <nil>",
 		} {
 			ask(ln.dial(t), request, want)
 		}
@@ -377,5 +453,60 @@ func TestWriterThatIsSpent(t *testing.T) {
 	c.send(get)
 	if res, body := c.response("GET"); res.StatusCode != 200 || body != "" {
 		t.Error(res.Status, body)
+	}
+}
+
+// Handlers of event streams and long polls are told one after the other, on HTTP/1 and
+// on HTTP/2: forty of them that are told at once have clients that come back at once.
+func TestStreamsAreToldOneAfterTheOther(t *testing.T) {
+	for _, h2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("http2=%v", h2), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				var told []time.Duration
+				var t0 time.Time
+				protocols := new(http.Protocols)
+				protocols.SetHTTP1(!h2)
+				protocols.SetUnencryptedHTTP2(h2)
+				ln := newPipeListener()
+				s := New("streams", &http.Server{Protocols: protocols, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					goodbye, _ := Draining(r.Context())
+					if again, _ := Draining(r.Context()); again != goodbye {
+						t.Error("another channel for the same request")
+					}
+					<-goodbye
+					mu.Lock()
+					defer mu.Unlock()
+					told = append(told, time.Since(t0))
+				})}, Config{GoAwayAfter: time.Second}, WithListener(ln))
+				if err := s.Bind(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				serve(t, s)
+				client := &http.Client{Transport: &http.Transport{
+					Protocols:   protocols,
+					DialContext: func(context.Context, string, string) (net.Conn, error) { return ln.connect() },
+				}}
+				var polls sync.WaitGroup
+				for range 40 {
+					polls.Go(func() {
+						if res, err := client.Get("http://app/"); err == nil {
+							res.Body.Close()
+						} else {
+							t.Error(err)
+						}
+					})
+				}
+				synctest.Wait()
+				t0 = time.Now()
+				s.BeginDrain(t0, 9*time.Second)
+				polls.Wait()
+				if len(told) != 40 || told[0] != time.Second || told[39] < 6*time.Second || told[20]-told[19] != 150*time.Millisecond {
+					t.Errorf("%d were told at %v", len(told), told)
+				}
+				s.EndWindow()
+				client.CloseIdleConnections()
+			})
+		})
 	}
 }

@@ -2,8 +2,12 @@ package httpdrain
 
 import (
 	"context"
+	"log"
 	"net"
 	"net/http"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // key finds the connection (HTTP/1) or the stream (HTTP/2) of a request in its
@@ -62,11 +66,34 @@ func (s *Server) wrap() {
 				s.hijack(c)
 			}
 		}
-		if userState != nil {
-			userState(asAccepted(nc), state)
+		if userState == nil {
+			return
+		}
+		// net/http does not recover from a panic that comes as it closes a connection.
+		err := call.Do("ConnState", func() error { userState(asAccepted(nc), state); return nil })
+		if err != nil {
+			s.logf("http: %v\n%s", err, stackOf(err))
 		}
 	}
 	s.wrapHTTP2()
+}
+
+// stackOf returns the stack of a panic, and nothing for another error.
+func stackOf(err error) []byte {
+	p, ok := call.As[*call.PanicError](err)
+	if !ok {
+		return nil
+	}
+	return p.Stack
+}
+
+// logf writes to the log of net/http's server.
+func (s *Server) logf(format string, args ...any) {
+	if s.srv.ErrorLog != nil {
+		s.srv.ErrorLog.Printf(format, args...)
+		return
+	}
+	log.Printf(format, args...)
 }
 
 // hijack moves a request from in-flight to hijacked.
@@ -74,6 +101,13 @@ func (s *Server) hijack(c *conn) {
 	bits := c.request.Swap(0)
 	if bits&requestHTTP2 != 0 {
 		c.upgraded()
+	}
+	if s.windowOver.Load() && bits&requestHTTP2 == 0 {
+		c.late.Store(true)
+		time.AfterFunc(2*lateNotice, func() {
+			c.cancelContext(ErrWindowOver)
+			_ = c.Close()
+		})
 	}
 	c.hijacked.Store(true)
 	if bits&requestActive != 0 {
@@ -83,9 +117,7 @@ func (s *Server) hijack(c *conn) {
 	c.tracker.wake()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.said && !c.goodbye.scheduled {
-		c.goodbye.tell()
-	}
+	s.askedLocked(&c.notice)
 }
 
 // values is a context with the values of another behind its own.

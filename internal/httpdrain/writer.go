@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -40,7 +41,16 @@ type deadlines interface {
 	EnableFullDuplex() error
 }
 
-var closeValue = []string{"close"}
+// setClose makes the header say that the connection closes, once, whatever the handler has
+// said. The value is the header's own: the handler may still change it.
+func setClose(header http.Header) {
+	for name := range header {
+		if len(name) == len("Connection") && strings.EqualFold(name, "Connection") {
+			delete(header, name)
+		}
+	}
+	header["Connection"] = []string{"close"}
+}
 
 // writer1 looks at the final header of a response just before that is written: its
 // type may say that the request is a stream. When closing, it puts Connection: close
@@ -65,7 +75,7 @@ func (w *writer1) beforeHeader() {
 		w.watched.markStream()
 	}
 	if w.closing {
-		header["Connection"] = closeValue
+		setClose(header)
 	}
 }
 
@@ -114,7 +124,7 @@ func (w *writer1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // writer2 does the same on HTTP/2. On a connection that does not pass through an
-// http2Conn it says close once clients there are told: net/http takes the header out
+// http2Conn it says close once the window is over: net/http takes the header out
 // again and sends GOAWAY.
 type writer2 struct {
 	http2Writer
@@ -139,10 +149,8 @@ func (w *writer2) beforeHeader() {
 	if !w.closing {
 		return
 	}
-	select {
-	case <-w.stream.server.goodbye:
-		header["Connection"] = closeValue
-	default:
+	if w.stream.server.windowOver.Load() {
+		setClose(header)
 	}
 }
 

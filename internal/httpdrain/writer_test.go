@@ -334,3 +334,26 @@ func TestForeignWriterIsPassedOn(t *testing.T) {
 		}
 	}
 }
+
+// A handler that goes on with the values of its header after they are written changes no
+// other response, and a name in another spelling makes no second line.
+func TestHandlersHeaderIsItsOwn(t *testing.T) {
+	s := start(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["connection"] = []string{"keep-alive"}
+		w.WriteHeader(http.StatusOK)
+		for _, values := range w.Header() {
+			for i := range values {
+				values[i] = "keep-alive"
+			}
+		}
+	})}, Config{})
+	s.BeginDrain(time.Now(), time.Hour)
+	for range 2 {
+		c := dial(t, s)
+		c.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+		head := c.rest()
+		if lines := connectionLine.FindAllString(head, -1); len(lines) != 1 || !strings.EqualFold(strings.TrimSpace(lines[0]), "Connection: close") {
+			t.Errorf("the response says %q in\n%s", lines, head)
+		}
+	}
+}

@@ -30,8 +30,10 @@ type Result struct {
 	Ended time.Duration
 }
 
-// Now reads the monotonic clock of results. It costs half as much as time.Now. [At]
-// converts its value to a time of day.
+// epoch is the zero of [Now].
+var epoch = time.Now()
+
+// Now reads the monotonic clock of results.
 func Now() time.Duration { return time.Since(epoch) }
 
 // At returns the time of day of a reading of [Now].
@@ -66,20 +68,18 @@ func Round(d time.Duration) time.Duration {
 	return d
 }
 
-// Group is a number of checks that usually run together. They share a lock, so
-// that a run of all of them takes it once. The zero value is ready to use.
-type Group struct{ mu sync.Mutex }
+// Kind is the kind of a check in events and in the labels of its goroutine.
+const Kind = "probe"
 
-// Check is one check and its one run. Make it with [Group.New]. All methods may be
+// Check is one check and its one run. Make it with [New]. All methods may be
 // called concurrently.
 type Check struct {
 	name    string
 	timeout time.Duration
 	fn      func(context.Context) error
 	report  func(Result) (settled bool)
-	group   *Group
 
-	// The group's mu guards everything below.
+	mu      sync.Mutex // guards everything below
 	running bool
 	over    bool // the run in progress has ended and is being reported
 	overdue bool // Status has said that the run in progress is overdue
@@ -97,10 +97,8 @@ type Check struct {
 // goroutine and before callers of the run go on. It must not block. After it has
 // returned true for a run, the check does not call it for passed runs until one
 // has failed.
-//
-// fn must freeze a foreign error (call.Freeze) before it returns it.
-func (g *Group) New(name string, timeout time.Duration, fn func(context.Context) error, report func(Result) (settled bool)) *Check {
-	return &Check{group: g, name: name, timeout: timeout, fn: fn, report: report}
+func New(name string, timeout time.Duration, fn func(context.Context) error, report func(Result) (settled bool)) *Check {
+	return &Check{name: name, timeout: timeout, fn: fn, report: report}
 }
 
 // Timeout returns what the check was made with.
@@ -111,8 +109,8 @@ func (c *Check) Timeout() time.Duration { return c.timeout }
 // timeout. It then counts as a [*TimeoutError], even if it returns at that
 // moment.
 func (c *Check) Status() (last Result, running time.Duration, ok bool) {
-	c.group.mu.Lock()
-	defer c.group.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if !c.running || c.over {
 		return c.last, 0, false
 	}
@@ -127,8 +125,8 @@ func (c *Check) Status() (last Result, running time.Duration, ok bool) {
 // returned true. When a run after the given one has ended, it does nothing and
 // returns false.
 func (c *Check) Unsettle(run uint64) bool {
-	c.group.mu.Lock()
-	defer c.group.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.last.Run != run {
 		return false
 	}
@@ -139,8 +137,8 @@ func (c *Check) Unsettle(run uint64) bool {
 // Close makes sure that no further run begins. It does not end a run in progress:
 // for that, cancel the base context and call [Check.Wait].
 func (c *Check) Close() {
-	c.group.mu.Lock()
-	defer c.group.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closed = true
 }
 
@@ -159,30 +157,24 @@ func (c *Check) Wait(ctx context.Context) bool {
 	}
 }
 
-// claimLocked gives the next run to the caller, who must execute it, and
-// returns its number. It returns 0 when a run is already claimed or going on.
-func (c *Check) claimLocked(now time.Duration) uint64 {
+// claim gives the next run to the caller, who must execute it. It returns false when a run
+// is in progress, or after Close.
+func (c *Check) claim() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.running || c.closed {
-		return 0
+		return false
 	}
-	c.running = true
-	c.started = now
-	return c.last.Run + 1
-}
-
-// hasEnded reports whether the run of this number has ended.
-func (c *Check) hasEnded(run uint64) bool {
-	c.group.mu.Lock()
-	defer c.group.mu.Unlock()
-	return c.last.Run >= run
+	c.running, c.started = true, Now()
+	return true
 }
 
 // inProgress describes the run in progress: a channel that closes at its end, the
 // time when it becomes overdue, and its number. The channel is nil when there is
 // no run.
 func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run uint64) {
-	c.group.mu.Lock()
-	defer c.group.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if !c.running {
 		return nil, 0, 0
 	}
@@ -197,9 +189,10 @@ func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run 
 }
 
 // finish records the end of the claimed run and wakes its callers.
-func (c *Check) finish(err error, started, ended time.Duration) {
-	took := ended - started
-	c.group.mu.Lock()
+func (c *Check) finish(err error) {
+	c.mu.Lock()
+	ended := Now()
+	took := ended - c.started
 	if took >= c.timeout || c.overdue {
 		err = &TimeoutError{Timeout: c.timeout, Took: took, Err: err}
 	}
@@ -208,15 +201,15 @@ func (c *Check) finish(err error, started, ended time.Duration) {
 	if c.report != nil && (err != nil || !c.settled) {
 		c.over = true
 		res := c.last
-		c.group.mu.Unlock()
+		c.mu.Unlock()
 		settled := c.report(res)
-		c.group.mu.Lock()
+		c.mu.Lock()
 		c.settled, c.over = settled, false
 	}
 	c.running, c.overdue = false, false
 	waiting := c.ended
 	c.ended = nil
-	c.group.mu.Unlock()
+	c.mu.Unlock()
 	if waiting != nil {
 		close(waiting)
 	}

@@ -22,9 +22,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var background = context.Background()
 
-// group is shared by all tests, because it keeps no state between them.
-var group probe.Group
-
 func pass(context.Context) error { return nil }
 
 // stuck returns a check that ignores its context until release is called.
@@ -40,7 +37,7 @@ func run(c ...*probe.Check) bool { return probe.Run(background, background, time
 // number to become want, because some may be about to end.
 func working(want int) (n int) {
 	for range 10000 {
-		if n = strings.Count(string(call.Dump()), "probe.(*batch).work("); n == want {
+		if n = strings.Count(string(call.Dump()), "probe.(*Check).start.func1("); n == want {
 			break
 		}
 		runtime.Gosched()
@@ -52,7 +49,7 @@ func TestRunReportsAPassOnceAndEachFailure(t *testing.T) {
 	boom := errors.New("boom")
 	var fail atomic.Bool
 	var got []error
-	c := group.New("c", time.Second, func(context.Context) error {
+	c := probe.New("c", time.Second, func(context.Context) error {
 		if fail.Load() {
 			return boom
 		}
@@ -92,7 +89,7 @@ func TestOneGoroutinePerCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn, release := stuck()
 		var now, most atomic.Int64
-		c := group.New("c", time.Second, func(ctx context.Context) error {
+		c := probe.New("c", time.Second, func(ctx context.Context) error {
 			most.Store(max(most.Load(), now.Add(1)))
 			defer now.Add(-1)
 			return fn(ctx)
@@ -121,7 +118,7 @@ func TestOneGoroutinePerCheck(t *testing.T) {
 func TestConcurrentCallersShareOneRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int64
-		c := group.New("c", time.Second, func(context.Context) error {
+		c := probe.New("c", time.Second, func(context.Context) error {
 			runs.Add(1)
 			time.Sleep(100 * time.Millisecond)
 			return nil
@@ -143,7 +140,7 @@ func TestConcurrentCallersShareOneRun(t *testing.T) {
 
 func TestCallerDoesNotCancelTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := group.New("c", time.Second, func(ctx context.Context) error {
+		c := probe.New("c", time.Second, func(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -173,10 +170,10 @@ func TestSlowCheckHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn, release := stuck()
 		checks := []*probe.Check{
-			group.New("stuck", time.Hour, fn, nil),
-			group.New("slow", time.Hour, func(context.Context) error { time.Sleep(300 * time.Millisecond); return nil }, nil),
-			group.New("slow too", time.Hour, func(context.Context) error { time.Sleep(300 * time.Millisecond); return nil }, nil),
-			group.New("quick", time.Hour, pass, nil),
+			probe.New("stuck", time.Hour, fn, nil),
+			probe.New("slow", time.Hour, func(context.Context) error { time.Sleep(300 * time.Millisecond); return nil }, nil),
+			probe.New("slow too", time.Hour, func(context.Context) error { time.Sleep(300 * time.Millisecond); return nil }, nil),
+			probe.New("quick", time.Hour, pass, nil),
 		}
 		began := time.Now()
 		if probe.Run(background, background, 400*time.Millisecond, checks) == nil {
@@ -197,7 +194,7 @@ func TestSlowCheckHoldsUpNoOther(t *testing.T) {
 func TestOverdueRunIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn, release := stuck()
-		c := group.New("c", 200*time.Millisecond, fn, nil)
+		c := probe.New("c", 200*time.Millisecond, fn, nil)
 		began := time.Now()
 		for range 3 {
 			if run(c) {
@@ -224,7 +221,7 @@ func TestContextHasTheTimeout(t *testing.T) {
 		type key struct{}
 		base := context.WithValue(background, key{}, "value")
 		var seen context.Context
-		c := group.New("c", 200*time.Millisecond, func(ctx context.Context) error {
+		c := probe.New("c", 200*time.Millisecond, func(ctx context.Context) error {
 			seen = ctx
 			if dl, ok := ctx.Deadline(); !ok || time.Until(dl) != 200*time.Millisecond {
 				t.Errorf("deadline in %v (%v), want 200ms", time.Until(dl), ok)
@@ -254,7 +251,7 @@ func TestContextHasTheTimeout(t *testing.T) {
 
 func TestContextAskedLateHasEnded(t *testing.T) {
 	var seen context.Context
-	c := group.New("c", time.Hour, func(ctx context.Context) error { seen = ctx; return nil }, nil)
+	c := probe.New("c", time.Hour, func(ctx context.Context) error { seen = ctx; return nil }, nil)
 	run(c)
 	if !errors.Is(seen.Err(), context.Canceled) {
 		t.Errorf("error after the run is %v, want canceled", seen.Err())
@@ -272,14 +269,14 @@ func TestContextAskedLateHasEnded(t *testing.T) {
 func TestContextEndsWithItsBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base, cancel := context.WithCancel(background)
-		c := group.New("c", time.Hour, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, nil)
+		c := probe.New("c", time.Hour, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, nil)
 		probe.Start(base, c)
 		synctest.Wait()
 		cancel()
 		if !c.Wait(background) {
 			t.Fatal("the run did not end with its base")
 		}
-		quick := group.New("c", time.Hour, func(ctx context.Context) error { return ctx.Err() }, nil)
+		quick := probe.New("c", time.Hour, func(ctx context.Context) error { return ctx.Err() }, nil)
 		probe.Run(background, base, time.Second, []*probe.Check{quick})
 		if last, _, _ := quick.Status(); !errors.Is(last.Err, context.Canceled) {
 			t.Errorf("under an ended base a check sees %v, want canceled", last.Err)
@@ -290,10 +287,10 @@ func TestContextEndsWithItsBase(t *testing.T) {
 func TestPanicAndGoexitAreResults(t *testing.T) {
 	cause := errors.New("cause")
 	checks := []*probe.Check{
-		group.New("panics", time.Minute, func(context.Context) error { panic(cause) }, nil),
-		group.New("exits", time.Minute, func(context.Context) error { runtime.Goexit(); return nil }, nil),
-		group.New("panics too", time.Minute, func(context.Context) error { panic("again") }, nil),
-		group.New("passes", time.Minute, pass, nil),
+		probe.New("panics", time.Minute, func(context.Context) error { panic(cause) }, nil),
+		probe.New("exits", time.Minute, func(context.Context) error { runtime.Goexit(); return nil }, nil),
+		probe.New("panics too", time.Minute, func(context.Context) error { panic("again") }, nil),
+		probe.New("passes", time.Minute, pass, nil),
 	}
 	for range 3 { // a check that panicked runs again
 		if probe.Run(background, background, time.Minute, checks) != nil {
@@ -324,7 +321,7 @@ func TestPanicAndGoexitAreResults(t *testing.T) {
 
 func TestClosedCheckDoesNotRun(t *testing.T) {
 	var runs atomic.Int64
-	c := group.New("c", time.Minute, func(context.Context) error { runs.Add(1); return nil }, nil)
+	c := probe.New("c", time.Minute, func(context.Context) error { runs.Add(1); return nil }, nil)
 	run(c)
 	c.Close()
 	run(c)
@@ -341,7 +338,7 @@ func TestRunUnderContention(t *testing.T) {
 	checks := make([]*probe.Check, 20)
 	var busy [20]atomic.Int64
 	for i := range checks {
-		checks[i] = group.New("c", time.Minute, func(context.Context) error {
+		checks[i] = probe.New("c", time.Minute, func(context.Context) error {
 			if busy[i].Add(1) != 1 {
 				t.Error("two runs of a check at a time")
 			}

@@ -89,8 +89,6 @@ h1 { font-size: 1.3rem; margin: 0 0 .25rem } h2 { font-size: 1rem; margin: 1.5re
 th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line) }
 th { font-weight: 600; white-space: nowrap } td.n { font-variant-numeric: tabular-nums; white-space: nowrap }
 td.text { overflow-wrap: anywhere; min-width: 12rem }
-svg.tree { font: 13px system-ui, sans-serif; fill: currentColor } svg.tree rect { fill: #8881; stroke: currentColor } svg.tree .said { font-size: 12px }
-svg.tree path { fill: none; stroke: var(--dim) } svg.tree g.good, svg.tree g.bad, svg.tree g.wait, svg.tree g.dim { fill: currentColor }
 .good { color: var(--good) } .bad { color: var(--bad) } .wait { color: var(--wait) } .dim { color: var(--dim) }
 </style>
 `
@@ -99,7 +97,8 @@ svg.tree path { fill: none; stroke: var(--dim) } svg.tree g.good, svg.tree g.bad
 func (v View) HTML() []byte {
 	var p page
 	p.WriteString(pageHead)
-	p.put("<title>%v: %v</title></head><body>\n<h1>%v: <span class=\"%v\">%v</span></h1>\n", v.Name, v.Phase, v.Name, class(v.Phase), v.Phase)
+	p.put("<title>%v: %v</title></head><body>\n", v.Name, v.Phase)
+	p.put("<h1>%v: <span class=\"%v\">%v</span></h1>\n", v.Name, class(v.Phase), v.Phase)
 	p.put("<p class=\"dim\">%v · <a href=\"?format=json\">JSON</a></p>\n", v.At.Format(time.RFC3339))
 	p.notes(v)
 	p.phases(v)
@@ -113,7 +112,9 @@ func (v View) HTML() []byte {
 	if sizeOf(tree) > maxWorkers {
 		p.put("<p class=\"dim\">There are more: this is the first %v. The JSON has all.</p>\n", maxWorkers)
 	}
-	p.picture(tree)
+	if len(v.Units) > 0 {
+		p.put("<p class=\"dim\">The tree as <a href=\"?format=mermaid\">Mermaid</a> · <a href=\"?format=dot\">DOT</a></p>\n")
+	}
 
 	p.probes(v)
 	p.servers(v)
@@ -172,7 +173,8 @@ func (p *page) probes(v View) {
 		if c.Running > 0 {
 			text = strings.TrimPrefix(text+"; running for "+short(c.Running), "; ")
 		}
-		p.put("<tr><td>%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", c.Plane, name, class(state), state, ago(c.Since, v.At), short(c.Latency), text)
+		p.put("<tr><td>%v<td>%v<td class=\"%v\">%v", c.Plane, name, class(state), state)
+		p.put("<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", ago(c.Since, v.At), short(c.Latency), text)
 	}
 	p.end(len(v.Probes))
 }
@@ -237,7 +239,8 @@ func (p *page) unit(u worker.State, now time.Time, depth int) {
 		restarts = fmt.Sprint(u.Restarts)
 	}
 	fmt.Fprintf(p, "<tr><td style=\"padding-left: %.1fem\">", float64(depth)*1.2)
-	p.put("%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", u.Name, u.Kind, workerClass(u), status, ago(u.UpdatedAt, now), restarts, text)
+	p.put("%v<td>%v<td class=\"%v\">%v", u.Name, u.Kind, workerClass(u), status)
+	p.put("<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", ago(u.UpdatedAt, now), restarts, text)
 	for _, child := range u.Children {
 		p.unit(child, now, depth+1)
 	}

@@ -39,7 +39,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		}
 		err := l.tick(ctx)
-		if ctx.Err() != nil && (err == nil || call.Only(err, func(e error) bool { return call.Same(e, ctx.Err()) || call.Same(e, context.Cause(ctx)) })) {
+		if ctx.Err() != nil && (err == nil || call.Only(err, ctx.Err(), context.Cause(ctx))) {
 			return nil
 		}
 		switch {

@@ -8,10 +8,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-// ErrNoBytes is returned by [Query.Send], and answers the query of a handler that returns
-// bytes, when the pool is older than bytes.
-var ErrNoBytes = errors.New("the pool takes no bytes: it speaks version 1")
-
 // Data is a value with bytes beside it, such as an image or an archive, which are sent
 // as they are. A handler may return a Data and give one to [Query.Send]. The pool's
 // caller gets both parts. Do not change the bytes afterwards.
@@ -21,21 +17,18 @@ type Data struct {
 }
 
 // encode encodes what a handler returns or sends.
-func (s *server) encode(v any) (json.RawMessage, []byte, error) {
+func encode(v any) (json.RawMessage, []byte, error) {
 	d, ok := v.(Data)
 	if !ok {
 		raw, err := marshal(v)
 		return raw, nil, err
 	}
-	if len(d.Bytes) > 0 && !s.speaks2 {
-		return nil, nil, ErrNoBytes
-	}
 	raw, err := marshal(d.Value)
 	return raw, d.Bytes, err
 }
 
-// next reads the pool's next message, with the bytes that follow it. The error is that of
-// reading, or of a message that has a field of the wrong type: wire.ErrField.
+// next reads the pool's next message, with the bytes that follow it. The error comes from
+// reading, or from a field of the wrong type (wire.ErrField).
 func (s *server) next(e *wire.Envelope) ([]byte, error) {
 	line, err := s.reader.Next()
 	if err != nil {
@@ -45,8 +38,7 @@ func (s *server) next(e *wire.Envelope) ([]byte, error) {
 	if e.Length == 0 {
 		return nil, bad
 	}
-	reuses := s.reuses && s.running.over()
-	if !reuses {
+	if !s.reuses || !s.last.over() { // the last query still uses the memory
 		data, err := s.reader.Bytes(e.Length, nil)
 		return data, errors.Join(err, bad)
 	}

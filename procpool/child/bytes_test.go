@@ -4,7 +4,6 @@ package child_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 
@@ -42,25 +41,11 @@ func TestReusedBytesAreTheHandlersUntilItReturns(t *testing.T) {
 	p.say(withBytes("slow", "slow"))
 	<-in
 	p.say(withBytes("refused", "xxxx"))
-	p.want(`"error":"busy with slow"`)
+	p.want(`"error":"busy: the worker takes 1 at a time"`)
 	out <- true
 	p.want(`"result":"slow"`)
 	p.say(withBytes("c", "longer than the memory"))
 	p.want(`"result":"longer than the memory"`)
-	p.conn.Close()
-	p.wantEnd(child.ErrPoolGone)
-}
-
-// TestAPoolOfVersion1GetsNoBytes has handlers send and return some.
-func TestAPoolOfVersion1GetsNoBytes(t *testing.T) {
-	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
-		if err := q.Send(child.Data{Bytes: []byte("x")}); !errors.Is(err, child.ErrNoBytes) {
-			t.Error(err)
-		}
-		return child.Data{Value: 1, Bytes: []byte("x")}, nil
-	})
-	p.say(query("a", "x"))
-	p.want("the result: the pool takes no bytes")
 	p.conn.Close()
 	p.wantEnd(child.ErrPoolGone)
 }

@@ -3,7 +3,6 @@ package child
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -12,16 +11,13 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-// ErrNoCalls is returned by [Query.Call] when the pool is older than calls.
-var ErrNoCalls = errors.New("the pool takes no calls: it speaks version 1")
-
 // CallError is the error that the pool's process answered a call with.
 type CallError struct{ Method, Message string }
 
 // Error returns the text of the error.
 func (e *CallError) Error() string { return e.Method + ": " + e.Message }
 
-// About is what a pool of version 2 says about a query beside its payload.
+// About is what a pool says about a query beside its payload.
 type About struct {
 	Deadline    time.Time // zero when it said none; the pool cancels the query then
 	Traceparent string    // of W3C Trace Context, "" for none
@@ -75,19 +71,16 @@ func (c *calls) take(e *wire.Envelope) {
 
 // Call asks the pool's process something, for example for state, and returns its
 // answer. The params are encoded as a result is. Call returns a [*CallError] when the
-// pool answers with an error, [ErrNoCalls] when it is too old, and the context's cause
+// pool answers with an error, and the context's cause
 // when ctx or the query ends.
 func (q *Query) Call(ctx context.Context, method string, params any) (json.RawMessage, error) {
-	if !q.w.speaks2 {
-		return nil, ErrNoCalls
-	}
 	raw, err := marshal(params)
 	if err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
 	id, answer := q.w.calls.begin()
 	defer q.w.calls.end(id)
-	if err := q.write(len(raw), func(w *wire.Writer) error { return w.Call(q.ID, id, method, raw) }); err != nil {
+	if err := q.write(func(w *wire.Writer) error { return w.Call(q.ID, id, method, raw) }); err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
 	q.w.handOver(q.run) // the goroutine that reads may be this one

@@ -16,7 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -45,6 +47,14 @@ var (
 // time, unless [Concurrency] says otherwise.
 type Handler func(ctx context.Context, q *Query) (result any, err error)
 
+// Option shapes a worker.
+type Option func(*server)
+
+// Concurrency says how many queries the worker takes at a time, 1 to
+// wire.MaxConcurrency. Handlers run concurrently then, each in a goroutine of its own.
+// Defaults to 1.
+func Concurrency(n int) Option { return func(s *server) { s.places = n } }
+
 // lastWords is how long a handler may take to return after the pool has gone.
 const lastWords = 2 * time.Second
 
@@ -56,24 +66,24 @@ type server struct {
 
 	mu      sync.Mutex // held while writing; guards the fields below
 	writer  *wire.Writer
-	out     *gatherer
 	queries int64
 
-	ended   chan error    // capacity 1: why reading has ended
-	begun   chan struct{} // capacity 1: wakes watch
-	asleep  atomic.Bool   // watch sleeps
-	calls   calls
-	places  int                     // how many queries it takes at a time
-	many    many                    // those that run, when it takes several
-	speaks2 bool                    // the pool speaks version 2
-	inline  atomic.Pointer[running] // the query that runs in the goroutine that reads
+	queriesMu sync.Mutex // guards running
+	running   map[string]*running
+
+	ended  chan error    // capacity 1: why reading has ended
+	begun  chan struct{} // capacity 1: wakes watch
+	asleep atomic.Bool   // watch sleeps
+	calls  calls
+	places int                     // how many queries it takes at a time
+	inline atomic.Pointer[running] // the query that runs in the goroutine that reads
 
 	// Only for the goroutine that reads.
-	ctx     context.Context
-	reader  *wire.Reader
-	running *running
-	reuses  bool   // the bytes of queries are read into memory
-	memory  []byte // of the bytes of the last query
+	ctx    context.Context
+	reader *wire.Reader
+	last   *running // the last query
+	reuses bool     // the bytes of queries are read into memory
+	memory []byte   // of the bytes of the last query
 }
 
 // running is the query that runs.
@@ -83,7 +93,6 @@ type running struct {
 	cancel   context.CancelCauseFunc
 	taken    atomic.Bool   // another goroutine reads now, or none needs to
 	answered bool          // guarded by server.mu
-	streams  bool          // it has sent a message; guarded by server.mu
 	done     chan struct{} // closed when the handler has returned and the answer is sent
 }
 
@@ -114,10 +123,9 @@ func Serve(ctx context.Context, handler Handler, opts ...Option) error {
 	defer stop()
 	s := &server{
 		handler: handler, conn: conn, began: time.Now(), reader: wire.NewReader(conn, limit), ctx: ctx,
-		ended: make(chan error, 1), begun: make(chan struct{}, 1), places: 1,
+		running: make(map[string]*running), ended: make(chan error, 1), begun: make(chan struct{}, 1), places: 1,
 	}
-	s.out = newGatherer(conn, &s.mu)
-	s.writer = wire.NewWriter(s.out, limit)
+	s.writer = wire.NewWriter(conn, limit)
 	for i, opt := range opts {
 		if opt == nil {
 			return fmt.Errorf("serve: option %d is nil", i+1)
@@ -151,8 +159,8 @@ func (s *server) write(send func(*wire.Writer) error) error {
 	return send(s.writer)
 }
 
-// A query runs in the goroutine that read it: handing it to another one costs as
-// much as the rest of a round trip. No goroutine reads while it runs. So when a
+// A query runs in the goroutine that read it: with a goroutine for each query half of the
+// round trips of 100 bytes take 45 µs in place of 26. No goroutine reads while it runs. So when a
 // query takes longer than one or two ticks, watch starts another goroutine that
 // reads on.
 
@@ -234,9 +242,7 @@ func (s *server) serve() (err error, last bool) { //nolint:revive // the error i
 		}
 		switch e.Type {
 		case wire.Query:
-			if s.places > 1 {
-				s.startOne(&e, data)
-			} else if !s.start(&e, data) {
+			if !s.start(&e, data) {
 				return nil, false
 			}
 		case wire.Cancel:
@@ -295,11 +301,7 @@ func (s *server) shutdown(graceful bool) error {
 	} else {
 		s.end(ErrCancelled, lastWords)
 	}
-	_ = s.write(func(w *wire.Writer) error {
-		err := w.ShutdownAck()
-		s.out.flush()
-		return err
-	})
+	_ = s.write((*wire.Writer).ShutdownAck)
 	return nil
 }
 
@@ -320,33 +322,68 @@ func (s *server) end(cause error, patience time.Duration) {
 	}
 }
 
-// start runs the handler for a query in this goroutine, and refuses a query that
-// comes while another one runs. It returns false when another goroutine reads since
-// then.
+// start runs the handler for a query: in this goroutine, or in one of its own when the
+// worker takes several queries. It refuses a query that is too many. It returns false when
+// another goroutine reads since then.
 func (s *server) start(e *wire.Envelope, data []byte) (goOn bool) {
-	id := e.RequestID
-	if s.running != nil {
-		busy := false
-		_ = s.write(func(w *wire.Writer) error {
-			if busy = !s.running.answered; busy {
-				return w.Error(id, "busy with "+s.running.id)
-			}
-			return nil
-		})
-		if busy {
-			return true
-		}
-	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	run := &running{id: id, ctx: ctx, cancel: cancel, done: make(chan struct{})}
-	s.running = run
+	run := &running{id: e.RequestID, ctx: ctx, cancel: cancel, done: make(chan struct{})}
+	if !s.admit(run) {
+		cancel(nil)
+		_ = s.write(func(w *wire.Writer) error {
+			return w.Error(run.id, fmt.Sprintf("busy: the worker takes %d at a time", s.places))
+		})
+		return true
+	}
+	s.last = run
 	q := s.newQuery(e, data, run)
+	if s.places > 1 {
+		run.taken.Store(true)
+		go s.do(ctx, q, run)
+		return true
+	}
 	s.inline.Store(run)
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
 		s.begun <- struct{}{} // does not block: watch was asleep, so the channel is empty
 	}
 	s.do(ctx, q, run)
 	return run.taken.CompareAndSwap(false, true)
+}
+
+// admit adds a query to those that run, unless there are too many.
+func (s *server) admit(run *running) bool {
+	s.queriesMu.Lock()
+	defer s.queriesMu.Unlock()
+	if len(s.running) >= s.places || s.running[run.id] != nil {
+		return false
+	}
+	s.running[run.id] = run
+	return true
+}
+
+// leave takes a query off those that run, before its answer is sent: the pool may send
+// the next one as soon as it has that.
+func (s *server) leave(run *running) {
+	s.queriesMu.Lock()
+	defer s.queriesMu.Unlock()
+	delete(s.running, run.id)
+}
+
+// all returns the queries that run.
+func (s *server) all() []*running {
+	s.queriesMu.Lock()
+	defer s.queriesMu.Unlock()
+	return slices.Collect(maps.Values(s.running))
+}
+
+// cancel cancels the query with the id, if it runs.
+func (s *server) cancel(id string, cause error) {
+	s.queriesMu.Lock()
+	run := s.running[id]
+	s.queriesMu.Unlock()
+	if run != nil {
+		run.cancel(cause)
+	}
 }
 
 // errGoexit is the answer when a handler has called runtime.Goexit.
@@ -371,7 +408,7 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 		if err != nil {
 			return errors.New(err.Error()) // here call.Do catches a panic of Error
 		}
-		if raw, data, err = s.encode(result); err != nil {
+		if raw, data, err = encode(result); err != nil {
 			return fmt.Errorf("the result: %w", err)
 		}
 		return nil
@@ -383,13 +420,12 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 // written.
 func (s *server) answer(id string, raw json.RawMessage, data []byte, err error, run *running) {
 	defer close(run.done)
-	s.left(run)
 	_ = s.write(func(w *wire.Writer) error {
-		s.out.room(len(raw) + len(data))
+		s.leave(run)
 		s.queries++
 		run.answered = true
 		if err == nil {
-			if err = w.CompleteBytes(id, raw, data); !tooLong(err) {
+			if err = w.Complete(id, raw, data); !tooLong(err) {
 				return err
 			}
 			err = fmt.Errorf("the result: %w", err)

@@ -62,7 +62,7 @@ func serve(ctx context.Context, t *testing.T, handler child.Handler, opts ...chi
 	t.Cleanup(func() { p.conn.Close() })
 	_ = p.conn.SetDeadline(time.Now().Add(time.Minute))
 	p.lines = bufio.NewReader(p.conn)
-	p.want(`{"type":"ready"}`)
+	p.want(`{"type":"ready",`)
 	return p
 }
 
@@ -143,7 +143,7 @@ func TestMessagesAreHeardWhileAQueryRuns(t *testing.T) {
 		p.say(`{"type":"health_check"}`)
 		p.want("health_ok")
 		p.say(query("other", "x"))
-		p.want("busy with " + id)
+		p.want("busy: the worker takes 1 at a time")
 		p.say(fmt.Sprintf(`{"type":"cancel","requestId":%q}`, id))
 		p.want("cancelled")
 		p.say(query("next", "x"))

@@ -1,20 +1,18 @@
 package child
 
 import (
-	"os"
 	"runtime"
-	"strconv"
 
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-// announce says ready, and to a pool that reads it what this worker is able to do.
+// announce says ready, and what this worker is able to do.
 func (s *server) announce(w *wire.Writer) error {
-	version, err := strconv.Atoi(os.Getenv(wire.EnvVersion))
-	if s.speaks2 = err == nil && version >= wire.Version; !s.speaks2 {
-		return w.Ready()
-	}
-	return w.Announce(wire.Offer{Version: wire.Version, Capabilities: []string{wire.CanStacks, wire.CanBytes}, Concurrency: s.places})
+	return w.Ready(wire.Offer{
+		Version:      wire.Version,
+		Capabilities: []string{wire.CanStacks, wire.CanBytes},
+		Concurrency:  s.places,
+	})
 }
 
 // maxStacks bounds the text of the stacks, in bytes.

@@ -64,7 +64,8 @@ func flat(payload json.RawMessage) string { return strings.ReplaceAll(string(pay
 
 func spelling(r *rig) error {
 	const id = "é\"\\ \u2028" // the worker must return the id unescaped
-	line := fmt.Sprintf(` { "later" : {"type":"shutdown"} , "payload" : %s ,"requestId":"\u00e9\"\\ \u2028","type" : "\u0071uery" } `+"\r\n", flat(r.cfg.Query))
+	line := fmt.Sprintf(` { "later" : {"type":"shutdown"} , "payload" : %s `+
+		`,"requestId":"\u00e9\"\\ \u2028","type" : "\u0071uery" } `+"\r\n", flat(r.cfg.Query))
 	if err := r.write(func() error { _, err := r.conn.Write([]byte(line)); return err }); err != nil {
 		return err
 	}
@@ -214,7 +215,9 @@ func busy(r *rig) error {
 		if err != nil {
 			return fmt.Errorf("wait for the error of %q: %w", more, err)
 		}
-		if refused = e.RequestID == more && e.Type == wire.Error; !refused && (!running[e.RequestID] || e.Type == wire.Complete || e.Type == wire.Error) {
+		refused = e.RequestID == more && e.Type == wire.Error
+		ends := e.Type == wire.Complete || e.Type == wire.Error
+		if !refused && (ends || !running[e.RequestID]) {
 			return fmt.Errorf("it sent %s %q, want error %q", e.Type, e.RequestID, more)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -55,8 +56,7 @@ type check struct {
 	name  string
 	needs need
 	run   func(*rig) error
-	limit int  // of a line; 0 for the default
-	old   bool // the pool speaks version 1
+	limit int // of a line; 0 for the default
 }
 
 // need is what a check needs beside Query.
@@ -74,7 +74,6 @@ const small = 4 << 10 // the limit of a line in a check
 
 var checks = []check{
 	{name: "it connects and says ready first, and once", run: readyOnce},
-	{name: "to a pool of version 1 it says ready as well", run: readyOld, old: true},
 	{name: "a query is answered with its requestId, by one complete or error", run: answers},
 	{name: "many queries are answered, one after the other", run: many},
 	{name: "messages may come in pieces, and several at once", run: pieces},
@@ -88,7 +87,8 @@ var checks = []check{
 	{name: "health_check is answered by health_ok", run: health},
 	{name: "dump is answered by stacks", needs: dumps, run: dump},
 	{name: "bytes after a query are taken, all at once and in pieces", needs: takes, run: bytesAfterQuery},
-	{name: "line and bytes together are not over the limit, and it answers with an error instead", needs: takes, run: ownLimitWithBytes, limit: small},
+	{name: "line and bytes together are not over the limit, and it answers with an error instead",
+		needs: takes, run: ownLimitWithBytes, limit: small},
 	{name: "shutdown is answered by shutdown_ack, and the process exits with code 0", run: shutdown},
 	{name: "the process exits when it gets SIGTERM", run: terminate},
 	{name: "the process exits when the pool's connection ends", run: eof},
@@ -162,12 +162,12 @@ func one(ctx context.Context, cfg Config, socket string, c check) (stderr string
 		return "", errors.New("the command is nil: Config.Command must return a worker's command")
 	}
 	cmd.Stderr = file
-	limit, version := cmp.Or(c.limit, wire.DefaultMaxFrame), wire.Version
-	if c.old {
-		version = 1
-	}
+	limit := cmp.Or(c.limit, wire.DefaultMaxFrame)
 	p := worker.NewProcess("worker", cmd, worker.WithGrace(time.Second), worker.WithEnv(
-		wire.EnvSocket+"="+socket, wire.EnvName+"=conformance/1", fmt.Sprintf("%s=%d", wire.EnvMaxFrame, limit), fmt.Sprintf("%s=%d", wire.EnvVersion, version)))
+		wire.EnvSocket+"="+socket,
+		wire.EnvName+"=conformance/1",
+		wire.EnvMaxFrame+"="+strconv.Itoa(limit),
+		wire.EnvVersion+"="+strconv.Itoa(wire.Version)))
 	if err := p.Start(ctx); err != nil {
 		return "", err
 	}
@@ -210,11 +210,13 @@ func (r *rig) accept(l *net.UnixListener) error {
 	case <-r.process.Done():
 		l.Close()
 		if err = <-arrived; err != nil {
-			return fmt.Errorf("the process has ended before it connected (%s); it has to connect to the unix socket whose path is in %s", r.ended(), wire.EnvSocket)
+			return fmt.Errorf("the process has ended before it connected (%s); "+
+				"it has to connect to the unix socket whose path is in %s", r.ended(), wire.EnvSocket)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("it has not connected within %v; it has to connect to the unix socket whose path is in %s", r.cfg.Timeout, wire.EnvSocket)
+		return fmt.Errorf("it has not connected within %v; "+
+			"it has to connect to the unix socket whose path is in %s", r.cfg.Timeout, wire.EnvSocket)
 	}
 	r.reader, r.writer = wire.NewReader(r.conn, r.limit), wire.NewWriter(r.conn, r.limit)
 	e, err := r.next()
@@ -275,7 +277,7 @@ var errClosed = errors.New("it closed its connection")
 func (r *rig) ask(payload json.RawMessage) (id string, err error) {
 	r.id++
 	id = fmt.Sprintf("c%d", r.id)
-	return id, r.write(func() error { return r.writer.Query(id, payload) })
+	return id, r.write(func() error { return r.writer.Query(id, payload, nil, wire.About{}) })
 }
 
 func (r *rig) write(send func() error) error {

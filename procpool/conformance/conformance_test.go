@@ -63,8 +63,8 @@ func TestShippedWorkersConform(t *testing.T) {
 					t.Errorf("%s: %v %s\n%s", r.Check, r.Err, r.Skipped, r.Stderr)
 				}
 			}
-			if len(results) < 26 {
-				t.Errorf("there were %d checks", len(results))
+			if len(results) == 0 {
+				t.Error("there were no checks")
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func wrong(mode string) {
 	}
 	switch mode {
 	case "promises":
-		say(`{"type":"ready","version":2,"capabilities":["telepathy"]}`)
+		say(`{"type":"ready","capabilities":["telepathy"]}`)
 	case "is too new":
 		say(`{"type":"ready","version":2}`)
 	case "ignores SIGTERM":
@@ -97,7 +97,7 @@ func wrong(mode string) {
 	}
 	switch mode {
 	case "reads bytes as lines", "lies about bytes":
-		say(`{"type":"ready","version":2,"capabilities":["bytes"]}`)
+		say(`{"type":"ready","capabilities":["bytes"]}`)
 	default:
 		say(`{"type":"ready"}`)
 	}
@@ -200,7 +200,7 @@ func TestWrongWorkersAreToldWhatIsWrong(t *testing.T) {
 		"bytes unannounced":    `its complete has 1 bytes after it, and its ready does not announce the capability "bytes"`,
 		"lies about bytes":     "after the 1 bytes that its line announced came \"y\", want a newline",
 		"reads bytes as lines": `bytes after a query are taken, all at once and in pieces: the query after`,
-		"is too new":           "to a pool of version 1 it says ready as well: its ready has version 2",
+		"is too new":           "version of a ready is 2, want 1 or less",
 	} {
 		t.Run(mode, func(t *testing.T) {
 			self, err := os.Executable()

@@ -14,18 +14,16 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-func readyOld(r *rig) error {
-	if r.offer.Version > 1 {
-		return fmt.Errorf("its ready has version %d, and %s does not say that the pool speaks it", r.offer.Version, wire.EnvVersion)
-	}
-	return r.turn(r.cfg.Query)
-}
-
 // texts has strings that JSON parsers and encodings get wrong.
 func texts(r *rig) error {
 	for _, text := range []string{
-		`"\u0000\u001f\u007f\u0080\uffff"`, `"\"\\\/\b\f\n\r\t"`, `"\ud83d\ude00 and 😀"`, `"\ud800 alone"`, `"é ü 漢字 \u200e\u2028\u2029"`,
-		`{"\u0061":1,"a":2,"":[]}`, `[-0.0,1e308,123456789012345678901234567890]`,
+		`"\u0000\u001f\u007f\u0080\uffff"`,
+		`"\"\\\/\b\f\n\r\t"`,
+		`"\ud83d\ude00 and 😀"`,
+		`"\ud800 alone"`,
+		`"é ü 漢字 \u200e\u2028\u2029"`,
+		`{"\u0061":1,"a":2,"":[]}`,
+		`[-0.0,1e308,123456789012345678901234567890]`,
 	} {
 		if err := r.turn(json.RawMessage(text)); err != nil {
 			return fmt.Errorf("the payload %s: %w", text, err)
@@ -108,11 +106,13 @@ func readsWhileItWrites(r *rig) error {
 // bytesOf reads the bytes that follow a message of the worker.
 func (r *rig) bytesOf(e *wire.Envelope) error {
 	if !slices.Contains(r.offer.Capabilities, wire.CanBytes) {
-		return fmt.Errorf("its %s has %d bytes after it, and its ready does not announce the capability %q", e.Type, e.Length, wire.CanBytes)
+		return fmt.Errorf("its %s has %d bytes after it, and its ready does not announce the capability %q",
+			e.Type, e.Length, wire.CanBytes)
 	}
 	_, err := r.reader.Bytes(e.Length, nil)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("its %s says that %d bytes follow, with a newline after them, and they have not come within %v", e.Type, e.Length, r.cfg.Timeout)
+		return fmt.Errorf("its %s says that %d bytes follow, with a newline after them, and they have not come within %v",
+			e.Type, e.Length, r.cfg.Timeout)
 	}
 	return err
 }
@@ -121,7 +121,7 @@ func (r *rig) bytesOf(e *wire.Envelope) error {
 func (r *rig) turnWithBytes(data []byte) error {
 	r.id++
 	id := fmt.Sprintf("c%d", r.id)
-	if err := r.write(func() error { return r.writer.QueryBytes(id, r.cfg.Query, data, wire.About{}) }); err != nil {
+	if err := r.write(func() error { return r.writer.Query(id, r.cfg.Query, data, wire.About{}) }); err != nil {
 		return err
 	}
 	return r.answer(id)
@@ -142,7 +142,7 @@ func bytesAfterQuery(r *rig) error {
 		}
 	}
 	var line bytes.Buffer
-	if err := wire.NewWriter(&line, 0).QueryBytes("p1", r.cfg.Query, odd, wire.About{}); err != nil {
+	if err := wire.NewWriter(&line, 0).Query("p1", r.cfg.Query, odd, wire.About{}); err != nil {
 		return err
 	}
 	for _, b := range line.Bytes() {

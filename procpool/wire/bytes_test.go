@@ -39,12 +39,12 @@ func TestBytesFollowTheirLine(t *testing.T) {
 	var b bytes.Buffer
 	w := wire.NewWriter(&b, 0)
 	if err := errors.Join(
-		w.QueryBytes("q1", json.RawMessage("[1,\n2]"), small, wire.About{TimeoutMs: 5, Metadata: map[string]string{"a": "b"}}),
+		w.Query("q1", json.RawMessage("[1,\n2]"), small, wire.About{TimeoutMs: 5, Metadata: map[string]string{"a": "b"}}),
 		w.Cancel("q1"),
-		w.MessageBytes("q1", nil, large),
-		w.CompleteBytes("q1", json.RawMessage("2"), []byte("\n")),
-		w.CompleteBytes("q1", json.RawMessage("3"), nil),
-		w.QueryBytes("q2", nil, nil, wire.About{}),
+		w.Message("q1", nil, large),
+		w.Complete("q1", json.RawMessage("2"), []byte("\n")),
+		w.Complete("q1", json.RawMessage("3"), nil),
+		w.Query("q2", nil, nil, wire.About{}),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestLimitIsThatOfLineAndBytes(t *testing.T) {
 	for _, size := range []int{100, 100_000} { // in one write, and in several
 		var b bytes.Buffer
 		data := bytes.Repeat([]byte("x"), size)
-		if err := wire.NewWriter(&b, 0).CompleteBytes("q1", nil, data); err != nil {
+		if err := wire.NewWriter(&b, 0).Complete("q1", nil, data); err != nil {
 			t.Fatal(err)
 		}
 		limit := b.Len()
@@ -199,14 +199,14 @@ func TestLimitIsThatOfLineAndBytes(t *testing.T) {
 		if _, err := read(wire.NewReader(bytes.NewReader(b.Bytes()), limit-1)); !errors.As(err, &long) || long.Length != size || long.Limit != limit-1 {
 			t.Errorf("over the limit: %v", err)
 		}
-		if err := wire.NewWriter(io.Discard, limit).CompleteBytes("q1", nil, data); err != nil {
+		if err := wire.NewWriter(io.Discard, limit).Complete("q1", nil, data); err != nil {
 			t.Errorf("written at the limit: %v", err)
 		}
 		w := wire.NewWriter(io.Discard, limit-1)
-		if err := w.CompleteBytes("q1", nil, data); !errors.As(err, &long) {
+		if err := w.Complete("q1", nil, data); !errors.As(err, &long) {
 			t.Errorf("written over the limit: %v", err)
 		}
-		if err := w.Ready(); err != nil {
+		if err := w.Ready(wire.Offer{}); err != nil {
 			t.Errorf("a refused message poisons the writer: %v", err)
 		}
 	}
@@ -215,10 +215,10 @@ func TestLimitIsThatOfLineAndBytes(t *testing.T) {
 func TestAPartialWriteOfBytesPoisons(t *testing.T) {
 	for _, size := range []int{100, 100_000} {
 		w := wire.NewWriter(&writes{fail: 1}, 0)
-		if err := w.CompleteBytes("q1", nil, make([]byte, size)); !errors.Is(err, io.ErrShortWrite) {
+		if err := w.Complete("q1", nil, make([]byte, size)); !errors.Is(err, io.ErrShortWrite) {
 			t.Error(err)
 		}
-		if err := w.CompleteBytes("q1", nil, make([]byte, size)); !errors.Is(err, wire.ErrPoisoned) {
+		if err := w.Complete("q1", nil, make([]byte, size)); !errors.Is(err, wire.ErrPoisoned) {
 			t.Error(err)
 		}
 	}
@@ -230,7 +230,7 @@ func TestAPartialWriteOfBytesPoisons(t *testing.T) {
 func FuzzBytes(f *testing.F) {
 	var b bytes.Buffer
 	w := wire.NewWriter(&b, 0)
-	_ = errors.Join(w.QueryBytes("q1", nil, []byte("ab\n{}"), wire.About{TimeoutMs: 1}), w.MessageBytes("q1", nil, []byte("\n")), w.CompleteBytes("q1", nil, []byte("x")))
+	_ = errors.Join(w.Query("q1", nil, []byte("ab\n{}"), wire.About{TimeoutMs: 1}), w.Message("q1", nil, []byte("\n")), w.Complete("q1", nil, []byte("x")))
 	f.Add(b.Bytes())
 	for _, seed := range []string{
 		`{"type":"x","bytes":3}` + "\nabc\n", `{"type":"x","bytes":3}` + "\nab\n", `{"type":"x","bytes":0}` + "\n\n", `{"bytes":9,"type":"x","bytes":1}` + "\na\n",
@@ -257,7 +257,7 @@ func FuzzBytes(f *testing.F) {
 				continue
 			}
 			var out bytes.Buffer
-			if err := wire.NewWriter(&out, 0).CompleteBytes(m.RequestID, m.Result, m.data); err != nil {
+			if err := wire.NewWriter(&out, 0).Complete(m.RequestID, m.Result, m.data); err != nil {
 				t.Fatal(err)
 			}
 			again, err := read(wire.NewReader(&out, 0))

@@ -7,11 +7,11 @@ import (
 	"slices"
 )
 
-// Version is the newest version of the contract that this package speaks. A worker
-// that says nothing of a version in its ready speaks version 1.
-const Version = 2
+// Version is the version of the contract. A worker that says nothing of a version in its
+// ready speaks this one.
+const Version = 1
 
-// What a worker of version 2 can say in its ready that it is able to do.
+// What a worker can say in its ready that it is able to do.
 const (
 	CanStacks = "stacks" // it answers dump, even during a query
 	CanBytes  = "bytes"  // it takes queries with bytes beside the payload, and may answer with bytes
@@ -23,7 +23,7 @@ func Capabilities() []string { return []string{CanStacks, CanBytes} }
 // MaxConcurrency bounds the queries that a worker may offer to have at a time.
 const MaxConcurrency = 1000
 
-// About is what a worker of version 2 learns about a query beside its payload.
+// About is what a worker learns about a query beside its payload.
 type About struct {
 	TimeoutMs   int64  // what is left until the deadline, in milliseconds; 0 for nothing said
 	Traceparent string // W3C Trace Context; "" for none
@@ -33,25 +33,13 @@ type About struct {
 
 // Offer is what a worker says in its ready.
 type Offer struct {
-	Version      int      // 1 when it said none
+	Version      int      // 0 when it said none
 	Capabilities []string // see Capabilities
-	Concurrency  int      // how many queries it takes at a time; 1 when it said none
+	Concurrency  int      // how many queries it takes at a time; 0 when it said none, which is 1
 }
 
 // whole returns a whole number from least to most.
 func whole(field string, raw []byte, least, most int) (int, error) {
-	if few := 0; len(raw) <= 9 { // the usual spelling
-		for _, c := range raw {
-			if c < '0' || c > '9' {
-				few = -1
-				break
-			}
-			few = 10*few + int(c-'0')
-		}
-		if few >= least && few <= most {
-			return few, nil
-		}
-	}
 	var n float64
 	if json.Unmarshal(raw, &n) != nil || raw[0] == 'n' || n < float64(least) || n > float64(most) || n != math.Trunc(n) {
 		return 0, fmt.Errorf("%w: %s is %s, want a whole number from %d to %d", ErrField, field, Excerpt(raw), least, most)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -246,35 +247,23 @@ func hex(c byte) bool {
 
 // plain reports whether b is ASCII without control characters and backslashes. Most
 // JSON is.
-func plain(b []byte) bool {
-	const ones, high = 0x0101010101010101, 0x8080808080808080
-	rest, odd := b, uint64(0)
-	for ; len(rest) >= 32; rest = rest[32:] { // a byte below 0x20 borrows from its high bit
-		u, v := binary.LittleEndian.Uint64(rest), binary.LittleEndian.Uint64(rest[8:])
-		w, x := binary.LittleEndian.Uint64(rest[16:]), binary.LittleEndian.Uint64(rest[24:])
-		odd |= u | (u - ones*0x20) | v | (v - ones*0x20) | w | (w - ones*0x20) | x | (x - ones*0x20)
-	}
-	for _, c := range rest {
-		odd |= uint64(c) | (uint64(c) - 0x20)
-	}
-	return odd&high == 0 && bytes.IndexByte(b, '\\') < 0
-}
+func plain(b []byte) bool { return !hasOdd(b, 0x80) && bytes.IndexByte(b, '\\') < 0 }
 
-// hasControl reports whether a byte is below 0x20, eight bytes at a time.
-func hasControl(b []byte) bool {
-	const low, high = 0x0101010101010101, 0x8080808080808080
-	for len(b) >= 8 {
-		// A byte below 0x20 borrows from its high bit; one that had it set
-		// already is masked out.
-		if w := binary.LittleEndian.Uint64(b); (w-low*0x20)&^w&high != 0 {
+// hasControl reports whether a byte is below 0x20.
+func hasControl(b []byte) bool { return hasOdd(b, 0) }
+
+// hasOdd reports whether a byte is below 0x20 or has a bit of the mask. It looks at eight
+// bytes at a time: byte by byte, a check of 4 KB takes 3 µs in place of 1.1, and a round trip
+// of 4 KB, which takes 33, has two.
+func hasOdd(b []byte, mask byte) bool {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	for ; len(b) >= 8; b = b[8:] {
+		// A byte below 0x20 borrows from its high bit; one that had it set already is
+		// masked out.
+		w := binary.LittleEndian.Uint64(b)
+		if (w-ones*0x20)&^w&high|w&(ones*uint64(mask)) != 0 {
 			return true
 		}
-		b = b[8:]
 	}
-	for _, c := range b {
-		if c < 0x20 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(b, func(c byte) bool { return c < 0x20 || c&mask != 0 })
 }

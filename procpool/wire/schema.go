@@ -21,7 +21,10 @@ func Schema(t Type) (text []byte, ok bool) {
 
 // Types returns all types, the pool's first.
 func Types() []Type {
-	return []Type{Query, Cancel, Shutdown, HealthCheck, Dump, Reply, Ready, Session, Message, Complete, Error, ShutdownAck, HealthOK, Stacks, Call}
+	return []Type{
+		Query, Cancel, Shutdown, HealthCheck, Dump, Reply,
+		Ready, Session, Message, Complete, Error, ShutdownAck, HealthOK, Stacks, Call,
+	}
 }
 
 // Validate checks a line against the schema of its type. It is slower and stricter

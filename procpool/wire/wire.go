@@ -8,13 +8,10 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"unicode/utf8"
 )
 
 // Type is the type of a message.
@@ -22,25 +19,25 @@ type Type string
 
 // Messages from the pool to a worker.
 const (
-	Query       Type = "query"        // do this: requestId, payload; version 2: timeoutMs, traceparent, tracestate, metadata, bytes
+	Query       Type = "query"        // do this: requestId, payload, timeoutMs, traceparent, tracestate, metadata, bytes
 	Cancel      Type = "cancel"       // stop that query: requestId
 	Shutdown    Type = "shutdown"     // end; graceful: after the running query
 	HealthCheck Type = "health_check" // answer with health_ok
-	Dump        Type = "dump"         // version 2: answer with stacks
-	Reply       Type = "reply"        // version 2: the answer to a call: callId, and result or error
+	Dump        Type = "dump"         // answer with stacks
+	Reply       Type = "reply"        // the answer to a call: callId, and result or error
 )
 
 // Messages from a worker to the pool.
 const (
-	Ready       Type = "ready"        // the first message, once; version 2: version, capabilities, concurrency
+	Ready       Type = "ready"        // the first message, once: version, capabilities, concurrency
 	Session     Type = "session"      // the worker's own id of the work: requestId, sessionId
-	Message     Type = "message"      // a part of the answer: requestId, content; version 2: bytes
-	Complete    Type = "complete"     // the end of the answer: requestId, result; version 2: bytes
+	Message     Type = "message"      // a part of the answer: requestId, content, bytes
+	Complete    Type = "complete"     // the end of the answer: requestId, result, bytes
 	Error       Type = "error"        // the query failed: requestId, error
 	ShutdownAck Type = "shutdown_ack" // the last message
 	HealthOK    Type = "health_ok"    // uptime in seconds, queriesProcessed
-	Stacks      Type = "stacks"       // version 2: what each thread does, as text
-	Call        Type = "call"         // version 2: a question to the pool's process: requestId, callId, method, params
+	Stacks      Type = "stacks"       // what each thread does, as text
+	Call        Type = "call"         // a question to the pool's process: requestId, callId, method, params
 )
 
 // The environment variables of a worker.
@@ -49,7 +46,7 @@ const (
 	EnvFD       = "LIFECYCLE_WORKER_FD"        // the descriptor of the connection, when it is inherited and there is no socket to connect to
 	EnvName     = "LIFECYCLE_WORKER_NAME"      // its name in the pool, for its log
 	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line with the bytes after it, in bytes including newlines
-	EnvVersion  = "LIFECYCLE_WORKER_WIRE"      // the newest version of the contract that the pool speaks; not set for 1
+	EnvVersion  = "LIFECYCLE_WORKER_WIRE"      // the version of the contract that the pool speaks
 	EnvLifeline = "LIFECYCLE_WORKER_LIFELINE"  // the descriptor of a pipe that ends when the pool's process does
 )
 
@@ -77,7 +74,6 @@ type Envelope struct {
 	Stacks           string          // of a stacks
 	Length           int             // of the bytes that follow the line; see Reader.Bytes
 
-	lastID string  // the RequestID of the previous message
 	faults []fault // usually nil
 }
 
@@ -88,28 +84,15 @@ type fault struct {
 	err   error
 }
 
-var (
-	// ErrNotJSON is wrapped by the error for a line that is not one JSON object
-	// and for a payload that is not one JSON value.
-	ErrNotJSON = errors.New("not JSON")
-
-	// ErrField is wrapped by the error for a message with a missing field or one of
-	// the wrong type. The message's type is known then.
-	ErrField = errors.New("bad field")
-)
-
 // Decode reads the line, with or without its newline, into e. Fields of type
 // RawMessage are slices of line, not copies. In a worker's message the one that its
 // type has is JSON in UTF-8. What a pool sends it has checked with [CheckValue]. Decode skips unknown fields. When a
 // field occurs twice the last one counts, as in most parsers.
 //
-// Decode overwrites e. It reuses the string of the previous RequestID when the line
-// has the same id, so the messages of a stream allocate no ids.
-//
-// On an error e has the fields before it. The beginning of a truncated line may
+// Decode overwrites e. On an error e has the fields before it. The beginning of a truncated line may
 // still say which request it belongs to.
 func Decode(line []byte, e *Envelope) error {
-	*e = Envelope{lastID: e.RequestID}
+	*e = Envelope{}
 	s := scanner{b: line}
 	if !s.byte('{') {
 		return s.fail("want an object, which begins with {")
@@ -164,17 +147,9 @@ func (e *Envelope) set(name, raw []byte) {
 	var err error
 	switch string(name) { // does not allocate
 	case "type":
-		if e.Type = known(raw); e.Type == "" {
-			var t string
-			t, err = text("type", raw)
-			e.Type = Type(t)
-		}
+		e.Type, err = typeOf(raw)
 	case "requestId":
-		if same(raw, e.lastID) {
-			e.RequestID = e.lastID
-		} else {
-			e.RequestID, err = text("requestId", raw)
-		}
+		e.RequestID, err = text("requestId", raw)
 	case "sessionId":
 		e.SessionID, err = text("sessionId", raw)
 	case "error":
@@ -245,8 +220,7 @@ func text(field string, raw []byte) (string, error) {
 	if raw[0] != '"' {
 		return "", fmt.Errorf("%w: %s is %s, want a string", ErrField, field, Excerpt(raw))
 	}
-	inner := raw[1 : len(raw)-1]
-	if plain(inner) || bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) && !hasControl(inner) {
+	if inner := raw[1 : len(raw)-1]; plain(inner) {
 		return string(inner), nil
 	}
 	var out string
@@ -256,156 +230,93 @@ func text(field string, raw []byte) (string, error) {
 	return out, nil
 }
 
-// known returns the known type that the string literal raw names, without a copy.
-func known(raw []byte) Type {
-	if raw[0] != '"' {
-		return ""
+// typeOf returns the type that raw names. A known one is not copied.
+func typeOf(raw []byte) (Type, error) {
+	if len(raw) > 2 {
+		if known, ok := names[string(raw[1:len(raw)-1])]; ok && raw[0] == '"' {
+			return known, nil
+		}
 	}
-	switch t := Type(raw[1 : len(raw)-1]); t { // does not allocate
-	case Query:
-		return Query
-	case Complete:
-		return Complete
-	case Message:
-		return Message
-	case Error:
-		return Error
-	case Session:
-		return Session
-	case Ready:
-		return Ready
-	case Cancel:
-		return Cancel
-	case Shutdown:
-		return Shutdown
-	case HealthCheck:
-		return HealthCheck
-	case ShutdownAck:
-		return ShutdownAck
-	case HealthOK:
-		return HealthOK
-	case Call:
-		return Call
-	case Reply:
-		return Reply
-	case Dump:
-		return Dump
-	case Stacks:
-		return Stacks
-	}
-	return ""
+	name, err := text("type", raw)
+	return Type(name), err
 }
 
-// same reports whether raw is the literal of id without escapes.
-func same(raw []byte, id string) bool {
-	return raw[0] == '"' && string(raw[1:len(raw)-1]) == id && asIs(id)
+// names has the known types by their names.
+var names = func() map[string]Type {
+	all := make(map[string]Type)
+	for _, t := range Types() {
+		all[string(t)] = t
+	}
+	return all
+}()
+
+// fields has the fields of each type, with those first that a message must have. Every type
+// has "type" and "bytes": what has bytes after it cannot be read over without their length.
+var fields = map[Type]struct{ required, optional []string }{
+	Query:       {[]string{"requestId", "payload"}, []string{"traceparent", "tracestate", "timeoutMs", "metadata"}},
+	Cancel:      {[]string{"requestId"}, nil},
+	Shutdown:    {nil, []string{"graceful"}},
+	Reply:       {[]string{"callId"}, []string{"result", "error"}},
+	Ready:       {nil, []string{"version", "capabilities", "concurrency"}},
+	Session:     {[]string{"requestId", "sessionId"}, nil},
+	Message:     {[]string{"requestId", "content"}, nil},
+	Complete:    {[]string{"requestId", "result"}, nil},
+	Error:       {[]string{"requestId"}, []string{"error"}},
+	HealthOK:    {nil, []string{"uptime", "queriesProcessed"}},
+	Stacks:      {[]string{"stacks"}, nil},
+	Call:        {[]string{"callId", "requestId", "method", "params"}, nil},
+	HealthCheck: {},
+	Dump:        {},
+	ShutdownAck: {},
 }
 
-// has reports whether messages of type t have the field.
-func (t Type) has(field string) bool {
+// lacks reports whether the message has no such field, of those that a type requires.
+func (e *Envelope) lacks(field string) bool {
 	switch field {
-	case "type", "bytes": // what has bytes after it cannot be read over without their length
-		return true
 	case "requestId":
-		return t == Query || t == Cancel || t == Session || t == Message || t == Complete || t == Error || t == Call
-	case "callId":
-		return t == Call || t == Reply
-	case "method":
-		return t == Call
-	case "traceparent", "tracestate", "timeoutMs", "metadata":
-		return t == Query
+		return e.RequestID == ""
 	case "sessionId":
-		return t == Session
-	case "error":
-		return t == Error || t == Reply
-	case "graceful":
-		return t == Shutdown
+		return e.SessionID == ""
+	case "callId":
+		return e.CallID == ""
+	case "method":
+		return e.Method == ""
 	case "stacks":
-		return t == Stacks
-	case "version", "capabilities", "concurrency":
-		return t == Ready
+		return e.Stacks == ""
+	case "payload":
+		return e.Payload == nil
+	case "content":
+		return e.Content == nil
+	case "params":
+		return e.Params == nil
 	}
-	return t == HealthOK
+	return e.Result == nil
 }
 
 // check reports a missing or wrong field that the message's type needs. Unknown
 // types need none.
 func (e *Envelope) check() error {
+	its := fields[e.Type]
 	for _, f := range e.faults {
-		if e.Type.has(f.field) {
+		if f.field == "type" || f.field == "bytes" || slices.Contains(its.required, f.field) || slices.Contains(its.optional, f.field) {
 			return f.err
 		}
 	}
-	missing := ""
-	switch e.Type {
-	case "":
-		missing = "type"
-	case Query, Cancel, Session, Message, Complete:
-		switch {
-		case e.RequestID == "":
-			missing = "requestId"
-		case e.Type == Query && e.Payload == nil:
-			missing = "payload"
-		case e.Type == Session && e.SessionID == "":
-			missing = "sessionId"
-		case e.Type == Message && e.Content == nil:
-			missing = "content"
-		case e.Type == Complete && e.Result == nil:
-			missing = "result"
-		default:
-			return checkStrings(e.value())
-		}
-	case Error:
-		if e.RequestID == "" {
-			missing = "requestId"
-		}
-	case Stacks:
-		if e.Stacks == "" {
-			missing = "stacks"
-		}
-	case Call, Reply:
-		switch {
-		case e.CallID == "":
-			missing = "callId"
-		case e.Type == Reply:
-		case e.RequestID == "":
-			missing = "requestId"
-		case e.Method == "":
-			missing = "method"
-		case e.Params == nil:
-			missing = "params"
-		default:
-			return checkStrings(e.value())
-		}
-	}
-	if missing == "" {
-		return nil
-	}
-	if missing == "type" {
+	if e.Type == "" {
 		return fmt.Errorf("%w: a message without type", ErrField)
 	}
-	return fmt.Errorf("%w: a %s without %s", ErrField, e.Type, missing)
-}
-
-// value returns the value that a worker's message of the type carries, nil when it
-// carries none.
-func (e *Envelope) value() json.RawMessage {
-	switch e.Type { //nolint:exhaustive // the others carry no value
+	for _, field := range its.required {
+		if e.lacks(field) {
+			return fmt.Errorf("%w: a %s without %s", ErrField, e.Type, field)
+		}
+	}
+	switch e.Type { //nolint:exhaustive // the others have no value of a worker's
 	case Message:
-		return e.Content
+		return checkStrings(e.Content)
 	case Complete:
-		return e.Result
+		return checkStrings(e.Result)
 	case Call:
-		return e.Params
+		return checkStrings(e.Params)
 	}
 	return nil
-}
-
-// Excerpt quotes the beginning of received bytes, at most 128, for an error or a
-// log.
-func Excerpt(b []byte) string {
-	if len(b) > 128 {
-		return fmt.Sprintf("%q… (%d bytes)", b[:128], len(b))
-	}
-	return fmt.Sprintf("%q", b)
 }

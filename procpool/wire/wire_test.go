@@ -23,12 +23,12 @@ func every(t testing.TB, limit int) []byte {
 	var b bytes.Buffer
 	w := wire.NewWriter(&b, limit)
 	for _, err := range []error{
-		w.Query("q1", json.RawMessage(`{"a":[1,2.5e-3,"x\"}",true,null]}`)), w.Cancel("q1"), w.Shutdown(true), w.Shutdown(false), w.HealthCheck(),
-		w.Ready(), w.Session("q1", "é\n\"s\""), w.Message("q1", json.RawMessage("[1,\n2]")), w.Complete("q1", nil), w.Error("q1", "bad \x00\xff"),
+		w.Query("q1", json.RawMessage(`{"a":[1,2.5e-3,"x\"}",true,null]}`), nil, wire.About{}), w.Cancel("q1"), w.Shutdown(true), w.Shutdown(false), w.HealthCheck(),
+		w.Ready(wire.Offer{}), w.Session("q1", "é\n\"s\""), w.Message("q1", json.RawMessage("[1,\n2]"), nil), w.Complete("q1", nil, nil), w.Error("q1", "bad \x00\xff"),
 		w.ShutdownAck(), w.HealthOK(1.5, 7), w.Dump(), w.Stacks("goroutine 1\n\tmain.go"),
-		w.QueryAbout("q1", json.RawMessage("1"), wire.About{TimeoutMs: 1500, Traceparent: "00-x", Tracestate: "a=b", Metadata: map[string]string{"tenant": "é\""}}),
-		w.QueryAbout("q1", nil, wire.About{}), w.Call("q1", "c1", "state.get", json.RawMessage(`["k"]`)), w.Reply("c1", nil), w.ReplyError("c1", "no\nsuch"), w.ReplyError("c1", ""),
-		w.Announce(wire.Offer{Version: 2, Capabilities: []string{wire.CanStacks}, Concurrency: 7}), w.Announce(wire.Offer{Version: 2, Concurrency: 1}),
+		w.Query("q1", json.RawMessage("1"), nil, wire.About{TimeoutMs: 1500, Traceparent: "00-x", Tracestate: "a=b", Metadata: map[string]string{"tenant": "é\""}}),
+		w.Query("q1", nil, nil, wire.About{}), w.Call("q1", "c1", "state.get", json.RawMessage(`["k"]`)), w.Reply("c1", nil), w.ReplyError("c1", "no\nsuch"), w.ReplyError("c1", ""),
+		w.Ready(wire.Offer{Version: 1, Capabilities: []string{wire.CanStacks}, Concurrency: 7}), w.Ready(wire.Offer{Concurrency: 1}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -59,8 +59,8 @@ func TestEveryMessageIsReadAsItWasWritten(t *testing.T) {
 		{Type: wire.Reply, CallID: "c1", Result: json.RawMessage("null")},
 		{Type: wire.Reply, CallID: "c1", Error: "no\nsuch"},
 		{Type: wire.Reply, CallID: "c1", Error: "error"},
-		{Type: wire.Ready, Offer: wire.Offer{Version: 2, Capabilities: []string{wire.CanStacks}, Concurrency: 7}},
-		{Type: wire.Ready, Offer: wire.Offer{Version: 2, Capabilities: []string{}, Concurrency: 1}},
+		{Type: wire.Ready, Offer: wire.Offer{Version: 1, Capabilities: []string{wire.CanStacks}, Concurrency: 7}},
+		{Type: wire.Ready, Offer: wire.Offer{Concurrency: 1}},
 	}
 	for name, stream := range map[string]io.Reader{
 		"at once": bytes.NewReader(every(t, 0)), "byte by byte": iotest.OneByteReader(bytes.NewReader(every(t, 0))),
@@ -108,7 +108,7 @@ func TestWrongLinesAreRefusedByName(t *testing.T) {
 		`{"type":"complete","requestId":"a","result":"x}`: "does not end", `{"type":"complete","requestId":"a","result":[1 2]}`: "want , or ]",
 		`{"type":"complete","requestId":"a","result":{1:2}}`: "want a string", `{"type":"shutdown","graceful":1}`: "true or false",
 		`{"type":"health_ok","uptime":"1"}`: "number of seconds", `{"type":"health_ok","queriesProcessed":1.5}`: "whole number",
-		`{"type":"ready","version":3}`: "version is \"3\", want a whole number from 1 to 2", `{"type":"ready","version":0}`: "from 1 to 2", `{"type":"ready","version":"2"}`: "version",
+		`{"type":"ready","version":2}`: "version is \"2\", want a whole number from 1 to 1", `{"type":"ready","version":0}`: "from 1 to 1", `{"type":"ready","version":"2"}`: "version",
 		`{"type":"ready","concurrency":0}`: "concurrency is \"0\"", `{"type":"ready","concurrency":1000000}`: "from 1 to 1000", `{"type":"ready","concurrency":1.5}`: "concurrency",
 		`{"type":"ready","capabilities":["telepathy"]}`: "capability \"telepathy\" is not known", `{"type":"ready","capabilities":"stacks"}`: "list of names", `{"type":"ready","capabilities":[1]}`: "list of names",
 		`{"type":"ready","capabilities":["` + strings.Repeat("x", 1<<20) + `"]}`: "is not known", `{"type":"stacks"}`: "without stacks",
@@ -179,10 +179,10 @@ func TestLongLinesAreSkipped(t *testing.T) {
 	if err := w.Error("q1", strings.Repeat("x", 200)); !errors.As(err, &tooLong) {
 		t.Error(err)
 	}
-	if err := w.Message("q1", json.RawMessage(`"`+strings.Repeat("x", 200)+`"`)); !errors.As(err, &tooLong) {
+	if err := w.Message("q1", json.RawMessage(`"`+strings.Repeat("x", 200)+`"`), nil); !errors.As(err, &tooLong) {
 		t.Error(err)
 	}
-	if err := w.Ready(); err != nil {
+	if err := w.Ready(wire.Offer{}); err != nil {
 		t.Errorf("a refused message poisons the writer: %v", err)
 	}
 }
@@ -200,13 +200,13 @@ func (w *writes) Write(b []byte) (int, error) {
 func TestOneWriteForAFrameAndAPartialOnePoisons(t *testing.T) {
 	out := &writes{fail: 3}
 	w := wire.NewWriter(out, 0)
-	if err := errors.Join(w.Query("q1", json.RawMessage(`"`+strings.Repeat("x", 4096)+`"`)), w.HealthOK(1, 1)); err != nil || out.n != 2 {
+	if err := errors.Join(w.Query("q1", json.RawMessage(`"`+strings.Repeat("x", 4096)+`"`), nil, wire.About{}), w.HealthOK(1, 1)); err != nil || out.n != 2 {
 		t.Fatalf("%v, %d writes", err, out.n)
 	}
 	if err := w.Cancel("q1"); !errors.Is(err, io.ErrShortWrite) || errors.Is(err, wire.ErrPoisoned) {
 		t.Error(err)
 	}
-	for _, err := range []error{w.Cancel("q1"), w.Query("q2", json.RawMessage(`"`+strings.Repeat("x", 1<<20)+`"`))} {
+	for _, err := range []error{w.Cancel("q1"), w.Query("q2", json.RawMessage(`"`+strings.Repeat("x", 1<<20)+`"`), nil, wire.About{})} {
 		if !errors.Is(err, wire.ErrPoisoned) || !errors.Is(err, io.ErrShortWrite) {
 			t.Error(err)
 		}

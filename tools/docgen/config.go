@@ -1,21 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"go/ast"
-	"go/format"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/internal/pages"
 )
 
 // section is the library's part of a service's configuration.
@@ -30,70 +27,49 @@ func (section) WithDefaults() section {
 	return s
 }
 
-// configPage returns the reference of all keys.
-func configPage() ([]byte, error) {
+// keys returns a part of the reference of keys: their table, or a section for each.
+func (d docs) keys(what string) (string, error) {
 	keys, err := config.Keys[section]("service.yaml")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	docs, err := fieldDocs()
+	texts, err := d.fieldDocs()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	var b strings.Builder
-	b.WriteString(`# Every key of lifecycle
-
-This page is made from lifecycle.Config by "make docs". The keys belong to the section ` + "`lifecycle`" + ` of a service's own file, of the environment and of flags. A later row of this table wins over an earlier one:
-
-| where | how |
-| --- | --- |
-| file (YAML, JSON, TOML) | ` + "`lifecycle: {drain_interval: 10s}`" + ` |
-| environment | ` + "`SERVICE_LIFECYCLE_DRAIN_INTERVAL=10s`" + ` |
-| flag | ` + "`-lifecycle.drain-interval=10s`" + ` |
-
-` + "`SERVICE`" + ` is the file's name in the program, here service.yaml, or the prefix given to ` + "`config.WithEnvPrefix`" + `. A duration has a unit (` + "`5s`, `1m30s`, `250ms`" + `). 0 and ` + "`off`" + ` switch a duration off. Leaving the key out is different: the default then holds. [config.schema.json](config.schema.json) gives an editor the same information; put ` + "`# yaml-language-server: $schema=…`" + ` at the top of the file. A program with cobra, viper, kong or koanf keeps it: [I already use X](config-guest.md).
-
-A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `, and that must fit into ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` must fit into ` + "`shutdown_grace`" + `.
-
-**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. The log names a change of any other key, which takes effect at the next start. A pod's grace and its preStop hook cannot change while the pod lives, so a change that makes a stop longer than the grace of the start is refused as a whole, and the log says why. Without a declared grace, a pod keeps to the time that a stop took at the start. Give ` + "`termination_grace`, `pre_stop`, `drain_interval` and `shutdown_grace`" + ` as environment in the pod template: a change of them then replaces the pods. A key that is removed from the file returns to its default, and a warning says so. Write a new file and rename it over the old one, as Kubernetes does, because half of a file can be a valid configuration. The watch waits 5 s for a file that has become shorter.
-
-| key | takes | default | live |
-| --- | --- | --- | --- |
-`)
+	var rows [][]string
+	var sections strings.Builder
 	for _, k := range keys {
-		def, live := "", ""
-		if k.Default != "" && k.Field != "Name" { // this program's name would be wrong
+		name, def, live := strings.TrimPrefix(k.Name, "lifecycle."), "", ""
+		if k.Default != "" && k.Field != "Name" { // the name of this program would be wrong
 			def = "`" + strings.Trim(k.Default, `"`) + "`"
 		}
 		if k.Live {
 			live = "live"
 		}
-		name := strings.TrimPrefix(k.Name, "lifecycle.")
-		fmt.Fprintf(&b, "| [`%s`](#%s) | %s | %s | %s |\n", name, name, k.Type, def, live)
+		rows = append(rows, []string{fmt.Sprintf("[`%s`](#%s)", name, name), k.Type, def, live})
+		fmt.Fprintf(&sections, "## %s\n\n%s\n\n`%s`, `%s`\n\n", name, asMarkdown(texts[k.Field], keys), k.Env, k.Flag)
 	}
-	b.WriteString("\n")
-	for _, k := range keys {
-		fmt.Fprintf(&b, "## %s\n\n%s\n\n", strings.TrimPrefix(k.Name, "lifecycle."), asMarkdown(docs[k.Field], keys))
-		fmt.Fprintf(&b, "`%s`, `%s`\n\n", k.Env, k.Flag)
+	switch what {
+	case "keys":
+		return pages.Table([]string{"key", "takes", "default", "live"}, rows), nil
+	case "texts of keys":
+		return sections.String(), nil
 	}
-	return []byte(strings.TrimSuffix(b.String(), "\n")), nil
+	return "", fmt.Errorf("there is no part %q", what)
 }
 
 // configSchema returns the JSON Schema of a file with the section. It allows the
 // service's own keys beside it.
-func configSchema() ([]byte, error) {
-	docs, err := fieldDocs()
+func (d docs) configSchema() (string, error) {
+	keys, texts, err := d.plainTexts()
 	if err != nil {
-		return nil, err
-	}
-	keys, err := config.Keys[section]("")
-	if err != nil {
-		return nil, err
+		return "", err
 	}
 	closed, err := config.Schema[section](func(key string) string {
 		for _, k := range keys {
 			if k.Name == key {
-				return strings.ReplaceAll(asMarkdown(docs[k.Field], keys), "`", "")
+				return texts[k.Field]
 			}
 		}
 		if key == "lifecycle" {
@@ -102,39 +78,54 @@ func configSchema() ([]byte, error) {
 		return ""
 	})
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	var schema map[string]any
 	if err := json.Unmarshal(closed, &schema); err != nil {
-		return nil, err
+		return "", err
 	}
 	delete(schema, "additionalProperties")
 	delete(schema, "patternProperties")
 	schema["title"] = "The section lifecycle of a configuration file"
 	schema["$id"] = "https://raw.githubusercontent.com/pleme-io/lifecycle-go/main/docs/config.schema.json"
 	text, err := json.MarshalIndent(schema, "", "  ")
-	return append(text, '\n'), err
+	return string(text) + "\n", err
 }
 
-// configWords returns the Go source of the texts that -h shows for the keys of
+// configTexts returns the Go source of the texts that -h shows for the keys of
 // lifecycle. They are the texts of the page, without Markdown.
-func configWords() ([]byte, error) {
-	docs, err := fieldDocs()
+func (d docs) configTexts() (string, error) {
+	keys, texts, err := d.plainTexts()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	keys, err := config.Keys[section]("")
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	b.WriteString("// Code generated from the comments of lifecycle.Config by \"make docs\"; DO NOT EDIT.\n\npackage config\n\n" +
-		"// lifecycleWords describes a field of lifecycle.Config, as docs/config.md\n// does.\nfunc lifecycleWords(field string) string {\n\tswitch field {\n")
+	var b strings.Builder
+	b.WriteString(`// Code generated from the comments of lifecycle.Config by "make docs"; DO NOT EDIT.
+
+package config
+
+// keyText describes the key of a field of lifecycle.Config, as docs/config.md does.
+func keyText(field string) string {
+	switch field {
+`)
 	for _, k := range keys {
-		fmt.Fprintf(&b, "\tcase %q:\n\t\treturn %q\n", k.Field, strings.ReplaceAll(asMarkdown(docs[k.Field], keys), "`", ""))
+		fmt.Fprintf(&b, "\tcase %q:\n\t\treturn %q\n", k.Field, texts[k.Field])
 	}
 	b.WriteString("\t}\n\treturn \"\"\n}\n")
-	return format.Source(b.Bytes())
+	return b.String(), nil
+}
+
+// plainTexts returns the keys, and their texts by field, without Markdown.
+func (d docs) plainTexts() ([]config.Key, map[string]string, error) {
+	keys, err := config.Keys[section]("")
+	if err != nil {
+		return nil, nil, err
+	}
+	texts, err := d.fieldDocs()
+	for field, text := range texts {
+		texts[field] = strings.ReplaceAll(asMarkdown(text, keys), "`", "")
+	}
+	return keys, texts, err
 }
 
 var (
@@ -163,16 +154,13 @@ func asMarkdown(doc string, keys []config.Key) string {
 
 // fieldDocs returns the comments of the fields of lifecycle.Config. A comment for two
 // fields belongs to both.
-func fieldDocs() (map[string]string, error) {
-	name, err := inRepository("config.go")
-	if err != nil {
-		return nil, err
-	}
+func (d docs) fieldDocs() (map[string]string, error) {
+	name := filepath.Join(d.root, "config.go")
 	source, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
-	docs := map[string]string{}
+	texts := map[string]string{}
 	ast.Inspect(source, func(n ast.Node) bool {
 		spec, ok := n.(*ast.TypeSpec)
 		if !ok || spec.Name.Name != "Config" {
@@ -188,31 +176,13 @@ func fieldDocs() (map[string]string, error) {
 				shared = f.Doc.Text()
 			}
 			for _, name := range f.Names {
-				docs[name.Name] = shared
+				texts[name.Name] = shared
 			}
 		}
 		return false
 	})
-	if len(docs) == 0 {
+	if len(texts) == 0 {
 		return nil, fmt.Errorf("%s: there is no struct Config", name)
 	}
-	return docs, nil
-}
-
-// inRepository finds a file of the root module from any folder of the repository.
-func inRepository(name string) (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
-			return filepath.Join(dir, name), nil
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errors.New("this folder is not in the repository: there is no go.work above it")
-		}
-		dir = up
-	}
+	return texts, nil
 }

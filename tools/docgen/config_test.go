@@ -15,11 +15,11 @@ import (
 )
 
 func TestEveryFieldIsOnThePageWithItsWords(t *testing.T) {
-	page, err := configPage()
+	page, err := repository.keys("texts of keys")
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs, err := fieldDocs()
+	docs, err := repository.fieldDocs()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestEveryFieldIsOnThePageWithItsWords(t *testing.T) {
 		if len(docs[k.Field]) < 20 {
 			t.Errorf("%s has no useful comment: %q", k.Field, docs[k.Field])
 		}
-		if !bytes.Contains(page, []byte("\n## "+strings.TrimPrefix(k.Name, "lifecycle.")+"\n\n")) {
+		if !strings.Contains("\n"+page, "\n## "+strings.TrimPrefix(k.Name, "lifecycle.")+"\n\n") {
 			t.Errorf("the page lacks %s", k.Name)
 		}
 		if f, _ := reflect.TypeFor[lifecycle.Config]().FieldByName(k.Field); k.Live != (f.Tag.Get("reload") == "live") {
@@ -69,10 +69,11 @@ func TestSchemaOfAService(t *testing.T) {
 		ID    string `json:"$id"`
 		Title string `json:"title"`
 	}
-	if text, err = configSchema(); err != nil {
+	made, err := repository.configSchema()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(text, &committed); err != nil || !strings.HasSuffix(committed.ID, "/docs/config.schema.json") || committed.Title == "" {
+	if err := json.Unmarshal([]byte(made), &committed); err != nil || !strings.HasSuffix(committed.ID, "/docs/config.schema.json") || committed.Title == "" {
 		t.Errorf("%+v, %v", committed, err)
 	}
 }
@@ -99,11 +100,11 @@ func compiled(t *testing.T, text []byte) *jsonschema.Schema {
 // A real validator with the schema and Load accept the same files, except for sums of
 // several keys and durations of more than a year.
 func TestSchemaAgreesWithLoad(t *testing.T) {
-	text, err := configSchema()
+	text, err := repository.configSchema()
 	if err != nil {
 		t.Fatal(err)
 	}
-	schema := compiled(t, text)
+	schema := compiled(t, []byte(text))
 	if err := schema.Validate(map[string]any{"addr": ":80"}); err != nil {
 		t.Errorf("the schema does not allow a service's own keys: %v", err)
 	}

@@ -1,7 +1,8 @@
-// Command docgen draws the pictures and tables in docs/ from the code, so that
-// they cannot differ from it. It also writes the texts of the
-// keys of lifecycle for package config, whose -h prints them. "make docs" runs it; a
-// test fails when a committed file is stale.
+// Command docgen draws the picture, the tables and the reference of keys in docs/ from the
+// code, so that they cannot differ from it. It also writes the texts of the keys of
+// lifecycle for package config, whose -h prints them. Pages are written by hand around what
+// is generated; see package pages. "make docs" runs it; a test fails when a committed file
+// is stale.
 package main
 
 import (
@@ -9,22 +10,32 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go/internal/pages"
+	"github.com/pleme-io/lifecycle-go/metrics"
 )
 
-// document is one file, by its path in the repository.
-type document struct {
-	name   string
-	render func() ([]byte, error)
+// documents are all files that docgen writes, by their paths in the repository.
+var documents = map[string]func(d docs) (string, error){
+	"docs/choreography.svg":   func(docs) (string, error) { return choreography(defaultTimeline()) },
+	"docs/states.md":          func(d docs) (string, error) { return d.fill("docs/states.md", states) },
+	"docs/metrics.md":         func(d docs) (string, error) { return d.fill("docs/metrics.md", metricTable) },
+	"docs/config.md":          func(d docs) (string, error) { return d.fill("docs/config.md", d.keys) },
+	"docs/config.schema.json": docs.configSchema,
+	"config/keytexts.go":      docs.configTexts,
 }
 
-// documents are all files that docgen writes.
-var documents = []document{
-	{"docs/choreography.svg", func() ([]byte, error) { return choreography(defaults()) }},
-	{"docs/states.md", states},
-	{"docs/config.md", configPage},
-	{"docs/config.schema.json", configSchema},
-	{"config/words.go", configWords},
-	{"docs/metrics.md", metricsPage},
+// docs writes documents in a repository.
+type docs struct{ root string }
+
+// fill returns a page with its generated parts written anew.
+func (d docs) fill(page string, write func(what string) (string, error)) (string, error) {
+	text, err := os.ReadFile(filepath.Join(d.root, page))
+	if err != nil {
+		return "", err
+	}
+	return pages.Fill(string(text), "docgen", func(what, _ string) (string, error) { return write(what) })
 }
 
 func main() {
@@ -36,21 +47,34 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("docgen", flag.ContinueOnError)
-	out := flags.String("out", ".", "the root of the repository; its folders must exist")
+	root := flags.String("root", "..", "the root of the repository")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: docgen always draws everything", flags.Arg(0))
 	}
-	for _, d := range documents {
-		text, err := d.render()
+	for name, render := range documents {
+		text, err := render(docs{*root})
 		if err != nil {
-			return fmt.Errorf("draw %s: %w", d.name, err)
+			return fmt.Errorf("draw %s: %w", name, err)
 		}
-		if err := os.WriteFile(filepath.Join(*out, filepath.FromSlash(d.name)), text, 0o644); err != nil {
-			return fmt.Errorf("write %s: %w", d.name, err)
+		if err := os.WriteFile(filepath.Join(*root, name), []byte(text), 0o644); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// metricTable returns the reference of all metrics.
+func metricTable(string) (string, error) {
+	var rows [][]string
+	for _, m := range metrics.Reference() {
+		labels := ""
+		if len(m.Labels) > 0 {
+			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
+		}
+		rows = append(rows, []string{"`" + m.Name + "`", m.Type, labels, m.Help})
+	}
+	return pages.Table([]string{"metric", "type", "labels", "meaning"}, rows), nil
 }

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 
 	"github.com/bufbuild/protocompile"
+	"github.com/bufbuild/protocompile/linker"
 	"google.golang.org/genproto/googleapis/api/annotations"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
@@ -39,7 +40,10 @@ type plugin struct{ name, options string }
 var plugins = []plugin{
 	{"protoc-gen-go", "module=" + goRoot},
 	{"protoc-gen-connect-go", "module=" + goRoot + ",simple"},
-	{"protoc-gen-connect-openapi", "format=json,path=" + openAPI + ",only-googleapi-http,with-google-error-detail,base=openapi.base.yaml"},
+	{
+		"protoc-gen-connect-openapi",
+		"format=json,path=" + openAPI + ",only-googleapi-http,with-google-error-detail,base=openapi.base.yaml",
+	},
 }
 
 func main() {
@@ -75,9 +79,13 @@ func run(ctx context.Context, args []string) error {
 // generate returns the files that the plugins in bin make from the contract in dir, by
 // path below dir.
 func generate(ctx context.Context, dir, bin string) (map[string][]byte, error) {
-	request, err := compile(ctx, filepath.Join(dir, "proto"))
+	sources, err := compile(ctx, filepath.Join(dir, "proto"))
 	if err != nil {
 		return nil, fmt.Errorf("compile %s: %w", source, err)
+	}
+	request, err := requestFor(sources)
+	if err != nil {
+		return nil, err
 	}
 	files := map[string][]byte{}
 	for _, p := range plugins {
@@ -85,13 +93,17 @@ func generate(ctx context.Context, dir, bin string) (map[string][]byte, error) {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	files[commentsFile], err = comments(request)
+	comments := map[string]string{}
+	for _, file := range sources {
+		commentsIn(file, comments)
+	}
+	files[commentsFile], err = commentsSource(comments)
 	return files, err
 }
 
-// compile returns the request that protoc would pass to a plugin. The annotations of
-// google.api come from their Go package.
-func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, error) {
+// compile returns the files of the contract. The annotations of google.api come from their
+// Go package.
+func compile(ctx context.Context, root string) (linker.Files, error) {
 	_ = annotations.E_Http // linked in, so that it is in the registry
 	compiler := protocompile.Compiler{
 		SourceInfoMode: protocompile.SourceInfoStandard,
@@ -107,11 +119,12 @@ func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, 
 	if err != nil {
 		return nil, err
 	}
-	compiled, err := compiler.Compile(ctx, sources...)
-	if err != nil {
-		return nil, err
-	}
-	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: sources}
+	return compiler.Compile(ctx, sources...)
+}
+
+// requestFor returns what protoc would pass to a plugin.
+func requestFor(sources linker.Files) (*pluginpb.CodeGeneratorRequest, error) {
+	request := &pluginpb.CodeGeneratorRequest{}
 	seen := map[string]bool{}
 	var add func(protoreflect.FileDescriptor) error
 	add = func(d protoreflect.FileDescriptor) error { // imports come before the file
@@ -136,7 +149,8 @@ func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, 
 		request.ProtoFile = append(request.ProtoFile, file)
 		return nil
 	}
-	for _, file := range compiled {
+	for _, file := range sources {
+		request.FileToGenerate = append(request.FileToGenerate, file.Path())
 		if err := add(file); err != nil {
 			return nil, err
 		}
@@ -145,7 +159,9 @@ func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, 
 }
 
 // run adds the files that the plugin makes from the request to files.
-func (p plugin) run(ctx context.Context, dir, bin string, request *pluginpb.CodeGeneratorRequest, files map[string][]byte) error {
+func (p plugin) run(
+	ctx context.Context, dir, bin string, request *pluginpb.CodeGeneratorRequest, files map[string][]byte,
+) error {
 	request.Parameter = &p.options
 	in, err := proto.Marshal(request)
 	if err != nil {

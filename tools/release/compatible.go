@@ -25,7 +25,9 @@ func (r *release) compatible(ctx context.Context, last string) error {
 	}
 	defer os.RemoveAll(dir)
 	tool := filepath.Join(dir, "apidiff")
-	if err := command(ctx, filepath.Join(r.dir, "tools"), []string{"GOWORK=off"}, "go", "build", "-modfile=release.mod", "-o", tool, "golang.org/x/exp/cmd/apidiff"); err != nil {
+	err = command(ctx, filepath.Join(r.dir, "tools"), []string{"GOWORK=off"},
+		"go", "build", "-modfile=release.mod", "-o", tool, "golang.org/x/exp/cmd/apidiff")
+	if err != nil {
 		return err
 	}
 	old := filepath.Join(dir, "old")
@@ -43,7 +45,8 @@ func (r *release) compatible(ctx context.Context, last string) error {
 			continue
 		}
 		data := filepath.Join(dir, "export")
-		if err := command(ctx, filepath.Join(old, m.dir), []string{"GOWORK=off"}, tool, "-m", "-allow-internal", "-w", data, m.path); err != nil {
+		err := command(ctx, filepath.Join(old, m.dir), []string{"GOWORK=off"}, tool, "-m", "-allow-internal", "-w", data, m.path)
+		if err != nil {
 			return err
 		}
 		cmd := exec.CommandContext(ctx, tool, "-m", "-allow-internal", "-incompatible", data, m.path)
@@ -56,9 +59,12 @@ func (r *release) compatible(ctx context.Context, last string) error {
 			broken = append(broken, m.path+":\n"+text)
 		}
 	}
-	if len(broken) > 0 {
-		return fmt.Errorf("%s is not compatible with %s; it needs the next %s version:\n%s", r.version, last,
-			map[bool]string{true: "minor", false: "major"}[semver.Major(r.version) == "v0"], strings.Join(broken, "\n"))
+	if len(broken) == 0 {
+		return nil
 	}
-	return nil
+	part := "major"
+	if semver.Major(r.version) == "v0" {
+		part = "minor"
+	}
+	return fmt.Errorf("%s is not compatible with %s; it needs the next %s version:\n%s", r.version, last, part, strings.Join(broken, "\n"))
 }

@@ -135,17 +135,15 @@ func (r *release) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var files, published []string
 	for _, m := range modules {
-		files = append(files, m.file("go.mod"), m.file("go.sum"))
-		if m.published {
-			published = append(published, m.file("go.mod"), m.file("go.sum"))
+		if !m.published {
+			continue
+		}
+		if err := m.write(modules, r.version, true); err != nil {
+			return err
 		}
 	}
-	if err := r.publish(ctx, modules); err != nil {
-		return err
-	}
-	if err := r.commit(ctx, published, "release "+r.version); err != nil {
+	if _, err := git(ctx, r.dir, "commit", "--all", "--allow-empty", "--message", "release "+r.version); err != nil {
 		return err
 	}
 	for _, m := range modules {
@@ -158,10 +156,13 @@ func (r *release) make(ctx context.Context) (err error) {
 		}
 		r.tags = append(r.tags, tag)
 	}
-	if err := r.develop(ctx, modules); err != nil {
-		return err
+	for _, m := range modules {
+		if err := m.write(modules, r.version, false); err != nil {
+			return err
+		}
 	}
-	return r.commit(ctx, files, "go on after "+r.version)
+	_, err = git(ctx, r.dir, "commit", "--all", "--allow-empty", "--message", "go on after "+r.version)
+	return err
 }
 
 // undo removes the commits and tags that make has made.
@@ -172,21 +173,6 @@ func (r *release) undo(ctx context.Context, before string) error {
 		err = errors.Join(err, gone)
 	}
 	r.tags = nil
-	return err
-}
-
-// commit commits these files, even when none of them has changed.
-func (r *release) commit(ctx context.Context, files []string, message string) error {
-	args := []string{"add", "--"}
-	for _, file := range files {
-		if _, err := os.Stat(filepath.Join(r.dir, file)); err == nil {
-			args = append(args, file)
-		}
-	}
-	if _, err := git(ctx, r.dir, args...); err != nil {
-		return err
-	}
-	_, err := git(ctx, r.dir, "commit", "--allow-empty", "--message", message)
 	return err
 }
 

@@ -52,7 +52,7 @@ func show(t *testing.T, dir, object string) string {
 	return text
 }
 
-// The tagged commit has real versions, checksums and no replace lines; the next commit
+// The tagged commit has real versions and no replace lines; the next commit
 // has the replace lines again.
 func TestReleaseMakesCommitsAndTags(t *testing.T) {
 	dir := repository(t)
@@ -66,9 +66,6 @@ func TestReleaseMakesCommitsAndTags(t *testing.T) {
 	released := show(t, dir, "otel/v0.1.0:otel/go.mod")
 	if !strings.Contains(released, "require example.com/m v0.1.0") || strings.Contains(released, "replace") {
 		t.Errorf("the released go.mod:\n%s", released)
-	}
-	if sums := show(t, dir, "otel/v0.1.0:otel/go.sum"); strings.Count(sums, "example.com/m v0.1.0") != 2 || !strings.Contains(sums, "h1:") {
-		t.Errorf("the released go.sum:\n%s", sums)
 	}
 	for _, file := range []string{"otel/go.mod", "bench/go.mod"} {
 		if text := show(t, dir, "HEAD:"+file); !strings.Contains(text, "replace example.com/m => ../") || strings.Contains(text, "v0.0.0") {

@@ -46,10 +46,11 @@ and drain, probes and planes, budgets and replicas. Every finding has the reason
 and the number to change.
 
 MANIFEST is a file with any number of YAML documents, JSON, a List, a rendered
-chart, or a Dockerfile; "-" is standard input. It does not ask a cluster.
+chart, or a Dockerfile; "-" is standard input. It does not ask a cluster, and does not
+check the schema of an object: kubeconform and kubectl apply --dry-run=server do.
 
 FILE is the service's configuration; vet reads its section lifecycle.
-Values in it that contradict each other are findings beside those of the manifests.
+Values in it that contradict each other are findings too.
 Without --config it reads the file that the manifest mounts from a ConfigMap or a
 Secret. Variables of the service's container, such as SERVICE_LIFECYCLE_DRAIN_INTERVAL,
 and then its flags take precedence, as in the service itself. A note says when a value
@@ -105,22 +106,21 @@ Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 	f.StringSliceVar(&checker.Ignore, "ignore", nil, "`rules` to ignore")
 	f.BoolVar(&checker.HasShell, "has-shell", false, "the image has a shell and the usual programs")
 	f.BoolVar(&list, "rules", false, "list the rules")
-	complete := func(words ...string) cobra.CompletionFunc {
-		return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return words, cobra.ShellCompDirectiveNoFileComp
-		}
-	}
 	var ids []string
 	for _, r := range vet.Rules() {
 		ids = append(ids, r.ID)
 	}
-	for name, words := range map[string][]string{"output": {"text", "json", "sarif"}, "fail-on": {"info", "warning", "error"}, "ignore": ids} {
-		_ = cmd.RegisterFlagCompletionFunc(name, complete(words...)) // the flags are those above
+	for name, words := range map[string][]string{
+		"output":  {"text", "json", "sarif"},
+		"fail-on": {"info", "warning", "error"},
+		"ignore":  ids,
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the flags are those above
 	}
 	return cmd
 }
 
-// Examples are those of the help, for the words with which a user calls the command.
+// Examples are the help's, for the words with which a user calls the command.
 func Examples(name string) string {
 	return strings.ReplaceAll(`  NAME deployment.yaml pdb.yaml --config service.yaml
   kustomize build overlays/production | NAME -

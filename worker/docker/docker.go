@@ -168,7 +168,11 @@ func (e *Engine) options(spec worker.ContainerSpec) (client.ContainerCreateOptio
 	o := client.ContainerCreateOptions{
 		Name: spec.Name,
 		Config: &container.Config{
-			Image: spec.Image, Cmd: slices.Clone(spec.Command), Env: slices.Clone(spec.Env), Labels: labels, StopSignal: spec.StopSignal,
+			Image:      spec.Image,
+			Cmd:        slices.Clone(spec.Command),
+			Env:        slices.Clone(spec.Env),
+			Labels:     labels,
+			StopSignal: spec.StopSignal,
 		},
 		HostConfig:       &container.HostConfig{},
 		NetworkingConfig: &network.NetworkingConfig{},
@@ -180,9 +184,11 @@ func (e *Engine) options(spec worker.ContainerSpec) (client.ContainerCreateOptio
 	case o.Config == nil || o.HostConfig == nil || o.Config.Labels == nil:
 		return o, errors.New("the shape set Config, HostConfig or Config.Labels to nil: want it to complete them")
 	case o.HostConfig.AutoRemove:
-		return o, errors.New("the shape set AutoRemove: want it off, the worker removes the container once it knows how it ended")
+		return o, errors.New("the shape set AutoRemove: want it off, " +
+			"the worker removes the container once it knows how it ended")
 	case !o.HostConfig.RestartPolicy.IsNone():
-		return o, fmt.Errorf("the shape set RestartPolicy %q: want none, because a supervisor restarts containers", o.HostConfig.RestartPolicy.Name)
+		return o, fmt.Errorf("the shape set RestartPolicy %q: want none, because a supervisor restarts containers",
+			o.HostConfig.RestartPolicy.Name)
 	case o.Config.Tty:
 		return o, errors.New("the shape set Tty: want it off, a worker has no terminal")
 	}
@@ -207,11 +213,14 @@ func (e *Engine) makeRoom(ctx context.Context, name string, conflict error) erro
 	}
 	switch {
 	case !ours:
-		return fmt.Errorf("%w: %s is container %.12s, which is not a worker's: remove or rename it", ErrNameInUse, name, old.Container.ID)
+		return fmt.Errorf("%w: %s is container %.12s, which is not a worker's: remove or rename it",
+			ErrNameInUse, name, old.Container.ID)
 	case owner != e.owner:
-		return fmt.Errorf("%w: %s is container %.12s, which belongs to %q: stop that, or use another name", ErrNameInUse, name, old.Container.ID, owner)
+		return fmt.Errorf("%w: %s is container %.12s, which belongs to %q: stop that, or use another name",
+			ErrNameInUse, name, old.Container.ID, owner)
 	case !e.replace:
-		return fmt.Errorf("%w: %s is container %.12s, of another worker or of an earlier run: remove it, or use WithReplace", ErrNameInUse, name, old.Container.ID)
+		return fmt.Errorf("%w: %s is container %.12s, of another worker or of an earlier run: remove it, or use WithReplace",
+			ErrNameInUse, name, old.Container.ID)
 	}
 	return e.Remove(ctx, old.Container.ID)
 }

@@ -50,7 +50,8 @@ func demux(from io.Reader, after time.Time, stdout, stderr io.Writer) (last time
 		}
 		n := binary.BigEndian.Uint32(header[4:])
 		if header[0] > 3 || n > maxRecord {
-			return last, fmt.Errorf("read the output: record of stream %d with %d bytes, want stream 1 or 2 and at most %d", header[0], n, maxRecord)
+			return last, fmt.Errorf("read the output: record of stream %d with %d bytes, want stream 1 or 2 and at most %d",
+				header[0], n, maxRecord)
 		}
 		if cap(payload) < int(n) {
 			payload = make([]byte, n)

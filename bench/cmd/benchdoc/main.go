@@ -1,15 +1,22 @@
-// Command benchdoc writes docs/benchmarks.md from the results of "make bench",
-// so that the page always matches them: tables as ratios, the machine and the
-// versions, and for each target whether it holds.
+// Command benchdoc writes the measurements of docs/benchmarks.txt into the page beside it,
+// docs/benchmarks.md, which is written by hand around them. Each part of the page says in a
+// comment, in YAML, what stands there: a table of medians (table.go), the targets with
+// their verdicts (targets.go), the machines, or a file. With -merge it first puts the
+// results of another run into docs/benchmarks.txt, in place of those of the same benchmarks.
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pleme-io/lifecycle-go/internal/pages"
 )
 
 func main() {
@@ -21,51 +28,67 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("benchdoc", flag.ContinueOnError)
-	in := flags.String("in", "../docs/benchmarks.txt", "the results, in Go's benchmark format")
-	out := flags.String("out", "../docs/benchmarks.md", "the page to write")
+	docs := flags.String("docs", "../docs", "the folder of benchmarks.txt and benchmarks.md")
+	other := flags.String("merge", "", "a file of results that replace those of the same benchmarks")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	page, err := render(*in)
+	results, page := filepath.Join(*docs, "benchmarks.txt"), filepath.Join(*docs, "benchmarks.md")
+	if *other != "" {
+		if err := merge(results, *other); err != nil {
+			return fmt.Errorf("merge %s: %w", *other, err)
+		}
+	}
+	text, err := render(results, page)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(*out, page, 0o644); err != nil {
-		return fmt.Errorf("write the page: %w", err)
-	}
-	return nil
+	return os.WriteFile(page, []byte(text), 0o644)
 }
 
-// render makes the page from a file of results.
-func render(name string) ([]byte, error) {
-	f, err := os.Open(name)
+// render returns the page with the measurements of a file of results.
+func render(results, page string) (string, error) {
+	r, err := readResults(results)
 	if err != nil {
-		return nil, fmt.Errorf("read results: %w", err)
+		return "", fmt.Errorf("read %s: %w", results, err)
 	}
-	defer f.Close()
-	r, err := read(f, name)
+	text, err := os.ReadFile(page)
 	if err != nil {
-		return nil, fmt.Errorf("read results: %w", err)
+		return "", err
 	}
-	page, err := r.page()
-	if err != nil {
-		return nil, fmt.Errorf("render %s: %w", name, err)
-	}
-	return withLongProof(page, filepath.Join(filepath.Dir(name), "long-proof.txt"))
+	return pages.Fill(string(text), "bench", func(what, _ string) (string, error) {
+		return r.part(what, filepath.Dir(page))
+	})
 }
 
-// withLongProof adds what "make e2e-long" has printed, when there is such a file.
-func withLongProof(page []byte, name string) ([]byte, error) {
-	table, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return page, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read the long proof: %w", err)
+// part is what a part of the page shows: one of its fields.
+type part struct {
+	Table    *table
+	Targets  []target
+	Machines bool
+	File     string // beside the page
+}
+
+func (r *results) part(what, dir string) (string, error) {
+	var p part
+	in := yaml.NewDecoder(strings.NewReader(what))
+	in.KnownFields(true)
+	if err := in.Decode(&p); err != nil {
+		return "", err
 	}
-	page = append(page, "\n## Pods replaced under load of every protocol\n\n"...)
-	page = append(page, "\"make e2e-long\" rolls several Deployments at once on a real Kubernetes. No client sends a request twice: the bodies of the POSTs cannot be read again, half of the clients are idle for up to 4 s on connections that they keep through the stops, and a stream or a websocket is lost when it ends without a goodbye. [The harness](../deploy/e2e/README.md) says more.\n\n"...)
-	return append(page, table...), nil
+	switch {
+	case p.Table != nil:
+		return r.table(*p.Table), nil
+	case p.Targets != nil:
+		return r.targets(p.Targets), nil
+	case p.Machines:
+		return r.machineTable(), nil
+	case p.File != "":
+		text, err := os.ReadFile(filepath.Join(dir, p.File))
+		return string(bytes.TrimSpace(text)), err
+	}
+	return "", errors.New("it needs table, targets, machines or file")
 }

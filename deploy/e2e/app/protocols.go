@@ -107,7 +107,7 @@ func chat(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// chatService is the same as a stream of gRPC. Its messages are those of gRPC's health
+// chatService is the same as a stream of gRPC. It uses the messages of gRPC's health
 // service: SERVING is an answer, SERVICE_UNKNOWN the goodbye.
 var chatService = grpc.ServiceDesc{
 	ServiceName: "e2e.Chat", HandlerType: (*any)(nil),

@@ -51,13 +51,17 @@ func serve(conf string) error {
 	}
 	opts := &server.Options{
 		ServerName: c.Name,
-		Host:       "127.0.0.1", Port: c.Port,
-		HTTPHost: "127.0.0.1", HTTPPort: server.RANDOM_PORT,
-		JetStream: true, StoreDir: c.Dir,
-		NoSigs: true, Logtime: true,
+		Host:       "127.0.0.1",
+		Port:       c.Port,
+		HTTPHost:   "127.0.0.1",
+		HTTPPort:   server.RANDOM_PORT,
+		JetStream:  true,
+		StoreDir:   c.Dir,
+		NoSigs:     true,
+		Logtime:    true,
 	}
 	if c.RoutePort != 0 {
-		// The servers do not tell clients of each other, so that a client whose URL is
+		// The servers do not name each other to clients, so that a client whose URL is
 		// a proxy cannot bypass it.
 		opts.Cluster = server.ClusterOpts{Name: "test" + c.Domain, Host: "127.0.0.1", Port: c.RoutePort, NoAdvertise: true}
 		opts.Routes = server.RoutesFromStr(c.Routes)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,7 +23,6 @@ const (
 	InProcess Kind = "embedded" // in the process of the test: the default
 	Separate  Kind = "process"  // one, in a process of its own
 	Clustered Kind = "cluster"  // three, each in a process of its own
-	Mirrored  Kind = "mirrored" // three, and a mirror of each bucket in a second cluster, a leaf of the first
 )
 
 // KindEnv is the environment variable that names the [Kind], for a whole run of
@@ -39,10 +37,10 @@ func KindOfRun(tb testing.TB) Kind {
 	switch kind := Kind(os.Getenv(KindEnv)); kind {
 	case "", InProcess:
 		return InProcess
-	case Separate, Clustered, Mirrored:
+	case Separate, Clustered:
 		return kind
 	default:
-		tb.Fatalf("%s is %q, want %s, %s, %s or %s", KindEnv, kind, InProcess, Separate, Clustered, Mirrored)
+		tb.Fatalf("%s is %q, want %s, %s or %s", KindEnv, kind, InProcess, Separate, Clustered)
 		return ""
 	}
 }
@@ -58,7 +56,7 @@ func Server(tb testing.TB, cfg broker.Config) *broker.Broker {
 	return NewSite(tb).Connect(tb, cfg)
 }
 
-// Site is a server of the kind of this run that a test can stop and start again.
+// Site is a server that a test can stop and start again, or a cluster in a run of that kind.
 type Site struct {
 	// URL is the server's URL. It stays the same after a Start.
 	URL string
@@ -66,51 +64,27 @@ type Site struct {
 	// is stopped.
 	Dir string
 
-	replicas    int
-	stop, start func()
-	region      *Cluster // the second cluster, nil for none
+	replicas int
+	servers  *Cluster
 }
 
-// NewSite starts a server, which listens on the loopback and ends with the test.
+// NewSite starts a server in a process of its own, which listens on the loopback and ends
+// with the test.
 func NewSite(tb testing.TB) *Site {
 	tb.Helper()
-	switch KindOfRun(tb) {
-	case Separate:
-		c := StartCluster(tb, 1)
-		return &Site{URL: c.URL(), Dir: c.Dir(), replicas: 1, stop: c.StopAll, start: c.StartAll}
-	case Clustered:
-		c := StartCluster(tb, 3)
-		return &Site{URL: c.URL(), Dir: c.Dir(), replicas: 3, stop: c.StopAll, start: c.StartAll}
-	case Mirrored:
-		c, region := StartRegions(tb, 3, 2)
-		return &Site{URL: c.URL(), Dir: c.Dir(), replicas: 3, stop: c.StopAll, start: c.StartAll, region: region}
+	n := 1
+	if KindOfRun(tb) == Clustered {
+		n = 3
 	}
-	cfg := broker.Config{StoreDir: filepath.Join(tb.TempDir(), "nats"), Listen: "127.0.0.1:" + strconv.Itoa(freePorts(tb, 1)[0]), Sync: broker.SyncInterval, Logger: Quiet()}
-	var b *broker.Broker
-	s := &Site{URL: "nats://" + cfg.Listen, Dir: cfg.StoreDir, replicas: 1}
-	s.stop = func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		_ = b.Close(ctx)
-	}
-	s.start = func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		var err error
-		if b, err = broker.Connect(ctx, cfg); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	s.start()
-	tb.Cleanup(func() { s.stop() })
-	return s
+	servers := StartCluster(tb, n)
+	return &Site{URL: servers.URL(), Dir: servers.Dir(), replicas: n, servers: servers}
 }
 
 // Stop stops the server, or all servers of a cluster.
-func (s *Site) Stop() { s.stop() }
+func (s *Site) Stop() { s.servers.StopAll() }
 
 // Start starts the server again on the data in Dir.
-func (s *Site) Start() { s.start() }
+func (s *Site) Start() { s.servers.StartAll() }
 
 // Connect returns a broker on the server and closes it when the test ends. Buckets and
 // streams have as many replicas as those of [Server].
@@ -122,14 +96,7 @@ func (s *Site) Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	if cfg.ReconnectWait == 0 {
 		cfg.ReconnectWait = 20 * time.Millisecond
 	}
-	cfg = replicated(cfg, s.replicas)
-	b := Connect(tb, cfg)
-	if s.region != nil {
-		for _, bucket := range cfg.Buckets {
-			s.region.mirror(tb, b, bucket.Bucket)
-		}
-	}
-	return b
+	return Connect(tb, replicated(cfg, s.replicas))
 }
 
 // replicated returns cfg with n replicas for each bucket and stream that sets none.
@@ -159,7 +126,8 @@ func Again(t *testing.T, kind Kind, run, skip string, atLeast int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(ctx, binary, "-test.v", "-test.short="+strconv.FormatBool(testing.Short()), "-test.run="+run, "-test.skip="+skip, "-test.timeout=9m30s")
+	cmd := exec.CommandContext(ctx, binary,
+		"-test.v", "-test.short="+strconv.FormatBool(testing.Short()), "-test.run="+run, "-test.skip="+skip, "-test.timeout=9m30s")
 	cmd.Env = append(os.Environ(), KindEnv+"="+string(kind))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -167,7 +135,8 @@ func Again(t *testing.T, kind Kind, run, skip string, atLeast int) {
 	err = cmd.Run()
 	passed := len(regexp.MustCompile(`(?m)^--- PASS: `).FindAll(out.Bytes(), -1))
 	if err != nil || passed < atLeast || strings.Contains(out.String(), "--- SKIP: ") {
-		t.Fatalf("on servers of the kind %q: %v, %d tests have passed, want %d and none that is skipped\n%s", kind, err, passed, atLeast, &out)
+		t.Fatalf("on servers of the kind %q: %v, %d tests have passed, want %d and none that is skipped\n%s",
+			kind, err, passed, atLeast, &out)
 	}
 	t.Logf("%d tests have passed on servers of the kind %q", passed, kind)
 }

@@ -3,6 +3,8 @@
 //
 // It is separate from package broker so that a client of the server does not compile
 // the server.
+//
+// Begin with [Is] for a code and with [Conflict], [Away] and [TooLarge] for a meaning.
 package natserr
 
 import (

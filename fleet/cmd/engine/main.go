@@ -1,10 +1,12 @@
 // Command engine is the program of the children in which a host runs the code of its
 // workers: JavaScript, Starlark and WebAssembly, and the launcher for Python. A host
-// whose own program calls host.EngineMain first needs it not.
+// whose own program calls host.EngineMain first does not need it.
 //
 //	host.Config{Isolation: isolate.Config{Program: "/usr/local/bin/engine"}}
 //
 // It runs only as a child of a host.
+//
+// Begin with package isolate, whose Main does all of the work.
 package main
 
 import (

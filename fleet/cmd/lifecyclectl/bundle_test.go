@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
@@ -68,7 +69,7 @@ func TestBundle(t *testing.T) {
 		return err == nil
 	})
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
-	if code, out := ctl(t, url, "bundle", "--file", file, "--logs", "--stacks", "--config"); code != exitOK {
+	if code, out := ctl(t, url, "bundle", "--file", file, "--logs", "--stacks", "--config"); code != cli.ExitOK {
 		t.Fatalf("bundle: %d %s", code, out)
 	}
 	files := unpacked(t, file)
@@ -94,14 +95,14 @@ func TestBundle(t *testing.T) {
 	}
 
 	code, out := ctl(t, url, "bundle", "--file", file, "--statusz", "http://127.0.0.1:1/statusz")
-	if code != exitFindings || !strings.Contains(out, "statusz-1.json") {
+	if code != cli.ExitFindings || !strings.Contains(out, "statusz-1.json") {
 		t.Errorf("with a process that is away: %d %s", code, out)
 	}
 	if files := unpacked(t, file); !strings.Contains(files["missing.txt"], "statusz-1.json") || files["logs/missions.m-1.txt"] != "" {
 		t.Errorf("the archive has %v", files["missing.txt"])
 	}
 	s.halt()
-	if code, out := ctl(t, url, "bundle", "--file", file); code != exitUnreachable {
+	if code, out := ctl(t, url, "bundle", "--file", file); code != cli.ExitUnreachable {
 		t.Errorf("without a server: %d %s", code, out)
 	}
 }

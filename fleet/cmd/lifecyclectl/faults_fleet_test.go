@@ -68,7 +68,9 @@ func (s *site) announceInAnotherForm(t *testing.T, service, instance string) {
 	go func() {
 		defer close(done)
 		for n := 1; ctx.Err() == nil; n++ {
-			body := fmt.Sprintf(`{"id":%q,"service":%q,"host":"node-9","version":"9.0.0","number":%d,"announcedAt":%q,"status":"running, and well"}`, id, service, n, time.Now().UTC().Format(time.RFC3339Nano))
+			stamp := fmt.Sprintf(`{"number":%d,"at":%q}`, n, time.Now().UTC().Format(time.RFC3339Nano))
+			process := fmt.Sprintf(`{"id":%q,"service":%q,"host":"node-9","version":"9.0.0","status":"running, and well"}`, id, service)
+			body := stamp + "\n" + process
 			signature := ed25519.Sign(private, []byte("lifecycle-go presence\nentry FLEET "+id+"\n"+body))
 			_, _ = kv.Put(ctx, id, fmt.Appendf(nil, "lifecycle1 %s %s\n%s", base64.RawURLEncoding.EncodeToString(public), base64.RawURLEncoding.EncodeToString(signature), body))
 			pause := time.NewTimer(time.Second)

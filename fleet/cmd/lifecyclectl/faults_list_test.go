@@ -24,10 +24,10 @@ var (
 	endless = worker.Backoff{Min: 50 * time.Millisecond, Max: time.Second, MaxRestarts: 1 << 20}
 )
 
-// told closes nothing: it says once that a program wrote something.
-type told struct{ ready chan struct{} }
+// written reports once that a program wrote something.
+type written struct{ ready chan struct{} }
 
-func (w told) Write(b []byte) (int, error) {
+func (w written) Write(b []byte) (int, error) {
 	select {
 	case w.ready <- struct{}{}:
 	default:
@@ -103,7 +103,7 @@ func faults() []fault {
 			app := s.app(t, "deaf-1", lifecycle.Config{}, func(app *lifecycle.App) {
 				under(t, app, worker.Spec{Name: "deaf", Restart: worker.Never, New: func(name string) (worker.Worker, error) {
 					cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
-					cmd.Stdout = told{ready}
+					cmd.Stdout = written{ready}
 					return worker.NewProcess(name, cmd, worker.WithGrace(200*time.Millisecond), worker.WithStopSignal(syscall.SIGTERM)), nil
 				}})
 			})

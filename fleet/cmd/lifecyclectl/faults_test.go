@@ -13,6 +13,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
@@ -152,7 +153,7 @@ func TestFaultsAreNamed(t *testing.T) {
 
 	server.Stop()
 	s.named(t, url, []fault{{name: "NATS is away", about: "NATS", rule: "dependency-away", cause: "NATS does not answer"}})
-	if code, out := ctl(t, url, "dead-letters", "poison"); code != exitUnreachable || !strings.Contains(out, "NATS is away since") {
+	if code, out := ctl(t, url, "dead-letters", "poison"); code != cli.ExitUnreachable || !strings.Contains(out, "NATS is away since") {
 		t.Errorf("a call while NATS is away: %d\n%s", code, out)
 	}
 	server.Start()
@@ -177,7 +178,7 @@ func (s *site) named(t *testing.T, url string, all []fault) {
 		page := strings.Split(strings.ReplaceAll(frontPage(t, url), "\n", " "), "<tr ")
 		var missing []fault
 		for _, f := range all {
-			ok := code == exitFindings && says(strings.Split(out, "\n"), f) && says(page, f)
+			ok := code == cli.ExitFindings && says(strings.Split(out, "\n"), f) && says(page, f)
 			if ok && f.ofProcess() {
 				_, text := ctl(t, url, "describe", f.about)
 				ok = says(strings.Split(text, "\n"), f)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 )
 
 // The token of a context goes to the server of the context, and to no other that is named
@@ -49,34 +51,6 @@ func TestCredentialsOfAContextStayAtItsServer(t *testing.T) {
 	}
 }
 
-// A provider that answers without an end is an error at once.
-func TestLoginAtAProviderWithoutAnEnd(t *testing.T) {
-	junk := []byte(strings.Repeat(" ", 1<<16))
-	var sent atomic.Int64
-	mux := http.NewServeMux()
-	srv := httptest.NewServer(mux)
-	defer srv.Close()
-	mux.HandleFunc("/ui/login/settings", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"issuer":"` + srv.URL + `","clientId":"cli"}`))
-	})
-	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
-		for range 1 << 10 { // 64 MiB
-			n, err := w.Write(junk)
-			if sent.Add(int64(n)); err != nil {
-				return
-			}
-		}
-	})
-	t.Setenv("LIFECYCLECTL_CONFIG", filepath.Join(t.TempDir(), "config.yaml"))
-	if status, _, text := enter(t, "login", "--device", "--server", srv.URL); status != exitDenied || !strings.Contains(text, "too large") {
-		t.Errorf("login: %d %s", status, text)
-	}
-	srv.Close() // waits for the handler
-	if n := sent.Load(); n >= 64<<20 {
-		t.Errorf("the whole answer of %d bytes was read", n)
-	}
-}
-
 // A configuration file behind a link, such as one of a repository, stays behind it.
 func TestContextOfALinkedFile(t *testing.T) {
 	dir := t.TempDir()
@@ -88,7 +62,7 @@ func TestContextOfALinkedFile(t *testing.T) {
 		t.Skip(err) // not every Windows user may
 	}
 	t.Setenv("LIFECYCLECTL_CONFIG", link)
-	if status, _, text := enter(t, "contexts", "use", "a"); status != exitOK {
+	if status, _, text := enter(t, "contexts", "use", "a"); status != cli.ExitOK {
 		t.Fatal(status, text)
 	}
 	info, err := os.Lstat(link)

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/oidctest"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 )
@@ -71,7 +72,7 @@ func TestLoginAtARealProvider(t *testing.T) {
 	server := signInServer(t, issuer)
 	dir := t.TempDir()
 	t.Setenv("LIFECYCLECTL_CONFIG", filepath.Join(dir, "config.yaml"))
-	if status, _, text := enter(t, "whoami", "--server", server); status != exitDenied || !strings.Contains(text, "lifecyclectl login") {
+	if status, _, text := enter(t, "whoami", "--server", server); status != cli.ExitDenied || !strings.Contains(text, "lifecyclectl login") {
 		t.Fatalf("before: %d %s", status, text)
 	}
 	from, to := io.Pipe()
@@ -98,31 +99,31 @@ func TestLoginAtARealProvider(t *testing.T) {
 		t.Errorf("whoami: %d %s %s", status, text, errs)
 	}
 	// A token that has expired is renewed, and the new one is kept.
-	age := func(change func(*login)) {
+	age := func(change func(*cli.Login)) {
 		t.Helper()
-		l := &login{path: file}
+		l := new(cli.Login)
 		text, err := os.ReadFile(file)
 		if err == nil {
 			err = json.Unmarshal(text, l)
 		}
 		if change(l); err == nil {
-			err = l.write()
+			err = l.Write()
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	age(func(l *login) { l.Expiry = time.Now().Add(-time.Minute) })
+	age(func(l *cli.Login) { l.Expiry = time.Now().Add(-time.Minute) })
 	if status, text, errs := enter(t, "whoami", "--server", server); status != 0 || !strings.Contains(text, "ada@example.com") {
 		t.Errorf("whoami after the token has expired: %d %s %s", status, text, errs)
 	}
-	age(func(l *login) {
+	age(func(l *cli.Login) {
 		if !l.Expiry.After(time.Now()) {
 			t.Errorf("the token was not renewed: it expired at %v", l.Expiry)
 		}
 		l.Expiry, l.RefreshToken = time.Now().Add(-time.Minute), ""
 	})
-	if status, _, errs := enter(t, "whoami", "--server", server); status != exitDenied || !strings.Contains(errs, "sign in again: lifecyclectl login") {
+	if status, _, errs := enter(t, "whoami", "--server", server); status != cli.ExitDenied || !strings.Contains(errs, "sign in again: lifecyclectl login") {
 		t.Errorf("whoami after all has expired: %d %s", status, errs)
 	}
 	if status, text, errs := enter(t, "logout", "--server", server); status != 0 || !strings.Contains(text, "signed out") {
@@ -176,10 +177,10 @@ func TestLoginWithACode(t *testing.T) {
 		t.Errorf("the login is %s, %v", text, err)
 	}
 	other := signInServer(t, srv.URL)
-	if status, _, _ := enter(t, "whoami", "--server", other); status != exitDenied {
+	if status, _, _ := enter(t, "whoami", "--server", other); status != cli.ExitDenied {
 		t.Errorf("the token went to another server: exit status %d", status)
 	}
-	if status, _, errs := enter(t, "login", "--server", "127.0.0.1:1"); status != exitUnreachable {
+	if status, _, errs := enter(t, "login", "--server", "127.0.0.1:1"); status != cli.ExitUnreachable {
 		t.Errorf("login at no server: %d %s", status, errs)
 	}
 	plain, err := operator.New(operator.Config{Log: brokertest.Quiet()})
@@ -189,7 +190,7 @@ func TestLoginWithACode(t *testing.T) {
 	defer plain.Close(t.Context())
 	without := httptest.NewServer(plain.Handler())
 	defer without.Close()
-	if status, _, errs := enter(t, "login", "--server", without.URL); status != exitFindings || !strings.Contains(errs, "do not sign in") {
+	if status, _, errs := enter(t, "login", "--server", without.URL); status != cli.ExitFindings || !strings.Contains(errs, "do not sign in") {
 		t.Errorf("login at a server without a provider: %d %s", status, errs)
 	}
 }

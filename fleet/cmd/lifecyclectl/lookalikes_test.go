@@ -194,7 +194,7 @@ func lookalikes() []lookalike {
 			app := s.app(t, "patient", lifecycle.Config{ShutdownGrace: time.Minute}, func(app *lifecycle.App) {
 				under(t, app, worker.Spec{Name: "slow", Restart: worker.Never, New: func(name string) (worker.Worker, error) {
 					cmd := exec.Command("/bin/sh", "-c", "trap 'sleep 1; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
-					cmd.Stdout = told{ready}
+					cmd.Stdout = written{ready}
 					return worker.NewProcess(name, cmd, worker.WithGrace(50*time.Second), worker.WithStopSignal(syscall.SIGTERM)), nil
 				}})
 			})

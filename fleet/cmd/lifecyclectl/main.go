@@ -12,6 +12,9 @@
 // Workflows, hosted workers and processes come from an operator server (package
 // fleet/operator), set by --server or LIFECYCLECTL_SERVER. docs/lifecyclectl.md
 // is the reference; the exit statuses are in lifecyclectl --help.
+//
+// The commands are in packages below, one for each noun; main.go puts them together. Begin
+// with package cli for what they share.
 package main
 
 import (

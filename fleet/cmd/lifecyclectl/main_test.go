@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -48,7 +49,7 @@ func TestBrokenPipes(t *testing.T) {
 	} {
 		var stderr bytes.Buffer
 		code := Run(t.Context(), []string{"vet", "-"}, io.in, io.out, &stderr)
-		if code != exitUsage || !strings.Contains(stderr.String(), io.want) {
+		if code != cli.ExitUsage || !strings.Contains(stderr.String(), io.want) {
 			t.Errorf("%s: exit status %d, %q", name, code, stderr.String())
 		}
 	}
@@ -58,7 +59,7 @@ func TestInterruptedBeforeItReads(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stderr bytes.Buffer
-	if code := Run(ctx, []string{"vet", "-"}, broken{}, new(bytes.Buffer), &stderr); code != exitInterrupted || !strings.Contains(stderr.String(), "interrupted") {
+	if code := Run(ctx, []string{"vet", "-"}, broken{}, new(bytes.Buffer), &stderr); code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted") {
 		t.Errorf("exit status %d, %q", code, stderr.String())
 	}
 }

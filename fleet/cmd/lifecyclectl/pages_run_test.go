@@ -16,6 +16,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
 // runs are the lines of the pages that are run, and where. A line that no pattern here
@@ -27,14 +30,14 @@ var runs = []struct {
 	stopped bool
 }{
 	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\]|logout)$`)},
-	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: exitConflict}, // of an entity that is at another revision
+	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: cli.ExitConflict}, // of an entity that is at another revision
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl list drone-survey .*--watch`), stopped: true},
-	{where: "site", line: regexp.MustCompile(`^lifecyclectl processes list -o custom-columns`)},
+	{where: "site", line: regexp.MustCompile(`^lifecyclectl processes list -o json`)},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl (get|list|patch|transition|dead-letters|redrive) (drone-survey|thumbs)|lifecyclectl discard thumbs --all --dry-run`)},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl events .*--watch`), stopped: true},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl (audit|events|explain|doctor --service)`)},
 	{where: "site", line: regexp.MustCompile(`^source <\(lifecyclectl`)},
-	{where: "deploy", line: regexp.MustCompile(`^kustomize build kustomize/base`), status: exitFindings}, // it shows a finding
+	{where: "deploy", line: regexp.MustCompile(`^kustomize build kustomize/base`), status: cli.ExitFindings}, // it shows a finding
 	{where: "deploy/kustomize", line: regexp.MustCompile(`^kustomize build overlays/production`)},
 	{where: "deploy/kustomize/overlays/production", line: regexp.MustCompile(`^kustomize build \.`)},
 	{where: "files", line: regexp.MustCompile(`^(helm template web chart \| lifecyclectl|lifecyclectl vet deployment.yaml)`)},
@@ -51,7 +54,7 @@ var excused = []struct{ line, why string }{
 	{"go install github.com/zegl/kube-score/cmd/kube-score@v1.20.0", "another project's command, from the network"},
 	{"lifecyclectl prove deployment/web", "only a released version knows its image: TestPrintedCommandsWorkOnTheCluster of deploy/e2e runs the lines that name one"},
 	{"lifecyclectl prove deployment/web --image $IMAGE --get /healthz --post /orders --stream /events", "TestPrintedCommandsWorkOnTheCluster of deploy/e2e runs it"},
-	{"lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json --junit prove.xml", "TestPrintedCommandsWorkOnTheCluster of deploy/e2e runs it"},
+	{"lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json", "TestPrintedCommandsWorkOnTheCluster of deploy/e2e runs it"},
 	{"lifecyclectl processes list --problems --watch", "it prints nothing while all is well: TestFiltersOfAWatchAreThoseOfAList runs it"},
 	{"lifecyclectl doctor", "its exit status is that of the fleet: TestFaultsAreNamed runs it"},
 	{"lifecyclectl doctor --statusz http://10.1.2.3:8081/statusz", "the address is that of the reader's pod: TestDoctorOfOneProcess runs it"},
@@ -75,7 +78,7 @@ var excused = []struct{ line, why string }{
 	{`lifecyclectl workers sign --file workers.yaml --key code.key > workers.sig`, "the key is the reader's: TestSign signs with one"},
 	{`lifecyclectl workers apply --file workers.yaml --signatures workers.sig`, "the signatures are the reader's: TestSign reads such a file"},
 	{`lifecyclectl workers dev workers.yaml --message "one two" --message three`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
-	{`lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x --watch`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
+	{`lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers logs thumbs --tail 20`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers logs thumbs --follow`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers state counter`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
@@ -114,7 +117,7 @@ var excused = []struct{ line, why string }{
 func TestCommandsOfPagesWork(t *testing.T) {
 	used := map[string]bool{}
 	byPlace := map[string][]int{} // indexes of lines
-	lines := printedCommands(t)
+	lines := commandLines(t, pagesOf(t, readerPages...))
 	kinds := make([]int, len(lines))
 	for i, c := range lines {
 		if k := slices.IndexFunc(excused, func(e struct{ line, why string }) bool { return e.line == c.line }); k >= 0 {
@@ -252,8 +255,8 @@ func (p *place) prepare(t *testing.T) {
 		if err := p.site.mgr.Create(t.Context(), &survey{ID: "m-17", State: "flying", Org: "acme"}); err != nil {
 			t.Fatal(err)
 		}
-		rec, err := p.site.mgr.Find(t.Context(), "drone-survey", "m-17")
-		if err != nil {
+		var rec workflow.Record
+		if _, err := p.site.mgr.Get(t.Context(), "drone-survey", "m-17", workflow.WithRecord(&rec)); err != nil {
 			t.Fatal(err)
 		}
 		revision = rec.Revision

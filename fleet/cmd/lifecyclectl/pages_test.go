@@ -25,14 +25,14 @@ var (
 	unlabelled = regexp.MustCompile(`^(\$ )?(go|make|bash|lifecyclectl|lifecycle-vet|curl|docker|kubectl|helm|kustomize|promtool|jq) `)
 )
 
-// printedCommands returns the command lines of the README, of the pages in docs and of those
-// beside the manifests: in fenced blocks of sh, bash and console, in fenced blocks of no
-// language and in indented ones where the line begins with a program, and in the text
-// where they are whole lines to copy. Decisions (docs/adr) are history.
-func printedCommands(t *testing.T) (all []printed) {
+// readerPages are the pages whose command lines TestCommandsOfPagesWork runs. Decisions
+// (docs/adr) are history.
+var readerPages = []string{"README.md", "docs/*.md", "docs/migrate/*.md", "deploy/*.md", "deploy/e2e/*.md", "deploy/helm/*/*.md"}
+
+// pagesOf returns the pages that the patterns match, as paths in the repository.
+func pagesOf(t *testing.T, patterns ...string) (pages []string) {
 	t.Helper()
-	pages := []string{"README.md"}
-	for _, pattern := range []string{"docs/*.md", "docs/migrate/*.md", "deploy/*.md", "deploy/e2e/*.md", "deploy/helm/*/*.md"} {
+	for _, pattern := range patterns {
 		found, err := filepath.Glob(filepath.Join(repository, pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -45,18 +45,32 @@ func printedCommands(t *testing.T) (all []printed) {
 			pages = append(pages, filepath.ToSlash(page))
 		}
 	}
+	return pages
+}
+
+func readPage(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// commandLines returns the command lines of pages: in fenced blocks of sh, bash and console,
+// in fenced blocks of no language and in indented ones where the line begins with a program,
+// and in the text where they are whole lines to copy.
+func commandLines(t *testing.T, pages []string) (all []printed) {
+	t.Helper()
 	for _, page := range pages {
-		text, err := os.ReadFile(filepath.Join(repository, page))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := readPage(t, page)
 		add := func(line string) {
 			line = strings.TrimSpace(comment.ReplaceAllString(strings.TrimPrefix(strings.TrimSpace(line), "$ "), ""))
 			if c := (printed{page, line}); line != "" && !strings.HasPrefix(line, "#") && !slices.Contains(all, c) {
 				all = append(all, c)
 			}
 		}
-		for _, m := range fenced.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range fenced.FindAllStringSubmatch(text, -1) {
 			if !slices.Contains([]string{"sh", "bash", "console", ""}, m[1]) {
 				continue
 			}
@@ -66,7 +80,7 @@ func printedCommands(t *testing.T) (all []printed) {
 				}
 			}
 		}
-		rest := fenced.ReplaceAllString(string(text), "")
+		rest := fenced.ReplaceAllString(text, "")
 		for _, m := range indented.FindAllStringSubmatch(rest, -1) {
 			add(m[1])
 		}
@@ -75,4 +89,75 @@ func printedCommands(t *testing.T) (all []printed) {
 		}
 	}
 	return all
+}
+
+// named is a command in a code span, as a page names it in its text.
+var named = regexp.MustCompile("`((?:go run|make|bash|lifecyclectl) [^`\n|]+)`")
+
+// The commands that a page names in its text exist, and so do those of the pages for
+// contributors: the target of make, the command of lifecyclectl with its flags, the program
+// or the script of this repository.
+func TestCommandsOfPagesExist(t *testing.T) {
+	forContributors := pagesOf(t, "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", ".github/*.md", "examples/*/*.md", "vet/*.md")
+	pages := append(pagesOf(t, readerPages...), forContributors...)
+	all := commandLines(t, pages)
+	for _, page := range pages {
+		for _, m := range named.FindAllStringSubmatch(readPage(t, page), -1) {
+			all = append(all, printed{page, m[1]})
+		}
+	}
+	makefile := "\n" + readPage(t, "Makefile")
+	found := map[string]int{}
+	for _, c := range all {
+		words := strings.Fields(c.line)
+		found[words[0]]++
+		switch words[0] {
+		case "make":
+			for _, target := range words[1:] {
+				if !strings.Contains(target, "=") && !strings.Contains(makefile, "\n"+target+":") {
+					t.Errorf("%s: %q: the Makefile has no target %s", c.page, c.line, target)
+				}
+			}
+		case "bash":
+			if _, err := os.Stat(filepath.Join(repository, words[1])); err != nil {
+				t.Errorf("%s: %q: %v", c.page, c.line, err)
+			}
+		case "go":
+			if words[1] == "run" && strings.HasPrefix(words[2], "./") && len(pagesOf(t, words[2]+"/*.go")) == 0 {
+				t.Errorf("%s: %q: there is no program %s", c.page, c.line, words[2])
+			}
+		case "lifecyclectl":
+			if what := missing(words[1:]); what != "" {
+				t.Errorf("%s: %q: lifecyclectl has no %s", c.page, c.line, what)
+			}
+		}
+	}
+	for name, least := range map[string]int{"go": 10, "make": 20, "lifecyclectl": 100} {
+		if found[name] < least {
+			t.Errorf("only %d commands of %s were found: do the patterns still match?", found[name], name)
+		}
+	}
+}
+
+// missing returns the first word of a command line that names neither a command nor a flag.
+func missing(args []string) string {
+	cmd, rest, err := newRoot().Find(args)
+	if err != nil {
+		return args[0]
+	}
+	if cmd.HasAvailableSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+		return rest[0]
+	}
+	cmd.InitDefaultHelpFlag()
+	for _, word := range rest {
+		name, isFlag := strings.CutPrefix(word, "--")
+		name, _, _ = strings.Cut(name, "=")
+		switch {
+		case word == "--" || word == "|":
+			return ""
+		case isFlag && cmd.Flag(name) == nil:
+			return word
+		}
+	}
+	return ""
 }

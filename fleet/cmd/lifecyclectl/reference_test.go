@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -43,17 +44,15 @@ func reference(root *cobra.Command) []byte {
 	b.WriteString("`source <(lifecyclectl completion bash)` completes commands, flags, and the types, ids and phases that the server has; zsh, fish and PowerShell likewise.\n")
 
 	b.WriteString("\n## Exit status\n\n| status | meaning |\n| --- | --- |\n")
-	for _, s := range exitStatuses {
-		fmt.Fprintf(&b, "| %d | %s |\n", s.status, s.means)
+	for _, s := range cli.Statuses {
+		fmt.Fprintf(&b, "| %d | %s |\n", s.Status, s.Means)
 	}
 	b.WriteString("\n`run` exits with its program's status.\n")
 
 	b.WriteString("\n## Connection\n\nEvery command that calls a server has these flags. A flag overrides its variable.\n\n| flag | variable | default | meaning |\n| --- | --- | --- | --- |\n")
-	var r remote
-	r.register(&cobra.Command{})
-	r.flags.VisitAll(func(f *pflag.Flag) {
+	cli.ConnectionFlags().VisitAll(func(f *pflag.Flag) {
 		kind, usage := pflag.UnquoteUsage(f)
-		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", strings.TrimSpace(f.Name+" "+kind), variables[f.Name], byDefault(f), usage)
+		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", strings.TrimSpace(f.Name+" "+kind), cli.Variable(f.Name), byDefault(f), usage)
 	})
 
 	b.WriteString("\n## Output\n\n`-o json` and `-o yaml` use the names of [the contract](../fleet/operator/proto/lifecycle/operator/v1), including empty fields; 64-bit integers are strings, as always in protobuf's JSON. A watch writes one JSON object per line. Only terminals get colours, and not with `NO_COLOR`. Control characters in texts are shown as escapes.\n")

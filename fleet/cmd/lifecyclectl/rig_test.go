@@ -61,6 +61,7 @@ type site struct {
 	mgr     *workflow.Manager
 	fleet   *presence.Fleet
 	workers *faulty
+	free    func() string // returns an address that was free a moment ago
 
 	mu   sync.Mutex              // guards the fields below
 	ends map[string]presence.End // what the platform knows of ended processes, by id
@@ -91,7 +92,7 @@ func newSiteOn(tb testing.TB, b *broker.Broker, url string) *site {
 	tb.Helper()
 	s := &site{js: b.JetStream(), nats: url, secret: filepath.Join(tb.TempDir(), "token"), ends: map[string]presence.End{}}
 	s.workers = &faulty{Workers: operator.FromHost(startHost(tb, s.js, s.secret))}
-	s.addr = brokertest.FreeAddr(tb)
+	s.free = func() string { return brokertest.FreeAddr(tb) }
 	s.mgr = workflow.NewManager(s.js, brokertest.Quiet())
 	tb.Cleanup(func() { s.mgr.Close() })
 	if err := s.mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys); err != nil {
@@ -123,20 +124,35 @@ func (s *site) config() operator.Config {
 	}
 }
 
+// listenLocked listens at the address of the previous server. The first one has none, and
+// tries several: another test may take an address that was free a moment ago.
+func (s *site) listenLocked() (ln net.Listener, err error) {
+	if s.addr != "" {
+		return net.Listen("tcp", s.addr)
+	}
+	for range 100 {
+		addr := s.free()
+		if ln, err = net.Listen("tcp", addr); err == nil {
+			s.addr = addr
+			break
+		}
+	}
+	return ln, err
+}
+
 // serve starts a server, at the same address as the previous one.
 func (s *site) serve(cfg operator.Config) (url string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ln, err := s.listenLocked()
+	if err != nil {
+		return "", err
+	}
 	cfg.Addr = s.addr
 	op, err := operator.New(cfg)
 	if err != nil {
-		return "", err
+		return "", errors.Join(err, ln.Close())
 	}
-	ln, err := net.Listen("tcp", s.addr)
-	if err != nil {
-		return "", err
-	}
-	s.addr = ln.Addr().String()
 	srv := op.HTTPServer()
 	var serving sync.WaitGroup
 	scheme := "http://"

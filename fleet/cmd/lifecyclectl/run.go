@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 
-	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/run"
 	"github.com/spf13/cobra"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/run"
 )
 
 func runCommand() *cobra.Command {
@@ -17,8 +19,8 @@ func runCommand() *cobra.Command {
 			// Not the context of main, which ends with the first signal: the App
 			// handles and counts the signals.
 			code := run.Run(context.WithoutCancel(cmd.Context()), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-			if code != exitOK {
-				return exitStatus(code)
+			if code != cli.ExitOK {
+				return cli.Exit(code)
 			}
 			return nil
 		},

@@ -119,7 +119,7 @@ func serverCommand(ts *testscript.TestScript, _ bool, args []string) {
 	case len(args) > 1 && args[1] == "tls":
 		cfg.TLS, err = stageOf(ts).certs.server()
 		ts.Check(err)
-		cfg.Auth, err = operator.ClientCertificates(map[string]operator.Role{"ada": operator.RoleOperator, "vic": operator.RoleViewer})
+		cfg.Auth, err = operator.Certificates(operator.CertificateConfig{Grants: []operator.Grant{{Subject: "user:ada", Role: operator.RoleOperator}, {Subject: "user:vic", Role: operator.RoleViewer}}})
 		ts.Check(err)
 	}
 	url, err := s.serve(cfg)

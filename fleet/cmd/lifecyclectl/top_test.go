@@ -16,6 +16,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/hinshun/vt10x"
 
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
@@ -205,7 +206,7 @@ func TestTopEndsOnEveryRequest(t *testing.T) {
 func TestTopWithoutAServer(t *testing.T) {
 	w := open(t, 24, 80, "http://127.0.0.1:1", "top")
 	status, raw := w.ends()
-	if status != exitUnreachable || !strings.Contains(raw, "no operator server can be reached") || strings.Contains(raw, "\x1b[?1049h") {
+	if status != cli.ExitUnreachable || !strings.Contains(raw, "no operator server can be reached") || strings.Contains(raw, "\x1b[?1049h") {
 		t.Errorf("exit status %d: %q", status, raw)
 	}
 }
@@ -243,7 +244,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	w.press("\x03") // the terminal turns it into SIGINT
 	status, _ := w.ends()
 	e, err := s.mgr.Get(context.Background(), "drone-survey", "m-1")
-	if status != exitInterrupted || err != nil || e.Phase() != "planning" {
+	if status != cli.ExitInterrupted || err != nil || e.Phase() != "planning" {
 		t.Errorf("exit status %d; the entity is %v, %v", status, e, err)
 	}
 }

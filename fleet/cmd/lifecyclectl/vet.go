@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/vet/command"
 )
 
@@ -15,7 +16,7 @@ func vetCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := look(cmd, args)
 		if errors.Is(err, command.ErrFindings) {
-			return exitStatus(exitFindings)
+			return cli.Exit(cli.ExitFindings)
 		}
 		return err
 	}

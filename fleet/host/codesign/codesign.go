@@ -2,10 +2,13 @@
 // verifies it. A signature is for one code, one kind of code and one worker of one
 // tenant: it is worth nothing for another worker, nor for the same code as another kind.
 //
-// The keys are those of openssl:
+// openssl makes the keys:
 //
 //	openssl genpkey -algorithm ed25519 -out code.key
 //	openssl pkey -in code.key -pubout -out code.pub
+//
+// Begin with [Sign] and [Verify]; [DigestOf] is what both sign. It stands on the standard
+// library alone. Package host verifies, and "lifecyclectl sign" signs.
 package codesign
 
 import (
@@ -46,7 +49,8 @@ func (c Code) check() error {
 	if strings.ContainsAny(c.Tenant+c.Worker+c.MIMEType, "\r\n\x00") || c.Worker == "" || c.MIMEType == "" {
 		return fmt.Errorf("the code of %.100q cannot be signed: its id and kind must be there, without line breaks", c.Worker)
 	}
-	if raw, err := hex.DecodeString(c.Digest); err != nil || len(raw) != sha256.Size || c.Digest != strings.ToLower(c.Digest) {
+	raw, err := hex.DecodeString(c.Digest)
+	if err != nil || len(raw) != sha256.Size || c.Digest != strings.ToLower(c.Digest) {
 		return fmt.Errorf("the code of %.100q cannot be signed: %.80q is not a SHA-256 in hex", c.Worker, c.Digest)
 	}
 	return nil
@@ -105,7 +109,8 @@ func ParsePublic(text string) (ed25519.PublicKey, error) {
 	parsed, err := x509.ParsePKIXPublicKey(raw)
 	key, ok := parsed.(ed25519.PublicKey)
 	if err != nil || !ok {
-		return nil, errors.New("it is not an Ed25519 public key: want what openssl pkey -pubout writes, or 32 bytes in base64")
+		return nil, errors.New("it is not an Ed25519 public key: " +
+			"want what openssl pkey -pubout writes, or 32 bytes in base64")
 	}
 	return key, nil
 }

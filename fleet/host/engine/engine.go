@@ -8,10 +8,14 @@
 // [RejectError] it does not, and the message becomes a dead letter at once.
 //
 // The caller of a program may rely on three promises. Handle returns once its
-// context ends, unless the engine's [Features] say that the runtime cannot
-// interrupt code. Nothing that the code does panics in the caller. When the code
+// context ends, unless the runtime cannot interrupt code, as with functions of the
+// process. Nothing that the code does panics in the caller. When the code
 // breaks a limit, the error is a [LimitError], and the program can be called
 // again.
+//
+// Begin with [Engine] and [Registry]. timers.go and http.go have what code may do besides,
+// print.go bounds what it prints, and trust.go marks an engine whose code needs no child
+// process. The package stands on the standard library alone.
 package engine
 
 import (
@@ -42,8 +46,6 @@ type Engine interface {
 	// MIMETypes returns the MIME types of the code that the engine takes, without
 	// parameters.
 	MIMETypes() []string
-	// Features returns what the engine's runtime can promise.
-	Features() Features
 	// Load makes a program of code. It runs as little of the code as the language
 	// allows, and runs it within the limits. An error that wraps [ErrBadCode] is
 	// the code's own fault, and another Load fails too. After any other error,
@@ -59,21 +61,6 @@ type Program interface {
 	// Close ends the program and returns when none of its code runs any more. A
 	// second call does nothing.
 	Close() error
-}
-
-// Features says what a runtime can promise and what it cannot.
-type Features struct {
-	// Interrupts says that the engine ends code that does not return when its
-	// time is over. Without it the host abandons such a call and loads the
-	// program again.
-	Interrupts bool
-	// MemoryLimit says that Limits.Memory is exact. Without it the engine watches
-	// the memory of the whole process, or none at all; Notes say which.
-	MemoryLimit bool
-	// Isolated says that code that crashes its runtime harms nothing else.
-	Isolated bool
-	// Notes explain, for each field that is false, what the engine does instead.
-	Notes string
 }
 
 // Config has the settings with which an engine loads a program.
@@ -151,21 +138,27 @@ func (l Limits) Validate() error {
 // Message is what a handler gets. It belongs to the handler until Handle returns;
 // the host does not change it meanwhile.
 type Message struct {
-	Worker  string              // the id of the hosted worker
-	ID      string              // unique to the message, and the same for each of its deliveries
-	Topic   string              // the subject to which the message was published
-	Attempt int                 // 1 for the first delivery
-	Fence   uint64              // the fencing token: see [State]
-	Header  map[string][]string // may be nil
-	Data    []byte
-	Timer   *Fired // the timer that is due; nil for a message that was published
+	// Worker is the id of the hosted worker.
+	Worker string `json:"worker"`
+	// ID is unique to the message, and the same for each of its deliveries.
+	ID string `json:"id"`
+	// Topic is the subject to which the message was published.
+	Topic string `json:"topic"`
+	// Attempt is 1 for the first delivery.
+	Attempt int `json:"attempt"`
+	// Fence is the fencing token: see [State].
+	Fence  uint64              `json:"fence"`
+	Header map[string][]string `json:"headers,omitempty"`
+	Data   []byte              `json:"data"`
+	// Timer is the timer that is due; nil for a message that was published.
+	Timer *Fired `json:"-"`
 }
 
 // Output is a message to publish.
 type Output struct {
-	Topic  string // "" means the worker's output topic
-	Header map[string][]string
-	Data   []byte
+	Topic  string              `json:"topic,omitempty"` // "" means the worker's output topic
+	Header map[string][]string `json:"headers,omitempty"`
+	Data   []byte              `json:"data,omitempty"`
 }
 
 // State is a worker's own memory: keys with values, which outlive the host.
@@ -234,7 +227,8 @@ func (l Limits) Check(outputs []Output) error {
 	for i, o := range outputs {
 		size += int64(len(o.Topic)) + int64(len(o.Data))
 		if o.Topic != "" && !ValidTopic(o.Topic) {
-			return fmt.Errorf("output %d: %q is not a topic to publish to: want tokens between single dots, without spaces and wildcards", i, o.Topic)
+			return fmt.Errorf("output %d: %q is not a topic to publish to: want tokens between single dots, "+
+				"without spaces and wildcards", i, o.Topic)
 		}
 		for name, values := range o.Header {
 			if !validHeaderName(name) {
@@ -260,12 +254,15 @@ func ValidTopic(topic string) bool {
 		return false
 	}
 	for token := range strings.SplitSeq(topic, ".") {
-		if token == "" || strings.ContainsAny(token, "*>") || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		if token == "" || strings.ContainsAny(token, "*>") || strings.ContainsFunc(token, isBlank) {
 			return false
 		}
 	}
 	return true
 }
+
+// isBlank reports whether r is a space or a control character of ASCII.
+func isBlank(r rune) bool { return r <= ' ' || r == 0x7f }
 
 func validHeaderName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' })
@@ -344,7 +341,8 @@ func CheckName(name string) error {
 		}
 	}
 	if name == "" || len(name) > 128 || strings.HasPrefix(name, "LIFECYCLE_") {
-		return fmt.Errorf("%.200q is not a name of a variable: want 1 to 128 letters, digits and _, not beginning with LIFECYCLE_", name)
+		return fmt.Errorf("%.200q is not a name of a variable: want 1 to 128 letters, digits and _, "+
+			"not beginning with LIFECYCLE_", name)
 	}
 	return nil
 }
@@ -356,7 +354,8 @@ func CheckKey(key string) error {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_=/.", r)
 	})
 	if bad || key == "" || len(key) > 128 || key[0] == '.' || key[len(key)-1] == '.' || strings.Contains(key, "..") {
-		return fmt.Errorf("state key %.200q: want 1 to 128 letters, digits, \"-\", \"_\", \"=\", \"/\" and single dots inside", key)
+		return fmt.Errorf("state key %.200q: want 1 to 128 letters, digits, \"-\", \"_\", \"=\", \"/\" "+
+			"and single dots inside", key)
 	}
 	return nil
 }

@@ -14,7 +14,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fake []string
 
 func (f fake) MIMETypes() []string { return f }
-func (fake) Features() Features    { return Features{} }
 func (fake) Load(context.Context, []byte, Config) (Program, error) {
 	return nil, errors.New("not here")
 }

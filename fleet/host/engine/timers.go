@@ -14,8 +14,9 @@ import (
 // message. When it is due, the host calls the handler with a message of this key whose
 // Timer is set, behind the messages of the key that wait then.
 type Timer struct {
-	// Name identifies the timer among those of its key: 1 to [MaxTimerName] bytes of
-	// UTF-8, without control characters and without spaces around them. To set a timer replaces the one of that name.
+	// Name identifies the timer among those of its key: 1 to [MaxTimerName] bytes of UTF-8,
+	// without control characters and without spaces around them. To set a timer replaces the
+	// one of that name.
 	Name string
 	// At is when it is due, by the clock of the NATS server, in milliseconds. A time in
 	// the past is due at once. The years are 1 to 9999.
@@ -97,18 +98,21 @@ func (t Timer) DueAt(now time.Time) (time.Time, error) {
 // CheckTimerName returns an error that says what is wrong with the name of a timer, and
 // nil for a valid one.
 func CheckTimerName(name string) error {
-	if name == "" || len(name) > MaxTimerName || !utf8.ValidString(name) || strings.TrimSpace(name) != name || strings.ContainsFunc(name, unicode.IsControl) {
-		return fmt.Errorf("timer name %.200q: want 1 to %d bytes of UTF-8, without control characters and without spaces around them", name, MaxTimerName)
+	isText := utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
+	if name != "" && len(name) <= MaxTimerName && isText && strings.TrimSpace(name) == name {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("timer name %.200q: want 1 to %d bytes of UTF-8, without control characters "+
+		"and without spaces around them", name, MaxTimerName)
 }
 
 // TimerAfter returns the delay of so many milliseconds, for an engine whose language has
 // numbers: nothing else, and at most what a [time.Duration] has.
 func TimerAfter(ms float64) (time.Duration, error) {
 	const most = 9_200_000_000_000 // less than a Duration can have
-	if !(ms >= 0 && ms <= most) {  // also when it is no number
-		return 0, fmt.Errorf("a delay of %v ms: want a number of milliseconds from 0 to %d: for a later time give the time", ms, int64(most))
+	if !(ms >= 0 && ms <= most) {  // also when it is NaN
+		return 0, fmt.Errorf("a delay of %v ms: want a number of milliseconds from 0 to %d: "+
+			"for a later time give the time", ms, int64(most))
 	}
 	return time.Duration(ms * 1e6), nil
 }

@@ -4,6 +4,9 @@
 // service. The package checks each address when it dials, after it has resolved
 // the name, and for every redirect. So neither a redirect nor a name that later
 // resolves to another address gets around the check.
+//
+// Begin with [New] and [Client.Get]; [Addresses] says which addresses are allowed. It stands
+// on the standard library alone. Package outbound uses the same check.
 package fetch
 
 import (
@@ -17,6 +20,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,7 +29,7 @@ import (
 var (
 	// ErrForbidden is wrapped by the error for a URL, or for an address that its
 	// name resolves to, that the policy does not allow.
-	ErrForbidden = errors.New("forbidden by policy")
+	ErrForbidden = errors.New("not allowed")
 
 	// ErrTooLarge is wrapped by the error for a body of more than MaxSize bytes.
 	ErrTooLarge = errors.New("too large")
@@ -59,7 +63,6 @@ type Policy struct {
 // Client fetches code under one policy. It may be used concurrently.
 type Client struct {
 	policy Policy
-	nets   []netip.Prefix
 	http   *http.Client
 }
 
@@ -80,12 +83,9 @@ func New(p Policy, transport *http.Transport) (*Client, error) {
 		return nil, errors.New("fetch policy: max_size and timeout must not be negative")
 	}
 	c := &Client{policy: p}
-	for _, text := range p.AllowNets {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("fetch policy: allow_nets: %w", err)
-		}
-		c.nets = append(c.nets, prefix)
+	addresses, err := ParseAddresses(p.AllowNets)
+	if err != nil {
+		return nil, fmt.Errorf("fetch policy: allow_nets: %w", err)
 	}
 	for _, h := range p.AllowHosts {
 		if h == "" || strings.ContainsAny(h, ":/") || strings.Contains(strings.TrimPrefix(h, "*."), "*") {
@@ -97,7 +97,7 @@ func New(p Policy, transport *http.Transport) (*Client, error) {
 	}
 	t := transport.Clone()
 	t.Proxy = nil // a proxy would resolve the name, and the client could not check the address
-	dialer := &net.Dialer{Timeout: p.Timeout, Control: c.control}
+	dialer := &net.Dialer{Timeout: p.Timeout, Control: addresses.Control}
 	t.DialContext = dialer.DialContext
 	t.DialTLSContext = nil
 	t.DisableKeepAlives = true
@@ -146,16 +146,20 @@ func (c *Client) get(ctx context.Context, rawURL string) ([]byte, error) {
 	if resp.ContentLength > c.policy.MaxSize {
 		return nil, tooLarge
 	}
-	// Limit the bytes that are read, not the announced length: the transport may
-	// decompress the body.
-	body, err := io.ReadAll(io.LimitReader(resp.Body, c.policy.MaxSize+1))
-	if err == nil && int64(len(body)) > c.policy.MaxSize {
+	body, err := ReadBody(ctx, resp, c.policy.MaxSize)
+	if int64(len(body)) > c.policy.MaxSize {
 		err = tooLarge
 	}
+	return body, err
+}
+
+// ReadBody reads the body of a response, up to one byte more than limit. It limits the bytes
+// that are read, not the announced length: the transport may decompress the body. A server
+// that notices the end of ctx may end its answer properly before the connection closes. The
+// body then looks complete but is cut off: that is an error too.
+func ReadBody(ctx context.Context, resp *http.Response, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err == nil {
-		// A server that notices the cancellation may end its answer properly
-		// before the connection closes. The body then looks complete but is cut
-		// off.
 		err = ctx.Err()
 	}
 	return body, err
@@ -198,7 +202,8 @@ func (c *Client) allowed(u *url.URL) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %w: the host is not one of %s", u.Redacted(), ErrForbidden, strings.Join(c.policy.AllowHosts, ", "))
+	hosts := strings.Join(c.policy.AllowHosts, ", ")
+	return fmt.Errorf("%s: %w: the host is not one of %s", u.Redacted(), ErrForbidden, hosts)
 }
 
 func (c *Client) redirect(req *http.Request, via []*http.Request) error {
@@ -208,22 +213,35 @@ func (c *Client) redirect(req *http.Request, via []*http.Request) error {
 	return c.allowed(req.URL)
 }
 
-// control checks the address that the dialer is about to connect to.
-func (c *Client) control(_, address string, _ syscall.RawConn) error {
+// Addresses are what a client may connect to: public addresses, and those of some networks.
+type Addresses struct{ networks []netip.Prefix }
+
+// ParseAddresses returns the public addresses and those of networks, such as "10.1.0.0/16".
+func ParseAddresses(networks []string) (Addresses, error) {
+	var a Addresses
+	for _, text := range networks {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return a, fmt.Errorf("%.100q is not a network: want 10.1.0.0/16", text)
+		}
+		a.networks = append(a.networks, prefix)
+	}
+	return a, nil
+}
+
+// Control is the Control of a [net.Dialer]: it refuses other addresses. The error wraps
+// [ErrForbidden], and does not say which address a name has.
+func (a Addresses) Control(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("%w: %q is not an address: %w", ErrForbidden, address, err)
+		return ErrForbidden
 	}
 	addr := to.Addr().Unmap().WithZone("")
-	for _, n := range c.nets {
-		if n.Contains(addr) {
-			return nil
-		}
+	if Public(addr) || slices.ContainsFunc(a.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
+		return nil
 	}
-	if !Public(addr) {
-		return fmt.Errorf("%w: %s is not a public address", ErrForbidden, addr)
-	}
-	return nil
+	return fmt.Errorf("its address is %w: it is not a public address, and in none of the networks that are allowed",
+		ErrForbidden)
 }
 
 // special lists the networks that the IANA registries of special-purpose

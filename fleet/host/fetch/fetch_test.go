@@ -105,7 +105,7 @@ func TestGet(t *testing.T) {
 		{"file", c, "file:///etc/passwd", "", ErrForbidden, ""},
 		{"no host", c, "https:///code", "", ErrForbidden, ""},
 		{"user", c, "https://a:secret@example.com/", "", ErrForbidden, "a user name"},
-		{"loopback", strict, s.URL + "/code", "", ErrForbidden, "127.0.0.1 is not a public address"},
+		{"loopback", strict, s.URL + "/code", "", ErrForbidden, "its address is not allowed"},
 		{"localhost", strict, "https://localhost/", "", ErrForbidden, ""},
 		{"IPv6 loopback", strict, "https://[::1]/", "", ErrForbidden, ""},
 		{"mapped", strict, "https://[::ffff:127.0.0.1]/", "", ErrForbidden, ""},

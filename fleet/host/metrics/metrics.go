@@ -20,6 +20,8 @@
 //
 // failed counts attempts, so a message that became a dead letter counts as failed
 // and as dead.
+//
+// Begin with [New]. It asks the host at each scrape and keeps nothing.
 package metrics
 
 import (
@@ -36,18 +38,22 @@ type Collector struct {
 	host *host.Host
 }
 
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("lifecycle_hosted_"+name, help, labels, nil)
+}
+
 var (
-	messages = prometheus.NewDesc("lifecycle_hosted_messages_total", "Results of the messages of a hosted worker on this host, by version of its code.",
-		[]string{"worker", "generation", "result"}, nil)
-	dropped = prometheus.NewDesc("lifecycle_hosted_dropped_total", "Outputs without a topic, and dead letters beyond the limit, that this host dropped.",
-		[]string{"worker", "generation", "what"}, nil)
-	children = prometheus.NewDesc("lifecycle_hosted_children", "Child processes that run the code of hosted workers.", nil, nil)
-	started  = prometheus.NewDesc("lifecycle_hosted_children_started_total", "Child processes that were started for the code of hosted workers.", nil, nil)
-	killed   = prometheus.NewDesc("lifecycle_hosted_children_killed_total", "Child processes that their code ended, or that were ended to end their code.", nil, nil)
-	missing  = prometheus.NewDesc("lifecycle_hosted_floor_missing", "Parts of the containment of hosted code that this system does not have.", nil, nil)
-	backlog  = prometheus.NewDesc("lifecycle_hosted_backlog", "Messages that wait for a hosted worker of this host, or for its group.", []string{"worker", "group"}, nil)
-	letters  = prometheus.NewDesc("lifecycle_hosted_dead_letters", "Dead letters of a hosted worker of this host that have not been redriven.", []string{"worker"}, nil)
-	workers  = prometheus.NewDesc("lifecycle_hosted_workers", "Hosted workers that are loaded on this host.", nil, nil)
+	messages = desc("messages_total", "Results of the messages of a hosted worker on this host, by version of its code.",
+		"worker", "generation", "result")
+	dropped = desc("dropped_total", "Outputs without a topic, and dead letters beyond the limit, that this host dropped.",
+		"worker", "generation", "what")
+	children = desc("children", "Child processes that run the code of hosted workers.")
+	started  = desc("children_started_total", "Child processes that were started for the code of hosted workers.")
+	killed   = desc("children_killed_total", "Child processes that their code ended, or that were ended to end their code.")
+	missing  = desc("floor_missing", "Parts of the containment of hosted code that this system does not have.")
+	backlog  = desc("backlog", "Messages that wait for a hosted worker of this host, or for its group.", "worker", "group")
+	letters  = desc("dead_letters", "Dead letters of a hosted worker of this host that have not been redriven.", "worker")
+	workers  = desc("workers", "Hosted workers that are loaded on this host.")
 )
 
 // New returns a collector for h.
@@ -55,15 +61,9 @@ func New(h *host.Host) *Collector { return &Collector{host: h} }
 
 // Describe sends the descriptions of the metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- messages
-	ch <- dropped
-	ch <- workers
-	ch <- children
-	ch <- started
-	ch <- killed
-	ch <- missing
-	ch <- backlog
-	ch <- letters
+	for _, d := range []*prometheus.Desc{messages, dropped, workers, children, started, killed, missing, backlog, letters} {
+		ch <- d
+	}
 }
 
 // askFor bounds the requests of a scrape.
@@ -71,25 +71,31 @@ const askFor = 5 * time.Second
 
 // Collect sends the present values.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(workers, prometheus.GaugeValue, float64(len(c.host.Local())))
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
 	i := c.host.Isolation()
-	ch <- prometheus.MustNewConstMetric(children, prometheus.GaugeValue, float64(i.Running))
-	ch <- prometheus.MustNewConstMetric(started, prometheus.CounterValue, float64(i.Started))
-	ch <- prometheus.MustNewConstMetric(killed, prometheus.CounterValue, float64(i.Killed))
-	ch <- prometheus.MustNewConstMetric(missing, prometheus.GaugeValue, float64(len(i.Missing)))
+	gauge(workers, len(c.host.Local()))
+	gauge(children, i.Running)
+	gauge(missing, len(i.Missing))
+	counter(started, i.Started)
+	counter(killed, i.Killed)
 	ctx, cancel := context.WithTimeout(context.Background(), askFor)
 	defer cancel()
-	rows, _ := c.host.Backlogs(ctx) // without an answer there are no rows
+	rows, _ := c.host.Backlogs(ctx) // there are none without an answer
 	for _, b := range rows {
-		ch <- prometheus.MustNewConstMetric(backlog, prometheus.GaugeValue, float64(b.Backlog), b.Worker, b.Group)
-		ch <- prometheus.MustNewConstMetric(letters, prometheus.GaugeValue, float64(b.DeadLetters), b.Worker)
+		gauge(backlog, b.Backlog, b.Worker, b.Group)
+		gauge(letters, b.DeadLetters, b.Worker)
 	}
 	for _, t := range c.host.Tallies() {
-		for result, n := range map[string]uint64{"succeeded": t.Succeeded, "failed": t.Failed, "dead": t.DeadLetters} {
-			ch <- prometheus.MustNewConstMetric(messages, prometheus.CounterValue, float64(n), t.Worker, strconv.Itoa(t.Generation), result)
-		}
-		for what, n := range map[string]uint64{"output": t.Discarded, "letter": t.Evicted} {
-			ch <- prometheus.MustNewConstMetric(dropped, prometheus.CounterValue, float64(n), t.Worker, strconv.Itoa(t.Generation), what)
-		}
+		generation := strconv.Itoa(t.Generation)
+		counter(messages, t.Succeeded, t.Worker, generation, "succeeded")
+		counter(messages, t.Failed, t.Worker, generation, "failed")
+		counter(messages, t.DeadLetters, t.Worker, generation, "dead")
+		counter(dropped, t.Discarded, t.Worker, generation, "output")
+		counter(dropped, t.Evicted, t.Worker, generation, "letter")
 	}
 }

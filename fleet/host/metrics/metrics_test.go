@@ -47,7 +47,7 @@ func TestCountsPerVersion(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := h.Create(t.Context(), host.CreateRequest{ID: "w", MIMEType: native.MIMEType, Topic: "work", Code: []byte("f")}); err != nil {
+	if _, err := h.Create(t.Context(), host.Spec{ID: "w", MIMEType: native.MIMEType, Topic: "work", Code: []byte("f")}); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range []string{"good", "bad", "good"} {

@@ -1,6 +1,9 @@
 // Package outbound sends HTTP requests for code that is not trusted. The caller says
 // which URLs it may ask for. As in package fetch, the addresses are checked when they are
 // dialled, and each redirect is checked like the first request.
+//
+// Begin with [New], which takes a [Policy], and [Client.Do]; pattern.go has the patterns of
+// URLs. It stands on package fetch.
 package outbound
 
 import (
@@ -8,22 +11,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 )
-
-// ErrForbidden is wrapped by the error for a request that is not allowed.
-var ErrForbidden = errors.New("not allowed")
 
 // Policy bounds requests. A field that is zero has its default.
 type Policy struct {
@@ -71,10 +68,9 @@ const maxRedirects = 3
 
 // Client sends requests of one tenant. It may be used concurrently.
 type Client struct {
-	policy   Policy
-	networks []netip.Prefix
-	http     *http.Client
-	places   chan struct{}
+	policy Policy
+	http   *http.Client
+	places chan struct{}
 }
 
 // New returns a client that reaches public addresses, and those of the networks, such as
@@ -82,17 +78,14 @@ type Client struct {
 func New(p Policy, networks []string) (*Client, error) {
 	p = p.WithDefaults()
 	c := &Client{policy: p, places: make(chan struct{}, p.MaxConcurrent)}
-	for _, text := range networks {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("%.100q is not a network: want 10.1.0.0/16", text)
-		}
-		c.networks = append(c.networks, prefix)
+	addresses, err := fetch.ParseAddresses(networks)
+	if err != nil {
+		return nil, err
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			// No proxy: it would resolve the name, and the client could not check the address.
-			DialContext:            (&net.Dialer{Timeout: p.Timeout, Control: c.control}).DialContext,
+			DialContext:            (&net.Dialer{Timeout: p.Timeout, Control: addresses.Control}).DialContext,
 			ForceAttemptHTTP2:      true,
 			TLSHandshakeTimeout:    p.Timeout,
 			MaxIdleConnsPerHost:    2,
@@ -108,20 +101,6 @@ func New(p Policy, networks []string) (*Client, error) {
 // Close closes the connections that are idle.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// control checks the address that the dialer is about to connect to. The error does not
-// tell the code which address a name has.
-func (c *Client) control(_, address string, _ syscall.RawConn) error {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return ErrForbidden
-	}
-	addr := to.Addr().Unmap().WithZone("")
-	if fetch.Public(addr) || slices.ContainsFunc(c.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
-		return nil
-	}
-	return fmt.Errorf("its address is %w: it is not public, and in none of the networks that the host grants", ErrForbidden)
-}
-
 // Scope says what one worker may ask for.
 type Scope struct {
 	Allow []Pattern
@@ -131,13 +110,13 @@ type Scope struct {
 
 func (s *Scope) allowed(u *url.URL) error {
 	if u.User != nil {
-		return fmt.Errorf("%s: %w: it has a user name", u.Redacted(), ErrForbidden)
+		return fmt.Errorf("%s: %w: it has a user name", u.Redacted(), fetch.ErrForbidden)
 	}
 	if err := plain(u); err != nil {
-		return fmt.Errorf("%.200s: %w: %w", u.Redacted(), ErrForbidden, err)
+		return fmt.Errorf("%.200s: %w: %w", u.Redacted(), fetch.ErrForbidden, err)
 	}
 	if !slices.ContainsFunc(s.Allow, func(p Pattern) bool { return p.Matches(u) }) {
-		return fmt.Errorf("%.200s: %w by the worker's spec", u.Redacted(), ErrForbidden)
+		return fmt.Errorf("%.200s: %w by the worker's spec", u.Redacted(), fetch.ErrForbidden)
 	}
 	return nil
 }
@@ -146,11 +125,11 @@ type scopeKey struct{}
 
 func redirect(req *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
-		return fmt.Errorf("%w: more than %d redirects", ErrForbidden, maxRedirects)
+		return fmt.Errorf("%w: more than %d redirects", fetch.ErrForbidden, maxRedirects)
 	}
 	scope, ok := req.Context().Value(scopeKey{}).(*Scope)
 	if !ok {
-		return ErrForbidden
+		return fetch.ErrForbidden
 	}
 	req.Header.Del("Referer")
 	if first := via[0].URL; first.Scheme != req.URL.Scheme || first.Host != req.URL.Host {
@@ -197,11 +176,7 @@ func (c *Client) do(ctx context.Context, scope *Scope, r *engine.Request) (*engi
 		return nil, err
 	}
 	defer resp.Body.Close()
-	// The transport may decompress the body, so the bytes count that are read.
-	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(c.policy.MaxResponse)+1))
-	if err == nil {
-		err = ctx.Err() // a body that was cut off may look complete
-	}
+	body, err := fetch.ReadBody(ctx, resp, int64(c.policy.MaxResponse))
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +187,10 @@ func (c *Client) do(ctx context.Context, scope *Scope, r *engine.Request) (*engi
 }
 
 // methods are those that code may use.
-var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
+var methods = []string{
+	http.MethodGet, http.MethodHead, http.MethodOptions,
+	http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+}
 
 // request checks a request and makes it.
 func (c *Client) request(ctx context.Context, scope *Scope, r *engine.Request) (*http.Request, error) {
@@ -221,7 +199,7 @@ func (c *Client) request(ctx context.Context, scope *Scope, r *engine.Request) (
 		method = http.MethodGet
 	}
 	if !slices.Contains(methods, method) {
-		return nil, fmt.Errorf("the method %.20q is %w: want one of %s", r.Method, ErrForbidden, strings.Join(methods, ", "))
+		return nil, fmt.Errorf("the method %.20q is %w: want one of %s", r.Method, fetch.ErrForbidden, strings.Join(methods, ", "))
 	}
 	if len(r.URL) > 8<<10 {
 		return nil, errors.New("the URL has more than 8 KiB")
@@ -262,18 +240,16 @@ func (c *Client) request(ctx context.Context, scope *Scope, r *engine.Request) (
 }
 
 // hops are headers that belong to the connection, which the host keeps.
-var hops = []string{"Host", "Connection", "Content-Length", "Expect", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+var hops = []string{
+	"Host", "Connection", "Content-Length", "Expect", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
 
+// checkHeader refuses a header that the host sets. The transport refuses a name or a value
+// that is not valid, and its error does not have the value.
 func checkHeader(name string) error {
-	token := name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
-	if !token {
-		return fmt.Errorf("%.100q is not the name of a header", name)
-	}
 	canonical := http.CanonicalHeaderKey(name)
 	if slices.Contains(hops, canonical) || strings.HasPrefix(canonical, "Proxy-") {
-		return fmt.Errorf("the header %s is %w: the host sets it", canonical, ErrForbidden)
+		return fmt.Errorf("the header %s is %w: the host sets it", canonical, fetch.ErrForbidden)
 	}
 	return nil
 }
@@ -290,13 +266,11 @@ func (s *Scope) reveal(header, v string) (string, error) {
 		name, after, closed := strings.Cut(rest, "}")
 		secret, known := s.Secrets[name]
 		if !closed || !known {
-			return "", fmt.Errorf("the header %s has ${%.50s}, which is %w: the spec's http.secrets does not have it", header, name, ErrForbidden)
+			return "", fmt.Errorf("the header %s has ${%.50s}, which is %w: the spec's http.secrets does not have it",
+				header, name, fetch.ErrForbidden)
 		}
 		out.WriteString(secret)
 		v = after
-	}
-	if strings.ContainsFunc(out.String(), func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-		return "", fmt.Errorf("the header %s has a line break or another control character", header)
 	}
 	return out.String(), nil
 }

@@ -49,7 +49,7 @@ func Parse(text string) (Pattern, error) {
 		return bad("a * stands for the first part of a host or the end of a path")
 	}
 	u, err := url.Parse(p.scheme + "://" + host + p.path)
-	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || strings.Contains(text, "#") {
+	if err != nil || u.Hostname() == "" || u.User != nil || strings.ContainsAny(text, "?#") {
 		return bad("it is not a URL without a user, a query and a fragment")
 	}
 	if err := plain(u); err != nil {
@@ -105,7 +105,8 @@ func (p Pattern) Matches(u *url.URL) bool {
 	if path == "" {
 		path = "/"
 	}
-	return u.Scheme == p.scheme && portOf(u) == p.port && p.hasHost(strings.ToLower(u.Hostname())) && plain(u) == nil && p.hasPath(path, false)
+	sameServer := u.Scheme == p.scheme && portOf(u) == p.port && p.hasHost(strings.ToLower(u.Hostname()))
+	return sameServer && plain(u) == nil && p.hasPath(path, false)
 }
 
 func (p Pattern) hasHost(host string) bool {

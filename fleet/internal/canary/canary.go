@@ -1,6 +1,9 @@
 // Package canary finds out whether a bucket takes writes. A server whose disk was full
 // accepts connections and answers reads, and gives a write no answer, also when there
 // is space again: only a write tells.
+//
+// Begin with [Check], which writes to [Key]. Package broker calls it, and readers of a bucket,
+// such as package workflow, skip the key.
 package canary
 
 import (
@@ -23,7 +26,8 @@ const answerTime = 2 * time.Second
 
 // Check returns nil when the bucket takes writes. It writes nothing when another write
 // was stored within quiet, by the server's clock. Otherwise it stores a purge marker,
-// which takes the place of the last one. A bucket that does not exist is no error.
+// which takes the place of the last one. Check returns nil for a bucket that does not
+// exist.
 func Check(ctx context.Context, js jetstream.JetStream, bucket string, quiet time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

@@ -13,7 +13,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// Classes of the end of a process: the To of an event "exit" or "lost".
+// Classes of the end of a process, as package presence has them: the To of an event "exit" or
+// "lost".
 const (
 	EndClean  = "clean"  // it ended as it was asked to, or finished
 	EndFailed = "failed" // a unit or a hook failed
@@ -57,7 +58,9 @@ func ends(f Fleet) (list []*operatorv1.Finding) {
 			continue
 		}
 		last := all[len(all)-1]
-		list = append(list, found("crash-loop", Error, "service/"+service, all[0].GetAt().AsTime(), len(all), "%d processes of %s ended badly within %v; the last one: %s", len(all), service, endsTime, cmp.Or(last.GetCause(), "no reason is known")).
+		list = append(list, found("crash-loop", "service/"+service, all[0].GetAt().AsTime(), len(all)).
+			because("%d processes of %s ended badly within %v; the last one: %s",
+				len(all), service, endsTime, cmp.Or(last.GetCause(), "no reason is known")).
 			do("", Command("events --service %s --kind exit,lost", service)))
 	}
 	for _, e := range f.Ends {
@@ -70,35 +73,61 @@ func ends(f Fleet) (list []*operatorv1.Finding) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(dropped)) {
 		d := dropped[id]
-		list = append(list, found("journal-dropped", Warning, "process/"+id, d.GetAt().AsTime(), int(d.GetCount()), "%d events of this process are not in the journal: it had more than the journal takes", d.GetCount()).
+		list = append(list, found("journal-dropped", "process/"+id, d.GetAt().AsTime(), int(d.GetCount())).
+			because("%d events of this process are not in the journal: it had more than the journal takes", d.GetCount()).
 			do("", Command("events --process %s", id)))
 	}
 	return list
 }
 
+// badEnds are the ends that a rule is about.
+var badEnds = map[string]struct {
+	rule   string
+	cause  string // when the event has none
+	change string
+}{
+	EndOOM: {
+		rule:   "out-of-memory",
+		cause:  "it disappeared with its memory at the limit",
+		change: "resources.limits.memory, or what the process keeps",
+	},
+	EndForced: {
+		rule:   "grace-too-short",
+		cause:  "it was killed in the middle of its stop",
+		change: "terminationGracePeriodSeconds: more than the budget of a stop",
+	},
+	EndLost:   {rule: "process-lost", cause: "it disappeared without a word"},
+	EndKilled: {rule: "process-lost", cause: "it disappeared without a word"},
+	EndEvicted: {
+		rule:   "process-evicted",
+		cause:  "its host had to give it up",
+		change: "resources.requests, so that the scheduler knows what the process needs",
+	},
+	EndHung: {
+		rule:   "stop-hung",
+		change: "lifecycle.shutdown_grace, when the part needs more time",
+	},
+	EndCut:      {rule: "grace-too-short", change: "lifecycle.shutdown_grace"},
+	EndPanicked: {rule: "process-failed"},
+	EndFailed:   {rule: "process-failed"},
+}
+
 // end applies the rules about the end of one process.
 func end(e *operatorv1.Event) *operatorv1.Finding {
-	subject, describe := "process/"+e.GetProcess(), Command("describe %s", e.GetProcess())
-	at, cause := e.GetAt().AsTime(), e.GetCause()
-	switch e.GetTo() {
-	case EndOOM:
-		return found("out-of-memory", Error, subject, at, 1, "%s", cmp.Or(cause, "it disappeared with its memory at the limit")).do("resources.limits.memory, or what the process keeps", describe)
-	case EndForced:
-		return found("grace-too-short", Error, subject, at, 1, "%s", cmp.Or(cause, "it was killed in the middle of its stop")).do("terminationGracePeriodSeconds: more than the budget of a stop", describe)
-	case EndLost, EndKilled:
-		return found("process-lost", Error, subject, at, 1, "%s", cmp.Or(cause, "it disappeared without a word")).do("", describe)
-	case EndEvicted:
-		return found("process-evicted", Error, subject, at, 1, "%s", cmp.Or(cause, "its host had to give it up")).do("resources.requests, so that the scheduler knows what the process needs", describe)
-	case EndPanicked:
-		return found("process-failed", Error, subject, at, 1, "it panicked%s", because(cause)).do("", describe)
-	case EndHung:
-		return found("stop-hung", Error, subject, at, 1, "%s", cause).do("lifecycle.shutdown_grace, when the part needs more time", describe)
-	case EndCut:
-		return found("grace-too-short", Error, subject, at, 1, "%s", cause).do("lifecycle.shutdown_grace", describe)
-	case EndFailed:
-		return found("process-failed", Error, subject, at, 1, "it ended with exit status %d%s", e.GetExitStatus(), because(cause)).do("", describe)
+	bad, ok := badEnds[e.GetTo()]
+	if !ok {
+		return nil
 	}
-	return nil
+	cause := cmp.Or(e.GetCause(), bad.cause)
+	switch e.GetTo() {
+	case EndPanicked:
+		cause = "it panicked" + after(cause)
+	case EndFailed:
+		cause = fmt.Sprintf("it ended with exit status %d%s", e.GetExitStatus(), after(cause))
+	}
+	return found(bad.rule, "process/"+e.GetProcess(), e.GetAt().AsTime(), 1).
+		because("%s", cause).
+		do(bad.change, Command("describe %s", e.GetProcess()))
 }
 
 // killed applies the rule about workers that did not end when they were asked to.
@@ -110,7 +139,8 @@ func killed(events []*operatorv1.Event) (list []*operatorv1.Finding) {
 			f.Count++
 			continue
 		}
-		all[key] = found("worker-ignores-stop", Error, "process/"+e.GetProcess(), e.GetAt().AsTime(), 1, "unit %s did not end when it was asked to, and was ended by force%s", e.GetName(), because(e.GetCause())).
+		all[key] = found("worker-ignores-stop", "process/"+e.GetProcess(), e.GetAt().AsTime(), 1).
+			because("unit %s did not end when it was asked to, and was ended by force%s", e.GetName(), after(e.GetCause())).
 			do("the grace of the worker, when it needs more time", Command("events --process %s", e.GetProcess()))
 		list = append(list, all[key])
 	}
@@ -137,12 +167,14 @@ func skew(f Fleet) (list []*operatorv1.Finding) {
 		for _, v := range slices.Sorted(maps.Keys(versions[service])) {
 			parts = append(parts, fmt.Sprintf("%d with %s", versions[service][v], cmp.Or(v, "no version")))
 		}
-		list = append(list, found("version-skew", Warning, "service/"+service, since, len(versions[service]), "its processes have different versions: %s", strings.Join(parts, ", ")).
+		list = append(list, found("version-skew", "service/"+service, since, len(versions[service])).
+			because("its processes have different versions: %s", strings.Join(parts, ", ")).
 			do("", Command("processes list --service %s", service)))
 	}
 	for _, p := range f.Processes {
 		if off := clock(p); off.Abs() > clockTime {
-			list = append(list, found("clock-skew", Warning, "process/"+p.GetId(), p.GetSeenAt().AsTime(), 1, "the clock of %s differs from the broker's by %v", cmp.Or(p.GetHost(), "its host"), off.Round(time.Second)).
+			list = append(list, found("clock-skew", "process/"+p.GetId(), p.GetSeenAt().AsTime(), 1).
+				because("the clock of %s differs from the broker's by %v", cmp.Or(p.GetHost(), "its host"), off.Round(time.Second)).
 				do("the host's time service", Command("describe %s", p.GetId())))
 		}
 	}
@@ -160,16 +192,22 @@ func clock(p *operatorv1.Process) time.Duration {
 // hosted applies the rules about hosted workers.
 func hosted(f Fleet) (list []*operatorv1.Finding) {
 	for _, w := range f.Workers {
-		subject := "worker/" + w.GetId()
+		subject, updated := "worker/"+w.GetId(), w.GetUpdatedAt().AsTime()
 		if n := w.GetDeadLetters(); n > 0 {
-			list = append(list, found("dead-letters", Warning, subject, w.GetUpdatedAt().AsTime(), int(n), "%d messages could not be handled; the oldest: %s", n, cmp.Or(f.Letters[w.GetId()], "its reason is not known")).
+			list = append(list, found("dead-letters", subject, updated, int(n)).
+				because("%d messages could not be handled; the oldest: %s",
+					n, cmp.Or(f.Letters[w.GetId()], "its reason is not known")).
 				do("", Command("dead-letters %s", w.GetId())))
 		}
-		switch state, desired := strings.ToLower(w.GetState()), strings.ToLower(w.GetDesired()); {
+		state, desired := strings.ToLower(w.GetState()), strings.ToLower(w.GetDesired())
+		switch {
 		case state == "failed":
-			list = append(list, found("worker-failed", Error, subject, w.GetUpdatedAt().AsTime(), 1, "it has failed%s", because(w.GetError())).do("", Command("workers get %s", w.GetId())))
-		case desired == "running" && state != "running" && f.Now.Sub(w.GetUpdatedAt().AsTime()) > backlogTime:
-			list = append(list, found("worker-failed", Error, subject, w.GetUpdatedAt().AsTime(), int(w.GetBacklog()), "it should run and is %s; %d messages wait%s", w.GetState(), w.GetBacklog(), because(w.GetError())).
+			list = append(list, found("worker-failed", subject, updated, 1).
+				because("it has failed%s", after(w.GetError())).
+				do("", Command("workers get %s", w.GetId())))
+		case desired == "running" && state != "running" && f.Now.Sub(updated) > backlogTime:
+			list = append(list, found("worker-failed", subject, updated, int(w.GetBacklog())).
+				because("it should run and is %s; %d messages wait%s", w.GetState(), w.GetBacklog(), after(w.GetError())).
 				do("", "lifecyclectl workers recover"))
 		}
 	}
@@ -180,15 +218,19 @@ func hosted(f Fleet) (list []*operatorv1.Finding) {
 func entities(f Fleet) (list []*operatorv1.Finding) {
 	for _, d := range f.Workflows {
 		if n := d.GetDegraded(); n > 0 {
-			list = append(list, found("entity-degraded", Error, "workflow/"+d.GetType(), time.Time{}, int(n), "%d stored records cannot be read", n).do("", Command("list %s", d.GetType())))
+			list = append(list, found("entity-degraded", "workflow/"+d.GetType(), time.Time{}, int(n)).
+				because("%d stored records cannot be read", n).
+				do("", Command("list %s", d.GetType())))
 		}
 	}
 	for _, s := range f.Stuck {
-		list = append(list, found("entity-stuck", Warning, "workflow/"+s.Type, s.Since, s.Count, "%d entities have been %s for longer than %v; the oldest is %s", s.Count, s.Phase, s.Limit, s.ID).
+		list = append(list, found("entity-stuck", "workflow/"+s.Type, s.Since, s.Count).
+			because("%d entities have been %s for longer than %v; the oldest is %s", s.Count, s.Phase, s.Limit, s.ID).
 			do("", Command("history %s %s", s.Type, s.ID)))
 	}
 	for _, h := range f.Hot {
-		list = append(list, found("entity-hot", Warning, "workflow/"+h.Type, h.Since, h.Writes, "entity %s was written %d times within a minute", h.ID, h.Writes).
+		list = append(list, found("entity-hot", "workflow/"+h.Type, h.Since, h.Writes).
+			because("entity %s was written %d times within a minute", h.ID, h.Writes).
 			do("", Command("history %s %s", h.Type, h.ID)))
 	}
 	return list

@@ -21,7 +21,7 @@ const (
 	Warning = "warning"
 )
 
-// Times and numbers at which a rule begins to speak.
+// Times and numbers from which on a rule finds something.
 const (
 	loopRestarts  = 3                // restarts of one unit within loopTime are a crash loop
 	loopTime      = 5 * time.Minute  //
@@ -44,6 +44,12 @@ type Rule struct {
 	Means    string // in one sentence
 }
 
+// severity returns the severity of a rule's findings.
+func severity(rule string) string {
+	i := slices.IndexFunc(Rules, func(r Rule) bool { return r.Name == rule })
+	return Rules[i].Severity
+}
+
 // Rules lists all rules.
 var Rules = []Rule{
 	{"dependency-away", Error, "A service behind the operator, such as NATS, does not answer; what is shown may be old."},
@@ -54,7 +60,8 @@ var Rules = []Rule{
 	{"probe-slow", Error, "A probe does not answer within its timeout."},
 	{"probe-down", Error, "A probe that decides on readiness fails."},
 	{"stop-hung", Error, "A stop takes longer than its budget, or a hook did not return within its time."},
-	{"grace-too-short", Error, "A stop had too little time: requests were cut, hooks were skipped, or the process was killed in the middle."},
+	{"grace-too-short", Error,
+		"A stop had too little time: requests were cut, hooks were skipped, or the process was killed in the middle."},
 	{"out-of-memory", Error, "The kernel killed a process or a worker because memory ran out, or probably did."},
 	{"process-lost", Error, "A process disappeared without a word."},
 	{"process-failed", Error, "A process ended with an error, or with a panic."},
@@ -63,14 +70,15 @@ var Rules = []Rule{
 	{"suspended-long", Warning, "Readiness has been suspended for longer than 15 minutes."},
 	{"reload-refused", Warning, "The last reload failed; the old configuration is still in use."},
 	{"version-skew", Warning, "The processes of a service have different versions, and no rollout is in progress."},
-	{"clock-skew", Warning, "The clock of a host differs from that of the broker."},
+	{"clock-skew", Warning, "The clock of a host differs from the broker's."},
 	{"journal-dropped", Warning, "Events are missing in the journal: a process had too many."},
 	{"dead-letters", Warning, "A hosted worker failed to handle messages."},
 	{"worker-failed", Error, "A hosted worker does not do what it should."},
 	{"entity-degraded", Error, "Stored records cannot be read."},
 	{"entity-stuck", Warning, "Entities have not left a phase for longer than allowed."},
 	{"entity-hot", Warning, "An entity is written again and again."},
-	{"announcement-suspect", Error, "Another client has written the announcement of a process, or two processes have one id."},
+	{"announcement-suspect", Error,
+		"Another client has written the announcement of a process, or two processes have one id."},
 	{"announcement-unreadable", Warning, "The announcement of a process cannot be read."},
 }
 
@@ -114,30 +122,25 @@ type Hot struct {
 // oldest.
 func Diagnose(f Fleet) []*operatorv1.Finding {
 	var list []*operatorv1.Finding
-	add := func(found ...*operatorv1.Finding) { list = append(list, found...) }
 	for _, a := range f.Away {
-		add(found("dependency-away", Error, "dependency/"+a.Name, a.Since, 1, "%s does not answer: %s", a.Name, a.Err).
+		list = append(list, found("dependency-away", "dependency/"+a.Name, a.Since, 1).
+			because("%s does not answer: %s", a.Name, a.Err).
 			do("", "lifecyclectl doctor"))
 	}
 	for _, p := range f.Processes {
-		add(Process(p, f.Now)...)
+		list = append(list, Process(p, f.Now)...)
 	}
-	add(ends(f)...)
-	add(killed(f.Killed)...)
-	add(skew(f)...)
-	add(hosted(f)...)
-	add(entities(f)...)
-	return Sort(unwrap(list))
-}
-
-func unwrap(list []*operatorv1.Finding) []*operatorv1.Finding {
-	return slices.DeleteFunc(list, func(f *operatorv1.Finding) bool { return f == nil })
+	return Sort(slices.Concat(list, ends(f), killed(f.Killed), skew(f), hosted(f), entities(f)))
 }
 
 // Sort puts the worst findings first, and of equal ones the oldest.
 func Sort(list []*operatorv1.Finding) []*operatorv1.Finding {
 	slices.SortStableFunc(list, func(a, b *operatorv1.Finding) int {
-		return cmp.Or(cmp.Compare(a.GetSeverity(), b.GetSeverity()), a.GetSince().AsTime().Compare(b.GetSince().AsTime()), cmp.Compare(a.GetSubject(), b.GetSubject()))
+		return cmp.Or(
+			cmp.Compare(a.GetSeverity(), b.GetSeverity()),
+			a.GetSince().AsTime().Compare(b.GetSince().AsTime()),
+			cmp.Compare(a.GetSubject(), b.GetSubject()),
+		)
 	})
 	return list
 }
@@ -145,8 +148,20 @@ func Sort(list []*operatorv1.Finding) []*operatorv1.Finding {
 // finding is a Finding under construction.
 type finding struct{ *operatorv1.Finding }
 
-func found(rule, severity, subject string, since time.Time, count int, format string, args ...any) finding {
-	return finding{&operatorv1.Finding{Rule: rule, Severity: severity, Subject: subject, Cause: fmt.Sprintf(format, args...), Since: Stamp(since), Count: int64(count)}}
+func found(rule, subject string, since time.Time, count int) finding {
+	return finding{&operatorv1.Finding{
+		Rule:     rule,
+		Severity: severity(rule),
+		Subject:  subject,
+		Since:    Stamp(since),
+		Count:    int64(count),
+	}}
+}
+
+// because says what is wrong.
+func (f finding) because(format string, args ...any) finding {
+	f.Cause = fmt.Sprintf(format, args...)
+	return f
 }
 
 // do completes the finding with what to change and the next command.
@@ -174,69 +189,85 @@ var valued = regexp.MustCompile(`--[a-z]+ %s`)
 // Process applies the rules about one process that announces itself, or whose /statusz
 // was read.
 func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
-	subject, describe := "process/"+p.GetId(), Command("describe %s", p.GetId())
+	subject, seen := "process/"+p.GetId(), p.GetSeenAt().AsTime()
+	describe, get := Command("describe %s", p.GetId()), Command("processes get %s -o json", p.GetId())
 	add := func(f *operatorv1.Finding) { list = append(list, f) }
 	if s := p.GetSuspect(); s != "" {
-		add(found("announcement-suspect", Error, subject, p.GetSeenAt().AsTime(), 1, "%s", s).
-			do("the NATS permissions, when no second process has this id", Command("processes get %s -o json", p.GetId())))
+		add(found("announcement-suspect", subject, seen, 1).
+			because("%s", s).
+			do("the NATS permissions, when no second process has this id", get))
 		if p.GetPhase() == "" {
 			return list // nothing is known of it
 		}
 	}
 	if p.GetPhase() == "" {
-		add(found("announcement-unreadable", Warning, subject, p.GetSeenAt().AsTime(), 1, "%s", cmp.Or(p.GetReason(), "the announcement has no phase")).
-			do("", Command("processes get %s -o json", p.GetId())))
+		add(found("announcement-unreadable", subject, seen, 1).
+			because("%s", cmp.Or(p.GetReason(), "the announcement has no phase")).
+			do("", get))
 		return list
 	}
-	looping := map[string]bool{}
-	for unit, r := range restarts(p, now) {
-		looping[unit] = true
-		add(found("crash-loop", Error, subject, r.since, r.count, "unit %s was started again %d times within %v; its last run ended with: %s", unit, r.count, loopTime, cmp.Or(r.cause, "no error")).
-			do("", describe))
-	}
-	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {
-		if worker.Status(u.GetStatus()) == worker.StatusFailed && !looping[path] && !looping[u.GetName()] {
-			add(found("unit-failed", Error, subject, u.GetSince().AsTime(), 1, "unit %s has failed%s", path, because(u.GetReason())).do("", describe))
-		}
-		if strings.Contains(u.GetReason(), "out of memory") {
-			add(found("out-of-memory", Error, subject, u.GetSince().AsTime(), 1, "worker %s: %s", path, u.GetReason()).do("the memory limit of the worker", describe))
-		}
-	})
+	list = append(list, units(p, now)...)
 	list = append(list, starting(p, now)...)
 	list = append(list, stopping(p, now)...)
 	list = append(list, probes(p)...)
-	if s := p.GetSuspended(); s != "" {
-		if since := suspendedSince(p); now.Sub(since) > suspendedTime {
-			add(found("suspended-long", Warning, subject, since, 1, "readiness is suspended: %s", s).do("", Command("processes resume %s", p.GetId())))
-		}
+	if since := suspendedSince(p); p.GetSuspended() != "" && now.Sub(since) > suspendedTime {
+		add(found("suspended-long", subject, since, 1).
+			because("readiness is suspended: %s", p.GetSuspended()).
+			do("", Command("processes resume %s", p.GetId())))
 	}
-	if limit := p.GetMemoryLimitBytes(); limit > 0 && float64(p.GetMemoryBytes())*100 >= float64(limit)*memoryShare {
-		add(found("memory-high", Warning, subject, p.GetSeenAt().AsTime(), 1, "it uses %s of its limit of %s", size(p.GetMemoryBytes()), size(limit)).
+	used, limit := p.GetMemoryBytes(), p.GetMemoryLimitBytes()
+	if limit > 0 && float64(used)*100 >= float64(limit)*memoryShare {
+		add(found("memory-high", subject, seen, 1).
+			because("it uses %s of its limit of %s", size(used), size(limit)).
 			do(fmt.Sprintf("resources.limits.memory (now %s)", size(limit)), describe))
 	}
-	for _, s := range lastReloads(p) {
+	for _, s := range LastReloads(p.GetSteps()) {
 		if s.GetResult() == "failed" || s.GetResult() == "panicked" {
-			add(found("reload-refused", Warning, subject, time.Time{}, 1, "reload %s was refused%s; the old configuration is still in use", s.GetName(), because(s.GetError())).do("", describe))
+			add(found("reload-refused", subject, time.Time{}, 1).
+				because("reload %s was refused%s; the old configuration is still in use", s.GetName(), after(s.GetError())).
+				do("", describe))
 		}
 	}
 	return list
 }
 
-// lastReloads returns the last reload of each name.
-func lastReloads(p *operatorv1.Process) []*operatorv1.Step {
-	last := map[string]*operatorv1.Step{}
-	var names []string
-	for _, s := range p.GetSteps() {
-		if s.GetKind() == "reload" {
-			if last[s.GetName()] == nil {
-				names = append(names, s.GetName())
-			}
-			last[s.GetName()] = s
-		}
+// units applies the rules about the units of a process.
+func units(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
+	subject, describe := "process/"+p.GetId(), Command("describe %s", p.GetId())
+	looping := restarts(p, now)
+	for unit, r := range looping {
+		list = append(list, found("crash-loop", subject, r.since, r.count).
+			because("unit %s was started again %d times within %v; its last run ended with: %s",
+				unit, r.count, loopTime, cmp.Or(r.cause, "no error")).
+			do("", describe))
 	}
-	var list []*operatorv1.Step
-	for _, name := range names {
-		list = append(list, last[name])
+	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {
+		known := looping[path] != nil || looping[u.GetName()] != nil
+		if worker.Status(u.GetStatus()) == worker.StatusFailed && !known {
+			list = append(list, found("unit-failed", subject, u.GetSince().AsTime(), 1).
+				because("unit %s has failed%s", path, after(u.GetReason())).
+				do("", describe))
+		}
+		if strings.Contains(u.GetReason(), "out of memory") {
+			list = append(list, found("out-of-memory", subject, u.GetSince().AsTime(), 1).
+				because("worker %s: %s", path, u.GetReason()).
+				do("the memory limit of the worker", describe))
+		}
+	})
+	return list
+}
+
+// LastReloads returns the last reload of each name, of steps in the order in which they ran.
+func LastReloads(steps []*operatorv1.Step) (list []*operatorv1.Step) {
+	for _, s := range steps {
+		if s.GetKind() != "reload" {
+			continue
+		}
+		if i := slices.IndexFunc(list, func(x *operatorv1.Step) bool { return x.GetName() == s.GetName() }); i >= 0 {
+			list[i] = s
+		} else {
+			list = append(list, s)
+		}
 	}
 	return list
 }
@@ -262,7 +293,7 @@ func restarts(p *operatorv1.Process, now time.Time) map[string]*loop {
 	all := map[string]*loop{}
 	for _, r := range p.GetRestarts() { // newest first
 		at := r.GetAt().AsTime()
-		if now.Sub(at) > loopTime || r.GetWho() != "" { // an operator's restart is no crash
+		if now.Sub(at) > loopTime || r.GetWho() != "" { // an operator asked for this restart
 			continue
 		}
 		l := all[r.GetUnit()]
@@ -296,7 +327,9 @@ func starting(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding)
 	if p.GetPhase() != "starting" || at.IsZero() || now.Sub(at) <= startTime {
 		return nil
 	}
-	return append(list, found("start-blocked", Error, "process/"+p.GetId(), at, 1, "it has been starting for %v and waits for %s", now.Sub(at).Round(time.Second), cmp.Or(p.GetWaiting(), waitsFor(p), "an unknown part")).
+	return append(list, found("start-blocked", "process/"+p.GetId(), at, 1).
+		because("it has been starting for %v and waits for %s",
+			now.Sub(at).Round(time.Second), cmp.Or(p.GetWaiting(), waitsFor(p), "an unknown part")).
 		do("", Command("describe %s", p.GetId())))
 }
 
@@ -304,7 +337,8 @@ func starting(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding)
 func waitsFor(p *operatorv1.Process) string {
 	var names []string
 	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {
-		if s := worker.Status(u.GetStatus()); s == worker.StatusStarting || s == worker.StatusPending || s == worker.StatusCreated {
+		switch worker.Status(u.GetStatus()) {
+		case worker.StatusStarting, worker.StatusPending, worker.StatusCreated:
 			names = append(names, "unit "+path)
 		}
 	})
@@ -312,22 +346,22 @@ func waitsFor(p *operatorv1.Process) string {
 }
 
 func stopping(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
-	at := entered(p, "draining")
+	at, budget := entered(p, "draining"), p.GetBudget().AsDuration()
 	if at.IsZero() {
 		at = entered(p, "stopping")
 	}
-	budget := p.GetBudget().AsDuration()
-	switch p.GetPhase() {
-	case "draining", "stopping":
-	default:
+	stops := p.GetPhase() == "draining" || p.GetPhase() == "stopping"
+	if !stops || at.IsZero() || budget <= 0 || now.Sub(at) <= budget+stopMargin {
 		return nil
 	}
-	if at.IsZero() || budget <= 0 || now.Sub(at) <= budget+stopMargin {
-		return nil
-	}
-	return append(list, found("stop-hung", Error, "process/"+p.GetId(), at, 1, "it has been stopping for %v, longer than its budget of %v, and waits for %s", now.Sub(at).Round(time.Second), budget, cmp.Or(p.GetWaiting(), "an unknown part")).
+	return append(list, found("stop-hung", "process/"+p.GetId(), at, 1).
+		because("it has been stopping for %v, longer than its budget of %v, and waits for %s",
+			now.Sub(at).Round(time.Second), budget, cmp.Or(p.GetWaiting(), "an unknown part")).
 		do("", Command("describe %s", p.GetId())))
 }
+
+// slow matches the error of a check that did not answer within its timeout.
+var slow = regexp.MustCompile(`still running for|deadline exceeded|timed out|did not return`)
 
 func probes(p *operatorv1.Process) (list []*operatorv1.Finding) {
 	if p.GetPhase() != "running" {
@@ -338,10 +372,11 @@ func probes(p *operatorv1.Process) (list []*operatorv1.Finding) {
 			continue
 		}
 		rule, change := "probe-down", ""
-		if why := c.GetError(); strings.Contains(why, "still running for") || strings.Contains(why, "deadline exceeded") || strings.Contains(why, "timed out") || strings.Contains(why, "did not return") {
+		if slow.MatchString(c.GetError()) {
 			rule, change = "probe-slow", "lifecycle.probe_timeout, or the timeout of the check "+c.GetName()
 		}
-		list = append(list, found(rule, Error, "process/"+p.GetId(), c.GetSince().AsTime(), 1, "probe %s is %s%s: /%s fails", c.GetName(), c.GetState(), because(c.GetError()), plane(c.GetPlane())).
+		list = append(list, found(rule, "process/"+p.GetId(), c.GetSince().AsTime(), 1).
+			because("probe %s is %s%s: /%s fails", c.GetName(), c.GetState(), after(c.GetError()), plane(c.GetPlane())).
 			do(change, Command("describe %s", p.GetId())))
 	}
 	return list

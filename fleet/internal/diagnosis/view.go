@@ -1,6 +1,11 @@
 // Package diagnosis describes processes for people, and says what is wrong with a
 // fleet. The API, the dashboard, the metrics and the command line all use it, so they
 // never disagree.
+//
+// Begin with [Diagnose], which applies the [Rules] to a [Fleet]: rules.go has the rules about
+// one process, and fleetrules.go those about processes that have ended, services, hosted
+// workers and workflows. view.go makes a Process of the API from the Status of an App. The
+// package stands on the API's messages (operatorv1); it keeps nothing and asks nothing.
 package diagnosis
 
 import (
@@ -9,8 +14,10 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/unittree"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -18,7 +25,7 @@ import (
 // FromStatus fills in what an App's Status says of the process: its phase, units,
 // probes, servers, steps and the reason for which it is as it is.
 func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
-	if units, cut := shallow(s.Units, maxDepth); cut {
+	if units, cut := unittree.Cut(s.Units, maxDepth); cut {
 		s.Units, p.Truncated = units, true
 	}
 	r := s.Report
@@ -29,27 +36,44 @@ func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
 		p.Budget = durationpb.New(r.Budget)
 	}
 	for _, c := range s.Probes {
-		p.Probes = append(p.Probes, &operatorv1.Probe{Plane: c.Plane, Name: c.Name, State: string(c.State), Error: c.Error, Critical: c.Critical, Since: Stamp(c.Since)})
+		p.Probes = append(p.Probes, &operatorv1.Probe{
+			Plane:    c.Plane,
+			Name:     c.Name,
+			State:    string(c.State),
+			Error:    c.Error,
+			Critical: c.Critical,
+			Since:    Stamp(c.Since),
+		})
 	}
 	for _, srv := range s.Servers {
-		p.Servers = append(p.Servers, &operatorv1.Server{Name: srv.Name, Addr: srv.Addr, InFlight: srv.InFlight, Connections: int64(srv.Conns)})
+		p.Servers = append(p.Servers, &operatorv1.Server{
+			Name:        srv.Name,
+			Addr:        srv.Addr,
+			InFlight:    srv.InFlight,
+			Connections: int64(srv.Conns),
+		})
 	}
 	for _, ph := range r.Phases {
-		p.Phases = append(p.Phases, &operatorv1.PhaseTime{Phase: string(ph.Phase), Entered: Stamp(ph.Entered), Duration: durationpb.New(ph.Duration)})
+		p.Phases = append(p.Phases, &operatorv1.PhaseTime{
+			Phase:    string(ph.Phase),
+			Entered:  Stamp(ph.Entered),
+			Duration: durationpb.New(ph.Duration),
+		})
 	}
-	for _, list := range []struct {
-		kind     string
-		outcomes []lifecycle.Outcome
-	}{{"drainer", r.Drainers}, {"hook", r.Hooks}, {"reload", r.Reloads}} {
-		p.Steps = append(p.Steps, Steps(list.kind, list.outcomes)...)
-	}
+	p.Steps = slices.Concat(Steps("drainer", r.Drainers), Steps("hook", r.Hooks), Steps("reload", r.Reloads))
 	p.Reason = reason(p, r, s)
 }
 
 // Steps returns parts of a stop, or reloads, as steps of a kind.
 func Steps(kind string, outcomes []lifecycle.Outcome) (list []*operatorv1.Step) {
 	for _, o := range outcomes {
-		list = append(list, &operatorv1.Step{Kind: kind, Name: o.Name, Result: string(o.Result), Took: durationpb.New(o.Took), Error: o.Error})
+		list = append(list, &operatorv1.Step{
+			Kind:   kind,
+			Name:   o.Name,
+			Result: string(o.Result),
+			Took:   durationpb.New(o.Took),
+			Error:  o.Error,
+		})
 	}
 	return list
 }
@@ -64,7 +88,11 @@ func Alone(p *operatorv1.Process, s lifecycle.Status) {
 			return
 		}
 		for range min(int(u.GetRestarts()), 20) {
-			p.Restarts = append(p.Restarts, &operatorv1.Restart{Unit: path, At: u.GetSince(), Cause: strings.TrimPrefix(u.GetReason(), "the last run ended with: ")})
+			p.Restarts = append(p.Restarts, &operatorv1.Restart{
+				Unit:  path,
+				At:    u.GetSince(),
+				Cause: strings.TrimPrefix(u.GetReason(), "the last run ended with: "),
+			})
 		}
 	})
 }
@@ -75,14 +103,19 @@ func reason(p *operatorv1.Process, r lifecycle.Report, s lifecycle.Status) strin
 	if r.Phase == lifecycle.PhaseRunning || r.Phase == lifecycle.PhaseStarting {
 		for _, c := range p.GetProbes() {
 			if failing(c) {
-				parts = append(parts, "probe "+c.GetName()+" is "+c.GetState()+because(c.GetError()))
+				parts = append(parts, "probe "+c.GetName()+" is "+c.GetState()+after(c.GetError()))
 			}
 		}
 	}
 	if r.Error != "" && !strings.Contains(r.Error, r.Reason) {
 		parts = append(parts, r.Error)
 	}
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
+	return join(parts...)
+}
+
+// join joins the texts that are not empty.
+func join(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(s string) bool { return s == "" }), "; ")
 }
 
 // failing reports whether a probe takes the process out of service, other than by the
@@ -91,7 +124,8 @@ func failing(c *operatorv1.Probe) bool {
 	return c.GetCritical() && c.GetState() != "up" && c.GetName() != "lifecycle"
 }
 
-func because(text string) string {
+// after returns a text for the end of a sentence, behind a colon; "" for none.
+func after(text string) string {
 	if text == "" {
 		return ""
 	}
@@ -103,13 +137,21 @@ func because(text string) string {
 func unitsOf(list []worker.State, supervised, runs bool) []*operatorv1.Unit {
 	var out []*operatorv1.Unit
 	for _, u := range list {
-		reason := strings.Join(slices.DeleteFunc([]string{u.Reason, u.Error}, func(s string) bool { return s == "" }), "; ")
+		reason := join(u.Reason, u.Error)
 		if e := u.Exit; reason == "" && e != nil && u.Restarts > 0 && (e.Error != "" || e.OOM) {
 			reason = "the last run ended with: " + e.Error
 		}
+		supervises := u.Kind == "supervisor" || u.Kind == "dynamic"
 		out = append(out, &operatorv1.Unit{
-			Name: u.Name, Kind: u.Kind, Status: string(u.Status), Health: string(u.Health), Reason: reason, Restarts: int32(u.Restarts), Since: Stamp(u.UpdatedAt),
-			Restartable: runs && (supervised && u.Status != worker.StatusStopping || restartsItself(u)), Children: unitsOf(u.Children, u.Kind == "supervisor" || u.Kind == "dynamic", runs),
+			Name:        u.Name,
+			Kind:        u.Kind,
+			Status:      string(u.Status),
+			Health:      string(u.Health),
+			Reason:      reason,
+			Restarts:    int32(u.Restarts),
+			Since:       Stamp(u.UpdatedAt),
+			Restartable: runs && (supervised && u.Status != worker.StatusStopping || restartsItself(u)),
+			Children:    unitsOf(u.Children, supervises, runs),
 		})
 	}
 	return out
@@ -118,7 +160,8 @@ func unitsOf(list []worker.State, supervised, runs bool) []*operatorv1.Unit {
 // restartsItself reports whether a unit is a supervised function that would obey a request to
 // restart.
 func restartsItself(u worker.State) bool {
-	return u.Kind == "restarter" && !u.Status.Terminal() && u.Status != worker.StatusStopping && u.Status != worker.StatusSuspended
+	idle := u.Status == worker.StatusStopping || u.Status == worker.StatusSuspended
+	return u.Kind == "restarter" && !u.Status.Terminal() && !idle
 }
 
 // Count counts units and their children by how they are.
@@ -141,6 +184,16 @@ func Count(list []*operatorv1.Unit) *operatorv1.UnitCounts {
 	return c
 }
 
+// Matches reports whether a list with the filters of req has a process.
+func Matches(req *operatorv1.ListProcessesRequest, p *operatorv1.Process) bool {
+	ofService := req.GetService() == "" || p.GetService() == req.GetService()
+	inPhase := req.GetPhase() == "" || p.GetPhase() == req.GetPhase()
+	hasProblem := !req.GetProblems() || len(p.GetFindings()) > 0
+	text := strings.Join([]string{p.GetId(), p.GetService(), p.GetHost(), p.GetVersion()}, "\n")
+	hasText := strings.Contains(strings.ToLower(text), strings.ToLower(req.GetContains()))
+	return ofService && inPhase && hasProblem && hasText
+}
+
 // each calls fn for every unit, with its path: "pool/w1".
 func each(list []*operatorv1.Unit, above string, fn func(u *operatorv1.Unit, path string)) {
 	for _, u := range list {
@@ -148,4 +201,19 @@ func each(list []*operatorv1.Unit, above string, fn func(u *operatorv1.Unit, pat
 		fn(u, path)
 		each(u.GetChildren(), path+"/", fn)
 	}
+}
+
+// maxDepth is how deep units may lie in each other. The paths of deeper ones would take
+// time and memory with the square of their number.
+const maxDepth = 32
+
+// Stamp returns a time that another program has said, nil for none. A Timestamp has the years 1
+// to 9999 and JSON has no other: a time before or after them becomes the first or the last one,
+// so that it spoils no answer.
+func Stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	const first, last = -62135596800, 253402300799
+	return timestamppb.New(time.Unix(min(max(t.Unix(), first), last), int64(t.Nanosecond())))
 }

@@ -30,10 +30,13 @@ func SVG(states []State, d Drawing) template.HTML {
 	l := arrange(states)
 	var b strings.Builder
 	// The label describes the picture, because screen readers do not read its parts.
-	fmt.Fprintf(&b, `<svg class="diagram" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="group" aria-label="%s">`,
-		l.width, l.height, l.width, l.height, html.EscapeString(d.say(states)))
-	b.WriteString(`<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse"><path class="tip" d="M0 .6 7.4 4 0 7.4z"/></marker>` +
-		`<marker id="tipbeen" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto-start-reverse"><path class="tip been" d="M0 .6 7.4 4 0 7.4z"/></marker></defs>`)
+	fmt.Fprintf(&b, `<svg class="diagram" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f"`,
+		l.width, l.height, l.width, l.height)
+	fmt.Fprintf(&b, ` role="group" aria-label="%s">`, html.EscapeString(d.say(states)))
+	b.WriteString(`<defs>`)
+	arrowhead(&b, "tip", "tip", 7)
+	arrowhead(&b, "tipbeen", "tip been", 6)
+	b.WriteString(`</defs>`)
 	been := map[string]bool{d.Current: d.Current != ""}
 	for e := range d.Been {
 		been[e.From], been[e.To] = true, true
@@ -50,12 +53,19 @@ func SVG(states []State, d Drawing) template.HTML {
 		n := l.nodes[i]
 		if s.Name == d.Initial {
 			left := n.x - n.w/2
-			fmt.Fprintf(&b, `<circle class="begin" cx="%.1f" cy="%.1f" r="5"/><path class="edge" d="M%.1f %.1fH%.1f" marker-end="url(#tip)"/>`, left-24, n.y, left-19, n.y, left-2)
+			fmt.Fprintf(&b, `<circle class="begin" cx="%.1f" cy="%.1f" r="5"/>`, left-24, n.y)
+			fmt.Fprintf(&b, `<path class="edge" d="M%.1f %.1fH%.1f" marker-end="url(#tip)"/>`, left-19, n.y, left-2)
 		}
 		l.state(&b, n, s, d, been[s.Name])
 	}
 	b.WriteString(`</svg>`)
 	return template.HTML(b.String()) // every text in it was escaped
+}
+
+// arrowhead writes the end of an edge, which edges refer to by its id.
+func arrowhead(b *strings.Builder, id, class string, size int) {
+	fmt.Fprintf(b, `<marker id="%s" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="%d" markerHeight="%d"`, id, size, size)
+	fmt.Fprintf(b, ` orient="auto-start-reverse"><path class="%s" d="M0 .6 7.4 4 0 7.4z"/></marker>`, class)
 }
 
 // say describes the picture in words.
@@ -97,9 +107,11 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	if link != "" && utf8.RuneCountInString(s.label()) <= maxLabel {
 		title = "" // the text of the link is its name
 	}
-	fmt.Fprintf(b, `<g class="%s">%s<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="9"/>`, class, title, x, y, n.w, nodeHeight)
+	fmt.Fprintf(b, `<g class="%s">%s`, class, title)
+	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="9"/>`, x, y, n.w, nodeHeight)
 	if len(s.Next) == 0 {
-		fmt.Fprintf(b, `<rect class="inner" x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="6"/>`, x+3.5, y+3.5, n.w-7, nodeHeight-7)
+		fmt.Fprintf(b, `<rect class="inner" x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="6"/>`,
+			x+3.5, y+3.5, n.w-7, nodeHeight-7)
 	}
 	second := s.Note
 	if d.Counts != nil {
@@ -108,7 +120,8 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	if second == "" {
 		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y+4.5, short(s.label()))
 	} else {
-		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text><text class="count" x="%.1f" y="%.1f">%s</text>`, n.x, n.y-2.5, short(s.label()), n.x, n.y+14, short(second))
+		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y-2.5, short(s.label()))
+		fmt.Fprintf(b, `<text class="count" x="%.1f" y="%.1f">%s</text>`, n.x, n.y+14, short(second))
 	}
 	b.WriteString(`</g>`)
 	if link != "" {
@@ -122,15 +135,17 @@ func short(name string) string { return html.EscapeString(text.Column(name, maxL
 // when it goes to the right and a little below when it goes back, so that the two edges
 // of a pair do not cover each other.
 func (l *layout) line(b *strings.Builder, e edge, times int) {
-	class, tip, tell := "edge", "tip", ""
+	class, tip, title := "edge", "tip", ""
 	if times > 0 {
 		class, tip = "edge been", "tipbeen"
-		tell = fmt.Sprintf("<title>%s to %s, %d×</title>", html.EscapeString(l.states[e.from].Name), html.EscapeString(l.states[e.to].Name), times)
+		from, to := html.EscapeString(l.states[e.from].Name), html.EscapeString(l.states[e.to].Name)
+		title = fmt.Sprintf("<title>%s to %s, %d×</title>", from, to, times)
 	}
 	if e.from == e.to {
 		n := l.nodes[e.from]
 		top := n.y - nodeHeight/2
-		fmt.Fprintf(b, `<path class="%s" d="M%.1f %.1fc-10 -26 34 -26 24 -2" marker-end="url(#%s)">%s</path>`, class, n.x-12, top, tip, tell)
+		fmt.Fprintf(b, `<path class="%s" d="M%.1f %.1fc-10 -26 34 -26 24 -2" marker-end="url(#%s)">%s</path>`,
+			class, n.x-12, top, tip, title)
 		return
 	}
 	shift := -7.0
@@ -152,5 +167,5 @@ func (l *layout) line(b *strings.Builder, e edge, times int) {
 		fmt.Fprintf(b, "C%.1f %.1f %.1f %.1f %.1f %.1f", x+bend, y, nx-bend, ny, nx, ny)
 		x, y = nx, ny
 	}
-	fmt.Fprintf(b, `" %s="url(#%s)">%s</path>`, mark, tip, tell)
+	fmt.Fprintf(b, `" %s="url(#%s)">%s</path>`, mark, tip, title)
 }

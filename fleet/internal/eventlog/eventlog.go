@@ -1,5 +1,10 @@
 // Package eventlog keeps records in a JetStream stream for a time, and reads them
-// backwards, in pages. The journal of the fleet and the audit are such logs.
+// backwards, in pages. The journal of the fleet (package presence) and the audit of the
+// operators' server (package operator) are such logs. A page is read in windows that grow,
+// from the newest records on, by package replay.
+//
+// Begin with [Open]; [Log.Append] stores a record and [Log.Back] reads a page. [Readings]
+// tells when a reading begins, so that a log does not note each look.
 package eventlog
 
 import (
@@ -38,8 +43,15 @@ func Open(ctx context.Context, js jetstream.JetStream, c Config) (*Log, error) {
 	_, err := js.Stream(ctx, c.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		_, err = js.CreateStream(ctx, jetstream.StreamConfig{
-			Name: c.Stream, Subjects: c.Subjects, Description: c.Description, MaxAge: c.MaxAge, MaxBytes: c.MaxBytes, MaxMsgSize: c.MaxRecord,
-			Discard: jetstream.DiscardOld, Duplicates: min(2*time.Minute, c.MaxAge), Storage: jetstream.FileStorage,
+			Name:        c.Stream,
+			Subjects:    c.Subjects,
+			Description: c.Description,
+			MaxAge:      c.MaxAge,
+			MaxBytes:    c.MaxBytes,
+			MaxMsgSize:  c.MaxRecord,
+			Discard:     jetstream.DiscardOld,
+			Duplicates:  min(2*time.Minute, c.MaxAge),
+			Storage:     jetstream.FileStorage,
 		})
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
 			err = nil
@@ -132,7 +144,9 @@ func (l *Log) Back(ctx context.Context, q Query) (page []Record, next uint64, er
 }
 
 // between returns the records with sequences from first to last, oldest first.
-func (l *Log) between(ctx context.Context, stream jetstream.Stream, subjects []string, first, last uint64) (list []Record, err error) {
+func (l *Log) between(
+	ctx context.Context, stream jetstream.Stream, subjects []string, first, last uint64,
+) (list []Record, err error) {
 	by := jetstream.ConsumerConfig{FilterSubjects: subjects, OptStartSeq: first}
 	err = replay.Each(ctx, stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 		if meta.Sequence.Stream > last {

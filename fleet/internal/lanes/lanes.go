@@ -7,7 +7,7 @@
 // only when the caller has ended the first. A task that failed holds its lane until it
 // is tried again; the other lanes go on.
 //
-//	q := lanes.New[*message](1000)        // at most 1000 tasks; Add waits for room
+//	q := lanes.New[*message]()
 //	run := lanes.Runner[*message]{
 //		Workers: 8, Attempts: 4, Backoff: worker.DefaultBackoff(),
 //		Handle: func(ctx context.Context, t *lanes.Task[*message]) error { … },
@@ -15,7 +15,7 @@
 //		Done:   func(t *lanes.Task[*message]) { progress.Done(t.Value.seq); t.Value.Ack() },
 //	}
 //	for each message {
-//		if err := q.Add(ctx, m.key, m, m.failed); err != nil { … }
+//		if err := q.Add(m.key, m, m.failed); err != nil { … }
 //	}
 //	run.Run(ctx, q)                       // returns when ctx has ended
 //	for _, m := range q.Close() { … }     // what no worker has begun, or what failed
@@ -50,16 +50,14 @@ type Task[T any] struct {
 	// earlier process passes them to Add.
 	Failed int
 
-	dying error // why a Runner gave the task up; it is not stored yet
-	waits int   // attempts in a row that did not count
+	givenUp error // why a Runner gave the task up, before Dead has stored it
+	waits   int   // attempts in a row that did not count
 }
 
 // Queue hands out tasks. All methods may be called concurrently. A queue that is no
 // longer used must be closed, because retries have timers.
 type Queue[T any] struct {
-	capacity int
-	wake     chan struct{} // of size 1; a task is due, or the queue is closed
-	room     chan struct{} // of size 1; the queue has room, or is closed
+	wake chan struct{} // of size 1; a task is due, or the queue is closed
 
 	mu     sync.Mutex // guards everything below
 	lanes  map[string]*lane[T]
@@ -75,32 +73,19 @@ type lane[T any] struct {
 	out   bool        // the first task was handed out
 }
 
-// New returns a queue of at most capacity tasks, those that run included. A capacity of
-// 0 sets no limit.
-func New[T any](capacity int) *Queue[T] {
-	return &Queue[T]{capacity: capacity, wake: make(chan struct{}, 1), room: make(chan struct{}, 1), lanes: make(map[string]*lane[T])}
+// New returns an empty queue.
+func New[T any]() *Queue[T] {
+	return &Queue[T]{wake: make(chan struct{}, 1), lanes: make(map[string]*lane[T])}
 }
 
-// Add puts a value behind the other tasks of its key. It waits while the queue is full.
-// It returns ctx's cause when ctx ends first, and [ErrClosed] when the queue is closed.
-func (q *Queue[T]) Add(ctx context.Context, key string, value T, failed int) error {
-	for {
-		q.mu.Lock()
-		if q.closed {
-			q.mu.Unlock()
-			return ErrClosed
-		}
-		if q.capacity == 0 || q.size < q.capacity {
-			break
-		}
-		q.mu.Unlock()
-		select {
-		case <-q.room:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+// Add puts a value behind the other tasks of its key. failed is how often it has failed
+// before. Add returns [ErrClosed] when the queue is closed.
+func (q *Queue[T]) Add(key string, value T, failed int) error {
+	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.closed {
+		return ErrClosed
+	}
 	q.size++
 	l := q.lanes[key]
 	if l == nil {
@@ -109,9 +94,6 @@ func (q *Queue[T]) Add(ctx context.Context, key string, value T, failed int) err
 		q.ready(l)
 	}
 	l.tasks = append(l.tasks, &Task[T]{Key: key, Value: value, Failed: failed})
-	if q.capacity == 0 || q.size < q.capacity {
-		signal(q.room) // another call of Add may wait
-	}
 	return nil
 }
 
@@ -187,7 +169,6 @@ func (q *Queue[T]) Done(t *Task[T]) {
 		return
 	}
 	q.size--
-	signal(q.room)
 	l.out = false
 	l.tasks = l.tasks[1:]
 	if len(l.tasks) == 0 {
@@ -243,7 +224,6 @@ func (q *Queue[T]) Close() []T {
 	}
 	q.closed = true
 	signal(q.wake)
-	signal(q.room)
 	var waiting []T
 	for _, l := range q.lanes {
 		if l.timer != nil {

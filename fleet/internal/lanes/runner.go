@@ -12,8 +12,8 @@ import (
 type Runner[T any] struct {
 	// Workers is how many tasks run at once, each of another key. Defaults to 1.
 	Workers int
-	// Attempts is how often Handle is called for a task that fails, those included
-	// that Add was told about. After that the task is dead. Defaults to 1.
+	// Attempts is how often Handle is called for a task that fails, the failures that
+	// were passed to Add included. After that the task is dead. Defaults to 1.
 	Attempts int
 	// Backoff says how long a failed task waits. Its restart budget has no effect.
 	Backoff worker.Backoff
@@ -71,7 +71,7 @@ func (r Runner[T]) Run(ctx context.Context, q *Queue[T]) {
 
 // one tries a task once.
 func (r Runner[T]) one(ctx context.Context, q *Queue[T], t *Task[T]) {
-	err := t.dying
+	err := t.givenUp
 	if err == nil {
 		if err = r.Handle(ctx, t); err == nil {
 			r.end(q, t)
@@ -97,7 +97,7 @@ func (r Runner[T]) one(ctx context.Context, q *Queue[T], t *Task[T]) {
 			q.Retry(t, r.Backoff.After(t.Failed))
 			return
 		}
-		t.dying = err
+		t.givenUp = err
 	}
 	if dead := r.Dead(ctx, t, err); dead != nil {
 		t.waits++

@@ -1,4 +1,6 @@
-// Package oidctest starts a real OpenID provider for tests: npm's oidc-provider.
+// Package oidctest starts a real OpenID provider for tests: npm's oidc-provider, which
+// testdata/server.mjs runs with node. Begin with [Start]; [SignIn] does what a person does in
+// a browser.
 package oidctest
 
 import (

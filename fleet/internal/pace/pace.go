@@ -1,6 +1,8 @@
 // Package pace makes the regular looks at a server rare, for a test in a synctest
 // bubble. Time in a bubble passes as fast as its goroutines allow: with a look every two
 // seconds a day would be forty thousand of them.
+//
+// Begin with [Pace.Of]. Package workflowtest sets the pace, and package workflow asks for it.
 package pace
 
 import (

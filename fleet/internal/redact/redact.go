@@ -1,4 +1,10 @@
-// Package redact takes out of texts what looks like a secret.
+// Package redact removes what looks like a secret from texts: from the answers of a process
+// (package presence) and from the files of "lifecyclectl bundle". It finds secrets by their
+// form, such as a private key in PEM, and by the names before them, such as "password=".
+// It stands on patterns, so it can miss a secret and remove what is none.
+//
+// Begin with [Text]. [JSON] also goes by the names of its fields, and [Named] says which
+// names these are.
 package redact
 
 import (
@@ -9,7 +15,9 @@ import (
 )
 
 // secretNames are words in the name of a secret.
-const secretNames = `(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|encryption[_-]?key|signing[_-]?key|hmac[_-]?key|credential|session[_-]?id|amz-signature|(?:\b|_)(?:pass|pwd|sig)\b)`
+const secretNames = `(?:password|passwd|passphrase|secret|token|credential|session[_-]?id|amz-signature|` +
+	`(?:api|access|private|encryption|signing|hmac)[_-]?key|` +
+	`(?:\b|_)(?:pass|pwd|sig)\b)`
 
 // secretKey matches the name of a secret.
 var secretKey = regexp.MustCompile(`(?i)` + secretNames)
@@ -17,35 +25,115 @@ var secretKey = regexp.MustCompile(`(?i)` + secretNames)
 // assigned matches a name of a secret in a text, and what is between it and its value.
 const assigned = `(?i)([A-Za-z0-9_.-]*` + secretNames + `[A-Za-z0-9_-]*["'\\]*\s*[=:]\s*)`
 
-// secrets are the marks of a secret in a text, and what stays of each.
-var secrets = []struct {
-	mark *regexp.Regexp
-	with string
-	has  string // a text without it has no such secret
+// Parts of the patterns of secrets.
+const (
+	keyBegins = `-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`
+	keyEnds   = `-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`
 
-	named bool // a text without the name of a secret has no such secret
+	header       = `\b((?:set-)?cookie|(?:proxy-)?authorization)(["'\\]*\s*[=:]\s*)`
+	headerScheme = `((?:(?:bearer|basic|digest|negotiate|ntlm|token|apikey)[ \t]+)?)`
+	headerValue  = `(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|[^\n]+)`
+
+	option      = `--[a-z0-9-]*` + secretNames + `[a-z0-9-]*[ \t]+`
+	optionValue = `(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[-][^\s"']*)`
+
+	urlScheme   = `[A-Za-z][A-Za-z0-9+.-]*://`
+	urlPassword = `(?:[^\s/"'\\]*|[0-9]*[^\s/0-9"'\\][^\s"'\\]*)` // with a slash it is no port
+)
+
+// secrets are the patterns of secrets in a text, and what replaces each.
+var secrets = []struct {
+	pattern *regexp.Regexp
+	with    string
+	has     string // a text without it has no such secret
+	named   bool   // a text without the name of a secret has no such secret
 }{
-	{regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?s:.*?)-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`), "[removed: a private key]", "-----BEGIN ", false},
-	{regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9+/=\s\\]*`), "[removed: a private key]", "-----BEGIN ", false}, // its end is missing
-	{regexp.MustCompile(`\bS[ACNOUX][A-Z2-7]{56}\b`), "[removed: a NATS seed]", "", false},
-	{regexp.MustCompile(`(?i)\b((?:set-)?cookie|(?:proxy-)?authorization)(["'\\]*\s*[=:]\s*)((?:(?:bearer|basic|digest|negotiate|ntlm|token|apikey)[ \t]+)?)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|[^\n]+)`), "$1$2$3[removed]", "", false},
-	{regexp.MustCompile(`\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|sk_(?:live|test)_[A-Za-z0-9]{10,}|AIza[A-Za-z0-9_-]{30,}|npm_[A-Za-z0-9]{30,}|hvs\.[A-Za-z0-9_-]{20,})`), "[removed: a token]", "", false},
-	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`), "[removed: a token]", "eyJ", false},
-	{regexp.MustCompile(`(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}`), "$1$2[removed]", "", false},
-	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/@:"'\\]*:(?:[^\s/"'\\]*|[0-9]*[^\s/0-9"'\\][^\s"'\\]*)@`), "$1[removed]@", "://", false},
-	{regexp.MustCompile(`[^\s/@:"'\\=]+:[^\s"'\\]*@((?:tcp|udp|unix)\()`), "[removed]@$1", "@", false},
-	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/@"'\\]+@`), "$1[removed]@", "://", false},
-	{regexp.MustCompile(`(?i)(--[a-z0-9-]*` + secretNames + `[a-z0-9-]*[ \t]+)(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[-][^\s"']*)`), "$1[removed]", "", true},
-	{regexp.MustCompile(assigned + `"(?:[^"\\]|\\.)*"`), `$1"[removed]"`, "", true},
-	{regexp.MustCompile(assigned + `'[^']*'`), `$1'[removed]'`, "", true},
-	{regexp.MustCompile(assigned + `\\*["']?[^\s,;&"'\\{}\])\[]+`), "$1[removed]", "", true},
-	{regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`), "[removed: an access key]", "IA", false},
+	{
+		pattern: regexp.MustCompile(keyBegins + `(?s:.*?)` + keyEnds),
+		with:    "[removed: a private key]",
+		has:     "-----BEGIN ",
+	},
+	{ // its end is missing
+		pattern: regexp.MustCompile(keyBegins + `[A-Za-z0-9+/=\s\\]*`),
+		with:    "[removed: a private key]",
+		has:     "-----BEGIN ",
+	},
+	{
+		pattern: regexp.MustCompile(`\bS[ACNOUX][A-Z2-7]{56}\b`),
+		with:    "[removed: a NATS seed]",
+	},
+	{
+		pattern: regexp.MustCompile(`(?i)` + header + headerScheme + headerValue),
+		with:    "$1$2$3[removed]",
+	},
+	{
+		pattern: regexp.MustCompile(`\b(?:` + strings.Join([]string{
+			`gh[pousr]_[A-Za-z0-9]{20,}`,
+			`github_pat_[A-Za-z0-9_]{20,}`,
+			`glpat-[A-Za-z0-9_-]{16,}`,
+			`xox[abeoprs]-[A-Za-z0-9-]{10,}`,
+			`sk_(?:live|test)_[A-Za-z0-9]{10,}`,
+			`AIza[A-Za-z0-9_-]{30,}`,
+			`npm_[A-Za-z0-9]{30,}`,
+			`hvs\.[A-Za-z0-9_-]{20,}`,
+		}, "|") + `)`),
+		with: "[removed: a token]",
+	},
+	{
+		pattern: regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`),
+		with:    "[removed: a token]",
+		has:     "eyJ",
+	},
+	{
+		pattern: regexp.MustCompile(`(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}`),
+		with:    "$1$2[removed]",
+	},
+	{
+		pattern: regexp.MustCompile(`(` + urlScheme + `)[^\s/@:"'\\]*:` + urlPassword + `@`),
+		with:    "$1[removed]@",
+		has:     "://",
+	},
+	{ // a data source name, such as "user:password@tcp(host)"
+		pattern: regexp.MustCompile(`[^\s/@:"'\\=]+:[^\s"'\\]*@((?:tcp|udp|unix)\()`),
+		with:    "[removed]@$1",
+		has:     "@",
+	},
+	{
+		pattern: regexp.MustCompile(`(` + urlScheme + `)[^\s/@"'\\]+@`),
+		with:    "$1[removed]@",
+		has:     "://",
+	},
+	{
+		pattern: regexp.MustCompile(`(?i)(` + option + `)` + optionValue),
+		with:    "$1[removed]",
+		named:   true,
+	},
+	{
+		pattern: regexp.MustCompile(assigned + `"(?:[^"\\]|\\.)*"`),
+		with:    `$1"[removed]"`,
+		named:   true,
+	},
+	{
+		pattern: regexp.MustCompile(assigned + `'[^']*'`),
+		with:    `$1'[removed]'`,
+		named:   true,
+	},
+	{
+		pattern: regexp.MustCompile(assigned + `\\*["']?[^\s,;&"'\\{}\])\[]+`),
+		with:    "$1[removed]",
+		named:   true,
+	},
+	{
+		pattern: regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`),
+		with:    "[removed: an access key]",
+		has:     "IA",
+	},
 }
 
 // listed matches a name of a secret before a list or a map.
 var listed = regexp.MustCompile(assigned + `[\[{]`)
 
-// lists takes out lists and maps behind the name of a secret: up to the end of each, or of
+// lists removes lists and maps behind the name of a secret: up to the end of each, or of
 // its line.
 func lists(text string) string {
 	var b strings.Builder
@@ -93,23 +181,22 @@ func closed(text string) int {
 	return len(text)
 }
 
-// Text takes out of a text what looks like a secret.
+// Text removes from a text what looks like a secret.
 func Text(text string) string {
 	named := secretKey.MatchString(text)
 	if named {
 		text = lists(text)
 	}
 	for _, s := range secrets {
-		if !strings.Contains(text, s.has) || !named && s.named {
-			continue
+		if strings.Contains(text, s.has) && (named || !s.named) {
+			text = s.pattern.ReplaceAllString(text, s.with)
 		}
-		text = s.mark.ReplaceAllString(text, s.with)
 	}
 	return text
 }
 
-// JSON takes out of JSON what looks like a secret: in each text, and the texts whose
-// names say so.
+// JSON removes from JSON what looks like a secret: in each text, and each value whose
+// name says so.
 func JSON(text []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -149,7 +236,7 @@ func without(v any) any {
 	return v
 }
 
-// blank returns the value of a secret without what it says: all texts and numbers in it.
+// blank returns the value of a secret with all its texts and numbers removed.
 func blank(v any) any {
 	switch v := v.(type) {
 	case string:

@@ -1,4 +1,7 @@
 // Package replay reads the stored messages of a stream once, in order.
+//
+// Each batch has a consumer of its own, so a batch that ends early is not the end: the next
+// one goes on behind the last message. Begin with [Each].
 package replay
 
 import (
@@ -19,20 +22,26 @@ const (
 	maxEmpty  = 3
 )
 
-// Each calls each for the messages that by selects, from by.OptStartSeq on, until each
-// returns false or an error, limit messages were read, or there is no more. It calls each
-// at most once for a message, and skips none that stays in the stream meanwhile.
+// Each calls each for the messages that by selects, from by.OptStartTime or by.OptStartSeq on,
+// until each returns false or an error, limit messages were read, or there is no more. It
+// calls each at most once for a message, and skips none that stays in the stream meanwhile.
 //
-// nats.go ends a batch without an error when nothing comes for a second, be it that the
-// process stood still or the connection, and what the server has sent by then is not sent
-// again (jetstream, Consumer.FetchNoWait). So a batch that is too short is no end: Each
+// nats.go ends a batch without an error when nothing comes for a second, because the process
+// or the connection was suspended, and what the server has sent by then is not sent again
+// (jetstream, Consumer.FetchNoWait). So a batch that is too short does not mean the end: Each
 // asks the server anew for what comes behind the last message.
-func Each(ctx context.Context, stream jetstream.Stream, by jetstream.ConsumerConfig, limit int, each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
-	r := reader{ctx: ctx, stream: stream, next: max(by.OptStartSeq, 1), left: limit, each: each}
+func Each(
+	ctx context.Context, stream jetstream.Stream, by jetstream.ConsumerConfig, limit int,
+	each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error),
+) error {
+	r := reader{ctx: ctx, stream: stream, next: by.OptStartSeq, left: limit, each: each}
+	by.AckPolicy, by.InactiveThreshold, by.MemoryStorage, by.Replicas = jetstream.AckNonePolicy, inactive, true, 1
+	by.DeliverPolicy = jetstream.DeliverByStartTimePolicy
 	for empty := 0; empty < maxEmpty; {
 		before := r.next
-		by.DeliverPolicy, by.OptStartSeq, by.AckPolicy = jetstream.DeliverByStartSequencePolicy, r.next, jetstream.AckNonePolicy
-		by.InactiveThreshold, by.MemoryStorage, by.Replicas = inactive, true, 1
+		if by.OptStartTime == nil || r.next > 0 {
+			by.DeliverPolicy, by.OptStartTime, by.OptStartSeq = jetstream.DeliverByStartSequencePolicy, nil, max(r.next, 1)
+		}
 		if over, err := r.read(by); over || err != nil {
 			return err
 		}

@@ -1,6 +1,10 @@
 // Package servertime tells the time of a NATS server. What comes due was stored with
 // the server's time, and this process's own clock may be wrong, or may be set while it
 // runs.
+//
+// A [Clock] learns the server's time from an answer, and goes on from there by this
+// process's monotonic clock. Begin with [Clock.Look] and [Clock.Now]. Timers of packages host
+// and workflow go by it.
 package servertime
 
 import (

@@ -10,75 +10,59 @@ import (
 // Shape is what Apply must know of a type: how stored names map to its fields, and
 // which elements of its arrays continue which.
 type Shape struct {
-	order  []string          // the names a struct's fields, in the order of the struct
-	fields map[string]*Shape // by name; nil for a type that is no struct
+	order  []string          // the names of a struct's fields, in the order of the struct
+	fields map[string]*Shape // by name; nil for a type that is not a struct
 	elem   *Shape            // of an array, a slice or a map
 	key    string            // the name of the field that tells elements apart
-	coded  map[string]bool   // names of fields whose type has an encoding of its own
-	custom bool              // a type inside has an encoding of its own
+	coded  bool              // the type has an encoding of its own
 }
 
 // Of describes a type. A field tagged `lifecycle:"key"` tells the elements of an array
 // apart: two encodings of an element with the same key are versions of one element.
 func Of(typ reflect.Type) *Shape {
-	b := builder{made: make(map[reflect.Type]*Shape)}
-	s := b.of(typ)
-	if s == nil {
-		s = new(Shape)
+	if s := (builder{}).of(typ); s != nil {
+		return s
 	}
-	s.custom = b.custom
-	return s
+	return new(Shape)
 }
-
-// Custom reports whether a type inside has a function of its own that encodes or
-// decodes it. Then the result of Apply may decode to another value than the one that
-// was encoded: the caller checks it.
-func (s *Shape) Custom() bool { return s.custom }
 
 // Plain reports whether the type is a struct with a field of this name, and neither has
 // an encoding of its own: [Shape.Set] of that field changes nothing else.
 func (s *Shape) Plain(name string) bool {
-	_, has := s.fields[name]
-	return has && !s.coded[name]
+	field, has := s.fields[name]
+	return has && (field == nil || !field.coded)
 }
 
-type builder struct {
-	made   map[reflect.Type]*Shape
-	custom bool
-}
+// builder has the shapes that were made, by type: a type may contain itself.
+type builder map[reflect.Type]*Shape
 
 var codecs = []reflect.Type{
 	reflect.TypeFor[json.Marshaler](), reflect.TypeFor[json.Unmarshaler](),
 	reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
 }
 
-func (b *builder) of(typ reflect.Type) *Shape {
+func (b builder) of(typ reflect.Type) *Shape {
 	for typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
 	}
-	if s, ok := b.made[typ]; ok {
+	if s, ok := b[typ]; ok {
 		return s
 	}
-	if coded(typ) {
-		// The standard library's types decode what they encoded, and are no objects.
-		first, _, _ := strings.Cut(typ.PkgPath(), "/")
-		b.custom = b.custom || first == "" || first == "main" || strings.Contains(first, ".")
-		b.made[typ] = nil
+	s := new(Shape)
+	b[typ] = s
+	switch kind := typ.Kind(); {
+	case coded(typ):
+		s.coded = true
+	case kind == reflect.Struct:
+		s.fields = make(map[string]*Shape)
+		b.add(s, typ, make(map[reflect.Type]bool))
+	case kind == reflect.Map, kind == reflect.Slice, kind == reflect.Array:
+		s.elem = b.of(typ.Elem())
+	default:
+		b[typ] = nil
 		return nil
 	}
-	switch typ.Kind() {
-	case reflect.Struct:
-		s := &Shape{fields: make(map[string]*Shape), coded: make(map[string]bool)}
-		b.made[typ] = s
-		b.add(s, typ, make(map[reflect.Type]bool))
-		return s
-	case reflect.Map, reflect.Slice, reflect.Array:
-		s := new(Shape)
-		b.made[typ] = s
-		s.elem = b.of(typ.Elem())
-		return s
-	}
-	return nil
+	return s
 }
 
 // coded reports whether a type has an encoding of its own.
@@ -91,9 +75,9 @@ func coded(typ reflect.Type) bool {
 	return false
 }
 
-// add adds the fields of a struct, and those of the structs embedded in it after its
-// own, which take precedence.
-func (b *builder) add(s *Shape, typ reflect.Type, within map[reflect.Type]bool) {
+// add adds the fields of a struct, and then the fields of the structs embedded in it: its
+// own take precedence.
+func (b builder) add(s *Shape, typ reflect.Type, within map[reflect.Type]bool) {
 	if within[typ] {
 		return
 	}
@@ -122,7 +106,6 @@ func (b *builder) add(s *Shape, typ reflect.Type, within map[reflect.Type]bool) 
 		}
 		s.order = append(s.order, name)
 		s.fields[name] = b.of(sf.Type)
-		s.coded[name] = coded(sf.Type)
 		for word := range strings.SplitSeq(sf.Tag.Get("lifecycle"), ",") {
 			if strings.TrimSpace(word) == "key" {
 				s.key = name
@@ -168,11 +151,4 @@ func (s *Shape) element() *Shape {
 		return nil
 	}
 	return s.elem
-}
-
-func (s *Shape) keyName() string {
-	if s == nil {
-		return ""
-	}
-	return s.key
 }

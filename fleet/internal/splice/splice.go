@@ -2,11 +2,16 @@
 // leaves the rest of the bytes alone: members that the program does not know, numbers
 // that it cannot hold exactly, the form of what it did not touch. So programs of
 // several generations can write one record, and none drops what another one stored.
+//
+// [Of] describes the program's type, [Shape.Apply] merges a change, and [Shape.Set]
+// replaces one member. Package gjson finds the members.
 package splice
 
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/tidwall/gjson"
 )
 
 // Apply returns stored with the changes that lead from before to after. before is the
@@ -15,19 +20,22 @@ import (
 //
 // Objects are merged at every depth. An element of an array that did not change keeps
 // its stored bytes, wherever it moved. A changed element is replaced, unless its type
-// has a key (see [Of]): then it is merged with the stored element of that key.
-// Everything else that changed is replaced. Of a member that is stored twice, both
-// change.
+// has a key (see [Of]): then it is merged with the stored element of that key. A value
+// whose type has an encoding of its own is replaced as a whole, and so is everything
+// else that changed. Of a member that is stored twice, both change.
 func (s *Shape) Apply(stored, before, after []byte) []byte {
 	if bytes.Equal(before, after) {
 		return stored
 	}
-	switch kind := first(after); {
-	case kind != first(before) || kind != first(stored):
-	case kind == '{':
+	if s != nil && s.coded {
+		return after
+	}
+	was, old, is := gjson.ParseBytes(before), gjson.ParseBytes(stored), gjson.ParseBytes(after)
+	switch {
+	case was.IsObject() && old.IsObject() && is.IsObject():
 		return s.object(stored, before, after)
-	case kind == '[':
-		return s.array(stored, before, after)
+	case was.IsArray() && old.IsArray() && is.IsArray():
+		return s.array(old.Array(), was.Array(), is.Array())
 	}
 	return after
 }
@@ -37,8 +45,8 @@ func (s *Shape) Apply(stored, before, after []byte) []byte {
 func (s *Shape) Set(stored []byte, name string, value []byte) []byte {
 	out := make([]byte, 0, len(stored)+len(name)+len(value)+4)
 	done, copied := false, 0
-	scan(stored, func(m member) {
-		if s.names(stored, m, name) {
+	members(stored, func(m member) {
+		if s.resolve(m.name) == name {
 			out = append(append(out, stored[copied:m.value]...), value...)
 			done, copied = true, m.end
 		}
@@ -50,37 +58,48 @@ func (s *Shape) Set(stored []byte, name string, value []byte) []byte {
 	return s.object(stored, []byte("{}"), bytes.Join([][]byte{[]byte("{"), quoted, []byte(":"), value, []byte("}")}, nil))
 }
 
-// names reports whether a stored member is decoded to the field of that name.
-func (s *Shape) names(stored []byte, m member, name string) bool {
-	if string(stored[m.start+1:m.close-1]) == name { // without a copy
+// member is where a member of an object stands: its quoted name at start, its value from
+// value to end.
+type member struct {
+	name              string
+	start, value, end int
+}
+
+// members calls visit for each member of an object, in order.
+func members(data []byte, visit func(member)) {
+	gjson.ParseBytes(data).ForEach(func(name, value gjson.Result) bool {
+		visit(member{name: name.Str, start: name.Index, value: value.Index, end: value.Index + len(value.Raw)})
 		return true
-	}
-	return s.resolve(m.name(stored)) == name
+	})
+}
+
+// change is what becomes of one member. Without now it is gone.
+type change struct {
+	quoted      []byte
+	before, now []byte
+	done        bool
 }
 
 func (s *Shape) object(stored, before, after []byte) []byte {
-	was := values(before)
-	type change struct {
-		name        string
-		quoted      []byte
-		before, now []byte // now is nil for a member that is gone
-		done        bool
-	}
-	var changes []*change
-	byName := make(map[string]*change)
-	add := func(c *change) { changes, byName[c.name] = append(changes, c), c }
-	scan(after, func(m member) {
-		name := m.name(after)
-		now := after[m.value:m.end]
-		old, had := was[name]
-		delete(was, name)
-		if !had || !bytes.Equal(old, now) {
-			add(&change{name: name, quoted: after[m.start:m.close], before: old, now: now})
-		}
+	changes := make(map[string]*change)
+	members(before, func(m member) {
+		changes[m.name] = &change{before: before[m.value:m.end], done: true}
 	})
-	for name, old := range was {
-		byName[name] = &change{name: name, before: old, done: true}
-	}
+	var added []*change // those that the record may lack, in order
+	members(after, func(m member) {
+		c := changes[m.name]
+		if c == nil {
+			c = new(change)
+			changes[m.name] = c
+		}
+		c.now = after[m.value:m.end]
+		if bytes.Equal(c.before, c.now) {
+			delete(changes, m.name)
+			return
+		}
+		c.quoted, c.done = after[m.start:m.value], false
+		added = append(added, c)
+	})
 	out := make([]byte, 0, len(stored)+len(after))
 	out = append(out, '{')
 	comma := func() {
@@ -88,8 +107,9 @@ func (s *Shape) object(stored, before, after []byte) []byte {
 			out = append(out, ',')
 		}
 	}
-	scan(stored, func(m member) {
-		c := byName[s.resolve(m.name(stored))]
+	members(stored, func(m member) {
+		name := s.resolve(m.name)
+		c := changes[name]
 		switch {
 		case c == nil:
 			comma()
@@ -98,71 +118,54 @@ func (s *Shape) object(stored, before, after []byte) []byte {
 			c.done = true
 			comma()
 			out = append(out, stored[m.start:m.value]...)
-			out = append(out, s.member(c.name).Apply(stored[m.value:m.end], c.before, c.now)...)
+			out = append(out, s.member(name).Apply(stored[m.value:m.end], c.before, c.now)...)
 		}
 	})
-	for _, c := range changes {
+	for _, c := range added {
 		if !c.done {
 			comma()
-			out = append(append(append(out, c.quoted...), ':'), c.now...)
+			out = append(append(out, c.quoted...), c.now...)
 		}
 	}
 	return append(out, '}')
 }
 
-func (s *Shape) array(stored, before, after []byte) []byte {
-	old, was, is := elements(stored), elements(before), elements(after)
-	if len(old) != len(was) { // the program's type holds another number of elements
-		return after
-	}
-	from := make([]int, len(is)) // the stored element that each continues, -1 for none
-	used := make([]bool, len(was))
-	free := make(map[string][]int) // unused elements by their encoding
-	for i := range is {
-		from[i] = -1
-		if i < len(was) && bytes.Equal(was[i], is[i]) {
-			from[i], used[i] = i, true
+func (s *Shape) array(stored, before, after []gjson.Result) []byte {
+	element := s.element()
+	free := make(map[string][]int)  // elements of before that none of after continues yet
+	if len(stored) == len(before) { // otherwise the program's type holds another number of elements
+		for i := range before {
+			id := element.id(before[i])
+			free[id] = append(free[id], i)
 		}
 	}
-	for j := range was {
-		if !used[j] {
-			free[string(was[j])] = append(free[string(was[j])], j)
-		}
-	}
-	for i := range is {
-		if same := free[string(is[i])]; from[i] < 0 && len(same) > 0 {
-			from[i], used[same[0]] = same[0], true
-			free[string(is[i])] = same[1:]
-		}
-	}
-	if key := s.element().keyName(); key != "" {
-		byKey := make(map[string][]int)
-		for j := range was {
-			if k := values(was[j])[key]; !used[j] && k != nil {
-				byKey[string(k)] = append(byKey[string(k)], j)
-			}
-		}
-		for i := range is {
-			if from[i] >= 0 {
-				continue
-			}
-			k := string(values(is[i])[key])
-			if same := byKey[k]; k != "" && len(same) > 0 {
-				from[i], byKey[k] = same[0], same[1:]
-			}
-		}
-	}
-	out := make([]byte, 0, len(stored)+len(after))
-	out = append(out, '[')
-	for i := range is {
+	out := []byte("[")
+	for i := range after {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		if j := from[i]; j >= 0 {
-			out = append(out, s.element().Apply(old[j], was[j], is[i])...)
+		id := element.id(after[i])
+		if same := free[id]; len(same) > 0 {
+			free[id] = same[1:]
+			out = append(out, element.Apply([]byte(stored[same[0]].Raw), []byte(before[same[0]].Raw), []byte(after[i].Raw))...)
 		} else {
-			out = append(out, is[i]...)
+			out = append(out, after[i].Raw...)
 		}
 	}
 	return append(out, ']')
+}
+
+// id tells the elements of an array apart: by their key, or by their whole encoding.
+func (s *Shape) id(element gjson.Result) string {
+	if s == nil || s.key == "" || !element.IsObject() {
+		return element.Raw
+	}
+	id := element.Raw
+	element.ForEach(func(name, value gjson.Result) bool {
+		if name.Str == s.key {
+			id = value.Raw
+		}
+		return true
+	})
+	return id
 }

@@ -116,19 +116,35 @@ func TestDeepNesting(t *testing.T) {
 	}
 }
 
-type custom struct{ v string }
+// roman reads what it has written as another value.
+type roman struct{ Value string }
 
-func (c custom) MarshalText() ([]byte, error)  { return []byte(c.v), nil }
-func (c *custom) UnmarshalText(b []byte) error { c.v = strings.ToLower(string(b)); return nil }
+func (r roman) MarshalText() ([]byte, error)  { return []byte(r.Value), nil }
+func (r *roman) UnmarshalText(b []byte) error { r.Value = strings.ToLower(string(b)); return nil }
 
-func TestCustomIsKnown(t *testing.T) {
-	if people.Custom() {
-		t.Error("a time has an encoding that can be trusted")
+// pair has an encoding of its own, which is an object.
+type pair struct{ a, b int }
+
+func (p pair) MarshalJSON() ([]byte, error) { return json.Marshal(map[string]int{"a": p.a, "b": p.b}) }
+func (p *pair) UnmarshalJSON([]byte) error  { return nil }
+
+// What has an encoding of its own is replaced as a whole: only its type knows what the
+// parts mean.
+func TestTypesWithAnEncodingOfTheirOwn(t *testing.T) {
+	type record struct {
+		R roman
+		P pair
+		L []*pair
 	}
-	for _, typ := range []reflect.Type{reflect.TypeFor[custom](), reflect.TypeFor[struct{ A []*custom }](), reflect.TypeFor[struct{ A map[string]custom }]()} {
-		if !splice.Of(typ).Custom() {
-			t.Errorf("%v has an encoding of its own", typ)
-		}
+	s := splice.Of(reflect.TypeFor[record]())
+	stored := `{"x":1,"R":"IV","P":{"a":1,"b":2,"c":3},"L":[{"a":1,"c":3}]}`
+	before := encode(t, record{roman{"iv"}, pair{1, 2}, []*pair{{1, 0}}})
+	after := encode(t, record{roman{"v"}, pair{1, 5}, []*pair{{1, 7}}})
+	if got, want := string(s.Apply([]byte(stored), before, after)), `{"x":1,"R":"v","P":{"a":1,"b":5},"L":[{"a":1,"b":7}]}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if splice.Of(reflect.TypeFor[pair]()).Plain("a") || s.Plain("P") || !people.Plain("phase") || people.Plain("other") {
+		t.Error("the phase can be set in an object whose encoding is the type's own")
 	}
 }
 

@@ -1,6 +1,9 @@
 // Package stream has the item type of every stream of changes in the fleet. A stream
 // begins with a Put for everything that exists, then sends one Synced, and then each
 // change.
+//
+// Begin with [Item]; a [Sink] takes them. Packages presence, workflow and operator send and
+// read such streams.
 package stream
 
 // Kind says what an [Item] is.

@@ -9,6 +9,8 @@
 //	page, err := c.Workflows.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: "drone-survey", Active: true})
 //
 // Errors are those of package connect; [Reason] and [Fields] read their details.
+//
+// Begin with [New]. It stands on the generated clients of package operatorv1connect.
 package client
 
 import (
@@ -92,6 +94,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.User != nil {
 		return nil, fmt.Errorf("server %q: want a URL such as https://ops.example.com", cfg.Server)
 	}
+	hasToken := cfg.Token != "" || cfg.TokenFile != "" || cfg.TokenSource != nil
 	switch {
 	case cfg.Token != "" && cfg.TokenFile != "":
 		return nil, errors.New("both a token and a token file are given: want one of the two")
@@ -99,8 +102,9 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("a client certificate needs both its certificate file and its key file")
 	case u.Scheme == "http" && (cfg.CertFile != "" || cfg.CAFile != ""):
 		return nil, fmt.Errorf("server %s is not TLS: certificates have no effect; want https://", cfg.Server)
-	case u.Scheme == "http" && (cfg.Token != "" || cfg.TokenFile != "" || cfg.TokenSource != nil) && !cfg.Insecure && !isLoopback(u.Hostname()):
-		return nil, fmt.Errorf("server %s is not TLS: a token would cross the network in the clear; want https://, or Insecure", cfg.Server)
+	case u.Scheme == "http" && hasToken && !cfg.Insecure && !isLoopback(u.Hostname()):
+		return nil, fmt.Errorf("server %s is not TLS: a token would cross the network in the clear; "+
+			"want https://, or Insecure", cfg.Server)
 	}
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {
@@ -168,8 +172,10 @@ func (c *Client) SignIn(ctx context.Context) (*SignIn, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	s := new(SignIn)
-	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(s) != nil || s.Issuer == "" || s.ClientID == "" {
-		return nil, connect.NewError(connect.CodeUnimplemented, fmt.Errorf("people do not sign in at %s with OpenID Connect", c.base))
+	err = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(s)
+	if resp.StatusCode != http.StatusOK || err != nil || s.Issuer == "" || s.ClientID == "" {
+		return nil, connect.NewError(connect.CodeUnimplemented,
+			fmt.Errorf("people do not sign in at %s with OpenID Connect", c.base))
 	}
 	return s, nil
 }

@@ -8,6 +8,8 @@
 //
 //	lifecycle_fleet_findings{rule, severity}  things that are wrong now; 0 when a rule finds nothing
 //	lifecycle_fleet_not_looked_at             areas that could not be looked at
+//
+// Begin with [New]. It asks the server for its diagnosis at each scrape, and keeps nothing.
 package metrics
 
 import (
@@ -16,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 )
 
@@ -23,8 +26,10 @@ import (
 type Collector struct{ server *operator.Server }
 
 var (
-	findings = prometheus.NewDesc("lifecycle_fleet_findings", "Things that are wrong in the fleet now, by rule.", []string{"rule", "severity"}, nil)
-	unseen   = prometheus.NewDesc("lifecycle_fleet_not_looked_at", "Areas of the fleet that could not be looked at.", nil, nil)
+	findings = prometheus.NewDesc("lifecycle_fleet_findings",
+		"Things that are wrong in the fleet now, by rule.", []string{"rule", "severity"}, nil)
+	unseen = prometheus.NewDesc("lifecycle_fleet_not_looked_at",
+		"Areas of the fleet that could not be looked at.", nil, nil)
 )
 
 // scrapeTime bounds one scrape.
@@ -49,7 +54,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	count := map[[2]string]int{}
-	for _, rule := range operator.Rules() {
+	for _, rule := range diagnosis.Rules {
 		count[[2]string{rule.Name, rule.Severity}] = 0
 	}
 	for _, f := range answer.GetFindings() {

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/metrics"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -42,12 +43,12 @@ func TestFindingsAreCounted(t *testing.T) {
 	if problems, err := testutil.CollectAndLint(c); err != nil || len(problems) > 0 {
 		t.Errorf("promlint: %v, %v", problems, err)
 	}
-	if n := testutil.CollectAndCount(c, "lifecycle_fleet_findings"); n != len(operator.Rules()) {
-		t.Errorf("%d series for %d rules", n, len(operator.Rules()))
+	if n := testutil.CollectAndCount(c, "lifecycle_fleet_findings"); n != len(diagnosis.Rules) {
+		t.Errorf("%d series for %d rules", n, len(diagnosis.Rules))
 	}
 	var want strings.Builder
 	want.WriteString("# HELP lifecycle_fleet_findings Things that are wrong in the fleet now, by rule.\n# TYPE lifecycle_fleet_findings gauge\n")
-	for _, r := range operator.Rules() {
+	for _, r := range diagnosis.Rules {
 		fmt.Fprintf(&want, "lifecycle_fleet_findings{rule=%q,severity=%q} %d\n", r.Name, r.Severity, map[bool]int{true: 1}[r.Name == "dead-letters"])
 	}
 	want.WriteString("# HELP lifecycle_fleet_not_looked_at Areas of the fleet that could not be looked at.\n# TYPE lifecycle_fleet_not_looked_at gauge\nlifecycle_fleet_not_looked_at 0\n")

@@ -10,6 +10,8 @@
 //
 // The age of a view that follows its bucket stays below a few seconds. It grows while
 // the server or the bucket is away.
+//
+// Begin with [New]. It asks the Manager at each scrape, and keeps nothing.
 package metrics
 
 import (
@@ -25,10 +27,14 @@ type Collector struct {
 }
 
 var (
-	ready    = prometheus.NewDesc("lifecycle_workflow_view_ready", "1 for a view that has read its bucket, else 0.", []string{"bucket"}, nil)
-	entities = prometheus.NewDesc("lifecycle_workflow_view_entities", "Entities in the view of a bucket.", []string{"bucket"}, nil)
-	age      = prometheus.NewDesc("lifecycle_workflow_view_age_seconds", "How long ago the bucket was as the view has it.", []string{"bucket"}, nil)
+	ready    = describe("ready", "1 for a view that has read its bucket, else 0.")
+	entities = describe("entities", "Entities in the view of a bucket.")
+	age      = describe("age_seconds", "How long ago the bucket was as the view has it.")
 )
+
+func describe(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("lifecycle_workflow_view_"+name, help, []string{"bucket"}, nil)
+}
 
 // New returns a collector for m.
 func New(m *workflow.Manager) *Collector { return &Collector{m: m} }

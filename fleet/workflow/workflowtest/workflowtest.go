@@ -16,9 +16,11 @@
 //	}
 //
 // The test runs in a bubble of testing/synctest. NATS runs in the bubble too, the real
-// server, in memory and without a port. So journals, hooks and conflicts are those of
-// production, and all clocks are the bubble's: the server's, the Manager's, and that of
-// the program's own time.Now and time.Sleep.
+// server, in memory and without a port. So journals, hooks and conflicts are as in
+// production, and everything goes by the bubble's clock: the server, the Manager, and the
+// program's own time.Now and time.Sleep.
+//
+// Begin with [Run].
 package workflowtest
 
 import (
@@ -87,7 +89,12 @@ func Run(t *testing.T, buckets []string, test func(t *testing.T, w *World)) {
 			t.Fatal(err)
 		}
 		forget := pace.Slow(b.JetStream())
-		w := &World{Manager: workflow.NewManager(b.JetStream(), slog.New(slog.NewTextHandler(logs{t}, nil))), Broker: b, t: t, ctx: ctx}
+		w := &World{
+			Manager: workflow.NewManager(b.JetStream(), slog.New(slog.NewTextHandler(logs{t}, nil))),
+			Broker:  b,
+			t:       t,
+			ctx:     ctx,
+		}
 		t.Cleanup(func() {
 			forget()
 			cancel()
@@ -113,8 +120,14 @@ func forgetTimers() {
 // bucket declares a bucket that keeps every write, and so is its own journal.
 func bucket(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: "KV_" + name, Subjects: []string{"$KV." + name + ".>"}, MaxMsgsPerSubject: 1 << 40,
-		Discard: jetstream.DiscardNew, DenyDelete: true, AllowRollup: true, AllowDirect: true, Storage: jetstream.MemoryStorage,
+		Name:              "KV_" + name,
+		Subjects:          []string{"$KV." + name + ".>"},
+		MaxMsgsPerSubject: 1 << 40,
+		Discard:           jetstream.DiscardNew,
+		DenyDelete:        true,
+		AllowRollup:       true,
+		AllowDirect:       true,
+		Storage:           jetstream.MemoryStorage,
 	}
 }
 

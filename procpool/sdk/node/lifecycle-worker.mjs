@@ -29,7 +29,6 @@ import { Worker as Thread } from "node:worker_threads";
 const ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET";
 const ENV_FD = "LIFECYCLE_WORKER_FD";
 const ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME";
-const ENV_WIRE = "LIFECYCLE_WORKER_WIRE";
 const ENV_LIFELINE = "LIFECYCLE_WORKER_LIFELINE";
 
 /** A value with bytes beside it, a Buffer or another Uint8Array, which are sent as they
@@ -148,7 +147,6 @@ class Worker {
   #missing = 0; // of them and the newline after them
   #calls = new Map(); // id to what settles the promise
   #lastCall = 0;
-  #speaks2 = Number(process.env[ENV_WIRE] ?? 1) >= 2;
 
   constructor(connection, handler, maxFrame, concurrency) {
     this.#concurrency = concurrency;
@@ -164,7 +162,6 @@ class Worker {
    * long: an unawaited rejected promise would end the process. */
   write(message, bytes) {
     if (bytes !== undefined) {
-      if (!this.#speaks2) throw new Error("the pool takes no bytes: it speaks version 1");
       message = { type: message.type, requestId: message.requestId, bytes: bytes.length, ...message };
     }
     const fields = Object.entries(message).map(([name, value]) => `"${name}":${value instanceof Raw ? value.text : JSON.stringify(value)}`);
@@ -196,13 +193,12 @@ class Worker {
     return more;
   }
 
-  /** Says ready, and to a pool that reads it what this worker is able to do. */
+  /** Says ready, and what this worker is able to do. */
   ready() {
-    this.write(this.#speaks2 ? { type: "ready", version: 2, capabilities: ["bytes"], concurrency: this.#concurrency } : { type: "ready" });
+    this.write({ type: "ready", capabilities: ["bytes"], concurrency: this.#concurrency });
   }
 
   async call(method, send) {
-    if (!this.#speaks2) throw new Error("the pool takes no calls: it speaks version 1");
     const id = String(++this.#lastCall);
     const reply = new Promise((resolve) => this.#calls.set(id, resolve));
     try {

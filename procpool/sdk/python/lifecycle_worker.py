@@ -46,7 +46,6 @@ __all__ = ["serve", "Query", "Data", "Cancelled", "CallError", "NoPool"]
 ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET"
 ENV_FD = "LIFECYCLE_WORKER_FD"
 ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
-ENV_WIRE = "LIFECYCLE_WORKER_WIRE"
 
 CHUNK = 64 << 10  # read at once
 
@@ -147,7 +146,6 @@ class _Worker:
         self._queries = 0
         self._calls = {}  # id to the queue that waits for the reply; None once the pool is gone
         self._last_call = 0
-        self.speaks2 = int(os.environ.get(ENV_WIRE, 1)) >= 2
         self.todo = queue.SimpleQueue()
 
     def write(self, message, query=None, data=b""):
@@ -172,8 +170,6 @@ class _Worker:
         if isinstance(value, Data):
             data, value = memoryview(value.bytes).cast("B"), value.value
         if data:
-            if not self.speaks2:
-                raise RuntimeError("the pool takes no bytes: it speaks version 1")
             message["bytes"] = len(data)
         message[field] = value
         self.write(message, query, data)
@@ -189,8 +185,6 @@ class _Worker:
                 text = text[: len(text) // 2]
 
     def call(self, query, method, params):
-        if not self.speaks2:
-            raise CallError("the pool takes no calls: it speaks version 1")
         answer = queue.SimpleQueue()
         with self._state:
             if self._calls is None:
@@ -293,11 +287,8 @@ class _Worker:
         # Ignore other types: they are from a newer pool.
 
     def ready(self):
-        """Say ready, and to a pool that reads it what this worker is able to do."""
-        message = {"type": "ready"}
-        if self.speaks2:
-            message.update(version=2, capabilities=["stacks", "bytes"], concurrency=self._concurrency)
-        self.write(message)
+        """Say ready, and what this worker is able to do."""
+        self.write({"type": "ready", "capabilities": ["stacks", "bytes"], "concurrency": self._concurrency})
 
     def _show_stacks(self):
         names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -141,13 +141,10 @@ module LifecycleWorker
       @last_call = 0
       @began = LifecycleWorker.now
       @todo = Queue.new
-      @speaks2 = ENV.fetch("LIFECYCLE_WORKER_WIRE", "1").to_i >= 2
     end
 
     def ready
-      message = { type: "ready" }
-      message.update(version: 2, capabilities: %w[stacks bytes], concurrency: @concurrency) if @speaks2
-      write(message)
+      write({ type: "ready", capabilities: %w[stacks bytes], concurrency: @concurrency })
     end
 
     def write(message, query: nil, bytes: nil)
@@ -175,11 +172,7 @@ module LifecycleWorker
         value = value.value
       end
       message = { type: type, requestId: query.id }
-      if bytes
-        raise ArgumentError, "the pool takes no bytes: it speaks version 1" unless @speaks2
-
-        message[:bytes] = bytes.bytesize
-      end
+      message[:bytes] = bytes.bytesize if bytes
       message[field] = value
       write(message, query: type == "message" ? query : nil, bytes: bytes)
     end
@@ -195,8 +188,6 @@ module LifecycleWorker
     end
 
     def call(query, method, params)
-      raise CallError, "the pool takes no calls: it speaks version 1" unless @speaks2
-
       answer = Queue.new
       id = @state.synchronize do
         raise CallError, "the pool is gone" if @calls.nil?

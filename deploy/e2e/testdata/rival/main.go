@@ -21,12 +21,20 @@ import (
 )
 
 func main() {
-	host, ca, token := flag.String("host", "", "URL of the API server"), flag.String("ca", "", "file with its certificates"), flag.String("token", "", "bearer token")
-	namespace, name, id := flag.String("namespace", "", "of the lease"), flag.String("lease", "", "its name"), flag.String("id", "", "this holder's")
+	host := flag.String("host", "", "URL of the API server")
+	ca := flag.String("ca", "", "file with its certificates")
+	token := flag.String("token", "", "bearer token")
+	namespace := flag.String("namespace", "", "of the lease")
+	name := flag.String("lease", "", "its name")
+	id := flag.String("id", "", "this holder's")
 	lasts := flag.Duration("lasts", 15*time.Second, "how long the lease lasts")
 	release := flag.Bool("release", true, "give the lease back at the end")
 	flag.Parse()
-	client, err := coordination.NewForConfig(&rest.Config{Host: *host, BearerToken: *token, TLSClientConfig: rest.TLSClientConfig{CAFile: *ca}})
+	client, err := coordination.NewForConfig(&rest.Config{
+		Host:            *host,
+		BearerToken:     *token,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: *ca},
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -45,7 +53,8 @@ func main() {
 	}()
 	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: *namespace, Name: *name}, Client: client,
+			LeaseMeta:  metav1.ObjectMeta{Namespace: *namespace, Name: *name},
+			Client:     client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: *id},
 		},
 		// The proportions of client-go's defaults: 15 s, 10 s, 2 s.

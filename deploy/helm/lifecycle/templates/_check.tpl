@@ -49,7 +49,7 @@ settings break, and nothing when they break none.
 {{- end -}}
 {{- end -}}
 {{- $longest := 31536000000000000 -}}
-{{- range list "drain_quiet" "drain_max" "drain_min" "go_away_after" "accept_quiet" "linger" "unit_slice" "hook_slice" "report_slice" "min_slice" "signal_debounce" "start_timeout" "reload_timeout" "leader_retry" -}}
+{{- range list "drain_quiet" "drain_max" "drain_min" "go_away_after" "accept_quiet" "accept_max" "linger" "unit_slice" "hook_slice" "report_slice" "min_slice" "signal_debounce" "start_timeout" "reload_timeout" "leader_retry" -}}
 {{- if not (kindIs "invalid" (index $config .)) -}}
 {{- $given := index $config . -}}
 {{- $ns := include "lifecycle.nanoseconds" $given | int64 -}}
@@ -90,11 +90,13 @@ settings break, and nothing when they break none.
 {{- $quarter := min 5000000000 (div $shutdown 4) -}}
 {{- $t := dict "linger" $quarter "unit_slice" $quarter "hook_slice" $quarter "report_slice" 0 "drain_min" (min 1000000000 $drain) "drain_max" 0 "min_slice" 0 -}}
 {{- range $key, $given := $config -}}
-{{- if and (hasKey (dict "linger" 1 "unit_slice" 1 "hook_slice" 1 "report_slice" 1 "drain_min" 1 "drain_max" 1 "min_slice" 1 "accept_quiet" 1) $key) (not (kindIs "invalid" $given)) -}}
+{{- if and (hasKey (dict "linger" 1 "unit_slice" 1 "hook_slice" 1 "report_slice" 1 "drain_min" 1 "drain_max" 1 "min_slice" 1 "accept_quiet" 1 "accept_max" 1) $key) (not (kindIs "invalid" $given)) -}}
 {{- $_ := set $t $key (include "lifecycle.nanoseconds" $given | int64) -}}
 {{- end -}}
 {{- end -}}
-{{- $half := div $t.linger 2 -}}
+{{- $inFlight := sub $shutdown (add $t.unit_slice $t.hook_slice $t.report_slice) -}}
+{{- $acceptMax := max 0 (min (div (mul $t.linger 3) 2) (sub $inFlight (div $t.linger 2))) -}}
+{{- if hasKey $t "accept_max" -}}{{- $acceptMax = $t.accept_max -}}{{- end -}}
 {{- $problems := list -}}
 {{- $sum := add $t.linger $t.unit_slice $t.hook_slice $t.report_slice -}}
 {{- $plus := ternary " + report_slice" "" (gt $t.report_slice 0) -}}
@@ -108,8 +110,8 @@ settings break, and nothing when they break none.
 {{- if and (gt $t.drain_max 0) (lt $t.drain_max $drain) -}}
 {{- $problems = append $problems (printf "drain_max is %s, shorter than the window: drainSeconds is %v" (include "lifecycle.seconds" $t.drain_max) $n.drain) -}}
 {{- end -}}
-{{- if and (hasKey $t "accept_quiet") (gt ($t.accept_quiet | default 0 | int64) $half) -}}
-{{- $problems = append $problems (printf "accept_quiet is %s, longer than half of linger, which is %s" (include "lifecycle.seconds" $t.accept_quiet) (include "lifecycle.seconds" $t.linger)) -}}
+{{- if and (hasKey $t "accept_quiet") (gt ($t.accept_quiet | default 0 | int64) ($acceptMax | int64)) -}}
+{{- $problems = append $problems (printf "accept_quiet is %s, longer than accept_max, which is %s" (include "lifecycle.seconds" $t.accept_quiet) (include "lifecycle.seconds" $acceptMax)) -}}
 {{- end -}}
 {{- if gt $t.min_slice $t.hook_slice -}}
 {{- $problems = append $problems (printf "min_slice is %s, longer than hook_slice, which is %s and which all hooks share" (include "lifecycle.seconds" $t.min_slice) (include "lifecycle.seconds" $t.hook_slice)) -}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
@@ -31,21 +32,53 @@ func (s *service) routes() http.Handler {
 	return mux
 }
 
-// consume marks the orders that arrive as shipped, until ctx ends.
+// consume marks the orders that arrive as shipped, until ctx ends. It takes its
+// subscription back when it returns: after a restart NATS would give a part of the orders
+// to the old one, which nothing reads any more. What that one has received is handled first.
 func (s *service) consume(ctx context.Context) error {
 	sub, err := s.queue.QueueSubscribeSync("orders", "shipping")
 	if err != nil {
 		return err
 	}
+	return s.shipAll(ctx, sub, func(ctx context.Context, order string) error {
+		_, err := s.db.Exec(ctx, "update orders set shipped = true where id = $1", order)
+		return err
+	})
+}
+
+// shipAll calls ship for each order of the subscription until ctx ends, and then for those
+// that have been received.
+func (s *service) shipAll(ctx context.Context, sub *nats.Subscription, ship func(context.Context, string) error) (err error) {
+	work := context.WithoutCancel(ctx)
+	defer func() { err = errors.Join(err, s.drain(work, sub, ship)) }()
 	for {
 		msg, err := sub.NextMsgWithContext(ctx)
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the service stops
+		if ctx.Err() != nil && msg == nil {
+			return nil // the service stops
 		}
 		if err != nil {
 			return err
 		}
-		if _, err := s.db.Exec(context.WithoutCancel(ctx), "update orders set shipped = true where id = $1", string(msg.Data)); err != nil {
+		if err := ship(work, string(msg.Data)); err != nil {
+			return err
+		}
+	}
+}
+
+// drain ends the subscription and ships the orders that it has received until then.
+func (s *service) drain(ctx context.Context, sub *nats.Subscription, ship func(context.Context, string) error) error {
+	if err := sub.Drain(); err != nil {
+		return err
+	}
+	for {
+		msg, err := sub.NextMsg(time.Second)
+		switch {
+		case errors.Is(err, nats.ErrTimeout) && sub.IsValid():
+			continue // the server has not confirmed the end yet
+		case err != nil:
+			return nil //nolint:nilerr // the subscription has ended, and no order is left
+		}
+		if err := ship(ctx, string(msg.Data)); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,8 @@ import (
 )
 
 func main() {
-	addr, health := flag.String("addr", ":8080", "serve HTTP on this address"), flag.String("health", ":8081", "serve /healthz and /readyz on this address")
+	addr := flag.String("addr", ":8080", "serve HTTP on this address")
+	health := flag.String("health", ":8081", "serve /healthz and /readyz on this address")
 	flag.Parse()
 	if err := run(*addr, *health); err != nil {
 		slog.Error("the service ended", "error", err)

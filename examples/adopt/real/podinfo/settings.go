@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// defaults are podinfo's settings by their names. The type of a value is that of its flag.
+// defaults are podinfo's settings by their names. A flag has the type of its value.
 var defaults = map[string]any{
 	"host": "", "port": "9898", "secure-port": "0", "port-metrics": 0, "grpc-port": 0, "grpc-service-name": "podinfo",
 	"level": "info", "backend-url": []string{}, "http-client-timeout": 2 * time.Minute, "http-server-timeout": 30 * time.Second,

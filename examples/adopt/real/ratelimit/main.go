@@ -57,7 +57,8 @@ func run(s settings.Settings) error {
 			FieldMap: logrus.FieldMap{logrus.FieldKeyTime: "@timestamp", logrus.FieldKeyMsg: "@message"}})
 	}
 	if s.TracingEnabled {
-		tracer := trace.InitProductionTraceProvider(s.TracingExporterProtocol, s.TracingServiceName, s.TracingServiceNamespace, s.TracingServiceInstanceId, s.TracingSamplingRate)
+		tracer := trace.InitProductionTraceProvider(
+			s.TracingExporterProtocol, s.TracingServiceName, s.TracingServiceNamespace, s.TracingServiceInstanceId, s.TracingSamplingRate)
 		app.OnShutdown("traces", tracer.Shutdown)
 	}
 	starter := runner.NewRunner(s) // its Run is not called: the App runs the parts
@@ -105,7 +106,9 @@ func run(s settings.Settings) error {
 	return app.Run(context.Background())
 }
 
-func backend(s settings.Settings, srv server.Server, local *freecache.Cache, manager stats.Manager) (limiter.RateLimitCache, io.Closer, error) {
+func backend(
+	s settings.Settings, srv server.Server, local *freecache.Cache, manager stats.Manager,
+) (limiter.RateLimitCache, io.Closer, error) {
 	clock, random := utils.NewTimeSourceImpl(), rand.New(utils.NewLockedSource(time.Now().Unix()))
 	switch s.BackendType {
 	case "redis", "":

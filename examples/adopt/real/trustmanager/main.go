@@ -71,7 +71,10 @@ func run(opts *options.Options) error {
 	if err := webhook.SetupWebhookWithManager(mgr); err != nil {
 		return err
 	}
-	service, err := lifecycle.New(lifecycle.Config{HealthAddr: fmt.Sprintf("0.0.0.0:%d", opts.ReadyzPort), TerminationGrace: 30 * time.Second})
+	service, err := lifecycle.New(lifecycle.Config{
+		HealthAddr:       fmt.Sprintf("0.0.0.0:%d", opts.ReadyzPort),
+		TerminationGrace: 30 * time.Second,
+	})
 	if err != nil {
 		return err
 	}

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
@@ -30,33 +32,6 @@ type Server struct {
 	Domain string
 }
 
-// Reason says what kind of error it is.
-type Reason int
-
-// The reasons.
-const (
-	Failed      Reason = iota
-	Usage              // a Server that cannot be right, or a file or folder: nothing was sent
-	Unreachable        // the server cannot be reached, or went away
-	Denied             // the server refuses the credentials, or they lack a permission
-	NotFound           // the bucket does not exist
-	Exists             // a stream that would be restored exists
-	Damaged            // the folder is not a complete, unchanged backup
-)
-
-// Error is an error with its reason.
-type Error struct {
-	Reason Reason
-	Err    error
-}
-
-func (e *Error) Error() string { return e.Err.Error() }
-func (e *Error) Unwrap() error { return e.Err }
-
-func fail(reason Reason, format string, args ...any) error {
-	return &Error{reason, fmt.Errorf(format, args...)}
-}
-
 // Create backs up a bucket into a new folder and verifies the result.
 func Create(ctx context.Context, s Server, bucket, dir string) (workflow.BackupStatus, error) {
 	err := s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
@@ -70,8 +45,8 @@ func Create(ctx context.Context, s Server, bucket, dir string) (workflow.BackupS
 
 // Verify reads a backup, without a server.
 func Verify(dir string) (workflow.BackupStatus, error) {
-	status, err := workflow.ReadBackup(dir)
-	return status, sorted(err)
+	status, err := workflow.VerifyBackup(dir)
+	return status, explained(err)
 }
 
 // Restore verifies a backup and creates its streams.
@@ -90,7 +65,7 @@ func Restore(ctx context.Context, s Server, dir string) (workflow.BackupStatus, 
 func (s Server) with(ctx context.Context, do func(context.Context, jetstream.JetStream) error) error {
 	opts, err := s.options()
 	if err != nil {
-		return &Error{Usage, err}
+		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -98,17 +73,17 @@ func (s Server) with(ctx context.Context, do func(context.Context, jetstream.Jet
 		nats.Name("lifecyclectl"), nats.NoReconnect(), nats.Timeout(10*time.Second), nats.PingInterval(20*time.Second),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) {
-				end(&Error{Denied, err})
+				end(denied("%w", err))
 			}
 		}),
-		nats.ClosedHandler(func(*nats.Conn) { end(fail(Unreachable, "the connection to NATS was lost")) }),
+		nats.ClosedHandler(func(*nats.Conn) { end(unreachable("the connection to NATS was lost")) }),
 	)
 	nc, err := nats.Connect(s.URL, opts...)
 	if err != nil {
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
-			return fail(Denied, "connect to NATS at %s: %w", s.URL, err)
+			return denied("connect to NATS at %s: %w", s.URL, err)
 		}
-		return fail(Unreachable, "connect to NATS at %s: %w", s.URL, err)
+		return unreachable("connect to NATS at %s: %w", s.URL, err)
 	}
 	defer nc.Close()
 	var js jetstream.JetStream
@@ -118,13 +93,13 @@ func (s Server) with(ctx context.Context, do func(context.Context, jetstream.Jet
 		js, err = jetstream.NewWithDomain(nc, s.Domain)
 	}
 	if err != nil {
-		return &Error{Usage, err}
+		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	err = do(ctx, js)
-	if _, broken := errors.AsType[*Error](context.Cause(ctx)); err != nil && broken {
+	if _, broken := errors.AsType[*cli.Failure](context.Cause(ctx)); err != nil && broken {
 		return context.Cause(ctx)
 	}
-	return sorted(err)
+	return explained(err)
 }
 
 func (s Server) options() (opts []nats.Option, err error) {
@@ -160,26 +135,37 @@ func (s Server) options() (opts []nats.Option, err error) {
 	return opts, nil
 }
 
+func denied(format string, args ...any) *cli.Failure {
+	return cli.Fail(cli.ExitDenied, format, args...).Hint("the user of --nats-creds needs the permissions that --help names")
+}
+
+func unreachable(format string, args ...any) *cli.Failure {
+	return cli.Fail(cli.ExitUnreachable, format, args...).Hint("say where NATS is with --nats URL or LIFECYCLECTL_NATS")
+}
+
 // The server's codes for a stream that exists.
 const streamExists, restoreExists = 10058, 10130
 
-// sorted gives an error its reason.
-func sorted(err error) error {
+// explained gives an error its exit status and hints.
+func explained(err error) error {
 	var api *jetstream.APIError
-	reason := Failed
+	isStatus := func(all ...error) bool {
+		return slices.ContainsFunc(all, func(one error) bool { return errors.Is(err, one) })
+	}
+	exists := errors.As(err, &api) && (api.ErrorCode == streamExists || api.ErrorCode == restoreExists)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, workflow.ErrBackup):
-		reason = Damaged
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		reason = NotFound
-	case errors.As(err, &api) && (api.ErrorCode == streamExists || api.ErrorCode == restoreExists), errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
-		reason = Exists
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrJetStreamNotEnabled):
-		reason = Unreachable
-	case errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		reason = Usage
+	case isStatus(workflow.ErrBackup):
+		return cli.Fail(cli.ExitFindings, "%w", err)
+	case isStatus(jetstream.ErrStreamNotFound):
+		return cli.Fail(cli.ExitNotFound, "%w", err).Hint("lifecyclectl definitions TYPE names the bucket of a workflow")
+	case exists || isStatus(jetstream.ErrStreamNameAlreadyInUse):
+		return cli.Fail(cli.ExitConflict, "%w", err).Hint("a stream that exists is not touched: delete it first, to go back in time")
+	case isStatus(nats.ErrNoResponders, jetstream.ErrJetStreamNotEnabled):
+		return unreachable("%w", err)
+	case isStatus(fs.ErrExist, fs.ErrNotExist, fs.ErrPermission):
+		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
-	return &Error{reason, err}
+	return cli.Fail(cli.ExitFindings, "%w", err)
 }

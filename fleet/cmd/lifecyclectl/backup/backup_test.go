@@ -2,7 +2,6 @@ package backup_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/backup"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
@@ -87,27 +87,20 @@ func TestPermissions(t *testing.T) {
 
 	dir := filepath.Join(t.TempDir(), "backup")
 	as := func(file string) backup.Server { return backup.Server{URL: srv.ClientURL(), NKey: file} }
-	reason := func(err error) backup.Reason {
-		e, ok := errors.AsType[*backup.Error](err)
-		if !ok {
-			t.Fatalf("%v has no reason", err)
-		}
-		return e.Reason
-	}
 	status, err := backup.Create(ctx, as(saverFile), "B", dir)
 	must(t, err)
 	if len(status.Streams) != 1 || status.Streams[0].Messages != 64 || status.Streams[0].Last != 100 {
 		t.Errorf("%+v", status)
 	}
-	if _, err := backup.Create(ctx, as(restorerFile), "B", dir+"2"); reason(err) != backup.Denied {
+	if _, err := backup.Create(ctx, as(restorerFile), "B", dir+"2"); cli.StatusOf(err) != cli.ExitDenied {
 		t.Errorf("without the permission to back up: %v", err)
 	}
 	must(t, js.DeleteKeyValue(ctx, "B"))
-	if _, err := backup.Restore(ctx, as(saverFile), dir); reason(err) != backup.Denied {
+	if _, err := backup.Restore(ctx, as(saverFile), dir); cli.StatusOf(err) != cli.ExitDenied {
 		t.Errorf("without the permission to restore: %v", err)
 	}
 	_, stranger := user(t)
-	if _, err := backup.Create(ctx, as(stranger), "B", dir+"3"); reason(err) != backup.Denied {
+	if _, err := backup.Create(ctx, as(stranger), "B", dir+"3"); cli.StatusOf(err) != cli.ExitDenied {
 		t.Errorf("of an unknown user: %v", err)
 	}
 	_, err = backup.Restore(ctx, as(restorerFile), dir)
@@ -117,7 +110,7 @@ func TestPermissions(t *testing.T) {
 	if e, err := again.Get(ctx, "k"); err != nil || e.Revision() != 100 {
 		t.Errorf("restored: %+v, %v", e, err)
 	}
-	if _, err := backup.Restore(ctx, as(restorerFile), dir); reason(err) != backup.Exists {
+	if _, err := backup.Restore(ctx, as(restorerFile), dir); cli.StatusOf(err) != cli.ExitConflict {
 		t.Errorf("over a bucket that exists: %v", err)
 	}
 }

@@ -1,5 +1,8 @@
 // Package dev runs the code of a hosted worker on this machine, as a host does and
 // without a host, a NATS or an operator server.
+//
+// It stands on the engines and on package isolate. Begin with [Open] and [Runner.Handle];
+// package workers has the command.
 package dev
 
 import (
@@ -62,7 +65,6 @@ type Change struct {
 // Runner runs a worker's code. Its methods must not be called concurrently.
 type Runner struct {
 	worker   Worker
-	children *isolate.Children
 	program  engine.Program
 	state    map[string][]byte
 	timers   timers
@@ -95,14 +97,14 @@ func Open(ctx context.Context, w Worker) (*Runner, error) {
 	if err := r.allow(w.HTTP); err != nil {
 		return nil, err
 	}
-	if r.children, err = isolate.New(isolate.Config{}); err != nil {
+	children, err := isolate.New(isolate.Config{})
+	if err != nil {
 		return nil, err
 	}
-	r.program, err = r.children.Engine(strings.TrimSpace(mime), inner).Load(ctx, w.Code, engine.Config{
+	r.program, err = children.Engine(strings.TrimSpace(mime), inner).Load(ctx, w.Code, engine.Config{
 		Worker: w.ID, Limits: w.Limits, Env: w.Env, Log: func(line string) { r.lines = append(r.lines, line) },
 	})
 	if err != nil {
-		_ = r.children.Close()
 		return nil, fmt.Errorf("load %s: %w", w.ID, err)
 	}
 	return r, nil
@@ -167,11 +169,7 @@ func (r *Runner) Close() error {
 	if r.client != nil {
 		r.client.Close()
 	}
-	err := r.program.Close()
-	if failed := r.children.Close(); err == nil {
-		err = failed
-	}
-	return err
+	return r.program.Close()
 }
 
 // state is the State of one message.

@@ -1,32 +1,18 @@
 package prove
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+
+	authv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 )
 
-// review is a SelfSubjectAccessReview.
-type review struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       struct {
-		Attributes right `json:"resourceAttributes"`
-	} `json:"spec"`
-	Status struct {
-		Allowed bool `json:"allowed"`
-	} `json:"status"`
-}
-
-type right struct {
-	Namespace   string `json:"namespace"`
-	Verb        string `json:"verb"`
-	Group       string `json:"group,omitempty"`
-	Resource    string `json:"resource"`
-	Subresource string `json:"subresource,omitempty"`
-}
-
 // rights are all that prove needs.
-var rights = []right{
+var rights = []authv1.ResourceAttributes{
 	{Group: "apps", Resource: "deployments", Verb: "get"},
 	{Group: "apps", Resource: "deployments", Verb: "patch"},
 	{Resource: "pods", Verb: "list"},
@@ -41,40 +27,37 @@ var rights = []right{
 	{Group: "batch", Resource: "jobs", Verb: "delete"},
 }
 
-func (r right) String() string {
-	resource := r.Resource
-	if r.Subresource != "" {
-		resource += "/" + r.Subresource
+// permitted asks the API server for every permission that the proof needs. The error has
+// every rule that the user lacks.
+func (p *proof) permitted(ctx context.Context) error {
+	var questions []any
+	for _, r := range rights {
+		r.Namespace = p.k.namespace
+		questions = append(questions, authv1.SelfSubjectAccessReview{
+			TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
+			Spec:     authv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r},
+		})
 	}
-	return fmt.Sprintf("{apiGroups: [%q], resources: [%q], verbs: [%q]}", r.Group, resource, r.Verb)
-}
-
-// missing returns an error that has every rule that the user lacks.
-func missing(answers []review, namespace string) error {
-	var lacks []right
-	for _, a := range answers {
-		if !a.Status.Allowed {
-			lacks = append(lacks, a.Spec.Attributes)
-		}
-	}
-	if len(lacks) == 0 {
-		return nil
-	}
-	e := refuse(Denied, "you lack %d of the %d permissions that prove needs in namespace %s; a Role with these rules gives them:", len(lacks), len(answers), namespace)
-	for _, r := range lacks {
-		e.Hints = append(e.Hints, "- "+r.String())
-	}
-	return e
-}
-
-// decode reads one answer of kubectl create.
-func decode(into *[]review) func(*json.Decoder) error {
-	return func(d *json.Decoder) error {
-		var r review
-		if err := d.Decode(&r); err != nil {
+	var missing []string
+	err := p.k.create(ctx, func(answers *json.Decoder) error {
+		var a authv1.SelfSubjectAccessReview
+		if err := answers.Decode(&a); err != nil {
 			return err
 		}
-		*into = append(*into, r)
+		if r := a.Spec.ResourceAttributes; !a.Status.Allowed && r != nil {
+			resource := r.Resource
+			if r.Subresource != "" {
+				resource += "/" + r.Subresource
+			}
+			missing = append(missing, fmt.Sprintf("- {apiGroups: [%q], resources: [%q], verbs: [%q]}", r.Group, resource, r.Verb))
+		}
 		return nil
+	}, questions...)
+	if err != nil || len(missing) == 0 {
+		return err
 	}
+	f := cli.Fail(cli.ExitDenied, "you lack %d of the %d permissions that prove needs in namespace %s; a Role with these rules gives them:",
+		len(missing), len(rights), p.k.namespace)
+	f.Hints = missing
+	return f
 }

@@ -8,17 +8,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
 )
 
 // account is what the load has reported.
 type account struct {
-	mu      sync.Mutex // guards the fields below
-	seq     int        // of the latest record
-	greeted *load.Hello
-	tick    load.Tick
-	ticked  time.Time // by the load's clock
-	heard   time.Time // by this one
+	mu       sync.Mutex // guards the fields below
+	seq      int        // of the latest record
+	first    *load.Hello
+	tick     load.Tick
+	ticked   time.Time // by the load's clock
+	received time.Time // the latest record, by this clock
 	// behind is how far the load's clock is behind this one, plus the shortest time that
 	// a record took to arrive.
 	behind time.Duration
@@ -26,7 +27,7 @@ type account struct {
 	fault  error // of the latest kubectl logs
 }
 
-func newAccount() *account { return &account{heard: time.Now()} }
+func newAccount() *account { return &account{received: time.Now()} }
 
 // follow reads the pod's log until ctx ends. After a broken connection it reads from
 // the beginning and skips what it has.
@@ -43,7 +44,7 @@ func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 		a.mu.Lock()
 		a.fault = err
 		a.mu.Unlock()
-		if !pause(ctx, time.Second) {
+		if !cli.Pause(ctx, time.Second) {
 			return
 		}
 	}
@@ -59,10 +60,10 @@ func (a *account) take(r load.Record) {
 	if behind := now.Sub(r.At); a.seq == 0 || behind < a.behind {
 		a.behind = behind
 	}
-	a.seq, a.heard = r.Seq, now
+	a.seq, a.received = r.Seq, now
 	switch {
 	case r.Hello != nil:
-		a.greeted = r.Hello
+		a.first = r.Hello
 	case r.Tick != nil:
 		a.tick, a.ticked = *r.Tick, r.At
 	case r.Loss != nil:
@@ -74,15 +75,15 @@ func (a *account) take(r load.Record) {
 func (a *account) hello(ctx context.Context) (load.Hello, error) {
 	for {
 		a.mu.Lock()
-		hello := a.greeted
+		hello := a.first
 		a.mu.Unlock()
 		if hello != nil {
 			return *hello, nil
 		}
-		if a.quiet() > patience {
-			return load.Hello{}, a.silent()
+		if err := a.overdue(); err != nil {
+			return load.Hello{}, err
 		}
-		if !pause(ctx, 100*time.Millisecond) {
+		if !cli.Pause(ctx, 100*time.Millisecond) {
 			return load.Hello{}, context.Canceled
 		}
 	}
@@ -97,31 +98,27 @@ func (a *account) drained(ctx context.Context, until time.Time) error {
 		if ticked.After(until) && (oldest.IsZero() || oldest.Add(a.behind).After(until)) {
 			return nil
 		}
-		if a.quiet() > patience {
-			return a.silent()
+		if err := a.overdue(); err != nil {
+			return err
 		}
-		if !pause(ctx, 100*time.Millisecond) {
+		if !cli.Pause(ctx, 100*time.Millisecond) {
 			return context.Canceled
 		}
 	}
 }
 
-// quiet returns the time since the latest record.
-func (a *account) quiet() time.Duration {
+// overdue returns an error when the load has not reported for longer than maxWait.
+func (a *account) overdue() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return time.Since(a.heard)
-}
-
-// silent returns the error of a load that has not reported for longer than patience.
-func (a *account) silent() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	e := refuse(Failed, "the load has not reported for %v", patience)
-	if a.fault != nil {
-		return e.hint("kubectl logs says: %v", a.fault)
+	if time.Since(a.received) <= maxWait {
+		return nil
 	}
-	return e.hint("its pod may have been evicted: kubectl get events says so")
+	e := cli.Fail(cli.ExitFindings, "the load has not reported for %v", maxWait)
+	if a.fault != nil {
+		return e.Hint("kubectl logs says: %v", a.fault)
+	}
+	return e.Hint("its pod may have been evicted: kubectl get events says so")
 }
 
 func (a *account) totals() (sent, lost int) {

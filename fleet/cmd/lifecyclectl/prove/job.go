@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
 )
 
@@ -23,29 +26,44 @@ const jobLabel = "lifecycle.pleme.io/prove-load"
 
 // jobObject returns the Job that makes the load. It runs in a namespace with the restricted Pod
 // Security Standard, and ends by itself when this process cannot end it.
-func jobObject(name, image string, secrets []object, plan load.Plan, limit time.Duration) (object, error) {
+func jobObject(name, image string, secrets []corev1.LocalObjectReference, plan load.Plan, limit time.Duration) (object, error) {
 	text, err := json.Marshal(plan)
 	if err != nil {
 		return nil, err
 	}
 	labels := object{"app.kubernetes.io/name": "lifecyclectl-prove", jobLabel: name}
+	container := object{
+		"name":  "load",
+		"image": image,
+		"args":  []string{Command, string(text)},
+		"securityContext": object{
+			"allowPrivilegeEscalation": false,
+			"readOnlyRootFilesystem":   true,
+			"capabilities":             object{"drop": []string{"ALL"}},
+		},
+		"resources": object{
+			"requests": object{"cpu": "50m", "memory": "32Mi"},
+			"limits":   object{"memory": "256Mi"},
+		},
+	}
+	pod := object{
+		"restartPolicy":                 "Never",
+		"terminationGracePeriodSeconds": 1,
+		"automountServiceAccountToken":  false,
+		"enableServiceLinks":            false,
+		"imagePullSecrets":              secrets,
+		"securityContext":               object{"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": object{"type": "RuntimeDefault"}},
+		"containers":                    []object{container},
+	}
 	return object{
-		"apiVersion": "batch/v1", "kind": "Job", "metadata": object{"name": name, "labels": labels},
+		"apiVersion": "batch/v1",
+		"kind":       "Job",
+		"metadata":   object{"name": name, "labels": labels},
 		"spec": object{
-			"backoffLimit": 0, "activeDeadlineSeconds": int(limit / time.Second), "ttlSecondsAfterFinished": 60,
-			"template": object{
-				"metadata": object{"labels": labels},
-				"spec": object{
-					"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
-					"automountServiceAccountToken": false, "enableServiceLinks": false, "imagePullSecrets": secrets,
-					"securityContext": object{"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": object{"type": "RuntimeDefault"}},
-					"containers": []object{{
-						"name": "load", "image": image, "args": []string{Command, string(text)},
-						"securityContext": object{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": object{"drop": []string{"ALL"}}},
-						"resources":       object{"requests": object{"cpu": "50m", "memory": "32Mi"}, "limits": object{"memory": "256Mi"}},
-					}},
-				},
-			},
+			"backoffLimit":            0,
+			"activeDeadlineSeconds":   int(limit / time.Second),
+			"ttlSecondsAfterFinished": 60,
+			"template":                object{"metadata": object{"labels": labels}, "spec": pod},
 		},
 	}, nil
 }
@@ -56,18 +74,18 @@ const Command = "prove-load"
 
 // awaitJob waits until the Job's container runs and returns the pod's name.
 func (p *proof) awaitJob(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, jobStart, refuse(Failed, "job/%s: its pod did not run within %v", p.job, jobStart).
-		hint("kubectl -n %s describe job %s", p.k.namespace, p.job))
+	ctx, cancel := context.WithTimeoutCause(ctx, jobStart, cli.Fail(cli.ExitFindings, "job/%s: its pod did not run within %v", p.job, jobStart).
+		Hint("kubectl -n %s describe job %s", p.k.namespace, p.job))
 	defer cancel()
 	began := time.Now()
 	for {
-		var pods list[podObject]
+		var pods list[corev1.Pod]
 		if err := p.k.get(ctx, &pods, "pods", "--selector", jobLabel+"="+p.job); err != nil {
 			return "", causeOr(ctx, err)
 		}
 		if len(pods.Items) == 0 && time.Since(began) > 10*time.Second {
 			if said := p.jobEvents(ctx); said != "" {
-				return "", refuse(Failed, "job/%s: the cluster does not create its pod: %s", p.job, said)
+				return "", cli.Fail(cli.ExitFindings, "job/%s: the cluster does not create its pod: %s", p.job, said)
 			}
 		}
 		for _, pod := range pods.Items {
@@ -76,11 +94,11 @@ func (p *proof) awaitJob(ctx context.Context) (string, error) {
 			}
 			for _, c := range pod.Status.ContainerStatuses {
 				if c.State.Running != nil {
-					return pod.Metadata.Name, nil
+					return pod.Name, nil
 				}
 			}
 		}
-		if !pause(ctx, 500*time.Millisecond) {
+		if !cli.Pause(ctx, 500*time.Millisecond) {
 			return "", causeOr(ctx, context.Canceled)
 		}
 	}
@@ -88,16 +106,17 @@ func (p *proof) awaitJob(ctx context.Context) (string, error) {
 
 // startFault says why the pod of the load will not start. A cluster may first have to
 // add a node.
-func startFault(pod podObject, image string, waited time.Duration) error {
+func startFault(pod corev1.Pod, image string, waited time.Duration) error {
 	for _, c := range pod.Status.Conditions {
-		if c.Type == "PodScheduled" && c.Status == "False" && waited > time.Minute {
-			return refuse(Failed, "pod/%s of the load has no node: %s", pod.Metadata.Name, c.Message)
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && waited > time.Minute {
+			return cli.Fail(cli.ExitFindings, "pod/%s of the load has no node: %s", pod.Name, c.Message)
 		}
 	}
 	for _, c := range pod.Status.ContainerStatuses {
 		if end := c.State.Terminated; end != nil {
-			return refuse(Failed, "image %s did not run as the load: exit status %d, %s", image, end.ExitCode, strings.TrimSpace(end.Reason+" "+end.Message)).
-				hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
+			said := strings.TrimSpace(end.Reason + " " + end.Message)
+			return cli.Fail(cli.ExitFindings, "image %s did not run as the load: exit status %d, %s", image, end.ExitCode, said).
+				Hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
 		}
 		wait := c.State.Waiting
 		if wait == nil {
@@ -105,11 +124,11 @@ func startFault(pod podObject, image string, waited time.Duration) error {
 		}
 		switch wait.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
-			return refuse(Failed, "image %s cannot be pulled (%s): %s", image, wait.Reason, wait.Message).
-				hint("use --image to name an image of lifecyclectl that the cluster can pull")
+			return cli.Fail(cli.ExitFindings, "image %s cannot be pulled (%s): %s", image, wait.Reason, wait.Message).
+				Hint("use --image to name an image of lifecyclectl that the cluster can pull")
 		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-			return refuse(Failed, "image %s cannot run (%s): %s", image, wait.Reason, wait.Message).
-				hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
+			return cli.Fail(cli.ExitFindings, "image %s cannot run (%s): %s", image, wait.Reason, wait.Message).
+				Hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
 		}
 	}
 	return nil
@@ -118,39 +137,24 @@ func startFault(pod podObject, image string, waited time.Duration) error {
 // jobEvents returns the latest warning about the Job; "" when there is none, or no
 // permission to read it.
 func (p *proof) jobEvents(ctx context.Context) string {
-	var events list[struct {
-		Type    string `json:"type"`
-		Message string `json:"message"`
-	}]
+	var events list[corev1.Event]
 	if err := p.k.get(ctx, &events, "events", "--field-selector", "involvedObject.kind=Job,involvedObject.name="+p.job); err != nil {
 		return ""
 	}
 	said := ""
 	for _, e := range events.Items {
-		if e.Type == "Warning" {
+		if e.Type == corev1.EventTypeWarning {
 			said = e.Message
 		}
 	}
 	return said
 }
 
-// causeOr returns the cause with which ctx ended when that is an *Error of this package,
+// causeOr returns the cause with which ctx ended when that is a *cli.Failure,
 // and err otherwise.
 func causeOr(ctx context.Context, err error) error {
-	if cause, ok := context.Cause(ctx).(*Error); ok { //nolint:errorlint // it is ours, and not wrapped
+	if cause, ok := context.Cause(ctx).(*cli.Failure); ok { //nolint:errorlint // it is ours, and not wrapped
 		return cause
 	}
 	return err
-}
-
-// pause waits for d. It reports false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }

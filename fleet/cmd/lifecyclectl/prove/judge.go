@@ -5,6 +5,8 @@ import (
 	"math"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
 )
 
@@ -12,7 +14,7 @@ import (
 const (
 	seenLate = 500 * time.Millisecond // how late a change in the cluster may be seen here
 	linger   = 15 * time.Second       // how long requests may still be sent to a pod that has gone
-	young    = 5 * time.Second        // how long after it became ready a pod counts as new
+	newFor   = 5 * time.Second        // how long after it became ready a pod counts as new
 	inFlight = 100 * time.Millisecond // the program was working on a request that was lost after this time
 	margin   = 2                      // seconds beyond the latest loss
 )
@@ -40,20 +42,20 @@ type group struct {
 
 // A cause of a loss.
 const (
-	noEndpoint = "no-endpoint"     // no pod was ready
-	tooEarly   = "ready-too-early" // a new pod did not answer yet
-	unknown    = "unexplained"     // no pod stopped or started
-	answered   = "status"          // an answer of 500 or more while a pod stopped
-	arrival    = "arrival"         // a new connection to a pod that accepts none any more
-	goodbye    = "goodbye-missing" // a kept connection was closed without a goodbye
-	oneStep    = "goaway-too-soon" // HTTP/2's goodbye excluded a request that was on its way
-	cutShort   = "request-cut"     // a request was being worked on
-	killed     = "killed"          // the same, by SIGKILL
-	streamCut  = "stream-cut"      // a stream ended in the middle
+	noEndpoint    = "no-endpoint"         // no pod was ready
+	tooEarly      = "ready-too-early"     // a new pod did not answer yet
+	unknown       = "unexplained"         // no pod stopped or started
+	answered      = "status"              // an answer of 500 or more while a pod stopped
+	arrival       = "arrival"             // a new connection to a pod that accepts none any more
+	unannounced   = "close-not-announced" // a kept connection was closed without Connection: close or GOAWAY
+	goAwayTooSoon = "goaway-too-soon"     // HTTP/2's GOAWAY excluded a request that was on its way
+	cutShort      = "request-cut"         // a request was being worked on
+	killed        = "killed"              // the same, by SIGKILL
+	streamCut     = "stream-cut"          // a stream ended in the middle
 )
 
 // causes are in the order of the report.
-var causes = []string{noEndpoint, arrival, killed, cutShort, goodbye, oneStep, streamCut, answered, tooEarly, unknown}
+var causes = []string{noEndpoint, arrival, killed, cutShort, unannounced, goAwayTooSoon, streamCut, answered, tooEarly, unknown}
 
 // attribute names the pod on which a request was probably lost, and why. A client
 // sees only the Service's address, so the pod is the one whose stop was the latest.
@@ -77,7 +79,7 @@ func attribute(l lostRequest, pods []Pod, none bool, grace time.Duration) (*Pod,
 	}
 	var fresh *Pod
 	for i, p := range pods {
-		if !p.Ready.IsZero() && at.After(p.Ready.Add(-seenLate)) && at.Before(p.Ready.Add(young)) && p.Deleted.IsZero() {
+		if !p.Ready.IsZero() && at.After(p.Ready.Add(-seenLate)) && at.Before(p.Ready.Add(newFor)) && p.Deleted.IsZero() {
 			fresh = &pods[i]
 		}
 	}
@@ -85,7 +87,7 @@ func attribute(l lostRequest, pods []Pod, none bool, grace time.Duration) (*Pod,
 	switch {
 	case none:
 		return on, noEndpoint
-	case fresh != nil && (on == nil || l.How == load.Refused && at.Sub(latest) > young):
+	case fresh != nil && (on == nil || l.How == load.Refused && at.Sub(latest) > newFor):
 		return fresh, tooEarly
 	case on == nil:
 		return nil, unknown
@@ -96,9 +98,9 @@ func attribute(l lostRequest, pods []Pod, none bool, grace time.Duration) (*Pod,
 	case l.How == load.Refused, l.How == load.Unreachable, l.How == load.Late, !l.Kept && waited < inFlight:
 		return on, arrival
 	case l.How == load.GoAway:
-		return on, oneStep
+		return on, goAwayTooSoon
 	case waited < inFlight:
-		return on, goodbye
+		return on, unannounced
 	case on.ExitCode != nil && *on.ExitCode == 137 && on.Ended.Sub(on.Deleted) > grace-time.Second:
 		return on, killed
 	}
@@ -134,14 +136,49 @@ func (p *proof) judge(losses []Loss, pods []Pod) []Finding {
 	for _, cause := range causes {
 		if g := groups[cause]; g != nil {
 			f := p.finding(cause, g)
-			f.Object, f.Losses = "Deployment/"+p.d.Metadata.Name, g.count
+			f.Object, f.Losses = "Deployment/"+p.d.Name, g.count
 			all = append(all, f)
 		}
 	}
 	return all
 }
 
+// programCauses are the causes that no line of the manifest prevents. A reason
+// has how many were lost, and then an example.
+var programCauses = map[string]struct{ what, reason, fix string }{
+	cutShort: {
+		"request", "the program closed connections while it worked on %s: %s",
+		"at SIGTERM the program has to finish the requests that it has, before it ends",
+	},
+	unannounced: {
+		"request", "clients sent %s on kept connections that the program had just closed, unannounced: %s",
+		"once it stops, the program has to answer with Connection: close (on HTTP/2: GOAWAY) " +
+			"and go on reading for longer than its clients are idle, before it closes connections",
+	},
+	goAwayTooSoon: {
+		"request", "%s on HTTP/2 were on their way when the program's GOAWAY excluded them: %s",
+		"the program has to send GOAWAY in two steps (RFC 9113, section 6.8): " +
+			"first with the last stream id 2^31-1, and the real one a round trip later",
+	},
+	streamCut: {
+		"stream", "the program cut %s: %s",
+		"the program has to end its streams by itself once it stops, so that clients open them again elsewhere",
+	},
+	answered: {
+		"request", "the answer to %s was %s",
+		"while it stops, the program has to serve as before; a proxy that answers so has to stop after the program",
+	},
+}
+
 func (p *proof) finding(cause string, g *group) Finding {
+	if say, ok := programCauses[cause]; ok {
+		f := Finding{Rule: cause, Fix: "no line of the manifest helps: " + say.fix}
+		f.Reason = fmt.Sprintf(say.reason, number(g.count, say.what), g.example)
+		if cause == answered {
+			f.Reason += fmt.Sprintf(", from %s to %s after the deletion of a pod", clock(g.first), clock(g.last))
+		}
+		return f
+	}
 	lost := number(g.count, "request")
 	switch cause {
 	case noEndpoint:
@@ -151,45 +188,20 @@ func (p *proof) finding(cause string, g *group) Finding {
 	case killed:
 		grace := p.d.grace()
 		return Finding{
-			Rule: "grace-too-short", Path: "spec.template.spec.terminationGracePeriodSeconds", Value: fmt.Sprint(grace), Want: fmt.Sprint(2 * grace),
+			Rule:   "grace-too-short",
+			Path:   "spec.template.spec.terminationGracePeriodSeconds",
+			Value:  fmt.Sprint(grace),
+			Want:   fmt.Sprint(2 * grace),
 			Reason: fmt.Sprintf("the kubelet killed the container %d s after the deletion, while it worked on %s", grace, lost),
 			Fix:    fmt.Sprintf("set terminationGracePeriodSeconds to more than a stop takes, such as %d, or make the program end sooner", 2*grace),
 		}
-	case cutShort:
-		return Finding{
-			Rule:   cause,
-			Reason: fmt.Sprintf("the program closed connections while it worked on %s: %s", lost, g.example),
-			Fix:    "no line of the manifest helps: at SIGTERM the program has to finish the requests that it has, before it ends",
-		}
-	case goodbye:
-		return Finding{
-			Rule:   cause,
-			Reason: fmt.Sprintf("clients sent %s on kept connections that the program had just closed, without a goodbye: %s", lost, g.example),
-			Fix:    "no line of the manifest helps: once it stops, the program has to answer with Connection: close (on HTTP/2: GOAWAY) and go on reading for longer than its clients are idle, before it closes connections",
-		}
-	case oneStep:
-		return Finding{
-			Rule:   cause,
-			Reason: fmt.Sprintf("%s on HTTP/2 were on their way when the program's GOAWAY excluded them: %s", lost, g.example),
-			Fix:    "no line of the manifest helps: the program has to send GOAWAY in two steps (RFC 9113, section 6.8): first with the last stream id 2^31-1, and the real one a round trip later",
-		}
-	case streamCut:
-		return Finding{
-			Rule:   cause,
-			Reason: fmt.Sprintf("the program cut %s: %s", number(g.count, "stream"), g.example),
-			Fix:    "no line of the manifest helps: the program has to end its streams by itself once it stops, so that clients open them again elsewhere",
-		}
-	case answered:
-		return Finding{
-			Rule:   cause,
-			Reason: fmt.Sprintf("the answer to %s was %s, from %s to %s after the deletion of a pod", lost, g.example, clock(g.first), clock(g.last)),
-			Fix:    "no line of the manifest helps: while it stops, the program has to serve as before; a proxy that answers so has to stop after the program",
-		}
 	case tooEarly:
 		return Finding{
-			Rule: cause, Path: containerPath(p.at) + ".readinessProbe",
-			Reason: fmt.Sprintf("a new pod lost %s within %v after it became ready: %s", lost, young, g.example),
-			Fix:    "make the readinessProbe pass only once the server answers: it should ask the port that the Service sends to, or a plane that waits for it",
+			Rule:   cause,
+			Path:   containerPath(p.at) + ".readinessProbe",
+			Reason: fmt.Sprintf("a new pod lost %s within %v after it became ready: %s", lost, newFor, g.example),
+			Fix: "make the readinessProbe pass only once the server answers: it should ask the port that the Service sends to, " +
+				"or a plane that waits for it",
 		}
 	}
 	return Finding{
@@ -200,23 +212,26 @@ func (p *proof) finding(cause string, g *group) Finding {
 }
 
 func (p *proof) noEndpoint(lost string) Finding {
-	f := Finding{Rule: noEndpoint, Reason: fmt.Sprintf("service/%s had no ready endpoint for %s", p.svc.Metadata.Name, lost)}
+	f := Finding{Rule: noEndpoint, Reason: fmt.Sprintf("service/%s had no ready endpoint for %s", p.svc.Name, lost)}
 	switch s := p.d.Spec.Strategy; {
 	case p.d.replicas() == 1:
 		f.Path, f.Value, f.Want = "spec.replicas", "1", "2"
 		f.Fix = "set spec.replicas to 2 or more: when the only pod goes, no other can answer"
-	case s.Type == "Recreate":
+	case s.Type == appsv1.RecreateDeploymentStrategyType:
 		f.Path, f.Value, f.Want = "spec.strategy.type", "Recreate", "RollingUpdate"
 		f.Fix = "set spec.strategy.type to RollingUpdate, with maxUnavailable: 0"
 	default:
-		f.Path, f.Value, f.Want = "spec.strategy.rollingUpdate.maxUnavailable", fmt.Sprint(s.RollingUpdate.MaxUnavailable), "0"
+		f.Path, f.Want = "spec.strategy.rollingUpdate.maxUnavailable", "0"
+		if s.RollingUpdate != nil && s.RollingUpdate.MaxUnavailable != nil {
+			f.Value = s.RollingUpdate.MaxUnavailable.String()
+		}
 		f.Fix = "set spec.strategy.rollingUpdate.maxUnavailable to 0, and find out why the readinessProbe of running pods fails"
 	}
 	return f
 }
 
 // windowFinding names the number that keeps a stopping pod's server open for long
-// enough: that of the preStop hook, or of the program's own drain window.
+// enough, in the preStop hook or in the program's own drain window.
 func (p *proof) windowFinding(g *group, lost string) Finding {
 	s := p.d.stopOf(p.at)
 	need := int(math.Ceil(g.last.Seconds())) + margin
@@ -242,7 +257,8 @@ func (p *proof) windowFinding(g *group, lost string) Finding {
 	case g.first > time.Second && !g.endedEarly:
 		f.Rule, f.Want = "drain-window-too-short", fmt.Sprintf("%ds", need)
 		f.Path = ""
-		f.Fix = fmt.Sprintf("the program itself goes on for about %s after SIGTERM: set its own drain window (lifecycle.drain_interval) to %d s or more, or add %s.sleep.seconds: %d%s",
+		f.Fix = fmt.Sprintf("the program itself goes on for about %s after SIGTERM: "+
+			"set its own drain window (lifecycle.drain_interval) to %d s or more, or add %s.sleep.seconds: %d%s",
 			clock(g.first), need, s.path, need, longer(time.Duration(need)*time.Second))
 	default:
 		f.Rule, f.Want = "prestop-missing", fmt.Sprintf("sleep: {seconds: %d}", need)

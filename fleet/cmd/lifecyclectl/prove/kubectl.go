@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 )
 
 // callIn bounds one call of kubectl, and cleanIn the calls that put back what a proof
@@ -39,7 +42,7 @@ func (k *kubectl) run(ctx context.Context, stdin io.Reader, args ...string) ([]b
 	ctx, cancel := context.WithTimeout(ctx, k.limit)
 	defer cancel()
 	cmd := k.command(ctx, args...)
-	apart(cmd)
+	ownGroup(cmd)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -50,40 +53,32 @@ func (k *kubectl) run(ctx context.Context, stdin io.Reader, args ...string) ([]b
 
 // explain turns kubectl's error into one of ours.
 func (k *kubectl) explain(ctx context.Context, args []string, stderr string, err error) error {
-	said := strings.TrimSpace(strings.TrimPrefix(lastLine(stderr), "error: "))
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	said := strings.TrimSpace(strings.TrimPrefix(lines[len(lines)-1], "error: "))
 	what := "kubectl " + strings.Join(args, " ")
 	has := func(words ...string) bool {
-		for _, w := range words {
-			if strings.Contains(stderr, w) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(stderr, w) })
 	}
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		return refuse(Usage, "there is no kubectl in PATH: prove asks the cluster through it")
+		return cli.Fail(cli.ExitUsage, "there is no kubectl in PATH: prove asks the cluster through it")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return refuse(Unreachable, "the API server did not answer within %v: %s", k.limit, what)
+		return cli.Fail(cli.ExitUnreachable, "the API server did not answer within %v: %s", k.limit, what)
 	case ctx.Err() != nil:
 		return context.Canceled
 	case has("(NotFound)"):
-		return refuse(NotFound, "%s", strings.TrimPrefix(said, "Error from server (NotFound): "))
+		return cli.Fail(cli.ExitNotFound, "%s", strings.TrimPrefix(said, "Error from server (NotFound): "))
 	case has("(Forbidden)"):
-		return refuse(Denied, "%s", strings.TrimPrefix(said, "Error from server (Forbidden): "))
+		return cli.Fail(cli.ExitDenied, "%s", strings.TrimPrefix(said, "Error from server (Forbidden): "))
 	case has("(Unauthorized)", "must be logged in"):
-		return refuse(Denied, "the API server does not accept the credentials: %s", said)
-	case has("Unable to connect", "connection refused", "was refused", "i/o timeout", "context deadline exceeded", "TLS handshake", "no such host", "EOF"):
-		return refuse(Unreachable, "the API server does not answer: %s", said)
+		return cli.Fail(cli.ExitDenied, "the API server does not accept the credentials: %s", said)
+	case has("Unable to connect", "connection refused", "was refused", "i/o timeout", "context deadline exceeded",
+		"TLS handshake", "no such host", "EOF"):
+		return cli.Fail(cli.ExitUnreachable, "the API server does not answer: %s", said)
 	case said == "":
-		return refuse(Failed, "%s: %v", what, err)
+		return cli.Fail(cli.ExitFindings, "%s: %v", what, err)
 	}
-	return refuse(Failed, "%s: %s", what, said)
-}
-
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[len(lines)-1]
+	return cli.Fail(cli.ExitFindings, "%s: %s", what, said)
 }
 
 // get reads objects into o.
@@ -93,7 +88,7 @@ func (k *kubectl) get(ctx context.Context, o any, args ...string) error {
 		return err
 	}
 	if err := json.Unmarshal(out, o); err != nil {
-		return refuse(Failed, "kubectl get %s: %v", strings.Join(args, " "), err)
+		return cli.Fail(cli.ExitFindings, "kubectl get %s: %v", strings.Join(args, " "), err)
 	}
 	return nil
 }
@@ -114,7 +109,7 @@ func (k *kubectl) create(ctx context.Context, took func(*json.Decoder) error, ob
 	answers := json.NewDecoder(bytes.NewReader(out))
 	for range objects {
 		if err := took(answers); err != nil {
-			return refuse(Failed, "kubectl create: %v", err)
+			return cli.Fail(cli.ExitFindings, "kubectl create: %v", err)
 		}
 	}
 	return nil
@@ -126,7 +121,7 @@ func (k *kubectl) follow(ctx context.Context, take func(*json.Decoder) error, ar
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := k.command(ctx, args...)
-	apart(cmd)
+	ownGroup(cmd)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	authv1 "k8s.io/api/authorization/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,8 +93,8 @@ func (f *fake) deny(verbs ...string) {
 	f.t.Helper()
 	var answers strings.Builder
 	for _, r := range rights {
-		var q review
-		q.Spec.Attributes, q.Status.Allowed = r, !slices.Contains(verbs, r.Verb)
+		var q authv1.SelfSubjectAccessReview
+		q.Spec.ResourceAttributes, q.Status.Allowed = &r, !slices.Contains(verbs, r.Verb)
 		text, err := json.Marshal(q)
 		if err != nil {
 			f.t.Fatal(err)

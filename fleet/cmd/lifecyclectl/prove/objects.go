@@ -8,175 +8,42 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 )
 
 // Label on a Deployment with the value "allowed" lets prove touch it without asking.
 const Label = "lifecycle.pleme.io/prove"
 
-// Replicas is the annotation that remembers how many replicas a Deployment had,
-// while prove has changed that.
-const Replicas = "lifecycle.pleme.io/prove-replicas"
+type deployment struct{ appsv1.Deployment }
 
-// meta is the used part of an object's metadata.
-type meta struct {
-	Name              string            `json:"name"`
-	UID               string            `json:"uid"`
-	Generation        int64             `json:"generation"`
-	Labels            map[string]string `json:"labels"`
-	Annotations       map[string]string `json:"annotations"`
-	DeletionTimestamp *time.Time        `json:"deletionTimestamp"`
-}
+func (d *deployment) String() string { return "deployment/" + d.Name }
 
-// deployment is the used part of a Deployment.
-type deployment struct {
-	Metadata meta `json:"metadata"`
-	Spec     struct {
-		Replicas *int     `json:"replicas"`
-		Paused   bool     `json:"paused"`
-		Selector selector `json:"selector"`
-		Strategy struct {
-			Type          string `json:"type"`
-			RollingUpdate struct {
-				MaxUnavailable any `json:"maxUnavailable"`
-			} `json:"rollingUpdate"`
-		} `json:"strategy"`
-		Template struct {
-			Metadata meta    `json:"metadata"`
-			Spec     podSpec `json:"spec"`
-		} `json:"template"`
-	} `json:"spec"`
-	Status struct {
-		ObservedGeneration int64 `json:"observedGeneration"`
-		Replicas           int   `json:"replicas"`
-		UpdatedReplicas    int   `json:"updatedReplicas"`
-		AvailableReplicas  int   `json:"availableReplicas"`
-		Conditions         []struct {
-			Type    string `json:"type"`
-			Reason  string `json:"reason"`
-			Message string `json:"message"`
-		} `json:"conditions"`
-	} `json:"status"`
-}
+func (d *deployment) selector() string { return metav1.FormatLabelSelector(d.Spec.Selector) }
 
-type selector struct {
-	MatchLabels      map[string]string `json:"matchLabels"`
-	MatchExpressions []struct {
-		Key      string   `json:"key"`
-		Operator string   `json:"operator"`
-		Values   []string `json:"values"`
-	} `json:"matchExpressions"`
-}
-
-type podSpec struct {
-	Grace      *int        `json:"terminationGracePeriodSeconds"`
-	Containers []container `json:"containers"`
-	// The load's image may be in the same registry.
-	PullSecrets []object `json:"imagePullSecrets"`
-}
-
-type container struct {
-	Name    string   `json:"name"`
-	Command []string `json:"command"`
-	Args    []string `json:"args"`
-	Env     []struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	} `json:"env"`
-	Ports []struct {
-		Name string `json:"name"`
-		Port int    `json:"containerPort"`
-	} `json:"ports"`
-	Lifecycle struct {
-		PreStop *struct {
-			Sleep *struct {
-				Seconds int `json:"seconds"`
-			} `json:"sleep"`
-			Exec *struct {
-				Command []string `json:"command"`
-			} `json:"exec"`
-		} `json:"preStop"`
-	} `json:"lifecycle"`
-	ReadinessProbe *struct {
-		InitialDelaySeconds int `json:"initialDelaySeconds"`
-		PeriodSeconds       int `json:"periodSeconds"`
-		FailureThreshold    int `json:"failureThreshold"`
-	} `json:"readinessProbe"`
-}
-
-// service is the used part of a Service.
-type service struct {
-	Metadata meta `json:"metadata"`
-	Spec     struct {
-		Type      string            `json:"type"`
-		ClusterIP string            `json:"clusterIP"`
-		Selector  map[string]string `json:"selector"`
-		Ports     []servicePort     `json:"ports"`
-	} `json:"spec"`
-}
-
-type servicePort struct {
-	Name        string `json:"name"`
-	Port        int    `json:"port"`
-	TargetPort  any    `json:"targetPort"` // a number or a name
-	Protocol    string `json:"protocol"`
-	AppProtocol string `json:"appProtocol"`
-}
-
-// list is any list of objects.
-type list[T any] struct {
-	Items []T `json:"items"`
-}
-
-// String writes the selector as kubectl reads it.
-func (s selector) String() string {
-	var parts []string
-	for _, k := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		parts = append(parts, k+"="+s.MatchLabels[k])
-	}
-	for _, e := range s.MatchExpressions {
-		switch e.Operator {
-		case "In", "NotIn":
-			parts = append(parts, fmt.Sprintf("%s %s (%s)", e.Key, strings.ToLower(e.Operator), strings.Join(e.Values, ",")))
-		case "Exists":
-			parts = append(parts, e.Key)
-		case "DoesNotExist":
-			parts = append(parts, "!"+e.Key)
-		}
-	}
-	return strings.Join(parts, ",")
-}
-
-func (d *deployment) String() string { return "deployment/" + d.Metadata.Name }
-
-// replicas returns the number of replicas that the Deployment should have. An earlier
-// proof that was killed has left that number in an annotation.
 func (d *deployment) replicas() int {
-	if n, err := strconv.Atoi(d.Metadata.Annotations[Replicas]); err == nil && n > 0 {
-		return n
-	}
-	return d.now()
-}
-
-// now returns the number of replicas in its spec.
-func (d *deployment) now() int {
 	if d.Spec.Replicas == nil {
 		return 1
 	}
-	return *d.Spec.Replicas
+	return int(*d.Spec.Replicas)
 }
 
 func (d *deployment) grace() int {
-	if d.Spec.Template.Spec.Grace == nil {
-		return 30
+	if g := d.Spec.Template.Spec.TerminationGracePeriodSeconds; g != nil {
+		return int(*g)
 	}
-	return *d.Spec.Template.Spec.Grace
+	return 30
 }
 
 // serving returns the index of the container that has the Service's port.
-func (d *deployment) serving(p servicePort) int {
+func (d *deployment) serving(p corev1.ServicePort) int {
 	for i, c := range d.Spec.Template.Spec.Containers {
 		for _, own := range c.Ports {
-			if p.TargetPort == own.Name || p.TargetPort == float64(own.Port) {
+			if p.TargetPort.StrVal == own.Name && own.Name != "" || p.TargetPort.IntVal == own.ContainerPort {
 				return i
 			}
 		}
@@ -184,37 +51,36 @@ func (d *deployment) serving(p servicePort) int {
 	return 0
 }
 
-// usable returns an error when a proof of the Deployment makes no sense now.
-func (d *deployment) usable() error {
+// usable returns an error when a proof of the Deployment makes no sense now. i is the index
+// of its serving container.
+func (d *deployment) usable(i int) error {
+	c := d.Spec.Template.Spec.Containers[i]
+	available := int(d.Status.AvailableReplicas)
 	switch {
+	case c.ReadinessProbe == nil:
+		return cli.Fail(cli.ExitUsage, "%s: container %s has no readinessProbe: a new pod gets requests as soon as its container runs, "+
+			"before its server listens, so every rollout loses some", d, c.Name).
+			Hint("add %s.readinessProbe, and prove again", containerPath(i)).
+			Hint("lifecyclectl vet checks the whole manifest")
 	case d.Spec.Paused:
-		return refuse(Usage, "%s is paused, and would not roll", d).hint("kubectl rollout resume %s", d)
+		return cli.Fail(cli.ExitUsage, "%s is paused, and would not roll", d).Hint("kubectl rollout resume %s", d)
 	case d.replicas() == 0:
-		return refuse(Usage, "%s has spec.replicas 0: there is no pod to prove", d)
-	case d.Status.AvailableReplicas < d.now():
-		return refuse(Usage, "%s has %d of %d replicas available: prove starts only when all are", d, d.Status.AvailableReplicas, d.now()).
-			hint("kubectl rollout status %s", d)
+		return cli.Fail(cli.ExitUsage, "%s has spec.replicas 0: there is no pod to prove", d)
+	case available < d.replicas():
+		return cli.Fail(cli.ExitUsage, "%s has %d of %d replicas available: prove starts only when all are", d, available, d.replicas()).
+			Hint("kubectl rollout status %s", d)
 	}
 	return nil
 }
 
-// probed returns an error when the container has no readiness probe.
-func (d *deployment) probed(i int) error {
-	c := d.Spec.Template.Spec.Containers[i]
-	if c.ReadinessProbe != nil {
-		return nil
-	}
-	return refuse(Usage, "%s: container %s has no readinessProbe: a new pod gets requests as soon as its container runs, before its server listens, so every rollout loses some", d, c.Name).
-		hint("add %s.readinessProbe, and prove again", containerPath(i)).
-		hint("lifecyclectl vet checks the whole manifest")
-}
-
 func containerPath(i int) string { return fmt.Sprintf("spec.template.spec.containers[%d]", i) }
+
+type service struct{ corev1.Service }
 
 // selects reports whether the Service sends requests to the Deployment's pods.
 func (s *service) selects(d *deployment) bool {
 	for k, v := range s.Spec.Selector {
-		if d.Spec.Template.Metadata.Labels[k] != v {
+		if d.Spec.Template.Labels[k] != v {
 			return false
 		}
 	}
@@ -223,74 +89,73 @@ func (s *service) selects(d *deployment) bool {
 
 // choose returns the Service with this name, or the only one for the Deployment.
 func choose(all []service, name string, d *deployment) (*service, error) {
+	labels := pairs(d.Spec.Template.Labels)
+	if name != "" {
+		i := slices.IndexFunc(all, func(s service) bool { return s.Name == name })
+		switch {
+		case i < 0:
+			return nil, cli.Fail(cli.ExitNotFound, "there is no service/%s in this namespace", name)
+		case len(all[i].Spec.Selector) == 0:
+			return nil, cli.Fail(cli.ExitUsage, "service/%s has no spec.selector, so it sends no request to the pods of %s", name, d)
+		case !all[i].selects(d):
+			return nil, cli.Fail(cli.ExitUsage, "service/%s does not select the pods of %s: its spec.selector is %s, and their labels are %s",
+				name, d, pairs(all[i].Spec.Selector), labels)
+		}
+		return &all[i], nil
+	}
+	all = slices.DeleteFunc(all, func(s service) bool { return !s.selects(d) })
+	switch len(all) {
+	case 0:
+		return nil, cli.Fail(cli.ExitUsage, "no Service in this namespace selects the pods of %s, whose labels are %s", d, labels)
+	case 1:
+		return &all[0], nil
+	}
 	var names []string
-	var found *service
-	for i, s := range all {
-		if name != "" && s.Metadata.Name == name {
-			if len(s.Spec.Selector) == 0 {
-				return nil, refuse(Usage, "service/%s has no spec.selector, so it sends no request to the pods of %s", name, d)
-			}
-			if !s.selects(d) {
-				return nil, refuse(Usage, "service/%s does not select the pods of %s: its spec.selector is %s, and their labels are %s",
-					name, d, pairs(s.Spec.Selector), pairs(d.Spec.Template.Metadata.Labels))
-			}
-			return &all[i], nil
-		}
-		if s.selects(d) {
-			names = append(names, s.Metadata.Name)
-			found = &all[i]
-		}
+	for _, s := range all {
+		names = append(names, s.Name)
 	}
-	switch {
-	case name != "":
-		return nil, refuse(NotFound, "there is no service/%s in this namespace", name)
-	case len(names) == 0:
-		return nil, refuse(Usage, "no Service in this namespace selects the pods of %s, whose labels are %s", d, pairs(d.Spec.Template.Metadata.Labels))
-	case len(names) > 1:
-		return nil, refuse(Usage, "%d Services select the pods of %s: say which with --service %s", len(names), d, strings.Join(names, ", or "))
-	}
-	return found, nil
+	return nil, cli.Fail(cli.ExitUsage, "%d Services select the pods of %s: say which with --service %s", len(all), d, strings.Join(names, ", or "))
 }
 
 // port returns the port with this name or number, or the only one for HTTP.
-func (s *service) port(name string) (servicePort, error) {
-	if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == "None" {
-		return servicePort{}, refuse(Usage, "service/%s has no cluster IP (headless, or ExternalName): its clients choose pods by themselves; prove needs one that balances", s.Metadata.Name)
+func (s *service) port(name string) (corev1.ServicePort, error) {
+	none := corev1.ServicePort{}
+	if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone {
+		return none, cli.Fail(cli.ExitUsage, "service/%s has no cluster IP (headless, or ExternalName): its clients choose pods by themselves; "+
+			"prove needs one that balances", s.Name)
 	}
-	var tcp []servicePort
+	var tcp, web []corev1.ServicePort
 	var words []string
 	for _, p := range s.Spec.Ports {
-		if p.Protocol != "" && p.Protocol != "TCP" {
+		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
 		}
-		if name != "" && (p.Name == name || strconv.Itoa(p.Port) == name) {
+		if name != "" && (p.Name == name || strconv.Itoa(int(p.Port)) == name) {
 			return p, nil
 		}
 		tcp = append(tcp, p)
 		words = append(words, strings.TrimSpace(fmt.Sprintf("%d %s", p.Port, p.Name)))
+		if strings.HasPrefix(p.Name, "http") || p.Port == 80 {
+			web = append(web, p)
+		}
 	}
-	if name != "" || len(tcp) == 0 {
-		return servicePort{}, refuse(Usage, "service/%s has no TCP port %s: it has %s", s.Metadata.Name, name, strings.Join(words, ", "))
-	}
-	if len(tcp) == 1 {
+	switch {
+	case name != "" || len(tcp) == 0:
+		return none, cli.Fail(cli.ExitUsage, "service/%s has no TCP port %s: it has %s", s.Name, name, strings.Join(words, ", "))
+	case len(tcp) == 1:
 		return tcp[0], nil
+	case len(web) == 1:
+		return web[0], nil
 	}
-	web := slices.DeleteFunc(slices.Clone(tcp), func(p servicePort) bool { return !strings.HasPrefix(p.Name, "http") && p.Port != 80 })
-	if len(web) != 1 {
-		return servicePort{}, refuse(Usage, "service/%s has %d ports: say which with --port: %s", s.Metadata.Name, len(tcp), strings.Join(words, ", "))
-	}
-	return web[0], nil
+	return none, cli.Fail(cli.ExitUsage, "service/%s has %d ports: say which with --port: %s", s.Name, len(tcp), strings.Join(words, ", "))
 }
 
-// tls reports whether the port says that it speaks TLS.
-func (p servicePort) tls() bool {
-	switch p.AppProtocol {
-	case "":
-		return p.Name == "https" || strings.HasPrefix(p.Name, "https-") || p.Port == 443 || p.Port == 8443
-	case "https", "kubernetes.io/wss":
-		return true
+// speaksTLS reports whether the port says that it speaks TLS.
+func speaksTLS(p corev1.ServicePort) bool {
+	if p.AppProtocol != nil {
+		return *p.AppProtocol == "https" || *p.AppProtocol == "kubernetes.io/wss"
 	}
-	return false
+	return p.Name == "https" || strings.HasPrefix(p.Name, "https-") || p.Port == 443 || p.Port == 8443
 }
 
 func pairs(m map[string]string) string {
@@ -325,40 +190,42 @@ var drainName = regexp.MustCompile(`(?i)drain[-_.]?(interval|window|delay|second
 // stopOf reads the container's part of a stop.
 func (d *deployment) stopOf(i int) stop {
 	c := d.Spec.Template.Spec.Containers[i]
-	s := stop{path: containerPath(i) + ".lifecycle.preStop"}
-	if hook := c.Lifecycle.PreStop; hook != nil {
-		s.hook = true
-		if hook.Sleep != nil {
-			s.known, s.sleep = true, time.Duration(hook.Sleep.Seconds)*time.Second
-			s.path += ".sleep.seconds"
-		} else if hook.Exec != nil {
-			s.sleep, s.known = sleepIn(hook.Exec.Command)
-			s.path += ".exec.command"
-		}
+	s := stop{path: containerPath(i) + ".lifecycle.preStop", drain: drainOf(c, containerPath(i))}
+	if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
+		return s
 	}
-	for j, e := range c.Env {
-		if drainName.MatchString(e.Name) {
-			if v, ok := duration(e.Value); ok {
-				s.drain = setting{fmt.Sprintf("%s.env[%d].value", containerPath(i), j), e.Name, v}
-			}
-		}
-	}
-	for list, words := range map[string][]string{"args": c.Args, "command": c.Command} {
-		for j, w := range words {
-			name, value, ok := strings.Cut(w, "=")
-			if !drainName.MatchString(name) {
-				continue
-			}
-			at := j
-			if !ok && j+1 < len(words) {
-				at, value = j+1, words[j+1]
-			}
-			if v, ok := duration(value); ok {
-				s.drain = setting{fmt.Sprintf("%s.%s[%d]", containerPath(i), list, at), strings.TrimLeft(name, "-"), v}
-			}
-		}
+	s.hook = true
+	switch hook := c.Lifecycle.PreStop; {
+	case hook.Sleep != nil:
+		s.known, s.sleep = true, time.Duration(hook.Sleep.Seconds)*time.Second
+		s.path += ".sleep.seconds"
+	case hook.Exec != nil:
+		s.sleep, s.known = sleepIn(hook.Exec.Command)
+		s.path += ".exec.command"
 	}
 	return s
+}
+
+// drainOf finds the program's own drain window among its variables and arguments.
+func drainOf(c corev1.Container, path string) (found setting) {
+	take := func(name, value, path string) {
+		if v, ok := duration(value); ok && drainName.MatchString(name) {
+			found = setting{path, strings.TrimLeft(name, "-"), v}
+		}
+	}
+	for i, e := range c.Env {
+		take(e.Name, e.Value, fmt.Sprintf("%s.env[%d].value", path, i))
+	}
+	for field, words := range map[string][]string{"args": c.Args, "command": c.Command} {
+		for i, w := range words {
+			if name, value, ok := strings.Cut(w, "="); ok {
+				take(name, value, fmt.Sprintf("%s.%s[%d]", path, field, i))
+			} else if i+1 < len(words) {
+				take(w, words[i+1], fmt.Sprintf("%s.%s[%d]", path, field, i+1))
+			}
+		}
+	}
+	return found
 }
 
 var sleeps = regexp.MustCompile(`(?:^|[\s;&/])sleep\s+([0-9.]+)`)

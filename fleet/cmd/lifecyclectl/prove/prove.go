@@ -1,6 +1,10 @@
 // Package prove puts a Deployment to the test on its own cluster: a Job sends requests
 // through its Service while its pods are rolled, scaled and deleted, and every request
 // is accounted for. It asks the cluster through kubectl.
+//
+// Begin at [Run]: steps.go has the steps, job.go the Job that sends the requests, watch.go
+// what the cluster does meanwhile, and judge.go and account.go what became of each request.
+// report.go writes it down.
 package prove
 
 import (
@@ -9,10 +13,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
 )
 
@@ -52,8 +62,13 @@ const (
 	baseline  = 4 * time.Second  // of load before anything is touched
 	between   = 2 * time.Second  // one step and the next
 	afterward = 6 * time.Second  // of load after the last step
-	patience  = 60 * time.Second // with an API server that does not answer meanwhile
+	maxWait   = 60 * time.Second // for an API server or a load that does not answer meanwhile
 )
+
+// list is any list of objects.
+type list[T any] struct {
+	Items []T `json:"items"`
+}
 
 // proof is one run.
 type proof struct {
@@ -61,7 +76,7 @@ type proof struct {
 	k    *kubectl
 	d    *deployment
 	svc  *service
-	port servicePort
+	port corev1.ServicePort
 	at   int // index of the serving container
 	job  string
 
@@ -73,7 +88,7 @@ type proof struct {
 
 // Run proves the Deployment and returns the report. It leaves nothing behind: it
 // deletes the Job and puts the replicas back, also when ctx ends or a step fails.
-// Then the report is nil and the error says why; it is an [*Error], or
+// Then the report is nil and the error says why; it is a [*cli.Failure], or
 // context.Canceled after ctx has ended.
 func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if o.Timeout <= 0 {
@@ -86,11 +101,11 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 		name = ""
 	}
 	if name == "" {
-		return nil, refuse(Usage, "%q is not deployment/NAME: prove can roll, scale and heal only Deployments", o.Target)
+		return nil, cli.Fail(cli.ExitUsage, "%q is not deployment/NAME: prove can roll, scale and heal only Deployments", o.Target)
 	}
 	if o.Image == "" {
-		return nil, refuse(Usage, "no image is given: the load runs in the cluster, from an image whose entry point is this version of lifecyclectl").
-			hint("build one from this program, push it where the cluster pulls, and name it with --image")
+		return nil, cli.Fail(cli.ExitUsage, "no image is given: the load runs in the cluster, from an image whose entry point is this version of lifecyclectl").
+			Hint("build one from this program, push it where the cluster pulls, and name it with --image")
 	}
 	p := &proof{opts: o, k: &kubectl{namespace: o.Namespace, limit: cmp.Or(o.callIn, callIn)}, job: jobName()}
 	if o.Context != "" {
@@ -99,8 +114,8 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if o.Kubeconfig != "" {
 		p.k.flags = append(p.k.flags, "--kubeconfig", o.Kubeconfig)
 	}
-	whole, cancel := context.WithTimeoutCause(ctx, o.Timeout, refuse(Failed, "%s: the proof was not done within %v", o.Target, o.Timeout).
-		hint("--timeout gives it longer; kubectl -n %s describe deployment %s says what it waits for", o.Namespace, name))
+	whole, cancel := context.WithTimeoutCause(ctx, o.Timeout, cli.Fail(cli.ExitFindings, "%s: the proof was not done within %v", o.Target, o.Timeout).
+		Hint("--timeout gives it longer; kubectl -n %s describe deployment %s says what it waits for", o.Namespace, name))
 	defer cancel()
 	if err := p.look(whole, name); err != nil {
 		return nil, causeOr(whole, err)
@@ -148,79 +163,67 @@ func (p *proof) look(ctx context.Context, name string) error {
 		return err
 	}
 	p.at = d.serving(p.port)
-	if err := d.probed(p.at); err != nil {
-		return err
-	}
-	var slices list[sliceObject]
-	if err := p.k.get(ctx, &slices, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Metadata.Name); err != nil {
+	var endpoints list[discoveryv1.EndpointSlice]
+	if err := p.k.get(ctx, &endpoints, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Name); err != nil {
 		return err
 	}
 	ready := 0
-	for _, s := range slices.Items {
+	for _, s := range endpoints.Items {
 		for _, e := range s.Endpoints {
-			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+			if isReady(e) {
 				ready++
 			}
 		}
 	}
 	if ready == 0 {
-		return refuse(Usage, "service/%s has no ready endpoint: its spec.selector is %s, and its EndpointSlices list no ready pod", p.svc.Metadata.Name, pairs(p.svc.Spec.Selector)).
-			hint("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", p.k.namespace, p.svc.Metadata.Name)
+		return cli.Fail(cli.ExitUsage, "service/%s has no ready endpoint: its spec.selector is %s, and its EndpointSlices list no ready pod",
+			p.svc.Name, pairs(p.svc.Spec.Selector)).
+			Hint("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", p.k.namespace, p.svc.Name)
 	}
-	return d.usable()
+	return d.usable(p.at)
 }
 
 func (p *proof) deployment(ctx context.Context, name string) (*deployment, error) {
 	d := new(deployment)
 	if err := p.k.get(ctx, d, "deployments.apps", name); err != nil {
-		var e *Error
-		if errors.As(err, &e) && e.Reason == NotFound {
-			return nil, refuse(NotFound, "there is no deployment/%s in namespace %s", name, p.k.namespace).hint("kubectl -n %s get deployments", p.k.namespace)
+		var e *cli.Failure
+		if errors.As(err, &e) && e.Status == cli.ExitNotFound {
+			return nil, cli.Fail(cli.ExitNotFound, "there is no deployment/%s in namespace %s", name, p.k.namespace).Hint("kubectl -n %s get deployments", p.k.namespace)
 		}
 		return nil, err
 	}
 	return d, nil
 }
 
-// permitted asks the API server for every permission that the proof needs.
-func (p *proof) permitted(ctx context.Context) error {
-	var objects []any
-	for _, r := range rights {
-		r.Namespace = p.k.namespace
-		q := review{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"}
-		q.Spec.Attributes = r
-		objects = append(objects, q)
-	}
-	var answers []review
-	if err := p.k.create(ctx, decode(&answers), objects...); err != nil {
-		return err
-	}
-	return missing(answers, p.k.namespace)
-}
-
 func (p *proof) consent() error {
-	if p.d.Metadata.Labels[Label] == "allowed" {
+	if p.d.Labels[Label] == "allowed" {
 		return nil
 	}
-	what := fmt.Sprintf("%s in namespace %s does not have the label %s=allowed. This restarts, scales and deletes its pods, and sends GET %s", p.d, p.k.namespace, Label, p.opts.Get)
+	what := fmt.Sprintf("%s in namespace %s does not have the label %s=allowed. This restarts, scales and deletes its pods, and sends GET %s",
+		p.d, p.k.namespace, Label, p.opts.Get)
 	if p.opts.Post != "" {
 		what += " and POST " + p.opts.Post
 	}
-	return p.opts.Ask(what + " to service/" + p.svc.Metadata.Name + ".")
+	return p.opts.Ask(what + " to service/" + p.svc.Name + ".")
 }
 
 // run starts the load, takes the steps and judges.
 func (p *proof) run(ctx context.Context) (*Report, error) {
 	defer p.clean(ctx)
 	plan := load.Plan{
-		Addr: fmt.Sprintf("%s:%d", bracketed(p.svc.Spec.ClusterIP), p.port.Port), TLS: p.port.tls(),
-		Get: p.opts.Get, Post: p.opts.Post, Stream: p.opts.Stream, Clients: p.opts.Clients,
+		Addr:    net.JoinHostPort(p.svc.Spec.ClusterIP, fmt.Sprint(p.port.Port)),
+		TLS:     speaksTLS(p.port),
+		Get:     p.opts.Get,
+		Post:    p.opts.Post,
+		Stream:  p.opts.Stream,
+		Clients: p.opts.Clients,
 	}
-	job, err := jobObject(p.job, p.opts.Image, p.d.Spec.Template.Spec.PullSecrets, plan, p.opts.Timeout+time.Minute)
+	job, err := jobObject(p.job, p.opts.Image, p.d.Spec.Template.Spec.ImagePullSecrets, plan, p.opts.Timeout+time.Minute)
 	if err != nil {
 		return nil, err
 	}
-	p.opts.Step(fmt.Sprintf("%s in namespace %s: %d replicas, service/%s port %d; the load is job/%s", p.d, p.k.namespace, p.d.replicas(), p.svc.Metadata.Name, p.port.Port, p.job))
+	p.opts.Step(fmt.Sprintf("%s in namespace %s: %d replicas, service/%s port %d; the load is job/%s",
+		p.d, p.k.namespace, p.d.replicas(), p.svc.Name, p.port.Port, p.job))
 	if err := p.k.create(ctx, func(*json.Decoder) error { return nil }, job); err != nil {
 		return nil, err
 	}
@@ -232,22 +235,13 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
 	defer cancel()
-	p.pods = &timeline{container: p.d.Spec.Template.Spec.Containers[p.at].Name, slices: make(map[string]map[string]bool)}
+	p.pods = &timeline{container: p.d.Spec.Template.Spec.Containers[p.at].Name, slices: make(map[string]map[types.UID]bool)}
 	p.load = newAccount()
-	watches.Go(func() { watch(watching, p.k, p.pods.takePod, "pods", "--selector", p.d.Spec.Selector.String()) })
+	watches.Go(func() { watch(watching, p.k, p.pods.takePod, "pods", "--selector", p.d.selector()) })
 	watches.Go(func() {
-		watch(watching, p.k, p.pods.takeSlice, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Metadata.Name)
+		watch(watching, p.k, p.pods.takeSlice, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Name)
 	})
 	watches.Go(func() { p.load.follow(watching, p.k, pod) })
-	if p.d.now() != p.d.replicas() {
-		p.opts.Step(fmt.Sprintf("%s has %d replicas: an earlier proof was killed and left it so; it gets its %d back", p.d, p.d.now(), p.d.replicas()))
-		if err := p.putBack(ctx); err != nil {
-			return nil, err
-		}
-		if err := p.rolled(ctx, p.d.replicas()); err != nil {
-			return nil, err
-		}
-	}
 	if err := p.before(ctx); err != nil {
 		return nil, err
 	}
@@ -266,13 +260,6 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	return p.report(), nil
 }
 
-func bracketed(ip string) string {
-	if strings.Contains(ip, ":") {
-		return "[" + ip + "]"
-	}
-	return ip
-}
-
 // before runs the load on a cluster that is left alone: a service that does not
 // answer now has nothing to prove.
 func (p *proof) before(ctx context.Context) error {
@@ -281,8 +268,8 @@ func (p *proof) before(ctx context.Context) error {
 		return err
 	}
 	if hello.Error != "" {
-		return refuse(Failed, "service/%s port %d does not answer, before anything was touched: %s", p.svc.Metadata.Name, p.port.Port, hello.Error).
-			hint("--get, --post and --stream say which paths to ask for, --port which port; a NetworkPolicy may keep the load out")
+		return cli.Fail(cli.ExitFindings, "service/%s port %d does not answer, before anything was touched: %s", p.svc.Name, p.port.Port, hello.Error).
+			Hint("--get, --post and --stream say which paths to ask for, --port which port; a NetworkPolicy may keep the load out")
 	}
 	for _, kind := range load.Kinds {
 		if why, skipped := hello.Skipped[kind]; skipped {
@@ -294,7 +281,8 @@ func (p *proof) before(ctx context.Context) error {
 		return err
 	}
 	if lost := p.load.losses(); len(lost) > 0 {
-		return refuse(Failed, "service/%s loses requests before anything was touched: %d so far, the first %s: %s", p.svc.Metadata.Name, len(lost), lost[0].How, lost[0].Why)
+		return cli.Fail(cli.ExitFindings, "service/%s loses requests before anything was touched: %d so far, the first %s: %s",
+			p.svc.Name, len(lost), lost[0].How, lost[0].Why)
 	}
 	return nil
 }
@@ -306,8 +294,9 @@ func (p *proof) clean(ctx context.Context) {
 	defer cancel()
 	if p.scaled {
 		p.opts.Now("putting the replicas back")
-		if err := p.putBack(ctx); err != nil {
-			p.opts.Step(fmt.Sprintf("%s does not have its %d replicas (%v): kubectl -n %s scale %s --replicas=%d", p.d, p.d.replicas(), err, p.k.namespace, p.d, p.d.replicas()))
+		if err := p.patch(ctx, object{"spec": object{"replicas": p.d.replicas()}}); err != nil {
+			p.opts.Step(fmt.Sprintf("%s does not have its %d replicas (%v): kubectl -n %s scale %s --replicas=%d",
+				p.d, p.d.replicas(), err, p.k.namespace, p.d, p.d.replicas()))
 		}
 	}
 	p.opts.Now("deleting job/" + p.job)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 )
 
 // asked runs a proof of deployment/web against the fake. The user says yes.
@@ -28,38 +30,38 @@ func TestRefusals(t *testing.T) {
 	for name, tt := range map[string]struct {
 		with   func(*fake)
 		opts   func(*Options)
-		reason Reason
+		status int
 		says   []string
 	}{
-		"a stateful set": {nil, func(o *Options) { o.Target = "statefulset/db" }, Usage, []string{`"statefulset/db" is not deployment/NAME`}},
-		"no name":        {nil, func(o *Options) { o.Target = "deployment/" }, Usage, []string{"not deployment/NAME"}},
-		"no image":       {nil, func(o *Options) { o.Image = "" }, Usage, []string{"no image is given", "--image"}},
-		"no JSON":        {func(f *fake) { f.set(deployments, "<html>") }, nil, Failed, []string{"kubectl get deployments.apps web", "invalid character"}},
-		"no service":     {func(f *fake) { f.set(services, `{"items": []}`) }, nil, Usage, []string{"no Service", "deployment/web", "app=web"}},
+		"a stateful set": {nil, func(o *Options) { o.Target = "statefulset/db" }, cli.ExitUsage, []string{`"statefulset/db" is not deployment/NAME`}},
+		"no name":        {nil, func(o *Options) { o.Target = "deployment/" }, cli.ExitUsage, []string{"not deployment/NAME"}},
+		"no image":       {nil, func(o *Options) { o.Image = "" }, cli.ExitUsage, []string{"no image is given", "--image"}},
+		"no JSON":        {func(f *fake) { f.set(deployments, "<html>") }, nil, cli.ExitFindings, []string{"kubectl get deployments.apps web", "invalid character"}},
+		"no service":     {func(f *fake) { f.set(services, `{"items": []}`) }, nil, cli.ExitUsage, []string{"no Service", "deployment/web", "app=web"}},
 		"two services": {func(f *fake) {
 			f.set(services, `{"items": [`+webService+","+strings.Replace(webService, `"web"`, `"www"`, 1)+`]}`)
-		}, nil, Usage, []string{"2 Services select the pods of deployment/web", "--service web, or www"}},
-		"another service":    {func(f *fake) { f.change(services, `"app": "web"`, `"app": "db"`) }, func(o *Options) { o.Service = "web" }, Usage, []string{"service/web does not select the pods of deployment/web", "app=db"}},
-		"an unknown service": {nil, func(o *Options) { o.Service = "wep" }, NotFound, []string{"there is no service/wep"}},
-		"no selector":        {func(f *fake) { f.change(services, `"app": "web"`, "") }, func(o *Options) { o.Service = "web" }, Usage, []string{"service/web has no spec.selector"}},
-		"a headless service": {func(f *fake) { f.change(services, "10.0.0.1", "None") }, nil, Usage, []string{"service/web has no cluster IP"}},
+		}, nil, cli.ExitUsage, []string{"2 Services select the pods of deployment/web", "--service web, or www"}},
+		"another service":    {func(f *fake) { f.change(services, `"app": "web"`, `"app": "db"`) }, func(o *Options) { o.Service = "web" }, cli.ExitUsage, []string{"service/web does not select the pods of deployment/web", "app=db"}},
+		"an unknown service": {nil, func(o *Options) { o.Service = "wep" }, cli.ExitNotFound, []string{"there is no service/wep"}},
+		"no selector":        {func(f *fake) { f.change(services, `"app": "web"`, "") }, func(o *Options) { o.Service = "web" }, cli.ExitUsage, []string{"service/web has no spec.selector"}},
+		"a headless service": {func(f *fake) { f.change(services, "10.0.0.1", "None") }, nil, cli.ExitUsage, []string{"service/web has no cluster IP"}},
 		"several ports": {func(f *fake) {
 			f.change(services, `"ports": [`, `"ports": [{"port": 9090, "name": "grpc"}, {"port": 9091, "name": "metrics"}, `)
 			f.change(services, `"port": 80,`, `"port": 81,`)
-		}, nil, Usage, []string{"service/web has 3 ports", "--port", "9090 grpc"}},
-		"an unknown port": {nil, func(o *Options) { o.Port = "http" }, Usage, []string{"service/web has no TCP port http", "80"}},
-		"no endpoints":    {func(f *fake) { f.change("get-endpointslices.discovery.k8s.io", "true", "false") }, nil, Usage, []string{"service/web has no ready endpoint", "app=web"}},
-		"no probe":        {func(f *fake) { f.change(deployments, `, "readinessProbe": {"periodSeconds": 1}`, "") }, nil, Usage, []string{"container main has no readinessProbe", "add spec.template.spec.containers[0].readinessProbe"}},
-		"paused":          {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"paused": true, "selector"`) }, nil, Usage, []string{"deployment/web is paused", "kubectl rollout resume"}},
-		"no replicas":     {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"replicas": 0, "selector"`) }, nil, Usage, []string{"deployment/web has spec.replicas 0"}},
-		"not available":   {func(f *fake) { f.change(deployments, `"availableReplicas": 2`, `"availableReplicas": 1`) }, nil, Usage, []string{"deployment/web has 1 of 2 replicas available"}},
-		"no permission":   {func(f *fake) { f.deny("patch", "create") }, nil, Denied, []string{"you lack 2 of the 12 permissions", "namespace shop", `- {apiGroups: ["apps"], resources: ["deployments"], verbs: ["patch"]}`, `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]}`}},
-		"forbidden":       {func(f *fake) { f.set("error", `Error from server (Forbidden): deployments.apps "web" is forbidden`) }, nil, Denied, []string{`deployments.apps "web" is forbidden`}},
-		"not signed in":   {func(f *fake) { f.set("error", "error: You must be logged in to the server (Unauthorized)") }, nil, Denied, []string{"does not accept the credentials"}},
+		}, nil, cli.ExitUsage, []string{"service/web has 3 ports", "--port", "9090 grpc"}},
+		"an unknown port": {nil, func(o *Options) { o.Port = "http" }, cli.ExitUsage, []string{"service/web has no TCP port http", "80"}},
+		"no endpoints":    {func(f *fake) { f.change("get-endpointslices.discovery.k8s.io", "true", "false") }, nil, cli.ExitUsage, []string{"service/web has no ready endpoint", "app=web"}},
+		"no probe":        {func(f *fake) { f.change(deployments, `, "readinessProbe": {"periodSeconds": 1}`, "") }, nil, cli.ExitUsage, []string{"container main has no readinessProbe", "add spec.template.spec.containers[0].readinessProbe"}},
+		"paused":          {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"paused": true, "selector"`) }, nil, cli.ExitUsage, []string{"deployment/web is paused", "kubectl rollout resume"}},
+		"no replicas":     {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"replicas": 0, "selector"`) }, nil, cli.ExitUsage, []string{"deployment/web has spec.replicas 0"}},
+		"not available":   {func(f *fake) { f.change(deployments, `"availableReplicas": 2`, `"availableReplicas": 1`) }, nil, cli.ExitUsage, []string{"deployment/web has 1 of 2 replicas available"}},
+		"no permission":   {func(f *fake) { f.deny("patch", "create") }, nil, cli.ExitDenied, []string{"you lack 2 of the 12 permissions", "namespace shop", `- {apiGroups: ["apps"], resources: ["deployments"], verbs: ["patch"]}`, `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]}`}},
+		"forbidden":       {func(f *fake) { f.set("error", `Error from server (Forbidden): deployments.apps "web" is forbidden`) }, nil, cli.ExitDenied, []string{`deployments.apps "web" is forbidden`}},
+		"not signed in":   {func(f *fake) { f.set("error", "error: You must be logged in to the server (Unauthorized)") }, nil, cli.ExitDenied, []string{"does not accept the credentials"}},
 		"an API server away": {func(f *fake) {
 			f.set("error", "The connection to the server 10.0.0.9:6443 was refused - did you specify the right host or port?")
-		}, nil, Unreachable, []string{"10.0.0.9:6443"}},
-		"an API server hangs": {func(f *fake) { f.set("hang", "") }, func(o *Options) { o.callIn = 500 * time.Millisecond }, Unreachable, []string{"the API server did not answer within 500ms"}},
+		}, nil, cli.ExitUnreachable, []string{"10.0.0.9:6443"}},
+		"an API server hangs": {func(f *fake) { f.set("hang", "") }, func(o *Options) { o.callIn = 500 * time.Millisecond }, cli.ExitUnreachable, []string{"the API server did not answer within 500ms"}},
 		"not allowed":         {func(f *fake) { f.change(deployments, "allowed", "no") }, func(o *Options) { o.Ask = func(what string) error { return errors.New(what) } }, -1, []string{"deployment/web in namespace shop does not have the label lifecycle.pleme.io/prove=allowed", "service/web"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,14 +74,14 @@ func TestRefusals(t *testing.T) {
 				t.Fatal("it was not refused")
 			}
 			text := err.Error()
-			var e *Error
+			var e *cli.Failure
 			if errors.As(err, &e) {
 				text += "\n" + strings.Join(e.Hints, "\n")
 			} else {
-				e = &Error{Reason: -1}
+				e = &cli.Failure{Status: -1, Err: err}
 			}
-			if e.Reason != tt.reason {
-				t.Errorf("reason %d, want %d", e.Reason, tt.reason)
+			if e.Status != tt.status {
+				t.Errorf("exit status %d, want %d", e.Status, tt.status)
 			}
 			for _, s := range tt.says {
 				if !strings.Contains(text, s) {
@@ -97,8 +99,8 @@ func TestNoDeployment(t *testing.T) {
 	f := newFake(t)
 	f.remove("get-deployments.apps")
 	_, err := asked(t.Context(), func(o *Options) { o.Target = "deploy/web" })
-	var e *Error
-	if !errors.As(err, &e) || e.Reason != NotFound || !strings.Contains(e.Text, "there is no deployment/web in namespace shop") {
+	var e *cli.Failure
+	if !errors.As(err, &e) || e.Status != cli.ExitNotFound || !strings.Contains(e.Error(), "there is no deployment/web in namespace shop") {
 		t.Errorf("%v", err)
 	}
 }
@@ -106,8 +108,8 @@ func TestNoDeployment(t *testing.T) {
 func TestNoKubectl(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := asked(t.Context(), nil)
-	var e *Error
-	if !errors.As(err, &e) || e.Reason != Usage || !strings.Contains(e.Text, "no kubectl in PATH") {
+	var e *cli.Failure
+	if !errors.As(err, &e) || e.Status != cli.ExitUsage || !strings.Contains(e.Error(), "no kubectl in PATH") {
 		t.Errorf("%v", err)
 	}
 }
@@ -132,12 +134,12 @@ func TestTheJobIsDeleted(t *testing.T) {
 			f := newFake(t)
 			tt.with(f)
 			_, err := asked(t.Context(), nil)
-			var e *Error
+			var e *cli.Failure
 			if !errors.As(err, &e) {
-				t.Fatalf("%v, want an *Error", err)
+				t.Fatalf("%v, want an *cli.Failure", err)
 			}
 			for _, s := range tt.says {
-				if text := e.Text + "\n" + strings.Join(e.Hints, "\n"); !strings.Contains(text, s) {
+				if text := e.Error() + "\n" + strings.Join(e.Hints, "\n"); !strings.Contains(text, s) {
 					t.Errorf("it does not say %q:\n%s", s, text)
 				}
 			}
@@ -168,8 +170,8 @@ func TestJobThatCannotBeDeletedIsNamed(t *testing.T) {
 			f.set("error", "The connection to the server 10.0.0.9:6443 was refused")
 		}
 	})
-	var e *Error
-	if !errors.As(err, &e) || e.Reason != Unreachable {
+	var e *cli.Failure
+	if !errors.As(err, &e) || e.Status != cli.ExitUnreachable {
 		t.Errorf("%v", err)
 	}
 	if last := said[len(said)-1]; !strings.Contains(last, "is still there") || !strings.Contains(last, "kubectl -n shop delete job lifecyclectl-prove-") {

@@ -3,7 +3,6 @@ package prove
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"strings"
@@ -75,13 +74,13 @@ func since(event, at time.Time) *float64 {
 // report makes the Report, once nothing runs any more.
 func (p *proof) report() *Report {
 	r := &Report{
-		Deployment: p.d.Metadata.Name, Namespace: p.k.namespace, Service: p.svc.Metadata.Name, Port: p.port.Port, TLS: p.port.tls(),
-		Pods: p.pods.lives(), Findings: []Finding{}, Losses: []Loss{},
+		Deployment: p.d.Name, Namespace: p.k.namespace, Service: p.svc.Name, Port: int(p.port.Port), TLS: speaksTLS(p.port),
+		Pods: p.pods.copies(), Findings: []Finding{}, Losses: []Loss{},
 	}
 	counts := p.load.counts()
 	for _, kind := range load.Kinds {
 		c := counts[kind]
-		r.Kinds = append(r.Kinds, Kind{Kind: kind, Sent: c.Sent, Answered: c.Answered, Lost: c.Lost, Skipped: p.load.greeted.Skipped[kind]})
+		r.Kinds = append(r.Kinds, Kind{Kind: kind, Sent: c.Sent, Answered: c.Answered, Lost: c.Lost, Skipped: p.load.first.Skipped[kind]})
 		r.Sent += c.Sent
 		r.Lost += c.Lost
 	}
@@ -228,66 +227,4 @@ func (r *Report) describePod(name string) string {
 		return "pod " + name + ": " + strings.Join(parts, ", ")
 	}
 	return "pod " + name
-}
-
-// WriteJUnit writes the report as a test suite: a case for each step and kind of
-// client. A failure has the findings as its text.
-func (r *Report) WriteJUnit(w io.Writer) error {
-	type failure struct {
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-	type testcase struct {
-		Class   string    `xml:"classname,attr"`
-		Name    string    `xml:"name,attr"`
-		Time    string    `xml:"time,attr"`
-		Failure *failure  `xml:"failure,omitempty"`
-		Skipped *struct{} `xml:"skipped,omitempty"`
-	}
-	type suite struct {
-		XMLName  xml.Name   `xml:"testsuite"`
-		Name     string     `xml:"name,attr"`
-		Tests    int        `xml:"tests,attr"`
-		Failures int        `xml:"failures,attr"`
-		Skipped  int        `xml:"skipped,attr"`
-		Time     string     `xml:"time,attr"`
-		Cases    []testcase `xml:"testcase"`
-	}
-	s := suite{Name: "prove deployment/" + r.Deployment, Time: fmt.Sprintf("%.3f", r.Took)}
-	for _, step := range r.Steps {
-		for _, kind := range r.Kinds {
-			c := testcase{Class: step.Name, Name: kind.Kind, Time: fmt.Sprintf("%.3f", seconds(step.Ended.Sub(step.Began)))}
-			lost, example := 0, ""
-			for _, l := range r.Losses {
-				if l.Step == step.Name && l.Kind == kind.Kind {
-					lost++
-					example = l.Why
-				}
-			}
-			switch {
-			case lost > 0:
-				var text strings.Builder
-				for _, f := range r.Findings {
-					fmt.Fprintf(&text, "%s: %s %s\n%s\nfix: %s\n", f.Rule, f.Object, f.Path, f.Reason, f.Fix)
-				}
-				c.Failure = &failure{fmt.Sprintf("%s lost: %s", number(lost, "request"), example), text.String()}
-				s.Failures++
-			case step.Skipped != "" || kind.Skipped != "":
-				c.Skipped = &struct{}{}
-				s.Skipped++
-			}
-			s.Cases = append(s.Cases, c)
-		}
-	}
-	s.Tests = len(s.Cases)
-	if _, err := io.WriteString(w, xml.Header); err != nil {
-		return err
-	}
-	enc := xml.NewEncoder(w)
-	enc.Indent("", "  ")
-	if err := enc.Encode(s); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, "\n")
-	return err
 }

@@ -7,6 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 )
 
 // Step is one way to stop pods.
@@ -37,7 +42,7 @@ func (p *proof) takeSteps(ctx context.Context) error {
 			if err := p.scale(ctx, other); err != nil {
 				return err
 			}
-			if !pause(ctx, between) {
+			if !cli.Pause(ctx, between) {
 				return context.Canceled
 			}
 			return p.scale(ctx, n)
@@ -67,7 +72,7 @@ func (p *proof) takeSteps(ctx context.Context) error {
 // stepResult counts what the step has done so far.
 func (p *proof) stepResult(s *Step) string {
 	s.Stopped, s.Lost = 0, 0
-	for _, pod := range p.pods.lives() {
+	for _, pod := range p.pods.copies() {
 		if within(s, pod.Deleted) {
 			s.Stopped++
 		}
@@ -98,50 +103,28 @@ func (p *proof) patch(ctx context.Context, change object) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.k.run(ctx, nil, "patch", "deployments.apps", p.d.Metadata.Name, "--type=merge", "--patch", string(text))
+	_, err = p.k.run(ctx, nil, "patch", "deployments.apps", p.d.Name, "--type=merge", "--patch", string(text))
 	return err
 }
 
 // restart does what "kubectl rollout restart" does.
 func (p *proof) restart(ctx context.Context) error {
-	now := time.Now().Format(time.RFC3339)
-	err := p.patch(ctx, object{"spec": object{"template": object{"metadata": object{"annotations": object{"kubectl.kubernetes.io/restartedAt": now}}}}})
+	annotations := object{"kubectl.kubernetes.io/restartedAt": time.Now().Format(time.RFC3339)}
+	err := p.patch(ctx, object{"spec": object{"template": object{"metadata": object{"annotations": annotations}}}})
 	if err != nil {
 		return err
 	}
 	return p.rolled(ctx, p.d.replicas())
 }
 
-// scale changes the replicas. The Deployment remembers its own number until it has
-// it again.
+// scale changes the replicas.
 func (p *proof) scale(ctx context.Context, replicas int) error {
-	own := p.d.replicas()
-	if replicas == own {
-		if err := p.putBack(ctx); err != nil {
-			return err
-		}
-		return p.rolled(ctx, own)
-	}
 	p.scaled = true
-	err := p.patch(ctx, object{
-		"metadata": object{"annotations": object{Replicas: fmt.Sprint(own)}},
-		"spec":     object{"replicas": replicas},
-	})
-	if err != nil {
+	if err := p.patch(ctx, object{"spec": object{"replicas": replicas}}); err != nil {
 		return err
 	}
+	p.scaled = replicas != p.d.replicas()
 	return p.rolled(ctx, replicas)
-}
-
-func (p *proof) putBack(ctx context.Context) error {
-	err := p.patch(ctx, object{
-		"metadata": object{"annotations": object{Replicas: nil}},
-		"spec":     object{"replicas": p.d.replicas()},
-	})
-	if err == nil {
-		p.scaled = false
-	}
-	return err
 }
 
 func (p *proof) deletePod(ctx context.Context) error {
@@ -149,22 +132,22 @@ func (p *proof) deletePod(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(pods, func(o podObject) bool { return o.Metadata.DeletionTimestamp == nil })
+	i := slices.IndexFunc(pods, func(o corev1.Pod) bool { return o.DeletionTimestamp == nil })
 	if i < 0 {
-		return refuse(Failed, "%s has no pod that could be deleted", p.d)
+		return cli.Fail(cli.ExitFindings, "%s has no pod that could be deleted", p.d)
 	}
-	if _, err := p.k.run(ctx, nil, "delete", "pod", pods[i].Metadata.Name, "--wait=false"); err != nil {
+	if _, err := p.k.run(ctx, nil, "delete", "pod", pods[i].Name, "--wait=false"); err != nil {
 		return err
 	}
-	if !pause(ctx, time.Second) { // until the controller has seen it
+	if !cli.Pause(ctx, time.Second) { // until the controller has seen it
 		return context.Canceled
 	}
 	return p.rolled(ctx, p.d.replicas())
 }
 
-func (p *proof) listPods(ctx context.Context) ([]podObject, error) {
-	var pods list[podObject]
-	err := p.k.get(ctx, &pods, "pods", "--selector", p.d.Spec.Selector.String())
+func (p *proof) listPods(ctx context.Context) ([]corev1.Pod, error) {
+	var pods list[corev1.Pod]
+	err := p.k.get(ctx, &pods, "pods", "--selector", p.d.selector())
 	return pods.Items, err
 }
 
@@ -179,7 +162,7 @@ func (p *proof) rolled(ctx context.Context, want int) error {
 			return nil
 		case err == nil:
 			answered = time.Now()
-		case !unreachable(err) || time.Since(answered) > patience:
+		case !unreachable(err) || time.Since(answered) > maxWait:
 			return err
 		}
 		if err := p.rest(ctx, time.Second); err != nil {
@@ -189,44 +172,45 @@ func (p *proof) rolled(ctx context.Context, want int) error {
 }
 
 func unreachable(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Reason == Unreachable
+	var e *cli.Failure
+	return errors.As(err, &e) && e.Status == cli.ExitUnreachable
 }
 
 func (p *proof) isRolled(ctx context.Context, want int) (bool, error) {
-	d, err := p.deployment(ctx, p.d.Metadata.Name)
+	d, err := p.deployment(ctx, p.d.Name)
 	if err != nil {
 		return false, err
 	}
-	if d.now() != want {
+	if d.replicas() != want {
 		return false, errChanged
 	}
 	for _, c := range d.Status.Conditions {
-		if c.Type == "Progressing" && c.Reason == "ProgressDeadlineExceeded" {
-			return false, refuse(Failed, "%s does not get its pods ready: %s", p.d, c.Message).
-				hint("kubectl -n %s describe %s", p.k.namespace, p.d)
+		if c.Type == appsv1.DeploymentProgressing && c.Reason == "ProgressDeadlineExceeded" {
+			return false, cli.Fail(cli.ExitFindings, "%s does not get its pods ready: %s", p.d, c.Message).
+				Hint("kubectl -n %s describe %s", p.k.namespace, p.d)
 		}
 	}
 	s := d.Status
-	if s.ObservedGeneration < d.Metadata.Generation || s.UpdatedReplicas != want || s.Replicas != want || s.AvailableReplicas != want {
+	isSeen := s.ObservedGeneration >= d.Generation
+	if !isSeen || int(s.UpdatedReplicas) != want || int(s.Replicas) != want || int(s.AvailableReplicas) != want {
 		return false, nil
 	}
 	pods, err := p.listPods(ctx)
 	if err != nil {
 		return false, err
 	}
-	stopping := slices.ContainsFunc(pods, func(o podObject) bool { return o.Metadata.DeletionTimestamp != nil })
+	stopping := slices.ContainsFunc(pods, func(o corev1.Pod) bool { return o.DeletionTimestamp != nil })
 	return !stopping, nil
 }
 
-// rest waits, shows the totals, and returns an error when the load is silent.
+// rest waits, shows the totals, and returns an error when the load does not report.
 func (p *proof) rest(ctx context.Context, d time.Duration) error {
 	for until := time.Now().Add(d); time.Now().Before(until); {
-		if !pause(ctx, min(time.Second, time.Until(until))) {
+		if !cli.Pause(ctx, min(time.Second, time.Until(until))) {
 			return context.Canceled
 		}
-		if p.load.quiet() > patience {
-			return p.load.silent()
+		if err := p.load.overdue(); err != nil {
+			return err
 		}
 		sent, lost := p.load.totals()
 		p.opts.Now(fmt.Sprintf("%s, %d lost", number(sent, "request"), lost))

@@ -6,50 +6,13 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 )
-
-// podObject is the used part of a pod.
-type podObject struct {
-	Metadata meta `json:"metadata"`
-	Status   struct {
-		Conditions []struct {
-			Type    string `json:"type"`
-			Status  string `json:"status"`
-			Reason  string `json:"reason"`
-			Message string `json:"message"`
-		} `json:"conditions"`
-		ContainerStatuses []struct {
-			Name  string `json:"name"`
-			State struct {
-				Running    *struct{} `json:"running"`
-				Terminated *ended    `json:"terminated"`
-				Waiting    *struct {
-					Reason  string `json:"reason"`
-					Message string `json:"message"`
-				} `json:"waiting"`
-			} `json:"state"`
-		} `json:"containerStatuses"`
-	} `json:"status"`
-}
-
-type ended struct {
-	ExitCode int    `json:"exitCode"`
-	Reason   string `json:"reason"`
-	Message  string `json:"message"`
-}
-
-// sliceObject is the used part of an EndpointSlice.
-type sliceObject struct {
-	Metadata  meta `json:"metadata"`
-	Endpoints []struct {
-		Conditions struct {
-			Ready *bool `json:"ready"`
-		} `json:"conditions"`
-		TargetRef struct {
-			UID string `json:"uid"`
-		} `json:"targetRef"`
-	} `json:"endpoints"`
-}
 
 // Pod is the life of a pod during the proof, by the clock of this machine. A time is
 // when the change was seen here, and zero when it was not.
@@ -61,7 +24,7 @@ type Pod struct {
 	Removed  time.Time `json:"removed,omitzero"` // its endpoint was in no EndpointSlice
 	Ended    time.Time `json:"ended,omitzero"`   // its serving container had ended
 	ExitCode *int      `json:"exitCode,omitempty"`
-	uid      string
+	uid      types.UID
 }
 
 // timeline follows the pods of a Deployment and the endpoints of a Service. It is
@@ -71,7 +34,7 @@ type timeline struct {
 
 	mu     sync.Mutex // guards the fields below
 	pods   []*Pod
-	slices map[string]map[string]bool // by name: uid and ready
+	slices map[string]map[types.UID]bool // by name: uid and ready
 	ready  []readyAt
 }
 
@@ -97,35 +60,36 @@ func watch[T any](ctx context.Context, k *kubectl, take func(kind string, o T), 
 			take(event.Type, event.Object)
 			return nil
 		}, args...)
-		if !pause(ctx, time.Second) {
+		if !cli.Pause(ctx, time.Second) {
 			return
 		}
 	}
 }
 
-func (t *timeline) takePod(_ string, o podObject) {
+func (t *timeline) takePod(_ string, o corev1.Pod) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	pod := t.podLocked(o.Metadata.UID)
-	pod.Name = o.Metadata.Name
+	pod := t.podLocked(o.UID)
+	pod.Name = o.Name
 	for _, c := range o.Status.Conditions {
-		if c.Type == "Ready" && c.Status == "True" {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			first(&pod.Ready, now)
 		}
 	}
-	if o.Metadata.DeletionTimestamp != nil {
+	if o.DeletionTimestamp != nil {
 		first(&pod.Deleted, now)
 	}
 	for _, c := range o.Status.ContainerStatuses {
 		if end := c.State.Terminated; end != nil && c.Name == t.container && pod.Ended.IsZero() {
-			pod.Ended, pod.ExitCode = now, &end.ExitCode
+			code := int(end.ExitCode)
+			pod.Ended, pod.ExitCode = now, &code
 		}
 	}
 }
 
 // podLocked returns the pod, a new one when it is not known yet.
-func (t *timeline) podLocked(uid string) *Pod {
+func (t *timeline) podLocked(uid types.UID) *Pod {
 	for _, p := range t.pods {
 		if p.uid == uid {
 			return p
@@ -135,18 +99,22 @@ func (t *timeline) podLocked(uid string) *Pod {
 	return t.pods[len(t.pods)-1]
 }
 
-func (t *timeline) takeSlice(kind string, o sliceObject) {
+func isReady(e discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
+
+func (t *timeline) takeSlice(kind string, o discoveryv1.EndpointSlice) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	has := make(map[string]bool)
+	has := make(map[types.UID]bool)
 	if kind != "DELETED" {
 		for _, e := range o.Endpoints {
-			has[e.TargetRef.UID] = e.Conditions.Ready == nil || *e.Conditions.Ready
+			if e.TargetRef != nil {
+				has[e.TargetRef.UID] = isReady(e)
+			}
 		}
 	}
-	before := t.slices[o.Metadata.Name]
-	t.slices[o.Metadata.Name] = has
+	before := t.slices[o.Name]
+	t.slices[o.Name] = has
 	for uid := range before {
 		listed, ready := t.endpointLocked(uid)
 		if pod := t.podLocked(uid); !listed {
@@ -168,7 +136,7 @@ func (t *timeline) takeSlice(kind string, o sliceObject) {
 }
 
 // endpointLocked returns what the slices say of the pod.
-func (t *timeline) endpointLocked(uid string) (listed, ready bool) {
+func (t *timeline) endpointLocked(uid types.UID) (listed, ready bool) {
 	for _, s := range t.slices {
 		if r, ok := s[uid]; ok {
 			listed, ready = true, ready || r
@@ -184,8 +152,8 @@ func first(t *time.Time, now time.Time) {
 	}
 }
 
-// lives returns copies of the pods that stopped or became ready.
-func (t *timeline) lives() []Pod {
+// copies returns copies of the pods that stopped or became ready.
+func (t *timeline) copies() []Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []Pod

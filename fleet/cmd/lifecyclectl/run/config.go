@@ -85,7 +85,8 @@ func (c Config) Validate() error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("forward: %w", err))
 		} else if sig == syscall.SIGTERM || sig == syscall.SIGINT {
-			errs = append(errs, fmt.Errorf("forward: SIG%s begins the drain, and the drain stops the program: it cannot be passed on", strings.ToUpper(strings.TrimPrefix(name, "SIG"))))
+			errs = append(errs, fmt.Errorf("forward: SIG%s begins the drain, and the drain stops the program: it cannot be passed on",
+				strings.ToUpper(strings.TrimPrefix(name, "SIG"))))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,9 @@
 // Package run gives any program the lifecycle that this project gives to Go
 // programs: health planes, a drain before it is stopped, restarts, and PID 1's
 // work in a container. It implements "lifecyclectl run".
+//
+// Begin at [Run], which makes an App whose unit is the program. check.go asks the program for
+// its health, and signal.go has the names of signals.
 package run
 
 import (
@@ -38,7 +41,7 @@ const Usage = `usage: lifecyclectl run [FLAGS] -- PROGRAM [ARG...]
 Runs PROGRAM with /livez, /readyz and /startupz on the health address.
 At SIGTERM readiness goes down first, and the program goes on serving for the
 drain interval. Then it is asked to stop, and killed after its grace. As
-PID 1 it reaps orphans. The exit status is that of the program's last run, also
+PID 1 it reaps orphans. It exits with the status of the program's last run, also
 after a stop: its own, or 128+n when signal n ended it (143 for a program that
 does not handle SIGTERM, 137 for one that was killed after its grace). It is 127
 when there is no such program, 126 when it cannot be executed, 2 for wrong use,

@@ -1,7 +1,9 @@
 // Package enginetest is the conformance suite of engines. It checks what every
 // engine must do with code that behaves and with code that misbehaves. Run it for
-// an engine of your own too. It skips checks that the engine's [engine.Features]
-// exclude.
+// an engine of your own too.
+//
+// Begin with [Run]. [State] is a state in memory, and [FuzzLoad] and [Bench] are for an
+// engine's own tests.
 package enginetest
 
 import (
@@ -28,7 +30,8 @@ type Suite struct {
 	Code []byte
 	// Bad has code that must not load, by the name of its fault.
 	Bad map[string]BadCode
-	// Without has the modes that the language cannot express, with the reason.
+	// Without has the modes that the language cannot express, or the runtime cannot limit,
+	// with the reason.
 	Without map[string]string
 }
 
@@ -37,13 +40,14 @@ type BadCode struct{ Code, Fault string }
 
 // Modes are what the code of a [Suite] must do, by name.
 var Modes = map[string]string{
-	"echo":      "publish the data as it is",
-	"nothing":   "return nothing",
-	"two":       `publish "1" to out.a with the header K: v, and "2" to out.b`,
-	"fields":    "publish worker|id|topic|attempt|fence|value of the header X",
-	"env":       "publish the value of the variable GREETING",
-	"state":     `add 1 to the number in state under "n", delete "gone", publish the number`,
-	"timer":     `set the timer "a" for the time 2000000000 ms with the data "at", and "b" after 60000 ms, cancel "gone", publish name@due of all timers in a list`,
+	"echo":    "publish the data as it is",
+	"nothing": "return nothing",
+	"two":     `publish "1" to out.a with the header K: v, and "2" to out.b`,
+	"fields":  "publish worker|id|topic|attempt|fence|value of the header X",
+	"env":     "publish the value of the variable GREETING",
+	"state":   `add 1 to the number in state under "n", delete "gone", publish the number`,
+	"timer": `set the timer "a" for the time 2000000000 ms with the data "at", and "b" after 60000 ms, cancel "gone", ` +
+		`publish name@due of all timers in a list`,
 	"fired":     "publish name|due|attempt|data of the timer, or none",
 	"badtimer":  "set a timer with the name of no bytes",
 	"retry":     `fail with the text "try later"`,
@@ -56,8 +60,9 @@ var Modes = map[string]string{
 	"flood":     "publish 8 MiB",
 	"badkey":    `put the state under "a b"`,
 	"badtopic":  `publish to "out.*"`,
-	"fetch":     `POST the data to https://example.com/data with the header K: v, and publish the status, the header Answer and the body`,
-	"badfetch":  `GET https://example.com/forbidden, and fail with the reason`,
+	"fetch": `POST the data to https://example.com/data with the header K: v, and publish the status, ` +
+		`the header Answer and the body`,
+	"badfetch": `GET https://example.com/forbidden, and fail with the reason`,
 }
 
 // Limits has limits that are small where code breaks them quickly. Code that ends by itself
@@ -93,7 +98,7 @@ func Run(t *testing.T, s Suite) {
 	short := Limits
 	short.Time = max(shortTime, 10*r.restart)
 	r.load(t, short)
-	r.endless(t)
+	r.fails(t, "loop", limit("time"))
 	r.close(t)
 }
 
@@ -103,12 +108,15 @@ type runner struct {
 	program engine.Program
 	limits  engine.Limits // of the program
 	fired   *engine.Fired // of the next messages
-	printed []string
 	restart time.Duration // the longest that the program took to answer after a failure
 }
 
 func (r *runner) load(t *testing.T, limits engine.Limits) {
-	p, err := r.Engine.Load(t.Context(), r.Code, engine.Config{Worker: "w", Limits: limits, Env: map[string]string{"GREETING": "h\u00e9llo, \"world\"\n"}, Log: func(line string) { r.printed = append(r.printed, line) }})
+	p, err := r.Engine.Load(t.Context(), r.Code, engine.Config{
+		Worker: "w",
+		Limits: limits,
+		Env:    map[string]string{"GREETING": "h\u00e9llo, \"world\"\n"},
+	})
 	if err != nil {
 		t.Fatalf("Load: %v", err)
 	}
@@ -141,7 +149,8 @@ func (r *runner) behaves(t *testing.T) {
 				t.Fatalf("%d outputs, %v; want %d", len(got), err, len(want))
 			}
 			for i := range want {
-				if got[i].Topic != want[i].Topic || !bytes.Equal(got[i].Data, want[i].Data) || len(want[i].Header) > 0 && !reflect.DeepEqual(got[i].Header, want[i].Header) {
+				sameHeader := len(want[i].Header) == 0 || reflect.DeepEqual(got[i].Header, want[i].Header)
+				if got[i].Topic != want[i].Topic || !bytes.Equal(got[i].Data, want[i].Data) || !sameHeader {
 					t.Errorf("output %d: %+v, want %+v", i, got[i], want[i])
 				}
 			}
@@ -151,7 +160,9 @@ func (r *runner) behaves(t *testing.T) {
 	wants("echo", "h\xc3\xa9llo", text("h\xc3\xa9llo"))
 	wants("echo", "\x00\xff\xfe", text("\x00\xff\xfe"))
 	wants("nothing", "x")
-	wants("two", "", engine.Output{Topic: "out.a", Data: []byte("1"), Header: map[string][]string{"K": {"v"}}}, engine.Output{Topic: "out.b", Data: []byte("2")})
+	wants("two", "",
+		engine.Output{Topic: "out.a", Data: []byte("1"), Header: map[string][]string{"K": {"v"}}},
+		engine.Output{Topic: "out.b", Data: []byte("2")})
 	wants("env", "", text("h\u00e9llo, \"world\"\n"))
 	wants("fields", "", text(fmt.Sprintf("w|S:7|test.fields|2|%d|y", uint64(1<<40))))
 	wants("fetch", "h\u00e9", text("201 yes POST https://example.com/data v h\u00e9"))
@@ -186,7 +197,8 @@ func (r *runner) fails(t *testing.T, mode string, check func(error) bool) {
 		}
 		failed := time.Now()
 		got, err := r.handle(t, "echo", "still there")
-		for n := 0; n < 20 && limit("time")(err); n++ { // the program starts again, which may take longer than the short limit
+		// The program starts again, which may take longer than the short limit.
+		for n := 0; n < 20 && limit("time")(err); n++ {
 			got, err = r.handle(t, "echo", "still there")
 		}
 		if err != nil || len(got) != 1 || string(got[0].Data) != "still there" {
@@ -220,23 +232,7 @@ func (r *runner) misbehaves(t *testing.T) {
 	fails("badtimer", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), "timer name") })
 	fails("badtopic", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), `"out.*"`) })
 	fails("badfetch", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), "it is forbidden") })
-	if r.Engine.Features().MemoryLimit {
-		fails("alloc", limit("memory"))
-	}
-}
-
-// endless checks the errors of code that has to be interrupted.
-func (r *runner) endless(t *testing.T) {
-	features := r.Engine.Features()
-	if !features.Interrupts {
-		return
-	}
-	r.fails(t, "loop", limit("time"))
-	if !features.MemoryLimit {
-		// On a slow machine the code may reach its time limit before its memory
-		// limit.
-		r.fails(t, "alloc", limit("memory", "time"))
-	}
+	fails("alloc", limit("memory"))
 }
 
 func (r *runner) skip(t *testing.T, mode string) {
@@ -330,5 +326,10 @@ func (s *State) Fetch(_ context.Context, r *engine.Request) (*engine.Response, e
 		return nil, errors.New("fetch: it is forbidden")
 	}
 	said := fmt.Sprintf("%s %s %s %s", r.Method, r.URL, strings.Join(r.Header["K"], ","), r.Body)
-	return &engine.Response{Status: 201, URL: r.URL, Header: map[string][]string{"Answer": {"yes"}}, Body: []byte(said)}, nil
+	return &engine.Response{
+		Status: 201,
+		URL:    r.URL,
+		Header: map[string][]string{"Answer": {"yes"}},
+		Body:   []byte(said),
+	}, nil
 }

@@ -12,7 +12,8 @@ import (
 // error of Load wraps engine.ErrBadCode. The caller adds the seeds.
 func FuzzLoad(f *testing.F, e engine.Engine) {
 	f.Fuzz(func(t *testing.T, code []byte) {
-		p, err := e.Load(t.Context(), code, engine.Config{Worker: "w", Limits: engine.Limits{Load: time.Second, Memory: 64 << 20}})
+		limits := engine.Limits{Load: time.Second, Memory: 64 << 20}
+		p, err := e.Load(t.Context(), code, engine.Config{Worker: "w", Limits: limits})
 		switch {
 		case err == nil:
 			_ = p.Close()

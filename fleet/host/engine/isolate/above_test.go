@@ -1,7 +1,6 @@
 package isolate_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -61,7 +60,7 @@ func TestChildrenHaveTheirOwnUser(t *testing.T) {
 	if err != nil || !strings.Contains(string(status), "Uid:\t65534\t65534\t65534\t65534") || !strings.Contains(string(status), "Groups:\t \n") {
 		t.Errorf("the child's status: %s, %v", status, err)
 	}
-	if err := errors.Join(p.Close(), children.Close()); err != nil {
+	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -97,7 +96,7 @@ func TestChildrenHaveTheirOwnCgroup(t *testing.T) {
 	if out, err := p.Handle(t.Context(), message("1"), enginetest.NewState()); err != nil || string(out[0].Data) != "1" {
 		t.Errorf("a message: %v, %v", out, err)
 	}
-	if err := errors.Join(p.Close(), children.Close()); err != nil {
+	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 	for _, parent := range parents {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strconv"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
@@ -51,14 +50,7 @@ func (a *answer) outputs() ([]engine.Output, error) {
 		}
 		return value.Outputs(plain(v))
 	}
-	if len(a.Outputs) == 0 {
-		return nil, nil
-	}
-	outputs := make([]engine.Output, len(a.Outputs))
-	for i, o := range a.Outputs {
-		outputs[i] = engine.Output{Topic: o.Topic, Header: o.Headers, Data: o.Data}
-	}
-	return outputs, nil
+	return a.Outputs, nil
 }
 
 // plain replaces an interpreter's marks with the values that they stand for.
@@ -84,11 +76,3 @@ func plain(v any) any {
 	}
 	return v
 }
-
-func (c *Children) warn(what, worker string, err error) {
-	slog.Warn("hosted worker: "+what, "worker", worker, "err", err)
-}
-
-// Close removes the private folder of this process's children. Close the programs
-// first.
-func (c *Children) Close() error { return c.own.close() }

@@ -14,7 +14,6 @@ func BenchmarkHandle(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer children.Close()
 	for _, l := range languages() {
 		b.Run(l.name, func(b *testing.B) { enginetest.Bench(b, children.Engine(l.mime, l.engine), l.nothing) })
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/procpool/child"
@@ -46,7 +47,7 @@ func run(engines []engine.Engine) error {
 	return child.Serve(context.Background(), r.answer)
 }
 
-// runner is the life of a child: one program.
+// runner answers the host in a child, which has one program.
 type runner struct {
 	engines *engine.Registry
 	program engine.Program
@@ -81,15 +82,11 @@ func (r *runner) answer(ctx context.Context, q *child.Query) (any, error) {
 
 // handle handles one message.
 func (r *runner) handle(ctx context.Context, q *child.Query, i int, m *message) (answer, error) {
-	outputs, err := r.program.Handle(ctx, &engine.Message{
-		Worker: m.Worker, ID: m.ID, Topic: m.Topic, Attempt: m.Attempt, Fence: m.Fence, Header: m.Headers, Data: m.Data, Timer: m.Timer.fired(),
-	}, remote{q, i})
+	m.Message.Timer = m.Timer.fired()
+	outputs, err := r.program.Handle(ctx, m.Message, remote{q, i})
 	a := answered(err)
-	for _, o := range outputs {
-		a.Outputs = append(a.Outputs, output{o.Topic, o.Header, o.Data})
-	}
-	if errors.Is(err, engine.ErrLimit) {
-		a.Outputs = nil // they may be larger than the connection takes
+	if !errors.Is(err, engine.ErrLimit) { // otherwise they may be larger than the connection takes
+		a.Outputs = outputs
 	}
 	return a, err
 }
@@ -100,9 +97,13 @@ func (r *runner) load(ctx context.Context, l *load) answer {
 		return answer{Error: "the program of the children: " + err.Error() + ": give its Main the engine"}
 	}
 	bound(l.Limits.Memory)
-	r.program, err = e.Load(ctx, l.Code, engine.Config{Worker: l.Worker, Limits: l.Limits, Disposable: true, Env: l.Env, Log: func(line string) {
-		_ = r.out.Send(part{Print: &line})
-	}})
+	r.program, err = e.Load(ctx, l.Code, engine.Config{
+		Worker:     l.Worker,
+		Limits:     l.Limits,
+		Disposable: true,
+		Env:        l.Env,
+		Log:        func(line string) { _ = r.out.Send(part{Print: &line}) },
+	})
 	return answered(err)
 }
 
@@ -133,12 +134,7 @@ func answered(err error) answer {
 // unwrapBad returns the text of an error of [engine.BadCode] without the words that
 // the host adds again.
 func unwrapBad(err error) string {
-	if several, ok := err.(interface{ Unwrap() []error }); ok {
-		if errs := several.Unwrap(); len(errs) == 2 && errs[0] == engine.ErrBadCode { //nolint:errorlint // exactly what BadCode makes
-			return errs[1].Error()
-		}
-	}
-	return err.Error()
+	return strings.TrimPrefix(err.Error(), engine.ErrBadCode.Error()+": ")
 }
 
 // remote is the state of the message in progress, which the host keeps.

@@ -22,6 +22,10 @@
 //
 // [Children.Missing] says what the kernel does not have. docs/hosted-security.md says
 // who is trusted with what.
+//
+// Begin with program.go, the host's side of a child, and child.go, the child's own; batch.go
+// has one question and its answers, launch_linux.go the floor. The package stands on procpool,
+// which runs the process.
 package isolate
 
 import (
@@ -30,12 +34,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // ErrNoProgram is wrapped by the error of [New] when there is no program to run
@@ -48,7 +50,7 @@ type Config struct {
 	// whose main calls [Main] first. Defaults to this process's own program, which
 	// must have called [Main].
 	Program string `koanf:"program"`
-	// Idle is how long a child lives without a message. Defaults to 1 min.
+	// Idle is how long a child runs without a message. Defaults to 1 min.
 	Idle time.Duration `koanf:"idle"`
 	// StartTimeout bounds the start of a child. Defaults to 30 s.
 	StartTimeout time.Duration `koanf:"start_timeout"`
@@ -81,7 +83,6 @@ type External interface {
 type Children struct {
 	cfg  Config
 	self string
-	own  folder // of the private folders of the children
 
 	started, killed atomic.Uint64
 	running         atomic.Int64
@@ -90,8 +91,7 @@ type Children struct {
 // selfRuns is set once this process has called [Main].
 var selfRuns atomic.Bool
 
-// New returns children of cfg. It removes the private folders that processes have
-// left which were killed. It returns an error that wraps [ErrNoProgram] when cfg has
+// New returns children of cfg. It returns an error that wraps [ErrNoProgram] when cfg has
 // no program and this process has not called [Main].
 func New(cfg Config) (*Children, error) {
 	if cfg.Idle == 0 {
@@ -114,7 +114,8 @@ func New(cfg Config) (*Children, error) {
 			return nil, fmt.Errorf("isolate: %w: %w", ErrNoProgram, err)
 		}
 	case !selfRuns.Load():
-		return nil, fmt.Errorf("isolate: %w: call host.EngineMain first in main, name the program fleet/cmd/engine, or run code that you trust in this process with engine.Trusted", ErrNoProgram)
+		return nil, fmt.Errorf("isolate: %w: call host.EngineMain first in main, name the program fleet/cmd/engine, "+
+			"or run code that you trust in this process with engine.Trusted", ErrNoProgram)
 	case runtime.GOOS == "linux":
 		c.self = "/proc/self/exe" // it is there when the file was replaced or removed
 	default:
@@ -122,7 +123,6 @@ func New(cfg Config) (*Children, error) {
 			return nil, fmt.Errorf("isolate: %w: %w", ErrNoProgram, err)
 		}
 	}
-	sweep(baseDir())
 	return c, nil
 }
 
@@ -153,35 +153,8 @@ func Bare(mimeType string, e External) interface {
 	engine.Engine
 	engine.LateLoader
 } {
-	return &isolated{children: bare, mime: mimeType, inner: e}
+	return &isolated{children: withoutFloor, mime: mimeType, inner: e}
 }
 
-// bare are the children without a floor.
-var bare = &Children{cfg: Config{Idle: time.Minute, StartTimeout: 30 * time.Second}}
-
-// command returns the command of a child. The pool adds the connection.
-func (c *Children) command(s spec, stderr *lastWords) *exec.Cmd {
-	if c == bare {
-		cmd := exec.Command(s.Exec[0], s.Exec[1:]...)
-		cmd.Env, cmd.Stderr = s.Env, stderr
-		return cmd
-	}
-	cmd := exec.Command(c.self)
-	cmd.Env = []string{envRole + "=" + roleLaunch, envSpec + "=" + s.encode()}
-	cmd.Dir = "/"
-	cmd.Stderr = stderr
-	c.become(cmd)
-	return cmd
-}
-
-// process returns the options of a child's process.
-func (c *Children) process(memory int64) []worker.ProcessOption {
-	if len(c.cfg.Cgroups) == 0 {
-		return nil
-	}
-	limits := worker.Limits{Memory: memory, PIDs: maxThreads, Required: c.cfg.Required}
-	return []worker.ProcessOption{worker.WithCgroup(slices.Clone(c.cfg.Cgroups)...), worker.WithLimits(limits)}
-}
-
-// maxThreads bounds the threads of a child with a cgroup.
-const maxThreads = 256
+// withoutFloor are the children without a floor.
+var withoutFloor = &Children{cfg: Config{Idle: time.Minute, StartTimeout: 30 * time.Second}}

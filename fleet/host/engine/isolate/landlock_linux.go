@@ -18,7 +18,8 @@ func createRuleset(attr *unix.LandlockRulesetAttr, size uintptr) (int, error) {
 }
 
 func addRule(ruleset int, attr *unix.LandlockPathBeneathAttr) error {
-	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(attr)), 0, 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset),
+		unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(attr)), 0, 0, 0)
 	if errno != 0 {
 		return errno
 	}

@@ -13,7 +13,11 @@ import (
 
 // systemFiles are what every program may need: libraries, zones, the null device,
 // random numbers, and its own process.
-var systemFiles = []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom", "/proc/self"}
+var systemFiles = []string{
+	"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache",
+	"/etc/localtime", "/usr/share/zoneinfo",
+	"/dev/null", "/dev/urandom", "/proc/self",
+}
 
 // margin is what a child may hold beside the memory of its code: the garbage of its
 // runtime, and the room in which a large value grows.
@@ -67,7 +71,7 @@ func (c *Children) Missing(ctx context.Context) ([]string, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.self)
 	cmd.Env, cmd.Dir = []string{envRole + "=" + roleProbe}, "/"
-	c.become(cmd)
+	c.setUser(cmd)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &said, time.Second
 	if err := cmd.Run(); err != nil {

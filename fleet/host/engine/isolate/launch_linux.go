@@ -36,7 +36,13 @@ func rlimits() error {
 	for _, l := range []struct {
 		what int
 		most uint64
-	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, maxFiles}, {unix.RLIMIT_FSIZE, maxFileSize}, {unix.RLIMIT_MEMLOCK, 0}, {unix.RLIMIT_MSGQUEUE, 0}} {
+	}{
+		{unix.RLIMIT_CORE, 0},
+		{unix.RLIMIT_NOFILE, maxFiles},
+		{unix.RLIMIT_FSIZE, maxFileSize},
+		{unix.RLIMIT_MEMLOCK, 0},
+		{unix.RLIMIT_MSGQUEUE, 0},
+	} {
 		var now unix.Rlimit
 		if err := unix.Getrlimit(l.what, &now); err != nil {
 			errs = append(errs, err)
@@ -54,7 +60,8 @@ func dropCapabilities() error {
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
 		// EINVAL is one that this kernel does not know. EPERM is a thread without
 		// CAP_SETPCAP: it has none to gain either, with no_new_privs.
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL && err != unix.EPERM {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
+		if err != nil && err != unix.EINVAL && err != unix.EPERM {
 			return err
 		}
 	}

@@ -5,14 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"os"
-	"os/exec"
 	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/procpool"
 )
 
 // isolated is an engine whose code runs in children.
@@ -24,14 +20,6 @@ type isolated struct {
 
 // MIMETypes returns the type of the engine.
 func (e *isolated) MIMETypes() []string { return []string{e.mime} }
-
-// Features says that a child is isolated, and ends when its code breaks a limit.
-func (e *isolated) Features() engine.Features {
-	return engine.Features{
-		Interrupts: true, MemoryLimit: true, Isolated: true,
-		Notes: "each worker's code runs in a process of its own, which ends with a code that breaks a limit; " + e.inner.Features().Notes,
-	}
-}
 
 // Load starts a child and has it load the code.
 func (e *isolated) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
@@ -61,9 +49,9 @@ type program struct {
 	mu     sync.Mutex // held during a call; guards everything below
 	closed bool
 	child  *process                 // nil when there is none
-	flight *flight                  // of a child that goes ahead; nil for none
+	batch  *batch                   // of a child that handles messages ahead; nil for none
 	ahead  func() []*engine.Message // of the next Handle
-	idle   *time.Timer              // ends the child
+	idle   *time.Timer              // calls endIdle
 }
 
 var errClosed = errors.New("the program is closed")
@@ -72,11 +60,11 @@ var errClosed = errors.New("the program is closed")
 func (p *program) Prepare(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.rest()
+	defer p.resetIdle()
 	if p.child != nil {
 		return nil
 	}
-	return p.boot(ctx)
+	return p.startChild(ctx)
 }
 
 // Ahead keeps the function for the next Handle.
@@ -86,43 +74,21 @@ func (p *program) Ahead(next func() []*engine.Message) {
 	p.ahead = next
 }
 
-// Handle has the child handle the message. It loads the code first when the child has
-// ended since Prepare.
+// Handle has the child handle the message. It loads the code first when the child has ended
+// since Prepare.
 func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.rest()
-	a, err := p.continued(ctx, m, s)
-	messages := []*engine.Message{m}
-	if a == nil && err == nil && p.ahead != nil {
-		messages = append(messages, p.ahead()...)
-	}
-	p.ahead = nil
-	for tries := 0; err == nil && (a == nil || a.Empty) && tries < 2; tries++ {
-		switch {
-		case p.child == nil:
-			err = p.boot(ctx)
-		case a != nil: // another child than the one that has loaded the code: that one ended while it was idle
-			err = p.load(ctx)
-		}
-		if err == nil {
-			a, err = p.call(ctx, asks(messages), "message", p.cfg.Limits.Time, p.cfg.Limits.TimeLimit(), s, messages)
-		}
-		if errors.Is(err, errAlone) {
-			a, err, messages, tries = nil, nil, messages[:1], -1
-		}
-	}
+	defer p.resetIdle()
+	a, err := p.handle(ctx, m, s)
 	if err != nil {
 		return nil, err
 	}
-	if a.Empty {
-		return nil, errors.New("the process of the code forgets what it has loaded")
-	}
 	outputs, err := a.outputs()
 	if errors.Is(err, engine.ErrLimit) {
-		// The child may still hold the memory that the message took, and would end at the
-		// next message.
-		return nil, errors.Join(err, p.endLocked())
+		// The child may still hold the memory that the message took, and would end at the next
+		// message.
+		return nil, errors.Join(err, p.endChild())
 	}
 	if err != nil {
 		return nil, err
@@ -130,29 +96,61 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 	return outputs, p.cfg.Limits.Check(outputs)
 }
 
-// asks returns the question for messages.
-func asks(messages []*engine.Message) ask {
-	q := ask{Handle: make([]message, len(messages))}
-	for i, m := range messages {
-		q.Handle[i] = message{m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header, m.Data, timerOf(m.Timer)}
+// handle returns the child's answer to a message.
+func (p *program) handle(ctx context.Context, m *engine.Message, s engine.State) (*answer, error) {
+	if a, err := p.answeredAhead(ctx, m, s); a != nil || err != nil {
+		return a, err
 	}
-	return q
+	messages := []*engine.Message{m}
+	if p.ahead != nil {
+		messages = append(messages, p.ahead()...)
+	}
+	p.ahead = nil
+	const tries = 2 // a child that was idle may have ended
+	for range tries {
+		a, err := p.ask(ctx, messages, s)
+		if errors.Is(err, errBatchEnded) {
+			messages = messages[:1]
+			a, err = p.ask(ctx, messages, s)
+		}
+		if err != nil || !a.Empty {
+			return a, err
+		}
+		if err := p.load(ctx); err != nil { // another child than the one that has loaded the code
+			return nil, err
+		}
+	}
+	return nil, errors.New("the process of the code forgets what it has loaded")
 }
 
-// continued returns the answer of a child that has gone ahead to the message, nil when
+// ask asks the child for messages. It starts the child when there is none.
+func (p *program) ask(ctx context.Context, messages []*engine.Message, s engine.State) (*answer, error) {
+	if p.child == nil {
+		if err := p.startChild(ctx); err != nil {
+			return nil, err
+		}
+	}
+	question := ask{Handle: make([]message, len(messages))}
+	for i, m := range messages {
+		question.Handle[i] = message{m, timerOf(m.Timer)}
+	}
+	return p.call(ctx, question, p.handling(), s, messages)
+}
+
+// answeredAhead returns the answer of a child that has handled the message ahead, nil when
 // there is none.
-func (p *program) continued(ctx context.Context, m *engine.Message, s engine.State) (*answer, error) {
-	f := p.flight
-	if f == nil {
+func (p *program) answeredAhead(ctx context.Context, m *engine.Message, s engine.State) (*answer, error) {
+	b := p.batch
+	if b == nil {
 		return nil, nil
 	}
-	if !f.expects(m) {
-		p.flight = nil
-		f.end()
+	if !b.expects(m) {
+		p.batch = nil
+		b.end()
 		return nil, nil
 	}
-	a, err := p.await(ctx, f, "message", p.cfg.Limits.Time, p.cfg.Limits.TimeLimit(), s)
-	if errors.Is(err, errAlone) {
+	a, err := p.await(ctx, b, p.handling(), s)
+	if errors.Is(err, errBatchEnded) {
 		return nil, nil
 	}
 	return a, err
@@ -166,32 +164,36 @@ func (p *program) Close() error {
 	if p.idle != nil {
 		p.idle.Stop()
 	}
-	return p.endLocked()
+	return p.endChild()
 }
 
-// rest begins the time after which an idle child ends.
-func (p *program) rest() {
+// resetIdle begins the time after which an idle child ends.
+func (p *program) resetIdle() {
 	switch after := p.engine.children.cfg.Idle; {
 	case p.child == nil || p.closed:
 	case p.idle == nil:
-		p.idle = time.AfterFunc(after, p.sleep)
+		p.idle = time.AfterFunc(after, p.endIdle)
 	default:
 		p.idle.Reset(after)
 	}
 }
 
-// sleep ends a child that is idle.
-func (p *program) sleep() {
-	if p.mu.TryLock() { // otherwise a call runs, and rests when it ends
+// endIdle ends a child that is idle.
+func (p *program) endIdle() {
+	if p.mu.TryLock() { // otherwise a call runs, and resets the time when it ends
 		defer p.mu.Unlock()
-		if err := p.endLocked(); err != nil {
-			p.engine.children.warn("end an idle child", p.cfg.Worker, err)
+		if err := p.endChild(); err != nil {
+			p.warn("end an idle child", err)
 		}
 	}
 }
 
-// boot starts a child and has it load the code.
-func (p *program) boot(ctx context.Context) error {
+func (p *program) warn(what string, err error) {
+	slog.Warn("hosted worker: "+what, "worker", p.cfg.Worker, "err", err)
+}
+
+// startChild starts a child and has it load the code.
+func (p *program) startChild(ctx context.Context) error {
 	if p.closed {
 		return errClosed
 	}
@@ -201,8 +203,13 @@ func (p *program) boot(ctx context.Context) error {
 	}
 	p.child = c
 	// The start of the process is not the code's time.
-	if _, err := p.call(ctx, ask{}, "start", p.engine.children.cfg.StartTimeout, errors.New("the process for the code did not start in time"), nil, nil); err != nil {
-		return errors.Join(err, p.endLocked())
+	starting := step{
+		during: "start",
+		limit:  p.engine.children.cfg.StartTimeout,
+		late:   errors.New("the process for the code did not start in time"),
+	}
+	if _, err := p.call(ctx, ask{}, starting, nil, nil); err != nil {
+		return errors.Join(err, p.endChild())
 	}
 	return p.load(ctx)
 }
@@ -210,23 +217,28 @@ func (p *program) boot(ctx context.Context) error {
 func (p *program) load(ctx context.Context) error {
 	l := p.cfg.Limits
 	question := ask{Load: &load{p.engine.mime, p.cfg.Worker, l, p.code, p.cfg.Env}}
-	late := &engine.LimitError{What: "load time", Limit: l.Load.String()}
-	if _, err := p.call(ctx, question, "load", l.Load, late, nil, nil); err != nil {
-		err = errors.Join(err, p.endLocked())
-		if errors.Is(err, engine.ErrLimit) && !errors.Is(err, engine.ErrBadCode) {
-			err = engine.BadCode(err)
-		}
-		return err
+	loading := step{
+		during: "load",
+		limit:  l.Load,
+		late:   &engine.LimitError{What: "load time", Limit: l.Load.String()},
 	}
-	return nil
+	_, err := p.call(ctx, question, loading, nil, nil)
+	if err == nil {
+		return nil
+	}
+	err = errors.Join(err, p.endChild())
+	if errors.Is(err, engine.ErrLimit) && !errors.Is(err, engine.ErrBadCode) {
+		err = engine.BadCode(err)
+	}
+	return err
 }
 
-// end ends the child and waits until its processes have ended.
-func (p *program) endLocked() error {
-	c, f := p.child, p.flight
-	p.child, p.flight = nil, nil
-	if f != nil {
-		f.end()
+// endChild ends the child and waits until its processes have ended.
+func (p *program) endChild() error {
+	c, b := p.child, p.batch
+	p.child, p.batch = nil, nil
+	if b != nil {
+		b.end()
 	}
 	if c == nil {
 		return nil
@@ -234,149 +246,95 @@ func (p *program) endLocked() error {
 	return c.end()
 }
 
-// call asks the child. It ends the child when limit or ctx is over. The error is late
-// when limit is.
-func (p *program) call(ctx context.Context, question ask, during string, limit time.Duration, late error, s engine.State, messages []*engine.Message) (*answer, error) {
-	f, err := p.child.begin(question, messages)
-	if f == nil {
+// step is what a child does for one answer. The error is late when limit is over.
+type step struct {
+	during string // "start", "load" or "message"
+	limit  time.Duration
+	late   error
+}
+
+func (p *program) handling() step {
+	return step{during: "message", limit: p.cfg.Limits.Time, late: p.cfg.Limits.TimeLimit()}
+}
+
+// call asks the child. It ends the child when the step takes too long or ctx ends.
+func (p *program) call(
+	ctx context.Context, question ask, s step, state engine.State, messages []*engine.Message,
+) (*answer, error) {
+	b, err := p.child.begin(question, messages)
+	if b == nil {
 		return nil, err
 	}
 	if err != nil {
-		return nil, p.died(ctx, f, err, during, late)
+		return nil, p.ended(ctx, b, err, s)
 	}
-	return p.await(ctx, f, during, limit, late, s)
+	return p.await(ctx, b, s, state)
 }
 
-// errAlone says that the child ended while it had several messages: which of them ended
+// errBatchEnded says that the child ended while it had several messages: which of them ended
 // it shows when each is handled alone.
-var errAlone = errors.New("the process of the code ended with several messages")
+var errBatchEnded = errors.New("the process of the code ended with several messages")
 
 // await returns the child's next answer.
-func (p *program) await(parent context.Context, f *flight, during string, limit time.Duration, late error, s engine.State) (*answer, error) {
-	stop := context.AfterFunc(parent, func() { f.cancel(context.Cause(parent)) })
+func (p *program) await(ctx context.Context, b *batch, s step, state engine.State) (*answer, error) {
+	stop := context.AfterFunc(ctx, func() { b.cancel(context.Cause(ctx)) })
 	defer stop()
-	timer := time.AfterFunc(limit, func() { f.cancel(late) })
+	timer := time.AfterFunc(s.limit, func() { b.cancel(s.late) })
 	defer timer.Stop()
-	f.seats[f.at].take(s)
+	b.states[b.at].give(state)
 	printer := engine.NewPrinter(p.cfg)
-	a, last, err := f.read(printer)
+	a, last, err := b.read(printer)
 	printer.Close()
-	f.seats[f.at].end()
-	if f.at++; err != nil {
-		p.flight = nil
-		return nil, p.died(parent, f, err, during, late)
+	b.states[b.at].end()
+	if b.at++; err != nil {
+		p.batch = nil
+		return nil, p.ended(ctx, b, err, s)
 	}
-	if err = a.err(p.cfg.Limits); last || err != nil || f.at >= len(f.messages) {
-		p.flight = nil
-		f.end()
+	if err = a.err(p.cfg.Limits); last || err != nil || b.at >= len(b.messages) {
+		p.batch = nil
+		b.end()
 	} else {
-		p.flight = f
+		p.batch = b
 	}
 	return a, err
 }
 
-// died ends what is left of the child, and returns why there is no answer.
-func (p *program) died(parent context.Context, f *flight, err error, during string, late error) error {
-	c := p.child
-	cause := context.Cause(f.ctx)
-	f.end()
-	if failed := p.endLocked(); failed != nil {
-		p.engine.children.warn("end a child", p.cfg.Worker, failed)
+// ended ends what is left of the child, and returns why there is no answer.
+func (p *program) ended(ctx context.Context, b *batch, err error, s step) error {
+	stderr := p.child.stderr
+	cause := context.Cause(b.ctx)
+	b.end()
+	if err := p.endChild(); err != nil {
+		p.warn("end a child", err)
 	}
-	killed := &engine.KilledError{During: during, Err: c.stderr.explain(err)}
-	switch {
-	case during == "start":
+	if s.during == "start" {
 		if cause != nil {
 			err = cause
 		}
-		return fmt.Errorf("start a process for the code: %w", c.stderr.explain(err))
-	case cause != nil && (errors.Is(cause, late) || errors.Is(cause, engine.ErrLimit) || errors.Is(cause, context.DeadlineExceeded)):
-		if errors.Is(cause, context.DeadlineExceeded) {
-			cause = late
-		}
-		p.engine.children.killed.Add(1)
-		return fmt.Errorf("%w: %w", cause, &engine.KilledError{During: during, Err: errors.New("it did not return in time")})
+		return fmt.Errorf("start a process for the code: %w", stderr.explain(err))
+	}
+	killed := &engine.KilledError{During: s.during, Err: stderr.explain(err)}
+	late := errors.Is(cause, s.late) || errors.Is(cause, engine.ErrLimit)
+	switch {
+	case errors.Is(cause, context.DeadlineExceeded):
+		cause, late = s.late, true
+	case late:
 	case cause != nil:
 		return cause // the host has ended the call
-	case parent.Err() != nil:
-		return context.Cause(parent)
-	case len(f.messages) > 1:
-		return errAlone
-	case c.stderr.outOfMemory():
-		p.engine.children.killed.Add(1)
-		return fmt.Errorf("%w: %w", p.cfg.Limits.MemoryLimit(), killed)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case len(b.messages) > 1:
+		return errBatchEnded
 	}
 	p.engine.children.killed.Add(1)
-	if during == "load" {
+	switch {
+	case late:
+		killed.Err = errors.New("it did not return in time")
+		return fmt.Errorf("%w: %w", cause, killed)
+	case stderr.outOfMemory():
+		return fmt.Errorf("%w: %w", p.cfg.Limits.MemoryLimit(), killed)
+	case s.during == "load":
 		return engine.BadCode(killed)
 	}
 	return killed
-}
-
-// process is a pool of one process that runs the code of one program.
-type process struct {
-	children *Children
-	pool     *procpool.Pool
-	stderr   *lastWords
-	dir      string // private to it; "" for none
-}
-
-// soon is how long a child may take for a step of its end. It has nothing to lose.
-const soon = time.Millisecond
-
-func (e *isolated) start(cfg engine.Config) (*process, error) {
-	c := &process{children: e.children, stderr: new(lastWords)}
-	s := spec{Read: systemFiles}
-	memory := cfg.Limits.Memory + margin
-	if ext, ok := e.inner.(External); ok {
-		var err error
-		if c.dir, err = e.children.own.child(e.children.cfg.UID, e.children.cfg.GID); err != nil {
-			return nil, err
-		}
-		var read []string
-		if s.Exec, s.Env, read, err = ext.Command(c.dir); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(c.dir))
-		}
-		s.Read = append(read, s.Read...)
-		s.Write = c.dir
-	}
-	s.Required = e.children.cfg.Required
-	var err error
-	c.pool, err = procpool.New(procpool.Config{
-		Name: "engine-" + cfg.Worker, Command: func() *exec.Cmd { return e.children.command(s, c.stderr) }, Process: e.children.process(memory),
-		MaxWorkers: 1, MaxQueue: 1, Inherit: true, QueryTimeout: math.MaxInt64 / 4, StartTimeout: e.children.cfg.StartTimeout, BreakAfter: 1,
-		CancelGrace: soon, ShutdownGrace: soon, KillGrace: soon, DrainTimeout: soon, HealthInterval: procpool.Off,
-		MaxFrame: maxFrame, OutputLines: procpool.Off, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err == nil {
-		err = c.pool.Start(context.Background())
-	}
-	if err != nil {
-		if c.dir != "" {
-			err = errors.Join(err, os.RemoveAll(c.dir))
-		}
-		return nil, err
-	}
-	e.children.running.Add(1)
-	e.children.started.Add(1)
-	return c, nil
-}
-
-// maxFrame bounds a message to and from a child: code of 32 MiB as JSON.
-const maxFrame = 64 << 20
-
-// endTakes bounds the end of a child. The kernel ends a process that was killed
-// sooner.
-const endTakes = 10 * time.Second
-
-// end ends the process and removes its folder.
-func (c *process) end() error {
-	ctx, cancel := context.WithTimeout(context.Background(), endTakes)
-	defer cancel()
-	err := c.pool.Stop(ctx)
-	c.children.running.Add(-1)
-	if c.dir != "" {
-		err = errors.Join(err, os.RemoveAll(c.dir))
-	}
-	return err
 }

@@ -36,8 +36,8 @@ func nameOf(method string) string {
 	return "state." + method
 }
 
-// timing answers a call of the child for timers.
-func timing(ctx context.Context, t engine.Timers, method string, a access) (r access, err error) {
+// callTimers answers a call of the child for timers.
+func callTimers(ctx context.Context, t engine.Timers, method string, a access) (r access, err error) {
 	switch method {
 	case callSet:
 		set := engine.Timer{Name: a.Key, Data: a.Value}

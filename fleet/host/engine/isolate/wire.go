@@ -25,16 +25,10 @@ type load struct {
 	Env map[string]string `json:"env,omitempty"`
 }
 
-// message is an [engine.Message].
+// message is an [engine.Message] with its timer.
 type message struct {
-	Worker  string              `json:"worker"`
-	ID      string              `json:"id"`
-	Topic   string              `json:"topic"`
-	Attempt int                 `json:"attempt"`
-	Fence   uint64              `json:"fence"`
-	Headers map[string][]string `json:"headers,omitempty"`
-	Data    []byte              `json:"data"`
-	Timer   *timer              `json:"timer,omitempty"` // that is due
+	*engine.Message
+	Timer *timer `json:"timer,omitempty"` // that is due
 }
 
 // timer is a timer without its data. Due is in milliseconds since 1970.
@@ -43,24 +37,16 @@ type timer struct {
 	Due  float64 `json:"due"`
 }
 
-// output is an [engine.Output].
-type output struct {
-	Topic   string              `json:"topic,omitempty"`
-	Headers map[string][]string `json:"headers,omitempty"`
-	Data    []byte              `json:"data,omitempty"`
-}
-
 // answer is the child's answer. All fields are empty for a load that succeeded and
 // for a handler that returned nothing.
 type answer struct {
-	Outputs []output        `json:"outputs,omitempty"`
+	Outputs []engine.Output `json:"outputs,omitempty"`
 	Result  json.RawMessage `json:"result,omitempty"` // in place of Outputs: what an interpreter's handler returned
 	Error   string          `json:"error,omitempty"`
 	BadCode bool            `json:"badCode,omitempty"` // the error is the code's own fault
 	Reject  string          `json:"reject,omitempty"`
-	Limit   string          `json:"limit,omitempty"`  // the What of a LimitError
-	Empty   bool            `json:"empty,omitempty"`  // the child has loaded no code
-	Memory  int64           `json:"memory,omitempty"` // of a load: bytes of data that the kernel allows
+	Limit   string          `json:"limit,omitempty"` // the What of a LimitError
+	Empty   bool            `json:"empty,omitempty"` // the child has loaded no code
 }
 
 // part is a part of a query's answer: a line that the code prints, or the answer to a

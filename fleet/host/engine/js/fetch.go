@@ -1,6 +1,7 @@
 package js
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
@@ -32,10 +33,11 @@ func fetch(vm *goja.Runtime, current func(what string) *call) func(goja.Function
 		if err != nil {
 			return promised(nil, err)
 		}
-		text := func() string { return strings.ToValidUTF8(string(answer.Body), "\uFFFD") }
 		header := http.Header(answer.Header)
 		return promised(map[string]any{
-			"ok": answer.Status >= 200 && answer.Status < 300, "status": answer.Status, "url": answer.URL,
+			"ok":     answer.Status >= 200 && answer.Status < 300,
+			"status": answer.Status,
+			"url":    answer.URL,
 			"headers": map[string]any{
 				"get": func(name string) goja.Value {
 					if v := header.Values(name); len(v) > 0 {
@@ -45,10 +47,10 @@ func fetch(vm *goja.Runtime, current func(what string) *call) func(goja.Function
 				},
 				"has": func(name string) bool { return len(header.Values(name)) > 0 },
 			},
-			"text":        func() goja.Value { return promised(text(), nil) },
-			"arrayBuffer": func() goja.Value { return promised(vm.NewArrayBuffer(append([]byte(nil), answer.Body...)), nil) },
+			"text":        func() goja.Value { return promised(textOf(answer.Body), nil) },
+			"arrayBuffer": func() goja.Value { return promised(vm.NewArrayBuffer(bytes.Clone(answer.Body)), nil) },
 			"json": func() goja.Value {
-				v, err := parse(goja.Undefined(), vm.ToValue(text()))
+				v, err := parse(goja.Undefined(), vm.ToValue(textOf(answer.Body)))
 				return promised(v, err)
 			},
 		}, nil)

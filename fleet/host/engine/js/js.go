@@ -31,8 +31,13 @@
 // is {name, due, attempt}, due in milliseconds since 1970. message.timer of any other
 // message is null.
 //
+// The runtime cannot bound memory: the limit of the code's process does.
+//
 // Globals last from one message to the next, but may be lost at any time. Keep
 // data that must not be lost in state.
+//
+// Begin with [Engine.Load]. js.go has the program, fetch.go and timers.go the functions of
+// those names.
 package js
 
 import (
@@ -45,15 +50,12 @@ import (
 
 	"github.com/dop251/goja"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/memguard"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
 	foreign "github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Engine runs JavaScript.
-type Engine struct {
-	guard memguard.Guard
-}
+type Engine struct{}
 
 // New returns the engine.
 func New() *Engine { return &Engine{} }
@@ -64,18 +66,10 @@ func (*Engine) MIMETypes() []string {
 	return []string{"text/javascript", "application/javascript", "text/x-javascript"}
 }
 
-// Features says that the engine watches memory and cannot bound it exactly.
-func (*Engine) Features() engine.Features {
-	return engine.Features{
-		Interrupts: true,
-		Notes:      "memory is watched for the process as a whole: a script during which the heap grows beyond the limit is ended, within milliseconds and between two of its instructions",
-	}
-}
-
 // Load compiles code and runs its top level.
-func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
+func (*Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
 	cfg.Limits = cfg.Limits.WithDefaults()
-	p := &program{engine: e, cfg: cfg}
+	p := &program{cfg: cfg}
 	err := foreign.Do(cfg.Worker, func() (err error) {
 		p.code, err = goja.Compile(cfg.Worker+".js", string(code), false)
 		return err
@@ -90,9 +84,8 @@ func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engi
 }
 
 type program struct {
-	engine *Engine
-	cfg    engine.Config
-	code   *goja.Program
+	cfg  engine.Config
+	code *goja.Program
 
 	vm     *goja.Runtime // nil after a call that was interrupted: its state is unknown
 	handle goja.Callable
@@ -122,7 +115,8 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 		if promise, ok := promiseOf(result); ok {
 			switch promise.State() {
 			case goja.PromiseStatePending:
-				return errors.New("the promise that handle returned waits for something that never comes: there are no timers that run code, and no input and output")
+				return errors.New("the promise that handle returned waits for something that never comes: " +
+					"there are no timers that run code, and no input and output")
 			case goja.PromiseStateRejected:
 				return thrown(promise.Result())
 			}
@@ -171,23 +165,21 @@ func (p *program) boot(ctx context.Context) error {
 	return nil
 }
 
-// run calls fn with the runtime. It interrupts the runtime when ctx ends, and
-// when fn uses too much memory or prints too much.
+// run calls fn with the runtime. It interrupts the runtime when ctx ends, and when fn prints
+// too much.
 func (p *program) run(ctx context.Context, s engine.State, fn func(*goja.Runtime) error) error {
 	vm := p.vm
 	c := &call{ctx: ctx, state: s, printer: engine.NewPrinter(p.cfg)}
 	p.call = c
 	stop := context.AfterFunc(ctx, func() { vm.Interrupt("time is over") })
-	watch := p.engine.guard.Watch(p.cfg.Limits.Memory, func() { vm.Interrupt("takes too much memory") })
 	// A panic of the interpreter, or of a function that it calls, counts as an
 	// error of the script.
 	err := foreign.Do(p.cfg.Worker, func() error { return fn(vm) })
-	broken := watch.Done()
 	stopped := stop()
 	c.printer.Close()
 	p.call = nil
 	var panicked *foreign.PanicError
-	if !stopped || broken || c.printer.Err() != nil || errors.As(err, &panicked) {
+	if !stopped || c.printer.Err() != nil || errors.As(err, &panicked) {
 		p.vm = nil // an interrupt may still reach this runtime
 	}
 	switch {
@@ -195,8 +187,6 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*goja.Runtime
 		return c.printer.Err()
 	case err == nil:
 		return nil
-	case broken:
-		return p.cfg.Limits.MemoryLimit()
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", p.cfg.Limits.TimeLimit(), err)
 	case c.reject != nil && errors.Is(err, c.reject):
@@ -250,7 +240,7 @@ func (p *program) predeclare() error {
 		}
 	}
 	state := map[string]any{
-		"get":      get("state.get", func(v []byte) goja.Value { return vm.ToValue(strings.ToValidUTF8(string(v), "\uFFFD")) }),
+		"get":      get("state.get", func(v []byte) goja.Value { return vm.ToValue(textOf(v)) }),
 		"getBytes": get("state.getBytes", func(v []byte) goja.Value { return vm.ToValue(vm.NewArrayBuffer(v)) }),
 		"put": func(key string, v goja.Value) {
 			c := handling("state.put")
@@ -323,10 +313,13 @@ func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
 			return made
 		}), nil, goja.FLAG_FALSE, goja.FLAG_TRUE)
 	}
-	lazy("text", func() any { return strings.ToValidUTF8(string(m.Data), "\uFFFD") })
+	lazy("text", func() any { return textOf(m.Data) })
 	lazy("bytes", func() any { return vm.NewArrayBuffer(append([]byte(nil), m.Data...)) })
 	return o
 }
+
+// textOf returns data as a string, with invalid UTF-8 replaced.
+func textOf(data []byte) string { return strings.ToValidUTF8(string(data), "\uFFFD") }
 
 // depth bounds how deep a result may nest: an object may contain itself.
 const depth = 8

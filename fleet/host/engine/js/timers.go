@@ -82,12 +82,14 @@ func timeOf(v goja.Value) (float64, bool) {
 	return numberOf(at), true
 }
 
-// numberOf returns the number that v is, or a Date has, and no number for anything else.
+// numberOf returns the number that v is, or a Date has, and NaN for anything else.
 func numberOf(v goja.Value) float64 {
 	if o, ok := v.(*goja.Object); ok && o.ClassName() != "Date" {
 		return math.NaN()
 	}
-	if t := v.ExportType(); t != nil && t.Kind() == reflect.String || goja.IsNull(v) || goja.IsUndefined(v) {
+	t := v.ExportType()
+	isText := t != nil && t.Kind() == reflect.String
+	if isText || goja.IsNull(v) || goja.IsUndefined(v) { // JavaScript would make a number of these
 		return math.NaN()
 	}
 	return v.ToFloat()
@@ -99,7 +101,12 @@ func fired(vm *goja.Runtime, m *engine.Message) goja.Value {
 		return goja.Null()
 	}
 	o := vm.NewObject()
-	if err := errors.Join(o.Set("name", m.Timer.Name), o.Set("due", m.Timer.Due.UnixMilli()), o.Set("attempt", m.Attempt)); err != nil {
+	err := errors.Join(
+		o.Set("name", m.Timer.Name),
+		o.Set("due", m.Timer.Due.UnixMilli()),
+		o.Set("attempt", m.Attempt),
+	)
+	if err != nil {
 		panic(fmt.Errorf("a new object: %w", err)) // it takes every property
 	}
 	return o

@@ -1,11 +1,17 @@
 // Package native is the engine for handlers that are compiled into the process.
 // The "code" of a worker is the name of a function. Use it where an interpreter
 // is too slow, and in tests.
+//
+// Go has no way to end a function or to bound its memory. The host abandons a function that
+// ignores its context. A panic in a goroutine that a function starts ends the process.
+//
+// Begin with [New]. It stands on internal/call, which catches a function's panics.
 package native
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,11 +32,7 @@ type Engine struct {
 
 // New returns an engine with these functions, by name. It copies the map.
 func New(funcs map[string]Func) *Engine {
-	e := &Engine{funcs: make(map[string]Func, len(funcs))}
-	for name, fn := range funcs {
-		e.funcs[name] = fn
-	}
-	return e
+	return &Engine{funcs: maps.Clone(funcs)}
 }
 
 // MIMETypes returns [MIMEType].
@@ -40,21 +42,12 @@ func (*Engine) MIMETypes() []string { return []string{MIMEType} }
 // another process. See [engine.IsTrusted].
 func (*Engine) RunsInProcess() {}
 
-// Features says that Go has no way to end a function or to bound its memory.
-func (*Engine) Features() engine.Features {
-	return engine.Features{Notes: "a function of this process: one that ignores its context is abandoned, its memory is the process's, and a panic in a goroutine that it starts ends the process"}
-}
-
 // Load returns the function that code names. It ignores spaces around the name.
 func (e *Engine) Load(_ context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
 	name := strings.TrimSpace(string(code))
 	fn := e.funcs[name]
 	if fn == nil {
-		names := make([]string, 0, len(e.funcs))
-		for n := range e.funcs {
-			names = append(names, n)
-		}
-		slices.Sort(names)
+		names := slices.Sorted(maps.Keys(e.funcs))
 		return nil, engine.BadCode(fmt.Errorf("no function %.100q: the engine has %s", name, strings.Join(names, ", ")))
 	}
 	return &program{name: name, fn: fn, limits: cfg.Limits.WithDefaults()}, nil

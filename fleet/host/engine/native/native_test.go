@@ -91,6 +91,8 @@ func TestConformance(t *testing.T) {
 			"env":       "a function has the environment of the process",
 			"wrongtype": "the compiler does not let it",
 			"print":     "a function of the process prints where the process does",
+			"loop":      "Go has no way to end a function",
+			"alloc":     "Go has no way to bound the memory of a function",
 		},
 	})
 }

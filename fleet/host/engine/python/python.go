@@ -27,13 +27,17 @@
 // whose timer has name, due (milliseconds since 1970) and attempt. message.timer of any
 // other message is None.
 //
-// Globals last from one message to the next, and are lost when the process ends.
+// Globals last from one message to the next, and are lost when the process ends. The memory
+// of the code is the process's address space beyond what the interpreter takes (RLIMIT_AS,
+// which macOS does not enforce).
 //
 // The code runs in a process of its own, also in a host that trusts it: the engine
 // itself runs nothing. Package isolate says what such a process may do. In a host
 // with [engine.Trusted], or on another system than Linux, this is not a sandbox: the
 // code has all rights of the host's user, for files and for the network, and only its
 // environment is its own.
+//
+// Begin with [New]. It stands on packages isolate and procpool.
 package python
 
 import (
@@ -65,7 +69,8 @@ type Engine struct {
 func New() (*Engine, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "python3", "-c", "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')")
+	const paths = "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')"
+	cmd := exec.CommandContext(ctx, "python3", "-c", paths)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	text, err := cmd.Output()
 	if err != nil {
@@ -81,22 +86,15 @@ func New() (*Engine, error) {
 	}
 	e := &Engine{python: lines[0], read: []string{lines[0], program}}
 	for _, prefix := range lines[1:] { // they differ in a virtual environment
-		e.read = append(e.read, filepath.Join(prefix, "lib"), filepath.Join(prefix, "lib64"), filepath.Join(prefix, "pyvenv.cfg"))
+		for _, name := range []string{"lib", "lib64", "pyvenv.cfg"} {
+			e.read = append(e.read, filepath.Join(prefix, name))
+		}
 	}
 	return e, nil
 }
 
 // MIMETypes returns the MIME types of Python code.
 func (*Engine) MIMETypes() []string { return []string{"text/x-python", "application/x-python"} }
-
-// Features says that each worker is a process of its own: isolated, interruptible
-// and with an exact memory limit.
-func (*Engine) Features() engine.Features {
-	return engine.Features{
-		Interrupts: true, MemoryLimit: true, Isolated: true,
-		Notes: "memory is the process's address space beyond what the interpreter takes (RLIMIT_AS, which macOS does not hold)",
-	}
-}
 
 // Command writes the runner into dir, and returns the command that runs it.
 func (e *Engine) Command(dir string) (argv, env, read []string, err error) {

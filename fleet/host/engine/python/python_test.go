@@ -112,9 +112,6 @@ func TestConformance(t *testing.T) {
 		}
 		suite.Engine = children.Engine(suite.Engine.MIMETypes()[0], suite.Engine)
 		enginetest.Run(t, suite)
-		if err := children.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 

@@ -5,30 +5,19 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"go.starlark.net/starlark"
-	"go.starlark.net/starlarkstruct"
 )
 
-// fetch is the function of that name: it sends a request and returns the response.
-func fetch(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
-	var url, method string
+// fetch sends a request and returns the response.
+func fetch(c *call, args arguments) (starlark.Value, error) {
+	var r engine.Request
 	var headers *starlark.Dict
 	var body starlark.Value
-	if err := starlark.UnpackArgs(b.Name(), args, kwargs, "url", &url, "method?", &method, "headers?", &headers, "body?", &body); err != nil {
-		return nil, err
-	}
-	c, err := handling(t, b)
+	err := args.unpack("url", &r.URL, "method?", &r.Method, "headers?", &headers, "body?", &body)
 	if err != nil {
 		return nil, err
 	}
-	r := &engine.Request{URL: url, Method: method}
-	switch body := body.(type) {
-	case nil, starlark.NoneType:
-	case starlark.String:
-		r.Body = []byte(body)
-	case starlark.Bytes:
-		r.Body = []byte(body)
-	default:
-		return nil, fmt.Errorf("fetch: body is a %s, want a string or bytes", body.Type())
+	if r.Body, err = args.bytesOf("body", body); err != nil {
+		return nil, err
 	}
 	if headers != nil {
 		r.Header = make(map[string][]string, headers.Len())
@@ -41,22 +30,15 @@ func fetch(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs 
 			r.Header[name] = []string{v}
 		}
 	}
-	answer, err := engine.Fetch(c.ctx, c.state, r)
+	answer, err := engine.Fetch(c.ctx, c.state, &r)
 	if err != nil {
 		return nil, err
 	}
-	got := starlark.NewDict(len(answer.Header))
-	for name, values := range answer.Header {
-		list := make([]starlark.Value, len(values))
-		for i, v := range values {
-			list[i] = starlark.String(v)
-		}
-		if err := got.SetKey(starlark.String(name), starlark.NewList(list)); err != nil {
-			return nil, err
-		}
-	}
-	return starlarkstruct.FromStringDict(starlarkstruct.Default, starlark.StringDict{
-		"status": starlark.MakeInt(answer.Status), "url": starlark.String(answer.URL), "headers": got,
-		"data": starlark.Bytes(answer.Body), "text": starlark.String(answer.Body),
+	return newStruct(starlark.StringDict{
+		"status":  starlark.MakeInt(answer.Status),
+		"url":     starlark.String(answer.URL),
+		"headers": headersOf(answer.Header),
+		"data":    starlark.Bytes(answer.Body),
+		"text":    starlark.String(answer.Body),
 	}), nil
 }

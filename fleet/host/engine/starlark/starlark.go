@@ -28,8 +28,13 @@
 // whose timer has name, due (milliseconds since 1970) and attempt. message.timer of any
 // other message is None.
 //
+// The runtime cannot bound memory: the limit of the code's process does.
+//
 // The engine freezes the code's globals once the code is loaded, so only state
 // carries values from one message to the next.
+//
+// Begin with [Engine.Load]. starlark.go has the program, fetch.go and timers.go the functions
+// of those names.
 package starlark
 
 import (
@@ -38,7 +43,6 @@ import (
 	"fmt"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/memguard"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
 	foreign "github.com/pleme-io/lifecycle-go/internal/call"
 	"go.starlark.net/lib/json"
@@ -48,9 +52,7 @@ import (
 )
 
 // Engine runs Starlark.
-type Engine struct {
-	guard memguard.Guard
-}
+type Engine struct{}
 
 // New returns the engine.
 func New() *Engine { return &Engine{} }
@@ -58,18 +60,10 @@ func New() *Engine { return &Engine{} }
 // MIMETypes returns the MIME types of Starlark code.
 func (*Engine) MIMETypes() []string { return []string{"text/x-starlark", "application/x-starlark"} }
 
-// Features says that the engine watches memory and cannot bound it exactly.
-func (*Engine) Features() engine.Features {
-	return engine.Features{
-		Interrupts: true,
-		Notes:      "memory is watched for the process as a whole: a script during which the heap grows beyond the limit is ended, within milliseconds and between two of its instructions",
-	}
-}
-
 // Load compiles code and runs its top level.
-func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
+func (*Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
 	cfg.Limits = cfg.Limits.WithDefaults()
-	p := &program{engine: e, cfg: cfg}
+	p := &program{cfg: cfg}
 	ctx, cancel := context.WithTimeout(ctx, cfg.Limits.Load)
 	defer cancel()
 	var globals starlark.StringDict
@@ -98,7 +92,6 @@ func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engi
 }
 
 type program struct {
-	engine *Engine
 	cfg    engine.Config
 	handle *starlark.Function
 }
@@ -133,8 +126,8 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 
 func (p *program) Close() error { return nil }
 
-// run calls fn with a thread. It cancels the thread when ctx ends, and when fn
-// uses too much memory or prints too much.
+// run calls fn with a thread. It cancels the thread when ctx ends, and when fn prints too
+// much.
 func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thread) error) error {
 	c := &call{ctx: ctx, state: s}
 	printer := engine.NewPrinter(p.cfg)
@@ -148,18 +141,14 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thr
 	thread.SetLocal(callKey, c)
 	stop := context.AfterFunc(ctx, func() { thread.Cancel("time is over") })
 	defer stop()
-	watch := p.engine.guard.Watch(p.cfg.Limits.Memory, func() { thread.Cancel("takes too much memory") })
 	// A panic of the interpreter, such as a make that is too large, counts as an
 	// error of the script.
 	err := foreign.Do(p.cfg.Worker, func() error { return fn(thread) })
-	broken := watch.Done()
 	switch {
 	case err == nil:
 		return printer.Err()
 	case printer.Err() != nil:
 		return printer.Err()
-	case broken:
-		return p.cfg.Limits.MemoryLimit()
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", p.cfg.Limits.TimeLimit(), err)
 	case c.reject != nil && errors.Is(err, c.reject):
@@ -177,98 +166,83 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thr
 	return err
 }
 
-// predeclared returns the global names that the code has besides those of the
-// language.
+// predeclared returns the global names that the code has besides those of the language.
 func (p *program) predeclared() starlark.StringDict {
-	text := func(v []byte) starlark.Value { return starlark.String(v) }
-	bin := func(v []byte) starlark.Value { return starlark.Bytes(v) }
-	state := &starlarkstruct.Module{Name: "state", Members: starlark.StringDict{
-		"get":       starlark.NewBuiltin("state.get", getter(text)),
-		"get_bytes": starlark.NewBuiltin("state.get_bytes", getter(bin)),
-		"put": starlark.NewBuiltin("state.put", func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
-			var key string
-			var v starlark.Value
-			if err := starlark.UnpackArgs(b.Name(), args, kwargs, "key", &key, "value", &v); err != nil {
-				return nil, err
-			}
-			c, err := handling(t, b)
-			if err != nil {
-				return nil, err
-			}
-			switch v := v.(type) {
-			case starlark.String:
-				return starlark.None, c.state.Put(c.ctx, key, []byte(v))
-			case starlark.Bytes:
-				return starlark.None, c.state.Put(c.ctx, key, []byte(v))
-			}
-			return nil, fmt.Errorf("state.put: value is a %s, want a string or bytes", v.Type())
-		}),
-		"delete": starlark.NewBuiltin("state.delete", func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
-			var key string
-			if err := starlark.UnpackArgs(b.Name(), args, kwargs, "key", &key); err != nil {
-				return nil, err
-			}
-			c, err := handling(t, b)
-			if err != nil {
-				return nil, err
-			}
-			return starlark.None, c.state.Delete(c.ctx, key)
-		}),
-	}}
-	reject := func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
-		var reason string
-		if err := starlark.UnpackArgs(b.Name(), args, kwargs, "reason", &reason); err != nil {
-			return nil, err
-		}
-		c, err := handling(t, b)
-		if err != nil {
-			return nil, err
-		}
-		c.reject = engine.Reject(reason)
-		return nil, c.reject
-	}
 	env := starlark.NewDict(len(p.cfg.Env))
 	for name, v := range p.cfg.Env {
 		_ = env.SetKey(starlark.String(name), starlark.String(v)) // a text is a key
 	}
 	env.Freeze()
 	return starlark.StringDict{
-		"env":    env,
-		"state":  state,
-		"timers": timers(),
+		"env": env,
+		"state": module("state", map[string]builtin{
+			"get":       getter(func(v []byte) starlark.Value { return starlark.String(v) }),
+			"get_bytes": getter(func(v []byte) starlark.Value { return starlark.Bytes(v) }),
+			"put":       put,
+			"delete":    remove,
+		}),
+		"timers": module("timers", map[string]builtin{
+			"set":    setTimer,
+			"cancel": cancelTimer,
+			"list":   listTimers,
+		}),
 		"json":   json.Module,
-		"reject": starlark.NewBuiltin("reject", reject),
-		"fetch":  starlark.NewBuiltin("fetch", fetch),
+		"reject": newBuiltin("reject", reject),
+		"fetch":  newBuiltin("fetch", fetch),
 		"struct": starlark.NewBuiltin("struct", starlarkstruct.Make),
-		"range":  starlark.NewBuiltin("range", bounded),
 	}
 }
 
-// maxRange is the largest number of elements in a range.
-const maxRange = 1 << 20
+// builtin is a function that code may call while it handles a message.
+type builtin func(c *call, args arguments) (starlark.Value, error)
 
-// bounded is the language's range with at most maxRange elements. A range takes
-// no memory for its elements, but list(range(1 << 40)) is one instruction that
-// makes them all, and the engine cannot interrupt an instruction.
-func bounded(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
-	v, err := starlark.Call(t, starlark.Universe["range"], args, kwargs)
-	if err != nil {
-		return nil, err
-	}
-	if n := starlark.Len(v); n > maxRange {
-		return nil, fmt.Errorf("%s: %d elements are more than the %d allowed: use while", b.Name(), n, maxRange)
-	}
-	return v, nil
+// arguments has the arguments of one call of a builtin.
+type arguments struct {
+	name       string
+	positional starlark.Tuple
+	named      []starlark.Tuple
 }
 
-func getter(wrap func([]byte) starlark.Value) func(*starlark.Thread, *starlark.Builtin, starlark.Tuple, []starlark.Tuple) (starlark.Value, error) {
-	return func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
-		var key string
-		if err := starlark.UnpackArgs(b.Name(), args, kwargs, "key", &key); err != nil {
-			return nil, err
+// unpack sets variables to the arguments: see [starlark.UnpackArgs].
+func (a arguments) unpack(pairs ...any) error {
+	return starlark.UnpackArgs(a.name, a.positional, a.named, pairs...)
+}
+
+func newBuiltin(name string, fn builtin) *starlark.Builtin {
+	return starlark.NewBuiltin(name, func(t *starlark.Thread, _ *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
+		c, _ := t.Local(callKey).(*call)
+		if c == nil || c.state == nil {
+			return nil, fmt.Errorf("%s: there is no message: call it from handle", name)
 		}
-		c, err := handling(t, b)
-		if err != nil {
+		return fn(c, arguments{name, args, kwargs})
+	})
+}
+
+func module(name string, functions map[string]builtin) *starlarkstruct.Module {
+	members := starlark.StringDict{}
+	for member, fn := range functions {
+		members[member] = newBuiltin(name+"."+member, fn)
+	}
+	return &starlarkstruct.Module{Name: name, Members: members}
+}
+
+// bytesOf returns the data of a string or of bytes, nil for None.
+func (a arguments) bytesOf(what string, v starlark.Value) ([]byte, error) {
+	switch v := v.(type) {
+	case nil, starlark.NoneType:
+		return nil, nil
+	case starlark.String:
+		return []byte(v), nil
+	case starlark.Bytes:
+		return []byte(v), nil
+	}
+	return nil, fmt.Errorf("%s: %s is a %s, want a string or bytes", a.name, what, v.Type())
+}
+
+func getter(wrap func([]byte) starlark.Value) builtin {
+	return func(c *call, args arguments) (starlark.Value, error) {
+		var key string
+		if err := args.unpack("key", &key); err != nil {
 			return nil, err
 		}
 		v, ok, err := c.state.Get(c.ctx, key)
@@ -279,14 +253,54 @@ func getter(wrap func([]byte) starlark.Value) func(*starlark.Thread, *starlark.B
 	}
 }
 
-// handling returns the call that thread t belongs to. It returns an error while
-// the code loads, when there is no message.
-func handling(t *starlark.Thread, b *starlark.Builtin) (*call, error) {
-	c, _ := t.Local(callKey).(*call)
-	if c == nil || c.state == nil {
-		return nil, fmt.Errorf("%s: there is no message: call it from handle", b.Name())
+func put(c *call, args arguments) (starlark.Value, error) {
+	var key string
+	var v starlark.Value
+	if err := args.unpack("key", &key, "value", &v); err != nil {
+		return nil, err
 	}
-	return c, nil
+	data, err := args.bytesOf("value", v)
+	if err == nil && data == nil {
+		err = fmt.Errorf("%s: value is a %s, want a string or bytes", args.name, v.Type())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return starlark.None, c.state.Put(c.ctx, key, data)
+}
+
+func remove(c *call, args arguments) (starlark.Value, error) {
+	var key string
+	if err := args.unpack("key", &key); err != nil {
+		return nil, err
+	}
+	return starlark.None, c.state.Delete(c.ctx, key)
+}
+
+func reject(c *call, args arguments) (starlark.Value, error) {
+	var reason string
+	if err := args.unpack("reason", &reason); err != nil {
+		return nil, err
+	}
+	c.reject = engine.Reject(reason)
+	return nil, c.reject
+}
+
+// headersOf returns the headers of a message or a response: a list of texts for each name.
+func headersOf(headers map[string][]string) *starlark.Dict {
+	d := starlark.NewDict(len(headers))
+	for name, values := range headers {
+		list := make([]starlark.Value, len(values))
+		for i, one := range values {
+			list[i] = starlark.String(one)
+		}
+		_ = d.SetKey(starlark.String(name), starlark.NewList(list)) // a text is a key
+	}
+	return d
+}
+
+func newStruct(fields starlark.StringDict) starlark.Value {
+	return starlarkstruct.FromStringDict(starlarkstruct.Default, fields)
 }
 
 // message shows m to the code. It makes each field when the code reads it.
@@ -323,17 +337,7 @@ func (v *messageValue) Attr(name string) (starlark.Value, error) {
 	case "text":
 		return starlark.String(m.Data), nil
 	case "headers":
-		d := starlark.NewDict(len(m.Header))
-		for name, values := range m.Header {
-			list := make([]starlark.Value, len(values))
-			for i, one := range values {
-				list[i] = starlark.String(one)
-			}
-			if err := d.SetKey(starlark.String(name), starlark.NewList(list)); err != nil {
-				return nil, err
-			}
-		}
-		return d, nil
+		return headersOf(m.Header), nil
 	}
 	return nil, nil
 }

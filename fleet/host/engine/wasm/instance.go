@@ -17,14 +17,14 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 )
 
-// streams are those of the message in progress.
+// streams belong to the message in progress.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// config is that of an instance. Its streams are always those of the message in
-// progress.
+// config returns the configuration of an instance. Its streams are always the ones of the
+// message in progress.
 func (p *program) config() wazero.ModuleConfig {
 	config := wazero.NewModuleConfig().WithName("").WithStartFunctions().
 		WithStdin(readFunc(func(b []byte) (int, error) { return p.current.in.Read(b) })).
@@ -54,7 +54,9 @@ func (p *program) run(ctx context.Context, m *engine.Message) (full bool, err er
 		WithEnv("LIFECYCLE_ATTEMPT", strconv.Itoa(m.Attempt)).
 		WithEnv("LIFECYCLE_FENCE", strconv.FormatUint(m.Fence, 10))
 	if t := m.Timer; t != nil {
-		config = config.WithEnv("LIFECYCLE_TIMER", t.Name).WithEnv("LIFECYCLE_TIMER_DUE", strconv.FormatInt(t.Due.UnixMilli(), 10))
+		config = config.
+			WithEnv("LIFECYCLE_TIMER", t.Name).
+			WithEnv("LIFECYCLE_TIMER_DUE", strconv.FormatInt(t.Due.UnixMilli(), 10))
 	}
 	mod, err := p.runtime.InstantiateModule(ctx, p.module, config)
 	if err != nil {
@@ -69,7 +71,8 @@ func (p *program) run(ctx context.Context, m *engine.Message) (full bool, err er
 // the call does not return, or ends with a status.
 func (p *program) runKept(ctx context.Context) (full bool, err error) {
 	if p.instance == nil {
-		if p.instance, err = p.runtime.InstantiateModule(ctx, p.module, p.config().WithStartFunctions("_initialize")); err != nil {
+		config := p.config().WithStartFunctions("_initialize")
+		if p.instance, err = p.runtime.InstantiateModule(ctx, p.module, config); err != nil {
 			p.instance = nil
 			return false, fmt.Errorf("instantiate: %w", err)
 		}

@@ -62,6 +62,8 @@
 // may be lost at any time. The engine drops an instance after a trap, an exit, and a
 // message that broke a limit. The environment has the worker's variables; the function header has the
 // message's fields under the names ":worker", ":id", ":topic", ":attempt" and ":fence".
+//
+// Begin with [Engine.Load].
 package wasm
 
 import (
@@ -70,6 +72,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -90,7 +93,7 @@ const RejectStatus = 65
 
 const pageSize = 65536
 
-// Engine runs WebAssembly. It keeps compiled modules for its whole life, so that
+// Engine runs WebAssembly. It keeps compiled modules, so that
 // the same code loads quickly again.
 type Engine struct {
 	cache wazero.CompilationCache
@@ -101,11 +104,6 @@ func New() *Engine { return &Engine{cache: wazero.NewCompilationCache()} }
 
 // MIMETypes returns [MIMEType].
 func (*Engine) MIMETypes() []string { return []string{MIMEType} }
-
-// Features says that all limits are exact.
-func (*Engine) Features() engine.Features {
-	return engine.Features{Interrupts: true, MemoryLimit: true, Isolated: true}
-}
 
 // Load compiles code and runs none of it.
 func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
@@ -148,11 +146,16 @@ func (p *program) load(ctx context.Context, code []byte) error {
 	}
 	if handle := p.module.ExportedFunctions()["handle"]; handle != nil {
 		p.keeps = true
-		if results := handle.ResultTypes(); len(handle.ParamTypes()) > 0 || len(results) > 1 || len(results) == 1 && results[0] != api.ValueTypeI32 {
+		results := handle.ResultTypes()
+		isStatus := len(results) == 1 && results[0] == api.ValueTypeI32
+		if len(handle.ParamTypes()) > 0 || len(results) > 0 && !isStatus {
 			return errors.New("its function handle has parameters or results: want no parameters, and no result or an i32")
 		}
-	} else if start := p.module.ExportedFunctions()["_start"]; start == nil || len(start.ParamTypes())+len(start.ResultTypes()) > 0 {
-		return errors.New("it exports no _start without parameters: build it as a WASI command")
+	} else {
+		start := p.module.ExportedFunctions()["_start"]
+		if start == nil || len(start.ParamTypes())+len(start.ResultTypes()) > 0 {
+			return errors.New("it exports no _start without parameters: build it as a WASI command")
+		}
 	}
 	if p.module.ExportedMemories()["memory"] == nil {
 		return errors.New(`it exports no memory with the name "memory"`)
@@ -160,7 +163,7 @@ func (p *program) load(ctx context.Context, code []byte) error {
 	for _, f := range p.module.ImportedFunctions() {
 		from, name, _ := f.Import()
 		if m := p.runtime.Module(from); m == nil || m.ExportedFunctionDefinitions()[name] == nil {
-			return fmt.Errorf("it imports %s.%s, which does not exist: a module may import WASI preview 1 and lifecycle", from, name)
+			return fmt.Errorf("it imports %s.%s, which does not exist: want imports of WASI preview 1 and lifecycle", from, name)
 		}
 	}
 	return nil
@@ -175,16 +178,14 @@ func (p *program) Close() (err error) {
 // call is the handling of one message. The functions that a module imports find
 // it in their context.
 type call struct {
-	message *engine.Message
-	state   engine.State
-	outputs []engine.Output
-	size    int64
-	limits  engine.Limits
-	// response is that of the last request.
-	response *engine.Response
+	message  *engine.Message
+	state    engine.State
+	outputs  []engine.Output
+	size     int64
+	limits   engine.Limits
+	response *engine.Response // to the last request
 	end      context.CancelCauseFunc
-	// why is the error with which an imported function ended the call.
-	why error
+	why      error // with which an imported function ended the call
 }
 
 type callKey struct{}
@@ -298,120 +299,131 @@ func (t *tail) reason(empty string) string {
 	return text
 }
 
+// hostFunction is a function that a module may import. Each text has the data of a pointer
+// and a length. It returns the result, or writes it with out.
+type hostFunction func(ctx context.Context, c *call, texts [][]byte, out buffer) (int32, error)
+
+// hostFunctions are the functions of the module "lifecycle", with how many texts they take,
+// and whether a buffer for their result follows.
+var hostFunctions = []struct {
+	name  string
+	texts int
+	fills bool
+	call  hostFunction
+}{
+	{"header", 1, true, header},
+	{"state_get", 1, true, stateGet},
+	{"state_put", 2, false, statePut},
+	{"state_delete", 1, false, stateDelete},
+	{"publish", 3, false, publish},
+	{"fetch", 4, false, fetch},
+	{"fetch_body", 0, true, fetchBody},
+	{"fetch_header", 1, true, fetchHeader},
+	{"timer_set", 3, false, timerSet},
+	{"timer_cancel", 1, false, timerCancel},
+	{"timer_list", 0, true, timerList},
+}
+
 // exportHost instantiates the module "lifecycle".
 func (p *program) exportHost(ctx context.Context) error {
 	b := p.runtime.NewHostModuleBuilder("lifecycle")
-	export := func(name string, params int, fn func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error)) {
-		types := make([]api.ValueType, params)
-		for i := range types {
-			types[i] = api.ValueTypeI32
+	for _, f := range hostFunctions {
+		params := 2 * f.texts
+		if f.fills {
+			params += 2
 		}
-		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, mod api.Module, stack []uint64) {
+		types := slices.Repeat([]api.ValueType{api.ValueTypeI32}, params)
+		called := api.GoModuleFunc(func(ctx context.Context, mod api.Module, stack []uint64) {
 			c, ok := ctx.Value(callKey{}).(*call)
 			if !ok {
 				panic(errStopped)
 			}
-			result, err := fn(ctx, c, mod.Memory(), stack)
+			texts := make([][]byte, f.texts)
+			out := buffer{memory: mod.Memory()}
+			var err error
+			for i := range texts {
+				if err == nil {
+					texts[i], err = out.read(stack[2*i], stack[2*i+1])
+				}
+			}
+			if f.fills {
+				out.at, out.size = uint32(stack[params-2]), uint32(stack[params-1])
+			}
+			var result int32
+			if err == nil {
+				result, err = f.call(ctx, c, texts, out)
+			}
 			if err != nil {
-				c.stop(fmt.Errorf("lifecycle.%s: %w", name, err))
+				c.stop(fmt.Errorf("lifecycle.%s: %w", f.name, err))
 				panic(errStopped)
 			}
 			stack[0] = api.EncodeI32(result)
-		}), types, []api.ValueType{api.ValueTypeI32}).Export(name)
+		})
+		b.NewFunctionBuilder().WithGoModuleFunction(called, types, []api.ValueType{api.ValueTypeI32}).Export(f.name)
 	}
-	export("header", 4, func(_ context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
-		name, err := read(mem, args, 0)
-		if err != nil {
-			return 0, err
-		}
-		value, ok := field(c.message, string(name))
-		if !ok {
-			return -1, nil
-		}
-		return fill(mem, args, []byte(value))
-	})
-	export("state_get", 4, func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
-		key, err := read(mem, args, 0)
-		if err != nil {
-			return 0, err
-		}
-		v, ok, err := c.state.Get(ctx, string(key))
-		if err != nil || !ok {
-			return -1, err
-		}
-		return fill(mem, args, v)
-	})
-	export("state_put", 4, func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
-		key, err := read(mem, args, 0)
-		if err != nil {
-			return 0, err
-		}
-		v, err := read(mem, args, 2)
-		if err != nil {
-			return 0, err
-		}
-		return 0, c.state.Put(ctx, string(key), bytes.Clone(v))
-	})
-	export("state_delete", 2, func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
-		key, err := read(mem, args, 0)
-		if err != nil {
-			return 0, err
-		}
-		return 0, c.state.Delete(ctx, string(key))
-	})
-	export("publish", 6, func(_ context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
-		topic, err := read(mem, args, 0)
-		if err != nil {
-			return 0, err
-		}
-		data, err := read(mem, args, 2)
-		if err != nil {
-			return 0, err
-		}
-		lines, err := read(mem, args, 4)
-		if err != nil {
-			return 0, err
-		}
-		if err := c.add(len(topic) + len(data) + len(lines)); err != nil {
-			return 0, err
-		}
-		if len(c.outputs) >= c.limits.Outputs {
-			return 0, &engine.LimitError{What: "outputs", Limit: fmt.Sprintf("%d messages", c.limits.Outputs)}
-		}
-		header, err := parseHeaders(string(lines))
-		c.outputs = append(c.outputs, engine.Output{Topic: string(topic), Data: bytes.Clone(data), Header: header})
-		return 0, err
-	})
-	exportFetch(export)
-	exportTimers(export)
 	_, err := b.Instantiate(ctx)
 	return err
 }
 
-// read returns the memory at the pointer args[i], with the length args[i+1]. It
-// is a view of the guest's memory, not a copy.
-func read(mem api.Memory, args []uint64, i int) ([]byte, error) {
-	at, n := uint32(args[i]), uint32(args[i+1])
-	b, ok := mem.Read(at, n)
+// buffer is a part of a module's memory.
+type buffer struct {
+	memory   api.Memory
+	at, size uint32
+}
+
+// read returns the memory at a pointer. It is a view of the guest's memory, not a copy.
+func (b buffer) read(at, size uint64) ([]byte, error) {
+	text, ok := b.memory.Read(uint32(at), uint32(size))
 	if !ok {
-		return nil, fmt.Errorf("%d bytes at %d are not in the module's memory", n, at)
+		return nil, fmt.Errorf("%d bytes at %d are not in the module's memory", uint32(size), uint32(at))
 	}
-	return b, nil
+	return text, nil
 }
 
-// fill writes as much of v as fits into the buffer at the pointer args[2] with
-// the length args[3].
-func fill(mem api.Memory, args []uint64, v []byte) (int32, error) {
-	return fillAt(mem, args, 2, v)
-}
-
-// fillAt does so for the buffer at args[i] with the length args[i+1].
-func fillAt(mem api.Memory, args []uint64, i int, v []byte) (int32, error) {
-	at, n := uint32(args[i]), int64(uint32(args[i+1]))
-	if part := v[:min(int64(len(v)), n)]; !mem.Write(at, part) {
-		return 0, fmt.Errorf("%d bytes at %d are not in the module's memory", len(part), at)
+// fill writes as much of v as fits, and returns the length of v.
+func (b buffer) fill(v []byte) (int32, error) {
+	part := v[:min(int64(len(v)), int64(b.size))]
+	if !b.memory.Write(b.at, part) {
+		return 0, fmt.Errorf("%d bytes at %d are not in the module's memory", len(part), b.at)
 	}
 	return int32(len(v)), nil
+}
+
+func header(_ context.Context, c *call, texts [][]byte, out buffer) (int32, error) {
+	value, ok := field(c.message, string(texts[0]))
+	if !ok {
+		return -1, nil
+	}
+	return out.fill([]byte(value))
+}
+
+func stateGet(ctx context.Context, c *call, texts [][]byte, out buffer) (int32, error) {
+	v, ok, err := c.state.Get(ctx, string(texts[0]))
+	if err != nil || !ok {
+		return -1, err
+	}
+	return out.fill(v)
+}
+
+func statePut(ctx context.Context, c *call, texts [][]byte, _ buffer) (int32, error) {
+	return 0, c.state.Put(ctx, string(texts[0]), bytes.Clone(texts[1]))
+}
+
+func stateDelete(ctx context.Context, c *call, texts [][]byte, _ buffer) (int32, error) {
+	return 0, c.state.Delete(ctx, string(texts[0]))
+}
+
+func publish(_ context.Context, c *call, texts [][]byte, _ buffer) (int32, error) {
+	topic, data, lines := texts[0], texts[1], texts[2]
+	if err := c.add(len(topic) + len(data) + len(lines)); err != nil {
+		return 0, err
+	}
+	if len(c.outputs) >= c.limits.Outputs {
+		return 0, &engine.LimitError{What: "outputs", Limit: fmt.Sprintf("%d messages", c.limits.Outputs)}
+	}
+	header, err := parseHeaders(string(lines))
+	c.outputs = append(c.outputs, engine.Output{Topic: string(topic), Data: bytes.Clone(data), Header: header})
+	return 0, err
 }
 
 // parseHeaders reads lines "Name: value". It skips empty lines.

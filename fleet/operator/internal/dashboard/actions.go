@@ -5,187 +5,454 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
 // Every action has two steps: a page says what will happen, and its button does it.
 // Both are plain forms.
 
-// question is the page before an action.
+// action is one action: its two steps, what it needs, and what is said after it.
+type action struct {
+	method string   // of the contract, which says the role that it needs
+	on     *subject // what it is about
+	fields []string // of the form, besides the input and those of the subject
+
+	title  string   // "" when ask sets it; the name of the subject follows it
+	does   []string // what will happen, in sentences
+	button string
+	danger bool
+	input  input
+
+	// ask completes the question of the first step, nil for nothing to complete. It may
+	// change the form.
+	ask func(ctx context.Context, d *Dashboard, form url.Values, q *question) error
+	// do does it, and returns the numbers of the outcome.
+	do func(ctx context.Context, d *Dashboard, form url.Values) ([]int, error)
+
+	done string                       // the outcome, with a %d for each number
+	back func(form url.Values) string // the page that shows it; nil is the page of the subject
+}
+
+// input is the text that an action takes; without a name there is none.
+type input struct {
+	Name, Label string
+	Needed      bool
+	Lines       bool // it has several lines
+}
+
+var reason = input{Name: "reason", Label: "Reason"}
+
+// subject is a kind of thing that actions are about.
+type subject struct {
+	section string   // of the navigation
+	fields  []string // of the form that name it; the caller's role must cover the first one, or the whole fleet
+	page    func(form url.Values) string
+	// find returns the name of the subject for people, or that there is none.
+	find func(ctx context.Context, d *Dashboard, form url.Values) (string, error)
+}
+
+// of returns what the caller's role must cover, "" for the whole fleet.
+func (s *subject) of(form url.Values) string {
+	if len(s.fields) == 0 {
+		return ""
+	}
+	return form.Get(s.fields[0])
+}
+
+var (
+	onEntity = &subject{
+		section: "workflows",
+		fields:  []string{"type", "id"},
+		page:    func(form url.Values) string { return entityPath(form.Get("type"), form.Get("id")) },
+		find:    func(_ context.Context, _ *Dashboard, form url.Values) (string, error) { return form.Get("id"), nil },
+	}
+	onProcess = &subject{
+		section: "processes",
+		fields:  []string{"id"},
+		page:    func(form url.Values) string { return processPath(form.Get("id")) },
+		find: func(ctx context.Context, d *Dashboard, form url.Values) (string, error) {
+			p, err := d.cfg.Processes.GetProcess(ctx, &operatorv1.GetProcessRequest{Id: form.Get("id")})
+			return p.GetId(), err
+		},
+	}
+	onWorker = &subject{
+		section: "workers",
+		fields:  []string{"id"},
+		page:    func(form url.Values) string { return workerPath(form.Get("id")) },
+		find: func(ctx context.Context, d *Dashboard, form url.Values) (string, error) {
+			w, err := d.cfg.Workers.GetWorker(ctx, &operatorv1.GetWorkerRequest{Id: form.Get("id")})
+			return w.GetId(), err
+		},
+	}
+	onAllWorkers = &subject{
+		section: "workers",
+		page:    func(url.Values) string { return "/ui/workers" },
+		find:    func(context.Context, *Dashboard, url.Values) (string, error) { return "", nil },
+	}
+)
+
+// actions are all actions, by their name in an address.
+var actions = map[string]*action{
+	"transition": {
+		method: "WorkflowService.Transition",
+		on:     onEntity,
+		fields: []string{"phase", "if_match"},
+		input:  input{Name: "note", Label: "Note, for the history"},
+		ask:    askTransition,
+		do:     send(workflows, operatorv1connect.WorkflowServiceHandler.Transition),
+		done:   "The transition is done.",
+	},
+	"patch": {
+		method: "WorkflowService.Patch",
+		on:     onEntity,
+		fields: []string{"field", "if_match"},
+		input:  input{Name: "value"},
+		ask:    askPatch,
+		do:     doPatch,
+		done:   "The fields are changed.",
+	},
+	"drain": {
+		method: "ProcessService.DrainProcess",
+		on:     onProcess,
+		title:  "Drain",
+		does: []string{
+			"Its readiness goes down, and the cluster sends new work elsewhere.",
+			"What is in flight is finished within its drain window and shutdown grace.",
+			"Then the process ends, for good. Its supervisor, such as Kubernetes, starts another in its place.",
+		},
+		button: "Drain this process",
+		danger: true,
+		input:  reason,
+		do:     send(processes, operatorv1connect.ProcessServiceHandler.DrainProcess),
+		done:   "The process has begun to drain.",
+	},
+	"suspend": {
+		method: "ProcessService.SuspendProcess",
+		on:     onProcess,
+		title:  "Suspend",
+		does: []string{
+			"Its readiness goes down until it is resumed, and the cluster sends new work elsewhere.",
+			"Nothing stops: the process goes on working.",
+		},
+		button: "Suspend readiness",
+		input:  input{Name: "reason", Label: "Reason", Needed: true},
+		do:     send(processes, operatorv1connect.ProcessServiceHandler.SuspendProcess),
+		done:   "Readiness is suspended.",
+	},
+	"resume": {
+		method: "ProcessService.ResumeProcess",
+		on:     onProcess,
+		title:  "Resume",
+		does:   []string{"Its readiness follows its checks again, and the cluster sends work here when they pass."},
+		button: "Resume readiness",
+		do:     send(processes, operatorv1connect.ProcessServiceHandler.ResumeProcess),
+		done:   "Readiness follows the checks again.",
+	},
+	"restart-unit": {
+		method: "ProcessService.RestartUnit",
+		on:     onProcess,
+		fields: []string{"unit"},
+		button: "Restart this unit",
+		input:  reason,
+		ask:    askRestartUnit,
+		do:     send(processes, operatorv1connect.ProcessServiceHandler.RestartUnit),
+		done:   "The unit was asked to restart: its state is below.",
+	},
+	"start": {
+		method: "WorkerService.StartWorker",
+		on:     onWorker,
+		title:  "Start",
+		does: []string{
+			"The worker gets messages again, from where it stopped. Messages that arrived in between come first.",
+		},
+		button: "Feed this worker",
+		do:     send(workers, operatorv1connect.WorkerServiceHandler.StartWorker),
+		done:   "The worker gets messages again.",
+	},
+	"stop": {
+		method: "WorkerService.StopWorker",
+		on:     onWorker,
+		title:  "Stop",
+		does: []string{
+			"The worker finishes its current message and gets no other.",
+			"Messages wait for it until it is started again. Nothing is lost.",
+		},
+		button: "Stop this worker",
+		do:     send(workers, operatorv1connect.WorkerServiceHandler.StopWorker),
+		done:   "The worker is stopped.",
+	},
+	"delete": {
+		method: "WorkerService.DeleteWorker",
+		on:     onWorker,
+		title:  "Delete",
+		does: []string{
+			"The worker finishes its current message.",
+			"Then its subscription, its record and its code are removed. This cannot be undone.",
+		},
+		button: "Delete this worker for good",
+		danger: true,
+		do:     send(workers, operatorv1connect.WorkerServiceHandler.DeleteWorker),
+		done:   "The worker is deleted.",
+		back:   onAllWorkers.page,
+	},
+	"rollback": {
+		method: "WorkerService.Rollback",
+		on:     onWorker,
+		fields: []string{"digest"},
+		title:  "Roll back",
+		ask:    askRollback,
+		do:     send(workers, operatorv1connect.WorkerServiceHandler.Rollback),
+		done:   "The worker runs the earlier code.",
+	},
+	"promote": {
+		method: "WorkerService.PromoteWorker",
+		on:     onWorker,
+		title:  "Promote the canary of",
+		does: []string{
+			"The canary becomes the worker's version, between two messages, and gets every message.",
+			"The version before it stays in the list: you can roll back to it.",
+		},
+		button: "Give it every message",
+		do:     send(workers, operatorv1connect.WorkerServiceHandler.PromoteWorker),
+		done:   "The canary is the worker's version now.",
+	},
+	"redrive": {
+		method: "WorkerService.Redrive",
+		on:     onWorker,
+		fields: []string{"letter", "all", "group"},
+		title:  "Redrive dead letters of",
+		button: "Hand them to the worker again",
+		ask:    askRedrive,
+		do: func(ctx context.Context, d *Dashboard, form url.Values) ([]int, error) {
+			ids, all, group := chosen(form)
+			answer, err := d.cfg.Workers.Redrive(ctx, &operatorv1.RedriveRequest{
+				WorkerId: form.Get("id"),
+				Ids:      ids,
+				All:      all,
+				Group:    group,
+			})
+			return []int{int(answer.GetRedriven())}, err
+		},
+		done: "Dead letters given to the worker again: %d.",
+		back: func(form url.Values) string {
+			if form.Get("group") != "" {
+				return lettersPath(form.Get("id"), "")
+			}
+			return workerPath(form.Get("id"))
+		},
+	},
+	"edit": {
+		method: "WorkerService.RedriveEdited",
+		on:     onWorker,
+		fields: []string{"letter", "as"},
+		button: "Hand the edited message to the worker",
+		input:  input{Name: "value", Label: "Message", Lines: true},
+		ask:    askEdit,
+		do:     doEdit,
+		done:   "The edited message is given to the worker.",
+		back:   lettersOfForm,
+	},
+	"discard": {
+		method: "WorkerService.DiscardDeadLetters",
+		on:     onWorker,
+		fields: []string{"letter", "all", "group"},
+		title:  "Discard dead letters of",
+		button: "Discard for good",
+		danger: true,
+		input:  input{Name: "note", Label: "Why, for the audit", Needed: true},
+		ask:    askDiscard,
+		do: func(ctx context.Context, d *Dashboard, form url.Values) ([]int, error) {
+			ids, all, group := chosen(form)
+			answer, err := d.cfg.Workers.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{
+				WorkerId: form.Get("id"),
+				Ids:      ids,
+				All:      all,
+				Group:    group,
+				Note:     form.Get("note"),
+			})
+			return []int{int(answer.GetDiscarded())}, err
+		},
+		done: "Dead letters discarded: %d.",
+		back: lettersOfForm,
+	},
+	"recover": {
+		method: "WorkerService.RecoverWorkers",
+		on:     onAllWorkers,
+		title:  "Recover workers",
+		does: []string{
+			"Every stored worker that should run and does not is loaded and gets messages again.",
+			"One that fails does not stop the others.",
+		},
+		button: "Recover workers",
+		do: func(ctx context.Context, d *Dashboard, _ url.Values) ([]int, error) {
+			answer, err := d.cfg.Workers.RecoverWorkers(ctx, &operatorv1.RecoverWorkersRequest{})
+			return []int{len(answer.GetRecovered()), len(answer.GetFailures())}, err
+		},
+		done: "Recovery has run. Workers that run here: %d. Workers that could not be loaded: %d.",
+	},
+}
+
+func workflows(d *Dashboard) operatorv1connect.WorkflowServiceHandler { return d.cfg.Workflows }
+func workers(d *Dashboard) operatorv1connect.WorkerServiceHandler     { return d.cfg.Workers }
+func processes(d *Dashboard) operatorv1connect.ProcessServiceHandler  { return d.cfg.Processes }
+
+// send returns the do of an action that calls one method. The fields of the form have the names
+// of the request's.
+func send[H, Req, Resp any](
+	service func(*Dashboard) H, method func(H, context.Context, *Req) (*Resp, error),
+) func(context.Context, *Dashboard, url.Values) ([]int, error) {
+	return func(ctx context.Context, d *Dashboard, form url.Values) ([]int, error) {
+		req := new(Req)
+		if m, ok := any(req).(proto.Message); ok {
+			fields := m.ProtoReflect().Descriptor().Fields()
+			for i := range fields.Len() {
+				field := fields.Get(i)
+				if value := form.Get(string(field.Name())); value != "" && field.Kind() == protoreflect.StringKind {
+					m.ProtoReflect().Set(field, protoreflect.ValueOfString(value))
+				}
+			}
+		}
+		_, err := method(service(d), ctx, req)
+		return nil, err
+	}
+}
+
+func lettersOfForm(form url.Values) string { return lettersPath(form.Get("id"), "") }
+
+// numberKeys are the keys of the numbers of an outcome in an address.
+var numberKeys = []string{"n", "failed"}
+
+// outcome returns the sentence that an address selects. The address can only choose
+// the sentence and its numbers.
+func outcome(q url.Values) string {
+	a := actions[q.Get("done")]
+	if a == nil {
+		return ""
+	}
+	var numbers []any
+	for _, key := range numberKeys[:strings.Count(a.done, "%d")] {
+		n, err := strconv.ParseInt(q.Get(key), 10, 64)
+		if err != nil {
+			n = 0
+		}
+		numbers = append(numbers, n)
+	}
+	return fmt.Sprintf(a.done, numbers...)
+}
+
+// question is the data of the page before an action.
 type question struct {
 	Action string
 	Title  string
-	Of     string   // the object of the action
+	Of     string   // the subject
 	Does   []string // what will happen, in sentences
 	Button string
 	Danger bool
-	Input  string // the name of a text input, "" for none
-	Label  string // the input's label
-	Needed bool   // the input is required
-	Area   bool   // the input has several lines
-	Value  string
+	Input  input
+	Value  string // of the input
 	Hidden url.Values
 	Back   string
 	Refuse string // why the action is not possible; then the page has no button
 }
 
-// done has the sentences to show after an action, by the key in the address. An
-// address cannot make a page show any other text.
-var done = map[string]string{
-	"transition":   "The transition is done.",
-	"patch":        "The fields are changed.",
-	"drain":        "The process has begun to drain.",
-	"suspend":      "Readiness is suspended.",
-	"resume":       "Readiness follows the checks again.",
-	"restart-unit": "The unit was asked to restart: its state is below.",
-	"start":        "The worker gets messages again.",
-	"stop":         "The worker is stopped.",
-	"delete":       "The worker is deleted.",
-	"rollback":     "The worker runs the earlier code.",
-	"redrive":      "Dead letters given to the worker again: %d.",
-	"edit":         "The edited message is given to the worker.",
-	"discard":      "Dead letters discarded: %d.",
-	"promote":      "The canary is the worker's version now.",
-	"recover":      "Recovery has run. Workers that run here: %d. Workers that could not be loaded: %d.",
-}
-
-// outcome returns the sentence that an address selects. The address can only choose
-// the sentence and its numbers.
-func outcome(q url.Values) string {
-	name := q.Get("done")
-	number := func(key string) int64 {
-		n, err := strconv.ParseInt(q.Get(key), 10, 64)
-		if err != nil {
-			return 0
-		}
-		return n
-	}
-	switch name {
-	case "redrive", "discard":
-		return fmt.Sprintf(done[name], number("n"))
-	case "recover":
-		return fmt.Sprintf(done[name], number("n"), number("failed"))
-	}
-	return done[name]
-}
-
-// step is one action: its question, and the function that does it, which returns the
-// numbers of the outcome.
-type step struct {
-	ask func(ctx context.Context, d *Dashboard, f url.Values) (*question, error)
-	do  func(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error)
-}
-
-// methods are the methods that the actions call.
-var methods = map[string]string{
-	"transition": "WorkflowService.Transition", "patch": "WorkflowService.Patch",
-	"drain": "ProcessService.DrainProcess", "suspend": "ProcessService.SuspendProcess", "resume": "ProcessService.ResumeProcess", "restart-unit": "ProcessService.RestartUnit",
-	"start": "WorkerService.StartWorker", "stop": "WorkerService.StopWorker", "delete": "WorkerService.DeleteWorker",
-	"rollback": "WorkerService.Rollback", "redrive": "WorkerService.Redrive", "edit": "WorkerService.RedriveEdited", "discard": "WorkerService.DiscardDeadLetters",
-	"promote": "WorkerService.PromoteWorker", "recover": "WorkerService.RecoverWorkers",
-}
-
 // may reports whether the caller may do an action on a type, a worker or a process.
 func (d *Dashboard) may(r *http.Request, name, of string) bool {
-	return d.cfg.May(r.Context(), methods[name], of)
-}
-
-// about returns what an action is about: a type, a worker or a process.
-func about(name string, form url.Values) string {
-	switch name {
-	case "transition", "patch":
-		return form.Get("type")
-	case "recover":
-		return "" // all of the fleet's
-	}
-	return form.Get("id")
+	return d.cfg.May(r.Context(), actions[name].method, of)
 }
 
 // asked returns the action and the form of a request.
-func asked(r *http.Request) (string, step, url.Values, error) {
-	name := r.PathValue("action")
-	s, ok := steps[name]
-	if !ok {
-		return "", s, nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no such action"))
+func asked(r *http.Request) (name string, a *action, form url.Values, err error) {
+	name = r.PathValue("action")
+	if a = actions[name]; a == nil {
+		return "", nil, nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no such action"))
 	}
 	if err := r.ParseForm(); err != nil {
-		return "", s, nil, connect.NewError(connect.CodeInvalidArgument, err)
+		return "", nil, nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
-	return name, s, r.Form, nil
+	return name, a, r.Form, nil
 }
 
 func (d *Dashboard) ask(r *http.Request, v *view) error {
-	name, s, form, err := asked(r)
+	name, a, form, err := asked(r)
 	if err != nil {
 		return err
 	}
-	if !d.may(r, name, about(name, form)) {
+	if !d.may(r, name, a.on.of(form)) {
 		return forbidden()
 	}
-	return d.question(r.Context(), v, name, s, form)
+	return d.question(r.Context(), v, name, a, form)
 }
 
-func (d *Dashboard) question(ctx context.Context, v *view, name string, s step, form url.Values) error {
-	q, err := s.ask(d.cfg.Preview(ctx), d, form)
+// question fills in the page before an action.
+func (d *Dashboard) question(ctx context.Context, v *view, name string, a *action, form url.Values) error {
+	ctx = d.cfg.Preview(ctx)
+	of, err := a.on.find(ctx, d, form)
 	if err != nil {
 		return err
 	}
-	q.Action, q.Hidden = name, url.Values{}
-	for _, key := range []string{"type", "id", "phase", "field", "digest", "letter", "all", "unit", "group", "as", "if_match"} {
+	q := &question{
+		Action: name,
+		Title:  strings.TrimSpace(a.title + " " + of),
+		Of:     of,
+		Does:   a.does,
+		Button: a.button,
+		Danger: a.danger,
+		Input:  a.input,
+		Hidden: url.Values{},
+		Back:   a.on.page(form),
+	}
+	if a.ask != nil {
+		if err := a.ask(ctx, d, form, q); err != nil {
+			return err
+		}
+	}
+	for _, key := range slices.Concat(a.on.fields, a.fields) {
 		if values, ok := form[key]; ok {
 			q.Hidden[key] = values
 		}
 	}
-	v.Page, v.Title, v.Data = "ask", q.Title, q
-	v.Section = map[string]string{"transition": "workflows", "patch": "workflows", "drain": "processes", "suspend": "processes", "resume": "processes", "restart-unit": "processes"}[name]
-	if v.Section == "" {
-		v.Section = "workers"
-	}
+	v.Page, v.Section, v.Title, v.Data = "ask", a.on.section, q.Title, q
 	return nil
 }
 
 func (d *Dashboard) act(r *http.Request, v *view) error {
-	name, s, form, err := asked(r)
+	name, a, form, err := asked(r)
 	if err != nil {
 		return err
 	}
 	// The service checks the caller's role and audits refusals.
-	numbers, err := s.do(r.Context(), d, form)
+	numbers, err := a.do(r.Context(), d, form)
 	if err != nil {
-		if !d.may(r, name, about(name, form)) {
+		if !d.may(r, name, a.on.of(form)) {
 			return err
 		}
-		given := form.Get("note") + form.Get("reason") + form.Get("value")
-		if again := d.question(r.Context(), v, name, s, form); again != nil {
+		given := form.Get(a.input.Name)
+		if again := d.question(r.Context(), v, name, a, form); again != nil {
 			return err
 		}
-		v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err))
+		v.problem(err)
 		if q, ok := v.Data.(*question); ok && given != "" {
 			q.Value = given
 		}
 		return nil
 	}
-	var back string
-	switch {
-	case name == "delete" || name == "recover":
-		back = "/ui/workers"
-	case form.Get("type") != "":
-		back = entityPath(form.Get("type"), form.Get("id"))
-	case name == "drain" || name == "suspend" || name == "resume" || name == "restart-unit":
-		back = processPath(form.Get("id"))
-	case name == "edit" || name == "discard" || name == "redrive" && form.Get("group") != "":
-		back = lettersPath(form.Get("id"), "")
-	default:
-		back = workerPath(form.Get("id"))
+	back := a.back
+	if back == nil {
+		back = a.on.page
 	}
-	if numbers == nil {
-		numbers = url.Values{}
+	q := url.Values{"done": {name}}
+	for i, n := range numbers {
+		q.Set(numberKeys[i], strconv.Itoa(n))
 	}
-	numbers.Set("done", name)
-	v.redirect = back + "?" + numbers.Encode()
+	v.redirect = back(form) + "?" + q.Encode()
 	return nil
 }

@@ -4,24 +4,28 @@
 //
 // Every page works without the script. It reads and acts through the same services as
 // every other client, with the caller's own role.
+//
+// Begin with [New], which lists the pages. A page is a method that fills in a view, and a
+// template in pages/. actions.go has a struct for each action: its method, its form, what it
+// says before and after; ask.go completes the questions. The package stands on the handlers of
+// the contract, package diagram and package diagnosis.
 package dashboard
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
-	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/klauspost/compress/gzhttp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
@@ -49,14 +53,14 @@ type Config struct {
 	SignIn     string
 	SignsOutAt func() string
 
-	// Changed calls tell(true) once when it is ready and then on every change under a
-	// topic, and tell(false) now and then in between, until ctx ends.
-	Changed func(ctx context.Context, topic, name string, tell func(news bool) error) error
+	// Changed calls notify(true) once when it is ready and then on every change under a
+	// topic, and notify(false) as a heartbeat, until ctx ends.
+	Changed func(ctx context.Context, topic, name string, notify func(news bool) error) error
 
 	// Links returns the links of a process to other systems.
 	Links func(*operatorv1.Process) []Link
-	// Flow returns what the server has seen of a workflow.
-	Flow func(typ string) Flow
+	// Ages returns how long the entities of a workflow have been in each phase.
+	Ages func(typ string) []Age
 
 	// May reports whether the caller may call a method, such as
 	// "ProcessService.DrainProcess", on the type, the worker or the process with that name;
@@ -78,12 +82,13 @@ type Dashboard struct {
 // policy is the content security policy: a page may load its own style, script and
 // images, call its own server, and send forms there. No inline script or style, no
 // frame.
-const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // New returns a Dashboard. It fails only when a template has a mistake.
 func New(cfg Config) (*Dashboard, error) {
 	d := &Dashboard{cfg: cfg, pages: map[string]*template.Template{}, mux: http.NewServeMux()}
-	base, err := template.New("").Funcs(helpers).ParseFS(files, "pages/base.html", "pages/parts.html")
+	base, err := template.New("").Funcs(helpers).Option("missingkey=error").ParseFS(files, "pages/base.html", "pages/parts.html")
 	if err != nil {
 		return nil, err
 	}
@@ -163,13 +168,12 @@ type view struct {
 
 	redirect string
 	code     int
-	zip      bool // the caller takes gzip
 }
 
 func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) {
-	d.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	d.mux.Handle(pattern, gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := d.view()
-		v.Done, v.zip = outcome(r.URL.Query()), takesGzip(r.Header.Get("Accept-Encoding"))
+		v.Done = outcome(r.URL.Query())
 		who, err := d.cfg.Access.WhoAmI(r.Context(), &operatorv1.WhoAmIRequest{})
 		if err == nil {
 			v.Who, v.Operator = who, who.GetRole() == "operator"
@@ -184,8 +188,11 @@ func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) 
 			v.fail(r, httpcode.Of(connect.CodeOf(err)), text(err))
 		}
 		d.render(w, v)
-	})
+	})))
 }
+
+// problem shows an error on a page that is there without what was asked for.
+func (v *view) problem(err error) { v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err)) }
 
 // fail turns a view into the page that says why the requested page is not shown.
 func (v *view) fail(r *http.Request, code int, problem string) {
@@ -222,8 +229,14 @@ func (d *Dashboard) Refuse(w http.ResponseWriter, r *http.Request, code int, pro
 }
 
 func (d *Dashboard) view() *view {
-	v := &view{Fleet: d.cfg.Name, Sessions: d.cfg.Sessions, SignIn: d.cfg.SignIn, Now: time.Now(), code: http.StatusOK}
-	v.Away = d.cfg.Away()
+	v := &view{
+		Fleet:    d.cfg.Name,
+		Sessions: d.cfg.Sessions,
+		SignIn:   d.cfg.SignIn,
+		Away:     d.cfg.Away(),
+		Now:      time.Now(),
+		code:     http.StatusOK,
+	}
 	v.Has.Workflows, v.Has.Workers, v.Has.Processes = d.cfg.HasWorkflows, d.cfg.HasWorkers, d.cfg.HasProcesses
 	return v
 }
@@ -242,38 +255,8 @@ func (d *Dashboard) render(w http.ResponseWriter, v *view) {
 	}
 	h.Set("Content-Security-Policy", rules)
 	h.Set("Cache-Control", "no-store")
-	h.Set("Vary", "Accept-Encoding")
-	if !v.zip {
-		w.WriteHeader(v.code)
-		_, _ = w.Write(b.Bytes()) // fails when the caller has gone
-		return
-	}
-	h.Set("Content-Encoding", "gzip")
 	w.WriteHeader(v.code)
-	z, _ := zippers.Get().(*gzip.Writer)
-	z.Reset(w)
-	_, _ = z.Write(b.Bytes())
-	_ = z.Close()
-	z.Reset(io.Discard) // do not hold the connection
-	zippers.Put(z)
-}
-
-// zippers keeps compressors, which need a megabyte each.
-var zippers = sync.Pool{New: func() any {
-	z, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // the level is valid
-	return z
-}}
-
-// takesGzip reads the header Accept-Encoding (RFC 9110, section 12.5.3).
-func takesGzip(header string) bool {
-	for one := range strings.SplitSeq(header, ",") {
-		name, weight, _ := strings.Cut(one, ";")
-		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
-			weight = strings.TrimSpace(weight)
-			return !strings.HasPrefix(weight, "q=0") || strings.Trim(weight, "q=0.") != ""
-		}
-	}
-	return false
+	_, _ = w.Write(b.Bytes()) // fails when the caller has gone
 }
 
 // Login renders the login form.
@@ -293,19 +276,16 @@ func (d *Dashboard) SignedIn(w http.ResponseWriter, next string) {
 	d.render(w, v)
 }
 
-// SignedOut renders the page of a caller who has signed out here, while the other replicas
-// could not be told: the session may be valid there until it expires. The page leads on.
+// SignedOut renders the page of a caller who has signed out on this replica only: the session
+// may be valid on others until it expires. The page has a link to next.
 func (d *Dashboard) SignedOut(w http.ResponseWriter, next string, until time.Time) {
 	v := d.view()
 	v.Page, v.Title = "signedout", "Signed out"
-	v.Data = struct {
-		Next  string
-		Until *timestamppb.Timestamp
-	}{next, timestamppb.New(until)}
+	v.Data = data{"Next": next, "Until": timestamppb.New(until)}
 	d.render(w, v)
 }
 
-// live tells a page when its content has changed. It sends no content: the page
+// live notifies a page when its content has changed. It sends no content: the page
 // fetches itself again, so content has only one way into a page.
 func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
@@ -330,13 +310,14 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		return say("event: beat\ndata: ")
 	})
 	if err != nil && r.Context().Err() == nil {
-		_ = say("event: over\ndata: " + strings.NewReplacer("\n", " ", "\r", " ").Replace(text(err))) // fails when the caller has gone
+		line := strings.NewReplacer("\n", " ", "\r", " ").Replace(text(err))
+		_ = say("event: over\ndata: " + line) // fails when the caller has gone
 	}
 }
 
 func text(err error) string {
 	var ce *connect.Error
-	if asError(err, &ce) {
+	if errors.As(err, &ce) {
 		return ce.Message()
 	}
 	return err.Error()

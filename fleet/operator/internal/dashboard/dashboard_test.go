@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"go.uber.org/goleak"
 )
 
@@ -69,16 +70,22 @@ func TestOutcomeSaysOnlyItsOwnSentences(t *testing.T) {
 	}
 }
 
-// Every action has a sentence for its outcome, and every sentence an action.
+// Every action calls a method of the contract, says what it is about, what will happen and what
+// has happened, and has a button.
 func TestEveryActionHasAnOutcome(t *testing.T) {
-	for name := range steps {
-		if done[name] == "" {
-			t.Errorf("the action %s has no sentence", name)
+	methods := map[string]bool{}
+	for _, file := range operatorv1.Files() {
+		for i := range file.Services().Len() {
+			for j := range file.Services().Get(i).Methods().Len() {
+				m := file.Services().Get(i).Methods().Get(j)
+				methods[string(m.Parent().Name())+"."+string(m.Name())] = true
+			}
 		}
 	}
-	for name := range done {
-		if _, ok := steps[name]; !ok {
-			t.Errorf("there is a sentence for %s, which is not an action", name)
+	for name, a := range actions {
+		asks := a.ask != nil || a.title != "" && len(a.does) > 0 && a.button != ""
+		if !methods[a.method] || a.on == nil || a.do == nil || a.done == "" || !asks || strings.Count(a.done, "%d") > len(numberKeys) {
+			t.Errorf("the action %s is not whole: %+v", name, a)
 		}
 	}
 }

@@ -18,10 +18,36 @@ import (
 )
 
 var helpers = template.FuncMap{
-	"command": diagnosis.Command, "ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": texts.Column, "digest": digest, "preview": preview, "count": count,
-	"processPath": processPath, "workflowPath": workflowPath, "entityPath": entityPath, "workerPath": workerPath,
-	"lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb, "subjectPath": subjectPath, "subjectName": subjectName, "unitCounts": unitCounts, "eventsOf": eventsOf, "raw": raw, "stamp": timestamppb.New, "span": span,
-	"lettersPath": lettersPath, "letterPath": letterPath, "actPath": actPath,
+	"actPath":      actPath,
+	"ago":          ago,
+	"breakable":    breakable,
+	"command":      diagnosis.Command,
+	"count":        count,
+	"digest":       digest,
+	"entityPath":   entityPath,
+	"eventsOf":     eventsOf,
+	"exact":        exact,
+	"iso":          iso,
+	"join":         strings.Join,
+	"letterPath":   letterPath,
+	"lettersPath":  lettersPath,
+	"lower":        strings.ToLower,
+	"plural":       plural,
+	"preview":      preview,
+	"processPath":  processPath,
+	"raw":          raw,
+	"short":        texts.Column,
+	"span":         span,
+	"stamp":        timestamppb.New,
+	"subjectName":  subjectName,
+	"subjectPath":  subjectPath,
+	"tone":         tone,
+	"took":         took,
+	"unitCounts":   unitCounts,
+	"verb":         verb,
+	"when":         when,
+	"workerPath":   workerPath,
+	"workflowPath": workflowPath,
 }
 
 // tone returns the colour class of a state. Pages always show the state's name
@@ -32,7 +58,8 @@ func tone(state string) string {
 		return "good"
 	case "failed", "killed", "down", "unhealthy", "aborted", "error", "lost":
 		return "bad"
-	case "draining", "starting", "stopping", "pending", "suspended", "deploying", "unknown", "degraded", "resuming", "finishing", "created":
+	case "created", "pending", "starting", "deploying", "resuming", "draining", "finishing", "stopping",
+		"suspended", "unknown", "degraded":
 		return "wait"
 	case "stopped", "deleted", "":
 		return "over"

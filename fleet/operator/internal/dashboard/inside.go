@@ -11,12 +11,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// inside is the data of a page that looks into a process.
-type inside struct {
-	ID, What, Text, Command string
-	At                      *timestamppb.Timestamp
-}
-
 // logs shows the last lines of a process's log. Each look is in the audit, so the page
 // does not look again by itself.
 func (d *Dashboard) logs(r *http.Request, v *view) error {
@@ -29,9 +23,14 @@ func (d *Dashboard) logs(r *http.Request, v *view) error {
 	for _, l := range answer.GetLines() {
 		lines = append(lines, l.GetText())
 	}
-	v.Page, v.Section, v.Title = "inside", "processes", "Log of "+id
-	v.Data = inside{ID: id, What: "The end of the log", Text: strings.Join(lines, "\n"), Command: diagnosis.Command("logs %s --follow", id), At: timestamppb.New(v.Now)}
+	v.inside(id, "Log of "+id, "The end of the log", strings.Join(lines, "\n"), diagnosis.Command("logs %s --follow", id))
 	return nil
+}
+
+// inside fills in the page that shows one text of a process.
+func (v *view) inside(id, title, what, text, command string) {
+	v.Page, v.Section, v.Title = "inside", "processes", title
+	v.Data = data{"ID": id, "What": what, "Text": text, "Command": command, "At": timestamppb.New(v.Now)}
 }
 
 // stacks shows the stacks of a process's goroutines.
@@ -41,8 +40,7 @@ func (d *Dashboard) stacks(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Page, v.Section, v.Title = "inside", "processes", "Stacks of "+id
-	v.Data = inside{ID: id, What: "The stacks of all goroutines", Text: answer.GetText(), Command: diagnosis.Command("stacks %s", id), At: timestamppb.New(v.Now)}
+	v.inside(id, "Stacks of "+id, "The stacks of all goroutines", answer.GetText(), diagnosis.Command("stacks %s", id))
 	return nil
 }
 
@@ -55,25 +53,23 @@ func (d *Dashboard) config(r *http.Request, v *view) error {
 	}
 	contains, given := r.URL.Query().Get("contains"), r.URL.Query().Get("given") != ""
 	settings := slices.DeleteFunc(slices.Clone(answer.GetSettings()), func(s *operatorv1.Setting) bool {
-		return given && s.GetSource() == "default" || !strings.Contains(s.GetKey(), contains) && !strings.Contains(s.GetSource(), contains)
+		matches := strings.Contains(s.GetKey(), contains) || strings.Contains(s.GetSource(), contains)
+		return !matches || given && s.GetSource() == "default"
 	})
-	last := map[string]*operatorv1.Step{} // by the name of the reload
-	for _, s := range answer.GetReloads() {
-		last[s.GetName()] = s
-	}
-	var refused []*operatorv1.Step
-	for _, s := range answer.GetReloads() {
-		if last[s.GetName()] == s && s.GetError() != "" {
-			refused = append(refused, s)
-		}
-	}
+	refused := slices.DeleteFunc(diagnosis.LastReloads(answer.GetReloads()), func(s *operatorv1.Step) bool {
+		return s.GetError() == ""
+	})
 	v.Page, v.Section, v.Title = "config", "processes", "Configuration of "+id
-	v.Data = struct {
-		ID, Contains, Command string
-		Given, Truncated      bool
-		Settings              []*operatorv1.Setting
-		Reloads, Refused      []*operatorv1.Step
-		At                    *timestamppb.Timestamp
-	}{id, contains, diagnosis.Command("processes config %s", id), given, answer.GetTruncated(), settings, answer.GetReloads(), refused, timestamppb.New(v.Now)}
+	v.Data = data{
+		"ID":        id,
+		"Contains":  contains,
+		"Command":   diagnosis.Command("processes config %s", id),
+		"Given":     given,
+		"Truncated": answer.GetTruncated(),
+		"Settings":  settings,
+		"Reloads":   answer.GetReloads(),
+		"Refused":   refused,
+		"At":        timestamppb.New(v.Now),
+	}
 	return nil
 }

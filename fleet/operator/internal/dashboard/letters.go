@@ -2,10 +2,8 @@ package dashboard
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -33,7 +31,12 @@ func (d *Dashboard) letters(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	list, err := d.cfg.Workers.ListDeadLetters(r.Context(), &operatorv1.ListDeadLettersRequest{WorkerId: id, Group: q.Get("group"), PageSize: 100, PageToken: q.Get("page")})
+	list, err := d.cfg.Workers.ListDeadLetters(r.Context(), &operatorv1.ListDeadLettersRequest{
+		WorkerId:  id,
+		Group:     q.Get("group"),
+		PageSize:  100,
+		PageToken: q.Get("page"),
+	})
 	if err != nil {
 		return err
 	}
@@ -51,13 +54,15 @@ func (d *Dashboard) letters(r *http.Request, v *view) error {
 	}
 	v.Page, v.Section, v.Title = "letters", "workers", "Dead letters of "+id
 	v.Operator = d.may(r, "redrive", id)
-	v.Data = struct {
-		ID, Group, First, Next string
-		Total, Others          int64
-		Groups                 []row
-		Letters                []*operatorv1.DeadLetter
-		Paged                  bool
-	}{id, q.Get("group"), lettersPath(id, q.Get("group")), nextPage(q, list.GetNextPageToken()), total, groups.GetOthers(), rows, list.GetDeadLetters(), q.Get("page") != ""}
+	v.Data = data{
+		"ID":      id,
+		"Group":   q.Get("group"),
+		"Total":   total,
+		"Others":  groups.GetOthers(),
+		"Groups":  rows,
+		"Letters": list.GetDeadLetters(),
+		"Pager":   pagerOf(r, list.GetNextPageToken(), "Next page"),
+	}
 	return nil
 }
 
@@ -78,19 +83,26 @@ func letterPath(worker, id string) string {
 // again by itself.
 func (d *Dashboard) letter(r *http.Request, v *view) error {
 	worker := r.PathValue("id")
-	m, err := d.cfg.Workers.ReadDeadLetter(r.Context(), &operatorv1.ReadDeadLetterRequest{WorkerId: worker, Id: r.PathValue("letter"), Limit: maxShown})
+	m, err := d.cfg.Workers.ReadDeadLetter(r.Context(), &operatorv1.ReadDeadLetterRequest{
+		WorkerId: worker,
+		Id:       r.PathValue("letter"),
+		Limit:    maxShown,
+	})
 	if err != nil {
 		return err
 	}
 	as, shown := shownAs(m.GetData(), m.GetSize(), r.URL.Query().Get("as"))
 	v.Page, v.Section, v.Title = "letter", "workers", "Dead letter "+m.GetId()+" of "+worker
 	v.Operator = d.may(r, "edit", worker)
-	v.Data = struct {
-		Worker, As, Shown, Path string
-		Letter                  *operatorv1.DeadLetter
-		Cut                     bool
-		Editable                bool
-	}{worker, as, shown, letterPath(worker, m.GetId()), m, int64(len(m.GetData())) < m.GetSize() || as == "hex" && len(m.GetData()) > maxDumped, m.GetSize() <= maxForm}
+	v.Data = data{
+		"Worker":   worker,
+		"Letter":   m,
+		"As":       as,
+		"Shown":    shown,
+		"Path":     letterPath(worker, m.GetId()),
+		"Cut":      int64(len(m.GetData())) < m.GetSize() || as == "hex" && len(m.GetData()) > maxDumped,
+		"Editable": m.GetSize() <= maxForm,
+	}
 	return nil
 }
 
@@ -99,7 +111,8 @@ func (d *Dashboard) letter(r *http.Request, v *view) error {
 func shownAs(data []byte, size int64, wish string) (as, shown string) {
 	whole := int64(len(data)) >= size
 	var pretty bytes.Buffer
-	isJSON := whole && len(data) > 0 && json.Indent(&pretty, data, "", "  ") == nil && strings.ContainsAny(string(data[:1]), "{[ \n\t\r")
+	isJSON := whole && len(data) > 0 && strings.ContainsAny(string(data[:1]), "{[ \n\t\r") &&
+		json.Indent(&pretty, data, "", "  ") == nil
 	body := data
 	for n := 0; !whole && n < utf8.UTFMax && !utf8.Valid(body) && len(body) > 0; n++ {
 		body = body[:len(body)-1] // a character was cut in two
@@ -174,95 +187,7 @@ func fileName(name string) string {
 // asText reports whether a form can edit data as text: a browser sends each line of a
 // form with a carriage return, and no control characters.
 func asText(data []byte) bool {
-	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(c rune) bool { return c < ' ' && c != '\n' && c != '\t' || c == 0x7f })
-}
-
-func askEdit(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
-	m, err := d.cfg.Workers.ReadDeadLetter(ctx, &operatorv1.ReadDeadLetterRequest{WorkerId: f.Get("id"), Id: f.Get("letter"), Limit: maxForm})
-	if err != nil {
-		return nil, err
-	}
-	q := &question{
-		Title: "Edit dead letter " + m.GetId(), Of: m.GetId(), Button: "Hand the edited message to the worker", Input: "value", Label: "Message", Area: true, Back: letterPath(f.Get("id"), m.GetId()),
-		Does: []string{
-			"The message below goes to " + f.Get("id") + " in place of this one, with the same topic, key and headers, and with all attempts.",
-			"The dead letter is gone then. If it fails again, the edited message becomes a dead letter.",
-			"The audit gets the digests of the message before and after. If another operator redrives it first, nothing happens and the page says so.",
-		},
-	}
-	switch {
-	case m.GetSize() > maxForm:
-		q.Refuse = fmt.Sprintf("the message has %d bytes, and a form takes at most %d. Download it, and use: lifecyclectl redrive %s %s --data-file FILE", m.GetSize(), maxForm, f.Get("id"), m.GetId())
-	case asText(m.GetData()):
-		q.Value = string(m.GetData())
-		f.Set("as", "text")
-	default:
-		q.Value, q.Label = hex.EncodeToString(m.GetData()), "Message, in hexadecimal"
-		f.Set("as", "hex")
-	}
-	return q, nil
-}
-
-func doEdit(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error) {
-	data := []byte(strings.ReplaceAll(f.Get("value"), "\r\n", "\n"))
-	switch f.Get("as") {
-	case "text":
-	case "hex":
-		var err error
-		if data, err = hex.DecodeString(strings.Join(strings.Fields(f.Get("value")), "")); err != nil {
-			return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the message is not hexadecimal: %w", err))
-		}
-	default:
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the form does not say how the message is written"))
-	}
-	_, err := d.cfg.Workers.RedriveEdited(ctx, &operatorv1.RedriveEditedRequest{WorkerId: f.Get("id"), Id: f.Get("letter"), Data: data})
-	return nil, err
-}
-
-// chosen turns the fields of a form into a choice of dead letters: all overrides a
-// group, and a group single ones.
-func chosen(f url.Values) (ids []string, all bool, group string) {
-	if all = f.Get("all") != ""; all {
-		f.Del("letter")
-		f.Del("group")
-		return nil, true, ""
-	}
-	if f.Get("chosen") != "" { // a button for the chosen ones, on the page of a group
-		f.Del("group")
-	}
-	if group = f.Get("group"); group != "" {
-		f.Del("letter")
-		return nil, false, group
-	}
-	return f["letter"], false, ""
-}
-
-func askDiscard(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
-	ids, all, group := chosen(f)
-	q := &question{
-		Title: "Discard dead letters of " + f.Get("id"), Of: f.Get("id"), Button: "Discard for good", Danger: true, Input: "note", Label: "Why, for the audit", Needed: true, Back: lettersPath(f.Get("id"), group),
-	}
-	if len(ids) == 0 && !all && group == "" {
-		q.Refuse = "no dead letter is chosen. Go back and choose some, or discard all."
-		return q, nil
-	}
-	would, err := d.cfg.Workers.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{WorkerId: f.Get("id"), Ids: ids, All: all, Group: group, DryRun: true})
-	if err != nil {
-		return nil, err
-	}
-	n := would.GetDiscarded()
-	q.Does = []string{fmt.Sprintf("%d dead %s removed, with the whole message. This cannot be undone.", n, plural(n, "letter is", "letters are")), "The worker never handles them."}
-	if group != "" {
-		q.Does = append(q.Does, "They are those whose reason is: "+group)
-	}
-	if n == 0 {
-		q.Refuse = "none of these dead letters is there any more."
-	}
-	return q, nil
-}
-
-func doDiscard(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error) {
-	ids, all, group := chosen(f)
-	answer, err := d.cfg.Workers.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{WorkerId: f.Get("id"), Ids: ids, All: all, Group: group, Note: f.Get("note")})
-	return url.Values{"n": {strconv.FormatInt(answer.GetDiscarded(), 10)}}, err
+	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(c rune) bool {
+		return c < ' ' && c != '\n' && c != '\t' || c == 0x7f
+	})
 }

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -25,12 +24,6 @@ type Age struct {
 	Since  time.Time
 	Median time.Duration
 	Stuck  int // longer than allowed
-}
-
-// Flow is what a server has seen of a workflow.
-type Flow struct {
-	Ages         []Age
-	Moved, Ended int // transitions, and those into a terminal phase, in the last hour
 }
 
 // stay is the time that an entity spent in a phase.
@@ -64,7 +57,12 @@ func stays(history []*operatorv1.HistoryEntry, terminal bool, now time.Time) (li
 		return min(barWidth, max(0, int(float64(barWidth)*float64(t.Sub(begin))/float64(life))))
 	}
 	for i, h := range history {
-		s := stay{Phase: h.GetTo(), From: h.GetAt(), Tone: tone(h.GetTo()), At: min(place(h.GetAt().AsTime()), barWidth-barLeast)}
+		s := stay{
+			Phase: h.GetTo(),
+			From:  h.GetAt(),
+			Tone:  tone(h.GetTo()),
+			At:    min(place(h.GetAt().AsTime()), barWidth-barLeast),
+		}
 		last := i == len(history)-1
 		until := end
 		if !last {
@@ -79,17 +77,6 @@ func stays(history []*operatorv1.HistoryEntry, terminal bool, now time.Time) (li
 	return list
 }
 
-// sources returns who caused the entries of a history.
-func sources(history []*operatorv1.HistoryEntry) (list []string) {
-	for _, h := range history {
-		if s := h.GetSource(); s != "" && !slices.Contains(list, s) {
-			list = append(list, s)
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
 // raw returns a message as the API has it.
 func raw(m proto.Message) string {
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
@@ -101,15 +88,4 @@ func raw(m proto.Message) string {
 		return string(text)
 	}
 	return b.String()
-}
-
-// reasons counts dead letters by their reason, the most frequent first.
-func reasons(letters []*operatorv1.DeadLetter) (list []tally) {
-	counts := map[string]int64{}
-	for _, d := range letters {
-		counts[d.GetReason()]++
-	}
-	list = tallies(counts)
-	slices.SortStableFunc(list, func(a, b tally) int { return int(b.Count - a.Count) })
-	return list
 }

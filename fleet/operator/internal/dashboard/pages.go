@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"html/template"
 	"maps"
@@ -15,11 +14,8 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagram"
-	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
-
-func asError(err error, target **connect.Error) bool { return errors.As(err, target) }
 
 // tally is a number of things of one kind.
 type tally struct {
@@ -27,6 +23,39 @@ type tally struct {
 	Count int64
 	Tone  string
 	Share int // of the whole, in percent
+}
+
+// data is what the template of a page gets.
+type data = map[string]any
+
+// pager leads to the first and the next page of a list.
+type pager struct {
+	First, Next, Label string
+	Paged              bool // it is not the first page
+}
+
+// pagerOf returns the pager of a page whose list goes on at a token, "" for the last one.
+func pagerOf(r *http.Request, token, label string) pager {
+	q, first := r.URL.Query(), r.URL.EscapedPath()
+	p := pager{Label: label, Paged: q.Get("page") != ""}
+	q.Del("page")
+	if p.First = first; len(q) > 0 {
+		p.First += "?" + q.Encode()
+	}
+	if token != "" {
+		q.Set("page", token)
+		p.Next = first + "?" + q.Encode()
+	}
+	return p
+}
+
+// at returns a pager that leads to a place in a page.
+func (p pager) at(place string) pager {
+	p.First += place
+	if p.Next != "" {
+		p.Next += place
+	}
+	return p
 }
 
 func (d *Dashboard) home(r *http.Request, v *view) error {
@@ -40,12 +69,17 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 	v.Page, v.Section, v.Title, v.Topic = "fleet", "processes", "Fleet", livePath("processes", "")
 	q := r.URL.Query()
 	req := &operatorv1.ListProcessesRequest{
-		Service: q.Get("service"), Phase: q.Get("phase"), Contains: strings.TrimSpace(q.Get("contains")), Problems: q.Get("problems") != "", Sort: cmp.Or(q.Get("sort"), "problems"),
-		PageSize: maxProcesses, PageToken: q.Get("page"),
+		Service:   q.Get("service"),
+		Phase:     q.Get("phase"),
+		Contains:  strings.TrimSpace(q.Get("contains")),
+		Problems:  q.Get("problems") != "",
+		Sort:      cmp.Or(q.Get("sort"), "problems"),
+		PageSize:  maxProcesses,
+		PageToken: q.Get("page"),
 	}
 	list, err := d.cfg.Processes.ListProcesses(r.Context(), req)
-	if err != nil && connect.CodeOf(err) == connect.CodeInvalidArgument { // show an invalid filter beside the filters
-		v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err))
+	if connect.CodeOf(err) == connect.CodeInvalidArgument { // show an invalid filter beside the filters
+		v.problem(err)
 		list, err = &operatorv1.ListProcessesResponse{Totals: &operatorv1.ProcessTotals{}}, nil
 	}
 	if err != nil {
@@ -63,35 +97,27 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		}
 		services = all.GetTotals().GetServices()
 	}
-	next, first := "", "/ui/"
-	q.Del("page")
-	if len(q) > 0 {
-		first += "?" + q.Encode()
-	}
-	if t := list.GetNextPageToken(); t != "" {
-		q.Set("page", t)
-		next = "/ui/?" + q.Encode()
-	}
 	links := tallies(services)
 	slices.SortStableFunc(links, func(a, b tally) int { return cmp.Compare(b.Count, a.Count) })
 	others := max(0, len(links)-maxServices)
 	links = links[:len(links)-others]
 	slices.SortFunc(links, func(a, b tally) int { return cmp.Compare(a.Name, b.Name) })
-	v.Data = struct {
-		Query         *operatorv1.ListProcessesRequest
-		Services      []tally
-		Others        int // services without a link
-		Phases        []tally
-		Totals        *operatorv1.ProcessTotals
-		Processes     []*operatorv1.Process
-		First, Next   string
-		Paged, Any    bool
-		Found         *operatorv1.DiagnoseResponse
-		Shown         []*operatorv1.Finding
-		More, Wrong   int
-		NothingLooked bool
-	}{req, links, others, tallies(list.GetTotals().GetPhases()), list.GetTotals(), list.GetProcesses(), first, next, req.GetPageToken() != "", len(services) > 0,
-		found, shown(found.GetFindings(), maxFindings), max(0, len(found.GetFindings())-maxFindings), len(found.GetFindings()), len(found.GetLookedAt()) == 0}
+	wrong := len(found.GetFindings())
+	v.Data = data{
+		"Query":         req,
+		"Services":      links,
+		"Others":        others, // services without a link
+		"Phases":        tallies(list.GetTotals().GetPhases()),
+		"Totals":        list.GetTotals(),
+		"Processes":     list.GetProcesses(),
+		"Pager":         pagerOf(r, list.GetNextPageToken(), "Next page"),
+		"Any":           len(services) > 0,
+		"Found":         found,
+		"Shown":         shown(found.GetFindings(), maxFindings),
+		"Wrong":         wrong,
+		"More":          max(0, wrong-maxFindings),
+		"NothingLooked": len(found.GetLookedAt()) == 0,
+	}
 	return nil
 }
 
@@ -127,12 +153,13 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 		return err
 	}
 	v.Page, v.Section, v.Title, v.Topic = "process", "processes", p.GetId(), livePath("processes", p.GetId())
-	v.Operator, v.Inspects = d.may(r, "drain", p.GetId()), d.cfg.May(r.Context(), "ProcessService.GetLogs", p.GetId())
+	v.Operator = d.may(r, "drain", p.GetId())
+	v.Inspects = d.cfg.May(r.Context(), "ProcessService.GetLogs", p.GetId())
 	past, err := d.cfg.Processes.ListEvents(r.Context(), &operatorv1.ListEventsRequest{Process: p.GetId(), PageSize: 30})
 	unread := ""
 	switch code := connect.CodeOf(err); {
 	case err == nil, code == connect.CodeUnimplemented:
-	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded: // the journal is away, and the process is known
+	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded: // only the journal is away
 		unread = text(err)
 	default:
 		return err
@@ -143,7 +170,13 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 		Unread string // why the events cannot be read now
 		Links  []Link
 		Tree   []unitView
-	}{p, past.GetEvents(), unread, d.cfg.Links(p), treeOf(p.GetId(), "", p.GetUnits(), d.may(r, "restart-unit", p.GetId()))}
+	}{
+		Process: p,
+		Past:    past.GetEvents(),
+		Unread:  unread,
+		Links:   d.cfg.Links(p),
+		Tree:    treeOf(p.GetId(), "", p.GetUnits(), d.may(r, "restart-unit", p.GetId())),
+	}
 	return nil
 }
 
@@ -194,7 +227,14 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 	}
 	v.Page, v.Section, v.Title, v.Topic = "workflow", "workflows", typ, livePath("workflow", typ)
 	q := r.URL.Query()
-	req := &operatorv1.ListEntitiesRequest{Type: typ, Phase: q.Get("phase"), Active: q.Get("active") != "", Contains: strings.TrimSpace(q.Get("contains")), PageToken: q.Get("page"), PageSize: 50}
+	req := &operatorv1.ListEntitiesRequest{
+		Type:      typ,
+		Phase:     q.Get("phase"),
+		Active:    q.Get("active") != "",
+		Contains:  strings.TrimSpace(q.Get("contains")),
+		PageToken: q.Get("page"),
+		PageSize:  50,
+	}
 	match := strings.TrimSpace(q.Get("match"))
 	if match != "" {
 		for one := range strings.SplitSeq(match, ",") {
@@ -206,36 +246,24 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 	}
 	list, err := d.cfg.Workflows.ListEntities(r.Context(), req)
 	if err != nil { // show an invalid filter beside the filters
-		v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err))
-		list = &operatorv1.ListEntitiesResponse{}
+		v.problem(err)
 	}
-	counts := map[string]int64{}
-	for _, p := range def.GetPhases() {
-		counts[p.GetName()] = p.GetCount()
-	}
-	next, first := "", workflowPath(typ)
-	q.Del("page")
-	if len(q) > 0 {
-		first += "?" + q.Encode()
-	}
-	if t := list.GetNextPageToken(); t != "" {
-		q.Set("page", t)
-		next = "?" + q.Encode()
-	}
-	v.Data = struct {
-		Def      *operatorv1.Definition
-		Picture  template.HTML
-		Query    *operatorv1.ListEntitiesRequest
-		Match    string
-		Filtered bool
-		Entities []*operatorv1.Entity
-		First    string
-		Next     string
-		Paged    bool
-		Flow     Flow
-	}{def, draw(def, diagram.Drawing{Counts: counts, Link: func(state string) string {
+	drawing := diagram.Drawing{Counts: map[string]int64{}, Link: func(state string) string {
 		return workflowPath(typ) + "?" + url.Values{"phase": {state}}.Encode() + "#entities"
-	}}), req, match, req.Phase != "" || req.Active || req.Contains != "" || match != "", list.GetEntities(), first, next, req.GetPageToken() != "", d.cfg.Flow(typ)}
+	}}
+	for _, p := range def.GetPhases() {
+		drawing.Counts[p.GetName()] = p.GetCount()
+	}
+	v.Data = data{
+		"Def":      def,
+		"Picture":  draw(def, drawing),
+		"Query":    req,
+		"Match":    match,
+		"Filtered": req.Phase != "" || req.Active || req.Contains != "" || match != "",
+		"Entities": list.GetEntities(),
+		"Pager":    pagerOf(r, list.GetNextPageToken(), "Next page").at("#entities"),
+		"Ages":     d.cfg.Ages(typ),
+	}
 	return nil
 }
 
@@ -275,32 +303,32 @@ func (d *Dashboard) entity(r *http.Request, v *view) error {
 		if s := value.GetStringValue(); s != "" || shown == `""` {
 			shown = s
 		}
-		fields = append(fields, field{name, shown, slices.ContainsFunc(def.GetWritableFields(), func(f *operatorv1.Field) bool { return f.GetName() == name })})
+		writable := slices.ContainsFunc(def.GetWritableFields(), func(f *operatorv1.Field) bool {
+			return f.GetName() == name
+		})
+		fields = append(fields, field{name, shown, writable})
 	}
 	slices.SortFunc(fields, func(a, b field) int { return cmp.Compare(a.Name, b.Name) })
-	entries, by := slices.Clone(history.GetEntries()), r.URL.Query().Get("by")
-	if by != "" {
-		entries = slices.DeleteFunc(entries, func(h *operatorv1.HistoryEntry) bool { return h.GetSource() != by })
-	}
+	entries := slices.Clone(history.GetEntries())
 	slices.Reverse(entries)
-	v.Data = struct {
-		Entity    *operatorv1.Entity
-		Def       *operatorv1.Definition
-		Picture   template.HTML
-		Fields    []field
-		History   []*operatorv1.HistoryEntry
-		Truncated bool
-		Stays     []stay
-		Sources   []string
-		By        string
-	}{e, def, draw(def, diagram.Drawing{Current: e.GetPhase(), Been: been}), fields, entries, history.GetTruncated(),
-		stays(history.GetEntries(), e.GetTerminal(), v.Now), sources(history.GetEntries()), by}
+	v.Data = data{
+		"Entity":    e,
+		"Def":       def,
+		"Picture":   draw(def, diagram.Drawing{Current: e.GetPhase(), Been: been}),
+		"Fields":    fields,
+		"History":   entries,
+		"Truncated": history.GetTruncated(),
+		"Stays":     stays(history.GetEntries(), e.GetTerminal(), v.Now),
+	}
 	return nil
 }
 
 func (d *Dashboard) workers(r *http.Request, v *view) error {
 	v.Page, v.Section, v.Title, v.Topic = "workers", "workers", "Hosted workers", livePath("workers", "")
-	list, err := d.cfg.Workers.ListWorkers(r.Context(), &operatorv1.ListWorkersRequest{PageSize: 200, PageToken: r.URL.Query().Get("page")})
+	list, err := d.cfg.Workers.ListWorkers(r.Context(), &operatorv1.ListWorkersRequest{
+		PageSize:  200,
+		PageToken: r.URL.Query().Get("page"),
+	})
 	if err != nil {
 		return err
 	}
@@ -310,13 +338,12 @@ func (d *Dashboard) workers(r *http.Request, v *view) error {
 		states[w.GetState()]++
 		dead += w.GetDeadLetters()
 	}
-	v.Data = struct {
-		Workers []*operatorv1.Worker
-		States  []tally
-		Dead    int64
-		Next    string
-		Paged   bool
-	}{list.GetWorkers(), tallies(states), dead, pageLink(list.GetNextPageToken()), r.URL.Query().Get("page") != ""}
+	v.Data = data{
+		"Workers": list.GetWorkers(),
+		"States":  tallies(states),
+		"Dead":    dead,
+		"Pager":   pagerOf(r, list.GetNextPageToken(), "Next page"),
+	}
 	return nil
 }
 
@@ -326,39 +353,39 @@ func (d *Dashboard) worker(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	letters, err := d.cfg.Workers.ListDeadLetters(r.Context(), &operatorv1.ListDeadLettersRequest{WorkerId: id, PageSize: 50, PageToken: r.URL.Query().Get("page")})
+	letters, err := d.cfg.Workers.ListDeadLetters(r.Context(), &operatorv1.ListDeadLettersRequest{
+		WorkerId:  id,
+		PageSize:  50,
+		PageToken: r.URL.Query().Get("page"),
+	})
 	if err != nil {
 		return err
 	}
 	v.Page, v.Section, v.Title, v.Topic = "worker", "workers", id, livePath("workers", id)
 	v.Operator = d.may(r, "start", id)
 	does := d.activityOf(r, w)
-	v.Data = struct {
-		Worker   *operatorv1.Worker
-		Activity *activity
-		Canary   *trial
-		Versions []*operatorv1.CodeVersion
-		Letters  []*operatorv1.DeadLetter
-		Next     string
-		Paged    bool
-		Reasons  []tally
-	}{w, does, trialOf(w, does), versionsOf(w, does), letters.GetDeadLetters(), pageLink(letters.GetNextPageToken()), r.URL.Query().Get("page") != "", reasons(letters.GetDeadLetters())}
-	return nil
-}
-
-// pageLink links to the page of the same list that begins at token, "" for none.
-func pageLink(token string) string {
-	if token == "" {
-		return ""
+	v.Data = data{
+		"Worker":   w,
+		"Activity": does,
+		"Canary":   trialOf(w, does),
+		"Versions": versionsOf(w, does),
+		"Letters":  letters.GetDeadLetters(),
+		"Pager":    pagerOf(r, letters.GetNextPageToken(), "Next page"),
 	}
-	return "?" + url.Values{"page": {token}}.Encode()
+	return nil
 }
 
 // events shows the journal. A process that has ended has its page here.
 func (d *Dashboard) events(r *http.Request, v *view) error {
 	v.Page, v.Section, v.Title, v.Topic = "events", "events", "Events", livePath("processes", "")
 	q := r.URL.Query()
-	req := &operatorv1.ListEventsRequest{Service: q.Get("service"), Process: q.Get("process"), Contains: strings.TrimSpace(q.Get("contains")), PageSize: 100, PageToken: q.Get("page")}
+	req := &operatorv1.ListEventsRequest{
+		Service:   q.Get("service"),
+		Process:   q.Get("process"),
+		Contains:  strings.TrimSpace(q.Get("contains")),
+		PageSize:  100,
+		PageToken: q.Get("page"),
+	}
 	if kind := q.Get("kind"); kind != "" {
 		req.Kinds = []string{kind}
 	}
@@ -366,46 +393,43 @@ func (d *Dashboard) events(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Data = struct {
-		Query  *operatorv1.ListEventsRequest
-		Kind   string
-		Kinds  []string
-		Events []*operatorv1.Event
-		First  string
-		Next   string
-		Paged  bool
-	}{req, q.Get("kind"), kinds, list.GetEvents(), "/ui/events", nextPage(q, list.GetNextPageToken()), req.GetPageToken() != ""}
+	v.Data = data{
+		"Query":  req,
+		"Kind":   q.Get("kind"),
+		"Kinds":  kinds,
+		"Events": list.GetEvents(),
+		"Pager":  pagerOf(r, list.GetNextPageToken(), "Older"),
+	}
 	return nil
 }
 
 // kinds are the kinds of events.
-var kinds = []string{"joined", "phase", "unit", "restart", "killed", "probe", "drainer", "hook", "reload", "suspended", "resumed", "command", "exit", "lost", "returned", "dropped", "forged"}
-
-// nextPage links to the page of the same list that begins at token, "" for none.
-func nextPage(q url.Values, token string) string {
-	if token == "" {
-		return ""
-	}
-	q.Set("page", token)
-	return "?" + q.Encode()
+var kinds = []string{
+	"joined", "phase", "unit", "restart", "killed", "probe", "drainer", "hook", "reload", "suspended", "resumed",
+	"command", "exit", "lost", "returned", "dropped", "forged",
 }
 
 func (d *Dashboard) audit(r *http.Request, v *view) error {
 	v.Page, v.Section, v.Title, v.Topic = "audit", "audit", "Audit", livePath("audit", "")
 	q := r.URL.Query()
-	req := &operatorv1.ListAuditRequest{Who: q.Get("who"), Action: q.Get("action"), Target: q.Get("target"), Refused: q.Get("refused") != "", PageSize: 100, PageToken: q.Get("page")}
+	req := &operatorv1.ListAuditRequest{
+		Who:       q.Get("who"),
+		Action:    q.Get("action"),
+		Target:    q.Get("target"),
+		Refused:   q.Get("refused") != "",
+		PageSize:  100,
+		PageToken: q.Get("page"),
+	}
 	list, err := d.cfg.Access.ListAudit(r.Context(), req)
 	if err != nil {
 		return err
 	}
-	v.Data = struct {
-		Query    *operatorv1.ListAuditRequest
-		Entries  []*operatorv1.AuditEntry
-		Filtered bool
-		First    string
-		Next     string
-		Paged    bool
-	}{req, list.GetEntries(), len(q) > 0, "/ui/audit", nextPage(q, list.GetNextPageToken()), req.GetPageToken() != ""}
+	v.Data = data{
+		"Query":    req,
+		"Entries":  list.GetEntries(),
+		"Filtered": len(q) > 0,
+		"Pager":    pagerOf(r, list.GetNextPageToken(), "Older"),
+	}
 	return nil
 }
 
@@ -421,5 +445,6 @@ func phaseTone(p *operatorv1.Phase) string {
 }
 
 func forbidden() error {
-	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("you are a viewer here: acting needs the role operator"))
+	return connect.NewError(connect.CodePermissionDenied,
+		fmt.Errorf("you are a viewer here: acting needs the role operator"))
 }

@@ -1,8 +1,6 @@
 package dashboard
 
 import (
-	"context"
-	"fmt"
 	"net/url"
 	"strings"
 
@@ -41,31 +39,4 @@ func unitAt(units []*operatorv1.Unit, path string) *operatorv1.Unit {
 		}
 	}
 	return nil
-}
-
-func askRestartUnit(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
-	p, err := d.cfg.Processes.GetProcess(ctx, &operatorv1.GetProcessRequest{Id: f.Get("id")})
-	if err != nil {
-		return nil, err
-	}
-	path := f.Get("unit")
-	q := &question{
-		Title: "Restart " + path, Of: p.GetId(), Button: "Restart this unit", Input: "reason", Label: "Reason", Back: processPath(p.GetId()),
-		Does: []string{
-			fmt.Sprintf("The present run of the unit %s is asked to end, and the next one begins when it has.", path),
-			"The process goes on, and so do its other units. The restart does not count against the unit's restart budget.",
-		},
-	}
-	switch u := unitAt(p.GetUnits(), path); {
-	case u == nil:
-		q.Refuse = "the process has no such unit."
-	case !u.GetRestartable():
-		q.Refuse = fmt.Sprintf("it is a %s, it is %s, and the process is %s. Only a supervised unit of a running process can be restarted, and not while it stops.", u.GetKind(), u.GetStatus(), p.GetPhase())
-	}
-	return q, nil
-}
-
-func doRestartUnit(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error) {
-	_, err := d.cfg.Processes.RestartUnit(ctx, &operatorv1.RestartUnitRequest{Id: f.Get("id"), Unit: f.Get("unit"), Reason: f.Get("reason")})
-	return nil, err
 }

@@ -8,7 +8,6 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -54,20 +53,25 @@ func (d *Dashboard) code(r *http.Request, v *view) error {
 		return err
 	}
 	v.Page, v.Section, v.Title = "code", "workers", "Code of "+id
-	diff, err := d.cfg.Workers.DiffWorkerCode(r.Context(), &operatorv1.DiffWorkerCodeRequest{Id: id, From: q.Get("from"), To: q.Get("to")})
+	diff, err := d.cfg.Workers.DiffWorkerCode(r.Context(), &operatorv1.DiffWorkerCodeRequest{
+		Id:   id,
+		From: q.Get("from"),
+		To:   q.Get("to"),
+	})
 	if code := connect.CodeOf(err); err != nil && (code == connect.CodeNotFound || code == connect.CodeInvalidArgument) {
-		v.Problem, v.code = text(err), httpcode.Of(code) // beside the versions
+		v.problem(err) // beside the versions
 		err = nil
 	}
 	lines, left := diffLines(diff.GetDiff())
-	v.Data = struct {
-		ID       string
-		Versions []*operatorv1.CodeVersion
-		Diff     *operatorv1.DiffWorkerCodeResponse
-		Lines    []diffLine
-		Left     int64
-		From, To string
-	}{id, history.GetVersions(), diff, lines, int64(left), cmp.Or(q.Get("from"), diff.GetFrom()), cmp.Or(q.Get("to"), diff.GetTo())}
+	v.Data = data{
+		"ID":       id,
+		"Versions": history.GetVersions(),
+		"Diff":     diff,
+		"Lines":    lines,
+		"Left":     int64(left),
+		"From":     cmp.Or(q.Get("from"), diff.GetFrom()),
+		"To":       cmp.Or(q.Get("to"), diff.GetTo()),
+	}
 	return err
 }
 
@@ -137,7 +141,10 @@ func trialOf(w *operatorv1.Worker, a *activity) *trial {
 		return nil
 	}
 	t := &trial{Canary: w.GetCanary(), Own: w.GetDigest()}
-	for _, v := range []trialVersion{{What: "canary", Digest: w.GetCanary().GetDigest()}, {What: "own version", Digest: w.GetDigest()}} {
+	for _, v := range []trialVersion{
+		{What: "canary", Digest: w.GetCanary().GetDigest()},
+		{What: "own version", Digest: w.GetDigest()},
+	} {
 		for _, x := range a.versions() { // the newest of a digest
 			if x.GetDigest() == v.Digest {
 				v.VersionActivity, v.FailedShare = x, share(x.GetFailed(), x.GetFailed()+x.GetSucceeded())

@@ -1,5 +1,10 @@
-// Package feed shares one stream of changes among any number of readers. Its memory
-// does not depend on how many readers there are or how slow they are.
+// Package feed shares one stream of changes among any number of readers, and has the latest
+// value of each key. Its memory does not depend on how many readers there are or how slow
+// they are.
+//
+// It stands on package stream: a [Source] sends the items of a stream, and a [Reader] gets
+// them. The operators' server has a [Feed] of the processes and one of each type of workflow.
+// Begin with [Feed].
 package feed
 
 import (
@@ -18,7 +23,7 @@ import (
 // the Feed calls it again. The sink never blocks.
 type Source[T any] func(ctx context.Context, to stream.Sink[T]) error
 
-// Feed reads a Source while it has readers, and for a moment after that. Every
+// Feed reads a Source while it has readers, or always. Every
 // reader gets the current values first, then a synced item, then changes in
 // order. When a value that the reader got is deleted before the synced item, the
 // reader gets the deletion before the synced item too. Readers do not see a gap
@@ -30,9 +35,7 @@ type Source[T any] func(ctx context.Context, to stream.Sink[T]) error
 // The zero value is not usable. All methods may be called concurrently.
 type Feed[T any] struct {
 	source Source[T]
-	retry  time.Duration
-	linger time.Duration
-	onErr  func(error)
+	opts   Options[T]
 
 	mu      sync.Mutex // guards the fields below
 	latest  map[string]entry[T]
@@ -47,12 +50,25 @@ type Feed[T any] struct {
 	readers map[*Reader[T]]bool
 	stop    context.CancelFunc // of the running source
 	done    chan struct{}      // closed when it has returned
-	timer   *time.Timer
 	closed  bool
 }
 
+// Options of a Feed.
+type Options[T any] struct {
+	// Retry is the pause after the source has returned an error.
+	Retry time.Duration
+	// Always runs the source until the Feed is closed, also without readers.
+	Always bool
+	// Failed gets each error of the source; nil for none.
+	Failed func(error)
+	// Merge returns the value to keep of a new one, and whether readers get it. old is the
+	// value before, when known. Nil keeps each new value, for all readers. The Feed calls it
+	// while it holds its lock: Merge must not call the Feed.
+	Merge func(key string, old T, known bool, new T) (value T, news bool)
+}
+
 type entry[T any] struct {
-	value   T
+	value   T // of a deleted key the last one, for Reader.sees
 	seq     uint64
 	deleted bool
 }
@@ -62,52 +78,88 @@ type change struct {
 	key string
 }
 
-// New returns a Feed of source. When the source returns an error, the Feed passes it
-// to onErr and waits for retry. The source runs on for linger after the last reader.
-func New[T any](source Source[T], retry, linger time.Duration, onErr func(error)) *Feed[T] {
-	return &Feed[T]{
-		source: source, retry: retry, linger: linger, onErr: onErr,
-		latest: map[string]entry[T]{}, changed: make(chan struct{}), readers: map[*Reader[T]]bool{},
+// New returns a Feed of source. The caller must close it.
+func New[T any](source Source[T], opts Options[T]) *Feed[T] {
+	f := &Feed[T]{
+		source:  source,
+		opts:    opts,
+		latest:  map[string]entry[T]{},
+		changed: make(chan struct{}),
+		readers: map[*Reader[T]]bool{},
+	}
+	if opts.Always {
+		f.startLocked() // nothing else has the Feed yet
+	}
+	return f
+}
+
+// Synced reports whether the Feed has read everything that the source had.
+func (f *Feed[T]) Synced() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.synced
+}
+
+// Get returns the latest value of a key, and false when it has none.
+func (f *Feed[T]) Get(key string) (value T, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e, ok := f.latest[key]
+	return e.value, ok && !e.deleted
+}
+
+// Each calls fn for the latest value of each key, in any order. fn must not call the Feed.
+func (f *Feed[T]) Each(fn func(key string, value T)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, e := range f.latest {
+		if !e.deleted {
+			fn(key, e.value)
+		}
 	}
 }
 
 // Reader is one reader's place. Only one goroutine at a time may use it.
 type Reader[T any] struct {
 	feed   *Feed[T]
-	only   string // the only key that it reads, "" for all
-	at     uint64 // the last change that it has read
-	begun  bool   // it has read once
-	since  uint64 // the last change at its first read; it needs no earlier deletions
+	only   string       // the only key that it reads, "" for all
+	sees   func(T) bool // says which values it reads, nil for all
+	at     uint64       // the last change that it has read
+	begun  bool         // it has read once
+	since  uint64       // the last change at its first read; it needs no earlier deletions
 	synced bool
 }
 
-// Read returns a new reader of one key, or of all when key is empty. The caller must
-// close it. On a closed Feed its Next returns context.Canceled.
-func (f *Feed[T]) Read(key string) *Reader[T] {
-	r := &Reader[T]{feed: f, only: key}
+// Read returns a new reader of one key, or of all when key is empty. It reads the values for
+// which sees returns true, which must be the same for all values of a key; nil is all. The Feed
+// calls sees while it holds its lock. The caller must close the reader. On a closed Feed its
+// Next returns context.Canceled.
+func (f *Feed[T]) Read(key string, sees func(T) bool) *Reader[T] {
+	r := &Reader[T]{feed: f, only: key, sees: sees}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return r
 	}
 	f.readers[r] = true
-	if f.timer != nil {
-		f.timer.Stop()
-		f.timer = nil
-	}
 	if f.stop == nil {
-		ctx, cancel := context.WithCancel(context.Background())
-		before := f.done
-		f.stop, f.done = cancel, make(chan struct{})
-		go f.run(ctx, before, f.done)
+		f.startLocked()
 	}
 	return r
 }
 
+// startLocked runs the source.
+func (f *Feed[T]) startLocked() {
+	ctx, cancel := context.WithCancel(context.Background())
+	before := f.done
+	f.stop, f.done = cancel, make(chan struct{})
+	go f.run(ctx, before, f.done)
+}
+
 // Follow is Read for a reader that needs no current values: it reads a synced item, once
 // the feed has read its source, and then the changes since this call.
-func (f *Feed[T]) Follow(key string) *Reader[T] {
-	r := f.Read(key)
+func (f *Feed[T]) Follow(key string, sees func(T) bool) *Reader[T] {
+	r := f.Read(key, sees)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r.begun, r.at, r.since = true, f.seq, f.seq
@@ -120,19 +172,9 @@ func (r *Reader[T]) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.readers, r)
-	if len(f.readers) == 0 && f.stop != nil && f.timer == nil && !f.closed {
-		f.timer = time.AfterFunc(f.linger, f.idle)
-	}
-}
-
-// idle stops the source when there is still no reader.
-func (f *Feed[T]) idle() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.readers) > 0 || f.stop == nil || f.timer == nil {
+	if len(f.readers) > 0 || f.opts.Always || f.stop == nil {
 		return
 	}
-	f.timer = nil
 	f.stop()
 	f.stop = nil
 	// Forget everything: without a source the values are out of date.
@@ -143,10 +185,6 @@ func (f *Feed[T]) idle() {
 func (f *Feed[T]) Close() {
 	f.mu.Lock()
 	f.closed = true
-	if f.timer != nil {
-		f.timer.Stop()
-		f.timer = nil
-	}
 	if f.stop != nil {
 		f.stop()
 	}
@@ -212,8 +250,9 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 		}
 		r.at = c.seq
 		e, ok := f.latest[c.key]
-		if !ok || e.seq != c.seq || r.only != "" && c.key != r.only {
-			continue // it changed again later, or the reader does not read this key
+		another := r.only != "" && c.key != r.only || r.sees != nil && !r.sees(e.value)
+		if !ok || e.seq != c.seq || another {
+			continue // it changed again later, or the reader does not read it
 		}
 		if e.deleted {
 			if c.seq > r.since {
@@ -245,10 +284,10 @@ func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && f.onErr != nil {
-			f.onErr(err)
+		if err != nil && f.opts.Failed != nil {
+			f.opts.Failed(err)
 		}
-		if (worker.Backoff{Min: f.retry, Max: f.retry, Jitter: worker.NoJitter}).Sleep(ctx, 1) != nil {
+		if (worker.Backoff{Min: f.opts.Retry, Max: f.opts.Retry, Jitter: worker.NoJitter}).Sleep(ctx, 1) != nil {
 			return
 		}
 	}
@@ -264,7 +303,7 @@ func (f *Feed[T]) take(ctx context.Context, it stream.Item[T]) {
 	}
 	switch it.Kind {
 	case stream.Put:
-		f.putLocked(it.Key, entry[T]{value: it.Value})
+		f.mergeLocked(it.Key, it.Value)
 	case stream.Deleted:
 		f.deleteLocked(it.Key)
 	case stream.Gap:
@@ -283,9 +322,28 @@ func (f *Feed[T]) take(ctx context.Context, it stream.Item[T]) {
 	}
 }
 
+func (f *Feed[T]) mergeLocked(key string, value T) {
+	if f.opts.Merge == nil {
+		f.putLocked(key, entry[T]{value: value})
+		return
+	}
+	old, ok := f.latest[key]
+	known := ok && !old.deleted
+	value, news := f.opts.Merge(key, old.value, known, value)
+	if news || !known {
+		f.putLocked(key, entry[T]{value: value})
+		return
+	}
+	old.value = value
+	f.latest[key] = old
+	if f.seen != nil {
+		f.seen[key] = true
+	}
+}
+
 func (f *Feed[T]) deleteLocked(key string) {
 	if e, ok := f.latest[key]; ok && !e.deleted {
-		f.putLocked(key, entry[T]{deleted: true})
+		f.putLocked(key, entry[T]{value: e.value, deleted: true})
 	}
 }
 

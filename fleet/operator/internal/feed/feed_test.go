@@ -36,7 +36,7 @@ func (s *tap) run(ctx context.Context, to stream.Sink[int]) error {
 
 func open(t *testing.T) (*tap, *Feed[int]) {
 	s := &tap{fail: make(chan error)}
-	f := New(s.run, time.Second, time.Minute, nil)
+	f := New(s.run, Options[int]{Retry: time.Second})
 	t.Cleanup(f.Close)
 	return s, f
 }
@@ -70,7 +70,7 @@ func want(t *testing.T, got, want string) {
 func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		r := f.Read("")
+		r := f.Read("", nil)
 		synctest.Wait()
 		s.to.Put("a", 1)
 		s.to.Put("b", 2)
@@ -83,10 +83,10 @@ func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 		want(t, next(t, r, 9), "+a3 -b ")
 		want(t, next(t, r, 9), context.DeadlineExceeded.Error())
 
-		late := f.Read("")
+		late := f.Read("", nil)
 		want(t, next(t, late, 1), "+a3 ")
 		want(t, next(t, late, 9), "= ")
-		only := f.Read("b")
+		only := f.Read("b", nil)
 		want(t, next(t, only, 9), "= ")
 		s.to.Put("a", 4)
 		s.to.Put("b", 5)
@@ -98,13 +98,13 @@ func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 func TestFollowerSeesOnlyChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		first := f.Follow("")
+		first := f.Follow("", nil)
 		synctest.Wait()
 		s.to.Put("a", 1)
 		s.to.Put("b", 2)
 		s.to.Sync()
 		want(t, next(t, first, 9), "+a1 +b2 = ") // the feed has begun for it
-		late, only := f.Follow(""), f.Follow("b")
+		late, only := f.Follow("", nil), f.Follow("b", nil)
 		want(t, next(t, late, 9), "= ")
 		want(t, next(t, only, 9), "= ")
 		s.to.Put("a", 3)
@@ -115,11 +115,31 @@ func TestFollowerSeesOnlyChanges(t *testing.T) {
 	})
 }
 
+// A reader gets the values that it sees, and their deletions. What it does not see is no
+// sign of life.
+func TestReaderGetsWhatItSees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("", func(n int) bool { return n%2 == 0 })
+		synctest.Wait()
+		for i, key := range []string{"a", "b", "c"} {
+			s.to.Put(key, i)
+		}
+		s.to.Sync()
+		want(t, next(t, r, 9), "+a0 +c2 = ")
+		s.to.Put("b", 3)
+		s.to.Delete("b")
+		want(t, next(t, r, 9), context.DeadlineExceeded.Error())
+		s.to.Delete("c")
+		want(t, next(t, r, 9), "-c ")
+	})
+}
+
 // A value that a reader got before its sync may be deleted before its sync, too.
 func TestDeletionDuringTheFirstReadIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		r := f.Read("")
+		r := f.Read("", nil)
 		synctest.Wait()
 		for i := range 3 {
 			s.to.Put(fmt.Sprint("k", i), i)
@@ -128,7 +148,7 @@ func TestDeletionDuringTheFirstReadIsTold(t *testing.T) {
 		want(t, next(t, r, 2), "+k00 +k11 ")
 		s.to.Delete("k0")
 		want(t, next(t, r, 9), "+k22 -k0 = ")
-		late := f.Read("")
+		late := f.Read("", nil)
 		defer late.Close()
 		want(t, next(t, late, 9), "+k11 +k22 = ") // the reader never got k0
 		r.Close()
@@ -140,7 +160,7 @@ func TestDeletionDuringTheFirstReadIsTold(t *testing.T) {
 func TestFirstReadThatIsTooSlowForADeletionBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		r := f.Read("")
+		r := f.Read("", nil)
 		defer r.Close()
 		synctest.Wait()
 		for i := range 3 {
@@ -160,7 +180,7 @@ func TestFirstReadThatIsTooSlowForADeletionBeginsAnew(t *testing.T) {
 func TestReaderOfAnIdleFeedIsNotTooSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		r := f.Read("")
+		r := f.Read("", nil)
 		synctest.Wait()
 		s.to.Sync()
 		for i := range 3 * maxDeleted {
@@ -168,8 +188,7 @@ func TestReaderOfAnIdleFeedIsNotTooSlow(t *testing.T) {
 			s.to.Delete(fmt.Sprint(i))
 		}
 		r.Close()
-		time.Sleep(2 * time.Minute)
-		r = f.Read("")
+		r = f.Read("", nil)
 		synctest.Wait()
 		s.to.Sync()
 		want(t, next(t, r, 9), "= ")
@@ -189,10 +208,9 @@ func TestOneSourceAtATime(t *testing.T) {
 			time.Sleep(time.Hour)
 			running--
 			return ctx.Err()
-		}, time.Second, time.Minute, nil)
-		f.Read("").Close()
-		time.Sleep(2 * time.Minute) // no reader came: the feed has stopped the source
-		f.Read("")
+		}, Options[int]{Retry: time.Second})
+		f.Read("", nil).Close()
+		f.Read("", nil)
 		time.Sleep(time.Minute)
 		f.Close()
 		if most != 1 || running != 0 {
@@ -204,7 +222,7 @@ func TestOneSourceAtATime(t *testing.T) {
 func TestSlowReaderGetsTheLatestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		r := f.Read("")
+		r := f.Read("", nil)
 		synctest.Wait()
 		s.to.Sync()
 		want(t, next(t, r, 9), "= ")
@@ -223,7 +241,7 @@ func TestSlowReaderGetsTheLatestOnce(t *testing.T) {
 func TestDeletionsDoNotPileUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		r := f.Read("")
+		r := f.Read("", nil)
 		synctest.Wait()
 		s.to.Sync()
 		want(t, next(t, r, 9), "= ")
@@ -235,7 +253,7 @@ func TestDeletionsDoNotPileUp(t *testing.T) {
 			t.Errorf("%d changes and %d keys are kept without any value", len(f.log), len(f.latest))
 		}
 		want(t, next(t, r, 9), ErrSlow.Error())
-		want(t, next(t, f.Read(""), 1_000_000), "= ")
+		want(t, next(t, f.Read("", nil), 1_000_000), "= ")
 	})
 }
 
@@ -244,7 +262,7 @@ func TestDeletionsDoNotPileUp(t *testing.T) {
 func TestGapOfTheSourceIsFilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		r := f.Read("")
+		r := f.Read("", nil)
 		synctest.Wait()
 		s.to.Put("a", 1)
 		s.to.Put("b", 2)
@@ -255,7 +273,7 @@ func TestGapOfTheSourceIsFilled(t *testing.T) {
 		want(t, next(t, r, 9), "+a3 ")
 		s.to.Sync()
 		want(t, next(t, r, 9), "-b ")
-		late := f.Read("")
+		late := f.Read("", nil)
 		want(t, next(t, late, 9), "+a3 = ")
 	})
 }
@@ -264,8 +282,8 @@ func TestSourceThatFailsBeginsAnewAndTheGapIsFilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
 		var told error
-		f.onErr = func(err error) { told = err }
-		r := f.Read("")
+		f.opts.Failed = func(err error) { told = err }
+		r := f.Read("", nil)
 		synctest.Wait()
 		s.to.Put("a", 1)
 		s.to.Put("b", 1)
@@ -287,21 +305,18 @@ func TestSourceThatFailsBeginsAnewAndTheGapIsFilled(t *testing.T) {
 func TestSourceStopsAfterItsLastReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
-		r := f.Read("")
+		r, other := f.Read("", nil), f.Read("", nil)
 		synctest.Wait()
 		s.to.Put("a", 1)
 		s.to.Sync()
 		r.Close()
 		r.Close()
-		time.Sleep(30 * time.Second)
-		again := f.Read("")
-		want(t, next(t, again, 9), "+a1 = ")
-		again.Close()
+		want(t, next(t, other, 9), "+a1 = ")
+		other.Close()
 		old := s.to
-		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		old.Put("ghost", 1)
-		last := f.Read("")
+		old.Put("late", 1)
+		last := f.Read("", nil)
 		synctest.Wait()
 		if s.runs != 2 {
 			t.Errorf("the source ran %d times, want 2", s.runs)
@@ -310,7 +325,53 @@ func TestSourceStopsAfterItsLastReader(t *testing.T) {
 		want(t, next(t, last, 9), "= ")
 		f.Close()
 		want(t, next(t, last, 9), context.Canceled.Error())
-		want(t, next(t, f.Read(""), 9), context.Canceled.Error())
+		want(t, next(t, f.Read("", nil), 9), context.Canceled.Error())
+	})
+}
+
+// A value that is no news is the latest one, and no reader gets it before the next news. It
+// is not deleted by the sync after a gap.
+func TestValuesThatAreNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &tap{fail: make(chan error)}
+		f := New(s.run, Options[int]{Always: true, Merge: func(_ string, old int, known bool, new int) (int, bool) {
+			return new, !known || old/10 != new/10
+		}})
+		defer f.Close()
+		synctest.Wait()
+		s.to.Put("a", 1)
+		s.to.Put("b", 2)
+		if f.Synced() {
+			t.Error("it is synced before its source is")
+		}
+		s.to.Sync()
+		r := f.Read("", nil)
+		want(t, next(t, r, 9), "+a1 +b2 = ")
+		s.to.Put("a", 9)
+		want(t, next(t, r, 9), context.DeadlineExceeded.Error())
+		late := f.Read("", nil)
+		want(t, next(t, late, 9), "+a9 +b2 = ")
+		s.to.Gap()
+		s.to.Put("a", 8)
+		s.to.Sync()
+		want(t, next(t, r, 9), "-b ")
+		s.to.Put("a", 10)
+		want(t, next(t, r, 9), "+a10 ")
+		values := map[string]int{}
+		f.Each(func(key string, value int) { values[key] = value })
+		a, _ := f.Get("a")
+		if _, ok := f.Get("b"); ok || a != 10 {
+			t.Errorf("it has %d, and a value that was deleted: %v", a, ok)
+		}
+		if len(values) != 1 || values["a"] != 10 || !f.Synced() {
+			t.Errorf("it has %v", values)
+		}
+		r.Close()
+		late.Close()
+		time.Sleep(time.Hour)
+		if s.runs != 1 {
+			t.Errorf("the source ran %d times", s.runs)
+		}
 	})
 }
 
@@ -322,9 +383,9 @@ func TestReadersAreSmall(t *testing.T) {
 		close(started)
 		<-ctx.Done()
 		return nil
-	}, time.Second, time.Minute, nil)
+	}, Options[int]{Retry: time.Second})
 	defer f.Close()
-	f.Read("")
+	f.Read("", nil)
 	<-started
 	for i := range 10_000 {
 		s.to.Put(fmt.Sprint(i), i)
@@ -335,7 +396,7 @@ func TestReadersAreSmall(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	readers := make([]*Reader[int], 1000)
 	for i := range readers {
-		readers[i] = f.Read("")
+		readers[i] = f.Read("", nil)
 	}
 	for i := range 10_000 {
 		s.to.Put(fmt.Sprint(i), -i)

@@ -1,5 +1,7 @@
 // Package httpcode is the one table between the codes of errors and the status
 // of an HTTP answer, for REST and for the pages of the dashboard.
+//
+// Begin with [Of]; [Code] is the way back.
 package httpcode
 
 import (

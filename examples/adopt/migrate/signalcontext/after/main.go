@@ -14,7 +14,8 @@ import (
 )
 
 func main() {
-	addr, health := flag.String("addr", ":8080", "serve HTTP on this address"), flag.String("health", ":8081", "address of the health server")
+	addr := flag.String("addr", ":8080", "serve HTTP on this address")
+	health := flag.String("health", ":8081", "address of the health server")
 	flag.Parse()
 	app, err := lifecycle.New(lifecycle.Config{HealthAddr: *health, TerminationGrace: 30 * time.Second})
 	if err != nil {

@@ -31,10 +31,14 @@ func (t *target) url(path string) string {
 // tlsConfig trusts every certificate: the load asks whether answers come, and not
 // who gives them.
 func (t *target) tlsConfig(protocol string) *tls.Config {
-	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}, MinVersion: tls.VersionTLS12} //nolint:gosec // the certificate is for names that the cluster's own clients use
+	return &tls.Config{
+		InsecureSkipVerify: true, //nolint:gosec // the certificate is for names that the cluster's own clients use
+		NextProtos:         []string{protocol},
+		MinVersion:         tls.VersionTLS12,
+	}
 }
 
-// conn writes HTTP/1.1 by hand. Like the most careless client, it sends without
+// conn writes HTTP/1.1 by hand. Like the simplest client, it sends without
 // checking whether the server has closed.
 type conn struct {
 	net.Conn
@@ -202,7 +206,8 @@ type once struct{ io.Reader }
 func (t *target) post(ctx context.Context, client *http.Transport, limit time.Duration) (kept bool, how How, err error) {
 	for range 3 {
 		var wrote atomic.Bool
-		kept, how, err = t.postOnce(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }}), client, limit)
+		trace := &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }}
+		kept, how, err = t.postOnce(httptrace.WithClientTrace(ctx, trace), client, limit)
 		if err == nil || wrote.Load() || !strings.Contains(err.Error(), "cannot rewind body after connection loss") {
 			break
 		}
@@ -244,7 +249,7 @@ func (t *target) tryPost(ctx context.Context) error {
 	return err
 }
 
-// http2 keeps its connection until the server says goodbye.
+// http2 keeps its connection until the server sends GOAWAY.
 func (t *target) http2(ctx context.Context, l *call) {
 	client := t.newHTTP2()
 	defer client.CloseIdleConnections()

@@ -1,6 +1,9 @@
 // Package load sends requests to one address, like clients that never send a request
 // twice, and writes what became of them as JSON lines. "lifecyclectl prove" runs it
 // as a Job beside the service, so that no request leaves the cluster.
+//
+// Begin at [Run]; clients.go has the clients. It stands on the standard library alone, so that
+// the Job's image needs nothing else.
 package load
 
 import (
@@ -27,9 +30,9 @@ var Kinds = []string{Kept, Fresh, HTTP2, Stream}
 
 // The limits of a run.
 const (
-	answerIn = 15 * time.Second // a request that takes longer is lost
-	tryIn    = 5 * time.Second  // the same for the first request of a kind
-	maxTold  = 5000             // losses that have a record each; all are counted
+	answerIn  = 15 * time.Second // a request that takes longer is lost
+	tryIn     = 5 * time.Second  // the same for the first request of a kind
+	maxLosses = 5000             // losses that have a record each; all are counted
 )
 
 // Plan says what to send. The zero value of a path sends nothing of that kind,
@@ -93,7 +96,7 @@ const (
 	Unreachable How = "unreachable" // no machine is there any more, or it does not answer the connect
 	Closed      How = "closed"      // the connection ended before the first byte of the answer
 	Cut         How = "cut"         // it ended in the middle of the answer
-	GoAway      How = "goaway"      // HTTP/2's goodbye came while the request was on its way
+	GoAway      How = "goaway"      // HTTP/2's GOAWAY came while the request was on its way
 	Late        How = "late"        // there was no answer in time
 	Status      How = "status"      // the answer was 500 or more
 )
@@ -194,7 +197,7 @@ type run struct {
 	w      io.Writer
 	seq    int
 	counts map[string]Count
-	told   int
+	losses int   // records of them
 	err    error // of the first write that failed
 }
 
@@ -268,8 +271,8 @@ func (c *call) end(o outcome) {
 		n.Lost++
 	}
 	c.counts[c.kind] = n
-	if o.how != "" && c.told < maxTold {
-		c.told++
+	if o.how != "" && c.losses < maxLosses {
+		c.losses++
 		c.writeLocked(Record{Loss: &Loss{Kind: c.kind, How: o.how, Sent: o.sent, Lost: now, Kept: o.kept, Idle: o.idle, Why: o.err.Error()}})
 	}
 }

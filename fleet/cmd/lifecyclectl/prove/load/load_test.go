@@ -180,7 +180,7 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// Each way to lose a request is seen, told once, and not repeated.
+// Each way to lose a request is seen, reported once, and not repeated.
 func TestLossesAreSeen(t *testing.T) {
 	hijack := func(w http.ResponseWriter, say string) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -239,7 +239,7 @@ func TestLossesAreSeen(t *testing.T) {
 			}
 			// One more may have been on its way when the load ended.
 			if more := served.Load() - int64(lost); more < 0 || more > 1 {
-				t.Errorf("%d requests reached the server, %d losses are told", served.Load(), lost)
+				t.Errorf("%d requests reached the server, %d losses are reported", served.Load(), lost)
 			}
 			last := records[len(records)-1].Tick
 			if last == nil || last.Counts[tt.kind].Lost == 0 {

@@ -1,8 +1,13 @@
 // Package value makes outputs of the result of a handler in a dynamic language.
+//
+// A handler returns nothing, a text, bytes, a map with topic, data and headers, or a list
+// of these. Begin with [Outputs], which the engines for JavaScript and Starlark call, and
+// package isolate for Python.
 package value
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -40,10 +45,11 @@ func output(v any) (engine.Output, error) {
 	}
 	fields, ok := v.(map[string]any)
 	if !ok {
-		return engine.Output{}, fmt.Errorf("%s is not a message: return nothing, text, bytes, a map with topic, data and headers, or a list of these", name(v))
+		return engine.Output{}, fmt.Errorf("%s is not a message: return nothing, text, bytes, "+
+			"a map with topic, data and headers, or a list of these", name(v))
 	}
 	var o engine.Output
-	for _, key := range keys(fields) {
+	for _, key := range slices.Sorted(maps.Keys(fields)) { // the same fault is always reported first
 		v := fields[key]
 		switch key {
 		case "topic":
@@ -76,7 +82,7 @@ func headers(v any) (map[string][]string, error) {
 		return nil, fmt.Errorf("headers is %s, want a map", name(v))
 	}
 	h := make(map[string][]string, len(fields))
-	for _, key := range keys(fields) {
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		switch v := fields[key].(type) {
 		case string:
 			h[key] = []string{v}
@@ -103,17 +109,6 @@ func bytesOf(v any) ([]byte, bool) {
 		return v, true
 	}
 	return nil, false
-}
-
-// keys returns the keys of m, sorted, so that Outputs always reports the same
-// fault first.
-func keys(m map[string]any) []string {
-	names := make([]string, 0, len(m))
-	for k := range m {
-		names = append(names, k)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // Named is a value that knows the name of its type in its language.

@@ -35,7 +35,7 @@ kubernetesAPI: {enabled: false, lease: "", deletionCost: false}
 {{/* The keys of lifecycle.Config that a running process takes over from its file. */}}
 {{- define "lifecycle.liveKeys" -}}
 [drain_interval, drain_quiet, drain_max, drain_min, drain_readiness, drain_wait, go_away_after,
- accept_quiet, linger, shutdown_grace, unit_slice, hook_slice, report_slice, min_slice, reload_timeout, exit_on_signal]
+ accept_quiet, accept_max, linger, shutdown_grace, unit_slice, hook_slice, report_slice, min_slice, reload_timeout, exit_on_signal]
 {{- end -}}
 
 {{/* The other keys of lifecycle.Config that config may have. */}}

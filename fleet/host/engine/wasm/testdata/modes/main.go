@@ -28,7 +28,12 @@ func hostDelete(key unsafe.Pointer, keyLen uint32) int32
 func hostPublish(topic unsafe.Pointer, topicLen uint32, data unsafe.Pointer, dataLen uint32, headers unsafe.Pointer, headersLen uint32) int32
 
 //go:wasmimport lifecycle fetch
-func hostFetch(method unsafe.Pointer, methodLen uint32, url unsafe.Pointer, urlLen uint32, headers unsafe.Pointer, headersLen uint32, body unsafe.Pointer, bodyLen uint32) int32
+func hostFetch(
+	method unsafe.Pointer, methodLen uint32,
+	url unsafe.Pointer, urlLen uint32,
+	headers unsafe.Pointer, headersLen uint32,
+	body unsafe.Pointer, bodyLen uint32,
+) int32
 
 //go:wasmimport lifecycle fetch_body
 func hostBody(buf unsafe.Pointer, bufLen uint32) int32

@@ -1,0 +1,210 @@
+// Package cli has what the commands of lifecyclectl share: the connection to an operator
+// server with its contexts and logins, errors with their exit statuses and hints, watches
+// that outlive their server, lists with --watch, questions, progress and completion.
+//
+// [Command] makes a command that asks the server; begin there. What it shows is in the
+// package output.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
+)
+
+// Call is one run of a command that asks an operator server.
+type Call struct {
+	*cobra.Command
+	*Server
+	Args   []string
+	Format *output.Format
+}
+
+// Write writes a message in the format that the user wants. fill fills the table.
+func (c *Call) Write(m proto.Message, fill func(*output.Table)) error {
+	return c.Format.Write(c.OutOrStdout(), m, fill)
+}
+
+// Send writes a text.
+func (c *Call) Send(text []byte) error { return output.Send(c.OutOrStdout(), text) }
+
+// Rows returns a table whose rows come one by one.
+func (c *Call) Rows(head []string, widths ...int) *output.Rows {
+	return &output.Rows{W: c.OutOrStdout(), Format: c.Format, Head: head, Widths: widths}
+}
+
+// Warn writes a line for people beside the output.
+func (c *Call) Warn(format string, args ...any) {
+	fmt.Fprintf(c.ErrOrStderr(), "lifecyclectl: "+format+"\n", args...)
+}
+
+// Subject is what a command is about, for the hints of an error.
+type Subject string
+
+// The subjects. A command about a workflow has the arguments TYPE and ID, and one about a
+// worker or a process has the argument ID.
+const (
+	OfNothing  Subject = ""
+	OfWorkflow Subject = "workflow"
+	OfWorker   Subject = "worker"
+	OfProcess  Subject = "process"
+)
+
+// Command makes cmd a command that asks the server, and shows the answer in the format of
+// -o. It explains the errors of the server.
+func Command(cmd *cobra.Command, about Subject, run func(*Call) error) *cobra.Command {
+	output.AddFlag(cmd)
+	return TextCommand(cmd, about, run)
+}
+
+// TextCommand is Command for one without -o.
+func TextCommand(cmd *cobra.Command, about Subject, run func(*Call) error) *cobra.Command {
+	return command(cmd, Open, about, run)
+}
+
+// LoginCommand is TextCommand for one that does not use the login at the server.
+func LoginCommand(cmd *cobra.Command, run func(*Call) error) *cobra.Command {
+	return command(cmd, openWithoutLogin, OfNothing, run)
+}
+
+func command(cmd *cobra.Command, open func(*cobra.Command) (*Server, error), about Subject, run func(*Call) error) *cobra.Command {
+	cmd.PersistentFlags().AddFlagSet(ConnectionFlags())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := open(cmd)
+		if err != nil {
+			return err
+		}
+		defer func() { s.Close() }()
+		c := LocalCall(cmd, args)
+		c.Server = s
+		err = run(c)
+		if note := s.staleNote(); note != "" && err == nil {
+			c.Warn("%s", note)
+		}
+		if answer := new(connect.Error); errors.As(err, &answer) {
+			return s.Explain(cmd.Context(), err, about, args)
+		}
+		return err
+	}
+	return cmd
+}
+
+// LocalCommand is Command for one that asks no server.
+func LocalCommand(cmd *cobra.Command, run func(*Call) error) *cobra.Command {
+	output.AddFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(LocalCall(cmd, args)) }
+	return cmd
+}
+
+// LocalCall returns a call without a server.
+func LocalCall(cmd *cobra.Command, args []string) *Call {
+	return &Call{Command: cmd, Args: args, Format: output.FormatOf(cmd)}
+}
+
+// Group makes cmd a command that only has subcommands.
+func Group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	cmd.Args = unknownCommand
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(subcommands...)
+	return cmd
+}
+
+// unknownCommand names the command that was probably meant.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
+	}
+	if meant := suggest.Nearest(args[0], names); meant != "" {
+		return fmt.Errorf("there is no command %q; did you mean %s?", args[0], meant)
+	}
+	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
+}
+
+// Words requires one argument per name, and says which is missing.
+// An argument with a name in brackets is optional.
+func Words(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		for i, name := range names {
+			if i >= len(args) && name[0] != '[' {
+				return fmt.Errorf("which %s? the command is: %s", name, cmd.UseLine())
+			}
+			if i < len(args) && args[i] == "" {
+				return fmt.Errorf("%s is empty; the command is: %s", name, cmd.UseLine())
+			}
+		}
+		if len(args) > len(names) {
+			return fmt.Errorf("%q is one argument too many; the command is: %s", args[len(names)], cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// Arg returns an argument, "" when it was not given.
+func (c *Call) Arg(i int) string {
+	if i < len(c.Args) {
+		return c.Args[i]
+	}
+	return ""
+}
+
+// MaxFile is the maximum size of a file to send, in bytes: more than any
+// server accepts.
+const MaxFile = 64 << 20
+
+// ReadFile reads a file, or standard input for "-".
+func ReadFile(file string, stdin io.Reader) ([]byte, error) {
+	from := stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, MaxFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	case len(text) > MaxFile:
+		return nil, fmt.Errorf("%s is larger than %d MiB", file, MaxFile>>20)
+	}
+	return text, nil
+}
+
+// Pages collects the items of all pages, at most limit of them unless it is 0. next asks
+// for a page of this size; the token is "" for the first one.
+func Pages[M any](limit int, next func(size int32, token string) (items []M, nextToken string, err error)) (all []M, err error) {
+	if limit < 0 {
+		return nil, fmt.Errorf("--limit is %d, want 0 for all or more", limit)
+	}
+	for token := ""; ; {
+		size := 1000
+		if limit > 0 {
+			size = min(size, limit-len(all))
+		}
+		items, nextToken, err := next(int32(size), token)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, items...)
+		if nextToken == "" || limit > 0 && len(all) >= limit {
+			return all, nil
+		}
+		token = nextToken
+	}
+}

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/muesli/cancelreader"
+	"github.com/spf13/cobra"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+)
+
+// Consent is the confirmation of an action that cannot be undone.
+type Consent struct{ Given bool }
+
+// Register adds the flag --yes.
+func (c *Consent) Register(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&c.Given, "yes", "y", false, "do not ask")
+}
+
+// Ask says what will happen and returns nil when the user agrees. Without a
+// terminal it refuses.
+func (c *Consent) Ask(cmd *cobra.Command, what string) error {
+	if c.Given {
+		return nil
+	}
+	if !output.IsTerminal(cmd.InOrStdin()) || !output.IsTerminal(cmd.ErrOrStderr()) {
+		return fmt.Errorf("%s There is no terminal on which to ask: confirm with --yes", what)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s Continue? [y/N] ", output.Printable(what))
+	in, err := cancelreader.NewReader(cmd.InOrStdin())
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	defer in.Close()
+	stop := context.AfterFunc(cmd.Context(), func() { in.Cancel() })
+	defer stop()
+	line, err := bufio.NewReader(in).ReadString('\n')
+	switch answer := strings.ToLower(strings.TrimSpace(line)); {
+	case cmd.Context().Err() != nil:
+		fmt.Fprintln(cmd.ErrOrStderr())
+		return context.Canceled
+	case err != nil && !errors.Is(err, io.EOF):
+		return fmt.Errorf("read the answer: %w", err)
+	case answer != "y" && answer != "yes":
+		return Fail(ExitFindings, "not done")
+	}
+	return nil
+}
+
+// DryRunNote is the end of a line about something that a dry run did not do.
+func DryRunNote(isDryRun bool) string {
+	if isDryRun {
+		return " (dry run: nothing has changed)"
+	}
+	return ""
+}
+
+// Progress shows the progress of long work on a terminal, on one line that it
+// rewrites. Elsewhere it writes nothing.
+type Progress struct {
+	w    io.Writer
+	stop chan struct{}
+	done chan struct{}
+	says chan string
+}
+
+// Begin starts to show what runs and for how long. The caller must call End.
+func Begin(w io.Writer, what string) *Progress {
+	p := &Progress{w: w, stop: make(chan struct{}), done: make(chan struct{}), says: make(chan string)}
+	if !output.IsTerminal(w) {
+		close(p.done)
+		return p
+	}
+	go func() {
+		defer close(p.done)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		started := time.Now()
+		for shown := false; ; {
+			select {
+			case <-p.stop:
+				if shown {
+					fmt.Fprint(w, "\r\x1b[K")
+				}
+				return
+			case what = <-p.says:
+			case <-tick.C:
+				shown = true
+				fmt.Fprintf(w, "\r\x1b[K%s … %ds", output.Printable(what), int(time.Since(started).Seconds()))
+			}
+		}
+	}()
+	return p
+}
+
+// Say replaces the text.
+func (p *Progress) Say(format string, args ...any) {
+	select {
+	case p.says <- fmt.Sprintf(format, args...):
+	case <-p.done:
+	}
+}
+
+// End removes the line and waits for that.
+func (p *Progress) End() {
+	close(p.stop)
+	<-p.done
+}

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
+)
+
+// The reasons of a google.rpc.ErrorInfo for which this program has hints. They
+// are constants of package operator, which would link a NATS server; a test
+// checks that they are equal.
+const (
+	reasonUnknownType = "UNKNOWN_TYPE"
+	reasonNotFound    = "NOT_FOUND"
+	reasonStale       = "STALE_ETAG"
+	reasonContention  = "CONTENTION"
+	reasonExpired     = "CREDENTIALS_EXPIRED"
+	reasonForbidden   = "ROLE_NOT_SUFFICIENT"
+	reasonTimeout     = "DEADLINE_EXCEEDED"
+	reasonInvalid     = "INVALID_TRANSITION"
+	reasonNotWritable = "FIELD_NOT_WRITABLE"
+)
+
+// Explain turns the error of a call into one that says what happened, to
+// which object, and what to do about it.
+func (s *Server) Explain(ctx context.Context, err error, about Subject, args []string) error {
+	var own *Failure // of the login
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Canceled
+	case errors.As(err, &own):
+		return own
+	case !connect.IsWireError(err):
+		return s.unreachable(err)
+	}
+	var answer *connect.Error
+	errors.As(err, &answer)
+	f := Fail(statusOf(answer.Code()), "%s", answer.Message())
+	typ, object := "", ""
+	if about == OfWorkflow && len(args) > 0 {
+		typ, object = args[0], strings.Join(args[:min(2, len(args))], " ")
+	}
+	switch reason := client.Reason(answer); {
+	case reason == reasonUnknownType:
+		f.Hints = s.typesHint(ctx, typ)
+	case reason == reasonNotFound:
+		switch about {
+		case OfWorkflow:
+			f.addHint("to list them: lifecyclectl list %s", typ)
+		case OfWorker, OfProcess:
+			f.addHint("to list them: lifecyclectl %s list", map[Subject]string{OfWorker: "workers", OfProcess: "processes"}[about])
+		}
+	case reason == reasonStale || reason == reasonContention:
+		f.addHint("read it again: lifecyclectl get %s", object)
+	case reason == reasonInvalid:
+		f.addHint("to see the table: lifecyclectl diagram workflow %s", typ)
+	case reason == reasonNotWritable:
+		f.addHint("to list the writable fields: lifecyclectl definitions %s", typ)
+	case reason == reasonForbidden:
+		f.addHint("lifecyclectl whoami shows your role")
+	case reason == reasonTimeout:
+		f.addHint("a write may have been stored: read before trying again")
+	case reason == reasonExpired:
+		f.addHint("get new credentials, and put them into --token-file or --cert-file; or sign in again: lifecyclectl login")
+	case answer.Code() == connect.CodeUnauthenticated:
+		f.addHint("give credentials: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file; or sign in: lifecyclectl login")
+	case answer.Code() == connect.CodePermissionDenied:
+		f.addHint("lifecyclectl whoami shows your name and role")
+	}
+	return f
+}
+
+// unreachable explains a call that got no answer from an operator server.
+func (s *Server) unreachable(err error) error {
+	f := &Failure{Status: ExitUnreachable}
+	text := strings.TrimPrefix(Message(err), "unavailable: ")
+	var (
+		unknown   x509.UnknownAuthorityError
+		hostname  x509.HostnameError
+		verify    *tls.CertificateVerificationError
+		dialing   *net.OpError
+		noSuchDNS *net.DNSError
+		slow      net.Error
+	)
+	where := "say where it is with --server URL or LIFECYCLECTL_SERVER"
+	switch {
+	case errors.As(err, &unknown), errors.As(err, &hostname), errors.As(err, &verify):
+		f.Err = fmt.Errorf("the certificate of %s is not trusted: %s", s.URL, text)
+		f.addHint("trust its certificate with --ca-file FILE, or use the name that the certificate is for")
+	case errors.Is(err, http.ErrSchemeMismatch):
+		f.Err = fmt.Errorf("%s speaks plain HTTP", s.URL)
+		f.addHint("use --server %s", strings.Replace(s.URL, "https:", "http:", 1))
+	case errors.As(err, &noSuchDNS), errors.As(err, &dialing) && dialing.Op == "dial":
+		f.Err = fmt.Errorf("no operator server can be reached at %s: %s", s.URL, text)
+		f.addHint("is it running? A service has one with operator.New of package fleet/operator and app.Serve")
+		f.addHint("%s", where)
+	case errors.As(err, &slow) && slow.Timeout():
+		f.Err = fmt.Errorf("%s did not answer in time", s.URL)
+		f.addHint("a write may have been stored: read before trying again; --timeout waits longer")
+	case errors.As(err, &dialing):
+		f.Err = fmt.Errorf("the connection to %s broke: %s", s.URL, text)
+		f.addHint("a write may have been stored: read before trying again")
+	default:
+		f.Err = fmt.Errorf("the server at %s is not an operator server: %s", s.URL, text)
+		if strings.HasPrefix(s.URL, "http:") {
+			f.addHint("if it speaks TLS: --server %s", strings.Replace(s.URL, "http:", "https:", 1))
+		}
+		f.addHint("%s", where)
+	}
+	return f
+}
+
+// typesHint suggests the type that was probably meant, or how to list all.
+func (s *Server) typesHint(ctx context.Context, typ string) []string {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	names := s.types(ctx)
+	if meant := suggest.Nearest(typ, names); meant != "" {
+		return []string{fmt.Sprintf("did you mean %s?", meant)}
+	}
+	if len(names) == 0 {
+		return []string{"to list them: lifecyclectl definitions"}
+	}
+	return []string{"there are " + strings.Join(names, ", ")}
+}
+
+// types returns the names of the workflows, none after an error.
+func (s *Server) types(ctx context.Context) (names []string) {
+	list, err := s.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
+	if err != nil {
+		return nil
+	}
+	for _, d := range list.GetDefinitions() {
+		names = append(names, d.GetType())
+	}
+	return names
+}
+
+// Message returns the text of an error without its code.
+func Message(err error) string {
+	var answer *connect.Error
+	if errors.As(err, &answer) {
+		return answer.Message()
+	}
+	return err.Error()
+}
+
+// IsNotServed reports whether err says that the server does not serve this area.
+func IsNotServed(err error) bool {
+	return connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented
+}
+
+// IsRefused reports whether a process has answered that it will not, or cannot.
+func IsRefused(err error) bool {
+	return err != nil && connect.CodeOf(err) == connect.CodeFailedPrecondition
+}
+
+// IsUnavailable reports whether the server has answered that a service behind it does not
+// answer.
+func IsUnavailable(err error) bool {
+	code := connect.CodeOf(err)
+	return connect.IsWireError(err) && (code == connect.CodeUnavailable || code == connect.CodeDeadlineExceeded)
+}

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// PollEvery is the pause between two looks of a command that watches a list of which the
+// server has no stream.
+const PollEvery = 2 * time.Second
+
+// WatchFlag adds --watch to a list that the command looks at again and again.
+func WatchFlag(cmd *cobra.Command, watch *bool) {
+	cmd.Flags().BoolVarP(watch, "watch", "w", false, "then show every change; it looks every 2 s")
+}
+
+// RefuseWithWatch refuses flags that select a part of a list by its size or order.
+func (c *Call) RefuseWithWatch(flags ...string) error {
+	for _, name := range flags {
+		if c.Flags().Changed(name) {
+			return fmt.Errorf("--watch and --%s exclude each other: a watch shows everything that matches, as it comes", name)
+		}
+	}
+	return nil
+}
+
+// List is a list that a command shows once, or with --watch again and again.
+type List[M proto.Message] struct {
+	Head   []string
+	Widths []int // the least widths of the columns, with --watch
+	Cells  func(M) []any
+
+	Look func(context.Context) ([]M, error)
+	// Answer makes the message of the list for the formats other than a table.
+	Answer func([]M) proto.Message
+	Before func(*output.Table) // adds rows above the items, without --watch; may be nil
+
+	Key     func(M) string    // of an item, for as long as it is in the list
+	Same    func(a, b M) bool // whether b shows nothing that a does not; proto.Equal when nil
+	OnlyNew bool              // with --watch: an item that is not listed any more is merely old
+	Plain   bool              // with --watch: items are shown as they are, and not as changes
+}
+
+// Show shows the list, or watches it.
+func (l List[M]) Show(c *Call, watch bool) error {
+	if watch {
+		return l.watch(c)
+	}
+	list, err := l.Look(c.Context())
+	if err != nil {
+		return err
+	}
+	return c.Write(l.Answer(list), func(t *output.Table) {
+		t.Head(l.Head...)
+		if l.Before != nil {
+			l.Before(t)
+		}
+		for _, m := range list {
+			t.Row(l.Cells(m)...)
+		}
+	})
+}
+
+// watch shows the list and then every change, until the command is interrupted. It waits
+// for a server that is away.
+func (l List[M]) watch(c *Call) error {
+	out := c.Rows(append([]string{"SEEN"}, l.Head...), append([]int{20}, l.Widths...)...)
+	if l.Plain {
+		out = c.Rows(l.Head, l.Widths...)
+	}
+	ctx, stop := WhileRead(c.Context(), c.OutOrStdout())
+	defer stop()
+	if err := out.Begin(); err != nil {
+		return err
+	}
+	show := func(kind string, m M, cells ...any) error {
+		if c.Format.IsNames() || l.Plain {
+			return out.Add(m, cells...)
+		}
+		item, err := changeOf(kind, m)
+		if err != nil {
+			return err
+		}
+		return out.Add(item, append([]any{time.Now().UTC().Format(time.RFC3339)}, cells...)...)
+	}
+	seen := Changes[M]{
+		Same: l.Same,
+		Put:  func(m M) error { return show("KIND_PUT", m, l.Cells(m)...) },
+		Gone: func(key string, last M) error {
+			if l.OnlyNew {
+				return nil
+			}
+			return show("KIND_DELETED", last, key, output.Faint("(gone)"))
+		},
+	}
+	if seen.Same == nil {
+		seen.Same = func(a, b M) bool { return proto.Equal(a, b) }
+	}
+	notices, isAway := c.Notices(), false
+	for isFirst := true; ; isFirst = false {
+		list, err := l.Look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil // the caller ends a watch by ending ctx
+		case err != nil && (isFirst || !MayPass(err)):
+			return err
+		case err != nil && !isAway:
+			isAway = true
+			notices.Lost(err)
+		case err == nil && isAway:
+			isAway = false
+			notices.Back()
+		}
+		if err == nil {
+			seen.Begin()
+			for _, m := range list {
+				if err := seen.Take(operatorv1.WatchResponse_KIND_PUT, l.Key(m), m); err != nil {
+					return err
+				}
+			}
+			if err := seen.sync(); err != nil {
+				return err
+			}
+		}
+		if !Pause(ctx, PollEvery) {
+			return nil
+		}
+	}
+}
+
+// changeOf returns a change as every watch has it in JSON: its kind and the item.
+func changeOf(kind string, m proto.Message) (*structpb.Struct, error) {
+	text, err := output.JSON(m, "")
+	if err != nil {
+		return nil, err
+	}
+	item := new(structpb.Value)
+	if err := json.Unmarshal(text, item); err != nil {
+		return nil, fmt.Errorf("write as JSON: %w", err)
+	}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue(kind), "item": item}}, nil
+}

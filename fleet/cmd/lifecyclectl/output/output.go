@@ -1,0 +1,147 @@
+// Package output writes what commands of lifecyclectl show: a message of the operators'
+// contract as a table for people, or in another format of the flag -o for programs.
+//
+// A command has a [Format] and passes it each message with a function that fills a
+// [Table]; begin with [Format.Write]. [Rows] is a table whose rows come one by one. Text
+// from other sources never steers the terminal: tables and texts pass through [Printable].
+package output
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+)
+
+// Format is the format of a command's output: the value of its flag -o. The zero value is a
+// table.
+type Format struct{ name string }
+
+// formats are the values of -o.
+var formats = []string{"table", "wide", "json", "yaml", "name"}
+
+// AddFlag adds the flag -o to a command.
+func AddFlag(cmd *cobra.Command) {
+	cmd.Flags().VarP(&Format{name: "table"}, "output", "o", "`format`: "+strings.Join(formats, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+}
+
+// FormatOf returns the format that the user wants, a table for a command without the flag.
+func FormatOf(cmd *cobra.Command) *Format {
+	if flag := cmd.Flags().Lookup("output"); flag != nil {
+		if f, ok := flag.Value.(*Format); ok {
+			return f
+		}
+	}
+	return new(Format)
+}
+
+// Type is the type of the flag.
+func (f *Format) Type() string { return "format" }
+
+// String returns the value of the flag.
+func (f *Format) String() string { return f.name }
+
+// Set takes a value of the flag, and refuses an unknown format.
+func (f *Format) Set(value string) error {
+	if !slices.Contains(formats, value) {
+		return fmt.Errorf("want one of %s", strings.Join(formats, ", "))
+	}
+	f.name = value
+	return nil
+}
+
+// IsTable reports whether the format is a table.
+func (f *Format) IsTable() bool { return f.name == "table" || f.name == "wide" || f.name == "" }
+
+// IsNames reports whether the format is names only.
+func (f *Format) IsNames() bool { return f.name == "name" }
+
+// Write writes m in the format. fill fills the table.
+func (f *Format) Write(w io.Writer, m proto.Message, fill func(*Table)) error {
+	if f.IsTable() {
+		t := NewTable(w)
+		t.wide = f.name == "wide"
+		fill(t)
+		return Send(w, t.Text())
+	}
+	text, err := f.encode(m, "  ")
+	if err != nil {
+		return fmt.Errorf("write as %s: %w", f.name, err)
+	}
+	return Send(w, text)
+}
+
+// Item writes one item of an endless sequence: JSON on one line, YAML as a
+// separate document.
+func (f *Format) Item(w io.Writer, m proto.Message) error {
+	text, err := f.encode(m, "")
+	if err != nil {
+		return fmt.Errorf("write as %s: %w", f.name, err)
+	}
+	if f.name == "yaml" {
+		text = append([]byte("---\n"), text...)
+	}
+	return Send(w, text)
+}
+
+// encode returns m in any format other than a table.
+func (f *Format) encode(m proto.Message, indent string) ([]byte, error) {
+	switch f.name {
+	case "name":
+		return names(m)
+	case "yaml":
+		return YAML(m)
+	}
+	return JSON(m, indent)
+}
+
+// Send writes a text, with an error that says so.
+func Send(w io.Writer, text []byte) error {
+	if _, err := w.Write(text); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// Rows is a table whose rows are written as they come.
+type Rows struct {
+	W      io.Writer
+	Format *Format
+	Head   []string
+	Widths []int // the least widths of the columns
+
+	isHeaded bool
+}
+
+// Add writes one row, or m in another format.
+func (r *Rows) Add(m proto.Message, cells ...any) error {
+	if !r.Format.IsTable() {
+		return r.Format.Item(r.W, m)
+	}
+	t := r.table()
+	t.Row(cells...)
+	return Send(r.W, t.Text())
+}
+
+// Begin writes the head, before there is a row.
+func (r *Rows) Begin() error {
+	if !r.Format.IsTable() {
+		return nil
+	}
+	return Send(r.W, r.table().Text())
+}
+
+// table returns a table with the head, unless that has been written.
+func (r *Rows) table() *Table {
+	t := NewTable(r.W)
+	t.least = r.Widths
+	if !r.isHeaded {
+		r.isHeaded = true
+		t.Head(r.Head...)
+	}
+	return t
+}

@@ -1,0 +1,146 @@
+// Package processes has the commands about the processes of a fleet: list and watch them,
+// drain, suspend and resume them, and look into one: its units, configuration, logs, stacks
+// and events. doctor says what is wrong with them, and bundle collects all of it.
+//
+// Each command asks an operator server through package cli; begin at [Commands].
+package processes
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Commands returns the commands of this package.
+func Commands() []*cobra.Command {
+	group := cli.Group(&cobra.Command{
+		Use:     "processes",
+		Aliases: []string{"process", "ps"},
+		Short:   "The processes of the fleet: see them, drain one, take one out of service",
+	}, list(), get(), drain(), suspend(), resume(), restartUnit(), config())
+	return []*cobra.Command{group, describe(), events(), logs(), stacks(), doctor(), bundle()}
+}
+
+func list() *cobra.Command {
+	var (
+		req      operatorv1.ListProcessesRequest
+		selected selector
+		follow   bool
+		limit    int
+	)
+	cmd := cli.Command(&cobra.Command{
+		Use:   "list",
+		Short: "List the processes that announce themselves",
+		Example: `  lifecyclectl processes list --problems --watch
+  lifecyclectl processes list -o json | jq -r '.processes[] | [.id, .host] | @tsv'`,
+		Args: cli.Words(),
+	}, cli.OfProcess, func(c *cli.Call) error {
+		if err := selected.parse(); err != nil {
+			return err
+		}
+		if follow {
+			if err := c.RefuseWithWatch("limit", "sort"); err != nil {
+				return err
+			}
+			return watch(c, "", func(p *operatorv1.Process) bool { return diagnosis.Matches(&req, p) && selected.matches(p) })
+		}
+		answer, err := selected.processes(c.Context(), c, &req, limit)
+		if err != nil {
+			return err
+		}
+		return c.Write(answer, func(t *output.Table) {
+			now := time.Now()
+			t.Head("ID", "SERVICE", "PHASE", "READY", "UNITS", "AGE", "VERSION", "REASON", "|", "HOST", "PID", "STARTED", "MEMORY", "IN FLIGHT")
+			for _, p := range answer.GetProcesses() {
+				t.Row(p.GetId(), p.GetService(), output.State(p.GetPhase()), ReadyCell(p), Units(p),
+					output.Age(p.GetStartedAt(), now), p.GetVersion(), problem(p),
+					output.Extra(p.GetHost()), output.Extra(fmt.Sprint(p.GetPid())), output.Extra(output.Moment(p.GetStartedAt())),
+					output.Extra(memory(p)), output.Extra(fmt.Sprint(InFlight(p))))
+			}
+		})
+	})
+	f := cmd.Flags()
+	f.StringVar(&req.Service, "service", "", "only those of this `service`")
+	f.StringVar(&req.Phase, "phase", "", "only those in this `phase`")
+	f.StringVar(&req.Contains, "contains", "", "only those whose id, service, host or version contains this `text`")
+	selected.register(cmd)
+	f.BoolVar(&req.Problems, "problems", false, "only those with which something is wrong")
+	f.StringVar(&req.Sort, "sort", "service", "`order`: service, problems or started")
+	f.IntVar(&limit, "limit", 0, "at most this `many`; 0 is all")
+	f.BoolVarP(&follow, "watch", "w", false, "then show every change")
+	return cmd
+}
+
+func get() *cobra.Command {
+	var follow bool
+	cmd := cli.Command(&cobra.Command{
+		Use:               "get ID",
+		Short:             "Show one process: its phases, its units as a tree, its probes and servers",
+		Args:              cli.Words("ID"),
+		ValidArgsFunction: cli.CompleteProcesses,
+	}, cli.OfProcess, func(c *cli.Call) error {
+		p, err := c.Processes.GetProcess(c.Context(), &operatorv1.GetProcessRequest{Id: c.Args[0]})
+		if err != nil {
+			return err
+		}
+		if follow {
+			return watch(c, c.Args[0], nil)
+		}
+		return c.Write(p, func(t *output.Table) { processTable(t, p) })
+	})
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change")
+	return cmd
+}
+
+// watch shows processes and every change of those that are wanted; nil wants all.
+func watch(c *cli.Call, id string, wanted func(*operatorv1.Process) bool) error {
+	out := c.Rows([]string{"AT", "ID", "SERVICE", "PHASE", "READY", "UNITS"}, 20, 28, 12, 10, 9, 6)
+	show := func(kind operatorv1.WatchResponse_Kind, p *operatorv1.Process, units any) error {
+		cells := []any{time.Now().UTC().Format(time.RFC3339), p.GetId(), p.GetService(), output.State(p.GetPhase()), ReadyCell(p), units}
+		return out.Add(&operatorv1.WatchProcessesResponse{Kind: kind, Process: p}, cells...)
+	}
+	changes := cli.Changes[*operatorv1.Process]{
+		Same:   isSame,
+		Wanted: wanted,
+		Put:    func(p *operatorv1.Process) error { return show(operatorv1.WatchResponse_KIND_PUT, p, Units(p)) },
+		Gone: func(id string, _ *operatorv1.Process) error {
+			m := &operatorv1.WatchProcessesResponse{Kind: operatorv1.WatchResponse_KIND_DELETED, Process: &operatorv1.Process{Id: id}}
+			return out.Add(m, time.Now().UTC().Format(time.RFC3339), id, "", output.Faint("(gone)"), "", "")
+		},
+		Unwanted: func(p *operatorv1.Process) error {
+			return show(operatorv1.WatchResponse_KIND_DELETED, p, output.Faint("(no longer selected)"))
+		},
+	}
+	ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
+	defer stop()
+	type stream = connect.ServerStreamForClient[operatorv1.WatchProcessesResponse]
+	return cli.Follow(ctx, c.Notices(), func(ctx context.Context) (*stream, error) {
+		return c.Processes.WatchProcesses(ctx, &operatorv1.WatchProcessesRequest{Id: id})
+	}, changes.Begin, func(m *operatorv1.WatchProcessesResponse) error {
+		return changes.Take(m.GetKind(), m.GetProcess().GetId(), m.GetProcess())
+	})
+}
+
+// isSame reports whether b differs from a only in its times.
+func isSame(a, b *operatorv1.Process) bool {
+	a, b = proto.CloneOf(a), proto.CloneOf(b)
+	for _, p := range []*operatorv1.Process{a, b} {
+		p.SeenAt = nil
+		for _, s := range p.GetServers() {
+			s.InFlight, s.Connections = 0, 0
+		}
+		for _, t := range p.GetPhases() {
+			t.Duration = nil // the current phase's duration grows
+		}
+	}
+	return proto.Equal(a, b)
+}

@@ -1,0 +1,120 @@
+package workflows
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+func patch() *cobra.Command {
+	var (
+		req  operatorv1.PatchRequest
+		file string
+	)
+	cmd := cli.Command(&cobra.Command{
+		Use:   "patch TYPE ID [FIELD=VALUE...]",
+		Short: "Change fields that operators may write, all or none",
+		Long: `Change fields that operators may write, all or none. VALUE is JSON, or text
+when it is not valid JSON: priority=3, armed=true, comment=soon, tag='"007"'.
+lifecyclectl definitions TYPE lists the fields.`,
+		Example: `  lifecyclectl patch drone-survey m-17 priority=3 comment="before the rain"
+  jq '{priority}' other.json | lifecyclectl patch drone-survey m-17 --file -`,
+		ValidArgsFunction: cli.CompleteEntities,
+	}, cli.OfWorkflow, func(c *cli.Call) error {
+		if err := cli.Words("TYPE", "ID")(c.Command, c.Args[:min(2, len(c.Args))]); err != nil {
+			return err
+		}
+		req.Type, req.Id = c.Args[0], c.Args[1]
+		var err error
+		if req.Fields, err = patchFields(c.Args[2:], file, c.InOrStdin()); err != nil {
+			return err
+		}
+		answer, err := c.Workflows.Patch(c.Context(), &req)
+		if err != nil {
+			return err
+		}
+		return c.Write(answer, func(t *output.Table) {
+			e := answer.GetEntity()
+			t.Row(fmt.Sprintf("%s/%s is at etag %s%s", e.GetType(), e.GetId(), e.GetEtag(), cli.DryRunNote(req.GetDryRun())))
+			for _, name := range slices.Sorted(maps.Keys(req.GetFields().GetFields())) {
+				t.Row("  " + name + " = " + valueText(e.GetFields().GetFields()[name]))
+			}
+		})
+	})
+	cmd.Flags().StringVarP(&file, "file", "f", "", "a JSON object with the fields, from this `file`; - is standard input")
+	writeFlags(cmd, &req.IfMatch, &req.DryRun)
+	return cmd
+}
+
+func writeFlags(cmd *cobra.Command, ifMatch *string, dryRun *bool) {
+	cmd.Flags().StringVar(ifMatch, "if-match", "", "refuse when the entity no longer has this `etag`")
+	cmd.Flags().BoolVar(dryRun, "dry-run", false, "check everything and change nothing")
+}
+
+// patchFields reads the fields of a patch from arguments and from a file.
+func patchFields(args []string, file string, stdin io.Reader) (*structpb.Struct, error) {
+	fields := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	if file != "" {
+		text, err := cli.ReadFile(file, stdin)
+		if err != nil {
+			return nil, fmt.Errorf("--file: %w", err)
+		}
+		if err := protojson.Unmarshal(text, fields); err != nil {
+			return nil, fmt.Errorf("--file: %s is not a JSON object: %w", file, err)
+		}
+	}
+	for _, arg := range args {
+		name, text, ok := strings.Cut(arg, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is not a change: want FIELD=VALUE", arg)
+		}
+		if _, twice := fields.GetFields()[name]; twice {
+			return nil, fmt.Errorf("the field %s is given twice", name)
+		}
+		v, err := fieldValue(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		fields.Fields[name] = v
+	}
+	if len(fields.GetFields()) == 0 {
+		return nil, errors.New("no field is given: want FIELD=VALUE, or --file")
+	}
+	return fields, nil
+}
+
+// fieldValue parses text as JSON, or takes it as text. Integers that a double cannot hold
+// stay text, as in the contract.
+func fieldValue(text string) (*structpb.Value, error) {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	var any any
+	if err := dec.Decode(&any); err != nil || dec.More() {
+		return structpb.NewStringValue(text), nil //nolint:nilerr // not JSON: plain text
+	}
+	const most = 1<<53 - 1 // that a double holds
+	if n, ok := any.(json.Number); ok && !strings.ContainsAny(n.String(), ".eE") {
+		i, err := n.Int64()
+		isExact := err == nil && -most <= i && i <= most
+		if !isExact {
+			return structpb.NewStringValue(text), nil
+		}
+	}
+	v := &structpb.Value{}
+	if err := protojson.Unmarshal([]byte(text), v); err != nil {
+		return nil, fmt.Errorf("%q cannot be sent: %w", text, err)
+	}
+	return v, nil
+}

@@ -1,0 +1,257 @@
+// Package workflows has the commands about workflows: their definitions and entities, with
+// history and changes; transitions and patches; the check of a new table, and backups.
+//
+// Each command asks an operator server through package cli; begin at [Commands]. Backups
+// alone go straight to NATS, through package backup.
+package workflows
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Commands returns the commands of this package.
+func Commands() []*cobra.Command {
+	whole := cli.Group(&cobra.Command{
+		Use:   "workflows",
+		Short: "Commands about whole workflows",
+	}, check(), backUp(), restore())
+	return []*cobra.Command{get(), list(), watch(), history(), transition(), patch(), definitions(), whole}
+}
+
+func get() *cobra.Command {
+	var follow bool
+	cmd := cli.Command(&cobra.Command{
+		Use:   "get TYPE ID",
+		Short: "Show one entity of a workflow",
+		Long: `Show one entity of a workflow: its phase, the next phases, its fields, and the
+etag for --if-match of a transition or a patch.`,
+		Example: `  lifecyclectl get drone-survey m-17
+  lifecyclectl get drone-survey m-17 -o json | jq -r .etag`,
+		Args:              cli.Words("TYPE", "ID"),
+		ValidArgsFunction: cli.CompleteEntities,
+	}, cli.OfWorkflow, func(c *cli.Call) error {
+		e, err := c.Workflows.GetEntity(c.Context(), &operatorv1.GetEntityRequest{Type: c.Args[0], Id: c.Args[1]})
+		if err != nil {
+			return err
+		}
+		if follow {
+			return watchEntities(c, c.Args[0], c.Args[1], nil)
+		}
+		return c.Write(e, func(t *output.Table) { entityTable(t, e) })
+	})
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
+	return cmd
+}
+
+func entityTable(t *output.Table, e *operatorv1.Entity) {
+	t.Line("type", e.GetType())
+	t.Line("id", e.GetId())
+	t.Row(output.Faint("phase"), output.State(e.GetPhase()))
+	if e.GetTerminal() {
+		t.Line("next", "nothing: it is terminal")
+	} else {
+		t.Line("next", strings.Join(e.GetNext(), ", "))
+	}
+	t.Line("degraded", e.GetDegraded())
+	t.Line("parent", e.GetParentId())
+	t.Line("etag", e.GetEtag())
+	t.Line("updated", output.Moment(e.GetUpdatedAt()))
+	fields := e.GetFields().GetFields()
+	for i, name := range slices.Sorted(maps.Keys(fields)) {
+		label := ""
+		if i == 0 {
+			label = "fields"
+		}
+		t.Row(output.Faint(label), name+" = "+valueText(fields[name]))
+	}
+}
+
+// valueText formats a value as JSON on one line.
+func valueText(v *structpb.Value) string {
+	text, err := json.Marshal(v.AsInterface())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+func list() *cobra.Command {
+	var (
+		req      operatorv1.ListEntitiesRequest
+		updated  time.Duration
+		selector string
+		limit    int
+		follow   bool
+	)
+	cmd := cli.Command(&cobra.Command{
+		Use:   "list TYPE",
+		Short: "List the entities of a workflow",
+		Long: `List the entities of a workflow, sorted by id: all of them, unless a flag filters.
+With --watch it then shows every change of an entity that the flags select, and that one
+is not selected any more.`,
+		Example: `  lifecyclectl list drone-survey --active
+  lifecyclectl list drone-survey --phase flying --match org=acme --updated 1h
+  lifecyclectl list drone-survey --selector phase=flying,org=acme --watch
+  lifecyclectl list drone-survey -o json | jq -r '.entities[].id'`,
+		Args:              cli.Words("TYPE"),
+		ValidArgsFunction: cli.CompleteTypes,
+	}, cli.OfWorkflow, func(c *cli.Call) error {
+		req.Type = c.Args[0]
+		if limit < 0 || updated < 0 {
+			return errors.New("--limit and --updated want 0 or more")
+		}
+		if err := selectEntities(selector, &req); err != nil {
+			return err
+		}
+		if updated > 0 {
+			req.UpdatedAfter = timestamppb.New(time.Now().Add(-updated))
+		}
+		if follow {
+			if err := c.RefuseWithWatch("limit"); err != nil {
+				return err
+			}
+			req.PageSize = 1 // the server knows whether the filters can be meant
+			if _, err := c.Workflows.ListEntities(c.Context(), &req); err != nil {
+				return err
+			}
+			return watchEntities(c, c.Args[0], "", func(e *operatorv1.Entity) bool { return Matches(&req, e) })
+		}
+		entities, err := listEntities(c, &req, limit)
+		if err != nil {
+			return err
+		}
+		return c.Write(&operatorv1.ListEntitiesResponse{Entities: entities}, func(t *output.Table) {
+			now := time.Now()
+			t.Head("ID", "PHASE", "UPDATED", "PARENT", "DEGRADED", "|", "ETAG", "NEXT")
+			for _, e := range entities {
+				t.Row(e.GetId(), output.State(e.GetPhase()), output.Age(e.GetUpdatedAt(), now), e.GetParentId(), output.Bad(e.GetDegraded()),
+					output.Extra(e.GetEtag()), output.Extra(strings.Join(e.GetNext(), ",")))
+			}
+		})
+	})
+	f := cmd.Flags()
+	f.StringVar(&req.Phase, "phase", "", "only those in this `phase`")
+	f.BoolVar(&req.Active, "active", false, "only those whose phase is not terminal")
+	f.StringArrayVar(&req.Match, "match", nil, "only those with this `field=value`; may be given more than once")
+	f.StringVar(&req.Contains, "contains", "", "only those whose id contains this `text`")
+	f.DurationVar(&updated, "updated", 0, "only those that changed within the last `time`, such as 90s or 2h")
+	f.StringVarP(&selector, "selector", "l", "", "only those for which `terms` hold: phase=PHASE and FIELD=VALUE, with commas")
+	f.IntVar(&limit, "limit", 0, "at most this `many`; 0 is all")
+	f.BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
+	_ = cmd.RegisterFlagCompletionFunc("phase", cli.CompletePhases)
+	return cmd
+}
+
+// listEntities returns the entities that the request selects, at most limit of them unless
+// it is 0.
+func listEntities(c *cli.Call, req *operatorv1.ListEntitiesRequest, limit int) ([]*operatorv1.Entity, error) {
+	return cli.Pages(limit, func(size int32, token string) ([]*operatorv1.Entity, string, error) {
+		req.PageSize, req.PageToken = size, token
+		page, err := c.Workflows.ListEntities(c.Context(), req)
+		return page.GetEntities(), page.GetNextPageToken(), err
+	})
+}
+
+func history() *cobra.Command {
+	var watch bool
+	cmd := cli.Command(&cobra.Command{
+		Use:               "history TYPE ID",
+		Short:             "Show the transitions of an entity, oldest first",
+		Args:              cli.Words("TYPE", "ID"),
+		ValidArgsFunction: cli.CompleteEntities,
+	}, cli.OfWorkflow, func(c *cli.Call) error {
+		var answer *operatorv1.GetHistoryResponse
+		return cli.List[*operatorv1.HistoryEntry]{
+			Head:   []string{"AT", "FROM", "TO", "BY", "NOTE"},
+			Widths: []int{20, 12, 12, 12},
+			Cells: func(x *operatorv1.HistoryEntry) []any {
+				return []any{output.Moment(x.GetAt()), x.GetFrom(), output.State(x.GetTo()), x.GetSource(), x.GetNote()}
+			},
+			Look: func(ctx context.Context) (list []*operatorv1.HistoryEntry, err error) {
+				answer, err = c.Workflows.GetHistory(ctx, &operatorv1.GetHistoryRequest{Type: c.Args[0], Id: c.Args[1]})
+				return answer.GetEntries(), err
+			},
+			Answer: func([]*operatorv1.HistoryEntry) proto.Message { return answer },
+			Before: func(t *output.Table) {
+				if answer.GetTruncated() {
+					t.Row("…", "older entries are gone")
+				}
+			},
+			Key:     func(x *operatorv1.HistoryEntry) string { return fmt.Sprint(x.GetRevision(), " ", x.GetTo()) },
+			OnlyNew: true,
+		}.Show(c, watch)
+	})
+	cli.WatchFlag(cmd, &watch)
+	return cmd
+}
+
+func definitions() *cobra.Command {
+	var watch bool
+	cmd := cli.Command(&cobra.Command{
+		Use:               "definitions [TYPE]",
+		Aliases:           []string{"types"},
+		Short:             "List the workflows, or show one: its phases, and the number of entities in each",
+		Args:              cli.Words("[TYPE]"),
+		ValidArgsFunction: cli.CompleteTypes,
+	}, cli.OfWorkflow, func(c *cli.Call) error {
+		if len(c.Args) > 0 && !watch {
+			return showDefinition(c)
+		}
+		return cli.List[*operatorv1.Definition]{
+			Head:   []string{"TYPE", "ENTITIES", "DEGRADED", "BUCKET", "PHASES"},
+			Widths: []int{20, 8, 8, 12},
+			Cells: func(d *operatorv1.Definition) []any {
+				var phases []string
+				for _, p := range d.GetPhases() {
+					phases = append(phases, p.GetName())
+				}
+				return []any{d.GetType(), fmt.Sprint(d.GetTotal()), fmt.Sprint(d.GetDegraded()), d.GetBucket(), strings.Join(phases, ", ")}
+			},
+			Look: func(ctx context.Context) ([]*operatorv1.Definition, error) {
+				list, err := c.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
+				isOther := func(d *operatorv1.Definition) bool { return len(c.Args) > 0 && d.GetType() != c.Args[0] }
+				return slices.DeleteFunc(list.GetDefinitions(), isOther), err
+			},
+			Answer: func(list []*operatorv1.Definition) proto.Message {
+				return &operatorv1.ListDefinitionsResponse{Definitions: list}
+			},
+			Key: (*operatorv1.Definition).GetType,
+		}.Show(c, watch)
+	})
+	cli.WatchFlag(cmd, &watch)
+	return cmd
+}
+
+func showDefinition(c *cli.Call) error {
+	d, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: c.Args[0]})
+	if err != nil {
+		return err
+	}
+	return c.Write(d, func(t *output.Table) {
+		t.Head("PHASE", "ENTITIES", "NEXT")
+		for _, p := range d.GetPhases() {
+			t.Row(output.State(p.GetName()), fmt.Sprint(p.GetCount()), strings.Join(p.GetNext(), ", "))
+		}
+		t.Gap()
+		t.Head("WRITABLE FIELD", "TYPE")
+		for _, f := range d.GetWritableFields() {
+			t.Row(f.GetName(), f.GetType())
+		}
+	})
+}

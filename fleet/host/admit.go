@@ -1,0 +1,234 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// attempt is one attempt to handle a delivery.
+type attempt struct {
+	*delivery
+	member *member
+	tries  tries // counts this attempt too
+	state  *handle
+	cancel context.CancelCauseFunc
+
+	began    atomic.Int64 // when the handler was called, in Unix nanoseconds; 0 while it does not run
+	beat     time.Time    // when the server last heard of the message; only watch uses it
+	answered atomic.Bool  // the handling goroutine, or watch in its place, answers the message
+}
+
+// handleOne handles one message, or decides that it has to wait.
+func (r *runner) handleOne(t *task) {
+	d := t.Value
+	if exists, err := r.complete(r.ctx, d); err != nil {
+		r.postpone(t, d, err)
+		return
+	} else if !exists {
+		r.queue.Done(t)
+		return
+	}
+	was, decision := r.past(d)
+	if decision != nil {
+		r.storeDeadLetter(t, d, nil, *decision)
+		return
+	}
+	m := r.memberFor(d)
+	if m == nil {
+		r.withoutMember(t, d)
+		return
+	}
+	if wait := m.waitForRate(d); wait > 0 {
+		r.retryLater(t, d, wait)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	defer cancel(nil)
+	a := &attempt{delivery: d, member: m.versionFor(d, was), tries: was, cancel: cancel, beat: time.Now()}
+	r.setCurrent(a)
+	defer r.setCurrent(nil)
+	leave, err := r.prepare(ctx, a)
+	if err != nil {
+		r.retryLater(t, d, r.host.cfg.RetryBase) // its code was not called
+		return
+	}
+	defer leave()
+	if !r.countDelivery(ctx, t, a) {
+		return
+	}
+	if size, most := len(d.data), r.host.cfg.MaxMessage; size > most {
+		r.giveUp(t, a, a.tries.Failed+1, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, most))
+		return
+	}
+	effects, err := r.run(ctx, t, a)
+	if !a.answered.CompareAndSwap(false, true) {
+		return // watch has answered
+	}
+	if err != nil {
+		r.fail(t, a, err)
+		return
+	}
+	r.judge(a, false)
+	r.done(t, d, effects, func() { a.member.counts.Succeeded.Add(1) })
+}
+
+// complete reads what a delivery does not have in itself: the data of a timer, and the
+// original of a message that was redriven without it. It reports false when there is nothing
+// to handle any more.
+func (r *runner) complete(ctx context.Context, d *delivery) (exists bool, err error) {
+	switch {
+	case d.timer != nil:
+		return r.completeTimer(ctx, d)
+	case d.complete || d.body == "":
+		return true, nil
+	}
+	header, data, err := r.host.letters.readBody(ctx, d.body)
+	if errors.Is(err, jetstream.ErrMsgNotFound) { // an earlier delivery was answered and its body removed
+		r.host.log.Warn("hosted worker: a message was redriven whose body is gone",
+			"slot", r.slot.name, "message", d.id, "err", err)
+		r.partition.skip(d.seq-1, d.seq+1)
+		r.forget(d)
+		_ = d.acker.Load().terminate("its body is gone")
+		return false, nil
+	}
+	if err == nil {
+		d.header, d.data, d.complete = header, data, true
+	}
+	return true, err
+}
+
+// past returns what is known of earlier deliveries of a message: how often it was tried, and
+// the decision to make it a dead letter.
+func (r *runner) past(d *delivery) (tries, *deadLetterDecision) {
+	if d.timer == nil {
+		return r.partition.past(d.seq)
+	}
+	was := d.timer.Tries
+	was.Begun = max(was.Begun, 1)
+	return was, d.timer.DeadLetter
+}
+
+// memberFor returns the member that handles a delivery, nil if there is none. A timer belongs
+// to the worker that has set it.
+func (r *runner) memberFor(d *delivery) *member {
+	owner := d.header.Get(HeaderTimerWorker)
+	if d.timer != nil || d.redriven && owner != "" {
+		for _, m := range *r.members.Load() {
+			if m.record.ID == owner && (d.timer == nil || m.record.UID == d.timer.worker.uid) {
+				m.turn.Store(r.slot.turn.Add(1))
+				return m
+			}
+		}
+	}
+	if d.timer != nil {
+		return nil
+	}
+	return r.pick(d.topic)
+}
+
+// pick returns the member that handles a message on subject: the one that has waited longest
+// among those whose topic matches, or nil if there is none.
+func (r *runner) pick(subject string) *member {
+	var found *member
+	for _, m := range *r.members.Load() {
+		if matches(m.record.Topic, subject) && (found == nil || m.turn.Load() < found.turn.Load()) {
+			found = m
+		}
+	}
+	if found != nil {
+		found.turn.Store(r.slot.turn.Add(1))
+	}
+	return found
+}
+
+// withoutMember keeps a delivery for later whose worker is not loaded: a timer in memory, and
+// a message of a group in the stream of the dead letters, so that it does not hold up the
+// group.
+func (r *runner) withoutMember(t *task, d *delivery) {
+	if d.timer != nil {
+		r.partition.timers.waitForWorker(d.timer)
+		r.queue.Done(t)
+		return
+	}
+	if err := r.host.hold(r.ctx, r.slot.name, d); err != nil {
+		r.postpone(t, d, err)
+		return
+	}
+	r.done(t, d, &effects{}, nil)
+}
+
+// prepare waits for a place for the handler of a message and makes the program ready for it.
+// It returns a function that gives the place back. A program in this process needs no place.
+func (r *runner) prepare(ctx context.Context, a *attempt) (leave func(), err error) {
+	m := a.member
+	p, ok := m.program.(engine.Preparer)
+	if !ok {
+		return func() {}, nil
+	}
+	place, err := r.host.children.gate.enter(ctx, m.slow.Load())
+	if err != nil {
+		return nil, err
+	}
+	if err := call.Do("engine", func() error { return p.Prepare(ctx) }); err != nil {
+		place()
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, cause
+		}
+		r.slot.codeFailed(m.record, fmt.Errorf("load code: %w", m.redactor.err(err)))
+		r.halt()
+		return nil, err
+	}
+	began := time.Now()
+	return func() {
+		m.slow.Store(time.Since(began) > slowAfter)
+		place()
+	}, nil
+}
+
+// countDelivery notes that the handler is about to be called, for a message that an earlier
+// host may have given to a handler. A message that only waited there and was given back does
+// not count. It reports false when the handler is not to be called.
+func (r *runner) countDelivery(ctx context.Context, t *task, a *attempt) bool {
+	if !a.maybeHandled {
+		return true
+	}
+	if begun, failed := a.tries.Begun, a.tries.Failed; begun-failed > r.host.cfg.MaxUnanswered {
+		r.giveUp(t, a, failed, fmt.Errorf("begun %d times and answered %d times: "+
+			"each other host died before it reported the outcome", begun, failed))
+		return false
+	}
+	a.tries.Begun++
+	noted := a.tries
+	if err := r.partition.commit(ctx, a.attach(&effects{tries: &noted})); err != nil {
+		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
+		return false
+	}
+	a.maybeHandled = false
+	return true
+}
+
+// postpone makes a message wait that could not be looked at.
+func (r *runner) postpone(t *task, d *delivery, why error) {
+	r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", why)
+	r.retryLater(t, d, r.host.cfg.RetryBase)
+}
+
+// retryLater makes a message wait for another attempt. It holds up the later messages of its
+// key, so that their order is kept. A runner that halts gives the message back. t is nil when
+// the runner was abandoned.
+func (r *runner) retryLater(t *task, d *delivery, delay time.Duration) {
+	switch {
+	case t == nil:
+		r.giveBack(d, delay)
+	case !r.queue.Retry(t, delay):
+		r.giveBack(d, 0)
+	}
+}

@@ -1,0 +1,135 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+)
+
+// Waiting has the number of messages that wait for a worker.
+type Waiting struct {
+	Backlog     int // messages that it, or its group, has not finished
+	DeadLetters int // dead letters that have not been redriven
+}
+
+// Waiting returns the counts for each of these workers, by id. It sends one request for all
+// dead letters, and one for each group and each worker without a group; for more than a
+// hundred of one stream it lists the stream's consumers.
+func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Waiting, error) {
+	if err := h.ensure(ctx); err != nil {
+		return nil, fmt.Errorf("what waits: %w", err)
+	}
+	letters, err := h.letters.count(ctx, h.letters.dead+">")
+	if err != nil {
+		return nil, fmt.Errorf("what waits: %w", err)
+	}
+	backlogs, err := h.pendingOf(ctx, records)
+	if err != nil {
+		return nil, err
+	}
+	waiting := make(map[string]Waiting, len(records))
+	for _, rec := range records {
+		n := letters[h.letters.subject(rec.Tenant, rec.ID)]
+		waiting[rec.ID] = Waiting{Backlog: backlogs[rec.slot()], DeadLetters: int(n)}
+	}
+	return waiting, nil
+}
+
+// backlogs keeps what waits for the workers of this host.
+type backlogs struct {
+	mu   sync.Mutex // guards everything below; held during the requests
+	at   time.Time
+	rows []Backlog
+}
+
+// backlogAge is how old the answer of [Host.Backlogs] may be.
+const backlogAge = 2 * time.Second
+
+// Backlog is a row of [Host.Backlogs].
+type Backlog struct {
+	Worker, Group string
+	Waiting
+}
+
+// Backlogs returns what waits for each worker of this host, also for one that is
+// stopped, sorted by id and at most two seconds old. Each worker belongs to one host, so
+// the sum over all hosts counts each message once. The workers of a group have the
+// backlog of the group, each.
+func (h *Host) Backlogs(ctx context.Context) ([]Backlog, error) {
+	b := &h.backlogs
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rows != nil && time.Since(b.at) < backlogAge {
+		return b.rows, nil
+	}
+	var records []*Record
+	h.mu.Lock()
+	for _, s := range h.slots {
+		s.mu.Lock()
+		records = append(records, s.records...)
+		s.mu.Unlock()
+	}
+	h.mu.Unlock()
+	slices.SortFunc(records, func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
+	rows := make([]Backlog, 0, len(records))
+	if len(records) > 0 {
+		waiting, err := h.Waiting(ctx, records...)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range records {
+			rows = append(rows, Backlog{r.ID, r.Group, waiting[r.ID]})
+		}
+	}
+	b.rows, b.at = rows, time.Now()
+	return rows, nil
+}
+
+// listFrom is how many consumers of one stream are listed, and not asked for one by one.
+const listFrom = 100
+
+// pendingOf returns how many messages wait for each slot of records: of those that no host
+// handles yet, and of those that are being handled.
+func (h *Host) pendingOf(ctx context.Context, records []*Record) (map[string]int, error) {
+	slots := make(map[string]map[string]*Record) // by stream and name
+	for _, rec := range records {
+		if slots[rec.Stream] == nil {
+			slots[rec.Stream] = make(map[string]*Record)
+		}
+		slots[rec.Stream][rec.slot()] = rec
+	}
+	found := make(map[string]int)
+	for name, wanted := range slots {
+		if len(wanted) >= listFrom {
+			if stream, err := h.js.Stream(ctx, name); err == nil {
+				// An error, and a consumer whose leader does not answer in time, leave some
+				// out. These are asked for below.
+				for info := range stream.ListConsumers(ctx).Info() {
+					if wanted[info.Name] != nil {
+						found[info.Name] = int(info.NumPending) + info.NumAckPending
+						delete(wanted, info.Name)
+					}
+				}
+			}
+		}
+		for slot, rec := range wanted {
+			c, err := h.js.Consumer(ctx, name, slot)
+			switch {
+			case err == nil:
+				info := c.CachedInfo()
+				found[slot] = int(info.NumPending) + info.NumAckPending
+			case natserr.Is(err, jetstream.JSErrCodeConsumerNotFound, jetstream.JSErrCodeStreamNotFound):
+			default:
+				return nil, fmt.Errorf("what waits for %s: %w", rec.ID, err)
+			}
+		}
+	}
+	return found, nil
+}

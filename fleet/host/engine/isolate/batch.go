@@ -1,0 +1,176 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/procpool"
+)
+
+// batch is a query to a child. For messages it has the one that the host asks for and those
+// that the host will ask for, which the child handles ahead. Only the goroutine that holds the
+// program's lock uses it.
+type batch struct {
+	query    *procpool.Query
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	next     func() (json.RawMessage, error, bool)
+	stop     func()
+	messages []*engine.Message
+	states   []*messageState // of the messages
+	at       int             // the message that the child answers next
+}
+
+// begin sends a question to the child.
+func (c *process) begin(question ask, messages []*engine.Message) (*batch, error) {
+	payload, err := json.Marshal(question)
+	if err != nil {
+		return nil, err
+	}
+	b := &batch{messages: messages, states: make([]*messageState, max(1, len(messages)))}
+	for i := range b.states {
+		b.states[i] = &messageState{given: make(chan struct{})}
+	}
+	// The pool would ask a worker whose deadline has passed for its stacks. So there is no
+	// deadline: a call that takes too long is cancelled.
+	b.ctx, b.cancel = context.WithCancelCause(context.Background())
+	if b.query, err = c.pool.Submit(b.ctx, payload, procpool.Calls(b.answer)); err != nil {
+		b.cancel(nil)
+		return b, err
+	}
+	b.next, b.stop = iter.Pull2(b.query.Messages())
+	return b, nil
+}
+
+// end gives the query up, unless it has ended.
+func (b *batch) end() {
+	b.cancel(nil)
+	if b.stop != nil {
+		b.stop()
+	}
+	for _, s := range b.states {
+		s.end()
+	}
+}
+
+// expects reports whether m is the message that the child answers next.
+func (b *batch) expects(m *engine.Message) bool {
+	if b.at >= len(b.messages) {
+		return false
+	}
+	next := b.messages[b.at]
+	return next.ID == m.ID && next.Attempt == m.Attempt && next.Fence == m.Fence && next.Worker == m.Worker
+}
+
+// read returns the child's next answer, and whether it is the last one of the query. Lines
+// that the code prints go to the printer.
+func (b *batch) read(printer *engine.Printer) (a *answer, last bool, err error) {
+	for {
+		raw, err, ok := b.next()
+		if err != nil || !ok {
+			break // the result says the same
+		}
+		var p part
+		switch {
+		case json.Unmarshal(raw, &p) != nil:
+		case p.Answer != nil:
+			return p.Answer, false, nil
+		case p.Print != nil:
+			_ = printer.Println(*p.Print)
+		}
+	}
+	raw, err := b.query.Result()
+	if err != nil {
+		return nil, true, err
+	}
+	if err := json.Unmarshal(raw, &a); err != nil || a == nil {
+		return nil, true, fmt.Errorf("its answer: %w", errors.Join(err, errNoAnswer))
+	}
+	return a, true, nil
+}
+
+var errNoAnswer = errors.New("it is not an answer to the question")
+
+// messageState is the state of one message of a batch, from when the host asks for the
+// message until the message has its answer.
+type messageState struct {
+	once  sync.Once
+	given chan struct{} // closed when the child may use the state
+
+	mu    sync.Mutex // held during a call, because a State is not for concurrent use
+	state engine.State
+}
+
+// give lets the child use a state.
+func (s *messageState) give(state engine.State) {
+	s.once.Do(func() {
+		s.mu.Lock()
+		s.state = state
+		s.mu.Unlock()
+		close(s.given)
+	})
+}
+
+// end ends the use.
+func (s *messageState) end() {
+	s.give(nil)
+	s.mu.Lock()
+	s.state = nil
+	s.mu.Unlock()
+}
+
+// answer answers a call of the child. A call on behalf of a message that the host has not
+// asked for waits until it does.
+func (b *batch) answer(ctx context.Context, c procpool.Call) (json.RawMessage, error) {
+	var a access
+	if err := json.Unmarshal(c.Params, &a); err != nil {
+		return nil, err
+	}
+	if a.Index < 0 || a.Index >= len(b.states) {
+		return nil, fmt.Errorf("%.20s: there is no message %d", nameOf(c.Method), a.Index)
+	}
+	s := b.states[a.Index]
+	select {
+	case <-s.given:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == nil {
+		return nil, fmt.Errorf("%.20s: there is no message: call it from handle", nameOf(c.Method))
+	}
+	r, err := carryOut(ctx, s.state, c.Method, a)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(r)
+}
+
+// carryOut carries out a call of the child.
+func carryOut(ctx context.Context, state engine.State, method string, a access) (r access, err error) {
+	switch method {
+	case callGet:
+		r.Value, r.Found, err = state.Get(ctx, a.Key)
+	case callPut:
+		if a.Value == nil {
+			a.Value = []byte{} // an empty value; nil would be none
+		}
+		err = state.Put(ctx, a.Key, a.Value)
+	case callDelete:
+		err = state.Delete(ctx, a.Key)
+	case callFetch:
+		if a.Request == nil {
+			return r, errors.New("fetch: there is no request")
+		}
+		r.Response, err = engine.Fetch(ctx, state, a.Request)
+	default:
+		return callTimers(ctx, engine.TimersOf(state), method, a)
+	}
+	return r, err
+}

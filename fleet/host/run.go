@@ -1,0 +1,215 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// run calls the handler and returns its effects.
+func (r *runner) run(ctx context.Context, t *task, a *attempt) (*effects, error) {
+	m := a.member
+	a.state = &handle{
+		cache:  r.partition.cache,
+		record: m.record,
+		web:    m.web,
+		timers: r.timersOf(t.Key, a.delivery),
+	}
+	r.lookAhead(t, a)
+	number := a.tries.Failed + 1
+	if a.tries.CanaryFailed {
+		number++ // the code may want to know that it is not the first
+	}
+	started := time.Now()
+	a.began.Store(started.UnixNano())
+	outputs, err := m.handle(ctx, r.messageOf(a.delivery, m, number), a.state)
+	a.began.Store(0)
+	took := time.Since(started)
+	r.countKill(a, err)
+	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
+		err = cause // the reason for the end says more than the handler's error
+	}
+	if !isDetached(err) {
+		m.counts.ran(time.Now(), took, err != nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.effects(t.Key, a, outputs)
+}
+
+// isDetached reports whether another host may have the message by now. That is not the
+// handler's fault and does not count as an attempt.
+func isDetached(err error) bool { return errors.Is(err, ErrDetached) || errors.Is(err, ErrStale) }
+
+// messageOf returns a message as a handler sees it.
+func (r *runner) messageOf(d *delivery, m *member, attempt int) *engine.Message {
+	return &engine.Message{
+		Worker:  m.record.ID,
+		ID:      d.id,
+		Topic:   d.topic,
+		Attempt: attempt,
+		Fence:   r.partition.fence,
+		Header:  d.header,
+		Data:    d.data,
+		Timer:   d.firedTimer(),
+	}
+}
+
+// maxAhead bounds how many messages a child handles ahead, and maxAheadSize their bytes.
+const (
+	maxAhead     = 64
+	maxAheadSize = 256 << 10
+)
+
+// lookAhead tells the program of a message which messages will come next, so that its child
+// need not wait for the host between two of them. A slow worker gains nothing. Without it,
+// a worker whose messages wait handles a fifth of them (BenchmarkIsolation of bench/host).
+func (r *runner) lookAhead(t *task, a *attempt) {
+	p, ok := a.member.program.(engine.Forerunner)
+	members := *r.members.Load()
+	if !ok || a.member.slow.Load() || len(members) > 1 {
+		return
+	}
+	p.Ahead(func() (messages []*engine.Message) {
+		size := 0
+		for _, next := range r.queue.Behind(t, maxAhead) {
+			size += len(next.data)
+			if size > maxAheadSize || !r.isFirstAttempt(next, a.member) {
+				break
+			}
+			messages = append(messages, r.messageOf(next, a.member, 1))
+		}
+		return messages
+	})
+}
+
+// isFirstAttempt reports whether nothing is known of a message that keeps the only member of
+// the runner from handling it at once, by the program of m.
+func (r *runner) isFirstAttempt(d *delivery, m *member) bool {
+	if d.maybeHandled || d.redriven || d.timer != nil || r.partition.isDone(d.seq) {
+		return false
+	}
+	was, given := r.partition.past(d.seq)
+	if given != nil || was.Failed > 0 || was.CanaryFailed || !matches(m.record.Topic, d.topic) {
+		return false
+	}
+	return (*r.members.Load())[0].versionFor(d, was).program == m.program
+}
+
+// effects returns what a handler has caused, or an error when the server could never store
+// it.
+func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*effects, error) {
+	rec := a.member.record
+	e := &effects{writes: append(a.state.changes(), a.state.timerChanges()...)}
+	limit := int(r.host.nc.MaxPayload()) - 4<<10 // less the headers
+	for _, w := range e.writes {
+		e.size += len(w.Key) + len(w.Data) + 100
+		if len(w.Data) > limit {
+			return nil, &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d bytes for a value", limit)}
+		}
+	}
+	for _, o := range outputs {
+		topic := cmp.Or(o.Topic, rec.OutputTopic)
+		if topic == "" {
+			a.member.counts.Discarded.Add(1) // a result for which the worker has no topic
+			continue
+		}
+		if r.host.reserved(topic) {
+			return nil, engine.Reject(fmt.Sprintf("output to %s: %v", topic, errReserved))
+		}
+		out := &output{
+			Key:    key,
+			Worker: rec.ID,
+			Tenant: rec.Tenant,
+			Digest: rec.Digest,
+			Cause:  a.id,
+			Topic:  topic,
+			Header: make(map[string][]string, len(o.Header)),
+			Data:   o.Data,
+		}
+		e.size += len(topic) + len(o.Data) + len(rec.Tenant) + 250
+		for name, values := range o.Header {
+			if isServerHeader(name) {
+				continue
+			}
+			out.Header[name] = values
+			for _, v := range values {
+				e.size += len(name) + len(v)
+			}
+		}
+		e.outputs = append(e.outputs, out)
+	}
+	return e, nil
+}
+
+// isServerHeader reports whether the server acts upon a header.
+func isServerHeader(name string) bool { return strings.HasPrefix(strings.ToLower(name), "nats-") }
+
+// fail makes a message wait for its next attempt, or a dead letter of it. t is nil when the
+// runner was abandoned.
+func (r *runner) fail(t *task, a *attempt, err error) {
+	if isDetached(err) {
+		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
+		return
+	}
+	r.judge(a, true)
+	m, number := a.member, a.tries.Failed+1
+	_, rejected := errors.AsType[*engine.RejectError](err)
+	counted := tries{Begun: max(a.tries.Begun, 1), Failed: number, CanaryFailed: a.tries.CanaryFailed}
+	delay := r.host.cfg.backoff().After(number)
+	line := fmt.Sprintf("message %s, attempt %d: %v", a.id, number, err)
+	switch {
+	case m.isCanary:
+		// The message goes to the worker's own version. That attempt does not count, and a
+		// message that the canary rejects is not rejected.
+		counted = tries{Begun: counted.Begun, CanaryFailed: true}
+		delay = r.host.cfg.RetryBase
+		line = fmt.Sprintf("message %s failed in the canary and goes to the version before it: %v", a.id, err)
+	case rejected, number >= r.host.cfg.attempts():
+		r.giveUp(t, a, number, err)
+		return
+	}
+	m.counts.Failed.Add(1)
+	if err := r.note(a, &effects{tries: &counted}); err != nil {
+		r.host.log.Warn("hosted worker: note a failure", "worker", m.record.ID, "message", a.id, "err", err)
+	}
+	r.host.lines.add(m.record, true, line)
+	r.host.log.Debug("hosted worker: message failed",
+		"worker", m.record.ID, "message", a.id, "attempt", number, "err", err)
+	r.retryLater(t, a.delivery, delay)
+}
+
+// note commits what was decided about a message, also when its handler's time is over.
+func (r *runner) note(a *attempt, e *effects) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
+	defer cancel()
+	return r.partition.commit(ctx, a.attach(e))
+}
+
+// giveUp decides that a message becomes a dead letter. The decision is committed before the
+// letter is written: a host that finds it calls no handler.
+func (r *runner) giveUp(t *task, a *attempt, attempts int, why error) {
+	rec := a.member.record
+	decision := deadLetterDecision{
+		Worker:   rec.ID,
+		Tenant:   rec.Tenant,
+		Digest:   rec.Digest,
+		Attempts: attempts,
+		Reason:   text.Clip(why.Error(), maxReason),
+	}
+	if err := r.note(a, &effects{deadLetter: &decision}); err != nil {
+		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
+		return
+	}
+	a.member.counts.Failed.Add(1)
+	line := fmt.Sprintf("message %s is a dead letter after attempt %d: %s", a.id, attempts, decision.Reason)
+	r.host.lines.add(rec, true, line)
+	r.storeDeadLetter(t, a.delivery, a.member.counts, decision)
+}

@@ -1,0 +1,216 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+)
+
+// stateCache has the values of a slot's workers as its handlers see them: those of the server
+// with everything that was staged since. The log has every write first. flush brings the
+// values to their own subjects later, each one once for all the commits since.
+//
+// A flush is an atomic batch. Its last message is a link of the chain on the slot's fence, so
+// neither a host that was replaced nor a batch that arrives late can change a value.
+type stateCache struct {
+	states *states
+	chain  chain
+
+	mu     sync.Mutex // guards everything below
+	values map[string]*cachedValue
+	size   int                   // bytes in values
+	gen    uint64                // counts writes
+	dirty  map[string]stateWrite // committed values that are not on their subjects yet
+	order  []string              // subjects of dirty, in the order of their first commit
+	upTo   uint64                // sequence of the log up to which dirty, or the server, has everything
+}
+
+// cachedValue is a value, as the next handler sees it.
+type cachedValue struct {
+	data    []byte
+	missing bool
+	gen     uint64
+	stored  bool // the server has it
+}
+
+// maxCache bounds the values that a slot keeps in memory although the server has them.
+const maxCache = 4 << 20
+
+func newStateCache(s *states, slot string, fence uint64) *stateCache {
+	return &stateCache{
+		states: s,
+		chain:  chain{nc: s.nc, stream: s.stream, subject: s.fenceSubject(slot), fence: fence, last: fence},
+		values: make(map[string]*cachedValue),
+		dirty:  make(map[string]stateWrite),
+	}
+}
+
+// get returns a value, and false when there is none. The caller must not change it.
+func (c *stateCache) get(ctx context.Context, subject string) ([]byte, bool, error) {
+	c.mu.Lock()
+	v := c.values[subject]
+	c.mu.Unlock()
+	if v == nil {
+		m, err := last(ctx, c.states.stream, subject)
+		if err != nil {
+			return nil, false, err
+		}
+		v = &cachedValue{missing: true, stored: true}
+		if m != nil && m.Header.Get(headerOp) == "" {
+			v = &cachedValue{data: m.Data, stored: true}
+		}
+		c.mu.Lock()
+		if newer := c.values[subject]; newer != nil {
+			v = newer
+		} else {
+			c.set(subject, v)
+		}
+		c.mu.Unlock()
+	}
+	return v.data, !v.missing, nil
+}
+
+// set replaces a value and makes room. The caller holds the lock.
+func (c *stateCache) set(subject string, now *cachedValue) {
+	c.drop(subject)
+	c.values[subject] = now
+	c.size += len(subject) + len(now.data)
+	if c.size <= maxCache {
+		return
+	}
+	for subject, v := range c.values {
+		if v.stored && v != now {
+			c.drop(subject)
+		}
+		if c.size <= maxCache/2 {
+			return
+		}
+	}
+}
+
+func (c *stateCache) drop(subject string) {
+	if v := c.values[subject]; v != nil {
+		c.size -= len(subject) + len(v.data)
+		delete(c.values, subject)
+	}
+}
+
+// stage shows writes to the handlers that follow.
+func (c *stateCache) stage(writes []stateWrite) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range writes {
+		w := &writes[i]
+		c.gen++
+		w.gen = c.gen
+		c.set(c.states.subject(w), &cachedValue{data: w.Data, missing: w.Deleted, gen: w.gen})
+	}
+}
+
+// commit notes that writes are in the log at a sequence.
+func (c *stateCache) commit(writes []stateWrite, at uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range writes {
+		subject := c.states.subject(&writes[i])
+		if _, again := c.dirty[subject]; !again {
+			c.order = append(c.order, subject)
+		}
+		c.dirty[subject] = writes[i]
+	}
+	c.upTo = at
+}
+
+// isDirty reports whether values wait for a flush.
+func (c *stateCache) isDirty() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.dirty) > 0
+}
+
+// forget drops the values below a prefix: their worker is deleted.
+func (c *stateCache) forget(prefix string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for subject := range c.dirty {
+		if strings.HasPrefix(subject, prefix) {
+			delete(c.dirty, subject)
+		}
+	}
+}
+
+// maxFlush bounds the values of one batch, in number and in bytes. The server takes no batch
+// of more than 1000 messages.
+const (
+	maxFlush      = 900
+	maxFlushBytes = 4 << 20
+)
+
+// flush writes the committed values to their subjects. It returns the sequence of the log up
+// to which all are written. The error wraps [ErrStale] when another host has claimed the
+// slot. One flush may run at a time.
+func (c *stateCache) flush(ctx context.Context) (uint64, error) {
+	for {
+		writes, upTo := c.nextFlush()
+		if len(writes) == 0 {
+			return upTo, nil
+		}
+		msgs := make([]*nats.Msg, 0, len(writes)+1)
+		for i := range writes {
+			m := nats.NewMsg(c.states.subject(&writes[i]))
+			m.Data = writes[i].Data
+			if writes[i].Deleted {
+				m.Header.Set(headerOp, "DEL")
+			}
+			msgs = append(msgs, m)
+		}
+		link := nats.NewMsg(c.chain.subject)
+		if err := c.chain.append(ctx, link, append(msgs, link)...); err != nil {
+			return 0, fmt.Errorf("write state: %w", err)
+		}
+		c.flushed(writes)
+	}
+}
+
+// nextFlush returns the writes of the next batch, and up to which sequence of the log they
+// are the last ones when there are none.
+func (c *stateCache) nextFlush() (writes []stateWrite, upTo uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size := 0
+	for _, subject := range c.order {
+		w, ok := c.dirty[subject]
+		if !ok {
+			continue
+		}
+		size += len(w.Data)
+		if len(writes) > 0 && (len(writes) == maxFlush || size > maxFlushBytes) {
+			break
+		}
+		writes = append(writes, w)
+	}
+	return writes, c.upTo
+}
+
+// flushed notes that the server has writes.
+func (c *stateCache) flushed(writes []stateWrite) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range writes {
+		subject, gen := c.states.subject(&writes[i]), writes[i].gen
+		if c.dirty[subject].gen == gen {
+			delete(c.dirty, subject)
+		}
+		if v := c.values[subject]; v != nil && v.gen == gen {
+			v.stored = true
+		}
+	}
+	c.order = slices.DeleteFunc(c.order, func(subject string) bool {
+		_, waits := c.dirty[subject]
+		return !waits
+	})
+}

@@ -1,0 +1,36 @@
+package host
+
+import (
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+)
+
+// validPattern reports whether topic can be subscribed to.
+func validPattern(topic string) bool {
+	tokens := strings.Split(topic, ".")
+	last := len(tokens) - 1
+	for i, t := range tokens {
+		if t == "*" || t == ">" && i == last {
+			tokens[i] = "any"
+		}
+	}
+	return len(topic) <= 512 && engine.ValidTopic(strings.Join(tokens, "."))
+}
+
+// matches reports whether subject matches pattern, by the rules of NATS.
+func matches(pattern, subject string) bool {
+	for {
+		p, restP, moreP := strings.Cut(pattern, ".")
+		t, restS, moreS := strings.Cut(subject, ".")
+		switch {
+		case p == ">":
+			return t != ""
+		case p != "*" && p != t:
+			return false
+		case !moreP || !moreS:
+			return moreP == moreS
+		}
+		pattern, subject = restP, restS
+	}
+}

@@ -1,0 +1,373 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// FromHost makes a Server's Workers from a Host. The Host may run workers; a Host
+// that was never started only answers requests. The counts of versions are those
+// of this Host. RecoverWorkers recovers the workers that belong to it.
+func FromHost(h *host.Host) Workers { return hosts{h} }
+
+type hosts struct{ h *host.Host }
+
+// workerErrors are the errors of a Host.
+var workerErrors = []knownError{
+	{host.ErrNoKey, connect.CodeNotFound, ReasonNotFound, "key"},
+	{host.ErrNoTimer, connect.CodeNotFound, ReasonNotFound, "name"},
+	{host.ErrNoLetter, connect.CodeNotFound, ReasonNotFound, "id"},
+	{host.ErrRedriven, connect.CodeAborted, ReasonRedriven, "id"},
+	{host.ErrNotFound, connect.CodeNotFound, ReasonNotFound, "id"},
+	{host.ErrExists, connect.CodeAlreadyExists, ReasonExists, "id"},
+	{host.ErrNoTopic, connect.CodeInvalidArgument, ReasonInvalid, "topics"},
+	{engine.ErrNoEngine, connect.CodeInvalidArgument, ReasonInvalid, "mime_type"},
+	{engine.ErrBadCode, connect.CodeInvalidArgument, ReasonBadCode, "code"},
+	{host.ErrNoVersion, connect.CodeNotFound, ReasonNotFound, "digest"},
+	{host.ErrNotGranted, connect.CodeInvalidArgument, ReasonNotGranted, ""},
+	{host.ErrNotSigned, connect.CodeInvalidArgument, ReasonNotSigned, "code.signature"},
+	{host.ErrInvalid, connect.CodeInvalidArgument, ReasonInvalid, ""},
+}
+
+func workerErr(err error) error { return translate(err, workerErrors) }
+
+// codeErr is workerErr for a call that fetches code: the caller learns why the code
+// cannot be fetched.
+func codeErr(code *operatorv1.Code, err error) error {
+	err = workerErr(err)
+	var ours *Error
+	if err == nil || errors.As(err, &ours) || code.GetUrl() == "" || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return translate(err, []knownError{{err, connect.CodeInvalidArgument, ReasonBadCode, "code.url"}})
+}
+
+// sha returns a digest in the Host's form: bare hexadecimal digits.
+func sha(digest string) string { return strings.ToLower(strings.TrimPrefix(digest, "sha256:")) }
+
+// workerOf turns a record into the contract's message.
+func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Worker {
+	w := &operatorv1.Worker{
+		Id:          rec.ID,
+		MimeType:    rec.MIMEType,
+		Topics:      []string{rec.Topic},
+		Group:       rec.Group,
+		State:       string(rec.State),
+		Desired:     desired(rec.State),
+		Digest:      "sha256:" + rec.Digest,
+		Error:       rec.Reason,
+		UpdatedAt:   timestamppb.New(rec.Changed.At),
+		Versions:    a.versions(rec),
+		Backlog:     int64(waiting.Backlog),
+		DeadLetters: int64(waiting.DeadLetters),
+		OutputTopic: rec.OutputTopic,
+		Limits:      limitsOf(rec.Limits),
+		Spec:        specOf(rec.Newest()),
+		Canary:      canaryOf(rec.Candidate),
+	}
+	if len(rec.History) > 0 {
+		w.CreatedAt = timestamppb.New(rec.History[0].At)
+	}
+	if slices.Contains(a.h.Local(), rec.ID) {
+		w.Host = "this host"
+	}
+	return w
+}
+
+// limitsOf turns a worker's limits into the contract's message: nil when it has none.
+func limitsOf(l engine.Limits) *operatorv1.Limits {
+	if l == (engine.Limits{}) {
+		return nil
+	}
+	m := &operatorv1.Limits{Memory: l.Memory, Output: l.Output, Outputs: int32(l.Outputs)}
+	if l.Time != 0 {
+		m.Time = durationpb.New(l.Time)
+	}
+	if l.Load != 0 {
+		m.Load = durationpb.New(l.Load)
+	}
+	return m
+}
+
+// limitsFrom is the inverse of limitsOf.
+func limitsFrom(m *operatorv1.Limits) (engine.Limits, error) {
+	for field, d := range map[string]*durationpb.Duration{"time": m.GetTime(), "load": m.GetLoad()} {
+		if d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+			return engine.Limits{}, invalid("limits."+field, "is not a positive duration")
+		}
+	}
+	numbers := map[string]int64{"memory": m.GetMemory(), "output": m.GetOutput(), "outputs": int64(m.GetOutputs())}
+	for field, n := range numbers {
+		if n < 0 {
+			return engine.Limits{}, invalid("limits."+field, "is negative")
+		}
+	}
+	return engine.Limits{
+		Time:    m.GetTime().AsDuration(),
+		Load:    m.GetLoad().AsDuration(),
+		Memory:  m.GetMemory(),
+		Output:  m.GetOutput(),
+		Outputs: int(m.GetOutputs()),
+	}, nil
+}
+
+// desired returns the state in which a host should keep a worker.
+func desired(s host.State) string {
+	switch s {
+	case host.StateStopped:
+		return string(host.StateStopped)
+	case host.StateDeleting, host.StateDeleted:
+		return string(host.StateDeleted)
+	}
+	return string(host.StateRunning)
+}
+
+// versions returns the versions, newest first.
+func (a hosts) versions(rec *host.Record) []*operatorv1.CodeVersion {
+	var list []*operatorv1.CodeVersion
+	for _, v := range slices.Backward(rec.History) {
+		x := versionOf(v)
+		x.Current = v.Generation == rec.Generation
+		for _, row := range a.h.Tallies() {
+			if row.Worker == rec.ID && row.Generation == v.Generation {
+				x.Counted = true
+				x.Succeeded, x.Failed = int64(row.Succeeded), int64(row.Failed)
+				x.DeadLettered, x.Discarded = int64(row.DeadLetters), int64(row.Discarded)
+			}
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+func versionOf(v host.Version) *operatorv1.CodeVersion {
+	return &operatorv1.CodeVersion{
+		Digest:  "sha256:" + v.Digest,
+		Source:  v.Source,
+		Who:     v.By,
+		At:      timestamppb.New(v.At),
+		Bytes:   int64(v.Size),
+		Rollout: v.Rollout,
+	}
+}
+
+func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, who string) (*operatorv1.Worker, error) {
+	if len(req.GetTopics()) != 1 {
+		return nil, invalid("topics", "has %d topics: a worker has one, which may have wildcards; "+
+			"several workers may be in one group", len(req.GetTopics()))
+	}
+	limits, err := limitsFrom(req.GetLimits())
+	if err != nil {
+		return nil, err
+	}
+	id, err := a.h.Create(ctx, host.Spec{
+		ID:          req.GetId(),
+		MIMEType:    req.GetMimeType(),
+		Code:        req.GetCode().GetContent(),
+		URL:         req.GetCode().GetUrl(),
+		Digest:      sha(req.GetCode().GetDigest()),
+		Topic:       req.GetTopics()[0],
+		Group:       req.GetGroup(),
+		OutputTopic: req.GetOutputTopic(),
+		Limits:      limits,
+		By:          who,
+		Signature:   req.GetCode().GetSignature(),
+	})
+	if err != nil {
+		return nil, codeErr(req.GetCode(), err)
+	}
+	return a.Get(ctx, id)
+}
+
+func (a hosts) List(ctx context.Context) ([]*operatorv1.Worker, error) {
+	recs, err := a.h.List(ctx)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	waiting, err := a.h.Waiting(ctx, recs...)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	list := make([]*operatorv1.Worker, len(recs))
+	for i, rec := range recs {
+		list[i] = a.workerOf(rec, waiting[rec.ID])
+	}
+	return list, nil
+}
+
+func (a hosts) Get(ctx context.Context, id string) (*operatorv1.Worker, error) {
+	rec, err := a.h.Get(ctx, id)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	waiting, err := a.h.Waiting(ctx, rec)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	w := a.workerOf(rec, waiting[rec.ID])
+	if w.GetDeadLetters() == 0 {
+		return w, nil
+	}
+	return w, a.letters(ctx, rec.ID, w.GetVersions())
+}
+
+// letters counts the dead letters of versions whose results only the host that runs the
+// worker knows.
+func (a hosts) letters(ctx context.Context, id string, versions []*operatorv1.CodeVersion) error {
+	if !slices.ContainsFunc(versions, func(v *operatorv1.CodeVersion) bool { return !v.GetCounted() }) {
+		return nil
+	}
+	counts, err := a.h.LetterDigests(ctx, id)
+	if err != nil {
+		return workerErr(err)
+	}
+	for _, v := range versions {
+		if !v.GetCounted() {
+			v.DeadLettered = int64(counts[sha(v.GetDigest())])
+		}
+	}
+	return nil
+}
+
+// after returns the worker when err, the result of a write, is nil.
+func (a hosts) after(ctx context.Context, id string, err error) (*operatorv1.Worker, error) {
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	return a.Get(ctx, id)
+}
+
+func (a hosts) Start(ctx context.Context, id, who string) (*operatorv1.Worker, error) {
+	return a.after(ctx, id, a.h.StartWorker(ctx, id, host.By(who, "")))
+}
+
+func (a hosts) Stop(ctx context.Context, id, who string) (*operatorv1.Worker, error) {
+	return a.after(ctx, id, a.h.StopWorker(ctx, id, host.By(who, "")))
+}
+
+func (a hosts) LoadCode(ctx context.Context, id string, code *operatorv1.Code, who string) (*operatorv1.Worker, error) {
+	opts := []host.Option{host.By(who, ""), host.WithSignature(code.GetSignature())}
+	if code.GetDigest() != "" {
+		opts = append(opts, host.WithDigest(sha(code.GetDigest())))
+	}
+	var err error
+	if code.GetUrl() != "" {
+		err = a.h.LoadCodeFromURL(ctx, id, code.GetUrl(), opts...)
+	} else {
+		err = a.h.LoadCodeFromContent(ctx, id, code.GetContent(), opts...)
+	}
+	return a.after(ctx, id, codeErr(code, err))
+}
+
+func (a hosts) Rollback(ctx context.Context, id, digest, who string) (*operatorv1.Worker, error) {
+	return a.after(ctx, id, a.h.Rollback(ctx, id, sha(digest), host.By(who, "")))
+}
+
+func (a hosts) Promote(ctx context.Context, id, who string) (*operatorv1.Worker, error) {
+	return a.after(ctx, id, a.h.Promote(ctx, id, host.By(who, "")))
+}
+
+func (a hosts) Delete(ctx context.Context, id, who string) error {
+	return workerErr(a.h.Delete(ctx, id, host.By(who, "")))
+}
+
+func (a hosts) History(ctx context.Context, id string) ([]*operatorv1.CodeVersion, error) {
+	rec, err := a.h.Get(ctx, id)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	list := a.versions(rec)
+	slices.Reverse(list)
+	return list, a.letters(ctx, id, list)
+}
+
+func (a hosts) Recover(ctx context.Context, _ string) (*operatorv1.RecoverWorkersResponse, error) {
+	answer := &operatorv1.RecoverWorkersResponse{}
+	failed := a.h.Recover(ctx)
+	if ctx.Err() != nil {
+		return nil, failed
+	}
+	answer.Recovered = a.h.Local()
+	var many interface{ Unwrap() []error }
+	switch {
+	case failed == nil:
+	case errors.As(failed, &many):
+		for _, err := range many.Unwrap() {
+			answer.Failures = append(answer.Failures, failure(err))
+		}
+	default:
+		answer.Failures = append(answer.Failures, failure(failed))
+	}
+	return answer, nil
+}
+
+// failure names the worker when the error's text begins with it.
+func failure(err error) *operatorv1.RecoverWorkersResponse_Failure {
+	f := &operatorv1.RecoverWorkersResponse_Failure{Error: text.Valid(err.Error())}
+	if rest, ok := strings.CutPrefix(f.Error, "worker "); ok {
+		f.Id, f.Error, _ = strings.Cut(rest, ": ")
+	}
+	return f
+}
+
+func (a hosts) Code(ctx context.Context, id, from, to string) (*CodePair, error) {
+	c, err := a.h.Compare(ctx, id, sha(from), sha(to))
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	pair := &CodePair{
+		From:   "sha256:" + c.From.Digest,
+		To:     "sha256:" + c.To.Digest,
+		Before: c.Before,
+		After:  c.After,
+		Known:  c.Known,
+	}
+	for _, d := range c.Settings {
+		pair.Changes = append(pair.Changes, &operatorv1.DiffWorkerCodeResponse_Change{Field: d.Field, From: d.From, To: d.To})
+	}
+	return pair, nil
+}
+
+func (a hosts) Activity(ctx context.Context, id string) (*operatorv1.WorkerActivity, error) {
+	rec, err := a.h.Get(ctx, id)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	m := &operatorv1.WorkerActivity{}
+	if rec.State == host.StateStopped {
+		return m, nil // no host has it: do not wait for an answer
+	}
+	found, err := a.h.Activity(ctx, id)
+	if err != nil || found == nil {
+		return m, workerErr(err)
+	}
+	m.Host, m.Window = clip(found.Host, maxName), durationpb.New(found.Window)
+	m.Succeeded, m.Failed = int64(found.Succeeded), int64(found.Failed)
+	if found.Longest > 0 {
+		m.P50, m.P95, m.Longest = durationpb.New(found.P50), durationpb.New(found.P95), durationpb.New(found.Longest)
+	}
+	for _, v := range slices.Backward(rec.History) {
+		for _, row := range found.Versions {
+			if row.Generation == v.Generation {
+				m.Versions = append(m.Versions, &operatorv1.VersionActivity{
+					Digest:       "sha256:" + v.Digest,
+					Succeeded:    int64(row.Succeeded),
+					Failed:       int64(row.Failed),
+					DeadLettered: int64(row.DeadLetters),
+				})
+			}
+		}
+	}
+	return m, nil
+}

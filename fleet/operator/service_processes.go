@@ -1,0 +1,256 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+)
+
+// processService implements the contract's ProcessService.
+type processService struct{ s *Server }
+
+// request returns a request of a method about one process.
+func (p processService) request(method, id string) *request {
+	c := &request{action: "ProcessService." + method, scope: scopeOne, object: id, target: "process/" + id}
+	c.text("id", id, true, maxName)
+	return c
+}
+
+func (p processService) ListProcesses(
+	ctx context.Context, req *operatorv1.ListProcessesRequest,
+) (*operatorv1.ListProcessesResponse, error) {
+	c := &request{action: "ProcessService.ListProcesses", scope: scopeParts}
+	c.text("service", req.GetService(), false, maxName)
+	c.text("phase", req.GetPhase(), false, maxName)
+	c.text("contains", req.GetContains(), false, maxName)
+	order, ok := processOrders[cmp.Or(req.GetSort(), "service")]
+	if !ok {
+		c.add("sort", "is %q, want service, problems or started", clip(req.GetSort(), 64))
+	}
+	page := c.paging(req)
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.ListProcessesResponse, error) {
+		all, err := p.s.listed(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !c.who.seesProcess(x) || !diagnosis.Matches(req, x) })
+		slices.SortFunc(all, func(a, b *operatorv1.Process) int { return cmp.Compare(order(a), order(b)) })
+		answer := &operatorv1.ListProcessesResponse{Totals: totals(all)}
+		answer.Processes, answer.NextPageToken = pageOf(all, order, page)
+		return answer, nil
+	})
+}
+
+// processOrders are the orders of a list: each is a key that no two processes share, by
+// which a page also continues.
+var processOrders = map[string]func(*operatorv1.Process) string{
+	"service": func(x *operatorv1.Process) string { return x.GetService() + "\x00" + x.GetId() },
+	"problems": func(x *operatorv1.Process) string {
+		rank := "2"
+		for _, f := range x.GetFindings() {
+			rank = min(rank, map[bool]string{true: "0", false: "1"}[f.GetSeverity() == diagnosis.Error])
+		}
+		return rank + x.GetService() + "\x00" + x.GetId()
+	},
+	"started": func(x *operatorv1.Process) string {
+		at := x.GetStartedAt() // of the years 1 to 9999, which are too many for a number of nanoseconds
+		return fmt.Sprintf("%020d %09d\x00%s", math.MaxInt64/2-at.GetSeconds(), 999_999_999-at.GetNanos(), x.GetId())
+	},
+}
+
+func totals(list []*operatorv1.Process) *operatorv1.ProcessTotals {
+	t := &operatorv1.ProcessTotals{
+		All:      int64(len(list)),
+		Phases:   map[string]int64{},
+		Services: map[string]int64{},
+		Versions: map[string]int64{},
+	}
+	for _, x := range list {
+		t.Phases[clip(x.GetPhase(), maxName)]++
+		t.Services[clip(x.GetService(), maxName)]++
+		t.Versions[clip(x.GetVersion(), maxName)]++
+		if x.GetReady() {
+			t.Ready++
+		}
+		if len(x.GetFindings()) > 0 {
+			t.Problems++
+		}
+	}
+	return t
+}
+
+func (p processService) ListEvents(
+	ctx context.Context, req *operatorv1.ListEventsRequest,
+) (*operatorv1.ListEventsResponse, error) {
+	c := &request{action: "ProcessService.ListEvents", scope: scopeParts}
+	c.text("service", req.GetService(), false, maxName)
+	c.text("process", req.GetProcess(), false, maxName)
+	c.text("contains", req.GetContains(), false, maxName)
+	c.texts("kinds", req.GetKinds(), maxName)
+	page := c.paging(req)
+	q := presence.EventQuery{
+		Service:  req.GetService(),
+		Process:  req.GetProcess(),
+		Kinds:    req.GetKinds(),
+		Contains: req.GetContains(),
+		Since:    c.time("since", req.GetSince()),
+		Until:    c.time("until", req.GetUntil()),
+		Before:   page.number(&c.violations),
+		Limit:    page.size,
+	}
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.ListEventsResponse, error) {
+		if len(p.s.deps.outages()) > 0 { // what the caller asks beside the events must not wait as long
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, p.s.cfg.Timeout/3)
+			defer cancel()
+		}
+		events, next, err := seenPage(q.Limit, q.Before, func(before uint64, limit int) ([]*operatorv1.Event, uint64, error) {
+			q.Before, q.Limit = before, limit
+			return p.s.cfg.Processes.Events(ctx, q)
+		}, func(e *operatorv1.Event) bool { return c.who.sees(object{service: e.GetService()}) })
+		return &operatorv1.ListEventsResponse{Events: events, NextPageToken: page.next(after(next))}, err
+	})
+}
+
+func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error) {
+	c := &request{action: "ProcessService.Diagnose", scope: scopeParts}
+	c.text("service", req.GetService(), false, maxName)
+	c.text("process", req.GetProcess(), false, maxName)
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
+		answer, err := p.s.diagnosisOf(ctx, c.who)
+		if err != nil || req.GetService() == "" && req.GetProcess() == "" {
+			return answer, err
+		}
+		services := map[string]string{}
+		if p.s.cfg.Processes != nil {
+			all, err := p.s.listed(ctx)
+			if err != nil {
+				return nil, err
+			}
+			for _, x := range all {
+				services["process/"+x.GetId()] = x.GetService()
+			}
+		}
+		answer = proto.CloneOf(answer)
+		answer.Findings = slices.DeleteFunc(answer.Findings, func(f *operatorv1.Finding) bool {
+			if id := req.GetProcess(); id != "" {
+				return f.GetSubject() != "process/"+id
+			}
+			return f.GetSubject() != "service/"+req.GetService() && services[f.GetSubject()] != req.GetService()
+		})
+		return answer, nil
+	})
+}
+
+func (p processService) GetProcess(ctx context.Context, req *operatorv1.GetProcessRequest) (*operatorv1.Process, error) {
+	c := p.request("GetProcess", req.GetId())
+	return call(ctx, p.s, c, func(context.Context) (*operatorv1.Process, error) { return c.process, nil })
+}
+
+func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error) {
+	c := p.request("GetLogs", req.GetId())
+	c.reading, c.readsOn = true, req.GetAfter() > 0
+	limit := cmp.Or(int(req.GetLimit()), 200)
+	if limit < 0 || limit > 1000 {
+		c.add("limit", "is %d, want 1 to 1000, or 0 for 200", limit)
+	}
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.GetLogsResponse, error) {
+		return p.s.cfg.Processes.Logs(ctx, c.object, c.who.Name, req.GetAfter(), limit)
+	})
+}
+
+func (p processService) GetStacks(ctx context.Context, req *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error) {
+	c := p.request("GetStacks", req.GetId())
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.GetStacksResponse, error) {
+		text, err := p.s.cfg.Processes.Stacks(ctx, c.object, c.who.Name)
+		return &operatorv1.GetStacksResponse{Text: text}, err
+	})
+}
+
+func (p processService) GetConfig(ctx context.Context, req *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error) {
+	c := p.request("GetConfig", req.GetId())
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.GetConfigResponse, error) {
+		return p.s.cfg.Processes.Config(ctx, c.object, c.who.Name)
+	})
+}
+
+func (p processService) DrainProcess(
+	ctx context.Context, req *operatorv1.DrainProcessRequest,
+) (*operatorv1.CommandResponse, error) {
+	c := p.request("DrainProcess", req.GetId())
+	c.text("reason", req.GetReason(), false, maxName)
+	c.detail = req.GetReason()
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
+		phase, err := p.s.cfg.Processes.Drain(ctx, c.object, req.GetReason(), c.who.Name)
+		return &operatorv1.CommandResponse{Phase: phase}, err
+	})
+}
+
+func (p processService) SuspendProcess(
+	ctx context.Context, req *operatorv1.SuspendProcessRequest,
+) (*operatorv1.CommandResponse, error) {
+	c := p.request("SuspendProcess", req.GetId())
+	c.text("reason", req.GetReason(), true, maxName)
+	c.detail = req.GetReason()
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
+		phase, err := p.s.cfg.Processes.Suspend(ctx, c.object, req.GetReason(), c.who.Name)
+		return &operatorv1.CommandResponse{Phase: phase}, err
+	})
+}
+
+func (p processService) ResumeProcess(
+	ctx context.Context, req *operatorv1.ResumeProcessRequest,
+) (*operatorv1.CommandResponse, error) {
+	c := p.request("ResumeProcess", req.GetId())
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
+		phase, err := p.s.cfg.Processes.Resume(ctx, c.object, c.who.Name)
+		return &operatorv1.CommandResponse{Phase: phase}, err
+	})
+}
+
+func (p processService) RestartUnit(
+	ctx context.Context, req *operatorv1.RestartUnitRequest,
+) (*operatorv1.RestartUnitResponse, error) {
+	c := p.request("RestartUnit", req.GetId())
+	c.text("unit", req.GetUnit(), true, maxPath)
+	c.text("reason", req.GetReason(), false, maxName)
+	c.detail = strings.TrimSuffix(req.GetUnit()+": "+req.GetReason(), ": ")
+	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.RestartUnitResponse, error) {
+		return p.s.cfg.Processes.RestartUnit(ctx, c.object, req.GetUnit(), req.GetReason(), c.who.Name)
+	})
+}
+
+func (p processService) WatchProcesses(
+	ctx context.Context, req *operatorv1.WatchProcessesRequest, stream *connect.ServerStream[operatorv1.WatchProcessesResponse],
+) error {
+	return p.watch(ctx, req, stream.Send)
+}
+
+// watch serves WatchProcesses; send sends one message.
+func (p processService) watch(
+	ctx context.Context, req *operatorv1.WatchProcessesRequest, send func(*operatorv1.WatchProcessesResponse) error,
+) error {
+	c := &request{action: "ProcessService.WatchProcesses", scope: scopeParts}
+	c.text("id", req.GetId(), false, maxName)
+	err := p.s.begin(ctx, c)
+	if err == nil {
+		r := p.s.processes.Read(req.GetId(), c.who.seesProcess)
+		err = follow(ctx, p.s, c.who, r, func(kind operatorv1.WatchResponse_Kind, key string, x *operatorv1.Process) error {
+			if kind == operatorv1.WatchResponse_KIND_DELETED {
+				x = &operatorv1.Process{Id: key}
+			}
+			return send(&operatorv1.WatchProcessesResponse{Kind: kind, Process: x})
+		})
+	}
+	return p.s.failure(ctx, c.action, err)
+}

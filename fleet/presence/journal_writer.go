@@ -1,0 +1,165 @@
+package presence
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/time/rate"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+)
+
+// journalWriter passes events to the journal: those of a process, or, in an operators'
+// server, those of processes that cannot write any more. Adding an event never waits. When
+// there are too many it drops the new ones and counts them.
+type journalWriter struct {
+	cfg    Config
+	js     jetstream.JetStream
+	most   int           // events that may wait
+	limit  *rate.Limiter // of the events that are added; nil for none
+	writer string        // begins the ids of the records
+	wake   chan struct{} // of size 1
+
+	mu      sync.Mutex // guards the fields below
+	waiting []pendingEvent
+	added   int
+	dropped int64
+}
+
+// pendingEvent is an event that the journal does not have yet. The journal takes an id only
+// once: a write whose answer is lost is tried again.
+type pendingEvent struct {
+	event    Event
+	since    time.Time
+	id       string
+	complete func(context.Context, Event) Event // called before the event is stored; nil for none
+}
+
+// newJournalWriter returns a journalWriter; run stores the events. It returns nil, which
+// takes events and stores none, when the fleet keeps no journal.
+func newJournalWriter(js jetstream.JetStream, cfg Config, most int, limit *rate.Limiter) *journalWriter {
+	if cfg.Journal == JournalOff {
+		return nil
+	}
+	return &journalWriter{cfg: cfg, js: js, most: most, limit: limit, writer: rand.Text(), wake: make(chan struct{}, 1)}
+}
+
+func (w *journalWriter) add(e Event) { w.addCompleted(e, nil) }
+
+func (w *journalWriter) addCompleted(e Event, complete func(context.Context, Event) Event) {
+	if w == nil {
+		return
+	}
+	now := time.Now()
+	vital := e.Kind == "exit" || e.Kind == "joined"
+	w.mu.Lock()
+	w.added++
+	if full := len(w.waiting) >= w.most || w.limit != nil && !w.limit.AllowN(now, 1); full && !vital {
+		w.dropped++
+	} else {
+		w.waiting = append(w.waiting, pendingEvent{e, now, cmp.Or(e.once, fmt.Sprint(w.writer, ".", w.added)), complete})
+	}
+	w.mu.Unlock()
+	w.again()
+}
+
+// again makes run flush once more.
+func (w *journalWriter) again() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flush stores the events that wait, in order, and then an event like the given one for
+// those that were dropped. After an error the rest waits.
+func (w *journalWriter) flush(ctx context.Context, like Event) error {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	list, dropped := w.waiting, w.dropped
+	w.waiting, w.dropped = nil, 0
+	w.mu.Unlock()
+	list, refused, err := w.store(ctx, list)
+	if dropped += refused; err == nil && dropped > 0 {
+		w.cfg.Log.Warn("presence: events are missing in the journal", "journal", w.cfg.Journal, "dropped", dropped)
+		if like.Process != "" {
+			like.Kind, like.Count, like.Cause = "dropped", dropped, "more events than the journal takes from one process"
+			list, _, err = w.store(ctx, []pendingEvent{{event: like, since: time.Now(), id: rand.Text()}})
+		}
+		dropped = 0
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting, w.dropped = slices.Concat(list, w.waiting), w.dropped+dropped
+	return err
+}
+
+// store stores events. It returns those that wait after an error, and how many the stream
+// refuses for ever: the ones behind those must not wait.
+func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []pendingEvent, refused int64, err error) {
+	if len(list) == 0 {
+		return nil, 0, nil
+	}
+	journal, err := openJournal(ctx, w.js, w.cfg)
+	if err != nil {
+		return list, 0, err
+	}
+	for i, x := range list {
+		if x.complete != nil {
+			x.event = x.complete(ctx, x.event)
+		}
+		x.event.Waited += time.Since(x.since)
+		switch err := journal.Append(ctx, eventSubject(w.cfg, x.event), x.id, x.event.encode()); {
+		case natserr.TooLarge(err): // for a stream that was made with other limits
+			refused++
+		case err != nil:
+			return list[i:], refused, err
+		}
+	}
+	return nil, refused, nil
+}
+
+// run stores events until ctx ends. While the journal cannot be reached they wait.
+func (w *journalWriter) run(ctx context.Context, like Event) {
+	if w == nil {
+		return
+	}
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		}
+		err := w.flush(ctx, like)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failed:
+			w.cfg.Log.Warn("presence: events cannot be stored in the journal; they wait", "journal", w.cfg.Journal, "error", err)
+		case err == nil && failed:
+			w.cfg.Log.Info("presence: events are stored in the journal again", "journal", w.cfg.Journal)
+		}
+		failed = err != nil
+		wait := pace
+		if failed {
+			wait = retry
+			w.again()
+		}
+		pause := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package presence
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// registry remembers which key announces which process. The first key that announces an id
+// holds it (trust on first use). Another key may take the id over, because a process that
+// was killed and started again has a new key. When the earlier key then announces itself
+// again, its process was not dead: it holds the id again, and the other key is a rival.
+// A key counts its announcements, so that an old one that is stored again is refused.
+//
+// It may be used concurrently.
+type registry struct {
+	ttl time.Duration
+
+	mu    sync.Mutex // guards the fields below
+	ids   map[string]*holder
+	swept time.Time
+}
+
+// holder is the process that holds one id.
+type holder struct {
+	held
+	revision uint64            // of its last entry
+	heard    time.Time         // by this process's clock
+	left     bool              // it has removed its entry
+	last     *Process          // its last announcement, nil when that is not kept; nothing changes it
+	sum      [sha256.Size]byte // of last as JSON
+	before   []held            // keys that held the id, and may still live; the latest last
+	rivals   []string          // keys that claimed the id while this one lived
+	wrong    string            // what is wrong with the id's entry
+	wrongAt  time.Time
+}
+
+// held is a key and the number of its last announcement.
+type held struct {
+	key    string
+	number uint64
+}
+
+const (
+	maxHolders = 100_000
+	maxOthers  = 8         // of before, and of rivals
+	keepLeft   = time.Hour // how long a key that has left is remembered
+)
+
+const twoProcesses = "two processes announce themselves under this id, or another client forges its announcements"
+
+func newRegistry(ttl time.Duration) *registry {
+	return &registry{ttl: ttl, ids: make(map[string]*holder)}
+}
+
+// announced judges an announcement of p whose signature holds, and keeps it unless it refuses
+// it. It returns p, or the announcement before when it refuses p; Suspect says why.
+// alive reports whether p shows that the process lives. The caller must not change p any more.
+func (r *registry) announced(now time.Time, p *Process, a announcement, revision uint64) (_ *Process, alive bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := a.stamp.Number
+	h := r.ids[p.ID]
+	switch {
+	case h == nil:
+		h = r.addLocked(now, p.ID)
+		h.key = a.key
+		if gap := p.SeenAt.Sub(p.AnnouncedAt).Round(time.Second); gap.Abs() > r.ttl+maxClockGap {
+			h.accuse(now, fmt.Sprintf("its clock is %v off, "+
+				"or it is an old announcement that another client has stored again", gap))
+		}
+	case a.key == h.key && n <= h.number:
+		if revision <= h.revision { // it was read before
+			p.Suspect = h.suspect(now, r.ttl)
+			return p, !h.left
+		}
+		return h.refuse(now, p.ID, "another client has stored an old announcement again")
+	case a.key == h.key:
+	case slices.Contains(h.rivals, a.key) && h.lives(now, r.ttl):
+		return h.refuse(now, p.ID, twoProcesses)
+	default:
+		i := slices.IndexFunc(h.before, func(o held) bool { return o.key == a.key })
+		if i >= 0 && n <= h.before[i].number {
+			return h.refuse(now, p.ID, "another client has stored an announcement of an earlier life again")
+		}
+		switch {
+		case i >= 0:
+			h.before = slices.Delete(h.before, i, i+1)
+			h.rivals = newest(append(h.rivals, h.key))
+			h.accuse(now, twoProcesses)
+		case h.lives(now, r.ttl):
+			h.before = newest(append(h.before, h.held))
+		default:
+			h.before, h.rivals = nil, nil
+		}
+		h.key, h.left = a.key, false
+	}
+	h.number, h.revision, h.heard = n, revision, now
+	p.Suspect = h.suspect(now, r.ttl)
+	h.last, h.sum = p, a.sum
+	return p, true
+}
+
+// forged notes an entry that the process of that id has not written, and returns what is
+// known of the process. known is false when nothing is.
+func (r *registry) forged(now time.Time, id, why string) (p *Process, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.ids[id]
+	if h == nil || !h.lives(now, r.ttl) {
+		return &Process{ID: id, Suspect: why}, false
+	}
+	p, _ = h.refuse(now, id, why)
+	return p, true
+}
+
+// repeated returns a copy of the last announcement of an id when a repeats it, and
+// otherwise nil.
+func (r *registry) repeated(id string, a announcement) *Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.ids[id]
+	if h == nil || h.last == nil || h.key != a.key || h.sum != a.sum {
+		return nil
+	}
+	p := *h.last
+	p.SeenAt, p.Suspect = time.Time{}, ""
+	return &p
+}
+
+// left judges the removal of an entry, by an announcement with its stamp. It reports whether
+// the process has left.
+func (r *registry) left(id string, a announcement) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.ids[id]
+	if h == nil {
+		return true // the registry has seen no announcement of it
+	}
+	if a.key != h.key || a.stamp.Number < h.number {
+		return false
+	}
+	h.left, h.number, h.last = true, a.stamp.Number, nil
+	return true
+}
+
+// key returns the public key of the process that holds an id, nil when it is not known.
+func (r *registry) key(id string) ed25519.PublicKey {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h := r.ids[id]; h != nil {
+		return ed25519.PublicKey(h.held.key)
+	}
+	return nil
+}
+
+func (r *registry) addLocked(now time.Time, id string) *holder {
+	full := len(r.ids) >= maxHolders
+	if age := now.Sub(r.swept); age > time.Minute || age > time.Second && full {
+		r.swept = now
+		for id, h := range r.ids {
+			if age := now.Sub(h.heard); age > keepLeft || full && age >= r.ttl {
+				delete(r.ids, id)
+			} else if age >= 2*r.ttl {
+				h.last = nil
+			}
+		}
+	}
+	h := &holder{}
+	if len(r.ids) < maxHolders {
+		r.ids[id] = h
+	}
+	return h
+}
+
+func (h *holder) accuse(now time.Time, why string) { h.wrong, h.wrongAt = why, now }
+
+// lives reports whether the process has announced itself within the TTL and not left.
+func (h *holder) lives(now time.Time, ttl time.Duration) bool {
+	return !h.left && now.Sub(h.heard) < ttl
+}
+
+// suspect returns the accusation for as long as it is recent.
+func (h *holder) suspect(now time.Time, ttl time.Duration) string {
+	if h.wrong != "" && now.Sub(h.wrongAt) < 2*ttl {
+		return h.wrong
+	}
+	return ""
+}
+
+// refuse accuses, and returns the announcement before.
+func (h *holder) refuse(now time.Time, id, why string) (*Process, bool) {
+	h.accuse(now, why)
+	p := new(Process)
+	if h.last != nil {
+		*p = *h.last
+	}
+	p.ID, p.Suspect = id, why
+	return p, false
+}
+
+// newest drops the oldest of too many.
+func newest[T any](list []T) []T { return list[max(0, len(list)-maxOthers):] }

@@ -1,0 +1,37 @@
+package presence
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// lasting returns the JSON of p without what changes in an idle process: when it looked at
+// itself, how long its units have run, when its checks ran, and its use of memory.
+func lasting(p Process) ([]byte, error) {
+	p.Memory, p.Status.At = Memory{}, time.Time{}
+	p.Status.Probes = slices.Clone(p.Status.Probes)
+	for i := range p.Status.Probes {
+		c := &p.Status.Probes[i]
+		c.Checked, c.Latency, c.Runs, c.Running = time.Time{}, 0, 0, 0
+	}
+	p.Status.Report.Units = slices.Clone(p.Status.Report.Units)
+	for i := range p.Status.Report.Units {
+		if o := &p.Status.Report.Units[i]; o.Result == lifecycle.ResultRunning {
+			o.Took = 0
+		}
+	}
+	p.Status.Servers = slices.Clone(p.Status.Servers)
+	for i := range p.Status.Servers {
+		p.Status.Servers[i].Accepted, p.Status.Servers[i].LastArrival = 0, time.Time{}
+	}
+	return json.Marshal(p)
+}
+
+// sameMemory reports whether the use of memory has changed by at most 5 % of its limit.
+func sameMemory(a, b Memory) bool {
+	moved := max(a.Used, b.Used) - min(a.Used, b.Used)
+	return a.Limit == b.Limit && moved <= a.Limit/20
+}

@@ -1,0 +1,258 @@
+package workflow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/pace"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
+)
+
+// bucket is one bucket. It uses the stream directly where the key-value API hides
+// headers.
+type bucket struct {
+	js     jetstream.JetStream
+	nc     *nats.Conn
+	name   string
+	stream string
+	api    string    // the prefix of JetStream's subjects
+	put    string    // the prefix of the subjects to publish to
+	traits traits    // what is known of its stream
+	pace   pace.Pace // of the regular looks at the server
+	ops    string    // the prefix of the ids of this Manager's operations
+	view   *view
+	turns  turns
+	recent recent // for workflows without a view
+}
+
+func newBucket(m *Manager, name string) *bucket {
+	b := &bucket{
+		js:     m.js,
+		nc:     m.js.Conn(),
+		name:   name,
+		stream: "KV_" + name,
+		api:    pull.API(m.js),
+		pace:   pace.Through(m.js),
+		ops:    m.ops,
+		turns:  turns{keys: make(map[string]*turn)},
+		recent: recent{entries: make(map[string]*entry)},
+	}
+	b.put = b.subject("")
+	if b.api != jetstream.DefaultAPIPrefix {
+		b.put = b.api + b.put // as the key-value API does, for accounts and domains that import the bucket
+	}
+	b.view = newView(m, b)
+	return b
+}
+
+// subject returns the subject of a key in the bucket's stream, and key its key.
+func (b *bucket) subject(key string) string { return "$KV." + b.name + "." + key }
+
+func (b *bucket) key(subject string) string { return strings.TrimPrefix(subject, b.subject("")) }
+
+// last reads the latest revision of a key, with every write that was acknowledged. It
+// returns ErrEntityNotFound for a key that was never written; a deleted key has an entry.
+func (b *bucket) last(ctx context.Context, key string) (*entry, error) {
+	if b.traits.direct() {
+		if e := b.lastDirect(ctx, key); e != nil {
+			return e, nil
+		}
+	}
+	return b.entry(b.get(ctx, getRequest{Last: b.subject(key)}))
+}
+
+// next reads the oldest kept revision of a key, starting at revision from.
+func (b *bucket) next(ctx context.Context, key string, from uint64) (*entry, error) {
+	return b.entry(b.get(ctx, getRequest{Seq: from, Next: b.subject(key)}))
+}
+
+// at reads the message of a sequence number, of any key.
+func (b *bucket) at(ctx context.Context, seq uint64) (*entry, error) {
+	return b.entry(b.get(ctx, getRequest{Seq: seq}))
+}
+
+// read reads the latest revision of a key for a decision, nil for none. Like the write
+// that follows, it waits for a server that is away.
+func (b *bucket) read(ctx context.Context, key string) (*entry, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	for n := 1; ; n++ {
+		e, err := b.last(ctx, key)
+		if isNotFound(err) {
+			return nil, nil //nolint:nilnil // there is none
+		}
+		if err == nil || !isAway(err) || collision.Sleep(ctx, n) != nil {
+			return e, err
+		}
+	}
+}
+
+// isAway reports whether a read failed for want of a server that answers: there is no
+// connection, no answer came in time, or the servers are electing a leader.
+func isAway(err error) bool {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.Code == 503 {
+		return true
+	}
+	return isUnsent(err) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// getRequest asks for a message of a stream: the one at a sequence, the last one of a
+// subject, or the first one of a subject at or after a sequence.
+type getRequest struct {
+	Seq  uint64 `json:"seq,omitempty"`
+	Last string `json:"last_by_subj,omitempty"`
+	Next string `json:"next_by_subj,omitempty"`
+}
+
+func (r getRequest) json() []byte {
+	data, _ := json.Marshal(r) // numbers and texts have an encoding
+	return data
+}
+
+// get asks the stream's leader for a message. The client library would send a direct get,
+// which a replica or a mirror may answer that lags. It returns ErrEntityNotFound for none.
+func (b *bucket) get(ctx context.Context, request getRequest) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	reply, err := b.nc.RequestWithContext(ctx, b.api+"STREAM.MSG.GET."+b.stream, request.json())
+	if err != nil {
+		return nil, fmt.Errorf("read bucket %s: %w", b.name, err)
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return nil, fmt.Errorf("read bucket %s: %w", b.name, err)
+	}
+	switch {
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, ErrEntityNotFound
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeStreamNotFound:
+		return nil, fmt.Errorf("read bucket %s: %w: declare it to the broker, see workflow.Bucket", b.name, jetstream.ErrBucketNotFound)
+	case answer.Error != nil:
+		return nil, fmt.Errorf("read bucket %s: %w", b.name, answer.Error)
+	case answer.Message == nil:
+		return nil, fmt.Errorf("read bucket %s: the server's answer has no message", b.name)
+	}
+	got := answer.Message
+	msg := &jetstream.RawStreamMsg{Subject: got.Subject, Sequence: got.Seq, Time: got.Time, Data: got.Data}
+	if len(got.Header) > 0 {
+		// Headers that no client can read are left out: a follower gets the message without
+		// them too.
+		msg.Header, _ = nats.DecodeHeadersMsg(got.Header)
+	}
+	return msg, nil
+}
+
+// entry makes an entry of what get returned.
+func (b *bucket) entry(msg *jetstream.RawStreamMsg, err error) (*entry, error) {
+	if err != nil {
+		return nil, err
+	}
+	return newEntry(b.key(msg.Subject), msg.Sequence, msg.Time, msg.Header, msg.Data), nil
+}
+
+// directTime is how long a direct get waits. A connection without the permission gets no
+// answer.
+const directTime = time.Second
+
+// lastDirect reads the latest revision of a key with a direct get, which costs half of a
+// question to the stream's leader. The only replica of a stream has every write that it
+// acknowledged. A mirror, such as a [Journal], may answer in its place and lag: the
+// answer names the stream that it is from. lastDirect returns nil when only the leader
+// can know.
+func (b *bucket) lastDirect(ctx context.Context, key string) *entry {
+	own, cancel := context.WithTimeout(ctx, directTime)
+	defer cancel()
+	reply, err := b.nc.RequestWithContext(own, b.api+"DIRECT.GET."+b.stream+"."+b.subject(key), nil)
+	switch {
+	case err != nil:
+		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			b.traits.indirect.Store(true)
+		}
+		return nil
+	case reply.Header == nil: // another program wrote headers that no client can read
+		return nil
+	case reply.Header.Get("Status") != "": // a mirror may not have the key yet
+		return nil
+	case reply.Header.Get(jetstream.StreamHeader) != b.stream:
+		b.traits.indirect.Store(true)
+		return nil
+	}
+	e, err := b.directEntry(reply)
+	if err != nil || e.key != key {
+		return nil
+	}
+	return e
+}
+
+// directEntry makes an entry of the answer to a direct get.
+func (b *bucket) directEntry(msg *nats.Msg) (*entry, error) {
+	seq, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("the answer's sequence: %w", err)
+	}
+	at, err := time.Parse(time.RFC3339Nano, msg.Header.Get(jetstream.TimeStampHeaer))
+	if err != nil {
+		return nil, fmt.Errorf("the answer's time: %w", err)
+	}
+	return newEntry(b.key(msg.Header.Get(jetstream.SubjectHeader)), seq, at, msg.Header, msg.Data), nil
+}
+
+// traits is what this process knows of a bucket's stream.
+type traits struct {
+	single   atomic.Bool  // it has one replica
+	allowed  atomic.Bool  // it answers direct gets
+	indirect atomic.Bool  // others answer them in its place, or none
+	at       atomic.Int64 // when it was looked at, unix nanoseconds; 0 for never
+}
+
+// direct reports whether a direct get may have the last write.
+func (t *traits) direct() bool {
+	return t.single.Load() && t.allowed.Load() && !t.indirect.Load() && t.fresh()
+}
+
+// traitsTime is how long a look is good for a process that follows no bucket. A
+// follower looks more often.
+const traitsTime = time.Minute
+
+func (t *traits) learn(info *jetstream.StreamInfo) {
+	t.single.Store(info.Config.Replicas == 1)
+	t.allowed.Store(info.Config.AllowDirect && info.Config.Mirror == nil)
+	t.at.Store(time.Now().UnixNano())
+}
+
+// fresh reports whether the last look is not too old.
+func (t *traits) fresh() bool {
+	at := t.at.Load()
+	return at != 0 && time.Since(time.Unix(0, at)) < traitsTime
+}
+
+// look learns the traits if the last look is too old. Without an answer they stay as
+// they were.
+func (b *bucket) look(ctx context.Context) {
+	if b.traits.fresh() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if stream, err := b.js.Stream(ctx, b.stream); err == nil {
+		b.traits.learn(stream.CachedInfo())
+	}
+}

@@ -1,0 +1,350 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+)
+
+// reader gets the content of a bucket, and every write from then on, on one
+// goroutine at a time. Every revision is a stream.Put, a deletion too; the revisions of
+// a key come in order, each once. A key that went without a message is a Put of a
+// deletion with the revision that the follower has read up to. A stream.Gap says that
+// the bucket is gone, was recreated, or restored from a backup: earlier entries no
+// longer hold.
+type reader = stream.Sink[*entry]
+
+// lookTime is how often a follower checks that the bucket is still the one that it
+// follows.
+const lookTime = 2 * time.Second
+
+// staleTime is how old a view may be for a process that is ready. A look every lookTime
+// keeps it younger.
+const staleTime = 10 * time.Second
+
+// follower reads a bucket for one reader. removals.go has the part that finds what the bucket
+// has lost without a message.
+type follower struct {
+	b     *bucket
+	to    reader
+	log   *slog.Logger
+	kick  chan struct{} // asks for a look at the bucket at once
+	hurry chan struct{} // asks for pending messages at once; nil for a follower that never lingers
+
+	current func(upTo uint64) // called when it has everything up to a revision; nil for none
+
+	asOf   atomic.Pointer[time.Time] // when the bucket was as it is here, by both clocks; nil for never
+	own    atomic.Pointer[ownWrite]  // this process's last write; nil for none
+	reason atomic.Value              // why it does not follow, a text
+
+	// Of the goroutine that runs it.
+	created time.Time // of the stream that it follows; zero before the first
+	missing time.Time // since when the stream is missing
+	anew    bool      // everything has to be read again
+
+	turn   chan struct{}     // room for one: it is held while something is passed on, and guards the fields below
+	synced bool              // the reader has the initial content
+	keys   map[string]uint64 // the last revision of each key, with the bit removed for a deletion
+	read   uint64            // the last message that was passed on
+	readAt time.Time         // when the server stored that
+	passed uint64            // messages of the current consumer
+	ahead  *look             // a look that it has not caught up with
+	extra  int               // how many keys it had at the last look that the bucket did not have
+}
+
+// ownWrite is a write of this process.
+type ownWrite struct {
+	revision uint64
+	op       string
+}
+
+func (b *bucket) follower(log *slog.Logger, to reader) *follower {
+	return &follower{
+		b:    b,
+		to:   to,
+		log:  log,
+		kick: make(chan struct{}, 1),
+		turn: make(chan struct{}, 1),
+		keys: make(map[string]uint64),
+	}
+}
+
+// look asks for a look at the bucket, without waiting for it.
+func (f *follower) look() { wake(f.kick) }
+
+// wake wakes the reader of a channel with room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// run follows the bucket until ctx ends. When the server has trouble or the bucket is
+// missing, it logs that once and keeps trying.
+func (f *follower) run(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		before := f.read
+		err := f.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if f.read != before {
+			n = 0
+			f.reason.Store("")
+		}
+		if err != nil && err.Error() != f.trouble() {
+			f.reason.Store(err.Error())
+			f.log.Warn("cannot follow the bucket; trying again", "bucket", f.b.name, "error", err)
+		}
+		f.gone(errors.Is(err, jetstream.ErrStreamNotFound))
+		if err != nil {
+			_ = collision.Sleep(ctx, n+1)
+		}
+	}
+}
+
+// trouble returns why the follower does not follow, "" when it does.
+func (f *follower) trouble() string {
+	text, _ := f.reason.Load().(string)
+	return text
+}
+
+// gone tells the reader when the bucket has been missing for a while. A server that
+// has just started may not know all of its streams yet.
+func (f *follower) gone(missing bool) {
+	switch {
+	case !missing:
+		f.missing = time.Time{}
+	case f.missing.IsZero():
+		f.missing = time.Now()
+	case !f.created.IsZero() && time.Since(f.missing) > f.b.pace.Of(lookTime):
+		f.created = time.Time{}
+		f.forget()
+		f.to.Gap()
+	}
+}
+
+// session follows the bucket until an error. nil means that the bucket has to be
+// checked again.
+func (f *follower) session(ctx context.Context) error {
+	attempt, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	own := f.own.Load() // before the stream's state, which must not be older
+	stream, err := f.b.js.Stream(attempt, f.b.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("%w: %w: declare it to the broker, see workflow.Bucket", err, jetstream.ErrBucketNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	info := stream.CachedInfo()
+	f.b.traits.learn(info)
+	another, err := f.another(attempt, info, own)
+	if err != nil {
+		return err
+	}
+	if another || f.anew {
+		f.forget()
+		f.to.Gap()
+	}
+	f.created, f.anew = info.Created, false
+	consumer, err := stream.CreateConsumer(attempt, f.consumer())
+	if err != nil {
+		return err
+	}
+	name, pending := consumer.CachedInfo().Name, consumer.CachedInfo().NumPending
+	defer f.b.deleteConsumer(name)
+	f.passed = 0
+	if !f.synced && pending == 0 {
+		f.sync()
+	}
+	p, err := f.b.pull(name, pending, f.hurry)
+	if err != nil {
+		return err
+	}
+	f.look()
+	again := make(chan bool, 1) // room for its only send
+	both, end := context.WithCancel(ctx)
+	go func() {
+		is := f.watch(both, stream, consumer)
+		p.stop()
+		again <- is
+	}()
+	err = f.readAll(both, p)
+	end()
+	if <-again {
+		return nil
+	}
+	return err
+}
+
+// consumer returns the configuration of a consumer that begins where the follower is.
+func (f *follower) consumer() jetstream.ConsumerConfig {
+	config := jetstream.ConsumerConfig{
+		FilterSubjects:    []string{">"}, // also subjects that are not keys: the stream counts them
+		DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
+		AckPolicy:         jetstream.AckNonePolicy,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: f.b.pace.Of(time.Minute),
+	}
+	if f.read > 0 {
+		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, f.read+1
+	}
+	return config
+}
+
+// deleteConsumer asks the server to delete a consumer, and does not wait for the answer.
+// The server would do that later by itself.
+func (b *bucket) deleteConsumer(name string) {
+	if b.nc.IsConnected() {
+		_ = b.nc.PublishRequest(b.api+"CONSUMER.DELETE."+b.stream+"."+name, b.nc.NewInbox(), nil)
+	}
+}
+
+// another reports whether the stream is not the one that the follower followed: it was
+// recreated, it ends before what was read or written, or it has another message in the
+// place of the last one. The last two show a bucket that was restored from a backup. A
+// message that is missing shows nothing: later writes of its key may have filled the
+// history. own is this process's last write.
+func (f *follower) another(ctx context.Context, info *jetstream.StreamInfo, own *ownWrite) (bool, error) {
+	if f.created.IsZero() {
+		return false, nil
+	}
+	if f.ends(info, own) {
+		return true, nil
+	}
+	if f.read > 0 {
+		e, err := f.b.at(ctx, f.read)
+		if err == nil && !e.at.Equal(f.readAt) {
+			return true, nil
+		}
+		if err != nil && !isNotFound(err) {
+			return false, err
+		}
+	}
+	if own != nil && own.revision > f.read {
+		e, err := f.b.at(ctx, own.revision)
+		if err == nil && e.op != own.op {
+			return true, nil
+		}
+		if err != nil && !isNotFound(err) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// ends reports whether the stream's state alone shows that it is another one. own is a
+// write that was acknowledged before the state was asked for.
+func (f *follower) ends(info *jetstream.StreamInfo, own *ownWrite) bool {
+	last := info.State.LastSeq
+	return !info.Created.Equal(f.created) || last < f.read || own != nil && last < own.revision
+}
+
+// forget makes the follower start from the beginning.
+func (f *follower) forget() {
+	f.asOf.Store(nil)
+	f.own.Store(nil)
+	clear(f.keys)
+	f.synced, f.read, f.readAt, f.ahead, f.extra = false, 0, time.Time{}, nil, 0
+}
+
+// watch looks at the stream now and then. It returns true when it is another stream,
+// and after a reconnect, when messages may have been lost.
+func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) bool {
+	connected := f.b.nc.StatusChanged(nats.CONNECTED)
+	defer f.b.nc.RemoveStatusListener(connected)
+	tick := time.NewTicker(f.b.pace.Of(lookTime))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		case <-f.kick:
+		case <-connected:
+			return true
+		}
+		if f.inspect(ctx, stream, consumer) {
+			return true
+		}
+	}
+}
+
+// readAll passes messages on until an error.
+func (f *follower) readAll(ctx context.Context, p *puller) error {
+	for n := uint64(1); ; n++ {
+		msg, meta, err := p.next()
+		if err != nil {
+			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
+		}
+		if meta.Sequence.Consumer != n {
+			return fmt.Errorf("read bucket %s: got message %d, want %d", f.b.name, meta.Sequence.Consumer, n)
+		}
+		e := newEntry(f.b.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
+		if !f.enter(ctx) {
+			return context.Cause(ctx)
+		}
+		f.passed = n
+		f.pass(e)
+		if meta.NumPending == 0 && !f.synced {
+			f.sync()
+		}
+		f.leave()
+		if !strings.HasPrefix(e.op, f.b.ops) {
+			p.news++
+		}
+	}
+}
+
+// pass passes a message on. The caller has the turn.
+func (f *follower) pass(e *entry) {
+	if f.ahead != nil && e.revision > f.ahead.last {
+		f.caughtUp()
+	}
+	f.to.Put(e.key, e)
+	f.keys[e.key] = e.revision
+	if e.deleted() {
+		f.keys[e.key] |= removed
+	}
+	f.read, f.readAt = e.revision, e.at
+	if f.ahead != nil && e.revision == f.ahead.last {
+		f.caughtUp()
+	}
+}
+
+// caughtUp ends the wait for the messages of a look.
+func (f *follower) caughtUp() {
+	f.reached(f.ahead)
+	if f.extra != 0 {
+		f.look()
+	}
+}
+
+func (f *follower) sync() {
+	f.synced = true
+	f.to.Sync()
+}
+
+// enter waits for the turn to pass something on. It returns false when ctx ends first.
+func (f *follower) enter(ctx context.Context) bool {
+	select {
+	case f.turn <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (f *follower) leave() { <-f.turn }

@@ -1,0 +1,164 @@
+package workflow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+)
+
+// errSuperseded says that another process has begun to run a hook.
+var errSuperseded = errors.New("another process runs it")
+
+// hookProgress is what outlives the processes that run a hook: one key of the hooks'
+// bucket. It is written with the revision that was read, so a process that was replaced
+// cannot set it back.
+type hookProgress struct {
+	// Done are the writes of the journal that need no more calls.
+	Done lanes.Progress `json:"progress"`
+	// Missing are writes that the journal does not have.
+	Missing lanes.Progress `json:"missing"`
+	// Failed counts the failures of reactions that are not done.
+	Failed map[uint64]int `json:"failed,omitempty"`
+	// Mark is a write that the journal must have: otherwise it is another one.
+	Mark     uint64    `json:"mark"`
+	MarkedAt time.Time `json:"marked_at,omitzero"`
+
+	revision uint64 // of the key
+}
+
+// done notes that a write needs no more calls.
+func (p *hookProgress) done(w written) {
+	p.Done.Done(w.revision)
+	delete(p.Failed, w.revision)
+	if w.revision > p.Mark {
+		p.Mark, p.MarkedAt = w.revision, w.at
+	}
+}
+
+func (p *hookProgress) clone() *hookProgress {
+	c := *p
+	c.Done, c.Missing, c.Failed = p.Done.Clone(), p.Missing.Clone(), maps.Clone(p.Failed)
+	return &c
+}
+
+// hookStore is a hook's part of the hooks' bucket.
+type hookStore struct {
+	kv       jetstream.KeyValue
+	progress string // the key of its progress
+	letters  string // the prefix of the keys of its dead letters
+}
+
+func (r *registration) hookStore(ctx context.Context, hook string) (*hookStore, error) {
+	kv, err := r.bucket.js.KeyValue(ctx, hooksOf(r.name))
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil, fmt.Errorf("bucket %s: %w: declare it to the broker, see workflow.HookBucket", hooksOf(r.name), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", hooksOf(r.name), err)
+	}
+	// A workflow's name can have any character, a key cannot.
+	of := strings.ToLower(fmt.Sprintf("%x", r.workflow)) + "." + hook
+	return &hookStore{kv: kv, progress: "state." + of, letters: "dead." + of + "."}, nil
+}
+
+// load returns the progress, nil when the hook has never run.
+func (s *hookStore) load(ctx context.Context) (*hookProgress, error) {
+	e, err := s.kv.Get(ctx, s.progress)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, nil //nolint:nilnil // there is none, which is not an error
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a hook's progress: %w", err)
+	}
+	p := &hookProgress{revision: e.Revision()}
+	if err := json.Unmarshal(e.Value(), p); err != nil {
+		return nil, fmt.Errorf("read a hook's progress: %s: %w", s.progress, err)
+	}
+	return p, nil
+}
+
+// save returns errSuperseded when another process has written the progress since it was
+// loaded.
+func (s *hookStore) save(ctx context.Context, p *hookProgress) error {
+	data, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	var revision uint64
+	if p.revision == 0 { // the key may have been deleted before
+		revision, err = s.kv.Create(ctx, s.progress, data)
+	} else {
+		revision, err = s.kv.Update(ctx, s.progress, data, p.revision)
+	}
+	if natserr.Conflict(err) {
+		return errSuperseded
+	}
+	if err != nil {
+		return fmt.Errorf("store a hook's progress: %w", err)
+	}
+	p.revision = revision
+	return nil
+}
+
+// begin loads the hook's progress, or stores the progress of a new hook. last is where
+// this process's run before has ended, nil for none: when another program has removed what
+// was stored, the hook goes on from there.
+func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	p, err := run.store.load(ctx)
+	if err != nil {
+		return err
+	}
+	stream, err := run.journal.js.Stream(ctx, run.journal.stream)
+	if err != nil {
+		return fmt.Errorf("look at the journal of %s: %w", run.r.name, err)
+	}
+	journal := stream.CachedInfo().State
+	switch {
+	case p != nil:
+		run.progress = p
+		return run.checkMark(ctx, journal)
+	case last != nil:
+		run.log.Warn("the progress of a hook was removed: going on with what this process knows")
+		last.revision = 0
+		run.progress = last
+	default:
+		run.progress = new(hookProgress)
+		if !run.h.Replay {
+			run.progress.Done = lanes.From(journal.LastSeq)
+		}
+	}
+	return run.store.save(ctx, run.progress) // from now on it misses nothing
+}
+
+// checkMark begins anew when the journal is not the one that the hook has read: it belongs
+// to another bucket, or to an earlier state of this one. Reactions to writes that the hook
+// has seen before have the same IDs.
+func (run *hookRun) checkMark(ctx context.Context, journal jetstream.StreamState) error {
+	p := run.progress
+	if p.Mark == 0 || p.Mark < journal.FirstSeq {
+		return nil
+	}
+	e, err := run.journal.at(ctx, p.Mark)
+	switch {
+	case err != nil && !isNotFound(err):
+		return err
+	case err == nil && e.at.Equal(p.MarkedAt):
+		return nil
+	case err != nil && p.Mark <= journal.LastSeq: // it was purged
+		return nil
+	}
+	run.log.Warn("the journal is not the one that a hook has read: reading all of it")
+	*p = hookProgress{Missing: lanes.From(max(journal.FirstSeq, 1) - 1), revision: p.revision}
+	return run.store.save(ctx, p)
+}

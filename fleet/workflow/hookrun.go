@@ -1,0 +1,371 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Hooks runs the hooks of every workflow that is registered when it is called. It
+// returns nil when ctx ends, and ErrClosed after Close. One process should run it:
+//
+//	app.Lead("hooks", lease, mgr.Hooks)
+//
+// The context of each call ends with ctx; Hooks waits a second for a call that ignores
+// that. When the server is away or a journal cannot be used, Hooks logs that once, keeps
+// trying, and goes on where it was.
+func (m *Manager) Hooks(ctx context.Context) error {
+	if m.isClosed() {
+		return fmt.Errorf("hooks: %w", ErrClosed)
+	}
+	own, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(m.alive, cancel)
+	defer stop()
+	var hooks sync.WaitGroup
+	for _, r := range m.all() {
+		for i := range r.hooks {
+			hooks.Go(func() { m.runHook(own, r, &r.hooks[i]) })
+		}
+	}
+	<-own.Done()
+	hooks.Wait()
+	if ctx.Err() == nil {
+		return fmt.Errorf("hooks: %w", ErrClosed)
+	}
+	return nil
+}
+
+// hookPause is the pause before a hook is run again after it could not be.
+var hookPause = worker.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
+
+const (
+	// maxWaiting is how many reactions a run holds in memory, as a revision each. The rest
+	// stays in the journal, also for entities that could go on.
+	maxWaiting = 1 << 18
+	// saveEvery is how often a run stores its progress: what a crash repeats.
+	saveEvery = time.Second
+	// maxAbandoned is how many calls of a hook may ignore the end of their context before
+	// no others are made.
+	maxAbandoned = 1024
+	// maxSpans is how many spans of missing writes a hook remembers.
+	maxSpans = 512
+)
+
+// hookMemory is what the runs of a hook in one process share.
+type hookMemory struct {
+	abandoned map[string]*call.Call // calls that ignore the end of their context, by key
+	progress  *hookProgress         // of the last run; nil before the first
+}
+
+// runHook runs a hook until ctx ends.
+func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
+	log := m.log.With("workflow", r.workflow, "hook", h.Name)
+	said, memory := "", &hookMemory{abandoned: make(map[string]*call.Call)}
+	for n := 1; ctx.Err() == nil; n++ {
+		began := time.Now()
+		err := runHookOnce(ctx, r, h, memory, log)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > hookPause.Max {
+			n, said = 1, ""
+		}
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			log.Warn("cannot run a hook; trying again", "error", err)
+		}
+		_ = hookPause.Sleep(ctx, n)
+	}
+}
+
+// hookRun is one run of a hook, from its stored progress on.
+type hookRun struct {
+	r       *registration
+	h       *Hook
+	log     *slog.Logger
+	journal *bucket
+	store   *hookStore
+	queue   *lanes.Queue[written]
+	fail    context.CancelCauseFunc
+
+	mu        sync.Mutex // guards the fields below
+	progress  *hookProgress
+	changed   bool                  // since it was stored
+	abandoned map[string]*call.Call // of earlier runs too
+}
+
+// written is a write that the hook reacts to. It is read again when its turn comes: an
+// entity whose reactions fail may have many that wait.
+type written struct {
+	revision uint64
+	at       time.Time
+}
+
+// runHookOnce runs a hook until ctx ends or something fails that is not the hook's.
+func runHookOnce(ctx context.Context, r *registration, h *Hook, memory *hookMemory, log *slog.Logger) error {
+	if err := r.bucket.checkJournal(ctx); err != nil {
+		return err
+	}
+	store, err := r.hookStore(ctx, h.Name)
+	if err != nil {
+		return err
+	}
+	run := &hookRun{
+		r:         r,
+		h:         h,
+		log:       log,
+		journal:   r.bucket.journal(),
+		store:     store,
+		queue:     lanes.New[written](),
+		abandoned: memory.abandoned,
+	}
+	if err := run.begin(ctx, memory.progress); err != nil {
+		return err
+	}
+	memory.progress = run.progress
+	own, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	run.fail = fail
+	var parts sync.WaitGroup
+	parts.Go(func() { fail(run.read(own)) })
+	parts.Go(func() { run.saveRegularly(own) })
+	lanes.Runner[written]{
+		Workers:  h.Concurrency,
+		Attempts: h.Attempts,
+		Backoff:  h.Backoff,
+		Handle:   run.handle,
+		Failed:   run.failed,
+		Dead:     run.dead,
+		Done:     run.done,
+	}.Run(own, run.queue)
+	err = context.Cause(own)
+	fail(nil)
+	run.queue.Close()
+	parts.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	if saved := run.save(last); err == nil || ctx.Err() != nil {
+		err = saved
+	}
+	return err
+}
+
+// read reads the journal and queues what the hook wants, until ctx ends.
+func (run *hookRun) read(ctx context.Context) error {
+	attempt, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	stream, err := run.journal.js.Stream(attempt, run.journal.stream)
+	if err != nil {
+		return err
+	}
+	run.mu.Lock()
+	at := run.progress.Done.Floor()
+	run.mu.Unlock()
+	consumer, err := stream.CreateConsumer(attempt, jetstream.ConsumerConfig{
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       at + 1,
+		AckPolicy:         jetstream.AckNonePolicy,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: run.journal.pace.Of(time.Minute),
+	})
+	if err != nil {
+		return err
+	}
+	info := consumer.CachedInfo()
+	defer run.journal.deleteConsumer(info.Name)
+	p, err := run.journal.pull(info.Name, info.NumPending, nil)
+	if err != nil {
+		return err
+	}
+	stopped := context.AfterFunc(ctx, p.stop)
+	defer func() {
+		if stopped() {
+			p.stop()
+		}
+	}()
+	for n := uint64(1); ; n++ {
+		msg, meta, err := p.next()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", run.journal.stream, err)
+		}
+		if meta.Sequence.Consumer != n {
+			return fmt.Errorf("read %s: got message %d, want %d", run.journal.stream, meta.Sequence.Consumer, n)
+		}
+		e := newEntry(run.journal.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
+		if e.revision > at+1 {
+			run.missed(at+1, e.revision-1)
+		}
+		at = e.revision
+		for run.queue.Len() >= maxWaiting {
+			if hookPause.Sleep(ctx, 1) != nil {
+				return context.Cause(ctx)
+			}
+		}
+		if wanted, failures := run.accept(e); wanted {
+			if err := run.queue.Add(e.key, written{e.revision, e.at}, failures); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// missed notes that the journal does not have some writes.
+func (run *hookRun) missed(first, last uint64) {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	run.progress.Done.Skip(first, last)
+	run.progress.Missing.Skip(first, last)
+	if run.progress.Missing.Gaps() > maxSpans { // rather too many than too few
+		run.progress.Missing.Raise(first)
+	}
+	run.changed = true
+}
+
+// accept reports whether the hook reacts to an entry that it has not done yet, and how
+// often the reaction has failed before.
+func (run *hookRun) accept(e *entry) (wanted bool, failures int) {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	if run.progress.Done.Has(e.revision) {
+		return false, 0
+	}
+	if !run.h.wants(run.r, e) {
+		run.progress.done(written{e.revision, e.at})
+		run.changed = true
+		return false, 0
+	}
+	return true, run.progress.Failed[e.revision]
+}
+
+// handle makes one call of the hook.
+func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
+	e, err := run.journal.at(ctx, t.Value.revision)
+	if isNotFound(err) {
+		return nil // the entity was forgotten
+	}
+	if err != nil {
+		return lanes.Uncounted(err)
+	}
+	run.mu.Lock()
+	maps.DeleteFunc(run.abandoned, func(_ string, c *call.Call) bool { ended, _ := c.Ended(); return ended })
+	earlier, many := run.abandoned[e.key], len(run.abandoned) >= maxAbandoned
+	gap := e.on > 0 && run.progress.Missing.Has(e.on)
+	run.mu.Unlock()
+	if earlier != nil {
+		return lanes.Uncounted(errors.New("the call before has not returned"))
+	}
+	if many {
+		return lanes.Uncounted(fmt.Errorf("%d calls have not returned", maxAbandoned))
+	}
+	re := run.r.reaction(e, func(revision uint64) (*entry, error) { return run.journal.at(ctx, revision) })
+	re.Attempt, re.Gap = t.Failed+1, gap
+	abandoned, err := run.h.call(ctx, re)
+	if abandoned != nil {
+		run.mu.Lock()
+		run.abandoned[e.key] = abandoned
+		run.mu.Unlock()
+	}
+	return err
+}
+
+// call calls the hook. It returns the call if it did not end in time.
+func (h *Hook) call(ctx context.Context, re Reaction) (abandoned *call.Call, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.Timeout, fmt.Errorf("the hook's timeout of %v", h.Timeout))
+	defer cancel()
+	c := call.Start("hook "+h.Name, func() error { return h.Do(ctx, re) })
+	err = c.Wait(ctx.Done(), time.Second)
+	if ended, _ := c.Ended(); !ended {
+		return c, err
+	}
+	return nil, err
+}
+
+func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], why error) {
+	run.log.Info("a hook failed; trying again", "key", t.Key, "revision", t.Value.revision, "failures", t.Failed, "error", why)
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	if run.progress.Failed == nil {
+		run.progress.Failed = make(map[uint64]int)
+	}
+	run.progress.Failed[t.Value.revision] = t.Failed
+	run.changed = true
+}
+
+func (run *hookRun) dead(ctx context.Context, t *lanes.Task[written], why error) error {
+	w := t.Value
+	run.log.Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return run.store.putLetter(ctx, DeadLetter{
+		ID:       run.r.reactionID(t.Key, w),
+		Hook:     run.h.Name,
+		Key:      t.Key,
+		Revision: w.revision,
+		Attempts: t.Failed,
+		Error:    why.Error(),
+		At:       time.Now().UTC(),
+	})
+}
+
+func (run *hookRun) done(t *lanes.Task[written]) {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	run.progress.done(t.Value)
+	run.changed = true
+}
+
+// saveRegularly stores the progress now and then.
+func (run *hookRun) saveRegularly(ctx context.Context) {
+	tick := time.NewTicker(run.journal.pace.Of(saveEvery))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		attempt, cancel := context.WithTimeout(ctx, answerTime)
+		err := run.save(attempt)
+		cancel()
+		if errors.Is(err, errSuperseded) {
+			run.fail(err)
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			run.log.Debug("cannot store a hook's progress; trying again", "error", err)
+		}
+	}
+}
+
+// save stores the progress if it has changed. One call at a time.
+func (run *hookRun) save(ctx context.Context) error {
+	run.mu.Lock()
+	if !run.changed {
+		run.mu.Unlock()
+		return nil
+	}
+	run.changed = false
+	copied := run.progress.clone()
+	run.mu.Unlock()
+	err := run.store.save(ctx, copied)
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	if err != nil {
+		run.changed = true
+		return err
+	}
+	run.progress.revision = copied.revision
+	return nil
+}

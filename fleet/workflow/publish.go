@@ -1,0 +1,200 @@
+package workflow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tidwall/gjson"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/outcome"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// answerTime is how long a write waits for its answer before it looks for itself in
+// the bucket.
+const answerTime = 3 * time.Second
+
+// maxConflicts bounds how often a write to a replicated bucket retries a conflict
+// with a write that it cannot find. That takes about a second: as long as a replaced
+// leader may not know that it was replaced.
+const maxConflicts = 20
+
+// collision is the wait before another attempt. It is anything from 0 up to a
+// bound that doubles to 100 ms, so that writers that collided do not collide
+// again.
+var collision = worker.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond, Jitter: 1}
+
+var errUntraceable = errors.New("there are later writes, and the bucket's history is too short to find this one")
+
+// errConflict says that the record has changed since it was read.
+var errConflict = errors.New("conflict")
+
+// answer is the server's answer to one message that writes: the revision, or why there is
+// none.
+type answer struct {
+	revision uint64
+	err      error
+	unsent   bool // the message was not sent, and will not be
+}
+
+// publish sends a message once. The client library would send it again without an answer,
+// and take an answer to the first message for one to the second.
+func (b *bucket) publish(ctx context.Context, msg *nats.Msg) *answer {
+	if ctx.Err() != nil {
+		return &answer{err: context.Cause(ctx), unsent: true}
+	}
+	if b.nc.IsClosed() {
+		return &answer{err: nats.ErrConnectionClosed, unsent: true}
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	reply, err := b.nc.RequestMsgWithContext(ctx, msg)
+	if err != nil {
+		return &answer{err: err}
+	}
+	return answerOf(reply)
+}
+
+// answerOf reads the server's answer.
+func answerOf(reply *nats.Msg) *answer {
+	if len(reply.Data) == 0 && reply.Header.Get("Status") == "503" {
+		return &answer{err: jetstream.ErrNoStreamResponse}
+	}
+	ack := gjson.ParseBytes(reply.Data)
+	if ack.Get("error").Exists() {
+		var refusal struct {
+			Error *jetstream.APIError `json:"error"`
+		}
+		if err := json.Unmarshal(reply.Data, &refusal); err == nil && refusal.Error != nil {
+			return &answer{err: refusal.Error}
+		}
+	}
+	if seq := ack.Get("seq").Uint(); seq > 0 && ack.Get("stream").Str != "" {
+		return &answer{revision: seq}
+	}
+	return &answer{err: fmt.Errorf("%w: %.100q", jetstream.ErrInvalidJSAck, reply.Data)}
+}
+
+// resolve returns the revision of an attempt whose message was not answered well. It
+// returns errConflict when the record has changed since it was read, and ErrOutcomeUnknown
+// when ctx ended or the connection was closed before the outcome was known. After any
+// other error nothing was written.
+//
+// When there is no answer, or one of a replaced leader, resolve looks for the message in
+// the bucket: see package outcome.
+func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answer) (uint64, error) {
+	fail := func(errs ...error) (uint64, error) {
+		return 0, fmt.Errorf("write %s/%s: %w", b.name, key, join(errs...))
+	}
+	sent := false       // a server may have a message
+	unanswered := false // a message got no answer
+	conflicts := 0
+	for n := 1; got.err != nil; n++ {
+		switch {
+		case natserr.Conflict(got.err):
+			if !sent && b.traits.single.Load() {
+				return 0, errConflict
+			}
+			sent = true
+			conflicts++
+		case !sent && (got.unsent || isRefusal(got.err)):
+			return fail(b.explain(a.msg, got.err))
+		case !isUnsent(got.err):
+			sent, unanswered = true, true
+		}
+		if sent {
+			revision, is, err := b.outcome(ctx, key, a)
+			switch {
+			case err != nil:
+				return fail(ErrOutcomeUnknown, err, got.err)
+			case is == outcome.Landed:
+				return revision, nil
+			case is == outcome.Superseded:
+				return 0, errConflict
+			case is == outcome.Untraceable && unanswered:
+				return fail(ErrOutcomeUnknown, errUntraceable)
+			case is == outcome.Untraceable, !unanswered && conflicts >= maxConflicts:
+				return 0, errConflict // for the latter the bucket was restored from a backup
+			}
+		} else if _, err := b.last(ctx, key); errors.Is(err, jetstream.ErrBucketNotFound) {
+			return 0, err // no responder, and not because the server has just started
+		}
+		if collision.Sleep(ctx, n) != nil {
+			if sent {
+				return fail(ErrOutcomeUnknown, context.Cause(ctx), got.err)
+			}
+			return fail(context.Cause(ctx), got.err)
+		}
+		got = b.publish(ctx, a.msg)
+	}
+	return got.revision, nil
+}
+
+// outcome asks what became of an attempt until the server answers. It returns an error
+// when ctx ends or the connection is closed for good.
+func (b *bucket) outcome(ctx context.Context, key string, a *attempt) (uint64, outcome.Outcome, error) {
+	w := outcome.Write{Expected: a.d.on, Header: headerWrite, ID: a.msg.Header.Get(headerWrite)}
+	for n := 1; ; n++ {
+		revision, is, err := w.Find(ctx, func(ctx context.Context, from uint64) (*jetstream.RawStreamMsg, error) {
+			msg, err := b.get(ctx, getRequest{Seq: from, Next: b.subject(key)})
+			if isNotFound(err) {
+				return nil, nil //nolint:nilnil // there is none
+			}
+			return msg, err
+		})
+		switch {
+		case err == nil:
+			return revision, is, nil
+		case b.nc.IsClosed():
+			return 0, is, nats.ErrConnectionClosed
+		case collision.Sleep(ctx, n) != nil:
+			return 0, is, join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// join returns an error that wraps all, on one line.
+func join(errs ...error) error {
+	err := errs[0]
+	for _, next := range errs[1:] {
+		err = fmt.Errorf("%w: %w", err, next)
+	}
+	return err
+}
+
+// isRefusal reports whether the server did not and will not take the message, or
+// the client did not send it. A server that is electing a leader answers 503.
+func isRefusal(err error) bool {
+	if natserr.Is(err, natserr.StoreFailed, natserr.StorageExceeded, natserr.MemoryExceeded, natserr.InsufficientResources) {
+		return true
+	}
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return api.Code != 503
+	}
+	return isAnyOf(err, nats.ErrMaxPayload, nats.ErrConnectionDraining, nats.ErrBadSubject, nats.ErrHeadersNotSupported)
+}
+
+// isUnsent reports whether no server can have received the message: there was no
+// connection, or no stream listens.
+func isUnsent(err error) bool {
+	return isAnyOf(err, nats.ErrReconnectBufExceeded, nats.ErrNoResponders, jetstream.ErrNoStreamResponse)
+}
+
+func isAnyOf(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}
+
+// explain adds the missing detail to a refusal.
+func (b *bucket) explain(msg *nats.Msg, err error) error {
+	if errors.Is(err, nats.ErrMaxPayload) {
+		return fmt.Errorf("the record has %d bytes and the server takes %d: %w", len(msg.Data), b.nc.MaxPayload(), err)
+	}
+	return err
+}

@@ -1,0 +1,198 @@
+package workflow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A bucket can lose entities without a message that says so: by its limits of age and
+// size, by a purge, by the deletion of single messages. A follower finds that out when
+// it looks at the bucket: it compares the number of keys at the sequence number that it
+// has read up to. It never has fewer than the bucket, so equal numbers are equal keys.
+
+// removed marks the revision of a key, in follower.keys, as a deletion.
+const removed = 1 << 63
+
+// maxChecks bounds how many keys one round asks the server about, one by one.
+const maxChecks = 1000
+
+// look is the state of a bucket at one moment.
+type look struct {
+	at          time.Time // before it was asked for
+	first, last uint64
+	keys        int
+}
+
+// inspect looks at the bucket. It returns true when the follower has to begin again.
+func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (again bool) {
+	if !f.enter(ctx) {
+		return false
+	}
+	again = f.compare(ctx, stream, consumer)
+	extra := f.extra
+	f.leave()
+	if extra != 0 && !again {
+		return f.reconcile(ctx)
+	}
+	return again
+}
+
+// compare looks at the bucket, and compares it as soon as the follower has read as far.
+// It returns true when it is another bucket. The caller has the turn, so nothing is passed
+// on meanwhile.
+func (f *follower) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (another bool) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if f.ahead != nil {
+		// The last messages before that look may have been removed before the follower
+		// read them, and then only the consumer can tell that it has nothing left to send.
+		info, err := consumer.Info(ctx)
+		if err == nil && info.NumPending == 0 && info.Delivered.Consumer == f.passed {
+			f.reached(f.ahead)
+		}
+		return false
+	}
+	l, own := &look{at: time.Now()}, f.own.Load() // before the stream's state, which must not be older
+	info, err := stream.Info(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return true
+	case err != nil:
+		return false
+	case f.ends(info, own):
+		return true
+	}
+	f.b.traits.learn(info)
+	l.first, l.last, l.keys = info.State.FirstSeq, info.State.LastSeq, int(info.State.NumSubjects)
+	if f.read >= l.last {
+		f.reached(l)
+		return false
+	}
+	f.ahead = l
+	if f.hurry != nil {
+		wake(f.hurry)
+	}
+	return false
+}
+
+// reached compares what the follower has passed on with the bucket at l. It has passed on
+// all that was in the bucket then, and nothing later. The caller has the turn.
+func (f *follower) reached(l *look) {
+	f.ahead = nil
+	if !f.synced { // the last of the initial content was removed before it came
+		f.sync()
+	}
+	if len(f.keys) != l.keys {
+		for key, revision := range f.keys {
+			if revision&^removed < l.first {
+				f.lose(key)
+			}
+		}
+	}
+	if f.extra = len(f.keys) - l.keys; f.extra != 0 {
+		return // inspect reconciles
+	}
+	f.asOf.Store(&l.at)
+	if f.current != nil {
+		f.current(l.last)
+	}
+}
+
+// lose passes on that a key is gone. The caller has the turn.
+func (f *follower) lose(key string) {
+	known := f.keys[key]
+	delete(f.keys, key)
+	if known&removed == 0 {
+		f.to.Put(key, &entry{key: key, revision: f.read, at: time.Now(), meta: meta{removal: "PURGE"}})
+	}
+}
+
+// reconcile loses the keys that the bucket does not have. It returns true when the
+// follower has to read everything again: there are too many, or none of them can be found.
+func (f *follower) reconcile(ctx context.Context) (again bool) {
+	names, err := f.names(ctx)
+	if err != nil || !f.enter(ctx) {
+		return false
+	}
+	// The pages of names are of different times, so ask for each key that is in none.
+	missing := make(map[string]uint64)
+	for key, revision := range f.keys {
+		if !names[key] && utf8.ValidString(key) { // no request can name another key
+			missing[key] = revision
+		}
+	}
+	more := f.extra > 0
+	f.leave()
+	if len(missing) > maxChecks {
+		f.anew = true
+		return true
+	}
+	lost := 0
+	for key, revision := range missing {
+		if _, err := f.b.last(ctx, key); err == nil {
+			continue
+		} else if !isNotFound(err) || !f.enter(ctx) {
+			return false
+		}
+		if f.keys[key] == revision { // not written meanwhile
+			f.lose(key)
+			lost++
+		}
+		f.leave()
+	}
+	if lost > 0 {
+		f.look()
+	}
+	f.anew = more && lost == 0
+	return f.anew
+}
+
+// names reads the bucket's keys, in pages.
+func (f *follower) names(ctx context.Context) (map[string]bool, error) {
+	names := make(map[string]bool)
+	for offset := 0; ; {
+		p, err := f.subjects(ctx, offset)
+		if err != nil {
+			return nil, err
+		}
+		for subject := range p.State.Subjects {
+			names[f.b.key(subject)] = true
+		}
+		if offset += len(p.State.Subjects); offset >= p.Total || len(p.State.Subjects) == 0 {
+			return names, nil
+		}
+	}
+}
+
+// subjectsPage is the server's answer to a question about the subjects of a stream.
+type subjectsPage struct {
+	Error *jetstream.APIError `json:"error"`
+	Total int                 `json:"total"`
+	State struct {
+		Subjects map[string]uint64 `json:"subjects"`
+	} `json:"state"`
+}
+
+// subjects asks for the stream's subjects, from the one at offset on.
+func (f *follower) subjects(ctx context.Context, offset int) (page subjectsPage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	request := fmt.Sprintf(`{"subjects_filter":">","offset":%d}`, offset)
+	reply, err := f.b.nc.RequestWithContext(ctx, f.b.api+"STREAM.INFO."+f.b.stream, []byte(request))
+	if err != nil {
+		return page, err
+	}
+	if err := json.Unmarshal(reply.Data, &page); err != nil {
+		return page, err
+	}
+	if page.Error != nil {
+		return page, page.Error
+	}
+	return page, nil
+}

@@ -1,0 +1,166 @@
+package procpool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// endedBy is a query and the error that it ends with, once the pool's lock is free.
+type endedBy struct {
+	q   *Query
+	err error
+}
+
+// end ends the query as rejected when the error says so. A query that a worker has had
+// cannot be rejected any more and ends in error.
+func (e endedBy) end() {
+	_, rejected := e.err.(*RejectedError) //nolint:errorlint // the error is this package's own
+	if rejected && e.q.finish(QueryRejected, nil, e.err) {
+		return
+	}
+	e.q.finish(QueryError, nil, e.err)
+}
+
+// reap removes a worker whose process group has ended. why is nil when the pool
+// asked it to end.
+func (w *proc) reap(why error) {
+	p := w.p
+	for _, o := range w.outputs {
+		o.close()
+	}
+	prints := w.printsOfQueries(why)
+	p.mu.Lock()
+	w.leaving = true
+	p.counts.ended(w.causeLocked(why))
+	attempts := slices.Clone(w.attempts)
+	for _, a := range attempts {
+		w.drop(a)
+	}
+	p.unreadyLocked(w)
+	p.workers = slices.DeleteFunc(p.workers, func(other *proc) bool { return other == w })
+	if w.link.State() == ConnConnecting {
+		_ = w.link.To(ConnDisconnected, why)
+	}
+	cause := why
+	if cause == nil && !w.gently && !errors.Is(w.cause, ErrEvicted) {
+		cause = w.cause
+	}
+	w.unbindLocked()
+	_ = w.machine.To(WorkerDead, cause)
+	if why != nil {
+		p.counts.crashed.Add(1)
+		switch {
+		case w.readyAt.IsZero() || w.trial:
+			if p.reloading.failedLocked(p, w, why) {
+				break
+			}
+			p.failures++
+			p.backOffLocked(p.failures, why)
+			p.rematchLocked() // new keys may have waited for it
+		case len(attempts) == 0:
+			if w.proven {
+				p.deaths = 0 // it was no worker that ends as soon as it is ready
+			}
+			p.deaths++
+			p.backOffLocked(p.deaths, why)
+		}
+	}
+	if old := w.replaces; old != nil {
+		old.successor, w.replaces = nil, nil
+	}
+	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) && w.generation < r.generation {
+		r.result.Workers++
+	}
+	var ended []endedBy
+	for _, a := range attempts {
+		if a.q.print == "" {
+			a.q.print = prints[a]
+		}
+		ended = append(ended, p.diedWithLocked(w, a.q, why, len(attempts))...)
+	}
+	p.resizedLocked()
+	p.ensureLocked()
+	ended = append(ended, p.unservableLocked()...)
+	p.mu.Unlock()
+	for _, e := range ended {
+		e.end()
+	}
+	if why != nil {
+		p.log.Warn("procpool: a worker has ended", "worker", w.name, "error", why)
+	}
+}
+
+// printsOfQueries returns the fingerprints of the queries that the worker has, without
+// those that are not needed or known already. It takes time for a large payload.
+func (w *proc) printsOfQueries(why error) map[*attempt]string {
+	w.p.mu.Lock()
+	attempts := slices.Clone(w.attempts)
+	w.p.mu.Unlock()
+	prints := make(map[*attempt]string, len(attempts))
+	for _, a := range attempts {
+		if why != nil && !a.q.marked && !queryModel.IsTerminal(a.q.State()) {
+			prints[a] = printOf(a.q.payload, a.q.data)
+		}
+	}
+	return prints
+}
+
+// queryError returns the error of a query whose worker has ended.
+func (w *proc) queryError(q *Query, why error) error {
+	var protocol *ProtocolError
+	var crash *CrashError
+	switch {
+	case errors.As(why, &protocol):
+		return &ProtocolError{Query: q.id, Worker: w.name, Err: protocol.Err}
+	case errors.As(why, &crash):
+		c := *crash
+		c.Query = q.id
+		return &c
+	case why == nil:
+		why = w.cause
+	}
+	return w.crash(q.id, why)
+}
+
+// backOffLocked makes the pool wait before it starts another worker.
+func (p *Pool) backOffLocked(failures int, why error) {
+	p.lastFail = why
+	p.notUntil = time.Now().Add(p.cfg.Backoff.After(failures))
+}
+
+// unservableLocked removes the waiting queries from the queues when the breaker is
+// open, and returns them with their errors.
+func (p *Pool) unservableLocked() []endedBy {
+	if !p.brokenLocked() {
+		return nil
+	}
+	err := &RejectedError{
+		Pool:       p.cfg.Name,
+		RetryAfter: time.Until(p.notUntil),
+		Err:        fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail),
+	}
+	var out []endedBy
+	for _, q := range p.waitingLocked() {
+		p.dequeueLocked(q)
+		out = append(out, endedBy{q, err})
+	}
+	return out
+}
+
+// rematchLocked gives queries that are back in the queue to ready workers.
+func (p *Pool) rematchLocked() {
+	for _, w := range slices.Clone(p.ready) {
+		p.fillLocked(w)
+	}
+	p.ensureLocked()
+}
+
+// sendLater sends an attempt, nil for none, for a caller that holds the lock.
+func (p *Pool) sendLater(w *proc, a *attempt) {
+	if a == nil {
+		return
+	}
+	p.alive.Go(func() { w.send(a) })
+}

@@ -1,0 +1,327 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// ErrStopRequested is the context.Cause that units see in a clean stop: App.Stop(nil)
+// was called, or an Actor returned nil.
+var ErrStopRequested = worker.ErrStopRequested
+
+// Stop asks the App to stop and returns at once: the drain begins. With a nil cause
+// the stop is clean. Any other cause becomes the first part of Run's error. Only the
+// first request to stop counts; Run joins the causes of later ones to its error.
+// Before Run, Stop makes Run stop as soon as it begins; after Run it does nothing.
+//
+// The stop begins before Stop reads the cause's text. A cause whose Error method does not
+// return within a second stops the App, too; the report then says that its text is not
+// known.
+func (a *App) Stop(cause error) {
+	cause = call.Take("the cause given to App.Stop", cause)
+	req := stopRequest{reason: "App.Stop was called", detail: cause, cause: cause, err: cause}
+	first := a.requestStop(req)
+	if !first && cause != nil && a.stop.add(cause) {
+		a.log.Error("the app is stopping, and one more reason came", "reason", req.text())
+	}
+}
+
+// StopBecause is Stop(nil) with a reason: a clean stop at an operator's request. Run
+// returns nil, and units see [ErrStopRequested]. The log, [Report.Reason] and the
+// termination log show the reason, on one line and at most 256 bytes of it. An empty
+// reason is the same as Stop(nil). When the App is already stopping, StopBecause
+// does nothing.
+func (a *App) StopBecause(reason string) {
+	if reason = text.OneLine(text.Clip(reason, maxReason)); reason == "" {
+		a.Stop(nil)
+		return
+	}
+	a.requestStop(stopRequest{reason: reason})
+}
+
+// ReExec is [App.StopBecause], and then Run does not return: after a clean stop the
+// program runs once more in this process, with the same arguments and environment. It
+// is the file of os.Executable, which may be a new release by now. It gets the sockets
+// and variables of the service manager, which hears of a reload and not of a stop. Any
+// other request to stop undoes ReExec. Run returns the error of a stop that is not
+// clean, or of the exec, which works on Unix only. Deferred functions do not run.
+func (a *App) ReExec(reason string) {
+	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), again: true})
+}
+
+// stopRecord is the one stop of an App: its reason, its progress and its errors.
+type stopRecord struct {
+	requested  fsm.Signal // T0; the App's own goroutines watch it
+	draining   fsm.Signal // T0, just after requested; users watch it
+	skip       fsm.Signal // the App does not wait for the rest of the drain window
+	windowOver fsm.Signal // the drain window has ended, or there was none
+	open       drainwindow.Window
+	cancelled  atomic.Bool // units have been told to stop
+
+	mu        sync.Mutex // guards the fields below
+	armed     bool       // Run has begun: a request begins the stop
+	request   *stopRequest
+	further   []error   // of later requests and of the stop's steps
+	t0        time.Time // when the stop began, zero before
+	window    string    // how the drain window ended
+	windowEnd time.Time
+	by        time.Time // when the process will be killed, by EndBy; zero when that is not known
+	drained   []Outcome // drainers that have returned, were abandoned or were skipped
+	cut       int       // requests in flight when their time was over
+	refused   uint64    // connections that the kernel refused, at most
+	abandoned []string  // checks, health clients and reports that the App abandoned at the end
+	over      ending
+	unlogged  bool // the first part of result is not in the log at error level yet
+}
+
+// ending is the result of a stop.
+type ending struct {
+	at     time.Time // when the last hook had returned
+	joined bool      // Run has its error
+	result error     // of Run
+	status int       // ExitCode of result
+}
+
+// stopRequest says why the App should stop.
+type stopRequest struct {
+	reason string       // for people
+	detail error        // its text stands behind the reason; nil for none
+	cause  error        // what units see as their context's cause; nil when nothing is wrong
+	err    error        // the primary part of Run's error; nil for a clean stop
+	signal *SignalError // set when the request was a signal
+	again  bool         // run the program once more
+	unit   bool         // the end of a unit is the reason
+	logged bool         // err is in the log at error level
+}
+
+// text returns the reason with its detail. It may wait a second for the text of a detail
+// that blocks, so call it without a lock.
+func (r stopRequest) text() string {
+	if r.detail == nil {
+		return r.reason
+	}
+	return r.reason + ": " + r.detail.Error()
+}
+
+// ask records a request. first reports whether it is the first, the only one that
+// counts. begin reports whether the stop begins now, at T0. When the request comes
+// before Run, the stop begins with Run.
+func (s *stopRecord) ask(req stopRequest) (first, begin bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request != nil {
+		s.request.again = s.request.again && req.again
+		return false, false
+	}
+	s.request = &req
+	if s.armed {
+		s.t0 = time.Now()
+	}
+	return true, s.armed
+}
+
+// arm makes the next request begin the stop. If a request came before, arm reports
+// true: the stop begins now.
+func (s *stopRecord) arm() (begin bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.armed = true
+	if s.request != nil {
+		s.t0 = time.Now()
+	}
+	return s.request != nil
+}
+
+// add records an error that Run joins behind the primary one, unless it has its result.
+func (s *stopRecord) add(err error) (taken bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && !s.over.joined {
+		s.further = append(s.further, err)
+	}
+	return !s.over.joined
+}
+
+// noteDrained records how a drainer ended.
+func (s *stopRecord) noteDrained(out Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drained = append(s.drained, out)
+}
+
+// why returns the request, or a zero stopRequest before the first.
+func (s *stopRecord) why() stopRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request == nil {
+		return stopRequest{}
+	}
+	return *s.request
+}
+
+// began returns T0, or the zero time before T0.
+func (s *stopRecord) began() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.t0
+}
+
+// unlessBegun calls fn under the lock and returns true, unless a stop was requested.
+func (s *stopRecord) unlessBegun(fn func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request != nil {
+		return false
+	}
+	fn()
+	return true
+}
+
+// endWindow records how the drain window ended, "" when there was none, and returns
+// the time of its end. Only the first call counts.
+func (s *stopRecord) endWindow(how string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.windowEnd.IsZero() {
+		s.window, s.windowEnd = how, time.Now()
+		if how == "" {
+			s.windowEnd = s.t0
+		}
+		s.windowOver.Signal()
+	}
+	return s.windowEnd
+}
+
+// killedAt records EndBy's time and returns T0. It returns the zero time when that time
+// changes nothing.
+func (s *stopRecord) killedAt(at time.Time) (t0 time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.windowEnd.IsZero() && !s.t0.IsZero() && (s.by.IsZero() || at.Before(s.by)) {
+		s.by, t0 = at, s.t0
+	}
+	return t0
+}
+
+// skipWindow ends the wait of the drain window early. It reports false when no
+// window is left to skip, or it was skipped before.
+func (s *stopRecord) skipWindow() bool { return !s.windowOver.HasSignaled() && s.skip.Signal() }
+
+// requestStop requests the stop. Only the first request counts; for any other it
+// returns false. It never waits.
+func (a *App) requestStop(req stopRequest) (first bool) {
+	if req.err == nil && a.lastReached() == PhaseStarting {
+		// A start that hangs is the most frequent reason for such a request.
+		if on := a.blocking(); on != "" {
+			req.reason += " (while starting, waiting for " + on + ")"
+		}
+	}
+	first, begin := a.stop.ask(req)
+	if begin {
+		a.beginStop()
+	}
+	return first
+}
+
+// fail logs err and stops the App with it. When the App is already stopping, fail joins
+// err to the result.
+func (a *App) fail(err error) {
+	a.log.Error("the app cannot go on", "error", err)
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err, logged: true}) {
+		a.stop.add(err)
+	}
+}
+
+// beginStop begins the stop, at T0. It runs once, and without a lock.
+func (a *App) beginStop() {
+	b := a.budget // App.EndBy changes it as soon as the stop is known
+	a.armWatchdog()
+	a.stop.open.Begin(a.stop.began(), b.Window)
+	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
+	a.signals.guardPipe()
+	a.notifier.Load().Stopping(b.Total, a.stop.why().again)
+	a.stop.requested.Signal() // first, because a server could delay the steps below
+	a.stop.draining.Signal()
+	for _, s := range a.parts.servers {
+		s.BeginDrain(a.stop.began(), b.Window.Full)
+	}
+	a.log.Info("stopping", "reason", a.stop.why().text())
+}
+
+// stopCause returns the cause of the stop. It is nil before the stop and for a
+// clean stop.
+func (a *App) stopCause() error { return a.stop.why().cause }
+
+func (a *App) isStopping() bool { return a.stop.requested.HasSignaled() }
+
+// untilStop returns a context that ends when a stop is requested.
+func (a *App) untilStop() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(a.unitsCtx)
+	go func() {
+		select {
+		case <-a.stop.requested.Signaled():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// collect joins all errors, the primary cause first.
+func (a *App) collect(hooksErr error) error {
+	s, late := &a.stop, a.parts.lateErrors()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	primary := s.request.err
+	if a.cfg.ExitOnSignal && s.request.signal != nil {
+		primary = s.request.signal
+	}
+	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
+		why := s.request.cause
+		if s.request.signal != nil {
+			why = s.request.signal
+		}
+		if why != nil {
+			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
+		}
+	}
+	s.unlogged, s.over.joined = primary != nil && !s.request.logged, true
+	errs := []error{primary}
+	for _, u := range a.parts.units {
+		if err := u.failure(); err != nil && !call.Is(primary, err) {
+			errs = append(errs, err)
+		}
+	}
+	for _, out := range s.drained {
+		errs = append(errs, out.err)
+	}
+	for _, err := range s.further {
+		if !call.Is(primary, err) { // two reporters may name the same failure
+			errs = append(errs, err)
+		}
+	}
+	errs = append(append(errs, hooksErr), late...)
+	return errors.Join(errs...)
+}
+
+// stopIsOver records the result after the last hook, and again after the health server.
+func (a *App) stopIsOver(result error) {
+	status := call.Status(result, ExitStuck)
+	a.stop.mu.Lock()
+	defer a.stop.mu.Unlock()
+	if a.stop.over.at.IsZero() {
+		a.stop.over.at = time.Now()
+	}
+	a.stop.over.result, a.stop.over.status = result, status
+}

@@ -1,0 +1,56 @@
+package worker
+
+import "slices"
+
+// A supervisor keeps at most maxDone children that are done. When there are more,
+// it forgets the oldest but for minDone: one walk through all children then pays
+// for many.
+const (
+	maxDone = 1000
+	minDone = 500
+)
+
+// forgets reports whether the end of c is the end of its place and its spec.
+func (s *Supervisor) forgets(c *child) bool { return s.dynamic != nil || c.spec.Restart == Temporary }
+
+// retire records that c has ended and is not started again, if that is so.
+func (s *Supervisor) retire(c *child) {
+	if s.ending || c.done || c.leaving != stays || !c.isDown() {
+		return
+	}
+	c.done = true
+	c.answer(wantsStart, errGivenUp)
+	if s.forgets(c) {
+		s.unwatchHealth(c)
+		s.mu.Lock()
+		s.drop(c)
+		s.mu.Unlock()
+		return
+	}
+	if c.listed { // it was done before, and was started again
+		s.history = slices.DeleteFunc(s.history, func(old *child) bool { return old == c })
+	}
+	c.listed = true
+	s.history = append(s.history, c)
+	if len(s.history) <= maxDone {
+		return
+	}
+	old := s.history[:len(s.history)-minDone]
+	forgotten := make(map[*child]bool, len(old))
+	for _, c := range old {
+		c.listed = false
+		if c.done { // otherwise it was started again
+			forgotten[c] = true
+			s.unwatchHealth(c)
+		}
+	}
+	s.mu.Lock()
+	s.children = slices.DeleteFunc(s.children, func(c *child) bool { return forgotten[c] })
+	for c := range forgotten {
+		if s.byName[c.name] == c { // otherwise the name was used again
+			delete(s.byName, c.name)
+		}
+	}
+	s.mu.Unlock()
+	s.history = append([]*child(nil), s.history[len(old):]...)
+}

@@ -1,0 +1,83 @@
+package worker
+
+import (
+	"context"
+	"os/exec"
+	"time"
+)
+
+// live waits for the end of the program and of its group, and stops them when ctx
+// ends.
+func (p *Process) live(own context.Context) error {
+	go func() {
+		p.awaitExit()
+		p.exited.Signal()
+	}()
+	oom := p.bounds.oom()
+	if oom == nil {
+		oom = watchOOM(p.cmd)
+	}
+	select {
+	case <-p.exited.Signaled():
+	case <-own.Done():
+	}
+	grace := time.NewTimer(p.grace)
+	defer grace.Stop()
+	ended := make(chan struct{}) // all of the group
+	go func() {
+		defer close(ended)
+		<-p.exited.Signaled()
+		p.awaitGroup(p.force.Signaled())
+	}()
+	select {
+	case <-ended:
+	default:
+		p.ask()
+		select {
+		case <-ended:
+		case <-grace.C:
+		case <-p.force.Signaled():
+		}
+		p.kill()
+		p.forceNow() // no process of the group needs a grace any more
+		<-ended
+	}
+	p.kill() // the group is empty or dying, and its number is still ours
+	outOfMemory := p.wasKilled && oom()
+	waited := p.reap()
+	killed, err := p.judge(own, waited, outOfMemory)
+	p.known.Signal()
+	err = p.endStreams(waited, err, killed)
+	p.awaitDeath()
+	p.endBounds()
+	return err
+}
+
+// reap waits for the program, once.
+func (p *Process) reap() error {
+	p.reapOnce.Do(func() {
+		if holdsZombie {
+			// The program is a zombie now: do not signal it any more, because it
+			// is about to be reaped.
+			p.signalMu.Lock()
+			p.reaped = true
+			p.signalMu.Unlock()
+		}
+		p.reapErr = p.wait()
+		p.signalMu.Lock()
+		p.reaped = true
+		p.signalMu.Unlock()
+	})
+	return p.reapErr
+}
+
+// wait waits for the program as the Wait of its command does, and leaves the pipes of
+// the caller's (StdoutPipe) open, which may hold output that was not read yet.
+func (p *Process) wait() error {
+	state, err := p.cmd.Process.Wait()
+	p.cmd.ProcessState = state
+	if err == nil && !state.Success() {
+		err = &exec.ExitError{ProcessState: state}
+	}
+	return err
+}
