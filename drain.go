@@ -60,7 +60,7 @@ type appKey struct{}
 // client can find another process: for one handler after the other, spread over the
 // window, so that the clients of event streams, polls and websockets do not all come
 // back at once. For a request that arrives later it closes when half of the time that is
-// left of the window is over, and after the window a second later. Answer a long poll
+// left of the window is over, and after the window when the listener closes. Answer a long poll
 // then as if its time were over, with nothing new. A websocket that comes after the window
 // has one more second to close.
 //

@@ -157,7 +157,7 @@ type conn struct {
 	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
 	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
-	late     atomic.Bool   // it was hijacked after the window: told lateNotice later, closed after one more
+	late     atomic.Bool   // it was hijacked after the window: told when the listener closes, closed lateNotice later
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
 
 	// spent says that the connection's context was cancelled for one request
@@ -185,6 +185,14 @@ type conn struct {
 // response is written: a handler that has returned may have left it in a buffer.
 func (c *conn) idle() bool {
 	return c.http1.Load() && c.rests.Load() && c.request.Load() == 0 && c.http2.Load() == nil && !c.hijacked.Load()
+}
+
+// endAfter closes the connection after a while, if its handler has not.
+func (c *conn) endAfter(d time.Duration) {
+	time.AfterFunc(d, func() {
+		c.cancelContext(ErrWindowOver)
+		_ = c.Close()
+	})
 }
 
 // trackedConn finds our connection below what net/http was given, which is

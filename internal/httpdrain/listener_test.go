@@ -114,6 +114,9 @@ func TestLingerOpen(t *testing.T) {
 				a, b := ln.dial(t), ln.dial(t)
 				s.EndWindow()
 				time.Sleep(3 * time.Second)
+				if err := s.CloseWhenQuiet(t.Context()); err != nil {
+					t.Error(err)
+				}
 				start := time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

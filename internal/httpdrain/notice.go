@@ -31,14 +31,15 @@ func (n *notice) channel() <-chan struct{} {
 	return n.ch
 }
 
-// lateNotice is the time after which what arrives after the window is told, and then the
-// time that a hijacked connection has to close.
+// lateNotice is the time that a hijacked connection has to close when it came after the
+// window and was told, and the time after which what comes behind the listener's close is told.
 const lateNotice = time.Second
 
 // askedLocked returns the channel of a notice. One that is asked for after the goodbye has no
-// place in the spread. It is given when half of the time that is left of the window is over,
-// or a second later when none is left, so that what has just come can do some work, and its
-// client asks again when the balancer may have noticed.
+// place in the spread. It is given when half of the time that is left of the window is over, so
+// that what has just come can do some work, and its client asks again when the balancer may
+// have noticed. After the window it is given when the listener closes: a client that is told
+// earlier comes back to this process.
 func (s *Server) askedLocked(n *notice) <-chan struct{} {
 	if s.said && !n.scheduled {
 		n.scheduled = true
@@ -48,13 +49,17 @@ func (s *Server) askedLocked(n *notice) <-chan struct{} {
 }
 
 func (s *Server) giveLaterLocked(n *notice) {
-	if s.closing {
+	var wait time.Duration
+	switch {
+	case s.closing:
 		n.give()
 		return
-	}
-	wait := time.Until(s.expectedEnd) / 2
-	if wait <= 0 || s.windowOver.Load() {
+	case !s.closedAt.IsZero():
 		wait = lateNotice
+	case s.windowOver.Load():
+		return // CloseWhenQuiet gives it, or Shutdown
+	default:
+		wait = max(time.Until(s.expectedEnd)/2, lateNotice)
 	}
 	time.AfterFunc(wait, func() { s.give(n) })
 }

@@ -23,8 +23,9 @@ func (*cutError) ExitCode() int { return ExitCut }
 // from the window's end (now, without EndWindow) or from the last connection, and for half
 // of the time since T0, then closes the listener. It waits at most until AcceptMax after the
 // window's end, and closes at once when ctx is done. The server goes on serving
-// the connections that are open and those that the kernel had accepted. Serve does
-// not return. The error is the one of closing the listener.
+// the connections that are open and those that the kernel had accepted. It tells the handlers
+// that came after the window. Serve does not return. The error is the one of closing the
+// listener.
 func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 	s.mu.Lock()
 	ln, t0, end := s.ln, s.t0, s.windowEndLocked()
@@ -36,6 +37,12 @@ func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 	s.mu.Lock()
 	s.closedAt = time.Now()
 	s.mu.Unlock()
+	_, conns := s.tellAll()
+	for _, c := range conns {
+		if c.late.Load() {
+			c.endAfter(lateNotice)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("close the listener of server %q: %w", s.name, err)
 	}

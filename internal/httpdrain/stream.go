@@ -76,7 +76,7 @@ func requestBits(r *http.Request) uint32 {
 //
 // The channels close one after the other, from GoAwayAfter after T0 on, so that clients do
 // not all come back at once. For a request that arrives later it closes when half of the time
-// that is left of the window is over, and after the window a second later.
+// that is left of the window is over, and after the window when the listener closes.
 func Draining(ctx context.Context) (<-chan struct{}, bool) {
 	switch v := ctx.Value(key{}).(type) {
 	case *stream:

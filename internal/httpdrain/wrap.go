@@ -5,7 +5,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -104,10 +103,6 @@ func (s *Server) hijack(c *conn) {
 	}
 	if s.windowOver.Load() && bits&requestHTTP2 == 0 {
 		c.late.Store(true)
-		time.AfterFunc(2*lateNotice, func() {
-			c.cancelContext(ErrWindowOver)
-			_ = c.Close()
-		})
 	}
 	c.hijacked.Store(true)
 	if bits&requestActive != 0 {
@@ -118,6 +113,9 @@ func (s *Server) hijack(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.askedLocked(&c.notice)
+	if c.late.Load() && !s.closedAt.IsZero() {
+		c.endAfter(2 * lateNotice)
+	}
 }
 
 // values is a context with the values of another behind its own.
