@@ -113,12 +113,12 @@ bench: bin/benchstat bench/procpool/testdata/node_modules ## run the benchmarks 
 	@bin/benchstat -filter '-/peer:/./' bench/results/latest.txt
 
 .PHONY: bench-docs
-bench-docs: ## make docs/benchmarks.md of what "make bench" and "make e2e-long" have measured last
-	[ ! -e bench/results/long-proof.txt ] || cp bench/results/long-proof.txt docs/long-proof.txt
+bench-docs: ## make docs/reference/benchmarks.md of what "make bench" and "make e2e-long" have measured last
+	[ ! -e bench/results/long-proof.txt ] || cp bench/results/long-proof.txt docs/reference/long-proof.txt
 	cd bench && go run ./cmd/benchdoc $(if $(wildcard bench/results/latest.txt),-merge results/latest.txt)
 
 .PHONY: scale
-scale: ## simulate rollouts of 10,000 pods again and write the tables of docs/scale.md (a minute)
+scale: ## simulate rollouts of 10,000 pods again and write the tables of docs/reference/scale.md (a minute)
 	cd bench && go run ./cmd/scaledoc
 
 # What the clients and proxies of bench/clients need: a program or a file, and the Debian package that has it.
@@ -128,8 +128,8 @@ CLIENT_PROGRAMS := /usr/bin/python3:python3 $(foreach m,aiohttp h2 httpx request
 	javac:default-jdk-headless /usr/sbin/nginx:nginx /usr/sbin/haproxy:haproxy /usr/sbin/apache2:apache2 caddy:caddy
 
 .PHONY: clients client-programs
-clients: client-programs bench/clients/testdata/node/node_modules ## count what clients and proxies lose when a server stops, and write docs/clients.md (half an hour); CLIENTS_LONG=1 with more lags (45 minutes)
-	cd bench && go test -run '^TestMatrix$$' -count 1 -timeout 3h -v ./clients -args -results $(CURDIR)/docs/clients.json $(if $(CLIENTS_LONG),-long)
+clients: client-programs bench/clients/testdata/node/node_modules ## count what clients and proxies lose when a server stops, and write docs/reference/clients.md (half an hour); CLIENTS_LONG=1 with more lags (45 minutes)
+	cd bench && go test -run '^TestMatrix$$' -count 1 -timeout 3h -v ./clients -args -results $(CURDIR)/docs/reference/clients.json $(if $(CLIENTS_LONG),-long)
 	cd bench && go run ./clients/cmd/clientdoc
 
 # RUNLEVEL keeps packages from starting their services.
@@ -150,7 +150,7 @@ PART_pools     := ./bench/procpool
 PART_hosted    := ./bench/host
 
 .PHONY: bench-rest bench-workers bench-workflows bench-pools bench-hosted
-bench-rest bench-workers bench-workflows bench-pools bench-hosted: bench-%: ## measure one part alone, and put it into docs/benchmarks.md
+bench-rest bench-workers bench-workflows bench-pools bench-hosted: bench-%: ## measure one part alone, and put it into docs/reference/benchmarks.md
 	@mkdir -p bench/results
 	@COUNT='$(COUNT)' BENCH='$(BENCH)' BENCHTIME='$(BENCHTIME)' tools/bench.sh $(PART_$*) | tee bench/results/$*.txt
 	cd bench && go run ./cmd/benchdoc -merge results/$*.txt

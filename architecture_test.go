@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-const housePage = "docs/architecture.md"
+const housePage = "docs/internals/architecture.md"
 
-// The tables of docs/architecture.md name every file of the root package, every
+// The tables of docs/internals/architecture.md name every file of the root package, every
 // folder below internal/, every module and every package of fleet, and nothing that does
 // not exist.
 func TestArchitecturePageShowsTheHouse(t *testing.T) {
@@ -62,7 +62,7 @@ func TestArchitecturePageShowsTheHouse(t *testing.T) {
 	}
 }
 
-// The tables of the ways in docs/architecture.md number their steps, and name files that
+// The tables of the ways in docs/internals/architecture.md number their steps, and name files that
 // exist and functions that these files declare. The pictures name files of the tables.
 func TestArchitectureWaysNameWhatExists(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| (\\d+) \\| `([^`|]+)` \\| ([^|]*)\\|")

@@ -16,17 +16,17 @@ import (
 	"testing"
 )
 
-// docs/contract.md states what is guaranteed, one statement a line.
-// docs/contract-details.md has the details of a statement, such as R13a, and
-// docs/contract-tests.md names the tests. These tests keep the three in step;
+// docs/reference/guarantees/README.md states what is guaranteed, one statement a line.
+// docs/reference/guarantees/details.md has the details of a statement, such as R13a, and
+// docs/reference/guarantees/tests.md names the tests. These tests keep the three in step;
 // "make docs" sorts and formats the last one.
 
-var update = flag.Bool("update", false, "write docs/contract-tests.md anew")
+var update = flag.Bool("update", false, "write docs/reference/guarantees/tests.md anew")
 
 const (
-	contractPage = "docs/contract.md"
-	detailsPage  = "docs/contract-details.md"
-	testsPage    = "docs/contract-tests.md"
+	contractPage = "docs/reference/guarantees/README.md"
+	detailsPage  = "docs/reference/guarantees/details.md"
+	testsPage    = "docs/reference/guarantees/tests.md"
 )
 
 var (

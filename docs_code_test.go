@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	gotoken "go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -103,12 +104,18 @@ func nameOf(d ast.Decl) string {
 // docPages returns the README, the pages beside it and the pages below docs.
 func docPages(t *testing.T) (pages []string) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
+	pages, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir("docs", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".md") {
+			pages = append(pages, filepath.ToSlash(path))
 		}
-		pages = append(pages, found...)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	slices.Sort(pages)
 	return pages

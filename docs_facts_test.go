@@ -25,7 +25,7 @@ func TestPagesNameTheVersionsThatAreMeasured(t *testing.T) {
 	named := regexp.MustCompile(`(golang\.org/x/sync|github\.com/oklog/run|go\.uber\.org/fx|github\.com/thejerf/suture(?:/v4)?|sigs\.k8s\.io/controller-runtime)[@ ](v[\d.]*\d)`)
 	found := 0
 	for _, page := range docPages(t) {
-		if page != "docs/comparison.md" && !strings.HasPrefix(page, "docs/migrate/") {
+		if page != "docs/reference/comparison.md" && !strings.HasPrefix(page, "docs/guides/migrating/") {
 			continue
 		}
 		for _, m := range named.FindAllStringSubmatch(readPage(t, page), -1) {
@@ -52,7 +52,7 @@ func TestPagesNameTheVersionsThatAreMeasured(t *testing.T) {
 }
 
 // factPages are the pages whose quoted texts, names and numbers of rules are checked.
-var factPages = []string{"docs/workers.md", "docs/faq.md", "docs/troubleshooting.md", "docs/for-authors.md", "docs/for-platform.md", "docs/for-operators.md"}
+var factPages = []string{"docs/guides/workers.md", "docs/guides/faq.md", "docs/guides/troubleshooting.md", "docs/guides/for-authors.md", "docs/guides/for-platform.md", "docs/guides/for-operators.md"}
 
 // quoted is a text that a process prints, in a page: a list item "- log `…`", "- error
 // `…`", "- last words `…`" or "- answer `…`". An ellipsis stands for a value.
@@ -122,8 +122,8 @@ func textsOfCode(t *testing.T) (texts []string) {
 
 // Metrics, alerts, keys and rules of vet that these pages name exist.
 func TestPagesNameWhatExists(t *testing.T) {
-	metrics, vet := readPage(t, "docs/metrics.md"), readPage(t, "docs/vet.md")
-	alerts, keys := readPage(t, "deploy/alerts/lifecycle.yaml"), readPage(t, "docs/config.md")
+	metrics, vet := readPage(t, "docs/reference/metrics.md"), readPage(t, "docs/reference/vet.md")
+	alerts, keys := readPage(t, "deploy/alerts/lifecycle.yaml"), readPage(t, "docs/reference/config.md")
 	kinds := []struct {
 		what   string
 		name   *regexp.Regexp
@@ -160,7 +160,7 @@ func TestPagesNameWhatGoExports(t *testing.T) {
 	exports := map[string]map[string]bool{}
 	found := 0
 	for _, page := range docPages(t) {
-		if !slices.Contains(factPages, page) && page != "docs/migration.md" && page != "docs/comparison.md" && !strings.HasPrefix(page, "docs/migrate/") {
+		if !slices.Contains(factPages, page) && page != "docs/guides/migrating/README.md" && page != "docs/reference/comparison.md" && !strings.HasPrefix(page, "docs/guides/migrating/") {
 			continue
 		}
 		for _, code := range span.FindAllString(readPage(t, page), -1) {

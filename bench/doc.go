@@ -14,5 +14,5 @@
 //	workflow  durable entities and their transitions
 //
 // "make bench" runs all of it several times over, peers in turn, and
-// cmd/benchdoc writes docs/benchmarks.md from the results.
+// cmd/benchdoc writes docs/reference/benchmarks.md from the results.
 package bench

@@ -73,7 +73,7 @@
 // flags of its own. [WithFlags] takes the flags of another library. [From], [FromMap] and
 // [FromKoanf] take settings that the program has read, in place of all sources above. The
 // modules cobraconfig, viperconfig and kongconfig below this folder do so for those
-// libraries. All are as strict, and docs/config-guest.md has an example of each.
+// libraries. All are as strict, and docs/guides/config.md has an example of each.
 //
 // # Secrets
 //
@@ -89,7 +89,7 @@
 // nothing. A half that is a valid configuration is shorter than the old file, so
 // [Live.Watch] waits longer before it reads a shorter file. At the start there is no
 // old file to compare with: write a new file and rename it over the old one.
-// docs/config.md lists the keys of lifecycle, and which of them a running App takes
-// over. docs/config.schema.json is their JSON Schema, and [Schema] makes that of a
+// docs/reference/config.md lists the keys of lifecycle, and which of them a running App takes
+// over. docs/reference/config.schema.json is their JSON Schema, and [Schema] makes that of a
 // whole service, for editors.
 package config

@@ -23,7 +23,7 @@ type Key struct {
 	// value and for the zero of its type.
 	Default string
 	// Doc describes the key: the field's tag usage:"…", and for the keys of lifecycle
-	// the text of docs/config.md.
+	// the text of docs/reference/config.md.
 	Doc string
 	// Field is the name of the struct's field.
 	Field string

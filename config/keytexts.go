@@ -2,7 +2,7 @@
 
 package config
 
-// keyText describes the key of a field of lifecycle.Config, as docs/config.md does.
+// keyText describes the key of a field of lifecycle.Config, as docs/reference/config.md does.
 func keyText(field string) string {
 	switch field {
 	case "Name":

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The Go code of docs/config-guest.md is part of code that is tested.
+// The Go code of docs/guides/config.md is part of code that is tested.
 func TestGuestPageShowsTestedCode(t *testing.T) {
 	plain := func(s string) string {
 		var b strings.Builder
@@ -31,7 +31,7 @@ func TestGuestPageShowsTestedCode(t *testing.T) {
 			tested += plain(string(text))
 		}
 	}
-	page, err := os.ReadFile(filepath.Join("..", "docs", "config-guest.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "guides", "config.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

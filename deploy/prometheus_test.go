@@ -330,7 +330,7 @@ func TestAlertsAreTestedAndAboutMetricsThatExist(t *testing.T) {
 		}
 		return string(data)
 	}
-	reference, tests := read("../docs/metrics.md"), read("alerts/lifecycle_test.yaml")
+	reference, tests := read("../docs/reference/metrics.md"), read("alerts/lifecycle_test.yaml")
 	metric := regexp.MustCompile(`\blifecycle_[a-z_]+`)
 	var file ruleFile
 	if err := yaml.Unmarshal([]byte(read("alerts/lifecycle.yaml")), &file); err != nil {
@@ -358,7 +358,7 @@ func TestAlertsAreTestedAndAboutMetricsThatExist(t *testing.T) {
 		for _, name := range metric.FindAllString(expr, -1) {
 			name = strings.TrimSuffix(name, "_bucket") // of a histogram
 			if !strings.Contains(reference, "| `"+name+"` |") {
-				t.Errorf("%s is about %s, which docs/metrics.md does not have", where, name)
+				t.Errorf("%s is about %s, which docs/reference/metrics.md does not have", where, name)
 			}
 		}
 	}

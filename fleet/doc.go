@@ -5,5 +5,5 @@
 // question: broker connects a process to NATS, presence announces it to the fleet, lease
 // elects a leader, workflow stores entities with phases, host runs code that arrives at run
 // time, and operator serves all of that to people. cmd/lifecyclectl is the operators' command
-// line. docs/architecture.md has the table of all packages, and the ways through them.
+// line. docs/internals/architecture.md has the table of all packages, and the ways through them.
 package fleet

@@ -246,7 +246,7 @@ func TestWrapTakesTheProgramsOwnApp(t *testing.T) {
 
 // The page in docs/ shows the code that runs here.
 func TestPageShowsTheTestThatIsRun(t *testing.T) {
-	page, err := os.ReadFile("../docs/testing-your-drain.md")
+	page, err := os.ReadFile("../docs/guides/testing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,6 +256,6 @@ func TestPageShowsTheTestThatIsRun(t *testing.T) {
 	}
 	shown := strings.Replace(string(code), "package lifecycletest_test", "package yours", 1)
 	if !strings.Contains(string(page), "```go\n"+shown+"```") {
-		t.Error("docs/testing-your-drain.md does not show drain_test.go as it is")
+		t.Error("docs/guides/testing.md does not show drain_test.go as it is")
 	}
 }

@@ -16,7 +16,7 @@
 //
 //	prometheus.MustRegister(metrics.Pool(pool))
 //
-// [Reference] lists the metrics; docs/metrics.md is made from it.
+// [Reference] lists the metrics; docs/reference/metrics.md is made from it.
 package metrics
 
 import (

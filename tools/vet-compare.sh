@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Counts what vet, kube-linter, kube-score and polaris say about manifests, each with its
-# defaults. docs/vet.md has the numbers. A tool that is not in PATH is left out.
+# defaults. docs/reference/vet.md has the numbers. A tool that is not in PATH is left out.
 #
 #   tools/vet-compare.sh vet/testdata/others/*.yaml
 set -euo pipefail

@@ -44,7 +44,7 @@ func (r Report) WriteSARIF(w io.Writer) error {
 	}
 	driver := sarif{
 		"name":           "lifecyclectl vet",
-		"informationUri": "https://github.com/pleme-io/lifecycle-go/blob/main/docs/vet.md",
+		"informationUri": "https://github.com/pleme-io/lifecycle-go/blob/main/docs/reference/vet.md",
 		"rules":          descriptions,
 	}
 	return encode(w, sarif{

@@ -17,7 +17,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-var update = flag.Bool("update", false, "write docs/vet.md anew")
+var update = flag.Bool("update", false, "write docs/reference/vet.md anew")
 
 // aReport has findings of every severity, one of them in standard input and one
 // in a file whose name is not a URL.
@@ -142,14 +142,14 @@ func checkSARIF(t *testing.T, text []byte, report vet.Report) {
 	}
 }
 
-// prose is the part of docs/vet.md above the table of the rules.
+// prose is the part of docs/reference/vet.md above the table of the rules.
 //
 //go:embed testdata/page.md
 var prose string
 
-// TestPageIsCurrent compares docs/vet.md with the rules; make docs writes it.
+// TestPageIsCurrent compares docs/reference/vet.md with the rules; make docs writes it.
 func TestPageIsCurrent(t *testing.T) {
-	const file = "../docs/vet.md"
+	const file = "../docs/reference/vet.md"
 	var page bytes.Buffer
 	page.WriteString(prose)
 	for _, r := range vet.Rules() {

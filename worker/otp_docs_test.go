@@ -43,7 +43,7 @@ var (
 	testName = regexp.MustCompile(`\b(?:Test|Benchmark)[A-Z]\w*`)
 )
 
-// docs/workers-otp.md has each case once, with the tests that hold it.
+// docs/guides/workers-otp.md has each case once, with the tests that hold it.
 func TestEveryCaseOfOTPIsOnItsPage(t *testing.T) {
 	cases, seen := strings.Fields(otpCases), map[string]bool{}
 	for _, m := range tableRow.FindAllStringSubmatch(page(t, "workers-otp.md"), -1) {
@@ -100,7 +100,7 @@ func TestPagesOfTreesNameTestsThatExist(t *testing.T) {
 
 func page(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../docs", name))
+	text, err := os.ReadFile(filepath.Join("../docs/guides", name))
 	if err != nil {
 		t.Fatal(err)
 	}

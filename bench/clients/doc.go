@@ -6,8 +6,8 @@
 // The measurements are tests. A Cell is one of them: a Client, a Scenario and a kind of
 // server; begin with cell_test.go. The clients are small programs in testdata. They use
 // their libraries as the READMEs show, with default settings and without retries of their
-// own. "make clients" runs TestMatrix, which writes [Results] to docs/clients.json, and
-// cmd/clientdoc, which writes docs/clients.md.
+// own. "make clients" runs TestMatrix, which writes [Results] to docs/reference/clients.json, and
+// cmd/clientdoc, which writes docs/reference/clients.md.
 //
 // TestMatrix measures single cells in seconds, in the folder bench:
 //

@@ -231,7 +231,7 @@ func TestLongProof(t *testing.T) {
 		crew.endedWell(t)
 	}
 	table := total.table(c, t, plan, took, replaced(crews), rolls)
-	t.Logf("for docs/benchmarks.md:\n%s", table)
+	t.Logf("for docs/reference/benchmarks.md:\n%s", table)
 	if path := os.Getenv("E2E_LONG_TABLE"); path != "" {
 		if err := os.WriteFile(path, []byte(table), 0o644); err != nil {
 			t.Error(err)

@@ -19,12 +19,12 @@ var printed = []struct {
 	{page: "deploy/README.md", line: "kubectl apply --kustomize deploy/kustomize/overlays/dev", sees: "deployment/lifecycle-service-dev"},
 	{page: "deploy/README.md", line: "helm upgrade --install web deploy/helm/lifecycle-service --set drainSeconds=15", sees: "deployment/web-lifecycle-service"},
 	{page: "deploy/helm/lifecycle-service/README.md", line: "helm upgrade --install web deploy/helm/lifecycle-service --set image.repository=registry.example/web --set drainSeconds=15", sees: "deployment/web-lifecycle-service"},
-	{page: "docs/bus.md", line: "openssl genpkey -algorithm ed25519 -out operator.key"},
-	{page: "docs/bus.md", line: "openssl pkey -in operator.key -pubout -out operators.pem"},
-	{page: "docs/bus.md", line: "kubectl create secret generic operator-key --from-file=operator.key", sees: "secret/operator-key"},
-	{page: "docs/bus.md", line: "kubectl create configmap lifecycle-operators --from-file=operators.pem", sees: "configmap/lifecycle-operators"},
-	{page: "docs/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE --get /healthz --post /orders --stream /events", long: true},
-	{page: "docs/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json", long: true},
+	{page: "docs/guides/bus.md", line: "openssl genpkey -algorithm ed25519 -out operator.key"},
+	{page: "docs/guides/bus.md", line: "openssl pkey -in operator.key -pubout -out operators.pem"},
+	{page: "docs/guides/bus.md", line: "kubectl create secret generic operator-key --from-file=operator.key", sees: "secret/operator-key"},
+	{page: "docs/guides/bus.md", line: "kubectl create configmap lifecycle-operators --from-file=operators.pem", sees: "configmap/lifecycle-operators"},
+	{page: "docs/reference/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE --get /healthz --post /orders --stream /events", long: true},
+	{page: "docs/reference/lifecyclectl.md", line: "lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json", long: true},
 }
 
 // TestPrintedCommandsWorkOnTheCluster runs the lines as they are printed. The images have

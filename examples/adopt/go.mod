@@ -1,4 +1,4 @@
-// Programs of other libraries moved to this one, before and after: what docs/migration.md shows.
+// Programs of other libraries moved to this one, before and after: what docs/guides/migrating/README.md shows.
 module github.com/pleme-io/lifecycle-go/examples/adopt
 
 go 1.26.3

@@ -17,7 +17,7 @@ import (
 )
 
 // Config holds the settings that an operator may tune. A field that is zero has its
-// default. docs/host-options.md maps each option of the system that this one
+// default. docs/guides/host-options.md maps each option of the system that this one
 // replaces to a field here.
 type Config struct {
 	// Name is the prefix of the streams and buckets that the hosts of one fleet

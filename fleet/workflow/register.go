@@ -57,7 +57,7 @@ func WithCompletion(phase string) RegisterOption {
 // This process reads a record of a newer version as one of its own, and a write
 // changes nothing in it but what the caller changed. A record of a newer version that
 // does not decode is degraded. So a new version must keep the name and the type of
-// every field that older programs still write: see docs/workflows.md.
+// every field that older programs still write: see docs/guides/workflows.md.
 func WithVersion(version int, migrate func(from int, record []byte) ([]byte, error)) RegisterOption {
 	return func(r *registration) { r.version, r.migrate = version, migrate }
 }

@@ -100,7 +100,7 @@ func (m *Manager) mutation(r *registration, id string, w writing, decide decider
 
 // splices reports whether the phase of a record can be changed in its JSON: this process
 // has decoded it, without a migration, and nothing else changes with the phase. That
-// saves a fifth of a transition's processor time, and of docs/benchmarks.md's target.
+// saves a fifth of a transition's processor time, and of docs/reference/benchmarks.md's target.
 func (r *registration) splices(cur *entry) bool {
 	if !r.plain || cur.phase == "" {
 		return false

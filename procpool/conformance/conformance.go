@@ -1,5 +1,5 @@
 // Package conformance checks a worker program, in any language, against the wire
-// contract of a process pool (docs/procpool-wire.md). It plays the pool, starts one
+// contract of a process pool (docs/reference/procpool-wire.md). It plays the pool, starts one
 // process for each check, and says what is wrong and what would be right.
 //
 // The command procpool/cmd/conformance runs it.

@@ -1,7 +1,7 @@
 // Package wire has the messages between a pool and its workers: one JSON object on
 // a line each (NDJSON), over a unix stream socket.
 //
-// The messages are the contract with workers in any language. docs/procpool-wire.md
+// The messages are the contract with workers in any language. docs/reference/procpool-wire.md
 // describes them in full, and [Validate] checks a line against the JSON Schema of
 // its type. Payloads, contents and results are [json.RawMessage] and pass through
 // unparsed: this package only finds where they begin and end.

@@ -87,7 +87,7 @@ func (d docs) configSchema() (string, error) {
 	delete(schema, "additionalProperties")
 	delete(schema, "patternProperties")
 	schema["title"] = "The section lifecycle of a configuration file"
-	schema["$id"] = "https://raw.githubusercontent.com/pleme-io/lifecycle-go/main/docs/config.schema.json"
+	schema["$id"] = "https://raw.githubusercontent.com/pleme-io/lifecycle-go/main/docs/reference/config.schema.json"
 	text, err := json.MarshalIndent(schema, "", "  ")
 	return string(text) + "\n", err
 }
@@ -104,7 +104,7 @@ func (d docs) configTexts() (string, error) {
 
 package config
 
-// keyText describes the key of a field of lifecycle.Config, as docs/config.md does.
+// keyText describes the key of a field of lifecycle.Config, as docs/reference/config.md does.
 func keyText(field string) string {
 	switch field {
 `)

@@ -73,7 +73,7 @@ func TestSchemaOfAService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(made), &committed); err != nil || !strings.HasSuffix(committed.ID, "/docs/config.schema.json") || committed.Title == "" {
+	if err := json.Unmarshal([]byte(made), &committed); err != nil || !strings.HasSuffix(committed.ID, "/docs/reference/config.schema.json") || committed.Title == "" {
 		t.Errorf("%+v, %v", committed, err)
 	}
 }

@@ -18,12 +18,12 @@ import (
 
 // documents are all files that docgen writes, by their paths in the repository.
 var documents = map[string]func(d docs) (string, error){
-	"docs/choreography.svg":   func(docs) (string, error) { return choreography(defaultTimeline()) },
-	"docs/states.md":          func(d docs) (string, error) { return d.fill("docs/states.md", states) },
-	"docs/metrics.md":         func(d docs) (string, error) { return d.fill("docs/metrics.md", metricTable) },
-	"docs/config.md":          func(d docs) (string, error) { return d.fill("docs/config.md", d.keys) },
-	"docs/config.schema.json": docs.configSchema,
-	"config/keytexts.go":      docs.configTexts,
+	"docs/choreography.svg":             func(docs) (string, error) { return choreography(defaultTimeline()) },
+	"docs/reference/states.md":          func(d docs) (string, error) { return d.fill("docs/reference/states.md", states) },
+	"docs/reference/metrics.md":         func(d docs) (string, error) { return d.fill("docs/reference/metrics.md", metricTable) },
+	"docs/reference/config.md":          func(d docs) (string, error) { return d.fill("docs/reference/config.md", d.keys) },
+	"docs/reference/config.schema.json": docs.configSchema,
+	"config/keytexts.go":                docs.configTexts,
 }
 
 // docs writes documents in a repository.

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const committed = "../../../docs/benchmarks"
+const committed = "../../../docs/reference/benchmarks"
 
 // The tables of the page show its measurements.
 func TestThePageIsNotStale(t *testing.T) {
@@ -25,7 +25,7 @@ func TestThePageIsNotStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error(`docs/benchmarks.md is not what docs/benchmarks.txt gives: run "cd bench && go run ./cmd/benchdoc"`)
+		t.Error(`docs/reference/benchmarks.md is not what docs/reference/benchmarks.txt gives: run "cd bench && go run ./cmd/benchdoc"`)
 	}
 }
 

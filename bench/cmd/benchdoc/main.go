@@ -1,8 +1,8 @@
-// Command benchdoc writes the measurements of docs/benchmarks.txt into the page beside it,
-// docs/benchmarks.md, which is written by hand around them. Each part of the page says in a
+// Command benchdoc writes the measurements of docs/reference/benchmarks.txt into the page beside it,
+// docs/reference/benchmarks.md, which is written by hand around them. Each part of the page says in a
 // comment, in YAML, what stands there: a table of medians (table.go), the targets with
 // their verdicts (targets.go), the machines, or a file. With -merge it first puts the
-// results of another run into docs/benchmarks.txt, in place of those of the same benchmarks.
+// results of another run into docs/reference/benchmarks.txt, in place of those of the same benchmarks.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("benchdoc", flag.ContinueOnError)
-	docs := flags.String("docs", "../docs", "the folder of benchmarks.txt and benchmarks.md")
+	docs := flags.String("docs", "../docs/reference", "the folder of benchmarks.txt and benchmarks.md")
 	other := flags.String("merge", "", "a file of results that replace those of the same benchmarks")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -1,5 +1,5 @@
 // Command scaledoc simulates rollouts of 10,000 pods with package rollout, and writes the
-// tables of docs/scale.md, which is written by hand around them: "make scale", a minute.
+// tables of docs/reference/scale.md, which is written by hand around them: "make scale", a minute.
 // Every simulation is deterministic, so a test repeats some of them and compares the page.
 // scenarios.go has what is simulated, and tables.go what each part of the page shows.
 package main
@@ -21,7 +21,7 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("scaledoc", flag.ContinueOnError)
-	page := flags.String("page", "../docs/scale.md", "the page to write")
+	page := flags.String("page", "../docs/reference/scale.md", "the page to write")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const committed = "../../../docs/scale.md"
+const committed = "../../../docs/reference/scale.md"
 
 // The tables of the page are what the simulation gives. In -short those that take seconds
 // are simulated again.
@@ -36,7 +36,7 @@ func TestThePageIsNotStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error(`docs/scale.md is not what the simulation gives: run "make scale"`)
+		t.Error(`docs/reference/scale.md is not what the simulation gives: run "make scale"`)
 	}
 	for name := range tables {
 		if !strings.Contains(want, "<!-- scale: "+name+" -->") {

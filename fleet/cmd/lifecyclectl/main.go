@@ -10,7 +10,7 @@
 //	lifecyclectl run -- ./server
 //
 // Workflows, hosted workers and processes come from an operator server (package
-// fleet/operator), set by --server or LIFECYCLECTL_SERVER. docs/lifecyclectl.md
+// fleet/operator), set by --server or LIFECYCLECTL_SERVER. docs/reference/lifecyclectl.md
 // is the reference; the exit statuses are in lifecyclectl --help.
 //
 // The commands are in packages below, one for each noun; main.go puts them together. Begin

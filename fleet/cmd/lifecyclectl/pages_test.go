@@ -26,8 +26,8 @@ var (
 )
 
 // readerPages are the pages whose command lines TestCommandsOfPagesWork runs. Decisions
-// (docs/adr) are history.
-var readerPages = []string{"README.md", "docs/*.md", "docs/migrate/*.md", "deploy/*.md", "deploy/e2e/*.md", "deploy/helm/*/*.md"}
+// (docs/internals/adr) are history.
+var readerPages = []string{"README.md", "docs/*.md", "docs/guides/*.md", "docs/guides/migrating/*.md", "docs/reference/*.md", "docs/reference/guarantees/*.md", "deploy/*.md", "deploy/e2e/*.md", "deploy/helm/*/*.md"}
 
 // pagesOf returns the pages that the patterns match, as paths in the repository.
 func pagesOf(t *testing.T, patterns ...string) (pages []string) {

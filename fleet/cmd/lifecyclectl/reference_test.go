@@ -14,12 +14,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-var update = flag.Bool("update", false, "write docs/lifecyclectl.md anew")
+var update = flag.Bool("update", false, "write docs/reference/lifecyclectl.md anew")
 
-// TestReference checks docs/lifecyclectl.md against the commands. "make docs"
+// TestReference checks docs/reference/lifecyclectl.md against the commands. "make docs"
 // runs it with -update.
 func TestReference(t *testing.T) {
-	file := filepath.Join("..", "..", "..", "docs", "lifecyclectl.md")
+	file := filepath.Join("..", "..", "..", "docs", "reference", "lifecyclectl.md")
 	want := reference(newRoot())
 	if *update {
 		if err := os.WriteFile(file, want, 0o644); err != nil {
@@ -55,7 +55,7 @@ func reference(root *cobra.Command) []byte {
 		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", strings.TrimSpace(f.Name+" "+kind), cli.Variable(f.Name), byDefault(f), usage)
 	})
 
-	b.WriteString("\n## Output\n\n`-o json` and `-o yaml` use the names of [the contract](../fleet/operator/proto/lifecycle/operator/v1), including empty fields; 64-bit integers are strings, as always in protobuf's JSON. A watch writes one JSON object per line. Only terminals get colours, and not with `NO_COLOR`. Control characters in texts are shown as escapes.\n")
+	b.WriteString("\n## Output\n\n`-o json` and `-o yaml` use the names of [the contract](../../fleet/operator/proto/lifecycle/operator/v1), including empty fields; 64-bit integers are strings, as always in protobuf's JSON. A watch writes one JSON object per line. Only terminals get colours, and not with `NO_COLOR`. Control characters in texts are shown as escapes.\n")
 
 	b.WriteString("\n## Commands\n")
 	for _, c := range root.Commands() {

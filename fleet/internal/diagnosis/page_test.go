@@ -11,11 +11,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 )
 
-var update = flag.Bool("update", false, "write the rules into docs/fleet.md anew")
+var update = flag.Bool("update", false, "write the rules into docs/guides/operating.md anew")
 
 // The page lists the rules. "make docs" runs this with -update.
 func TestPageListsTheRules(t *testing.T) {
-	file := filepath.Join("..", "..", "..", "docs", "fleet.md")
+	file := filepath.Join("..", "..", "..", "docs", "guides", "operating.md")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

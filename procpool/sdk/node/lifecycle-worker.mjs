@@ -20,7 +20,7 @@
 // as an image; it is empty for none. To answer with bytes, return a Data or send one:
 // return new Data({ width: 200 }, png).
 //
-// Needs Node 16 or later and nothing else. docs/procpool-wire.md has the protocol.
+// Needs Node 16 or later and nothing else. docs/reference/procpool-wire.md has the protocol.
 
 import { createConnection, Socket } from "node:net";
 import process from "node:process";

@@ -24,7 +24,7 @@ To answer with bytes, return a Data or send one:
     return lifecycle_worker.Data({"width": 200}, png)
 
 The protocol has its own socket, so the handler may print.
-Needs Python 3.7 or later and nothing else. docs/procpool-wire.md has the
+Needs Python 3.7 or later and nothing else. docs/reference/procpool-wire.md has the
 protocol.
 """
 

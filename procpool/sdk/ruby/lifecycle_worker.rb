@@ -22,7 +22,7 @@
 #   LifecycleWorker::Data.new({ width: 200 }, png)
 #
 # The protocol has its own socket, so the block may print.
-# Needs Ruby 3.0 or later and nothing else. docs/procpool-wire.md has the protocol.
+# Needs Ruby 3.0 or later and nothing else. docs/reference/procpool-wire.md has the protocol.
 
 require "json"
 require "socket"

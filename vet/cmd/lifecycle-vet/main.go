@@ -5,7 +5,7 @@
 //	kubectl lifecycle-vet deployment.yaml --config service.yaml
 //
 // It is "lifecyclectl vet" as a program of its own, which CI builds in seconds. kubectl
-// finds it as a plugin under the name kubectl-lifecycle_vet. docs/vet.md has the rules,
+// finds it as a plugin under the name kubectl-lifecycle_vet. docs/reference/vet.md has the rules,
 // and the ways to install it.
 package main
 

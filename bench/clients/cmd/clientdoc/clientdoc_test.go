@@ -12,8 +12,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	committed = "../../../../docs/clients.md"
-	measured  = "../../../../docs/clients.json"
+	committed = "../../../../docs/reference/clients.md"
+	measured  = "../../../../docs/reference/clients.json"
 )
 
 // The tables of the page show the results that were measured last.
@@ -27,7 +27,7 @@ func TestThePageIsNotStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error(`docs/clients.md is not what docs/clients.json gives: run "make docs"`)
+		t.Error(`docs/reference/clients.md is not what docs/reference/clients.json gives: run "make docs"`)
 	}
 	for name := range tables {
 		if !strings.Contains(want, "<!-- clients: "+name+" -->") {

@@ -1,5 +1,5 @@
-// Command clientdoc writes the tables of docs/clients.md, which is written by hand around
-// them, from docs/clients.json, the results that "make clients" has measured. causes.go says
+// Command clientdoc writes the tables of docs/reference/clients.md, which is written by hand around
+// them, from docs/reference/clients.json, the results that "make clients" has measured. causes.go says
 // why requests were lost, and what their sender can set; page.go makes the tables.
 package main
 
@@ -18,8 +18,8 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("clientdoc", flag.ContinueOnError)
-	results := flags.String("results", "../docs/clients.json", "the results")
-	page := flags.String("page", "../docs/clients.md", "the page to write")
+	results := flags.String("results", "../docs/reference/clients.json", "the results")
+	page := flags.String("page", "../docs/reference/clients.md", "the page to write")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

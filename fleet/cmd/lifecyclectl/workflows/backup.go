@@ -87,7 +87,7 @@ server. A damaged backup is refused before anything is created.
 
 When one of the streams exists it creates none: to go back in time, delete the streams
 first (KV_BUCKET, JOURNAL_BUCKET and KV_BUCKET_HOOKS). Running processes notice.
-Revisions are given a second time: see docs/workflows.md. Restore only a backup that
+Revisions are given a second time: see docs/guides/workflows.md. Restore only a backup that
 you trust: it configures its streams. It asks NATS itself; the user needs
 $JS.API.STREAM.INFO.* and $JS.API.STREAM.RESTORE.*, and may publish on
 $JS.API.STREAM.RESTORE.> and $JS.SNAPSHOT.RESTORE.>.`,

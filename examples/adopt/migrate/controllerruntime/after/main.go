@@ -1,4 +1,4 @@
-// Command after is the operator of docs/migrate/controller-runtime.md as a unit of an App.
+// Command after is the operator of docs/guides/migrating/controller-runtime.md as a unit of an App.
 package main
 
 import (

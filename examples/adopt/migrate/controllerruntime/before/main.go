@@ -1,4 +1,4 @@
-// Command before is an operator on controller-runtime's manager: the program that docs/migrate/controller-runtime.md moves.
+// Command before is an operator on controller-runtime's manager: the program that docs/guides/migrating/controller-runtime.md moves.
 package main
 
 import (

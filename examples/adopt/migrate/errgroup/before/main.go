@@ -1,4 +1,4 @@
-// Command before is a service on errgroup: the program that docs/migrate/errgroup.md moves.
+// Command before is a service on errgroup: the program that docs/guides/migrating/errgroup.md moves.
 package main
 
 import (

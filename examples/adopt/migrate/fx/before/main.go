@@ -1,4 +1,4 @@
-// Command before is a service on fx: the program that docs/migrate/fx.md moves.
+// Command before is a service on fx: the program that docs/guides/migrating/fx.md moves.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command keep is the service of docs/migrate/fx.md with fx as its container and an App as its life.
+// Command keep is the service of docs/guides/migrating/fx.md with fx as its container and an App as its life.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command after is the service of docs/migrate/oklog-run.md, moved to an App.
+// Command after is the service of docs/guides/migrating/oklog-run.md, moved to an App.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command before is a service on oklog/run: the program that docs/migrate/oklog-run.md moves.
+// Command before is a service on oklog/run: the program that docs/guides/migrating/oklog-run.md moves.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command before is a service on signal.NotifyContext: the program that docs/migrate/notify-context.md moves.
+// Command before is a service on signal.NotifyContext: the program that docs/guides/migrating/notify-context.md moves.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command before is a service on suture: the program that docs/migrate/suture.md moves.
+// Command before is a service on suture: the program that docs/guides/migrating/suture.md moves.
 package main
 
 import (
