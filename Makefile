@@ -181,8 +181,8 @@ e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux,
 
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code, and copy the library chart into the service chart
-	cd tools && go run ./docgen
-	go test -count=1 -run '^(TestContractTestsAreCurrent|TestPagesShowTheCode)$$' . -update
+	cd tools && go run ./docgen && go run ./guarantees -sort
+	go test -count=1 -run '^TestPagesShowTheCode$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update

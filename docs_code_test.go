@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -13,6 +14,17 @@ import (
 	"strings"
 	"testing"
 )
+
+var update = flag.Bool("update", false, "write the code that pages show, and api.txt, anew")
+
+func readPage(t *testing.T, name string) string {
+	t.Helper()
+	page, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(page)
+}
 
 // showsCode is a place in a page that shows declarations of a file, by their names. The
 // code block behind it is theirs: TestPagesShowTheCode.

@@ -11,6 +11,7 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "docgen", Imports: []string{".", "./fsm", "./worker", "./procpool/...", "./config", "./metrics", "./internal/..."}, Brings: []string{"..."}},
+			{Path: "guarantees", Brings: []string{"..."}},
 			{Path: "release", Imports: []string{"golang.org/x/mod"}, Brings: []string{"..."}},
 			{Path: "protogen", Imports: []string{"github.com/bufbuild/protocompile", "google.golang.org/genproto/googleapis/api", "google.golang.org/protobuf"}, Brings: []string{"..."}},
 		},
