@@ -13,7 +13,7 @@
 //     host has ten thousand consumers. They wait for a consumer to come back, and one in the
 //     memory of a restarted server never does. The iterator asks for more only when its last
 //     request was sent before the messages of that request arrived; otherwise it stalls for
-//     two heartbeats (docs/internals/adr/0064-a-worker-keeps-its-consumer.md).
+//     two heartbeats (docs/internals/adr/0060-hosted-workers-share-slots-with-one-log.md).
 package pull
 
 import (
