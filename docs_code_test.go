@@ -30,6 +30,9 @@ func readPage(t *testing.T, name string) string {
 // code block behind it is theirs: TestPagesShowTheCode.
 var showsCode = regexp.MustCompile("(?s)(<!-- code: (\\S+) ([\\w. ]+) -->\n```go\n)(.*?)(```\n)")
 
+// showsFile is a place in a page that shows a whole file.
+var showsFile = regexp.MustCompile("(?s)(<!-- file: (\\S+) -->\n```\\w+\n)(.*?)(```\n)")
+
 // The code that a page shows is the code that compiles. -update writes the pages.
 func TestPagesShowTheCode(t *testing.T) {
 	shown := 0
@@ -37,6 +40,9 @@ func TestPagesShowTheCode(t *testing.T) {
 		page := readPage(t, name)
 		if n := strings.Count(page, "<!-- code:"); n != len(showsCode.FindAllString(page, -1)) {
 			t.Errorf("%s: %d places show code, and one of them has not the form %s", name, n, showsCode)
+		}
+		if n := strings.Count(page, "<!-- file:"); n != len(showsFile.FindAllString(page, -1)) {
+			t.Errorf("%s: %d places show a file, and one of them has not the form %s", name, n, showsFile)
 		}
 		want := showsCode.ReplaceAllStringFunc(page, func(place string) string {
 			shown++
@@ -47,6 +53,10 @@ func TestPagesShowTheCode(t *testing.T) {
 				return place
 			}
 			return m[1] + code + m[5]
+		})
+		want = showsFile.ReplaceAllStringFunc(want, func(place string) string {
+			m := showsFile.FindStringSubmatch(place)
+			return m[1] + readPage(t, m[2]) + m[4]
 		})
 		if page == want {
 			continue

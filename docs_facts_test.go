@@ -25,7 +25,7 @@ func TestPagesNameTheVersionsThatAreMeasured(t *testing.T) {
 	named := regexp.MustCompile(`(golang\.org/x/sync|github\.com/oklog/run|go\.uber\.org/fx|github\.com/thejerf/suture(?:/v4)?|sigs\.k8s\.io/controller-runtime)[@ ](v[\d.]*\d)`)
 	found := 0
 	for _, page := range docPages(t) {
-		if page != "docs/reference/comparison.md" && !strings.HasPrefix(page, "docs/guides/migrating/") {
+		if page != comparisonPage && !strings.HasPrefix(page, migratingPages) {
 			continue
 		}
 		for _, m := range named.FindAllStringSubmatch(readPage(t, page), -1) {
@@ -51,8 +51,21 @@ func TestPagesNameTheVersionsThatAreMeasured(t *testing.T) {
 	}
 }
 
+const (
+	comparisonPage = "docs/reference/comparison.md"
+	migratingPages = "docs/guides/migrating/"
+)
+
 // factPages are the pages whose quoted texts, names and numbers of rules are checked.
-var factPages = []string{"docs/guides/workers.md", "docs/guides/faq.md", "docs/guides/troubleshooting.md", "docs/guides/for-authors.md", "docs/guides/for-platform.md", "docs/guides/for-operators.md"}
+var factPages = []string{
+	"docs/README.md",
+	"docs/guides/job.md",
+	"docs/guides/kubernetes.md",
+	"docs/guides/leader.md",
+	"docs/guides/pool.md",
+	"docs/guides/troubleshooting.md",
+	"docs/guides/workers.md",
+}
 
 // quoted is a text that a process prints, in a page: a list item "- log `…`", "- error
 // `…`", "- last words `…`" or "- answer `…`". An ellipsis stands for a value.
@@ -129,7 +142,7 @@ func TestPagesNameWhatExists(t *testing.T) {
 		name   *regexp.Regexp
 		exists func(name string) bool
 	}{
-		{"metric", regexp.MustCompile("`(lifecycle_[a-z_]+)"), func(n string) bool { return strings.Contains(metrics, "`"+n+"`") }},
+		{"metric", regexp.MustCompile("`(lifecycle_[a-z_]+)(?:`|[{])"), func(n string) bool { return strings.Contains(metrics, "`"+n+"`") }},
 		{"alert", regexp.MustCompile("`(Lifecycle[A-Z]\\w+)`"), func(n string) bool { return strings.Contains(alerts, "alert: "+n+"\n") }},
 		{"rule of vet", regexp.MustCompile("rule `([a-z-]+)`"), func(n string) bool { return strings.Contains(vet, "| `"+n+"` |") }},
 		{"key", regexp.MustCompile("`(drain_\\w+|shutdown_\\w+|unit_\\w+|hook_\\w+|probe_\\w+|termination_\\w+|liveness_\\w+|startup_\\w+|pre_stop|linger|accept_quiet|health_addr|start_timeout|reload_timeout|memory_\\w+|statusz_off|admin_\\w+|exit_\\w+|go_away_after|min_slice)`"),
@@ -160,7 +173,8 @@ func TestPagesNameWhatGoExports(t *testing.T) {
 	exports := map[string]map[string]bool{}
 	found := 0
 	for _, page := range docPages(t) {
-		if !slices.Contains(factPages, page) && page != "docs/guides/migrating/README.md" && page != "docs/reference/comparison.md" && !strings.HasPrefix(page, "docs/guides/migrating/") {
+		checked := slices.Contains(factPages, page) || page == comparisonPage || strings.HasPrefix(page, migratingPages)
+		if !checked {
 			continue
 		}
 		for _, code := range span.FindAllString(readPage(t, page), -1) {

@@ -140,6 +140,12 @@ func helper(mode string) {
 			os.Exit(1)
 		}
 		return
+	case "words": // docs/guides/pool.md shows it
+		if err := child.Serve(context.Background(), Words); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	case "many": // takes several queries at a time
 		n, _ := strconv.Atoi(arg)
 		if err := child.Serve(context.Background(), serve, child.Concurrency(n)); err != nil {

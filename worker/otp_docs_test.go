@@ -43,10 +43,10 @@ var (
 	testName = regexp.MustCompile(`\b(?:Test|Benchmark)[A-Z]\w*`)
 )
 
-// docs/guides/workers-otp.md has each case once, with the tests that hold it.
+// docs/internals/otp.md has each case once, with the tests that hold it.
 func TestEveryCaseOfOTPIsOnItsPage(t *testing.T) {
 	cases, seen := strings.Fields(otpCases), map[string]bool{}
-	for _, m := range tableRow.FindAllStringSubmatch(page(t, "workers-otp.md"), -1) {
+	for _, m := range tableRow.FindAllStringSubmatch(page(t), -1) {
 		name, how, why := m[1], m[2], m[3]
 		if seen[name] {
 			t.Errorf("%s stands there twice", name)
@@ -66,8 +66,8 @@ func TestEveryCaseOfOTPIsOnItsPage(t *testing.T) {
 	}
 }
 
-// The tests that the pages about trees name exist.
-func TestPagesOfTreesNameTestsThatExist(t *testing.T) {
+// The tests that docs/internals/otp.md names exist.
+func TestPageOfOTPNamesTestsThatExist(t *testing.T) {
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w+)\(`)
 	exist := map[string]bool{}
 	for _, pattern := range []string{"*_test.go", "../bench/workers/*_test.go"} {
@@ -85,22 +85,20 @@ func TestPagesOfTreesNameTestsThatExist(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"workers.md", "workers-otp.md"} {
-		named := testName.FindAllString(page(t, name), -1)
-		if len(named) < 20 {
-			t.Errorf("%s names only %d tests", name, len(named))
-		}
-		for _, test := range named {
-			if !exist[test] {
-				t.Errorf("%s names %s, which does not exist", name, test)
-			}
+	named := testName.FindAllString(page(t), -1)
+	if len(named) < 20 {
+		t.Errorf("only %d tests are named", len(named))
+	}
+	for _, test := range named {
+		if !exist[test] {
+			t.Errorf("the page names %s, which does not exist", test)
 		}
 	}
 }
 
-func page(t *testing.T, name string) string {
+func page(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../docs/guides", name))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "internals", "otp.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

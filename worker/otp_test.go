@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Cases of OTP's supervisor_SUITE that no other test has. docs/guides/workers-otp.md lists all.
+// Cases of OTP's supervisor_SUITE that no other test has. docs/internals/otp.md lists all.
 
 // A stop ends in order although children end by themselves meanwhile, in every way.
 func TestChildrenThatEndDuringTheStop(t *testing.T) {

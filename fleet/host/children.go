@@ -69,7 +69,7 @@ func (h *Host) probeFloor(ctx context.Context) {
 		case err == nil:
 			h.children.missing.Store(&missing)
 			for _, part := range missing {
-				h.log.Warn("hosted workers: their code runs without a part of its containment, see docs/guides/hosted-security.md",
+				h.log.Warn("hosted workers: their code runs without a part of its containment, see docs/guides/hosted.md",
 					"missing", part)
 			}
 		}

@@ -17,8 +17,7 @@ import (
 )
 
 // Config holds the settings that an operator may tune. A field that is zero has its
-// default. docs/guides/host-options.md maps each option of the system that this one
-// replaces to a field here.
+// default. docs/guides/hosted.md has all of them in a table.
 type Config struct {
 	// Name is the prefix of the streams and buckets that the hosts of one fleet
 	// share: the streams NAME_LOG, NAME_STATE, NAME_CODE, NAME_DEAD and NAME_LINES,

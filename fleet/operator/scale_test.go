@@ -44,7 +44,7 @@ import (
 // the server's time; beside it, with .heap behind the name, is that of its memory with open
 // pages, and .announcers is of the time of one group of processes. SCALE_TTL is that of
 // announcements: with a long one a busy machine can have many. It asserts nothing about times: it prints what
-// docs/guides/operating.md has. NATS, the server and the announced processes each have a process of
+// docs/reference/scale.md has. NATS, the server and the announced processes each have a process of
 // their own.
 func TestFleetAtScale(t *testing.T) {
 	if testing.Short() {

@@ -22,7 +22,7 @@
 // The bus is not trusted. Each process signs its announcements and its answers with a
 // key that it makes at its start, and a Fleet shows an entry that does not fit as
 // suspect ([Process.Suspect]). Each Fleet signs its commands ([Config.KeyFile]), and a
-// process obeys the operators that it knows ([Config.OperatorsFile]). docs/guides/bus.md in the
+// process obeys the operators that it knows ([Config.OperatorsFile]). docs/guides/operating.md in the
 // repository says what this withstands, and which permissions NATS needs.
 //
 // presence keeps no state of the process: it asks the App.

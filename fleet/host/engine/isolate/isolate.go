@@ -20,7 +20,7 @@
 //   - an environment that has nothing of the host's
 //   - an inherited connection to the host
 //
-// [Children.Missing] says what the kernel does not have. docs/guides/hosted-security.md says
+// [Children.Missing] says what the kernel does not have. docs/guides/hosted.md says
 // who is trusted with what.
 //
 // Begin with program.go, the host's side of a child, and child.go, the child's own; batch.go
