@@ -421,7 +421,7 @@ func TestLeaseHasOneLeader(t *testing.T) {
 }
 
 // When an operator deletes the object, two processes can lead until the first one renews:
-// a third of Duration. docs/reference/guarantees/README.md says so.
+// a third of Duration. docs/reference/guarantees/app.md says so.
 func TestLeaseDeletedByAnOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

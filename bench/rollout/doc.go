@@ -4,7 +4,7 @@
 // connections of several kinds go on sending requests. The package counts how each
 // request ends.
 //
-// A stopping pod follows the choreography of this library (docs/reference/guarantees/README.md, R13 to
+// A stopping pod follows the choreography of this library (docs/reference/guarantees/app.md, R13 to
 // R18), or one that it is compared with: Shutdown at SIGTERM, or a preStop hook that
 // sleeps before it. docs/reference/scale.md has the answers, and cmd/scaledoc writes that page.
 //

@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// The tests of this file measure what docs/reference/guarantees/README.md does not guarantee. They log the
+// The tests of this file measure what docs/reference/guarantees/app.md does not guarantee. They log the
 // numbers that it states. HTTP2_STOPS says how many stops they measure.
 
 // limited runs an App with what add adds to it, and returns its stop.
@@ -353,7 +353,7 @@ func TestEarlyPrefaceIsClosed(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d clients: %d served", clients, served.Load())
 	if served.Load() != 0 {
-		t.Error("they are served: docs/reference/guarantees/README.md says that they are not")
+		t.Error("they are served: docs/reference/guarantees/app.md says that they are not")
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/c360studio/semstreams/natsclient"
-	seed "github.com/c360studio/semstreams/pkg/lifecycle"
+	semstreams "github.com/c360studio/semstreams/pkg/lifecycle"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
@@ -139,8 +139,8 @@ func theirs(b *testing.B, _ jetstream.JetStream, url string) peerOps {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = client.Close(context.Background()) })
-	m := seed.NewManager(client, slog.New(slog.DiscardHandler))
-	if err := m.Register(survey, func() seed.Participant { return new(mission) }, table); err != nil {
+	m := semstreams.NewManager(client, slog.New(slog.DiscardHandler))
+	if err := m.Register(survey, func() semstreams.Participant { return new(mission) }, table); err != nil {
 		b.Fatal(err)
 	}
 	return peerOps{
@@ -149,7 +149,7 @@ func theirs(b *testing.B, _ jetstream.JetStream, url string) peerOps {
 		},
 		func(ctx context.Context, id string) error { _, err := m.Get(ctx, survey, id); return err },
 		func(ctx context.Context, id, to string) error {
-			return m.Transition(ctx, survey, id, to, seed.TransitionSourceRule, "")
+			return m.Transition(ctx, survey, id, to, semstreams.TransitionSourceRule, "")
 		},
 	}
 }
@@ -242,12 +242,12 @@ func BenchmarkHotKey(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.Cleanup(func() { _ = client.Close(ctx) })
-				m := seed.NewManager(client, slog.New(slog.DiscardHandler))
-				if err := m.Register(survey, func() seed.Participant { return new(mission) }, table); err != nil {
+				m := semstreams.NewManager(client, slog.New(slog.DiscardHandler))
+				if err := m.Register(survey, func() semstreams.Participant { return new(mission) }, table); err != nil {
 					b.Fatal(err)
 				}
 				return func(ctx context.Context) error {
-					return m.Update(ctx, survey, "hot", func(p seed.Participant) error { bump(p.(*mission)); return nil })
+					return m.Update(ctx, survey, "hot", func(p semstreams.Participant) error { bump(p.(*mission)); return nil })
 				}
 			},
 		} {
@@ -328,13 +328,13 @@ func BenchmarkList(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.Cleanup(func() { _ = client.Close(ctx) })
-				m := seed.NewManager(client, slog.New(slog.DiscardHandler))
-				if err := m.Register(survey, func() seed.Participant { return new(mission) }, table); err != nil {
+				m := semstreams.NewManager(client, slog.New(slog.DiscardHandler))
+				if err := m.Register(survey, func() semstreams.Participant { return new(mission) }, table); err != nil {
 					b.Fatal(err)
 				}
 				report := cpu.Measure(b)
 				for b.Loop() {
-					list, err := m.List(ctx, survey, seed.ListOptions{Phase: "capturing", Limit: 100})
+					list, err := m.List(ctx, survey, semstreams.ListOptions{Phase: "capturing", Limit: 100})
 					if err != nil || len(list) != 100 {
 						b.Fatal(len(list), err)
 					}

@@ -41,6 +41,7 @@ func reference(root *cobra.Command) []byte {
 	b.WriteString("<!-- Written by the tests of fleet/cmd/lifecyclectl from its commands. Do not edit: run \"make docs\". -->\n\n# lifecyclectl\n\n")
 	long, _, _ := strings.Cut(root.Long, "Exit status:")
 	b.WriteString(strings.TrimSpace(long) + "\n\n    go install github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl@latest\n\n")
+	b.WriteString("Until v0.1.0 is tagged, that command finds no version: run `go install ./fleet/cmd/lifecyclectl` in a checkout of the repository instead.\n\n")
 	b.WriteString("`source <(lifecyclectl completion bash)` completes commands, flags, and the types, ids and phases that the server has; zsh, fish and PowerShell likewise.\n")
 
 	b.WriteString("\n## Exit status\n\n| status | meaning |\n| --- | --- |\n")

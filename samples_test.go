@@ -10,34 +10,34 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// The samples of the original document, unchanged. They test the names and
+// The samples of the models that this library follows, unchanged. They test the names and
 // signatures by compiling; the second one also runs.
 
-type seedServer struct{}
+type sampleServer struct{}
 
-func (seedServer) serve() error { return nil }
-func (seedServer) Close() error { return nil }
+func (sampleServer) serve() error { return nil }
+func (sampleServer) Close() error { return nil }
 
-type seedDB struct{}
+type sampleDB struct{}
 
-func (seedDB) PingContext(context.Context) error { return nil }
-func (seedDB) Close() error                      { return nil }
+func (sampleDB) PingContext(context.Context) error { return nil }
+func (sampleDB) Close() error                      { return nil }
 
-type seedSRA struct{}
+type sampleSRA struct{}
 
-func (seedSRA) StopAcceptingSessions()                          {}
-func (seedSRA) WaitForActiveSessions(ctx context.Context) error { return nil }
+func (sampleSRA) StopAcceptingSessions()                          {}
+func (sampleSRA) WaitForActiveSessions(ctx context.Context) error { return nil }
 
-func TestSeedSampleOfTheApp(t *testing.T) {
+func TestSampleOfTheApp(t *testing.T) {
 	var (
 		cfg           struct{ Lifecycle lifecycle.Config }
 		log           = slog.New(slog.DiscardHandler)
 		ctx           = t.Context()
 		reconcileLoop = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		poll          = reconcileLoop
-		srv           seedServer
-		db            seedDB
-		sra           seedSRA
+		srv           sampleServer
+		db            sampleDB
+		sra           sampleSRA
 	)
 	cfg.Lifecycle = lifecycle.Config{HealthAddr: lifecycle.HealthOff}
 	run := func() error {
@@ -62,8 +62,8 @@ func TestSeedSampleOfTheApp(t *testing.T) {
 	}
 }
 
-func TestSeedSampleOfThePrimitives(t *testing.T) {
-	var db seedDB
+func TestSampleOfThePrimitives(t *testing.T) {
+	var db sampleDB
 	reconcile := func(context.Context) error { return nil }
 	parent, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
