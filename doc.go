@@ -4,17 +4,21 @@
 // An [App] owns the life of a process. Register the parts of the process and call
 // [App.Run] once:
 //
-//	app, err := lifecycle.New(cfg.Lifecycle, lifecycle.WithLogger(log))
-//	if err != nil {
-//		return err
+//	func main() { lifecycle.Main(run) }
+//
+//	func run() error {
+//		app, err := lifecycle.New(cfg.Lifecycle, lifecycle.WithLogger(log))
+//		if err != nil {
+//			return err
+//		}
+//		app.Serve("http", &http.Server{Addr: ":8080", Handler: mux}).
+//			Go("reconcile", reconcile).
+//			Supervise("poller", poll, lifecycle.DefaultBackoff()).
+//			Probe("db", lifecycle.ProbeFunc(db.PingContext)).
+//			OnDrain("streams", hub).
+//			OnShutdown("db", func(context.Context) error { return db.Close() })
+//		return app.Run(context.Background())
 //	}
-//	app.Serve("http", &http.Server{Addr: ":8080", Handler: mux}).
-//		Go("reconcile", reconcile).
-//		Supervise("poller", poll, lifecycle.DefaultBackoff()).
-//		Probe("db", lifecycle.ProbeFunc(db.PingContext)).
-//		OnDrain("streams", hub).
-//		OnShutdown("db", func(context.Context) error { return db.Close() })
-//	return app.Run(context.Background())
 //
 // # The verbs
 //
@@ -71,7 +75,7 @@
 //
 // Run returns nil for a clean stop. Otherwise the first part of its error is the
 // cause of the stop, and the later errors are joined behind it. [ExitCode] turns the
-// error into an exit status. A panic or a runtime.Goexit in a unit, hook, drainer or
+// error into an exit status; [Main] exits with it and says why in the last line. A panic or a runtime.Goexit in a unit, hook, drainer or
 // check is an error with the name and the stack. No library can catch a panic in a
 // goroutine that a unit started by itself, or a fatal error of the runtime.
 //

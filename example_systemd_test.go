@@ -3,7 +3,6 @@ package lifecycle_test
 import (
 	"context"
 	"net/http"
-	"os"
 
 	"github.com/pleme-io/lifecycle-go"
 )
@@ -29,7 +28,7 @@ func ExampleApp_Serve_socketActivation() {
 		panic(err)
 	}
 	app.Serve("web", &http.Server{Addr: "fd://web"})
-	os.Exit(lifecycle.ExitCode(app.Run(context.Background())))
+	lifecycle.Main(func() error { return app.Run(context.Background()) })
 }
 
 // SIGHUP, or systemctl reload with Type=notify-reload, runs the file of the program
@@ -45,5 +44,5 @@ func ExampleApp_ReExec() {
 			app.ReExec("a new release")
 			return nil
 		})
-	os.Exit(lifecycle.ExitCode(app.Run(context.Background())))
+	lifecycle.Main(func() error { return app.Run(context.Background()) })
 }

@@ -3,15 +3,52 @@ package lifecycle
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"os/signal"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
+
+// Main is the whole main function of a program: it calls run and ends the process with
+// [ExitCode] of its error. It does not return.
+//
+//	func main() { lifecycle.Main(run) }
+//
+// When run returns an error, the last line of the program says so: Main writes it with
+// slog.Default at the level error, with the attributes error and exit_status. It is there
+// for every error, also for one of [App.Run], whose parts the App has logged already, and
+// for those from before Run, such as a database that cannot be opened. A log that blocks
+// delays the exit by one second at most. For [flag.ErrHelp], with which a parser of flags
+// ends after -h, Main writes no line, and the status is 0.
+//
+// Main calls run in its own goroutine, so the deferred calls of run come before the exit,
+// and a panic in run ends the process as in every Go program.
+func Main(run func() error) {
+	err := run()
+	if call.Is(err, flag.ErrHelp) {
+		err = nil
+	}
+	status := ExitCode(err)
+	if err != nil {
+		signal.Ignore(syscall.SIGPIPE) // a log whose reader has ended does not change the status
+		last := call.Start("the last line", func() error {
+			slog.Error("the program failed", "error", err, "exit_status", status)
+			return nil
+		})
+		over := make(chan struct{})
+		close(over)
+		_ = last.Wait(over, dieWithin)
+	}
+	exitProcess(status)
+}
 
 // The exit statuses of sysexits.h that stops have. The watchdog exits with ExitStuck.
 const (

@@ -38,7 +38,7 @@ const probeEvery = 2 * time.Second
 
 func main() {
 	host.EngineMain(languages()...) // the code of hosted workers runs in children of the hosts
-	os.Exit(lifecycle.ExitCode(run()))
+	lifecycle.Main(run)
 }
 
 func run() error {

@@ -38,7 +38,7 @@ import (
 
 func main() {
 	host.EngineMain(languages()...) // the workers' code runs in children of this process
-	os.Exit(lifecycle.ExitCode(run(context.Background(), os.Stdout)))
+	lifecycle.Main(func() error { return run(context.Background(), os.Stdout) })
 }
 
 // languages are the engines that run in this program's children. Python brings its

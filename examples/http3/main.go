@@ -22,7 +22,6 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -33,7 +32,7 @@ import (
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8443", "where to listen, on TCP and UDP")
 	flag.Parse()
-	os.Exit(lifecycle.ExitCode(run(*addr)))
+	lifecycle.Main(func() error { return run(*addr) })
 }
 
 func run(addr string) error {

@@ -77,11 +77,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := lifecycle.SignalContext(context.Background())
 	defer stop()
-	err := run(ctx, os.Stdout, *url, *missions, *wing)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "mission:", err)
-	}
-	os.Exit(lifecycle.ExitCode(err))
+	lifecycle.Main(func() error { return run(ctx, os.Stdout, *url, *missions, *wing) })
 }
 
 func run(ctx context.Context, out io.Writer, url string, missions int, wing bool) (err error) {

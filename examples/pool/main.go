@@ -32,7 +32,9 @@ import (
 //go:embed worker.py
 var workerProgram []byte
 
-func main() { os.Exit(lifecycle.ExitCode(run(context.Background(), os.Args[1:]))) }
+func main() {
+	lifecycle.Main(func() error { return run(context.Background(), os.Args[1:]) })
+}
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("pool", flag.ContinueOnError)

@@ -17,8 +17,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -30,15 +28,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/metrics"
 )
 
-func main() { os.Exit(lifecycle.ExitCode(run())) }
+func main() { lifecycle.Main(run) }
 
 func run() error {
 	live, err := config.Open[Config]("service.yaml", config.Optional()) // defaults < file < environment < flags
-	if errors.Is(err, flag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
 		return err
 	}
 	cfg := live.Get()
@@ -46,19 +40,16 @@ func run() error {
 	slog.SetDefault(log)
 	db, err := openStore(cfg.DB)
 	if err != nil {
-		log.Error("cannot start", "error", err)
 		return err
 	}
 	svc := newService(log, db)
 
 	opts, err := options(cfg.Kube)
 	if err != nil {
-		log.Error("cannot start", "error", err)
 		return errors.Join(err, db.Close())
 	}
 	app, err := lifecycle.New(cfg.Lifecycle, append(opts, metrics.With(svc.metrics))...)
 	if err != nil {
-		log.Error("cannot start", "error", err)
 		return errors.Join(err, db.Close())
 	}
 	live.Attach(app).

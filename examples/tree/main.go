@@ -40,7 +40,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "tree: -for is %v, want 0 or more; -every is %v, want more than 0; there are %d arguments, want none\n", *lasts, *pause, flag.NArg())
 		os.Exit(2)
 	}
-	os.Exit(lifecycle.ExitCode(run(context.Background(), os.Stdout, *lasts, *pause, *image)))
+	lifecycle.Main(func() error { return run(context.Background(), os.Stdout, *lasts, *pause, *image) })
 }
 
 func run(ctx context.Context, out io.Writer, lasts, pause time.Duration, image string) error {

@@ -25,7 +25,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-func main() { os.Exit(lifecycle.ExitCode(run())) }
+func main() { lifecycle.Main(run) }
 
 func run() error {
 	var (
@@ -46,7 +46,6 @@ func run() error {
 	}
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(log))
 	if err != nil {
-		log.Error("cannot start", "error", err)
 		return err
 	}
 	app.Serve("http", newServer(":8080", routes())).
@@ -54,14 +53,12 @@ func run() error {
 	if *secure != "" {
 		srv, err := newTLSServer(*secure)
 		if err != nil {
-			log.Error("cannot start", "error", err)
 			return err
 		}
 		app.Serve("https", srv)
 	}
 	if *calls != "" {
 		if err := serveGRPC(app, *calls); err != nil {
-			log.Error("cannot start", "error", err)
 			return err
 		}
 	}

@@ -6,9 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
 	"net"
-	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -22,11 +20,7 @@ import (
 func main() {
 	port, planes := flag.Int("port", 50052, "serve gRPC on this port"), flag.String("health", ":8081", "address of the health server")
 	flag.Parse()
-	err := run(*port, *planes)
-	if err != nil {
-		log.Print(err)
-	}
-	os.Exit(lifecycle.ExitCode(err))
+	lifecycle.Main(func() error { return run(*port, *planes) })
 }
 
 func run(port int, planes string) error {

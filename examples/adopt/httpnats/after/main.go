@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"flag"
-	"log/slog"
 	"net/http"
 	"os"
 	"time"
@@ -19,11 +18,7 @@ func main() {
 	addr := flag.String("addr", ":8080", "serve HTTP on this address")
 	health := flag.String("health", ":8081", "address of the health server")
 	flag.Parse()
-	err := run(*addr, *health)
-	if err != nil {
-		slog.Error("the service ended", "error", err)
-	}
-	os.Exit(lifecycle.ExitCode(err))
+	lifecycle.Main(func() error { return run(*addr, *health) })
 }
 
 func run(addr, health string) error {

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -19,11 +18,7 @@ import (
 
 func main() {
 	ctrl.SetLogger(zap.New())
-	err := run()
-	if err != nil {
-		ctrl.Log.Error(err, "the operator ended")
-	}
-	os.Exit(lifecycle.ExitCode(err))
+	lifecycle.Main(run)
 }
 
 func run() error {

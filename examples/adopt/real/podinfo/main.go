@@ -9,7 +9,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -21,16 +20,10 @@ import (
 	"go.uber.org/zap"
 )
 
-func main() {
-	err := run()
-	if err != nil {
-		zap.L().Error("podinfo ended", zap.Error(err))
-	}
-	_ = zap.L().Sync()
-	os.Exit(lifecycle.ExitCode(err))
-}
+func main() { lifecycle.Main(run) }
 
 func run() error {
+	defer func() { _ = zap.L().Sync() }()
 	var cfg web.Config
 	if err := settings(&cfg); err != nil {
 		return err

@@ -35,11 +35,7 @@ import (
 )
 
 func main() {
-	err := run(settings.NewSettings())
-	if err != nil {
-		logrus.Error(err)
-	}
-	os.Exit(lifecycle.ExitCode(err))
+	lifecycle.Main(func() error { return run(settings.NewSettings()) })
 }
 
 func run(s settings.Settings) error {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/cert-manager/trust-manager/cmd/trust-manager/app"
@@ -29,7 +28,7 @@ func main() {
 	cmd := &cobra.Command{Use: "trust-manager", SilenceUsage: true}
 	opts := options.New().Prepare(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error { return run(opts) }
-	os.Exit(lifecycle.ExitCode(cmd.Execute()))
+	lifecycle.Main(cmd.Execute)
 }
 
 func run(opts *options.Options) error {

@@ -4,8 +4,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log"
-	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -14,7 +12,9 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-func main() {
+func main() { lifecycle.Main(run) }
+
+func run() error {
 	grace := 4 * time.Second // below UnitSlice, the time that an App leaves for its units
 	mgr, err := ctrl.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{
 		Metrics:                 metricsserver.Options{BindAddress: ":8080"},
@@ -24,14 +24,14 @@ func main() {
 		GracefulShutdownTimeout: &grace,
 	})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Complete(&reconciler{mgr.GetClient()}); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	app, err := lifecycle.New(lifecycle.Config{TerminationGrace: 30 * time.Second, DrainWait: lifecycle.WaitNever})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	app.Go("manager", mgr.Start).
 		Probe("cache", lifecycle.ProbeFunc(func(ctx context.Context) error {
@@ -40,5 +40,5 @@ func main() {
 			}
 			return nil
 		}))
-	os.Exit(lifecycle.ExitCode(app.Run(context.Background())))
+	return app.Run(context.Background())
 }

@@ -5,16 +5,16 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 	"go.uber.org/fx"
 )
 
-func main() {
+func main() { lifecycle.Main(run) }
+
+func run() error {
 	addr := flag.String("addr", ":8080", "serve HTTP on this address")
 	health := flag.String("health", ":8081", "address of the health server")
 	flag.Parse()
@@ -35,9 +35,9 @@ func main() {
 		fx.Populate(&app),
 	)
 	if err := container.Err(); err != nil {
-		log.Fatal(err)
+		return err
 	}
-	os.Exit(lifecycle.ExitCode(app.Run(context.Background())))
+	return app.Run(context.Background())
 }
 
 type store struct{ greeting string }

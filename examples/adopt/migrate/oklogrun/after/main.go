@@ -5,15 +5,15 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 )
 
-func main() {
+func main() { lifecycle.Main(run) }
+
+func run() error {
 	addr := flag.String("addr", ":8080", "serve HTTP on this address")
 	health := flag.String("health", ":8081", "address of the health server")
 	flag.Parse()
@@ -21,12 +21,12 @@ func main() {
 
 	app, err := lifecycle.New(lifecycle.Config{HealthAddr: *health, TerminationGrace: 30 * time.Second})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	app.Serve("http", srv).
 		Actor("poll", func() error { return poll(ctx) }, func(error) { cancel() }) // as it was
-	os.Exit(lifecycle.ExitCode(app.Run(context.Background())))
+	return app.Run(context.Background())
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }

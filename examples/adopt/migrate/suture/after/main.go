@@ -5,22 +5,22 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-func main() {
+func main() { lifecycle.Main(run) }
+
+func run() error {
 	addr := flag.String("addr", ":8080", "serve HTTP on this address")
 	health := flag.String("health", ":8081", "address of the health server")
 	flag.Parse()
 	app, err := lifecycle.New(lifecycle.Config{HealthAddr: *health, TerminationGrace: 30 * time.Second})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	var feeds []worker.Spec
 	for _, name := range []string{"prices", "rates"} {
@@ -31,7 +31,7 @@ func main() {
 			Children: feeds,
 			Backoff:  worker.Backoff{Min: time.Second},
 		}))
-	os.Exit(lifecycle.ExitCode(app.Run(context.Background())))
+	return app.Run(context.Background())
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
