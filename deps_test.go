@@ -26,7 +26,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool/cmd/conformance", Imports: []string{"./procpool/conformance"}},
 			{Path: "procpool/sdk"},
 			{Path: "procpool", Imports: []string{"./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
-			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker"}},
+			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker", "./internal/suggest"}},
 			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./health", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},
 			{Path: "config", Imports: []string{
 				"github.com/knadh/koanf", "go.yaml.in/yaml/v3",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // KindMark is the Kind of the events that [App.Mark] makes.
@@ -39,7 +40,9 @@ func (a *App) Recorded() []fsm.Event {
 }
 
 // Describe names an event: "app draining", "worker poller Stopped", "probe
-// readiness/db down", "mark NAME". Names repeat: see [App.WantOrder].
+// readiness/db down", "drainer sessions ok", "hook db ok", "reload certificates failed",
+// "mark NAME". A drainer, a hook or a reload is "running" first, and then has its
+// [lifecycle.Result]. Names repeat: see [App.WantOrder].
 func Describe(e fsm.Event) string {
 	switch {
 	case e.IsGap():
@@ -76,11 +79,11 @@ func (a *App) WantOrder(events ...string) {
 		}
 		for _, e := range seen[:from] {
 			if names.is(e, want) {
-				a.errorf("%q happened before %q, want it after; what happened:\n%s", want, Describe(seen[from-1]), a.Timeline())
+				a.errorf("%q happened before %q, want it after", want, Describe(seen[from-1]))
 				return
 			}
 		}
-		a.errorf("%q did not happen; what happened:\n%s", want, a.Timeline())
+		a.errorf("%s", names.missing(seen[from:], want))
 		return
 	}
 }
@@ -96,6 +99,18 @@ func namesOf(events []fsm.Event) names {
 		}
 	}
 	return l
+}
+
+// missing says that no event has the name want, and which name was probably meant.
+func (l names) missing(seen []fsm.Event, want string) string {
+	var known []string
+	for _, e := range seen {
+		known = append(known, Describe(e), l.describe(e))
+	}
+	if near := suggest.Nearest(want, known); near != "" {
+		return fmt.Sprintf("%q did not happen; did you mean %q?", want, near)
+	}
+	return fmt.Sprintf("%q did not happen", want)
 }
 
 // is reports whether want is the name of e, as Describe returns it or with its path.
@@ -132,7 +147,7 @@ func (a *App) When(event string) time.Duration {
 			return e.At.Sub(a.began)
 		}
 	}
-	a.fatal("%q did not happen; what happened:\n%s", event, a.Timeline())
+	a.fatal("%s", names.missing(seen, event))
 	return 0
 }
 

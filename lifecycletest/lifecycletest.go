@@ -24,10 +24,12 @@ package lifecycletest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,8 +72,9 @@ type App struct {
 	err     error         // Run's error
 	reader  *fsm.Subscription
 
-	mu     sync.Mutex // guards everything below
-	events []fsm.Event
+	mu       sync.Mutex // guards everything below
+	events   []fsm.Event
+	failures []string // of this App's methods
 }
 
 type lockedBuffer struct {
@@ -188,15 +191,34 @@ func (a *App) Await(p lifecycle.Phase) {
 	defer late.Stop()
 	select {
 	case <-reached:
-		return
 	case <-a.ended:
 	case <-late.C:
 		a.fatal("the App did not come to phase %s in %v: it is in phase %s", p, a.patience(), a.Phase())
 	}
 	select {
-	case <-reached: // it entered the phase before it ended
+	case <-reached: // also when it has ended meanwhile
+		a.awaitEvent(p)
 	default:
 		a.fatal("the App never came to phase %s: it ended in phase %s with: %v", p, a.Phase(), a.err)
+	}
+}
+
+// awaitEvent waits for the event of a phase that the App has entered. It comes a moment
+// later, and a test that has awaited the phase may ask for the event.
+func (a *App) awaitEvent(p lifecycle.Phase) {
+	is := func(e fsm.Event) bool { return e.IsGap() || e.Kind == lifecycle.KindApp && e.To == string(p) }
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p == lifecycle.PhaseCreated || slices.ContainsFunc(a.events, is) {
+		return
+	}
+	for e := range a.reader.All(ctx) {
+		a.events = append(a.events, e)
+		if is(e) {
+			return
+		}
 	}
 }
 
@@ -278,16 +300,34 @@ func (a *App) cleanup() {
 			a.patience(), a.Phase(), labelledStacks(a.label))
 	}
 	if a.t.Failed() {
-		a.t.Logf("lifecycletest: what happened:\n%s\nthe App's log:\n%s", a.Timeline(), a.Log())
+		a.t.Logf("lifecycletest: what happened:\n%s\nthe App's log:\n%s%s", a.Timeline(), a.Log(), a.again())
 	}
+}
+
+// again repeats the failures, which stand above the timeline and the log.
+func (a *App) again() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.failures) == 0 {
+		return ""
+	}
+	return "\nthe failures, once more:\n\t" + strings.Join(a.failures, "\n\t")
 }
 
 func (a *App) errorf(format string, args ...any) {
 	a.t.Helper()
-	a.t.Errorf("lifecycletest: "+format, args...)
+	a.t.Errorf("lifecycletest: %s", a.failure(format, args...))
 }
 
 func (a *App) fatal(format string, args ...any) {
 	a.t.Helper()
-	a.t.Fatalf("lifecycletest: "+format, args...)
+	a.t.Fatalf("lifecycletest: %s", a.failure(format, args...))
+}
+
+func (a *App) failure(format string, args ...any) string {
+	text := fmt.Sprintf(format, args...)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failures = append(a.failures, text)
+	return text
 }

@@ -115,13 +115,35 @@ func TestFailuresSayWhatHappened(t *testing.T) {
 			app.Signal(syscall.SIGTERM)
 			app.WantClean()
 			app.WantOrder("mark db closed", "app draining")
-		}, []string{`"app draining" happened before "mark db closed"`, "app stopping", "received signal: terminated"}},
+		}, []string{`"app draining" happened before "mark db closed"`, "app stopping", "received signal: terminated",
+			"the failures, once more:\n\t\"app draining\" happened before"}},
+		"a hook out of order": {func(t lifecycletest.TB) {
+			app := lifecycletest.New(t, lifecycle.Config{})
+			app.OnShutdown("db", func(context.Context) error { return nil })
+			app.Start()
+			app.Signal(syscall.SIGTERM)
+			app.WantClean()
+			app.WantOrder("app draining", "hook db running", "hook db ok", "app stopped")
+			app.WantOrder("hook db ok", "app draining")
+		}, []string{`"app draining" happened before "hook db ok"`}},
+		"a misspelt event": {func(t lifecycletest.TB) {
+			app := lifecycletest.New(t, lifecycle.Config{})
+			app.Go("work", minded)
+			app.Start()
+			app.WantOrder("app starting", "worker wrok Running")
+			app.When("app runnning")
+		}, []string{`"worker wrok Running" did not happen; did you mean "worker work Running"?`, `"app runnning" did not happen; did you mean "app running"?`}},
+		"the phase that it has come to": {func(t lifecycletest.TB) {
+			app := lifecycletest.New(t, lifecycle.Config{})
+			app.Start()
+			app.WantOrder("app starting", "app running")
+		}, nil},
 		"did not happen": {func(t lifecycletest.TB) {
 			app := lifecycletest.New(t, lifecycle.Config{})
 			app.Start()
 			app.WantOrder("app running", "mark flushed")
 			app.When("mark flushed")
-		}, []string{`"mark flushed" did not happen`, "app starting"}},
+		}, []string{`"mark flushed" did not happen`, "app starting", "the failures, once more"}},
 		"ready, and should not be": {func(t lifecycletest.TB) {
 			app := lifecycletest.New(t, lifecycle.Config{})
 			app.Start()
