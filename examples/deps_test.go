@@ -14,6 +14,8 @@ func TestConventions(t *testing.T) {
 			{Path: "service", Imports: []string{
 				".", "./config", "./kube", "./metrics", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
+			{Path: "consumer", Imports: []string{".", "./fleet/broker", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
+			{Path: "orders", Imports: []string{".", "./config", "modernc.org/sqlite"}, Brings: []string{"..."}},
 			{Path: "tree", Imports: []string{".", "./worker", "./worker/docker", "github.com/moby/moby/client"}, Brings: []string{"..."}},
 			{Path: "mission", Imports: []string{
 				".", "./fleet/broker", "./fleet/lease", "./fleet/workflow", "github.com/nats-io/nats.go",

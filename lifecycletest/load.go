@@ -46,7 +46,7 @@ const pace = time.Millisecond
 //
 // Load returns when each client has the beginning of its first answer; then the test may
 // stop the App. Clients begin no further request when half of DrainInterval is over, as
-// if the load balancer had noticed by then.
+// if the load balancer had noticed by then, and close their connections.
 func (a *App) Load(server string, requests ...string) *Load {
 	a.t.Helper()
 	addr, ok := a.Addr(server).(*net.TCPAddr)

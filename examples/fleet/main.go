@@ -64,7 +64,6 @@ func run() error {
 	}
 	b, err := broker.Connect(ctx, cfg)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "fleet:", err)
 		return err
 	}
 	app, err := lifecycle.New(lifecycle.Config{Name: *role, HealthAddr: lifecycle.HealthOff}, lifecycle.WithLogger(log))
@@ -86,7 +85,6 @@ func run() error {
 		err = fmt.Errorf("role %q: want operator, missions or host", *role)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "fleet:", err)
 		return err
 	}
 	return app.Run(ctx)
