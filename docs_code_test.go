@@ -33,6 +33,9 @@ var showsCode = regexp.MustCompile("(?s)(<!-- code: (\\S+) ([\\w. ]+) -->\n```go
 // showsFile is a place in a page that shows a whole file.
 var showsFile = regexp.MustCompile("(?s)(<!-- file: (\\S+) -->\n```\\w+\n)(.*?)(```\n)")
 
+// showsFile is a place in a page that shows a whole file.
+var showsFile = regexp.MustCompile("(?s)(<!-- file: (\\S+) -->\n```\\w+\n)(.*?)(```\n)")
+
 // The code that a page shows is the code that compiles. -update writes the pages.
 func TestPagesShowTheCode(t *testing.T) {
 	shown := 0

@@ -117,7 +117,7 @@ func events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	select {
-	case <-lifecycle.Stream(r.Context()):
+	case <-lifecycle.Draining(r.Context()):
 		_, _ = io.WriteString(w, "event: goodbye\ndata:\n\n")
 	case <-r.Context().Done():
 	}

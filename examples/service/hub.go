@@ -58,7 +58,7 @@ func (h *hub) Len() int {
 }
 
 // Drain waits until all members have disconnected. Their handlers learn from
-// lifecycle.Stream that it is time to say goodbye. At the end of the window the
+// lifecycle.Draining that it is time to say goodbye. At the end of the window the
 // App cuts the others. That happens to an endless stream whose
 // client ignores the goodbye, and is not an error.
 func (h *hub) Drain(ctx context.Context) error {

@@ -20,7 +20,7 @@ const (
 // says goodbye: the browser's EventSource connects again, and the cluster sends
 // it elsewhere.
 func (s *service) events(w http.ResponseWriter, r *http.Request) {
-	draining := lifecycle.Stream(r.Context())
+	draining := lifecycle.Draining(r.Context())
 	me, leave := s.hub.Join()
 	defer leave()
 
@@ -63,7 +63,7 @@ func (s *service) events(w http.ResponseWriter, r *http.Request) {
 // socket sends the same over a websocket, and ends it with a close frame of
 // status 1001, "going away".
 func (s *service) socket(w http.ResponseWriter, r *http.Request) {
-	draining := lifecycle.Stream(r.Context())
+	draining := lifecycle.Draining(r.Context())
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {
 		return // Accept has answered

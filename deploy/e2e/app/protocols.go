@@ -56,7 +56,7 @@ func events(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	draining := lifecycle.Stream(r.Context())
+	draining := lifecycle.Draining(r.Context())
 	w.Header().Set("Content-Type", "text/event-stream")
 	say := func(event string) error {
 		fmt.Fprintf(w, "event: %s\ndata: .\n\n", event)

@@ -112,6 +112,7 @@ var excused = []struct{ line, why string }{
 	{"lifecyclectl workflows backup MISSIONS missions-monday", "it writes a folder: TestScripts backs up and restores"},
 	{"lifecyclectl workflows restore missions-monday --check", "it reads that folder: TestScripts backs up and restores"},
 	{"lifecyclectl workflows restore missions-monday", "it needs another NATS: TestScripts backs up and restores"},
+	{"make test", ".ci/run runs it"},
 	{"make e2e", ".ci/run runs it where it can"},
 	{"make e2e-long", "half an hour, on a cluster"},
 }

@@ -28,7 +28,15 @@ func run(port int, planes string) error {
 	if err != nil {
 		return err
 	}
-	lis, err := net.Listen("tcp", fmt.Sprintf(":%v", port))
+	if err := serve(app, fmt.Sprintf(":%v", port)); err != nil {
+		return err
+	}
+	return app.Run(context.Background())
+}
+
+// serve adds the gRPC server and grpc-go's health service to the App.
+func serve(app *lifecycle.App, addr string) error {
+	lis, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -36,5 +44,5 @@ func run(port int, planes string) error {
 	echo.RegisterEchoServer(srv, new(server))
 	healthpb.RegisterHealthServer(srv, states)
 	app.GRPC("grpc", srv, lis, states)
-	return app.Run(context.Background())
+	return nil
 }
