@@ -70,7 +70,7 @@ func TestConventions(t *testing.T) {
 			}, Brings: []string{"..."}},
 			{Path: "cmd/engine", Imports: []string{"./fleet/host/engine/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./health", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "cmd/lifecyclectl/dev", Imports: []string{"./fleet/host/engine/...", "./fleet/host/outbound"}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "cmd/lifecyclectl/dev", Imports: []string{"./fleet/host/engine/...", "./fleet/host/outbound", "./fleet/operator/operatorv1", proto}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/prove/load"},
 			{Path: "cmd/lifecyclectl/backup", Imports: []string{nats, "./fleet/cmd/lifecyclectl/cli", "./fleet/workflow"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{

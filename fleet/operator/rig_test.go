@@ -117,6 +117,13 @@ func newMemory(n int) *memory {
 	return m
 }
 
+// fail makes every later call return fault, or panic.
+func (m *memory) fail(fault error, panics bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fault, m.panics = fault, panics
+}
+
 func (m *memory) add(id string, state mission) *operatorv1.Entity {
 	text, _ := json.Marshal(state)
 	fields, err := operator.Fields(text)

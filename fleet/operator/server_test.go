@@ -256,16 +256,16 @@ func TestRESTRefusesWhatIsNotInTheContract(t *testing.T) {
 func TestFailuresOfAnAreaAreNotTold(t *testing.T) {
 	m := newMemory(1)
 	base, _ := serve(t, operator.Config{Workflows: m})
-	m.fault = errors.New("nats://user:secret@host: no route")
+	m.fail(errors.New("nats://user:secret@host: no route"), false)
 	code, _, text := request(t, "GET", base+"/definitions/drone-survey", "")
 	if code != 500 || strings.Contains(text, "secret") || !strings.Contains(text, "incident") {
 		t.Errorf("%d %s", code, text)
 	}
-	m.fault = context.DeadlineExceeded
+	m.fail(context.DeadlineExceeded, false)
 	if code, _, text := request(t, "GET", base+"/definitions/drone-survey", ""); code != 504 {
 		t.Errorf("too slow: %d %s", code, text)
 	}
-	m.panics = true
+	m.fail(nil, true)
 	code, _, text = request(t, "GET", base+"/definitions/drone-survey", "")
 	if code != 500 || strings.Contains(text, "defect") {
 		t.Errorf("a panic: %d %s", code, text)

@@ -1,14 +1,20 @@
 // Package access has the commands about people: who the user is at a server, sign-in and
 // sign-out, and the audit of what people did.
 //
-// Each command asks an operator server through package cli; begin at [Commands]. login.go and
-// openid.go sign a person in.
+// Each command asks an operator server through package cli; begin at [Commands]. login.go
+// signs a person in.
 package access
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
@@ -54,4 +60,67 @@ func whereOf(g *operatorv1.Grant) string {
 		}
 	}
 	return text
+}
+
+func audit() *cobra.Command {
+	var (
+		req   operatorv1.ListAuditRequest
+		limit int
+		since time.Duration
+		watch bool
+	)
+	cmd := cli.Command(&cobra.Command{
+		Use:   "audit",
+		Short: "List who did what, or tried to, newest first",
+		Long: `List who did what, or tried to, newest first. A server without an audit log
+remembers the latest 1000.`,
+		Example: `  lifecyclectl audit --who ada --since 24h
+  lifecyclectl audit --limit 0 -o json > audit.json`,
+		Args: cli.Words(),
+	}, cli.OfNothing, func(c *cli.Call) error {
+		if since > 0 {
+			req.Since = timestamppb.New(time.Now().Add(-since))
+		}
+		return cli.List[*operatorv1.AuditEntry]{
+			Head:   []string{"AT", "WHO", "ACTION", "TARGET", "DETAIL", "OUTCOME"},
+			Widths: []int{20, 12, 24, 24, 20},
+			Cells:  auditCells,
+			Look: func(ctx context.Context) ([]*operatorv1.AuditEntry, error) {
+				list, err := cli.Pages(limit, func(size int32, token string) ([]*operatorv1.AuditEntry, string, error) {
+					req.PageSize, req.PageToken = size, token
+					page, err := c.Access.ListAudit(ctx, &req)
+					return page.GetEntries(), page.GetNextPageToken(), err
+				})
+				if watch { // oldest first, as everything that goes on
+					slices.Reverse(list)
+				}
+				return list, err
+			},
+			Answer: func(list []*operatorv1.AuditEntry) proto.Message { return &operatorv1.ListAuditResponse{Entries: list} },
+			Key: func(e *operatorv1.AuditEntry) string {
+				return fmt.Sprint(e.GetAt().AsTime().UnixNano(), e.GetWho(), e.GetAction(), e.GetTarget())
+			},
+			OnlyNew: true,
+		}.Show(c, watch)
+	})
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most this `many`; 0 is all")
+	cmd.Flags().StringVar(&req.Who, "who", "", "only those whose caller contains this `text`")
+	cmd.Flags().StringVar(&req.Action, "action", "", "only those whose action contains this `text`")
+	cmd.Flags().StringVar(&req.Target, "target", "", "only those whose target contains this `text`")
+	cmd.Flags().BoolVar(&req.Refused, "refused", false, "only those that did not succeed")
+	cmd.Flags().DurationVar(&since, "since", 0, "only those of the last `time`, such as 24h")
+	cli.WatchFlag(cmd, &watch)
+	return cmd
+}
+
+func auditCells(e *operatorv1.AuditEntry) []any {
+	outcome := output.Bad(e.GetOutcome())
+	if e.GetOutcome() == "ok" {
+		outcome = output.Good(e.GetOutcome())
+	}
+	detail := e.GetDetail()
+	if e.GetDryRun() {
+		detail += " (dry run)"
+	}
+	return []any{output.Moment(e.GetAt()), e.GetWho(), e.GetAction(), e.GetTarget(), detail, outcome}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -207,4 +208,26 @@ func Pages[M any](limit int, next func(size int32, token string) (items []M, nex
 		}
 		token = nextToken
 	}
+}
+
+// Built returns what the linker recorded: the version of the module, and
+// the revision, when the program was built in a repository.
+func Built() (version, revision string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown", ""
+	}
+	changed := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = "+changes"
+		}
+	}
+	if revision != "" {
+		revision += changed
+	}
+	return info.Main.Version, revision
 }

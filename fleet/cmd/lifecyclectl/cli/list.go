@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -148,4 +149,54 @@ func changeOf(kind string, m proto.Message) (*structpb.Struct, error) {
 		return nil, fmt.Errorf("write as JSON: %w", err)
 	}
 	return &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue(kind), "item": item}}, nil
+}
+
+// Term is one part of a selector: a key has a value, or has it not.
+type Term struct {
+	Key, Value string
+	Not        bool
+}
+
+// ParseSelector reads KEY=VALUE and KEY!=VALUE with commas between them.
+func ParseSelector(text string) (list []Term, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for one := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(one, "=")
+		key, not := strings.CutSuffix(key, "!")
+		key = strings.TrimSpace(key)
+		if !ok || key == "" {
+			return nil, fmt.Errorf("--selector has %q: want KEY=VALUE or KEY!=VALUE, with commas between them", one)
+		}
+		list = append(list, Term{key, strings.TrimSpace(strings.TrimPrefix(value, "=")), not})
+	}
+	return list, nil
+}
+
+// ForEach does something with each object of a selector, one after the other, and shows the
+// results. One that fails does not stop the others; the error then says "2 of 5" and why,
+// such as "entities were not moved".
+func ForEach[T interface{ GetId() string }](c *Call, list []T, why string, do func(T) (proto.Message, output.Cell, error)) error {
+	out := c.Rows([]string{"ID", "RESULT"}, 28, 10)
+	failed := 0
+	for _, one := range list {
+		answer, result, err := do(one)
+		if c.Context().Err() != nil {
+			return context.Canceled
+		}
+		if err != nil {
+			failed++
+			result = output.Bad(Message(err))
+		}
+		if c.Format.IsTable() || err == nil {
+			if err := out.Add(answer, one.GetId(), result); err != nil {
+				return err
+			}
+		}
+	}
+	if failed > 0 {
+		return Fail(ExitFindings, "%d of %d %s", failed, len(list), why)
+	}
+	return nil
 }

@@ -1,8 +1,7 @@
 // Package deadletters has the commands about the messages that hosted workers failed to
 // handle: look at them, give them to their worker once more, or remove them.
 //
-// Each command asks an operator server through package cli; begin at [Commands]. act.go has
-// those that change something.
+// Each command asks an operator server through package cli; begin at [Commands].
 package deadletters
 
 import (
@@ -10,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -162,4 +162,204 @@ func ShowGroups(c *cli.Call, worker string) error {
 			t.Row(fmt.Sprint(n), "", "", "", output.Faint("(rarer reasons)"))
 		}
 	})
+}
+
+// selection chooses dead letters of a worker.
+type selection struct {
+	all   bool
+	group string
+}
+
+func (s *selection) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters")
+	cmd.Flags().StringVar(&s.group, "group", "", "all with this `reason`, as dead-letters --by-reason has it")
+}
+
+// isMany reports whether the flags choose, and not ids.
+func (s *selection) isMany() bool { return s.all || s.group != "" }
+
+// check returns an error when not exactly one choice is made.
+func (s *selection) check(c *cli.Call) error {
+	if len(c.Args) == 0 {
+		return cli.Words("WORKER")(c.Command, c.Args)
+	}
+	hasIDs := len(c.Args) > 1
+	switch {
+	case s.all && hasIDs:
+		return errors.New("--all and ids exclude each other")
+	case s.group != "" && (s.all || hasIDs):
+		return errors.New("--group excludes --all and ids")
+	case !s.isMany() && !hasIDs:
+		return fmt.Errorf("which dead letters? give ids from lifecyclectl dead-letters %s, --group or --all", c.Args[0])
+	}
+	return nil
+}
+
+// ids returns the ids of the chosen letters that exist now.
+func (s *selection) ids(c *cli.Call) (ids []string, err error) {
+	if !s.isMany() {
+		return c.Args[1:], nil
+	}
+	p := cli.Begin(c.ErrOrStderr(), "looking for dead letters")
+	defer p.End()
+	list, err := readAll(c.Context(), c, c.Args[0], s.group, 0)
+	for _, d := range list {
+		ids = append(ids, d.GetId())
+	}
+	return ids, err
+}
+
+// inParts does something with the ids, atOnce at a time. do returns how many it was done
+// with. The error of a command that finds none of the dead letters that it names says so.
+func inParts(c *cli.Call, ids []string, doing, done string, do func(part []string) (int64, error)) (total int64, err error) {
+	p := cli.Begin(c.ErrOrStderr(), doing)
+	for part := range slices.Chunk(ids, atOnce) {
+		p.Say("%s %d of %d", doing, total, len(ids))
+		var n int64
+		if n, err = do(part); err != nil {
+			break
+		}
+		total += n
+	}
+	p.End()
+	named := c.Args[1:]
+	switch {
+	case err != nil && total > 0:
+		c.Warn("%d of %d were %s before this:", total, len(ids), done)
+	case err == nil && total == 0 && len(named) > 0:
+		err = cli.Fail(cli.ExitNotFound, "worker %s has no dead letter %s", c.Args[0], strings.Join(named, " or "))
+	}
+	return total, err
+}
+
+func redrive() *cobra.Command {
+	var (
+		yes    cli.Consent
+		chosen selection
+		file   string
+		note   string
+	)
+	cmd := cli.Command(&cobra.Command{
+		Use:   "redrive WORKER [ID...]",
+		Short: "Give dead letters to their hosted worker once more",
+		Long: `Give dead letters to their hosted worker once more: those with these ids, those
+with one reason, or with --all those that exist when it begins. A message that fails again
+becomes a dead letter again, and is not redriven twice. It redrives 1000 at a time; when
+one part fails, the error says how many were redriven before.
+
+With --data-file one message goes with other data. It keeps its topic, its key and its
+other headers. When another operator redrives it first, the command fails with the
+exit status of a conflict, and sends nothing.`,
+		Example: `  lifecyclectl dead-letters thumbs
+  lifecyclectl redrive thumbs 18 19
+  lifecyclectl redrive thumbs 18 --data-file fixed.json --note "a typo"
+  lifecyclectl redrive thumbs --all --yes`,
+		ValidArgsFunction: cli.CompleteWorkers,
+	}, cli.OfWorker, func(c *cli.Call) error {
+		if c.Flags().Changed("data-file") && len(c.Args) > 0 {
+			return redriveEdited(c, &chosen, file, note)
+		}
+		if note != "" {
+			return errors.New("--note goes with --data-file")
+		}
+		if err := chosen.check(c); err != nil {
+			return err
+		}
+		worker := c.Args[0]
+		ids, err := chosen.ids(c)
+		if err != nil {
+			return err
+		}
+		if len(ids) > 0 && chosen.isMany() {
+			if err := yes.Ask(c.Command, fmt.Sprintf("%d dead letters go to %s once more.", len(ids), worker)); err != nil {
+				return err
+			}
+		}
+		total, err := inParts(c, ids, "redriving", "redriven", func(part []string) (int64, error) {
+			answer, err := c.Workers.Redrive(c.Context(), &operatorv1.RedriveRequest{WorkerId: worker, Ids: part})
+			return answer.GetRedriven(), err
+		})
+		if err != nil {
+			return err
+		}
+		return c.Write(&operatorv1.RedriveResponse{Redriven: total}, func(t *output.Table) { t.Row(fmt.Sprintf("%d redriven", total)) })
+	})
+	chosen.register(cmd)
+	cmd.Flags().StringVar(&file, "data-file", "", "give one message with the data of this `file`; - is standard input")
+	cmd.Flags().StringVar(&note, "note", "", "why it was edited, for the audit")
+	yes.Register(cmd)
+	return cmd
+}
+
+// redriveEdited gives one dead letter to its worker with the data of a file.
+func redriveEdited(c *cli.Call, chosen *selection, file, note string) error {
+	if len(c.Args) != 2 || chosen.isMany() {
+		return errors.New("--data-file edits one dead letter: give its id, and neither --all nor --group")
+	}
+	data, err := cli.ReadFile(file, c.InOrStdin())
+	if err != nil {
+		return fmt.Errorf("--data-file: %w", err)
+	}
+	answer, err := c.Workers.RedriveEdited(c.Context(), &operatorv1.RedriveEditedRequest{WorkerId: c.Args[0], Id: c.Args[1], Data: data, Note: note})
+	if err != nil {
+		return err
+	}
+	return c.Write(answer, func(t *output.Table) {
+		t.Line("redriven", c.Args[1])
+		t.Line("before", answer.GetBefore())
+		t.Line("after", answer.GetAfter())
+	})
+}
+
+func discard() *cobra.Command {
+	var (
+		yes    cli.Consent
+		chosen selection
+		note   string
+		dryRun bool
+	)
+	cmd := cli.Command(&cobra.Command{
+		Use:   "discard WORKER [ID...]",
+		Short: "Remove dead letters of a hosted worker for good",
+		Long: `Remove dead letters of a hosted worker for good: those with these ids, those with
+one reason, or with --all those that exist when it begins. The note goes into the audit.
+With --dry-run it only counts them. It discards 1000 at a time; when one part fails, the
+error says how many were discarded before.`,
+		Example: `  lifecyclectl discard thumbs 18 --note "a test message"
+  lifecyclectl discard thumbs --all --dry-run`,
+		ValidArgsFunction: cli.CompleteWorkers,
+	}, cli.OfWorker, func(c *cli.Call) error {
+		if err := chosen.check(c); err != nil {
+			return err
+		}
+		if note == "" && !dryRun {
+			return errors.New("why? give --note, for the audit")
+		}
+		worker := c.Args[0]
+		ids, err := chosen.ids(c)
+		if err != nil {
+			return err
+		}
+		if len(ids) > 0 && !dryRun {
+			if err := yes.Ask(c.Command, fmt.Sprintf("%d dead letters of %s will be removed for good.", len(ids), worker)); err != nil {
+				return err
+			}
+		}
+		total, err := inParts(c, ids, "discarding", "discarded", func(part []string) (int64, error) {
+			req := &operatorv1.DiscardDeadLettersRequest{WorkerId: worker, Ids: part, Note: note, DryRun: dryRun}
+			answer, err := c.Workers.DiscardDeadLetters(c.Context(), req)
+			return answer.GetDiscarded(), err
+		})
+		if err != nil {
+			return err
+		}
+		return c.Write(&operatorv1.DiscardDeadLettersResponse{Discarded: total}, func(t *output.Table) {
+			t.Row(fmt.Sprintf("%d discarded%s", total, cli.DryRunNote(dryRun)))
+		})
+	})
+	chosen.register(cmd)
+	cmd.Flags().StringVar(&note, "note", "", "why, for the audit; required without --dry-run")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count them, and remove nothing")
+	yes.Register(cmd)
+	return cmd
 }

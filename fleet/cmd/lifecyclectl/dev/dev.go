@@ -15,6 +15,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
@@ -22,62 +25,41 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
 	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
 // Main makes this program able to run code in children. Call it first in main: in a
 // child it runs code and never returns.
 func Main() { isolate.Main(starlark.New(), js.New(), wasm.New()) }
 
-// Worker is what runs.
-type Worker struct {
-	ID, MIMEType, Topic, OutputTopic string
-	Key                              string // the header with a message's key
-	Limits                           engine.Limits
-	Env                              map[string]string // variables and secrets
-	HTTP                             *HTTP             // nil for no requests
-	Code                             []byte
-}
-
-// HTTP says which requests the code may send.
-type HTTP struct {
-	Allow    []string          // patterns of URLs
-	Secrets  map[string]string // for headers
+// Options say what the code may use.
+type Options struct {
+	Env      map[string]string // the values of the variables and secrets that the spec names
+	HTTP     bool              // the code may send the requests that the spec allows
 	Networks []string          // that requests may reach although they are not public
 }
 
-// Result is what a message causes.
-type Result struct {
-	Outputs []engine.Output // an output without a topic would be discarded
-	Changes []Change        // of the state, sorted by key
-	Timers  []Timer         // that were set or cancelled, sorted by name
-	Lines   []string        // that the code printed
-	Took    time.Duration
-	Err     error // why the message failed; its outputs and changes then have no effect
-}
-
-// Change is a key that is written or deleted.
-type Change struct {
-	Key     string
-	Data    []byte
-	Deleted bool
-}
+// Result is what a message causes. Of a message that failed it has no effects.
+type Result = operatorv1.TestWorkerResponse
 
 // Runner runs a worker's code. Its methods must not be called concurrently.
 type Runner struct {
-	worker   Worker
+	spec     *operatorv1.WorkerSpec
+	limits   engine.Limits
 	program  engine.Program
 	state    map[string][]byte
-	timers   timers
+	now      time.Time                   // of the timers: it stands still, and then goes from one timer to the next
+	timers   map[string]map[string]Timer // that are set, by key and name
 	lines    []string
 	messages int
 	client   *outbound.Client
 	scope    outbound.Scope
 }
 
-// Open loads the code of a worker in a child process. The state is empty.
-func Open(ctx context.Context, w Worker) (*Runner, error) {
+// Open loads the code of a spec in a child process. The state is empty.
+func Open(ctx context.Context, spec *operatorv1.WorkerSpec, o Options) (*Runner, error) {
 	engines := []engine.Engine{starlark.New(), js.New(), wasm.New()}
-	if strings.Contains(w.MIMEType, "python") {
+	if strings.Contains(spec.GetMimeType(), "python") {
 		py, err := python.New()
 		if err != nil {
 			return nil, err
@@ -88,79 +70,65 @@ func Open(ctx context.Context, w Worker) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	inner, err := registry.Lookup(w.MIMEType)
+	inner, err := registry.Lookup(spec.GetMimeType())
 	if err != nil {
 		return nil, err
 	}
-	mime, _, _ := strings.Cut(w.MIMEType, ";")
-	r := &Runner{worker: w, state: make(map[string][]byte), timers: timers{time.Now(), make(map[string]map[string]Timer)}}
-	if err := r.allow(w.HTTP); err != nil {
-		return nil, err
+	mime, _, _ := strings.Cut(spec.GetMimeType(), ";")
+	own := spec.GetLimits()
+	r := &Runner{
+		spec:   spec,
+		state:  make(map[string][]byte),
+		now:    time.Now(),
+		timers: make(map[string]map[string]Timer),
+		limits: engine.Limits{
+			Time:    own.GetTime().AsDuration(),
+			Load:    own.GetLoad().AsDuration(),
+			Memory:  own.GetMemory(),
+			Output:  own.GetOutput(),
+			Outputs: int(own.GetOutputs()),
+		},
+	}
+	if o.HTTP {
+		if err := r.allow(o); err != nil {
+			return nil, err
+		}
 	}
 	children, err := isolate.New(isolate.Config{})
 	if err != nil {
 		return nil, err
 	}
-	r.program, err = children.Engine(strings.TrimSpace(mime), inner).Load(ctx, w.Code, engine.Config{
-		Worker: w.ID, Limits: w.Limits, Env: w.Env, Log: func(line string) { r.lines = append(r.lines, line) },
+	r.program, err = children.Engine(strings.TrimSpace(mime), inner).Load(ctx, spec.GetCode().GetContent(), engine.Config{
+		Worker: spec.GetId(),
+		Limits: r.limits,
+		Env:    only(o.Env, slices.Concat(spec.GetEnv(), spec.GetSecrets())),
+		Log:    func(line string) { r.lines = append(r.lines, line) },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", w.ID, err)
+		return nil, fmt.Errorf("load %s: %w", spec.GetId(), err)
 	}
 	return r, nil
 }
 
-// Handle handles a message. Its changes are there for the next one, unless it failed.
-func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []byte) Result {
-	key := r.worker.Topic
-	if values := header[r.keyHeader()]; len(values) > 0 && values[0] != "" {
-		key = values[0]
+// only returns the variables with these names.
+func only(env map[string]string, names []string) map[string]string {
+	some := map[string]string{}
+	for _, name := range names {
+		some[name] = env[name]
 	}
-	return r.handle(ctx, &engine.Message{Header: header, Data: data}, key)
+	return some
 }
 
-func (r *Runner) handle(ctx context.Context, m *engine.Message, key string) Result {
-	limits := r.worker.Limits.WithDefaults()
-	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
-	defer cancel()
-	r.messages++
-	s := &state{runner: r, stored: r.state, staged: make(map[string]*Change), timers: &r.timers, key: key, edits: make(map[string]Timer)}
-	m.Worker, m.ID, m.Topic, m.Attempt = r.worker.ID, fmt.Sprint("dev:", r.messages), r.worker.Topic, 1
-	began := time.Now()
-	outputs, err := r.program.Handle(ctx, m, s)
-	result := Result{Lines: r.lines, Took: time.Since(began), Err: err}
-	r.lines = nil
-	if err != nil {
-		return result
-	}
-	for _, o := range outputs {
-		o.Topic = cmp.Or(o.Topic, r.worker.OutputTopic)
-		result.Outputs = append(result.Outputs, o)
-	}
-	for _, key := range slices.Sorted(maps.Keys(s.staged)) {
-		c := s.staged[key]
-		result.Changes = append(result.Changes, *c)
-		if delete(r.state, key); !c.Deleted {
-			r.state[key] = c.Data
-		}
-	}
-	result.Timers = s.keep()
-	return result
-}
-
-func (r *Runner) allow(h *HTTP) (err error) {
-	if h == nil {
-		return nil
-	}
-	for _, text := range h.Allow {
+func (r *Runner) allow(o Options) (err error) {
+	for _, text := range r.spec.GetHttp().GetAllow() {
 		p, err := outbound.Parse(text)
 		if err != nil {
 			return fmt.Errorf("http.allow: %w", err)
 		}
 		r.scope.Allow = append(r.scope.Allow, p)
 	}
-	r.scope.Secrets = h.Secrets
-	r.client, err = outbound.New(outbound.Policy{}, h.Networks)
+	r.scope.Secrets = only(o.Env, r.spec.GetHttp().GetSecrets())
+	r.client, err = outbound.New(outbound.Policy{}, o.Networks)
 	return err
 }
 
@@ -172,43 +140,181 @@ func (r *Runner) Close() error {
 	return r.program.Close()
 }
 
+// Handle handles a message. Its changes are there for the next one, unless it failed.
+func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []byte) *Result {
+	key := r.spec.GetTopic()
+	if values := header[r.keyHeader()]; len(values) > 0 && values[0] != "" {
+		key = values[0]
+	}
+	return r.handle(ctx, &engine.Message{Header: header, Data: data}, key)
+}
+
+// keyHeader is the header with a message's key.
+func (r *Runner) keyHeader() string { return cmp.Or(r.spec.GetKey(), "Lifecycle-Key") }
+
+func (r *Runner) handle(ctx context.Context, m *engine.Message, key string) *Result {
+	limits := r.limits.WithDefaults()
+	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
+	defer cancel()
+	r.messages++
+	s := &state{Runner: r, staged: make(map[string]*change), key: key, edits: make(map[string]Timer)}
+	m.Worker, m.ID, m.Topic, m.Attempt = r.spec.GetId(), fmt.Sprint("dev:", r.messages), r.spec.GetTopic(), 1
+	began := time.Now()
+	outputs, err := r.program.Handle(ctx, m, s)
+	result := &Result{Logs: r.lines, Duration: durationpb.New(time.Since(began).Round(time.Microsecond))}
+	r.lines = nil
+	if err != nil {
+		var rejected *engine.RejectError
+		result.Error, result.Rejected = err.Error(), errors.As(err, &rejected)
+		return result
+	}
+	for _, o := range outputs {
+		out := &operatorv1.TestWorkerResponse_Output{Topic: cmp.Or(o.Topic, r.spec.GetOutputTopic()), Data: o.Data}
+		for _, name := range slices.Sorted(maps.Keys(o.Header)) {
+			out.Headers = append(out.Headers, &operatorv1.Header{Name: name, Values: o.Header[name]})
+		}
+		result.Outputs = append(result.Outputs, out)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.staged)) {
+		c := s.staged[key]
+		result.Changes = append(result.Changes, c)
+		if delete(r.state, key); !c.GetDeleted() {
+			r.state[key] = c.GetValue()
+		}
+	}
+	s.keepTimers(result)
+	return result
+}
+
+type change = operatorv1.TestWorkerResponse_Change
+
 // state is the State of one message.
 type state struct {
-	runner *Runner
-	stored map[string][]byte
-	staged map[string]*Change
-	timers *timers
+	*Runner
+	staged map[string]*change
 	key    string
 	edits  map[string]Timer // by name
 }
 
 func (s *state) Get(_ context.Context, key string) ([]byte, bool, error) {
 	if c := s.staged[key]; c != nil {
-		return slices.Clone(c.Data), !c.Deleted, nil
+		return slices.Clone(c.GetValue()), !c.GetDeleted(), nil
 	}
-	v, ok := s.stored[key]
+	v, ok := s.state[key]
 	return slices.Clone(v), ok, engine.CheckKey(key)
 }
 
 func (s *state) Put(_ context.Context, key string, v []byte) error {
-	return s.set(&Change{Key: key, Data: slices.Clone(v)})
+	return s.set(&change{Key: key, Value: slices.Clone(v)})
 }
 
 func (s *state) Delete(_ context.Context, key string) error {
-	return s.set(&Change{Key: key, Deleted: true})
+	return s.set(&change{Key: key, Deleted: true})
 }
 
-func (s *state) set(c *Change) error {
-	if err := engine.CheckKey(c.Key); err != nil {
+func (s *state) set(c *change) error {
+	if err := engine.CheckKey(c.GetKey()); err != nil {
 		return err
 	}
-	s.staged[c.Key] = c
+	s.staged[c.GetKey()] = c
 	return nil
 }
 
 func (s *state) Fetch(ctx context.Context, r *engine.Request) (*engine.Response, error) {
-	if s.runner.client == nil {
+	if s.client == nil {
 		return nil, errors.New("fetch: workers dev sends requests only with --http")
 	}
-	return s.runner.client.Do(ctx, &s.runner.scope, r)
+	return s.client.Do(ctx, &s.scope, r)
+}
+
+// Timer is a timer that a message sets or cancels, or that fires.
+type Timer struct {
+	Key, Name string
+	Due       time.Time
+	Data      []byte
+	cancelled bool
+}
+
+// String names the timer for people.
+func (t Timer) String() string {
+	return fmt.Sprintf("timer %s of %s, due %s", t.Name, t.Key, t.Due.Format(time.RFC3339))
+}
+
+// Fire handles the timer that is due first, as a host does when its time has come. The
+// clock of the timers then shows this time, and no time passes. It returns a nil Result when
+// no timer is set.
+func (r *Runner) Fire(ctx context.Context) (Timer, *Result) {
+	var first *Timer
+	for _, of := range r.timers {
+		for _, t := range of {
+			if first == nil || cmp.Or(t.Due.Compare(first.Due), strings.Compare(t.Key, first.Key), strings.Compare(t.Name, first.Name)) < 0 {
+				first = &t
+			}
+		}
+	}
+	if first == nil {
+		return Timer{}, nil
+	}
+	t := *first
+	delete(r.timers[t.Key], t.Name)
+	if t.Due.After(r.now) {
+		r.now = t.Due
+	}
+	header := map[string][]string{}
+	if t.Key != r.spec.GetTopic() {
+		header[r.keyHeader()] = []string{t.Key}
+	}
+	return t, r.handle(ctx, &engine.Message{Header: header, Data: t.Data, Timer: &engine.Fired{Name: t.Name, Due: t.Due}}, t.Key)
+}
+
+// SetTimer sets a timer when the message is handled.
+func (s *state) SetTimer(_ context.Context, t engine.Timer) error {
+	due, err := t.DueAt(s.now)
+	if err == nil {
+		s.edits[t.Name] = Timer{Key: s.key, Name: t.Name, Due: due, Data: slices.Clone(t.Data)}
+	}
+	return err
+}
+
+// CancelTimer removes one then.
+func (s *state) CancelTimer(_ context.Context, name string) error {
+	if err := engine.CheckTimerName(name); err != nil {
+		return err
+	}
+	s.edits[name] = Timer{Key: s.key, Name: name, cancelled: true}
+	return nil
+}
+
+// ListTimers returns the timers of the message's key.
+func (s *state) ListTimers(context.Context) (list []engine.Timer, err error) {
+	all := map[string]Timer{}
+	maps.Copy(all, s.timers[s.key])
+	maps.Copy(all, s.edits)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if t := all[name]; !t.cancelled {
+			list = append(list, engine.Timer{Name: name, At: t.Due})
+		}
+	}
+	return list, nil
+}
+
+// keepTimers carries out what a message did to timers, and adds it to the result.
+func (s *state) keepTimers(result *Result) {
+	if s.timers[s.key] == nil {
+		s.timers[s.key] = make(map[string]Timer)
+	}
+	of := s.timers[s.key]
+	for _, name := range slices.Sorted(maps.Keys(s.edits)) {
+		t := s.edits[name]
+		_, was := of[name]
+		delete(of, name)
+		change := &operatorv1.TestWorkerResponse_Timer{Name: name, Data: t.Data, Cancelled: t.cancelled}
+		if !t.cancelled {
+			of[name] = t
+			change.Due = timestamppb.New(t.Due)
+		}
+		if was || !t.cancelled {
+			result.Timers = append(result.Timers, change)
+		}
+	}
 }

@@ -3,7 +3,7 @@
 // is accounted for. It asks the cluster through kubectl.
 //
 // Begin at [Run]: steps.go has the steps, job.go the Job that sends the requests, watch.go
-// what the cluster does meanwhile, and judge.go and account.go what became of each request.
+// what the cluster and the load do meanwhile, and judge.go what became of each request.
 // report.go writes it down.
 package prove
 

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -137,4 +138,13 @@ func (h *head) Write(p []byte) (int, error) {
 	h.left -= n
 	h.Builder.Write(p[:n])
 	return len(p), nil
+}
+
+// transport opens a connection for each check, so that no check keeps one
+// open during the program's drain. It uses no proxy.
+func transport() *http.Transport {
+	return &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a health check of a neighbour in the same pod, as the kubelet's
+	}
 }

@@ -3,7 +3,7 @@
 // work in a container. It implements "lifecyclectl run".
 //
 // Begin at [Run], which makes an App whose unit is the program. check.go asks the program for
-// its health, and signal.go has the names of signals.
+// its health.
 package run
 
 import (

@@ -1,10 +1,12 @@
 package workers
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
@@ -79,4 +81,132 @@ func preview(b []byte, size int64) string {
 		return string(text[:min(len(text), most)]) + "…"
 	}
 	return string(text)
+}
+
+func timers() *cobra.Command {
+	var limit int
+	cmd := cli.Command(&cobra.Command{
+		Use:   "timers ID",
+		Short: "Show the timers that a worker has set",
+		Long: `Show the timers that a worker has set, in the order in which it has, each with its
+key, when it is due, and the beginning of its data. It needs the role operator.`,
+		Example:           `  lifecyclectl workers timers counter`,
+		Args:              cli.Words("ID"),
+		ValidArgsFunction: cli.CompleteWorkers,
+	}, cli.OfWorker, func(c *cli.Call) error {
+		list, err := cli.Pages(limit, func(size int32, token string) ([]*operatorv1.WorkerTimer, string, error) {
+			req := &operatorv1.ListWorkerTimersRequest{Id: c.Args[0], PageSize: size, PageToken: token}
+			page, err := c.Workers.ListWorkerTimers(c.Context(), req)
+			return page.GetTimers(), page.GetNextPageToken(), err
+		})
+		if err != nil {
+			return err
+		}
+		return c.Write(&operatorv1.ListWorkerTimersResponse{Timers: list}, func(t *output.Table) {
+			t.Head("NAME", "KEY", "DUE", "FAILED", "DATA")
+			for _, timer := range list {
+				t.Row(timer.GetName(), timer.GetKey(), output.Moment(timer.GetDue()), fmt.Sprint(timer.GetFailed()),
+					preview(timer.GetData(), timer.GetSize()))
+			}
+		})
+	})
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most this `many` timers; 0 is all")
+	return cmd
+}
+
+func cancelTimer() *cobra.Command {
+	var key string
+	cmd := cli.Command(&cobra.Command{
+		Use:   "cancel-timer ID NAME",
+		Short: "Remove a timer of a worker before it is due",
+		Long: `Remove a timer of a worker before it is due, also of a worker that is stopped. A
+timer that the worker handles at this moment is not affected. It needs the role operator.`,
+		Example:           `  lifecyclectl workers cancel-timer counter report --key alice`,
+		Args:              cli.Words("ID", "NAME"),
+		ValidArgsFunction: cli.CompleteWorkers,
+	}, cli.OfWorker, func(c *cli.Call) error {
+		answer, err := c.Workers.CancelWorkerTimer(c.Context(), &operatorv1.CancelWorkerTimerRequest{Id: c.Args[0], Name: c.Args[1], Key: key})
+		if err != nil {
+			return err
+		}
+		return c.Write(answer, func(t *output.Table) { t.Row(c.Args[1], output.Good("cancelled")) })
+	})
+	cmd.Flags().StringVar(&key, "key", "", "the `key` of the timer, as workers timers shows it")
+	_ = cmd.MarkFlagRequired("key") // the flag exists
+	return cmd
+}
+
+// keptLines is how many lines of a worker the hosts keep.
+const keptLines = 1000
+
+func logs() *cobra.Command {
+	var (
+		tail   int32
+		follow bool
+	)
+	cmd := cli.Command(&cobra.Command{
+		Use:   "logs ID",
+		Short: "Show what the code of a worker printed, and the errors of its messages",
+		Long: `Show what the code of a worker printed, and the errors of its messages, oldest
+first. The hosts keep the newest 1000 lines of each worker for a week, whichever host
+ran it. It needs the role operator.`,
+		Example: `  lifecyclectl workers logs thumbs --tail 20
+  lifecyclectl workers logs thumbs --follow`,
+		Args:              cli.Words("ID"),
+		ValidArgsFunction: cli.CompleteWorkers,
+	}, cli.OfWorker, func(c *cli.Call) error {
+		if tail < 1 || tail > keptLines {
+			return fmt.Errorf("--tail is %d, want 1 to %d", tail, keptLines)
+		}
+		if follow {
+			return followLogs(c, tail)
+		}
+		page, err := c.Workers.ReadWorkerLogs(c.Context(), &operatorv1.ReadWorkerLogsRequest{Id: c.Args[0], PageSize: tail})
+		if err != nil {
+			return err
+		}
+		for _, l := range page.GetLines() {
+			if err := showLine(c, l); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	cmd.Flags().Int32Var(&tail, "tail", 100, "the newest `lines`")
+	cmd.Flags().BoolVar(&follow, "follow", false, "then show each new line, until it is interrupted")
+	return cmd
+}
+
+// showLine writes a line of a log.
+func showLine(c *cli.Call, l *operatorv1.WorkerLogLine) error {
+	if !c.Format.IsTable() {
+		return c.Format.Item(c.OutOrStdout(), l)
+	}
+	t := output.NewTable(c.OutOrStdout())
+	text := output.In("", l.GetText())
+	if l.GetError() {
+		text = output.Bad("! " + l.GetText())
+	}
+	t.Row(output.Faint(output.Moment(l.GetAt())), text)
+	return c.Send(t.Text())
+}
+
+func followLogs(c *cli.Call, tail int32) error {
+	ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
+	defer stop()
+	last := int64(0)
+	type lines = connect.ServerStreamForClient[operatorv1.FollowWorkerLogsResponse]
+	return cli.Follow(ctx, c.Notices(), func(ctx context.Context) (*lines, error) {
+		if last > 0 {
+			tail = keptLines // what was printed while the server was away
+		}
+		return c.Workers.FollowWorkerLogs(ctx, &operatorv1.FollowWorkerLogsRequest{Id: c.Args[0], Tail: tail})
+	}, func() {}, func(m *operatorv1.FollowWorkerLogsResponse) error {
+		l := m.GetLine()
+		if l.GetNumber() <= last {
+			return nil
+		}
+		last = l.GetNumber()
+		return showLine(c, l)
+	})
 }

@@ -1,13 +1,17 @@
 package workers
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/dev"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -123,4 +127,199 @@ func trialTable(t *output.Table, trial *operatorv1.TestWorkerResponse) {
 		result = output.Bad("failed")
 	}
 	t.Row(result, trial.GetDuration().AsDuration().String(), output.Faint(short(trial.GetDigest())))
+}
+
+func develop() *cobra.Command {
+	var d devRun
+	cmd := cli.LocalCommand(&cobra.Command{
+		Use:   "dev FILE",
+		Short: "Run the code of a spec on this machine against sample messages",
+		Long: `Run the code of a spec on this machine against sample messages, one after the
+other. It needs no server. The code runs in a process of its own, within the limits of
+its spec. The state is empty at first and lasts until the command ends. It shows what
+each message would publish and write, the timers that it would set, and what the code
+prints. After the messages it fires timers, in the order in which they are due and
+without waiting, at most 10 unless --timers says another number. The exit status is 1
+when a message failed.
+
+` + specHelp,
+		Example: `  lifecyclectl workers dev workers.yaml --message "one two" --message three
+  lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x`,
+		Args: cli.Words("FILE"),
+	}, func(c *cli.Call) error {
+		if len(d.texts) == 0 && d.file == "" {
+			return errors.New("which messages? give --message TEXT, or --messages FILE with one in each line")
+		}
+		return d.once(c)
+	})
+	f := cmd.Flags()
+	f.StringVar(&d.id, "id", "", "the `id` of the worker, in a file with several")
+	f.StringArrayVar(&d.texts, "message", nil, "a message; may be given more than once")
+	f.StringVar(&d.file, "messages", "", "messages, one in each line of this `file`; - is standard input")
+	f.StringArrayVar(&d.headers, "header", nil, "a `header` of each message, as Name=value; may be given more than once")
+	f.StringArrayVar(&d.env, "env", nil, "the value of a variable or secret of the spec, as `NAME=value`; may be given more than once")
+	f.BoolVar(&d.http, "http", false, "let the code send the HTTP requests that its spec allows; without it they fail")
+	f.StringArrayVar(&d.networks, "http-network", nil,
+		"a `network` that requests may reach although it is not public, such as 127.0.0.0/8; may be given more than once")
+	f.IntVar(&d.timers, "timers", 10, "how `many` timers to fire after the messages")
+	return cmd
+}
+
+// devRun is one command line.
+type devRun struct {
+	id, file            string
+	texts, headers, env []string
+	networks            []string
+	http                bool
+	timers              int
+}
+
+// once runs the messages, and then the timers that they have set.
+func (d *devRun) once(c *cli.Call) error {
+	if len(d.networks) > 0 && !d.http {
+		return errors.New("--http-network is for --http: without it there are no requests")
+	}
+	spec, err := d.spec(c)
+	if err != nil {
+		return err
+	}
+	env, err := d.variables(spec)
+	if err != nil {
+		return err
+	}
+	messages, err := d.messages(c)
+	if err != nil {
+		return err
+	}
+	headers, err := headerFlags(d.headers)
+	if err != nil {
+		return err
+	}
+	header := map[string][]string{}
+	for _, h := range headers {
+		header[h.GetName()] = append(header[h.GetName()], h.GetValues()...)
+	}
+	r, err := dev.Open(c.Context(), spec, dev.Options{Env: env, HTTP: d.http, Networks: d.networks})
+	if err != nil {
+		return cli.Fail(cli.ExitFindings, "%w", err)
+	}
+	handled, failed, err := d.handle(c, r, header, messages)
+	if err := errors.Join(err, r.Close()); err != nil {
+		return cli.Fail(cli.ExitFindings, "%w", err)
+	}
+	switch {
+	case c.Context().Err() != nil:
+		return context.Canceled
+	case failed > 0:
+		return cli.Fail(cli.ExitFindings, "%d of %d messages failed", failed, handled)
+	}
+	return nil
+}
+
+// handle gives the messages to the worker, and then fires its timers.
+func (d *devRun) handle(c *cli.Call, r *dev.Runner, header map[string][]string, messages [][]byte) (handled, failed int, err error) {
+	show := func(what string, data []byte, result *dev.Result) error {
+		handled++
+		if result.GetError() != "" {
+			failed++
+		}
+		return showResult(c, what+": "+preview(data, int64(len(data))), result)
+	}
+	for i, data := range messages {
+		if c.Context().Err() != nil {
+			break
+		}
+		if err := show(fmt.Sprintf("message %d", i+1), data, r.Handle(c.Context(), header, data)); err != nil {
+			return handled, failed, err
+		}
+	}
+	for i := 0; i < d.timers && c.Context().Err() == nil; i++ {
+		timer, result := r.Fire(c.Context())
+		if result == nil {
+			break
+		}
+		if err := show(timer.String(), timer.Data, result); err != nil {
+			return handled, failed, err
+		}
+	}
+	return handled, failed, nil
+}
+
+// spec returns the spec to run.
+func (d *devRun) spec(c *cli.Call) (*operatorv1.WorkerSpec, error) {
+	file := c.Args[0]
+	specs, err := readSpecs(file, c.InOrStdin())
+	if err != nil {
+		return nil, err
+	}
+	if d.id != "" {
+		i := slices.IndexFunc(specs, func(s *operatorv1.WorkerSpec) bool { return s.GetId() == d.id })
+		if i < 0 {
+			return nil, fmt.Errorf("%s has no worker %s", file, d.id)
+		}
+		specs = specs[i : i+1]
+	}
+	if len(specs) > 1 {
+		return nil, fmt.Errorf("which worker? %s has %d: give --id", file, len(specs))
+	}
+	if specs[0].GetCode().GetUrl() != "" {
+		return nil, fmt.Errorf("the code of %s is at a URL, which only a host fetches: give it as a file or a text", specs[0].GetId())
+	}
+	return specs[0], nil
+}
+
+// variables returns the values that the flags give to the names of a spec.
+func (d *devRun) variables(spec *operatorv1.WorkerSpec) (map[string]string, error) {
+	names := slices.Concat(spec.GetEnv(), spec.GetSecrets(), spec.GetHttp().GetSecrets())
+	env := map[string]string{}
+	for _, text := range d.env {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, errors.New("--env: want NAME=value") // the text may be a secret
+		}
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("--env: the spec of %s asks for no %s: want %s", spec.GetId(), name, strings.Join(names, ", "))
+		}
+		env[name] = value
+	}
+	for _, name := range names {
+		if _, ok := env[name]; !ok {
+			return nil, fmt.Errorf("the spec of %s asks for %s: give --env %s=value", spec.GetId(), name, name)
+		}
+	}
+	return env, nil
+}
+
+// messages returns the sample messages.
+func (d *devRun) messages(c *cli.Call) (all [][]byte, err error) {
+	for _, text := range d.texts {
+		all = append(all, []byte(text))
+	}
+	if d.file == "" {
+		return all, nil
+	}
+	text, err := cli.ReadFile(d.file, c.InOrStdin())
+	if err != nil {
+		return nil, fmt.Errorf("--messages: %w", err)
+	}
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimRight(line, "\r\n"); len(line) > 0 {
+			all = append(all, line)
+		}
+	}
+	return all, nil
+}
+
+// showResult shows what a message causes, in the form of workers test.
+func showResult(c *cli.Call, what string, result *dev.Result) error {
+	if !c.Format.IsTable() {
+		return c.Format.Item(c.OutOrStdout(), result)
+	}
+	out := output.NewTable(c.OutOrStdout())
+	out.Row(output.Strong(what))
+	trialTable(out, result)
+	if result.GetError() != "" {
+		out.Row("  " + result.GetError())
+	}
+	return c.Send(out.Text())
 }

@@ -7,13 +7,17 @@
 package workers
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/deadletters"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -129,4 +133,146 @@ func limits(l *operatorv1.Limits) string {
 		}
 	}
 	return strings.Join(all, ", ")
+}
+
+func list() *cobra.Command {
+	var (
+		req   operatorv1.ListWorkersRequest
+		watch bool
+	)
+	cmd := cli.Command(&cobra.Command{
+		Use:   "list",
+		Short: "List the hosted workers",
+		Args:  cli.Words(),
+	}, cli.OfWorker, func(c *cli.Call) error {
+		return cli.List[*operatorv1.Worker]{
+			Head:   []string{"ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "CANARY", "HOST", "AGE", "ERROR"},
+			Widths: []int{20, 9, 9, 20, 8, 7, 4, 6, 16, 4},
+			Cells: func(w *operatorv1.Worker) []any {
+				return []any{
+					w.GetId(), output.State(w.GetState()), w.GetDesired(), strings.Join(w.GetTopics(), ","), w.GetGroup(),
+					fmt.Sprint(w.GetBacklog()), fmt.Sprint(w.GetDeadLetters()), percent(w.GetCanary()), w.GetHost(),
+					output.Age(w.GetCreatedAt(), time.Now()), output.Bad(w.GetError()),
+				}
+			},
+			Look: func(ctx context.Context) ([]*operatorv1.Worker, error) {
+				return cli.Pages(0, func(size int32, token string) ([]*operatorv1.Worker, string, error) {
+					req.PageSize, req.PageToken = size, token
+					page, err := c.Workers.ListWorkers(ctx, &req)
+					return page.GetWorkers(), page.GetNextPageToken(), err
+				})
+			},
+			Answer: func(list []*operatorv1.Worker) proto.Message { return &operatorv1.ListWorkersResponse{Workers: list} },
+			Key:    (*operatorv1.Worker).GetId,
+		}.Show(c, watch)
+	})
+	cmd.Flags().StringVar(&req.State, "state", "", "only those in this `state`")
+	cmd.Flags().StringVar(&req.Group, "group", "", "only those of this `group`")
+	cli.WatchFlag(cmd, &watch)
+	return cmd
+}
+
+func history() *cobra.Command {
+	var watch bool
+	cmd := cli.Command(&cobra.Command{
+		Use:               "history ID",
+		Short:             "Show the versions of a worker's code and their results",
+		Args:              cli.Words("ID"),
+		ValidArgsFunction: cli.CompleteWorkers,
+	}, cli.OfWorker, func(c *cli.Call) error {
+		var answer *operatorv1.GetWorkerHistoryResponse
+		return cli.List[*operatorv1.CodeVersion]{
+			Head:   []string{"", "AT", "DIGEST", "SOURCE", "BY", "BYTES", "SUCCEEDED", "FAILED", "DEAD"},
+			Widths: []int{1, 20, 16, 16, 8, 6, 9, 6},
+			Cells:  versionCells,
+			Look: func(ctx context.Context) (list []*operatorv1.CodeVersion, err error) {
+				answer, err = c.Workers.GetWorkerHistory(ctx, &operatorv1.GetWorkerHistoryRequest{Id: c.Args[0]})
+				return answer.GetVersions(), err
+			},
+			Answer: func([]*operatorv1.CodeVersion) proto.Message { return answer },
+			Key:    func(v *operatorv1.CodeVersion) string { return v.GetDigest() + " " + output.Moment(v.GetAt()) },
+		}.Show(c, watch)
+	})
+	cli.WatchFlag(cmd, &watch)
+	return cmd
+}
+
+func versionCells(v *operatorv1.CodeVersion) []any {
+	now := v.GetRollout()
+	if v.GetCurrent() {
+		now = "*"
+	}
+	succeeded, failed := "-", "-" // only the host that runs it knows
+	if v.GetCounted() {
+		succeeded, failed = fmt.Sprint(v.GetSucceeded()), fmt.Sprint(v.GetFailed())
+	}
+	return []any{
+		now, output.Moment(v.GetAt()), v.GetDigest(), v.GetSource(), v.GetWho(), fmt.Sprint(v.GetBytes()),
+		succeeded, failed, fmt.Sprint(v.GetDeadLettered()),
+	}
+}
+
+func describe() *cobra.Command {
+	return cli.Command(&cobra.Command{
+		Use:   "describe ID",
+		Short: "Show one hosted worker: what it does now, its canary, and why its messages fail",
+		Long: `Show one hosted worker: where it runs, how many messages it handled in the last
+minutes and how long that took, both versions of a canary, and its dead letters by reason.
+With -o json or another format it shows what the worker does.`,
+		Args:              cli.Words("ID"),
+		ValidArgsFunction: cli.CompleteWorkers,
+	}, cli.OfWorker, func(c *cli.Call) error {
+		w, err := c.Workers.GetWorker(c.Context(), &operatorv1.GetWorkerRequest{Id: c.Args[0]})
+		if err != nil {
+			return err
+		}
+		does, err := c.Workers.GetWorkerActivity(c.Context(), &operatorv1.GetWorkerActivityRequest{Id: c.Args[0]})
+		if err != nil {
+			return err
+		}
+		if !c.Format.IsTable() {
+			return c.Write(does, nil)
+		}
+		if err := show(c, w); err != nil {
+			return err
+		}
+		err = c.Write(does, func(t *output.Table) { activityTable(t, w, does) })
+		if err != nil || w.GetDeadLetters() == 0 {
+			return err
+		}
+		if err := c.Send([]byte("\nDead letters\n")); err != nil {
+			return err
+		}
+		return deadletters.ShowGroups(c, c.Args[0])
+	})
+}
+
+// activityTable shows what a worker does.
+func activityTable(t *output.Table, w *operatorv1.Worker, does *operatorv1.WorkerActivity) {
+	if does.GetHost() == "" {
+		t.Line("runs on", "no host has answered")
+		return
+	}
+	window := does.GetWindow().AsDuration()
+	perSecond := func(n int64) string {
+		return fmt.Sprintf("%.2f a second (%d in %s)", float64(n)/max(1, window.Seconds()), n, window.Round(1e9))
+	}
+	t.Line("runs on", does.GetHost())
+	t.Line("handled", perSecond(does.GetSucceeded()))
+	t.Line("failed", perSecond(does.GetFailed()))
+	if does.GetLongest() != nil {
+		t.Line("time to handle", fmt.Sprintf("half %s, 95 %% %s, longest %s",
+			does.GetP50().AsDuration(), does.GetP95().AsDuration(), does.GetLongest().AsDuration()))
+	}
+	for _, v := range does.GetVersions() {
+		name := short(v.GetDigest())
+		switch v.GetDigest() {
+		case w.GetCanary().GetDigest():
+			name += ", the canary"
+		case w.GetDigest():
+			name += ", its own"
+		}
+		t.Row(output.Faint("version"), fmt.Sprintf("%s: %d succeeded, %d failed, %d dead letters",
+			name, v.GetSucceeded(), v.GetFailed(), v.GetDeadLettered()))
+	}
 }

@@ -12,9 +12,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -254,4 +256,114 @@ func showDefinition(c *cli.Call) error {
 			t.Row(f.GetName(), f.GetType())
 		}
 	})
+}
+
+func watch() *cobra.Command {
+	return cli.Command(&cobra.Command{
+		Use:   "watch TYPE [ID]",
+		Short: "Show the entities of a workflow, or one, and then every change",
+		Long: `Show the entities of a workflow, or one, and then every change, until it is
+interrupted. It waits for a server that is away and then shows what changed,
+nothing twice. When an entity changes faster than it is read, only the last
+change is shown.
+
+With -o json each change is one line with "kind" and "entity".`,
+		Args:              cli.Words("TYPE", "[ID]"),
+		ValidArgsFunction: cli.CompleteEntities,
+	}, cli.OfWorkflow, func(c *cli.Call) error {
+		return watchEntities(c, c.Args[0], c.Arg(1), nil)
+	})
+}
+
+// watchEntities shows entities and every change: those that are wanted, and that one is not
+// any more. A nil wanted wants all.
+func watchEntities(c *cli.Call, typ, id string, wanted func(*operatorv1.Entity) bool) error {
+	out := c.Rows([]string{"AT", "ID", "PHASE", "ETAG"}, 20, 24, 14, 6)
+	show := func(kind operatorv1.WatchResponse_Kind, e *operatorv1.Entity, cells ...any) error {
+		return out.Add(&operatorv1.WatchResponse{Kind: kind, Entity: e}, cells...)
+	}
+	changes := cli.Changes[*operatorv1.Entity]{
+		Same:   func(a, b *operatorv1.Entity) bool { return a.GetRevision() == b.GetRevision() },
+		Wanted: wanted,
+		Put: func(e *operatorv1.Entity) error {
+			return show(operatorv1.WatchResponse_KIND_PUT, e, output.Moment(e.GetUpdatedAt()), e.GetId(), output.State(e.GetPhase()), e.GetEtag())
+		},
+		Gone: func(id string, _ *operatorv1.Entity) error {
+			at := time.Now().UTC().Format(time.RFC3339)
+			return show(operatorv1.WatchResponse_KIND_DELETED, &operatorv1.Entity{Type: typ, Id: id}, at, id, output.Faint("(deleted)"), "")
+		},
+		Unwanted: func(e *operatorv1.Entity) error {
+			note := output.Faint("(no longer selected)")
+			return show(operatorv1.WatchResponse_KIND_DELETED, e, output.Moment(e.GetUpdatedAt()), e.GetId(), output.State(e.GetPhase()), note)
+		},
+	}
+	ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
+	defer stop()
+	return cli.Follow(ctx, c.Notices(), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchResponse], error) {
+		return c.Workflows.Watch(ctx, &operatorv1.WatchRequest{Type: typ, Id: id})
+	}, changes.Begin, func(m *operatorv1.WatchResponse) error {
+		return changes.Take(m.GetKind(), m.GetEntity().GetId(), m.GetEntity())
+	})
+}
+
+// A server filters lists. A watch of a server sends everything, so its filters are here, and
+// mean the same.
+
+// selectEntities adds the terms of a selector to the filters of a list.
+func selectEntities(selector string, req *operatorv1.ListEntitiesRequest) error {
+	terms, err := cli.ParseSelector(selector)
+	if err != nil {
+		return err
+	}
+	for _, t := range terms {
+		switch {
+		case t.Not:
+			return fmt.Errorf("--selector: %s!=%s: for entities only KEY=VALUE is possible", t.Key, t.Value)
+		case t.Key == "phase" && req.GetPhase() != "" && req.GetPhase() != t.Value:
+			return fmt.Errorf("two phases are given, %s and %s: no entity is in both", req.GetPhase(), t.Value)
+		case t.Key == "phase":
+			req.Phase = t.Value
+		default:
+			req.Match = append(req.Match, t.Key+"="+t.Value)
+		}
+	}
+	return nil
+}
+
+// Matches reports whether a list with the filters of req would have an entity.
+func Matches(req *operatorv1.ListEntitiesRequest, e *operatorv1.Entity) bool {
+	isInPhase := req.GetPhase() == "" || e.GetPhase() == req.GetPhase()
+	isActive := !req.GetActive() || !e.GetTerminal()
+	isNew := req.GetUpdatedAfter() == nil || e.GetUpdatedAt().AsTime().After(req.GetUpdatedAfter().AsTime())
+	if !isInPhase || !isActive || !isNew || !strings.Contains(e.GetId(), req.GetContains()) {
+		return false
+	}
+	for _, term := range req.GetMatch() {
+		name, want, _ := strings.Cut(term, "=")
+		value := e.GetFields().GetFields()[name]
+		if value == nil || !isValue(value.AsInterface(), want) {
+			return false
+		}
+	}
+	return true
+}
+
+// isValue reports whether a value of an entity is what a filter wants.
+func isValue(value any, want string) bool {
+	switch v := value.(type) {
+	case string:
+		if v == want {
+			return true
+		}
+		at, err := time.Parse(time.RFC3339Nano, v)
+		wanted, wrong := time.Parse(time.RFC3339Nano, want)
+		return err == nil && wrong == nil && at.Equal(wanted)
+	case float64:
+		n, err := strconv.ParseFloat(want, 64)
+		return err == nil && n == v
+	case bool:
+		b, err := strconv.ParseBool(want)
+		return err == nil && b == v
+	}
+	return false
 }
