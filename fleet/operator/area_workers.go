@@ -3,8 +3,11 @@ package operator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -370,4 +374,390 @@ func (a hosts) Activity(ctx context.Context, id string) (*operatorv1.WorkerActiv
 		}
 	}
 	return m, nil
+}
+
+// specOf returns the spec of a worker, with the digest of its code.
+func specOf(rec *host.Record) *operatorv1.WorkerSpec {
+	return &operatorv1.WorkerSpec{
+		Id:          rec.ID,
+		Tenant:      rec.Tenant,
+		MimeType:    rec.MIMEType,
+		Topic:       rec.Topic,
+		Group:       rec.Group,
+		OutputTopic: rec.OutputTopic,
+		Key:         rec.Key,
+		Limits:      limitsOf(rec.Limits),
+		Env:         rec.Env,
+		Secrets:     rec.Secrets,
+		Rate:        rateOf(rec.Rate),
+		Code:        &operatorv1.Code{Digest: "sha256:" + rec.Digest, Signature: rec.Signature},
+		Rollout:     rolloutOf(rec.Rollout),
+		Http:        httpOf(rec.HTTP),
+	}
+}
+
+// httpOf turns the requests that a worker may send into the contract's message: nil for
+// none.
+func httpOf(w host.HTTP) *operatorv1.HTTP {
+	if len(w.Allow)+len(w.Secrets) == 0 {
+		return nil
+	}
+	return &operatorv1.HTTP{Allow: w.Allow, Secrets: w.Secrets}
+}
+
+// rolloutOf turns a rollout into the contract's message: nil for none.
+func rolloutOf(o host.Rollout) *operatorv1.Rollout {
+	if o == (host.Rollout{}) {
+		return nil
+	}
+	m := &operatorv1.Rollout{Canary: int32(o.Canary), Messages: int32(o.Messages), Margin: int32(o.Margin)}
+	if o.For != 0 {
+		m.For = durationpb.New(o.For)
+	}
+	return m
+}
+
+// canaryOf turns a candidate into the contract's message.
+func canaryOf(c *host.Candidate) *operatorv1.Canary {
+	if c == nil {
+		return nil
+	}
+	return &operatorv1.Canary{
+		Digest:  "sha256:" + c.Digest,
+		Percent: int32(c.Rollout.Canary),
+		Since:   timestamppb.New(c.At),
+		Until:   timestamppb.New(c.Until()),
+	}
+}
+
+// specFrom is the inverse of specOf.
+func specFrom(s *operatorv1.WorkerSpec, who string) (host.Spec, error) {
+	limits, err := limitsFrom(s.GetLimits())
+	return host.Spec{
+		ID:          s.GetId(),
+		Tenant:      s.GetTenant(),
+		MIMEType:    s.GetMimeType(),
+		Topic:       s.GetTopic(),
+		Group:       s.GetGroup(),
+		OutputTopic: s.GetOutputTopic(),
+		Key:         s.GetKey(),
+		Limits:      limits,
+		Env:         s.GetEnv(),
+		Secrets:     s.GetSecrets(),
+		Rate: host.Rate{
+			Messages: int(s.GetRate().GetMessages()),
+			Per:      s.GetRate().GetPer().AsDuration(),
+			Burst:    int(s.GetRate().GetBurst()),
+		},
+		Code:      s.GetCode().GetContent(),
+		URL:       s.GetCode().GetUrl(),
+		Digest:    sha(s.GetCode().GetDigest()),
+		By:        who,
+		Signature: s.GetCode().GetSignature(),
+		HTTP:      host.HTTP{Allow: s.GetHttp().GetAllow(), Secrets: s.GetHttp().GetSecrets()},
+		Rollout: host.Rollout{
+			Canary:   int(s.GetRollout().GetCanary()),
+			For:      s.GetRollout().GetFor().AsDuration(),
+			Messages: int(s.GetRollout().GetMessages()),
+			Margin:   int(s.GetRollout().GetMargin()),
+		},
+	}, err
+}
+
+func rateOf(r host.Rate) *operatorv1.Rate {
+	if r == (host.Rate{}) {
+		return nil
+	}
+	rate := &operatorv1.Rate{Messages: int32(r.Messages), Burst: int32(r.Burst)}
+	if r.Per != 0 {
+		rate.Per = durationpb.New(r.Per)
+	}
+	return rate
+}
+
+func (a hosts) Apply(
+	ctx context.Context, s *operatorv1.WorkerSpec, dryRun bool, who string,
+) (*operatorv1.ApplyWorkerResponse, error) {
+	spec, err := specFrom(s, who)
+	if err != nil {
+		return nil, err
+	}
+	do := a.h.Apply
+	if dryRun {
+		do = a.h.Diff
+	}
+	plan, err := do(ctx, spec)
+	if err != nil {
+		return nil, codeErr(s.GetCode(), err)
+	}
+	answer := &operatorv1.ApplyWorkerResponse{Created: plan.Create}
+	for _, d := range plan.Differences {
+		answer.Changes = append(answer.Changes, &operatorv1.ApplyWorkerResponse_Change{
+			Field: d.Field,
+			From:  d.From,
+			To:    d.To,
+		})
+	}
+	if !dryRun || !plan.Create {
+		answer.Worker, err = a.Get(ctx, spec.ID)
+	}
+	return answer, err
+}
+
+func lineOf(l host.Line) *operatorv1.WorkerLogLine {
+	return &operatorv1.WorkerLogLine{
+		Number: int64(l.Seq),
+		At:     timestamppb.New(l.At),
+		Text:   l.Text,
+		Host:   l.Host,
+		Digest: "sha256:" + l.Digest,
+		Error:  l.Error,
+	}
+}
+
+func (a hosts) Logs(ctx context.Context, id string, before int64, limit int) ([]*operatorv1.WorkerLogLine, error) {
+	lines, err := a.h.Logs(ctx, id, uint64(before), limit)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	list := make([]*operatorv1.WorkerLogLine, len(lines))
+	for i, l := range lines {
+		list[i] = lineOf(l)
+	}
+	return list, nil
+}
+
+func (a hosts) FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.WorkerLogLine) error) error {
+	return workerErr(a.h.FollowLogs(ctx, id, uint64(after), func(l host.Line) error { return send(lineOf(l)) }))
+}
+
+// maxPreview is how many bytes of a value a list of keys shows.
+const maxPreview = 256
+
+func (a hosts) State(ctx context.Context, id, after string, limit int) ([]*operatorv1.StateEntry, string, error) {
+	from, err := sequence(after)
+	if err != nil {
+		return nil, "", err
+	}
+	values, more, err := a.h.Values(ctx, id, from, limit)
+	if err != nil {
+		return nil, "", workerErr(err)
+	}
+	var list []*operatorv1.StateEntry
+	for _, v := range values {
+		if v.Key != "" {
+			list = append(list, entryOf(v, maxPreview))
+		}
+	}
+	if !more {
+		return list, "", nil
+	}
+	return list, fmt.Sprint(values[len(values)-1].Seq), nil
+}
+
+func (a hosts) Timers(ctx context.Context, id, after string, limit int) ([]*operatorv1.WorkerTimer, string, error) {
+	from, err := sequence(after)
+	if err != nil {
+		return nil, "", err
+	}
+	timers, next, err := a.h.Timers(ctx, id, from, limit)
+	if err != nil {
+		return nil, "", workerErr(err)
+	}
+	var list []*operatorv1.WorkerTimer
+	for _, t := range timers {
+		list = append(list, &operatorv1.WorkerTimer{
+			Name:   t.Name,
+			Key:    text.Valid(t.Key),
+			Due:    diagnosis.Stamp(t.Due),
+			Data:   t.Data[:min(len(t.Data), maxPreview)],
+			Size:   int64(len(t.Data)),
+			Failed: int32(t.Failed),
+		})
+	}
+	if next == 0 {
+		return list, "", nil
+	}
+	return list, fmt.Sprint(next), nil
+}
+
+func (a hosts) CancelTimer(ctx context.Context, id, key, name, _ string) error {
+	return workerErr(a.h.CancelTimer(ctx, id, key, name))
+}
+
+func (a hosts) Value(ctx context.Context, id, key string) (*operatorv1.StateEntry, error) {
+	v, err := a.h.Value(ctx, id, key)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	return entryOf(*v, len(v.Data)), nil
+}
+
+func entryOf(v host.Value, most int) *operatorv1.StateEntry {
+	return &operatorv1.StateEntry{
+		Key:   v.Key,
+		Value: v.Data[:min(len(v.Data), most)],
+		Size:  int64(len(v.Data)),
+		At:    timestamppb.New(v.At),
+	}
+}
+
+func (a hosts) Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
+	t, err := a.h.Test(ctx, req.GetId(), host.TestRequest{
+		Topic: req.GetTopic(), Header: headersFrom(req.GetHeaders()), Data: req.GetData(), Digest: sha(req.GetDigest()),
+		Code:      req.GetCode().GetContent(),
+		URL:       req.GetCode().GetUrl(),
+		Signature: req.GetCode().GetSignature(),
+		HTTP:      req.GetHttp(),
+	})
+	if err != nil {
+		return nil, codeErr(req.GetCode(), err)
+	}
+	answer := &operatorv1.TestWorkerResponse{
+		Logs:     validTexts(t.Lines),
+		Duration: durationpb.New(t.Took.Round(time.Microsecond)),
+		Digest:   "sha256:" + t.Digest,
+	}
+	for _, o := range t.Outputs {
+		answer.Outputs = append(answer.Outputs, &operatorv1.TestWorkerResponse_Output{
+			Topic:   text.Valid(o.Topic),
+			Headers: headersOf(o.Header),
+			Data:    o.Data,
+		})
+	}
+	for _, c := range t.Changes {
+		answer.Changes = append(answer.Changes, &operatorv1.TestWorkerResponse_Change{
+			Key:     c.Key,
+			Value:   c.Data,
+			Deleted: c.Deleted,
+		})
+	}
+	for _, c := range t.Timers {
+		change := &operatorv1.TestWorkerResponse_Timer{Name: c.Name, Data: c.Data, Cancelled: c.Cancelled}
+		if !c.Cancelled {
+			change.Due = diagnosis.Stamp(c.Due)
+		}
+		answer.Timers = append(answer.Timers, change)
+	}
+	if t.Err != nil {
+		answer.Error, answer.Rejected = text.Valid(t.Err.Error()), t.Rejected()
+	}
+	return answer, nil
+}
+
+// letterOf turns a dead letter into the contract's message as a list has it, with these
+// bytes of its data. A broker takes any bytes in subjects and headers; the contract's
+// texts are UTF-8.
+func letterOf(d *host.DeadLetter, data []byte) *operatorv1.DeadLetter {
+	return &operatorv1.DeadLetter{
+		Id:       fmt.Sprint(d.Seq),
+		WorkerId: text.Valid(d.Worker),
+		Topic:    text.Valid(d.Topic),
+		Reason:   text.Valid(d.Reason),
+		At:       timestamppb.New(d.At),
+		Attempts: int32(d.Attempts),
+		Digest:   "sha256:" + text.Valid(d.Digest),
+		Data:     data,
+		Size:     int64(len(d.Data)),
+		Output:   text.Valid(d.Output),
+	}
+}
+
+func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+	last, err := sequence(after)
+	if err != nil {
+		return nil, err
+	}
+	var list []*operatorv1.DeadLetter
+	if limit <= 0 {
+		return nil, nil
+	}
+	err = a.h.EachDeadLetter(ctx, id, last+1, func(d *host.DeadLetter) (bool, error) {
+		list = append(list, letterOf(d, beginOf(d.Data)))
+		return len(list) < limit, nil
+	})
+	return list, workerErr(err)
+}
+
+func (a hosts) LetterGroups(ctx context.Context, id string) ([]LetterGroup, error) {
+	groups, err := a.h.LetterGroups(ctx, id)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	list := make([]LetterGroup, len(groups))
+	for i, g := range groups {
+		ids := make([]string, len(g.Seqs))
+		for j, seq := range g.Seqs {
+			ids[j] = strconv.FormatUint(seq, 10)
+		}
+		list[i] = LetterGroup{&operatorv1.DeadLetterGroup{
+			Name:    g.Name,
+			Count:   int64(len(ids)),
+			Reason:  text.Valid(g.Reason),
+			FirstAt: timestamppb.New(g.First),
+			LastAt:  timestamppb.New(g.Last),
+			FirstId: ids[0],
+		}, ids}
+	}
+	return list, nil
+}
+
+func (a hosts) DeadLetter(ctx context.Context, id, letter string) (*operatorv1.DeadLetter, error) {
+	seqs, err := sequences("id", letter)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.h.DeadLetter(ctx, id, seqs[0])
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	m := letterOf(d, d.Data)
+	m.Headers, m.Message, m.DataDigest = headersOf(d.Header), text.Valid(d.Message), digestOf(d.Data)
+	return m, nil
+}
+
+// sequences reads the ids of dead letters.
+func sequences(field string, ids ...string) ([]uint64, error) {
+	seqs := make([]uint64, len(ids))
+	for i, id := range ids {
+		n, err := strconv.ParseUint(id, 10, 64)
+		if err != nil {
+			if len(ids) > 1 {
+				field = fmt.Sprintf("%s[%d]", field, i)
+			}
+			return nil, invalid(field, "%q is not the id of a dead letter", clip(id, 32))
+		}
+		seqs[i] = n
+	}
+	return seqs, nil
+}
+
+func (a hosts) Redrive(ctx context.Context, id string, ids []string, _ string) (int64, error) {
+	seqs, err := sequences("ids", ids...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := a.h.Redrive(ctx, id, seqs...)
+	return int64(n), workerErr(err)
+}
+
+func (a hosts) RedriveEdited(ctx context.Context, id, letter string, data []byte, _ string) ([]byte, error) {
+	seqs, err := sequences("id", letter)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.h.RedriveEdited(ctx, id, seqs[0], data)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	return d.Data, nil
+}
+
+func (a hosts) Discard(ctx context.Context, id string, ids []string, dryRun bool, _ string) (int64, error) {
+	seqs, err := sequences("ids", ids...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := a.h.Discard(ctx, id, dryRun, seqs...)
+	return int64(n), workerErr(err)
 }

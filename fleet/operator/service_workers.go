@@ -1,14 +1,23 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/hex"
+	"fmt"
+	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+	"github.com/rogpeppe/go-internal/diff"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // workerService implements the contract's WorkerService.
@@ -182,4 +191,325 @@ func (w workerService) RecoverWorkers(
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.RecoverWorkersResponse, error) {
 		return w.s.cfg.Workers.Recover(ctx, c.who.Name)
 	})
+}
+
+// Limits of code for a diff. Without the second one, a million of empty lines would make an
+// answer of many megabytes.
+const (
+	maxCompared = 1 << 20 // bytes of a version
+	maxLines    = 20_000  // line feeds of both versions together
+)
+
+func (w workerService) DiffWorkerCode(
+	ctx context.Context, req *operatorv1.DiffWorkerCodeRequest,
+) (*operatorv1.DiffWorkerCodeResponse, error) {
+	c := w.request("DiffWorkerCode", req.GetId())
+	for field, digest := range map[string]string{"from": req.GetFrom(), "to": req.GetTo()} {
+		if digest != "" {
+			c.digest(field, digest)
+		}
+	}
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.DiffWorkerCodeResponse, error) {
+		pair, err := w.s.cfg.Workers.Code(ctx, req.GetId(), req.GetFrom(), req.GetTo())
+		if err != nil {
+			return nil, err
+		}
+		c.note("%s to %s", pair.From, pair.To)
+		answer := &operatorv1.DiffWorkerCodeResponse{
+			From:          pair.From,
+			To:            pair.To,
+			FromBytes:     int64(len(pair.Before)),
+			ToBytes:       int64(len(pair.After)),
+			Changes:       pair.Changes,
+			SettingsKnown: pair.Known,
+		}
+		switch {
+		case bytes.Equal(pair.Before, pair.After):
+		case isBinary(pair.Before) || isBinary(pair.After):
+			answer.NotCompared = "the code is not text"
+		case max(len(pair.Before), len(pair.After)) > maxCompared:
+			answer.NotCompared = fmt.Sprintf("the code has more than %d bytes", maxCompared)
+		case lineFeeds(pair.Before)+lineFeeds(pair.After) > maxLines:
+			answer.NotCompared = fmt.Sprintf("the two versions have more than %d lines", maxLines)
+		default:
+			answer.Diff, answer.Added, answer.Removed = unifiedDiff(pair)
+		}
+		return answer, nil
+	})
+}
+
+// unifiedDiff compares the code of two versions line by line. It returns the difference in
+// the unified format, and how many lines were added and removed.
+func unifiedDiff(p *CodePair) (text string, added, removed int32) {
+	_, whole, _ := bytes.Cut(diff.Diff(p.From, p.Before, p.To, p.After), []byte("\n")) // without the line "diff FROM TO"
+	text = string(whole)
+	for i, line := range strings.SplitAfter(text, "\n") {
+		switch {
+		case i < 2: // the names
+		case strings.HasPrefix(line, "+"):
+			added++
+		case strings.HasPrefix(line, "-"):
+			removed++
+		}
+	}
+	return text, added, removed
+}
+
+func lineFeeds(code []byte) int { return bytes.Count(code, []byte("\n")) }
+
+// isBinary reports whether code is not text.
+func isBinary(code []byte) bool { return !utf8.Valid(code) || bytes.IndexByte(code, 0) >= 0 }
+
+func (w workerService) GetWorkerActivity(
+	ctx context.Context, req *operatorv1.GetWorkerActivityRequest,
+) (*operatorv1.WorkerActivity, error) {
+	c := w.request("GetWorkerActivity", req.GetId())
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.WorkerActivity, error) {
+		return w.s.cfg.Workers.Activity(ctx, req.GetId())
+	})
+}
+
+// spec checks the form of a spec. The host checks the rest.
+func (v *violations) spec(s *operatorv1.WorkerSpec) (detail string) {
+	if s == nil {
+		v.add("spec", "is missing")
+		return ""
+	}
+	v.text("spec.id", s.GetId(), true, maxName)
+	v.text("spec.tenant", s.GetTenant(), false, maxName)
+	v.text("spec.mime_type", s.GetMimeType(), true, maxName)
+	v.text("spec.topic", s.GetTopic(), true, maxName)
+	v.text("spec.group", s.GetGroup(), false, maxName)
+	v.text("spec.output_topic", s.GetOutputTopic(), false, maxName)
+	v.text("spec.key", s.GetKey(), false, maxName)
+	v.texts("spec.env", s.GetEnv(), maxName)
+	v.texts("spec.secrets", s.GetSecrets(), maxName)
+	v.texts("spec.http.allow", s.GetHttp().GetAllow(), maxName)
+	v.texts("spec.http.secrets", s.GetHttp().GetSecrets(), maxName)
+	if d := s.GetRollout().GetFor(); d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+		v.add("spec.rollout.for", "is not a positive duration")
+	}
+	return v.code("spec.code", s.GetCode())
+}
+
+func (w workerService) ApplyWorker(
+	ctx context.Context, req *operatorv1.ApplyWorkerRequest,
+) (*operatorv1.ApplyWorkerResponse, error) {
+	spec := req.GetSpec()
+	c := &request{
+		action: "WorkerService.ApplyWorker",
+		scope:  scopeParts,
+		target: "worker/" + spec.GetId(),
+		dryRun: req.GetDryRun(),
+	}
+	c.detail = spec.GetMimeType() + ", " + c.spec(spec)
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ApplyWorkerResponse, error) {
+		if err := w.s.mayApply(ctx, c.who, spec); err != nil {
+			return nil, err
+		}
+		return w.s.cfg.Workers.Apply(ctx, spec, req.GetDryRun(), c.who.Name)
+	})
+}
+
+func (w workerService) ReadWorkerState(
+	ctx context.Context, req *operatorv1.ReadWorkerStateRequest,
+) (*operatorv1.ReadWorkerStateResponse, error) {
+	c := w.request("ReadWorkerState", req.GetId())
+	c.text("key", req.GetKey(), false, maxName)
+	c.detail = req.GetKey()
+	page := c.paging(req)
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ReadWorkerStateResponse, error) {
+		if req.GetKey() != "" {
+			e, err := w.s.cfg.Workers.Value(ctx, req.GetId(), req.GetKey())
+			return &operatorv1.ReadWorkerStateResponse{Entries: []*operatorv1.StateEntry{e}}, err
+		}
+		entries, next, err := w.s.cfg.Workers.State(ctx, req.GetId(), page.after, page.size)
+		return &operatorv1.ReadWorkerStateResponse{Entries: entries, NextPageToken: page.next(next)}, err
+	})
+}
+
+func (w workerService) ListWorkerTimers(
+	ctx context.Context, req *operatorv1.ListWorkerTimersRequest,
+) (*operatorv1.ListWorkerTimersResponse, error) {
+	c := w.request("ListWorkerTimers", req.GetId())
+	page := c.paging(req)
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListWorkerTimersResponse, error) {
+		timers, next, err := w.s.cfg.Workers.Timers(ctx, req.GetId(), page.after, page.size)
+		return &operatorv1.ListWorkerTimersResponse{Timers: timers, NextPageToken: page.next(next)}, err
+	})
+}
+
+func (w workerService) CancelWorkerTimer(
+	ctx context.Context, req *operatorv1.CancelWorkerTimerRequest,
+) (*operatorv1.CancelWorkerTimerResponse, error) {
+	c := w.request("CancelWorkerTimer", req.GetId())
+	c.text("key", req.GetKey(), true, maxNote)
+	c.text("name", req.GetName(), true, maxName)
+	c.detail = req.GetName() + " of " + req.GetKey()
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.CancelWorkerTimerResponse, error) {
+		err := w.s.cfg.Workers.CancelTimer(ctx, req.GetId(), req.GetKey(), req.GetName(), c.who.Name)
+		return &operatorv1.CancelWorkerTimerResponse{}, err
+	})
+}
+
+func (w workerService) TestWorker(
+	ctx context.Context, req *operatorv1.TestWorkerRequest,
+) (*operatorv1.TestWorkerResponse, error) {
+	c := w.request("TestWorker", req.GetId())
+	c.text("topic", req.GetTopic(), false, maxName)
+	if req.GetDigest() != "" {
+		c.digest("digest", req.GetDigest())
+	}
+	if req.GetCode() != nil {
+		c.code("code", req.GetCode())
+		if req.GetDigest() != "" {
+			c.add("code", "and digest are given: want one of the two")
+		}
+	}
+	if len(req.GetHeaders()) > maxFields {
+		c.add("headers", "has %d headers, at most %d are allowed", len(req.GetHeaders()), maxFields)
+	}
+	for i, h := range req.GetHeaders()[:min(len(req.GetHeaders()), maxFields)] {
+		c.text(fmt.Sprintf("headers[%d].name", i), h.GetName(), true, maxName)
+	}
+	c.detail = req.GetDigest()
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.TestWorkerResponse, error) {
+		return w.s.cfg.Workers.Test(ctx, req)
+	})
+}
+
+func headersFrom(list []*operatorv1.Header) map[string][]string {
+	if len(list) == 0 {
+		return nil
+	}
+	all := make(map[string][]string, len(list))
+	for _, h := range list {
+		all[h.GetName()] = append(all[h.GetName()], h.GetValues()...)
+	}
+	return all
+}
+
+// headersOf turns headers, which may have any bytes, into the contract's.
+func headersOf(all map[string][]string) []*operatorv1.Header {
+	var list []*operatorv1.Header
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, &operatorv1.Header{Name: text.Valid(name), Values: validTexts(all[name])})
+	}
+	return list
+}
+
+// validTexts returns a copy of texts as UTF-8.
+func validTexts(list []string) []string {
+	valid := make([]string, len(list))
+	for i, s := range list {
+		valid[i] = text.Valid(s)
+	}
+	return valid
+}
+
+func (w workerService) ReadWorkerLogs(
+	ctx context.Context, req *operatorv1.ReadWorkerLogsRequest,
+) (*operatorv1.ReadWorkerLogsResponse, error) {
+	c := w.request("ReadWorkerLogs", req.GetId())
+	page := c.paging(req)
+	before := page.number(&c.violations)
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ReadWorkerLogsResponse, error) {
+		lines, err := w.s.cfg.Workers.Logs(ctx, req.GetId(), int64(before), page.size+1)
+		if err != nil {
+			return nil, err
+		}
+		answer := &operatorv1.ReadWorkerLogsResponse{Lines: lines}
+		if len(lines) > page.size {
+			answer.Lines = lines[1:]
+			answer.NextPageToken = page.next(strconv.FormatInt(answer.GetLines()[0].GetNumber(), 10))
+		}
+		return answer, nil
+	})
+}
+
+func (w workerService) FollowWorkerLogs(
+	ctx context.Context, req *operatorv1.FollowWorkerLogsRequest, stream *connect.ServerStream[operatorv1.FollowWorkerLogsResponse],
+) error {
+	return w.follow(ctx, req, stream.Send)
+}
+
+// maxTail is how many lines a log begins with at most.
+const maxTail = 1000
+
+// follow serves FollowWorkerLogs; send sends one message. The audit has the begin: what ends
+// a stream later is not an attempt that failed.
+func (w workerService) follow(
+	ctx context.Context, req *operatorv1.FollowWorkerLogsRequest, send func(*operatorv1.FollowWorkerLogsResponse) error,
+) error {
+	c := w.request("FollowWorkerLogs", req.GetId())
+	tail := int(req.GetTail())
+	switch {
+	case tail < -1 || tail > maxTail:
+		c.add("tail", "is %d, want 1 to %d, -1 for none, or 0 for 10", tail, maxTail)
+	case tail == 0:
+		tail = 10
+	}
+	var lines []*operatorv1.WorkerLogLine
+	err := w.s.begin(ctx, c)
+	if err == nil {
+		lines, err = w.s.cfg.Workers.Logs(ctx, req.GetId(), 0, max(tail, 1))
+	}
+	err = w.s.failure(ctx, c.action, err)
+	w.s.audit.record(ctx, c.entry(ctx, err))
+	if err != nil {
+		return err
+	}
+	after := int64(0)
+	if len(lines) > 0 {
+		after = lines[len(lines)-1].GetNumber()
+	}
+	if tail < 0 {
+		lines = nil
+	}
+	notify := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
+		if err := send(&operatorv1.FollowWorkerLogsResponse{Kind: kind, Line: l}); err != nil {
+			return sendFailed(err)
+		}
+		return nil
+	}
+	return w.s.failure(ctx, c.action, w.sendLines(ctx, c, lines, after, notify))
+}
+
+// sendLines sends lines, and then each one behind after.
+func (w workerService) sendLines(ctx context.Context, c *request, lines []*operatorv1.WorkerLogLine, after int64,
+	notify func(operatorv1.WatchResponse_Kind, *operatorv1.WorkerLogLine) error,
+) error {
+	over, leave, err := w.s.bounded(ctx, c.who)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, l := range lines {
+		if err := notify(operatorv1.WatchResponse_KIND_PUT, l); err != nil {
+			return err
+		}
+	}
+	if err := notify(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
+		return err
+	}
+	for {
+		beat, stop := context.WithTimeout(over, heartbeat)
+		err := w.s.cfg.Workers.FollowLogs(beat, c.object, after, func(l *operatorv1.WorkerLogLine) error {
+			after = l.GetNumber()
+			return notify(operatorv1.WatchResponse_KIND_PUT, l)
+		})
+		silent := beat.Err() != nil
+		stop()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case over.Err() != nil:
+			return errWatchOver()
+		case err != nil && !silent:
+			return err
+		}
+		if err := notify(operatorv1.WatchResponse_KIND_HEARTBEAT, nil); err != nil {
+			return err
+		}
+	}
 }
