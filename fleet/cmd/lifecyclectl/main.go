@@ -131,6 +131,7 @@ of the connection has such a variable; a flag overrides it.
 func runCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run [FLAGS] -- PROGRAM [ARG...]",
+		Args:  cobra.ArbitraryArgs,
 		Short: "Run any program with health planes, a drain before its end, and PID 1's work",
 		// Its flags are the keys of its configuration, which package config parses.
 		DisableFlagParsing: true,
@@ -149,6 +150,7 @@ func runCommand() *cobra.Command {
 // vetCommand is the command of the module vet, with the exit statuses of this program.
 func vetCommand() *cobra.Command {
 	cmd := command.New()
+	cmd.Args = cobra.ArbitraryArgs // --rules needs no manifest
 	look := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := look(cmd, args)
@@ -164,7 +166,6 @@ func versionCommand() *cobra.Command {
 	return cli.LocalCommand(&cobra.Command{
 		Use:   "version",
 		Short: "Show which version this is",
-		Args:  cli.Words(),
 	}, func(c *cli.Call) error {
 		version, revision := cli.Built()
 		platform := runtime.GOOS + "/" + runtime.GOARCH

@@ -30,7 +30,6 @@ func whoami() *cobra.Command {
 		Short: "Show your name and role on the server",
 		Long: `Show your name and role on the server: a viewer reads, an inspector
 also reads the logs, stacks and configuration of processes, an operator also acts.`,
-		Args: cli.Words(),
 	}, cli.OfNothing, func(c *cli.Call) error {
 		me, err := c.Access.WhoAmI(c.Context(), &operatorv1.WhoAmIRequest{})
 		if err != nil {
@@ -76,7 +75,6 @@ func audit() *cobra.Command {
 remembers the latest 1000.`,
 		Example: `  lifecyclectl audit --who ada --since 24h
   lifecyclectl audit --limit 0 -o json > audit.json`,
-		Args: cli.Words(),
 	}, cli.OfNothing, func(c *cli.Call) error {
 		if since > 0 {
 			req.Since = timestamppb.New(time.Now().Add(-since))
@@ -85,18 +83,13 @@ remembers the latest 1000.`,
 			Head:   []string{"AT", "WHO", "ACTION", "TARGET", "DETAIL", "OUTCOME"},
 			Widths: []int{20, 12, 24, 24, 20},
 			Cells:  auditCells,
-			Look: func(ctx context.Context) ([]*operatorv1.AuditEntry, error) {
-				list, err := cli.Pages(limit, func(size int32, token string) ([]*operatorv1.AuditEntry, string, error) {
-					req.PageSize, req.PageToken = size, token
-					page, err := c.Access.ListAudit(ctx, &req)
-					return page.GetEntries(), page.GetNextPageToken(), err
-				})
+			Look: func(ctx context.Context) (proto.Message, error) {
+				answer, err := cli.All(ctx, limit, &req, c.Access.ListAudit)
 				if watch { // oldest first, as everything that goes on
-					slices.Reverse(list)
+					slices.Reverse(answer.GetEntries())
 				}
-				return list, err
+				return answer, err
 			},
-			Answer: func(list []*operatorv1.AuditEntry) proto.Message { return &operatorv1.ListAuditResponse{Entries: list} },
 			Key: func(e *operatorv1.AuditEntry) string {
 				return fmt.Sprint(e.GetAt().AsTime().UnixNano(), e.GetWho(), e.GetAction(), e.GetTarget())
 			},

@@ -36,7 +36,6 @@ It opens a browser on this machine, and waits until you have signed in there. Wi
 The token is kept in the folder logins beside the configuration file, for this server
 alone and readable by you alone. All commands use it for the server, unless a token file
 or a client certificate is given, and renew it when the provider allows that.`,
-		Args: cli.Words(),
 	}, func(c *cli.Call) error {
 		settings, err := c.SignIn(c.Context())
 		if connect.CodeOf(err) == connect.CodeUnimplemented {
@@ -78,7 +77,6 @@ func logout() *cobra.Command {
 		Short: "Forget the login at the server",
 		Long: `Forget the login at the server, and tell the provider that its refresh token is no
 longer valid. The token itself is valid until it expires.`,
-		Args: cli.Words(),
 	}, func(c *cli.Call) error {
 		l, err := cli.ReadLogin(c.URL)
 		if err != nil {

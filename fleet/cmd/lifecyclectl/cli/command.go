@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -77,6 +78,10 @@ func LoginCommand(cmd *cobra.Command, run func(*Call) error) *cobra.Command {
 }
 
 func command(cmd *cobra.Command, open func(*cobra.Command) (*Server, error), about Subject, run func(*Call) error) *cobra.Command {
+	if cmd.ValidArgsFunction == nil {
+		each := completions[about]
+		cmd.ValidArgsFunction = completeArgs(each[:min(len(each), len(arguments(cmd)))]...)
+	}
 	cmd.PersistentFlags().AddFlagSet(ConnectionFlags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := open(cmd)
@@ -110,8 +115,14 @@ func LocalCall(cmd *cobra.Command, args []string) *Call {
 	return &Call{Command: cmd, Args: args, Format: output.FormatOf(cmd)}
 }
 
-// Group makes cmd a command that only has subcommands.
+// Group makes cmd a command that only has subcommands. Each of them takes the arguments that
+// its Use names, unless it checks them by itself.
 func Group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	for _, c := range subcommands {
+		if c.Args == nil {
+			c.Args = Words(arguments(c)...)
+		}
+	}
 	cmd.Args = unknownCommand
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(subcommands...)
@@ -135,8 +146,19 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
 
-// Words requires one argument per name, and says which is missing.
-// An argument with a name in brackets is optional.
+// arguments returns the names of a command's arguments, as its Use has them before the flags.
+func arguments(cmd *cobra.Command) (names []string) {
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		if strings.HasPrefix(word, "-") {
+			break
+		}
+		names = append(names, word)
+	}
+	return names
+}
+
+// Words requires one argument per name, and says which is missing. An argument with a name
+// in brackets is optional; the last one may be there more than once when its name has "...".
 func Words(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for i, name := range names {
@@ -147,7 +169,8 @@ func Words(names ...string) cobra.PositionalArgs {
 				return fmt.Errorf("%s is empty; the command is: %s", name, cmd.UseLine())
 			}
 		}
-		if len(args) > len(names) {
+		isOpen := len(names) > 0 && strings.Contains(names[len(names)-1], "...")
+		if len(args) > len(names) && !isOpen {
 			return fmt.Errorf("%q is one argument too many; the command is: %s", args[len(names)], cmd.UseLine())
 		}
 		return nil
@@ -185,29 +208,6 @@ func ReadFile(file string, stdin io.Reader) ([]byte, error) {
 		return nil, fmt.Errorf("%s is larger than %d MiB", file, MaxFile>>20)
 	}
 	return text, nil
-}
-
-// Pages collects the items of all pages, at most limit of them unless it is 0. next asks
-// for a page of this size; the token is "" for the first one.
-func Pages[M any](limit int, next func(size int32, token string) (items []M, nextToken string, err error)) (all []M, err error) {
-	if limit < 0 {
-		return nil, fmt.Errorf("--limit is %d, want 0 for all or more", limit)
-	}
-	for token := ""; ; {
-		size := 1000
-		if limit > 0 {
-			size = min(size, limit-len(all))
-		}
-		items, nextToken, err := next(int32(size), token)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, items...)
-		if nextToken == "" || limit > 0 && len(all) >= limit {
-			return all, nil
-		}
-		token = nextToken
-	}
 }
 
 // Built returns what the linker recorded: the version of the module, and

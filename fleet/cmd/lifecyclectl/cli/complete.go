@@ -35,14 +35,15 @@ func completeArgs(each ...wordsOf) cobra.CompletionFunc {
 	}
 }
 
-// The completions of arguments that name things of the server.
-var (
-	CompleteTypes       = completeArgs(types)
-	CompleteEntities    = completeArgs(types, entities)
-	CompleteTransitions = completeArgs(types, entities, nextPhases)
-	CompleteProcesses   = completeArgs(processes)
-	CompleteWorkers     = completeArgs(workers)
-)
+// completions are those of the arguments of a command about something of the server.
+var completions = map[Subject][]wordsOf{
+	OfWorkflow: {types, entities},
+	OfProcess:  {processes},
+	OfWorker:   {workers},
+}
+
+// CompleteTransitions completes the type, the entity and its next phase.
+var CompleteTransitions = completeArgs(types, entities, nextPhases)
 
 // CompletePhases completes a phase of the workflow that the first argument names.
 func CompletePhases(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

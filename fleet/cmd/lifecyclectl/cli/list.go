@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
@@ -18,6 +19,56 @@ import (
 // PollEvery is the pause between two looks of a command that watches a list of which the
 // server has no stream.
 const PollEvery = 2 * time.Second
+
+// All asks for every page of a list, and returns one answer with the items of all of them, at
+// most limit unless it is 0.
+func All[Q proto.Message, A interface {
+	proto.Message
+	GetNextPageToken() string
+}](ctx context.Context, limit int, req Q, page func(context.Context, Q) (A, error)) (all A, err error) {
+	if limit < 0 {
+		return all, fmt.Errorf("--limit is %d, want 0 for all or more", limit)
+	}
+	set := func(m protoreflect.Message, name protoreflect.Name, v any) {
+		m.Set(m.Descriptor().Fields().ByName(name), protoreflect.ValueOf(v))
+	}
+	set(req.ProtoReflect(), "page_token", "")
+	var items protoreflect.List
+	for {
+		size := 1000
+		switch {
+		case limit > 0 && items == nil:
+			size = min(size, limit)
+		case limit > 0:
+			size = min(size, limit-items.Len())
+		}
+		set(req.ProtoReflect(), "page_size", int32(size))
+		answer, err := page(ctx, req)
+		if err != nil {
+			var none A
+			return none, err
+		}
+		next := answer.GetNextPageToken()
+		if items == nil {
+			all, items = answer, listOf(answer)
+			set(all.ProtoReflect(), "next_page_token", "")
+		} else {
+			for i, more := 0, listOf(answer); i < more.Len(); i++ {
+				items.Append(more.Get(i))
+			}
+		}
+		if next == "" || limit > 0 && items.Len() >= limit {
+			return all, nil
+		}
+		set(req.ProtoReflect(), "page_token", next)
+	}
+}
+
+// listOf returns the list of an answer, which is its first field.
+func listOf(answer proto.Message) protoreflect.List {
+	m := answer.ProtoReflect()
+	return m.Mutable(m.Descriptor().Fields().Get(0)).List()
+}
 
 // WatchFlag adds --watch to a list that the command looks at again and again.
 func WatchFlag(cmd *cobra.Command, watch *bool) {
@@ -40,10 +91,8 @@ type List[M proto.Message] struct {
 	Widths []int // the least widths of the columns, with --watch
 	Cells  func(M) []any
 
-	Look func(context.Context) ([]M, error)
-	// Answer makes the message of the list for the formats other than a table.
-	Answer func([]M) proto.Message
-	Before func(*output.Table) // adds rows above the items, without --watch; may be nil
+	Look   func(context.Context) (proto.Message, error) // the answer, whose first field is the list
+	Before func(*output.Table)                          // adds rows above the items, without --watch; may be nil
 
 	Key     func(M) string    // of an item, for as long as it is in the list
 	Same    func(a, b M) bool // whether b shows nothing that a does not; proto.Equal when nil
@@ -56,19 +105,27 @@ func (l List[M]) Show(c *Call, watch bool) error {
 	if watch {
 		return l.watch(c)
 	}
-	list, err := l.Look(c.Context())
+	answer, err := l.Look(c.Context())
 	if err != nil {
 		return err
 	}
-	return c.Write(l.Answer(list), func(t *output.Table) {
+	return c.Write(answer, func(t *output.Table) {
 		t.Head(l.Head...)
 		if l.Before != nil {
 			l.Before(t)
 		}
-		for _, m := range list {
+		for _, m := range l.items(answer) {
 			t.Row(l.Cells(m)...)
 		}
 	})
+}
+
+func (l List[M]) items(answer proto.Message) (items []M) {
+	for i, list := 0, listOf(answer); i < list.Len(); i++ {
+		m, _ := list.Get(i).Message().Interface().(M)
+		items = append(items, m)
+	}
+	return items
 }
 
 // watch shows the list and then every change, until the command is interrupted. It waits
@@ -108,7 +165,7 @@ func (l List[M]) watch(c *Call) error {
 	}
 	notices, isAway := c.Notices(), false
 	for isFirst := true; ; isFirst = false {
-		list, err := l.Look(ctx)
+		answer, err := l.Look(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil // the caller ends a watch by ending ctx
@@ -123,7 +180,7 @@ func (l List[M]) watch(c *Call) error {
 		}
 		if err == nil {
 			seen.Begin()
-			for _, m := range list {
+			for _, m := range l.items(answer) {
 				if err := seen.Take(operatorv1.WatchResponse_KIND_PUT, l.Key(m), m); err != nil {
 					return err
 				}

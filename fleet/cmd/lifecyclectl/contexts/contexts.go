@@ -24,7 +24,6 @@ func Command() *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
 		Short: "List the contexts of the configuration file",
-		Args:  cli.Words(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := cli.ReadContexts()
 			if err != nil {
@@ -45,7 +44,6 @@ func Command() *cobra.Command {
 	use := &cobra.Command{
 		Use:   "use NAME",
 		Short: "Choose the context that commands use without --context",
-		Args:  cli.Words("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := cli.ReadContexts()
 			if err != nil {

@@ -44,8 +44,6 @@ ID show one with its headers and its whole message, which needs the role operato
 --raw write the message as it is.`,
 		Example: `  lifecyclectl dead-letters thumbs --by-reason
   lifecyclectl dead-letters thumbs --limit 20`,
-		Args:              cli.Words("WORKER", "[ID]"),
-		ValidArgsFunction: cli.CompleteWorkers,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		isOne := len(c.Args) > 1
 		switch {
@@ -66,11 +64,8 @@ ID show one with its headers and its whole message, which needs the role operato
 			Cells: func(d *operatorv1.DeadLetter) []any {
 				return []any{d.GetId(), output.Moment(d.GetAt()), d.GetTopic(), fmt.Sprint(d.GetAttempts()), fmt.Sprint(d.GetSize()), d.GetReason()}
 			},
-			Look: func(ctx context.Context) ([]*operatorv1.DeadLetter, error) {
+			Look: func(ctx context.Context) (proto.Message, error) {
 				return readAll(ctx, c, c.Args[0], group, limit)
-			},
-			Answer: func(list []*operatorv1.DeadLetter) proto.Message {
-				return &operatorv1.ListDeadLettersResponse{DeadLetters: list}
 			},
 			Key: (*operatorv1.DeadLetter).GetId,
 		}.Show(c, watch)
@@ -85,12 +80,9 @@ ID show one with its headers and its whole message, which needs the role operato
 
 // readAll lists the dead letters of a worker, or of one group, at most limit of them unless
 // it is 0.
-func readAll(ctx context.Context, c *cli.Call, worker, group string, limit int) ([]*operatorv1.DeadLetter, error) {
-	return cli.Pages(limit, func(size int32, token string) ([]*operatorv1.DeadLetter, string, error) {
-		req := &operatorv1.ListDeadLettersRequest{WorkerId: worker, Group: group, PageSize: size, PageToken: token}
-		page, err := c.Workers.ListDeadLetters(ctx, req)
-		return page.GetDeadLetters(), page.GetNextPageToken(), err
-	})
+func readAll(ctx context.Context, c *cli.Call, worker, group string, limit int) (*operatorv1.ListDeadLettersResponse, error) {
+	req := &operatorv1.ListDeadLettersRequest{WorkerId: worker, Group: group}
+	return cli.All(ctx, limit, req, c.Workers.ListDeadLetters)
 }
 
 // showOne shows one dead letter; with raw only its message, as it is.
@@ -180,9 +172,6 @@ func (s *selection) isMany() bool { return s.all || s.group != "" }
 
 // check returns an error when not exactly one choice is made.
 func (s *selection) check(c *cli.Call) error {
-	if len(c.Args) == 0 {
-		return cli.Words("WORKER")(c.Command, c.Args)
-	}
 	hasIDs := len(c.Args) > 1
 	switch {
 	case s.all && hasIDs:
@@ -203,7 +192,7 @@ func (s *selection) ids(c *cli.Call) (ids []string, err error) {
 	p := cli.Begin(c.ErrOrStderr(), "looking for dead letters")
 	defer p.End()
 	list, err := readAll(c.Context(), c, c.Args[0], s.group, 0)
-	for _, d := range list {
+	for _, d := range list.GetDeadLetters() {
 		ids = append(ids, d.GetId())
 	}
 	return ids, err
@@ -254,9 +243,8 @@ exit status of a conflict, and sends nothing.`,
   lifecyclectl redrive thumbs 18 19
   lifecyclectl redrive thumbs 18 --data-file fixed.json --note "a typo"
   lifecyclectl redrive thumbs --all --yes`,
-		ValidArgsFunction: cli.CompleteWorkers,
 	}, cli.OfWorker, func(c *cli.Call) error {
-		if c.Flags().Changed("data-file") && len(c.Args) > 0 {
+		if c.Flags().Changed("data-file") {
 			return redriveEdited(c, &chosen, file, note)
 		}
 		if note != "" {
@@ -327,7 +315,6 @@ With --dry-run it only counts them. It discards 1000 at a time; when one part fa
 error says how many were discarded before.`,
 		Example: `  lifecyclectl discard thumbs 18 --note "a test message"
   lifecyclectl discard thumbs --all --dry-run`,
-		ValidArgsFunction: cli.CompleteWorkers,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		if err := chosen.check(c); err != nil {
 			return err

@@ -53,10 +53,8 @@ func formatOf(cmd *cobra.Command) string { return cmd.Flags().Lookup("output").V
 
 func drawWorkflow() *cobra.Command {
 	return withFormats(cli.TextCommand(&cobra.Command{
-		Use:               "workflow TYPE [ID]",
-		Short:             "Draw the table of a workflow, and where one entity is and has been",
-		Args:              cli.Words("TYPE", "[ID]"),
-		ValidArgsFunction: cli.CompleteEntities,
+		Use:   "workflow TYPE [ID]",
+		Short: "Draw the table of a workflow, and where one entity is and has been",
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		typ, id := c.Args[0], c.Arg(1)
 		definition, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: typ})
@@ -165,7 +163,6 @@ func drawTable() *cobra.Command {
 		Use:       "table NAME",
 		Short:     "Draw a table of this library: " + strings.Join(names, " or ") + "; needs no server",
 		ValidArgs: names,
-		Args:      cli.Words("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, ok := tables[args[0]]
 			if !ok {
@@ -181,10 +178,8 @@ func drawTable() *cobra.Command {
 
 func drawProcess() *cobra.Command {
 	return withFormats(cli.TextCommand(&cobra.Command{
-		Use:               "process ID",
-		Short:             "Draw the units of a process as a tree, each with its status",
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteProcesses,
+		Use:   "process ID",
+		Short: "Draw the units of a process as a tree, each with its status",
 	}, cli.OfProcess, func(c *cli.Call) error {
 		p, err := c.Processes.GetProcess(c.Context(), &operatorv1.GetProcessRequest{Id: c.Args[0]})
 		if err != nil {

@@ -90,7 +90,6 @@ a word it explains all states, events and rules. It asks no server.`,
   lifecyclectl explain out-of-memory
   lifecyclectl explain process.ready
   lifecyclectl explain dead-letter`,
-		Args: cli.Words("[WORD]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found := meanings()
 			if len(args) > 0 {

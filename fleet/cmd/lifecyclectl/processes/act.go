@@ -34,7 +34,6 @@ type action struct {
 
 // command makes cmd the command of the action.
 func (a *action) command(cmd *cobra.Command) *cobra.Command {
-	cmd.Args, cmd.ValidArgsFunction = cli.Words("[ID]"), cli.CompleteProcesses
 	cmd = cli.Command(cmd, cli.OfProcess, a.run)
 	a.selected.register(cmd)
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "only show which processes it would be")
@@ -170,9 +169,7 @@ against the unit's restart budget. UNIT is its path in the tree of units, such a
 
 A unit that nothing supervises is refused, and one that is stopping. The command asks
 first. The journal and the audit have who asked for it.`,
-		Example:           `  lifecyclectl processes restart-unit web-7d4b9-x2x4z pool/w1 --reason "it lost its lease"`,
-		Args:              cli.Words("ID", "UNIT"),
-		ValidArgsFunction: cli.CompleteProcesses,
+		Example: `  lifecyclectl processes restart-unit web-7d4b9-x2x4z pool/w1 --reason "it lost its lease"`,
 	}, cli.OfProcess, func(c *cli.Call) error {
 		if err := yes.Ask(c.Command, fmt.Sprintf("The unit %s of %s will end its present run and begin again.", c.Args[1], c.Args[0])); err != nil {
 			return err
@@ -251,14 +248,16 @@ func (s *selector) matches(p *operatorv1.Process) bool {
 func (s *selector) processes(
 	ctx context.Context, c *cli.Call, req *operatorv1.ListProcessesRequest, limit int,
 ) (*operatorv1.ListProcessesResponse, error) {
-	answer := new(operatorv1.ListProcessesResponse)
-	var err error
-	answer.Processes, err = cli.Pages(limit, func(size int32, token string) ([]*operatorv1.Process, string, error) {
-		req.PageSize, req.PageToken = size, token
-		page, err := c.Processes.ListProcesses(ctx, req)
-		answer.Totals = page.GetTotals()
-		matching := slices.DeleteFunc(page.GetProcesses(), func(p *operatorv1.Process) bool { return !s.matches(p) })
-		return matching, page.GetNextPageToken(), err
-	})
-	return answer, err
+	if len(s.terms) == 0 {
+		return cli.All(ctx, limit, req, c.Processes.ListProcesses)
+	}
+	answer, err := cli.All(ctx, min(limit, 0), req, c.Processes.ListProcesses)
+	if err != nil {
+		return nil, err
+	}
+	answer.Processes = slices.DeleteFunc(answer.GetProcesses(), func(p *operatorv1.Process) bool { return !s.matches(p) })
+	if limit > 0 && len(answer.GetProcesses()) > limit {
+		answer.Processes = answer.GetProcesses()[:limit]
+	}
+	return answer, nil
 }

@@ -45,7 +45,6 @@ before you send it: a secret without such a mark stays.
 What could not be read is in the file missing.txt of the archive; the exit status is then 1.`,
 		Example: `  lifecyclectl bundle --logs --stacks --config
   lifecyclectl bundle --since 2h --file incident.tar.gz`,
-		Args: cli.Words(),
 	}, cli.OfNothing, func(c *cli.Call) error {
 		if _, err := c.Access.WhoAmI(c.Context(), &operatorv1.WhoAmIRequest{}); err != nil {
 			return err // the server is away: an archive would be empty
@@ -156,13 +155,10 @@ func (b *archive) collect(c *cli.Call, since time.Duration, with parts) {
 	processes, err := all.processes(ctx, c, &operatorv1.ListProcessesRequest{}, mostInBundle)
 	b.message("processes.json", processes, err)
 	from := timestamppb.New(b.at.Add(-since))
-	events, err := listEvents(ctx, c, &operatorv1.ListEventsRequest{Since: from}, mostInBundle)
-	b.message("events.json", &operatorv1.ListEventsResponse{Events: events}, err)
-	attempts, err := cli.Pages(mostInBundle, func(size int32, token string) ([]*operatorv1.AuditEntry, string, error) {
-		page, err := c.Access.ListAudit(ctx, &operatorv1.ListAuditRequest{Since: from, PageSize: size, PageToken: token})
-		return page.GetEntries(), page.GetNextPageToken(), err
-	})
-	b.message("audit.json", &operatorv1.ListAuditResponse{Entries: attempts}, err)
+	events, err := cli.All(ctx, mostInBundle, &operatorv1.ListEventsRequest{Since: from}, c.Processes.ListEvents)
+	b.message("events.json", events, err)
+	attempts, err := cli.All(ctx, mostInBundle, &operatorv1.ListAuditRequest{Since: from}, c.Access.ListAudit)
+	b.message("audit.json", attempts, err)
 	if defs, err := c.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{}); !cli.IsNotServed(err) {
 		b.message("workflows.json", defs, err)
 	}

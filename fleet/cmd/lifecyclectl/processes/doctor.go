@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
@@ -40,7 +41,6 @@ Exit status: 0 when nothing is wrong and everything could be looked at, 1 otherw
 		Example: `  lifecyclectl doctor
   lifecyclectl doctor --service web
   lifecyclectl doctor --statusz http://10.1.2.3:8081/statusz`,
-		Args: cli.Words(),
 	}, cli.OfNothing, func(c *cli.Call) error {
 		if watch {
 			return watchFindings(c, &req)
@@ -77,10 +77,7 @@ func watchFindings(c *cli.Call, req *operatorv1.DiagnoseRequest) error {
 		Cells: func(f *operatorv1.Finding) []any {
 			return []any{f.GetSubject(), ruleCell(f), f.GetCause(), f.GetNext()}
 		},
-		Look: func(ctx context.Context) ([]*operatorv1.Finding, error) {
-			answer, err := c.Processes.Diagnose(ctx, req)
-			return answer.GetFindings(), err
-		},
+		Look: func(ctx context.Context) (proto.Message, error) { return c.Processes.Diagnose(ctx, req) },
 		Key:  func(f *operatorv1.Finding) string { return f.GetSubject() + " " + f.GetRule() },
 		Same: func(_, _ *operatorv1.Finding) bool { return true }, // counts and times grow
 	}.Show(c, true)

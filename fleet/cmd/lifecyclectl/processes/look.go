@@ -25,8 +25,6 @@ func describe() *cobra.Command {
 		Long: `Describe a process: what is wrong with it and what to do next, its phases, units
 and probes, and its latest events. It also describes a process that has ended, from
 the journal.`,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteProcesses,
 	}, cli.OfProcess, func(c *cli.Call) error {
 		past, unread, err := latestEvents(c)
 		if err != nil {
@@ -99,7 +97,6 @@ A "lost" is a process that disappeared without a word.`,
 		Example: `  lifecyclectl events --since 1h --kind exit,lost
   lifecyclectl events --process web-7d4b9-x2x4z
   lifecyclectl events --service web --watch`,
-		Args: cli.Words(),
 	}, cli.OfNothing, func(c *cli.Call) error {
 		if since > 0 {
 			req.Since = timestamppb.New(time.Now().Add(-since))
@@ -108,13 +105,12 @@ A "lost" is a process that disappeared without a word.`,
 			Head:   []string{"AT", "PROCESS", "WHAT", "WHY"},
 			Widths: []int{20, 28, 40, 20},
 			Cells:  eventCells,
-			Look: func(ctx context.Context) ([]*operatorv1.Event, error) {
-				list, err := listEvents(ctx, c, &req, limit)
-				slices.Reverse(list)
+			Look: func(ctx context.Context) (proto.Message, error) {
+				answer, err := cli.All(ctx, limit, &req, c.Processes.ListEvents)
+				slices.Reverse(answer.GetEvents())
 				limit = 1000 // of each further look
-				return list, err
+				return answer, err
 			},
-			Answer:  func(list []*operatorv1.Event) proto.Message { return &operatorv1.ListEventsResponse{Events: list} },
 			Key:     func(e *operatorv1.Event) string { return fmt.Sprint(e.GetSeq()) },
 			OnlyNew: true,
 			Plain:   true,
@@ -129,15 +125,6 @@ A "lost" is a process that disappeared without a word.`,
 	f.IntVar(&limit, "limit", 100, "at most this `many`, the newest; 0 is all")
 	f.BoolVarP(&watch, "watch", "w", false, "then show each new event")
 	return cmd
-}
-
-// listEvents returns the newest events first, at most limit of them unless it is 0.
-func listEvents(ctx context.Context, c *cli.Call, req *operatorv1.ListEventsRequest, limit int) ([]*operatorv1.Event, error) {
-	return cli.Pages(limit, func(size int32, token string) ([]*operatorv1.Event, string, error) {
-		req.PageSize, req.PageToken = size, token
-		page, err := c.Processes.ListEvents(ctx, req)
-		return page.GetEvents(), page.GetNextPageToken(), err
-	})
 }
 
 func eventTable(t *output.Table, list []*operatorv1.Event) {
@@ -205,8 +192,6 @@ or the default. It also shows reloads that were refused, and why. It needs the r
 inspector. Secrets never leave the process.`,
 		Example: `  lifecyclectl processes config web-7d4b9-x2x4z --given
   lifecyclectl processes config web-7d4b9-x2x4z --contains drain`,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteProcesses,
 	}, cli.OfProcess, func(c *cli.Call) error {
 		answer, err := c.Processes.GetConfig(c.Context(), &operatorv1.GetConfigRequest{Id: c.Args[0]})
 		if err != nil {
@@ -264,8 +249,6 @@ at most 1000. It needs the role inspector. With --follow it then shows each new 
 and goes on when the process has restarted under the same id, until it is interrupted.`,
 		Example: `  lifecyclectl logs web-7d4b9-x2x4z --limit 50
   lifecyclectl logs web-7d4b9-x2x4z --follow --contains ERROR`,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteProcesses,
 	}, cli.OfProcess, func(c *cli.Call) error {
 		req := &operatorv1.GetLogsRequest{Id: c.Args[0], Limit: limit}
 		if contains != "" {
@@ -321,8 +304,6 @@ func stacks() *cobra.Command {
 and for how long. It works until the process's last hook, so it shows a stop that hangs
 too. It needs the role inspector. A process with more than 1000 goroutines shows each
 different stack once, with how many goroutines have it.`,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteProcesses,
 	}, cli.OfProcess, func(c *cli.Call) error {
 		answer, err := c.Processes.GetStacks(c.Context(), &operatorv1.GetStacksRequest{Id: c.Args[0]})
 		if err != nil {

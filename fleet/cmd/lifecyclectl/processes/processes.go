@@ -43,7 +43,6 @@ func list() *cobra.Command {
 		Short: "List the processes that announce themselves",
 		Example: `  lifecyclectl processes list --problems --watch
   lifecyclectl processes list -o json | jq -r '.processes[] | [.id, .host] | @tsv'`,
-		Args: cli.Words(),
 	}, cli.OfProcess, func(c *cli.Call) error {
 		if err := selected.parse(); err != nil {
 			return err
@@ -84,10 +83,8 @@ func list() *cobra.Command {
 func get() *cobra.Command {
 	var follow bool
 	cmd := cli.Command(&cobra.Command{
-		Use:               "get ID",
-		Short:             "Show one process: its phases, its units as a tree, its probes and servers",
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteProcesses,
+		Use:   "get ID",
+		Short: "Show one process: its phases, its units as a tree, its probes and servers",
 	}, cli.OfProcess, func(c *cli.Call) error {
 		p, err := c.Processes.GetProcess(c.Context(), &operatorv1.GetProcessRequest{Id: c.Args[0]})
 		if err != nil {

@@ -138,7 +138,6 @@ func runLoad() *cobra.Command {
 		Use:    Command + " PLAN",
 		Short:  "Send the requests of a proof; prove runs it as a Job",
 		Hidden: true,
-		Args:   cli.Words("PLAN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return load.Command(cmd.Context(), args[0], cmd.OutOrStdout())
 		},

@@ -35,7 +35,6 @@ once a second, and waits for one that is away.
 
 With --once, or when the output or the input is not a terminal, it prints the
 current state and ends.`,
-		Args: cli.Words(),
 	}, cli.OfNothing, func(c *cli.Call) error {
 		b, err := look(c.Context(), c.Server)
 		if err != nil {
@@ -158,11 +157,8 @@ type board struct {
 // look asks the server for the board.
 func look(ctx context.Context, s *cli.Server) (board, error) {
 	b := board{url: s.URL}
-	var err error
-	b.processes, err = cli.Pages(0, func(size int32, token string) ([]*operatorv1.Process, string, error) {
-		page, err := s.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: size, PageToken: token})
-		return page.GetProcesses(), page.GetNextPageToken(), err
-	})
+	list, err := cli.All(ctx, 0, new(operatorv1.ListProcessesRequest), s.Processes.ListProcesses)
+	b.processes = list.GetProcesses()
 	b.hasProcesses = err == nil
 	if err != nil && !cli.IsNotServed(err) {
 		return b, err

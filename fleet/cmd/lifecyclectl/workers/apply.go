@@ -35,7 +35,6 @@ worker that is as its file says, and leaves workers alone that no file has.
 ` + specHelp,
 		Example: `  lifecyclectl workers apply --file workers.yaml --dry-run
   lifecyclectl workers apply --file workers.yaml`,
-		Args: cli.Words(),
 	}, cli.OfWorker, func(c *cli.Call) error {
 		specs, plans, err := planFiles(c, &files)
 		if err != nil {
@@ -76,7 +75,6 @@ without --from the one before it. It needs the role operator.
 ` + specHelp,
 		Example: `  lifecyclectl workers diff --file workers.yaml
   lifecyclectl workers diff thumbs --from 4f9c2d --to 9f86d0`,
-		Args: cli.Words("[ID]"),
 	}, cli.OfWorker, func(c *cli.Call) error {
 		switch {
 		case len(c.Args) > 0 && files.isGiven():

@@ -75,11 +75,11 @@ func create() *cobra.Command {
 		own  limitFlags
 	)
 	cmd := cli.Command(&cobra.Command{
-		Use:   "create [ID]",
-		Short: "Load code and begin to feed it",
+		Use:               "create [ID]",
+		ValidArgsFunction: cobra.NoFileCompletions, // the id is new
+		Short:             "Load code and begin to feed it",
 		Example: `  lifecyclectl workers create thumbs --type application/wasm --topic images.new --output-topic images.small --limit-time 5s --code thumbs.wasm
   lifecyclectl workers create --type application/javascript --topic orders --group shop --url https://example.com/orders.js --digest sha256:…`,
-		Args: cli.Words("[ID]"),
 	}, cli.OfWorker, func(c *cli.Call) error {
 		req.Id = c.Arg(0)
 		if req.GetMimeType() == "" || len(req.GetTopics()) == 0 {
@@ -121,10 +121,8 @@ func update() *cobra.Command {
 func remove() *cobra.Command {
 	var yes cli.Consent
 	cmd := cli.Command(&cobra.Command{
-		Use:               "delete ID",
-		Short:             "Let a worker finish its message, and remove it for good",
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteWorkers,
+		Use:   "delete ID",
+		Short: "Let a worker finish its message, and remove it for good",
 	}, cli.OfWorker, func(c *cli.Call) error {
 		if err := yes.Ask(c.Command, fmt.Sprintf("The worker %s and its history will be removed for good.", c.Args[0])); err != nil {
 			return err
@@ -145,7 +143,6 @@ func recoverAll() *cobra.Command {
 		Short: "Recover every stored worker that should run and does not",
 		Long: `Recover every stored worker that should run and does not. One that fails does
 not stop the others; the exit status is then 1.`,
-		Args: cli.Words(),
 	}, cli.OfWorker, func(c *cli.Call) error {
 		p := cli.Begin(c.ErrOrStderr(), "recovering")
 		answer, err := c.Workers.RecoverWorkers(c.Context(), &operatorv1.RecoverWorkersRequest{})

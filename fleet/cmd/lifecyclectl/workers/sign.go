@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/host/codesign"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -31,7 +30,6 @@ its tenant. It is not for the other fields of the spec. The key is an Ed25519 ke
 PEM, as openssl genpkey -algorithm ed25519 makes it.`,
 		Example: `  lifecyclectl workers sign --file workers.yaml --key code.key > workers.sig
   lifecyclectl workers apply --file workers.yaml --signatures workers.sig`,
-		Args: cli.Words(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if key == "" {
 				return errors.New("which key? give --key FILE")

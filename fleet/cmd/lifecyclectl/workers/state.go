@@ -24,23 +24,17 @@ with the beginning of each value. With KEY show its whole value as it is. It nee
 the role operator.`,
 		Example: `  lifecyclectl workers state counter
   lifecyclectl workers state counter total`,
-		Args:              cli.Words("ID", "[KEY]"),
-		ValidArgsFunction: cli.CompleteWorkers,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		if len(c.Args) > 1 {
 			return showValue(c)
 		}
-		list, err := cli.Pages(limit, func(size int32, token string) ([]*operatorv1.StateEntry, string, error) {
-			req := &operatorv1.ReadWorkerStateRequest{Id: c.Args[0], PageSize: size, PageToken: token}
-			page, err := c.Workers.ReadWorkerState(c.Context(), req)
-			return page.GetEntries(), page.GetNextPageToken(), err
-		})
+		answer, err := cli.All(c.Context(), limit, &operatorv1.ReadWorkerStateRequest{Id: c.Args[0]}, c.Workers.ReadWorkerState)
 		if err != nil {
 			return err
 		}
-		return c.Write(&operatorv1.ReadWorkerStateResponse{Entries: list}, func(t *output.Table) {
+		return c.Write(answer, func(t *output.Table) {
 			t.Head("KEY", "BYTES", "AT", "VALUE")
-			for _, e := range list {
+			for _, e := range answer.GetEntries() {
 				t.Row(e.GetKey(), fmt.Sprint(e.GetSize()), output.Moment(e.GetAt()), preview(e.GetValue(), e.GetSize()))
 			}
 		})
@@ -90,21 +84,15 @@ func timers() *cobra.Command {
 		Short: "Show the timers that a worker has set",
 		Long: `Show the timers that a worker has set, in the order in which it has, each with its
 key, when it is due, and the beginning of its data. It needs the role operator.`,
-		Example:           `  lifecyclectl workers timers counter`,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteWorkers,
+		Example: `  lifecyclectl workers timers counter`,
 	}, cli.OfWorker, func(c *cli.Call) error {
-		list, err := cli.Pages(limit, func(size int32, token string) ([]*operatorv1.WorkerTimer, string, error) {
-			req := &operatorv1.ListWorkerTimersRequest{Id: c.Args[0], PageSize: size, PageToken: token}
-			page, err := c.Workers.ListWorkerTimers(c.Context(), req)
-			return page.GetTimers(), page.GetNextPageToken(), err
-		})
+		answer, err := cli.All(c.Context(), limit, &operatorv1.ListWorkerTimersRequest{Id: c.Args[0]}, c.Workers.ListWorkerTimers)
 		if err != nil {
 			return err
 		}
-		return c.Write(&operatorv1.ListWorkerTimersResponse{Timers: list}, func(t *output.Table) {
+		return c.Write(answer, func(t *output.Table) {
 			t.Head("NAME", "KEY", "DUE", "FAILED", "DATA")
-			for _, timer := range list {
+			for _, timer := range answer.GetTimers() {
 				t.Row(timer.GetName(), timer.GetKey(), output.Moment(timer.GetDue()), fmt.Sprint(timer.GetFailed()),
 					preview(timer.GetData(), timer.GetSize()))
 			}
@@ -121,9 +109,7 @@ func cancelTimer() *cobra.Command {
 		Short: "Remove a timer of a worker before it is due",
 		Long: `Remove a timer of a worker before it is due, also of a worker that is stopped. A
 timer that the worker handles at this moment is not affected. It needs the role operator.`,
-		Example:           `  lifecyclectl workers cancel-timer counter report --key alice`,
-		Args:              cli.Words("ID", "NAME"),
-		ValidArgsFunction: cli.CompleteWorkers,
+		Example: `  lifecyclectl workers cancel-timer counter report --key alice`,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		answer, err := c.Workers.CancelWorkerTimer(c.Context(), &operatorv1.CancelWorkerTimerRequest{Id: c.Args[0], Name: c.Args[1], Key: key})
 		if err != nil {
@@ -152,8 +138,6 @@ first. The hosts keep the newest 1000 lines of each worker for a week, whichever
 ran it. It needs the role operator.`,
 		Example: `  lifecyclectl workers logs thumbs --tail 20
   lifecyclectl workers logs thumbs --follow`,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteWorkers,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		if tail < 1 || tail > keptLines {
 			return fmt.Errorf("--tail is %d, want 1 to %d", tail, keptLines)

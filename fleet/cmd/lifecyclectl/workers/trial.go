@@ -32,8 +32,6 @@ publish and write, the timers that it would set, what it printed, and how long i
 exit status is 1 when the message failed. It needs the role operator.`,
 		Example: `  lifecyclectl workers test counter --data "one two"
   lifecyclectl workers test counter --data "one two" --code counter.js`,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteWorkers,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		req.Id = c.Args[0]
 		if data != "" && dataIn != "" {
@@ -145,7 +143,6 @@ when a message failed.
 ` + specHelp,
 		Example: `  lifecyclectl workers dev workers.yaml --message "one two" --message three
   lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x`,
-		Args: cli.Words("FILE"),
 	}, func(c *cli.Call) error {
 		if len(d.texts) == 0 && d.file == "" {
 			return errors.New("which messages? give --message TEXT, or --messages FILE with one in each line")

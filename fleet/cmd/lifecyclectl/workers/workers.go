@@ -37,10 +37,8 @@ func Command() *cobra.Command {
 // one makes cmd a command that does something with one worker and shows it.
 func one(use, short string, do func(c *cli.Call, id string) (*operatorv1.Worker, error)) *cobra.Command {
 	return cli.Command(&cobra.Command{
-		Use:               use,
-		Short:             short,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteWorkers,
+		Use:   use,
+		Short: short,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		w, err := do(c, c.Args[0])
 		if err != nil {
@@ -143,7 +141,6 @@ func list() *cobra.Command {
 	cmd := cli.Command(&cobra.Command{
 		Use:   "list",
 		Short: "List the hosted workers",
-		Args:  cli.Words(),
 	}, cli.OfWorker, func(c *cli.Call) error {
 		return cli.List[*operatorv1.Worker]{
 			Head:   []string{"ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "CANARY", "HOST", "AGE", "ERROR"},
@@ -155,15 +152,10 @@ func list() *cobra.Command {
 					output.Age(w.GetCreatedAt(), time.Now()), output.Bad(w.GetError()),
 				}
 			},
-			Look: func(ctx context.Context) ([]*operatorv1.Worker, error) {
-				return cli.Pages(0, func(size int32, token string) ([]*operatorv1.Worker, string, error) {
-					req.PageSize, req.PageToken = size, token
-					page, err := c.Workers.ListWorkers(ctx, &req)
-					return page.GetWorkers(), page.GetNextPageToken(), err
-				})
+			Look: func(ctx context.Context) (proto.Message, error) {
+				return cli.All(ctx, 0, &req, c.Workers.ListWorkers)
 			},
-			Answer: func(list []*operatorv1.Worker) proto.Message { return &operatorv1.ListWorkersResponse{Workers: list} },
-			Key:    (*operatorv1.Worker).GetId,
+			Key: (*operatorv1.Worker).GetId,
 		}.Show(c, watch)
 	})
 	cmd.Flags().StringVar(&req.State, "state", "", "only those in this `state`")
@@ -175,22 +167,17 @@ func list() *cobra.Command {
 func history() *cobra.Command {
 	var watch bool
 	cmd := cli.Command(&cobra.Command{
-		Use:               "history ID",
-		Short:             "Show the versions of a worker's code and their results",
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteWorkers,
+		Use:   "history ID",
+		Short: "Show the versions of a worker's code and their results",
 	}, cli.OfWorker, func(c *cli.Call) error {
-		var answer *operatorv1.GetWorkerHistoryResponse
 		return cli.List[*operatorv1.CodeVersion]{
 			Head:   []string{"", "AT", "DIGEST", "SOURCE", "BY", "BYTES", "SUCCEEDED", "FAILED", "DEAD"},
 			Widths: []int{1, 20, 16, 16, 8, 6, 9, 6},
 			Cells:  versionCells,
-			Look: func(ctx context.Context) (list []*operatorv1.CodeVersion, err error) {
-				answer, err = c.Workers.GetWorkerHistory(ctx, &operatorv1.GetWorkerHistoryRequest{Id: c.Args[0]})
-				return answer.GetVersions(), err
+			Look: func(ctx context.Context) (proto.Message, error) {
+				return c.Workers.GetWorkerHistory(ctx, &operatorv1.GetWorkerHistoryRequest{Id: c.Args[0]})
 			},
-			Answer: func([]*operatorv1.CodeVersion) proto.Message { return answer },
-			Key:    func(v *operatorv1.CodeVersion) string { return v.GetDigest() + " " + output.Moment(v.GetAt()) },
+			Key: func(v *operatorv1.CodeVersion) string { return v.GetDigest() + " " + output.Moment(v.GetAt()) },
 		}.Show(c, watch)
 	})
 	cli.WatchFlag(cmd, &watch)
@@ -219,8 +206,6 @@ func describe() *cobra.Command {
 		Long: `Show one hosted worker: where it runs, how many messages it handled in the last
 minutes and how long that took, both versions of a canary, and its dead letters by reason.
 With -o json or another format it shows what the worker does.`,
-		Args:              cli.Words("ID"),
-		ValidArgsFunction: cli.CompleteWorkers,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		w, err := c.Workers.GetWorker(c.Context(), &operatorv1.GetWorkerRequest{Id: c.Args[0]})
 		if err != nil {

@@ -37,6 +37,7 @@ stop the others; the exit status is then 1.`,
 		Example: `  lifecyclectl transition drone-survey m-17 landing --note "wind from the east"
   lifecyclectl transition drone-survey m-17 aborted --if-match '"42"' --yes
   lifecyclectl transition drone-survey aborted --selector phase=planning,org=acme --dry-run`,
+		Args:              cobra.ArbitraryArgs, // PHASE is the last one
 		ValidArgsFunction: cli.CompleteTransitions,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		if selector != "" {
@@ -126,11 +127,7 @@ when it is not valid JSON: priority=3, armed=true, comment=soon, tag='"007"'.
 lifecyclectl definitions TYPE lists the fields.`,
 		Example: `  lifecyclectl patch drone-survey m-17 priority=3 comment="before the rain"
   jq '{priority}' other.json | lifecyclectl patch drone-survey m-17 --file -`,
-		ValidArgsFunction: cli.CompleteEntities,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
-		if err := cli.Words("TYPE", "ID")(c.Command, c.Args[:min(2, len(c.Args))]); err != nil {
-			return err
-		}
 		req.Type, req.Id = c.Args[0], c.Args[1]
 		var err error
 		if req.Fields, err = patchFields(c.Args[2:], file, c.InOrStdin()); err != nil {

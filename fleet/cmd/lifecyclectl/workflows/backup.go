@@ -58,7 +58,6 @@ NATS: the user needs $JS.API.STREAM.INFO.* and $JS.API.STREAM.SNAPSHOT.*, and ma
 publish on $JS.SNAPSHOT.ACK.>. lifecyclectl definitions names the bucket of a
 workflow. Without manifest.json the folder is of a backup that failed.`,
 		Example: `  lifecyclectl workflows backup MISSIONS missions-monday`,
-		Args:    cli.Words("BUCKET", "DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := cli.Begin(cmd.ErrOrStderr(), "backing up "+args[0])
 			status, err := backup.Create(cmd.Context(), d.server(), args[0], args[1])
@@ -93,7 +92,6 @@ $JS.API.STREAM.INFO.* and $JS.API.STREAM.RESTORE.*, and may publish on
 $JS.API.STREAM.RESTORE.> and $JS.SNAPSHOT.RESTORE.>.`,
 		Example: `  lifecyclectl workflows restore missions-monday --check
   lifecyclectl workflows restore missions-monday`,
-		Args: cli.Words("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var status workflow.BackupStatus
 			var err error

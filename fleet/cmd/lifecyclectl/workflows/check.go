@@ -29,9 +29,7 @@ definition, with the table under "transitions". - is the standard input.
 An entity is orphaned when its phase is not in the new table. It is also named
 when its phase has next phases now and none in the new table: then it would
 count as terminal. Without such entities the exit status is 0, else 1.`,
-		Example:           `  lifecyclectl workflows check drone-survey --table table.json`,
-		Args:              cli.Words("TYPE"),
-		ValidArgsFunction: cli.CompleteTypes,
+		Example: `  lifecyclectl workflows check drone-survey --table table.json`,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		next, err := readTable(file, c.InOrStdin())
 		if err != nil {

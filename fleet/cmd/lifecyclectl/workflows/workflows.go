@@ -45,8 +45,6 @@ func get() *cobra.Command {
 etag for --if-match of a transition or a patch.`,
 		Example: `  lifecyclectl get drone-survey m-17
   lifecyclectl get drone-survey m-17 -o json | jq -r .etag`,
-		Args:              cli.Words("TYPE", "ID"),
-		ValidArgsFunction: cli.CompleteEntities,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		e, err := c.Workflows.GetEntity(c.Context(), &operatorv1.GetEntityRequest{Type: c.Args[0], Id: c.Args[1]})
 		if err != nil {
@@ -111,8 +109,6 @@ is not selected any more.`,
   lifecyclectl list drone-survey --phase flying --match org=acme --updated 1h
   lifecyclectl list drone-survey --selector phase=flying,org=acme --watch
   lifecyclectl list drone-survey -o json | jq -r '.entities[].id'`,
-		Args:              cli.Words("TYPE"),
-		ValidArgsFunction: cli.CompleteTypes,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		req.Type = c.Args[0]
 		if limit < 0 || updated < 0 {
@@ -163,20 +159,15 @@ is not selected any more.`,
 // listEntities returns the entities that the request selects, at most limit of them unless
 // it is 0.
 func listEntities(c *cli.Call, req *operatorv1.ListEntitiesRequest, limit int) ([]*operatorv1.Entity, error) {
-	return cli.Pages(limit, func(size int32, token string) ([]*operatorv1.Entity, string, error) {
-		req.PageSize, req.PageToken = size, token
-		page, err := c.Workflows.ListEntities(c.Context(), req)
-		return page.GetEntities(), page.GetNextPageToken(), err
-	})
+	answer, err := cli.All(c.Context(), limit, req, c.Workflows.ListEntities)
+	return answer.GetEntities(), err
 }
 
 func history() *cobra.Command {
 	var watch bool
 	cmd := cli.Command(&cobra.Command{
-		Use:               "history TYPE ID",
-		Short:             "Show the transitions of an entity, oldest first",
-		Args:              cli.Words("TYPE", "ID"),
-		ValidArgsFunction: cli.CompleteEntities,
+		Use:   "history TYPE ID",
+		Short: "Show the transitions of an entity, oldest first",
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		var answer *operatorv1.GetHistoryResponse
 		return cli.List[*operatorv1.HistoryEntry]{
@@ -185,11 +176,10 @@ func history() *cobra.Command {
 			Cells: func(x *operatorv1.HistoryEntry) []any {
 				return []any{output.Moment(x.GetAt()), x.GetFrom(), output.State(x.GetTo()), x.GetSource(), x.GetNote()}
 			},
-			Look: func(ctx context.Context) (list []*operatorv1.HistoryEntry, err error) {
+			Look: func(ctx context.Context) (_ proto.Message, err error) {
 				answer, err = c.Workflows.GetHistory(ctx, &operatorv1.GetHistoryRequest{Type: c.Args[0], Id: c.Args[1]})
-				return answer.GetEntries(), err
+				return answer, err
 			},
-			Answer: func([]*operatorv1.HistoryEntry) proto.Message { return answer },
 			Before: func(t *output.Table) {
 				if answer.GetTruncated() {
 					t.Row("…", "older entries are gone")
@@ -206,11 +196,9 @@ func history() *cobra.Command {
 func definitions() *cobra.Command {
 	var watch bool
 	cmd := cli.Command(&cobra.Command{
-		Use:               "definitions [TYPE]",
-		Aliases:           []string{"types"},
-		Short:             "List the workflows, or show one: its phases, and the number of entities in each",
-		Args:              cli.Words("[TYPE]"),
-		ValidArgsFunction: cli.CompleteTypes,
+		Use:     "definitions [TYPE]",
+		Aliases: []string{"types"},
+		Short:   "List the workflows, or show one: its phases, and the number of entities in each",
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		if len(c.Args) > 0 && !watch {
 			return showDefinition(c)
@@ -225,13 +213,13 @@ func definitions() *cobra.Command {
 				}
 				return []any{d.GetType(), fmt.Sprint(d.GetTotal()), fmt.Sprint(d.GetDegraded()), d.GetBucket(), strings.Join(phases, ", ")}
 			},
-			Look: func(ctx context.Context) ([]*operatorv1.Definition, error) {
-				list, err := c.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
-				isOther := func(d *operatorv1.Definition) bool { return len(c.Args) > 0 && d.GetType() != c.Args[0] }
-				return slices.DeleteFunc(list.GetDefinitions(), isOther), err
-			},
-			Answer: func(list []*operatorv1.Definition) proto.Message {
-				return &operatorv1.ListDefinitionsResponse{Definitions: list}
+			Look: func(ctx context.Context) (proto.Message, error) {
+				answer, err := c.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
+				if err == nil && len(c.Args) > 0 {
+					isOther := func(d *operatorv1.Definition) bool { return d.GetType() != c.Args[0] }
+					answer.Definitions = slices.DeleteFunc(answer.GetDefinitions(), isOther)
+				}
+				return answer, err
 			},
 			Key: (*operatorv1.Definition).GetType,
 		}.Show(c, watch)
@@ -268,8 +256,6 @@ nothing twice. When an entity changes faster than it is read, only the last
 change is shown.
 
 With -o json each change is one line with "kind" and "entity".`,
-		Args:              cli.Words("TYPE", "[ID]"),
-		ValidArgsFunction: cli.CompleteEntities,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		return watchEntities(c, c.Args[0], c.Arg(1), nil)
 	})
