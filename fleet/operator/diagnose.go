@@ -19,7 +19,7 @@ const diagnoseEvery = time.Second
 type diagnosed struct {
 	sem chan struct{} // of size 1: guards the fields below
 
-	ends   pastEnds
+	ends   []*operatorv1.Event // the bad ones that were read last
 	at     time.Time
 	answer *operatorv1.DiagnoseResponse
 }
@@ -72,10 +72,11 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 		} else {
 			looked(len(f.Processes), "process", "processes")
 		}
-		looking, stop := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout/3) // what is read is for all callers
-		n, err := s.diagnosed.ends.read(looking, s.cfg.Processes, f.Now)
-		stop()
-		sortEnds(&f, s.diagnosed.ends.bad)
+		bad, n, err := readEnds(within, s.cfg.Processes, f.Now)
+		if err == nil || errors.Is(err, errEnds) {
+			s.diagnosed.ends = bad
+		}
+		sortEnds(&f, s.diagnosed.ends)
 		if err != nil {
 			not("the journal", err)
 		} else {
@@ -129,16 +130,6 @@ func sortEnds(f *diagnosis.Fleet, events []*operatorv1.Event) {
 	slices.Reverse(f.Killed)
 }
 
-// pastEnds are the ends of processes within the last hour, as the journal has them. Each
-// look reads only what is new: a rollout of a large fleet has thousands of ends, and the
-// bad ones among them must not get lost. One goroutine at a time uses it.
-type pastEnds struct {
-	bad    []*operatorv1.Event // what the rules look at, newest first
-	times  []time.Time         // of all that were read, newest first
-	newest *operatorv1.Event
-	missed time.Time // when ends were last left out
-}
-
 // Limits of a diagnosis.
 const (
 	endsFor  = time.Hour // how long an end is looked at
@@ -149,80 +140,34 @@ const (
 
 var errEnds = errors.New("there are more ends in the last hour than are looked at")
 
-// read reads what the journal has since the last look, and returns how many events of the
-// last hour were looked at. After an error it has what it had before.
-func (x *pastEnds) read(ctx context.Context, area Processes, now time.Time) (n int, err error) {
-	since := now.Add(-endsFor)
-	gone := func(at time.Time) bool { return at.Before(since) }
-	x.times = slices.DeleteFunc(x.times, gone)
-	x.bad = slices.DeleteFunc(x.bad, func(e *operatorv1.Event) bool { return gone(e.GetAt().AsTime()) })
-
+// readEnds reads the ends of processes of the last hour from the journal, newest first. It
+// returns those that the rules look at: a rollout of a large fleet has thousands of clean
+// ends, and the bad ones among them must not get lost. n is how many it has read; when
+// there are more, the error is errEnds.
+func readEnds(ctx context.Context, area Processes, now time.Time) (bad []*operatorv1.Event, n int, err error) {
 	q := presence.EventQuery{
 		Kinds: []string{"exit", "lost", "dropped", "killed", "returned"},
-		Since: since,
+		Since: now.Add(-endsFor),
 		Limit: endsPage,
 	}
-	if x.newest != nil {
-		q.After = x.newest.GetSeq() - 1 // it must be there again
-	}
-	fresh, known, err := readEnds(ctx, area, q, x.newest)
-	if err == nil && !known && x.newest != nil { // it is too old, or the journal was emptied or made anew
-		x.bad, x.times, q.After = nil, nil, 0
-		fresh, _, err = readEnds(ctx, area, q, nil)
-	}
-	if errors.Is(err, errEnds) {
-		x.missed, err = now, nil
-	}
-	if err != nil {
-		return len(x.times), err
-	}
-	var bad []*operatorv1.Event
-	times := make([]time.Time, 0, len(fresh))
-	for _, e := range fresh {
-		times = append(times, e.GetAt().AsTime())
-		if e.GetKind() != "exit" || diagnosis.Bad(e) {
-			bad = append(bad, e)
-		}
-	}
-	if len(fresh) > 0 {
-		x.newest = fresh[0]
-	}
-	x.times, x.bad = slices.Concat(times, x.times), slices.Concat(bad, x.bad)
-	if len(x.bad) > maxEnds || len(x.times) > endsPage*endsRead {
-		x.bad = x.bad[:min(len(x.bad), maxEnds)]
-		x.times = x.times[:min(len(x.times), endsPage*endsRead)]
-		x.missed = now
-	}
-	if !gone(x.missed) {
-		return len(x.times), fmt.Errorf("%w: only the newest %d", errEnds, len(x.times))
-	}
-	return len(x.times), nil
-}
-
-// readEnds reads events, newest first, down to one that was read before; known says whether
-// it came to that one. It returns what it has and errEnds when there are too many.
-func readEnds(
-	ctx context.Context, area Processes, q presence.EventQuery, until *operatorv1.Event,
-) (list []*operatorv1.Event, known bool, err error) {
 	for range endsRead {
 		events, next, err := area.Events(ctx, q)
-		if err != nil && len(list) > 0 {
-			return list, false, errEnds // the next look must not begin at the same place
-		}
 		if err != nil {
-			return nil, false, err
+			return bad, n, err
 		}
+		n += len(events)
 		for _, e := range events {
-			if until != nil && e.GetSeq() <= until.GetSeq() {
-				same := e.GetSeq() == until.GetSeq() && e.GetAt().AsTime().Equal(until.GetAt().AsTime())
-				return list, same, nil
+			if e.GetKind() != "exit" || diagnosis.Bad(e) {
+				bad = append(bad, e)
 			}
-			list = append(list, e)
 		}
-		if next == 0 {
-			return list, false, nil
+		if next == 0 && len(bad) <= maxEnds {
+			return bad, n, nil
 		}
-		q.Before = next
+		if q.Before = next; len(bad) > maxEnds || next == 0 {
+			bad = bad[:maxEnds]
+			break
+		}
 	}
-	return list, false, errEnds
+	return bad, n, fmt.Errorf("%w: only the newest %d", errEnds, n)
 }
