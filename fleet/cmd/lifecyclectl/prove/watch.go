@@ -235,30 +235,31 @@ func (a *account) take(r load.Record) {
 }
 
 // hello waits for the first record.
-func (a *account) hello(ctx context.Context) (load.Hello, error) {
-	for {
-		a.mu.Lock()
-		hello := a.first
-		a.mu.Unlock()
-		if hello != nil {
-			return *hello, nil
+func (a *account) hello(ctx context.Context) (hello load.Hello, err error) {
+	err = a.await(ctx, func() bool {
+		if a.first != nil {
+			hello = *a.first
 		}
-		if err := a.overdue(); err != nil {
-			return load.Hello{}, err
-		}
-		if !cli.Pause(ctx, 100*time.Millisecond) {
-			return load.Hello{}, context.Canceled
-		}
-	}
+		return a.first != nil
+	})
+	return hello, err
 }
 
 // drained waits until every request that was sent before that time has its outcome.
 func (a *account) drained(ctx context.Context, until time.Time) error {
+	return a.await(ctx, func() bool {
+		oldest := a.tick.Oldest
+		return a.ticked.Add(a.behind).After(until) && (oldest.IsZero() || oldest.Add(a.behind).After(until))
+	})
+}
+
+// await waits until isLocked returns true, or the load does not report any more.
+func (a *account) await(ctx context.Context, isLocked func() bool) error {
 	for {
 		a.mu.Lock()
-		ticked, oldest := a.ticked.Add(a.behind), a.tick.Oldest
+		is := isLocked()
 		a.mu.Unlock()
-		if ticked.After(until) && (oldest.IsZero() || oldest.Add(a.behind).After(until)) {
+		if is {
 			return nil
 		}
 		if err := a.overdue(); err != nil {
