@@ -1,7 +1,6 @@
 package lifecycle_test
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -15,23 +14,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the code that pages show, and api.txt, anew")
-
-func readPage(t *testing.T, name string) string {
-	t.Helper()
-	page, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(page)
-}
-
-// showsCode is a place in a page that shows declarations of a file, by their names. The
-// code block behind it is theirs: TestPagesShowTheCode.
-var showsCode = regexp.MustCompile("(?s)(<!-- code: (\\S+) ([\\w. ]+) -->\n```go\n)(.*?)(```\n)")
-
-// showsFile is a place in a page that shows a whole file.
-var showsFile = regexp.MustCompile("(?s)(<!-- file: (\\S+) -->\n```\\w+\n)(.*?)(```\n)")
+// showsCode is a place in a page that shows declarations of a file, by their names, or the
+// whole file without one. The code block behind it is theirs: TestPagesShowTheCode.
+var showsCode = regexp.MustCompile("(?s)(<!-- code: (\\S+)((?: [\\w.]+)*) -->\n```go\n)(.*?)(```\n)")
 
 // showsFile is a place in a page that shows a whole file.
 var showsFile = regexp.MustCompile("(?s)(<!-- file: (\\S+) -->\n```\\w+\n)(.*?)(```\n)")
@@ -78,11 +63,14 @@ func TestPagesShowTheCode(t *testing.T) {
 }
 
 // declarations returns the named declarations of a file as they stand there, with an
-// empty line between them. A method is TYPE.METHOD.
+// empty line between them, or all of the file without a name. A method is TYPE.METHOD.
 func declarations(file string, names []string) (string, error) {
 	text, err := os.ReadFile(filepath.FromSlash(file))
 	if err != nil {
 		return "", err
+	}
+	if len(names) == 0 {
+		return string(text), nil
 	}
 	fset := gotoken.NewFileSet()
 	parsed, err := parser.ParseFile(fset, file, text, parser.SkipObjectResolution)

@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +12,17 @@ import (
 	"strings"
 	"testing"
 )
+
+var update = flag.Bool("update", false, "write the code that pages show, and api.txt, anew")
+
+func readPage(t *testing.T, name string) string {
+	t.Helper()
+	page, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(page)
+}
 
 // arriving are pages below docs that are written elsewhere at this moment.
 var arriving = []string{"tutorial.md", "guides/http.md", "guides/grpc.md", "guides/consumer.md"}
@@ -34,7 +46,9 @@ func TestPagesLinkToWhatExists(t *testing.T) {
 			if file != "" {
 				target = filepath.Join(filepath.Dir(page), filepath.FromSlash(file))
 			}
-			if err := hasAnchor(target, anchor); err != nil && !slices.Contains(arriving, strings.TrimPrefix(filepath.ToSlash(target), "docs/")) {
+			err := hasAnchor(target, anchor)
+			late := errors.Is(err, fs.ErrNotExist) && slices.Contains(arriving, strings.TrimPrefix(filepath.ToSlash(target), "docs/"))
+			if err != nil && !late {
 				t.Errorf("%s links to %s: %v", page, m[1], err)
 			}
 		}
@@ -153,7 +167,7 @@ func textFiles(t *testing.T) (files []string) {
 			return nil
 		}
 		switch filepath.Ext(path) {
-		case ".go", ".md", ".mod", ".yaml", ".yml", ".sh", ".py", ".mjs", ".rb", ".conf", ".txt", ".proto":
+		case ".go", ".md", ".mod", ".yaml", ".yml", ".sh", ".py", ".mjs", ".rb", ".conf", ".txt", ".proto", ".tpl", ".html", ".js":
 			files = append(files, filepath.ToSlash(path))
 		}
 		if entry.Name() == "Makefile" {
