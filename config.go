@@ -21,7 +21,7 @@ const (
 	// HealthOff as [Config].HealthAddr runs the App without a health server.
 	HealthOff = "off"
 
-	// Off turns a duration off.
+	// Off turns a duration off. It is a duration: for an address write [HealthOff].
 	Off time.Duration = -1
 )
 

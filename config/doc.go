@@ -49,6 +49,9 @@
 // Service of that name (SERVICE_PORT=tcp://… and so on) are ignored. For any other the
 // log has a warning, because other programs may use the prefix too.
 //
+// A variable that would set a key of lifecycle, but has another prefix, is ignored with a
+// warning: it often comes from a manifest that was copied.
+//
 // # Strictness
 //
 // Load reports every fault at once. Each is a [*Fault] that names the source with its
@@ -60,8 +63,11 @@
 // [MaxFileSize], or truncated; a section with more than [MaxKeys] keys. At the top of a
 // file, Load ignores keys that begin with x-: they are for YAML anchors.
 //
-// Then Load calls the Validate methods of the sections and of T. When lifecycle.Config
-// refuses a budget, the fault names its keys and the source of each value.
+// Load calls the Validate methods of the sections and of T too, and reports what they find
+// beside the other faults. A key that was refused has its earlier value then. Load does not
+// validate when a source could not be read, nor a lifecycle.Config with a fault below it.
+// When lifecycle.Config refuses a budget, the fault names its keys and the source of each
+// value.
 //
 // In lifecycle.Config the zero of a duration means its default, so zero and off are
 // different values in Go. Here 0 or "off" for a duration below lifecycle means

@@ -257,3 +257,75 @@ func TestUncheckedTakesContradictions(t *testing.T) {
 		t.Error("a duration without a unit is taken")
 	}
 }
+
+// demanding is a configuration with a Validate of its own.
+type demanding struct {
+	Poll      time.Duration
+	DSN       string `koanf:"dsn"`
+	Lifecycle lifecycle.Config
+}
+
+func (demanding) WithDefaults() demanding { return demanding{Poll: time.Second} }
+
+func (d demanding) Validate() error {
+	var errs []error
+	if d.DSN == "" {
+		errs = append(errs, errors.New("dsn is empty"))
+	}
+	if d.Poll <= 0 {
+		errs = append(errs, errors.New("poll is not more than 0"))
+	}
+	return errors.Join(errs...)
+}
+
+// What Validate finds is told beside the other faults, unless a source could not be read.
+// It says nothing of a key whose value was refused, nor of the sums of a section with one.
+func TestValidateIsToldBesideTheOtherFaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		content  string
+		want     []string
+		wantNone string
+	}{
+		"beside":            {"pol: 5s\n", []string{":1: pol: there is no such key", "dsn is empty"}, "poll is not"},
+		"a refused value":   {"poll: soon\n", []string{`poll is "soon"`, "dsn is empty"}, "poll is not more"},
+		"of lifecycle":      {"poll: 5\nlifecycle: {drain_min: 6s}\n", []string{":1: poll is 5", "lifecycle.drain_min (6s) is longer", "dsn is empty"}, "poll is not"},
+		"a sum of unknowns": {"lifecycle: {drain_min: 6s, drain_interval: 9}\n", []string{"drain_interval is 9", "dsn is empty"}, "is longer"},
+		"no file to read":   {"poll: [\n", []string{"not valid YAML"}, "dsn is empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := write(t, "service.yaml", c.content)
+			_, err := Load[demanding](path, WithEnvPrefix("SERVICE"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet))
+			for _, want := range c.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error lacks %q: %v", want, err)
+				}
+			}
+			if err != nil && strings.Contains(err.Error(), c.wantNone) {
+				t.Errorf("error has %q: %v", c.wantNone, err)
+			}
+		})
+	}
+}
+
+// A variable from the manifest of another service is named at the start.
+func TestVariableWithAnotherPrefixIsAWarning(t *testing.T) {
+	log := new(strings.Builder)
+	load := func(environ ...string) string {
+		log.Reset()
+		_, err := Load[service]("", WithEnvPrefix("ORDERS"), WithEnviron(environ), WithArgs(nil), WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return log.String()
+	}
+	for _, name := range []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL", "LIFECYCLE_DRAIN_INTERVAL", "A_LIFECYCLE_B_LIFECYCLE_DRAIN_INTERVAL"} {
+		got := load(name + "=8s")
+		if !strings.Contains(got, "variable="+name+" would_be=ORDERS_LIFECYCLE_DRAIN_INTERVAL") || !strings.Contains(got, "level=WARN") {
+			t.Errorf("%s: the log is %q", name, got)
+		}
+	}
+	// These are not keys of lifecycle.
+	if got := load("ORDERS_LIFECYCLE_DRAIN_INTERVAL=8s", "SERVICE_ADDR=:1", "WEB_LIFECYCLE_PORT=tcp://10.0.0.1:80", "LIFECYCLE_TEST=1"); got != "" {
+		t.Errorf("the log is %q", got)
+	}
+}

@@ -93,15 +93,22 @@ func (l *loader) read(v reflect.Value) error {
 		read = l.readFrom
 	}
 	var faults []error
+	var faulty []string // keys with a fault: their values are those of earlier sources
 	given := map[string][]Setting{}
+	validates := !l.unasked
 	for _, read := range []func() (source, []error){read, l.readEnv, l.readFlags} {
 		src, errs := read()
 		faults = append(faults, errs...)
-		l.decode(src, v, given, func(f *Fault) { faults = append(faults, f) })
+		isUnread := src.tree == nil && len(errs) > 0
+		validates = validates && !isUnread // otherwise Validate would miss what stands in it
+		l.decode(src, v, given, func(f *Fault) {
+			faults = append(faults, f)
+			faulty = append(faulty, f.Key)
+		})
 	}
 	settings := l.account(given)
-	if len(faults) == 0 && !l.unasked {
-		faults = validate(v, l.schema.root, settings)
+	if validates {
+		faults = append(faults, validate(v, l.schema.root, settings, faulty)...)
 	}
 	if len(faults) > 0 {
 		return errors.Join(faults...)
@@ -272,6 +279,7 @@ func (l *loader) readEnv() (source, []error) {
 	for _, variable := range l.environ {
 		name, value, ok := strings.Cut(variable, "=")
 		if !ok || !strings.HasPrefix(name, l.prefix) {
+			l.warnOfPrefix(name, byName)
 			continue
 		}
 		isLink := serviceLink.MatchString("_" + name)
@@ -296,6 +304,19 @@ func (l *loader) readEnv() (source, []error) {
 		}
 		return "environment", 0
 	}}, faults
+}
+
+// warnOfPrefix warns of a variable that would set a key of lifecycle in a program with
+// another prefix, such as one from a manifest that was copied.
+func (l *loader) warnOfPrefix(name string, keys map[string]*node) {
+	const section = "LIFECYCLE_"
+	i := strings.LastIndex("_"+name, "_"+section)
+	if i < 0 || l.section != "" {
+		return
+	}
+	if own := l.prefix + name[i:]; keys[own] != nil {
+		l.log().Warn("config: a variable has another prefix than this service's and is ignored", "variable", name, "would_be", own)
+	}
 }
 
 // strayVariable says what is wrong with a variable that is not a key. It only warns about
