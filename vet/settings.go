@@ -100,6 +100,7 @@ func (c *container) readSettings() {
 	for _, v := range vars {
 		c.addVariable(&in, v)
 	}
+	c.comparePrefixes(vars)
 	line := c.commandLine()
 	c.addFlags(&in, line)
 	c.findFile(&in, line, vars)
@@ -193,11 +194,33 @@ func isOfLifecycle(fault *config.Fault) bool {
 // keyOfVariable returns the key that a variable sets. The name of the service's file, with
 // which the variable begins, may have the word LIFECYCLE too.
 func keyOfVariable(name string) (k key, known bool) {
-	name = "_" + name
-	if i := strings.LastIndex(name, "_LIFECYCLE_"); i >= 0 {
-		k, known = keys[name[i+1:]]
-	}
+	prefix := prefixOf(name)
+	k, known = keys[name[len(prefix):]]
 	return k, known
+}
+
+// prefixOf returns what stands before LIFECYCLE_ in the name of a variable: the name of the
+// service's file and an underscore, or nothing.
+func prefixOf(name string) string { return name[:max(0, strings.LastIndex("_"+name, "_LIFECYCLE_"))] }
+
+// comparePrefixes adds a finding when variables of lifecycle have more than one prefix: a
+// program has one, and ignores the variables with the others.
+func (c *container) comparePrefixes(vars []variable) {
+	var first variable
+	for _, v := range vars {
+		if _, known := keyOfVariable(v.name); !known {
+			continue
+		}
+		if first.name == "" {
+			first = v
+		}
+		if prefixOf(v.name) != prefixOf(first.name) {
+			c.delay(v.place, "two-prefixes",
+				fmt.Sprintf("%s and %s have different prefixes: the program reads one of them and ignores the other", first.name, v.name),
+				"give both the prefix of the program, which is the name of its configuration's file")
+			return
+		}
+	}
 }
 
 // addVariable adds a variable of the container, when it is one of lifecycle: its name ends

@@ -52,6 +52,9 @@ const probe60 = "            failureThreshold: 60\n"
 var mutations = []mutation{
 	{rule: "config-refused", cfg: func(c *lifecycle.Config) { c.HookSlice = 16 * time.Second }, words: []string{"lifecycle.linger + lifecycle.unit_slice + lifecycle.hook_slice is 5s + 5s + 16s = 26s", "20s", "change lifecycle.linger, lifecycle.unit_slice, lifecycle.hook_slice or lifecycle.shutdown_grace"}},
 	{rule: "config-undecided", old: "          image: example/web:1\n", new: "          image: example/web:1\n          envFrom: [{configMapRef: {name: times}}]\n", at: "configMapRef", words: []string{"ConfigMap/times", "not in these files"}},
+	{rule: "two-prefixes", old: "          image: example/web:1\n",
+		new: "          image: example/web:1\n          env:\n            - {name: SERVICE_LIFECYCLE_DRAIN_INTERVAL, value: 5s}\n            - {name: WEB_LIFECYCLE_SHUTDOWN_GRACE, value: 20s}\n",
+		at:  "WEB_LIFECYCLE", words: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL and WEB_LIFECYCLE_SHUTDOWN_GRACE", "the prefix of the program"}},
 	{rule: "not-compared", old: clean, new: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: redis, image: redis}]\n", cfg: func(c *lifecycle.Config) { *c = lifecycle.Config{} },
 		at: "containers:", words: []string{"--only", "--config"}},
 	{rule: "grace-too-short", old: "PeriodSeconds: 30", new: "PeriodSeconds: 26", at: "terminationGracePeriodSeconds: 26", besides: []string{"grace-declared"},
