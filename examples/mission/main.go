@@ -123,9 +123,9 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 	// It starts before the missions are planned, because some of them have a deadline.
 	second := startWing(work, b.ClientURL())
 	defer second.kill()
-	var crew sync.WaitGroup
-	defer crew.Wait()
-	defer done() // runs before the wait for the crew
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer done() // runs before the wait for the tasks
 
 	before := 0
 	for i := range missions {
@@ -161,12 +161,12 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		fmt.Fprintln(out, "another process keeps the deadlines")
 	} else {
 		defer func() { _ = leader.Release(context.WithoutCancel(ctx)) }() // otherwise it expires by itself
-		crew.Go(func() { _ = mgr.Deadlines(work) })
-		crew.Go(func() { _ = mgr.Hooks(work) })
+		tasks.Go(func() { _ = mgr.Deadlines(work) })
+		tasks.Go(func() { _ = mgr.Hooks(work) })
 		leads = true
 	}
 	both, began := context.WithCancel(work)
-	crew.Go(func() {
+	tasks.Go(func() {
 		defer began()
 		legs, err := second.killAfter(work, missions/3, began)
 		if err != nil {
@@ -176,7 +176,7 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		fmt.Fprintf(out, "the second process was killed after it had flown %d legs\n", legs)
 	})
 	flown := make(chan error, 1)
-	crew.Go(func() {
+	tasks.Go(func() {
 		<-both.Done() // otherwise this process could fly everything alone
 		flown <- fly(work, mgr, "home", func(string) {})
 	})

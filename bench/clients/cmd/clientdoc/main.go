@@ -204,7 +204,7 @@ func causeTable(rs clients.Results) string {
 		if r.Proxy {
 			who = r.Scenario
 		}
-		if r.Lost == 0 { // what a proxy answered when the servers refused its connections is no loss
+		if r.Lost == 0 { // what a proxy answered when the servers refused its connections is not a loss
 			continue
 		}
 		for text, n := range r.Errors {
