@@ -43,12 +43,4 @@ func main() {
 
 func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
 
-func poll(ctx context.Context) error {
-	for ticks := time.NewTicker(time.Second); ; {
-		select {
-		case <-ticks.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
+func poll(ctx context.Context) error { <-ctx.Done(); return nil }

@@ -28,12 +28,4 @@ func run() error {
 
 func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
 
-func poll(ctx context.Context) {
-	for ticks := time.NewTicker(time.Second); ; {
-		select {
-		case <-ticks.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
+func poll(ctx context.Context) { <-ctx.Done() }
