@@ -22,7 +22,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -237,13 +236,12 @@ func (p *pipeline) wrong(ctx context.Context) error {
 		return err
 	}
 	var letters []*host.DeadLetter
-	for len(letters) < 2 {
-		if letters, err = p.host.DeadLetters(ctx, "count", 0, 10); err != nil {
-			return err
-		}
-		if err := sleep(ctx); err != nil {
-			return err
-		}
+	err = await(ctx, func() (bool, error) {
+		letters, err = p.host.DeadLetters(ctx, "count", 0, 10)
+		return len(letters) >= 2, err
+	})
+	if err != nil {
+		return err
 	}
 	for _, d := range letters {
 		fmt.Fprintf(p.out, "dead letter %d: %q after %d attempts: %.60s\n", d.Seq, d.Data, d.Attempts, d.Reason)
@@ -296,36 +294,32 @@ func (p *pipeline) silence(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
+	return await(ctx, func() (bool, error) {
 		m, err := stream.GetLastMsgForSubject(ctx, "text.silence")
-		if err == nil && strings.Contains(string(m.Data), "here") { // a slow machine may be silent after "still" too
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return false, nil
+		}
+		said := err == nil && strings.Contains(string(m.Data), "here") // a slow machine may be silent after "still" too
+		if said {
 			fmt.Fprintln(p.out, string(m.Data))
-			return nil
 		}
-		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-			return err
-		}
-		if err := sleep(ctx); err != nil {
-			return err
-		}
-	}
+		return said, err
+	})
 }
 
 // look shows what count has stored and printed, and what a message would cause.
 func (p *pipeline) look(ctx context.Context) error {
 	p.say("the state and the log of count")
 	var total *host.Value
-	for total == nil {
-		v, err := p.host.Value(ctx, "count", "total")
-		switch {
-		case err == nil:
-			total = v
-		case !errors.Is(err, host.ErrNoKey):
-			return err
+	err := await(ctx, func() (_ bool, err error) {
+		total, err = p.host.Value(ctx, "count", "total")
+		if errors.Is(err, host.ErrNoKey) {
+			return false, nil
 		}
-		if err := sleep(ctx); err != nil {
-			return err
-		}
+		return err == nil, err
+	})
+	if err != nil {
+		return err
 	}
 	lines, err := p.host.Logs(ctx, "count", 0, 1)
 	if err != nil {
@@ -354,32 +348,34 @@ func (p *pipeline) send(ctx context.Context, reports int, lines ...string) error
 		return err
 	}
 	for range reports {
-		for {
+		err := await(ctx, func() (bool, error) {
 			m, err := stream.GetMsg(ctx, uint64(p.sent+1), jetstream.WithGetMsgSubject("text.report"))
+			if errors.Is(err, jetstream.ErrMsgNotFound) {
+				return false, nil
+			}
 			if err == nil {
 				p.sent = int(m.Sequence)
-				fmt.Fprintln(p.out, strconv.FormatUint(m.Sequence, 10)+":", string(m.Data))
-				break
+				fmt.Fprintf(p.out, "%d: %s\n", m.Sequence, m.Data)
 			}
-			if !errors.Is(err, jetstream.ErrMsgNotFound) {
-				return err
-			}
-			if err := sleep(ctx); err != nil {
-				return err
-			}
+			return err == nil, err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// sleep waits a moment.
-func sleep(ctx context.Context) error {
-	t := time.NewTimer(20 * time.Millisecond)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// await asks again and again until done returns true or an error.
+func await(ctx context.Context, done func() (bool, error)) error {
+	for {
+		if is, err := done(); is || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
