@@ -205,10 +205,11 @@ alone: ## the requirements of each module without the workspace, and the build o
 	@set -e; for m in $(PUBLISHED); do echo "build $$m"; (cd $$m && go build -o /dev/null ./...); done
 
 .PHONY: cross
-cross: ## build and vet the library for macOS and Windows
+cross: ## build and vet the library for macOS, Windows and 32-bit Linux
 	@set -e; for m in . worker/docker; do for os in darwin windows; do for arch in amd64 arm64; do echo "cross $$m $$os/$$arch"; \
 		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build ./...); done; \
-		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os go vet ./...); done; done
+		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os go vet ./...); done; \
+		for arch in 386 arm; do echo "cross $$m linux/$$arch"; (cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build ./...); done; done
 
 # The database of vulnerabilities is on the network. NEWEST=1 checks with the newest
 # versions of all dependencies.

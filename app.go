@@ -30,10 +30,10 @@ import (
 )
 
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
-var ErrAlreadyRun = errors.New("app was run before")
+var ErrAlreadyRun = errors.New("lifecycle: the App was run before")
 
 // errZeroApp is the error of Run of an App that New did not make.
-var errZeroApp = errors.New("the App was not made by New and has no Config: use lifecycle.New")
+var errZeroApp = errors.New("lifecycle: the App was not made by New and has no Config: use lifecycle.New")
 
 // App owns the life of a process. Register the parts of the process, in any order
 // and chained, then call [App.Run] once. The App collects wrong registrations, such
@@ -210,16 +210,16 @@ func (a *App) times() budget.Budget {
 }
 
 // add calls put under the lock. When the registration is wrong or late, it records
-// the reason instead. missing says that the registered function or value is nil.
-func (p *parts) add(kind, name string, missing bool, put func()) {
+// the reason instead. missing says which argument is nil, "" for none.
+func (p *parts) add(kind, name, missing string, put func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch key := kind + " " + name; {
 	case p.log == nil: // a zero App, of which Run says so
 	case p.sealed:
 		p.lateLocked(kind, name)
-	case missing:
-		p.refused = append(p.refused, fmt.Errorf("%s %q: nil where a function or value is needed", kind, name))
+	case missing != "":
+		p.refused = append(p.refused, fmt.Errorf("%s %q: %s", kind, name, missing))
 	case name == "":
 		p.refused = append(p.refused, fmt.Errorf("a %s has no name", kind))
 	case p.names[key]:
@@ -231,6 +231,26 @@ func (p *parts) add(kind, name string, missing bool, put func()) {
 		p.names[key] = true
 		put()
 	}
+}
+
+// argument is one that a verb of the App needs.
+type argument struct {
+	name  string
+	isNil bool
+}
+
+// missing says which arguments of a verb are nil, "" for none.
+func missing(verb string, args ...argument) string {
+	var names []string
+	for _, arg := range args {
+		if arg.isNil {
+			names = append(names, "the "+arg.name+" is nil")
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	return verb + ": " + strings.Join(names, ", ")
 }
 
 // refuse records why a registration is wrong.

@@ -78,7 +78,7 @@ func TestServerOrListenerGivenTwiceIsRefused(t *testing.T) {
 		}, []string{`unit "b": its listener, a *lifecycle_test.pipeListener, is already used by unit "a"`, `unit "c": its listener`}},
 		"what cannot be compared": {func(r *rig) {
 			r.Serve("a", &http.Server{}, lifecycle.WithListener(odd)).Serve("b", nil, lifecycle.WithListener(odd))
-		}, []string{`unit "b": nil where`}},
+		}, []string{`unit "b": Serve: the server is nil`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, lifecycle.Config{})
@@ -91,6 +91,21 @@ func TestServerOrListenerGivenTwiceIsRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// R10: nil for an argument is refused with the verb and the name of each such argument.
+func TestNilArgumentsAreNamed(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	r.Go("g", nil).Job("j", nil).Supervise("s", nil, lifecycle.Backoff{}).Actor("a", nil, nil).Lead("l", nil, nil).
+		Serve("w", nil).GRPC("c", nil, nil, nil).Add(nil).
+		OnDrain("d", nil).OnShutdown("h", nil).OnReload("r", nil).OnReport("p", nil)
+	wantErr(t, r.Run(t.Context()), nil,
+		`unit "g": Go: the function is nil`, `unit "j": Job: the function is nil`, `unit "s": Supervise: the function is nil`,
+		`unit "a": Actor: the function execute is nil, the function interrupt is nil`,
+		`unit "l": Lead: the elector is nil, the function is nil`, `unit "w": Serve: the server is nil`,
+		`unit "c": GRPC: the server is nil, the listener is nil`, `unit "": Add: the worker is nil`,
+		`drainer "d": OnDrain: the drainer is nil`, `shutdown hook "h": OnShutdown: the function is nil`,
+		`reload "r": OnReload: the function is nil`, `report "p": OnReport: the function is nil`)
 }
 
 func TestRegistrationInAndAfterRunIsRefused(t *testing.T) {

@@ -41,6 +41,10 @@
 // [App.OnShutdown] closes resources of the process itself, [App.Probe] says whether
 // the process can serve, and [App.OnReload] answers SIGHUP.
 //
+// Make the App first, and register the hook of a resource as soon as it is open. A main
+// that fails further on calls [App.Stop] with its error and returns the result of Run,
+// which then starts nothing and runs the hooks.
+//
 // # The timeline of a stop
 //
 // A stop begins with a signal, a preStop hook ([App.Handler]), the end of the

@@ -39,7 +39,7 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // without the wait for the rest of the window. It skips the other drainers, and all of
 // them when no unit has started; the log and the report name those.
 func (a *App) OnDrain(name string, d Drainable) *App {
-	a.parts.add("drainer", name, call.IsNil(d), func() {
+	a.parts.add("drainer", name, missing("OnDrain", argument{"drainer", call.IsNil(d)}), func() {
 		a.parts.drainers = append(a.parts.drainers, drainer{hook{name, d.Drain}, len(a.parts.units)})
 	})
 	return a

@@ -264,6 +264,38 @@ func ExampleApp_Stop() {
 	// the licence has expired 1
 }
 
+// A main that fails between New and Run closes what it has opened: Run starts nothing after
+// Stop, runs the hooks and returns the error.
+func ExampleApp_Stop_beforeRun() {
+	open := func(name string, err error) error {
+		if err == nil {
+			fmt.Println(name, "opened")
+		}
+		return err
+	}
+	run := func(ctx context.Context) error {
+		app, err := lifecycle.New(quiet())
+		if err != nil {
+			return err
+		}
+		if err := open("database", nil); err != nil {
+			return err // nothing is open yet
+		}
+		app.OnShutdown("database", func(context.Context) error { fmt.Println("database closed"); return nil })
+		if err := open("queue", errors.New("no route to the queue")); err != nil {
+			app.Stop(err)
+			return app.Run(ctx)
+		}
+		app.Go("consumer", func(context.Context) error { fmt.Println("consumer started"); return nil })
+		return app.Run(ctx)
+	}
+	fmt.Println(run(context.Background()))
+	// Output:
+	// database opened
+	// database closed
+	// no route to the queue
+}
+
 func ExampleMarkStarted() {
 	app, _ := lifecycle.New(quiet())
 	app.Go("cache", func(ctx context.Context) error {

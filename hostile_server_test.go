@@ -351,6 +351,6 @@ func TestNilListenerIsRefused(t *testing.T) {
 			t.Errorf("%s: no error", name)
 			continue
 		}
-		wantErr(t, err, nil, `unit "http": WithListener: nil where a listener is needed`)
+		wantErr(t, err, nil, `unit "http": WithListener: the listener is nil`)
 	}
 }

@@ -248,7 +248,7 @@ func TestWorkerWhoseMethodsPanicOrHang(t *testing.T) {
 	}
 	t.Run("a nil pointer", func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{})
-		wantErr(t, r.Add((*worker.Func)(nil)).Run(t.Context()), nil, "nil where a function or value is needed")
+		wantErr(t, r.Add((*worker.Func)(nil)).Run(t.Context()), nil, `unit "": Add: the worker is nil`)
 	})
 }
 

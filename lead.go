@@ -44,8 +44,9 @@ var ErrLeadershipLost = worker.ErrLeadershipLost
 // the unit abandons the elector after half of UnitSlice and ends as fn did; an error
 // also names the elector. The lease then runs out by itself.
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
-	return a.addUnit(kindUnit, name, call.IsNil(e) || fn == nil, func() worker.Worker {
+	isNil := missing("Lead", argument{"elector", call.IsNil(e)}, argument{"function", fn == nil})
+	return a.addUnit(kindUnit, name, isNil, func() worker.Worker {
 		giveBack := func() time.Duration { return max(a.times().UnitSlice/2, settle) }
-		return worker.NewLeader(name, e, fn, worker.LeaderConfig{Retry: a.cfg.LeaderRetry, GiveBack: giveBack, Log: a.log})
+		return worker.NewLeader(name, e, fn, worker.LeaderConfig{Retry: a.cfg.LeaderRetry, GiveBack: giveBack, Logger: a.log})
 	})
 }

@@ -331,7 +331,7 @@ func TestLeadElectorThatIsNilIsRefused(t *testing.T) {
 	for name, e := range map[string]lifecycle.Elector{"nil": nil, "a nil pointer": (*candidate)(nil)} {
 		r := newRig(t, leaderConfig())
 		r.Lead("work", e, untilCancelled)
-		if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `unit "work": nil`) {
+		if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `unit "work": Lead: the elector is nil`) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -41,7 +41,7 @@ func (r *reloads) under(parent context.Context) (end func()) {
 
 // ErrReloadRefused is returned by [App.Reload] and [App.Reconfigure] when the App is
 // not running: it has not started yet, or it already drains.
-var ErrReloadRefused = errors.New("reload refused: the app is not running")
+var ErrReloadRefused = errors.New("lifecycle: reload refused: the App is not running")
 
 // reloader is a function of OnReload.
 type reloader struct {
@@ -64,7 +64,9 @@ type reloader struct {
 // abandons a function that ignores that, and does not call it again before it has
 // returned: the log and the report then say that a reload skipped it.
 func (a *App) OnReload(name string, fn func(context.Context) error) *App {
-	a.parts.add("reload", name, fn == nil, func() { a.parts.reloads = append(a.parts.reloads, &reloader{hook: hook{name, fn}}) })
+	a.parts.add("reload", name, missing("OnReload", argument{"function", fn == nil}), func() {
+		a.parts.reloads = append(a.parts.reloads, &reloader{hook: hook{name, fn}})
+	})
 	return a
 }
 

@@ -135,7 +135,7 @@ func (a *App) Report() Report {
 // is abandoned; that does not make the stop fail. When a registration was refused, or
 // the process is killed, none runs.
 func (a *App) OnReport(name string, fn func(context.Context, Report) error) *App {
-	a.parts.add("report", name, fn == nil, func() {
+	a.parts.add("report", name, missing("OnReport", argument{"function", fn == nil}), func() {
 		a.parts.reports = append(a.parts.reports, hook{name, func(ctx context.Context) error { return fn(ctx, a.Report()) }})
 	})
 	return a

@@ -207,7 +207,7 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.lookOnce()
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
-	a.log.Info("running", "units", len(a.parts.units))
+	a.log.Info("running", append([]any{"units", len(a.parts.units)}, a.budgetAttrs()...)...)
 	if len(a.parts.units) == 0 {
 		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
 	}
@@ -224,6 +224,30 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.endReloads()
 	<-reloads
 	return skipLinger
+}
+
+// budgetAttrs returns the times of a stop for the log: the whole, its slices, and the stop
+// times that units have of their own. It warns of a unit whose own time is longer than the
+// slice of the units, which stop at the same time.
+func (a *App) budgetAttrs() []any {
+	b := a.times()
+	var own []string
+	for _, u := range a.parts.units {
+		d := u.stopTime()
+		if d <= 0 {
+			continue
+		}
+		own = append(own, fmt.Sprintf("%s %v", u.name, d))
+		if d > b.UnitSlice {
+			a.log.Warn("a unit may take longer to stop than it is sure to have: raise unit_slice and shutdown_grace, or lower the unit's own time",
+				"unit", u.name, "takes", d, "unit_slice", b.UnitSlice, "shutdown_grace", b.Grace)
+		}
+	}
+	attrs := []any{"stop_at_most", b.Total, "window", b.Window.Max, "requests", b.InFlight(), "unit_slice", b.UnitSlice, "hook_slice", b.HookSlice}
+	if own != nil {
+		attrs = append(attrs, "units_take", strings.Join(own, ", "))
+	}
+	return attrs
 }
 
 // holdRestarts tells every unit that has started to restart nothing any more.

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrInvalidLoop is the error of [RunLoop] for wrong arguments: an interval that is
-// not positive, a backoff maximum below the interval, a nil function or a nil option.
+// not positive, a backoff maximum below the interval, a nil context, function or option.
 // The returned error wraps it.
 var ErrInvalidLoop = errors.New("lifecycle: invalid loop")
 
@@ -73,23 +73,32 @@ func WithLoopLogger(log *slog.Logger) LoopOption {
 // goes on; see [WithStopOnError] and [WithBackoff]. An error that only says that ctx
 // has ended does not count.
 //
-// For wrong arguments RunLoop returns an error that wraps [ErrInvalidLoop] at once and
-// does not call fn.
+// For wrong arguments RunLoop returns an error at once that wraps [ErrInvalidLoop] and names
+// each of them, and does not call fn.
 func RunLoop(ctx context.Context, interval time.Duration, fn func(context.Context) error, opts ...LoopOption) error {
 	l := &tick.Loop{Interval: interval, Fn: fn, Log: slog.Default()}
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrInvalidLoop}, args...)...))
+	}
+	if ctx == nil {
+		fault("the context is nil")
+	}
 	if interval <= 0 {
-		return fmt.Errorf("%w: interval %v is not positive", ErrInvalidLoop, interval)
+		fault("the interval is %v, want more than 0", interval)
 	}
 	if fn == nil {
-		return fmt.Errorf("%w: function is nil", ErrInvalidLoop)
+		fault("the function is nil")
 	}
 	for i, opt := range opts {
 		if opt == nil {
-			return fmt.Errorf("%w: option %d is nil", ErrInvalidLoop, i+1)
+			fault("option %d is nil", i+1)
+		} else if err := opt(l); err != nil {
+			faults = append(faults, err)
 		}
-		if err := opt(l); err != nil {
-			return err
-		}
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
 	}
 	return l.Run(ctx)
 }

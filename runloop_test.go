@@ -192,6 +192,15 @@ func TestRunLoopLogsErrorsAndTheRecovery(t *testing.T) {
 	}
 }
 
+func TestRunLoopTellsAllFaults(t *testing.T) {
+	err := RunLoop(t.Context(), 0, nil, nil)
+	for _, want := range []string{"the interval is 0s, want more than 0", "the function is nil", "option 1 is nil"} {
+		if err == nil || strings.Count(err.Error(), "lifecycle: invalid loop: "+want) != 1 {
+			t.Errorf("the error does not say once %q: %v", want, err)
+		}
+	}
+}
+
 func TestRunLoopRefuses(t *testing.T) {
 	called := func(context.Context) error { t.Error("called"); return nil }
 	for name, err := range map[string]error{

@@ -67,10 +67,10 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 		opt(&c)
 	}
 	if c.given && call.IsNil(c.ln) {
-		a.parts.refuse("unit", name, errors.New("WithListener: nil where a listener is needed"))
+		a.parts.refuse("unit", name, errors.New("WithListener: the listener is nil"))
 		return a
 	}
-	return a.addUnit(kindUnit, name, srv == nil, func() worker.Worker {
+	return a.addUnit(kindUnit, name, missing("Serve", argument{"server", srv == nil}), func() worker.Worker {
 		hopts := []httpdrain.Option{httpdrain.WithSockets(&a.parts.sockets)}
 		a.parts.claimLocked(name, "server", srv)
 		if c.given {
@@ -106,7 +106,8 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	if call.IsNil(health) {
 		health = nil
 	}
-	return a.addUnit(kindUnit, name, call.IsNil(srv) || call.IsNil(ln), func() worker.Worker {
+	isNil := missing("GRPC", argument{"server", call.IsNil(srv)}, argument{"listener", call.IsNil(ln)})
+	return a.addUnit(kindUnit, name, isNil, func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
 		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.budget.Goodbye()), a)

@@ -17,7 +17,7 @@ import (
 // earlier step has failed. Hooks also run when the App never reached the phase
 // running, because main opened most of their resources before Run.
 func (a *App) OnShutdown(name string, fn func(context.Context) error) *App {
-	a.parts.add("shutdown hook", name, fn == nil, func() { a.hooks.Add(name, fn) })
+	a.parts.add("shutdown hook", name, missing("OnShutdown", argument{"function", fn == nil}), func() { a.hooks.Add(name, fn) })
 	return a
 }
 

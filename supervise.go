@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,32 +53,24 @@ var (
 // second to a minute, doubling, with jitter, and ten restarts in ten minutes.
 func DefaultBackoff() Backoff { return worker.DefaultBackoff() }
 
-// UnitOption configures a unit of an [App].
-type UnitOption func(*unitConfig)
-
-type unitConfig struct{ startCondition bool }
+// UnitOption configures a unit of [App.Go], [App.Job] or [App.Supervise]: it is an option of
+// the worker that runs the function, such as [WithStartCondition].
+type UnitOption = worker.FuncOption
 
 // WithStartCondition makes the start of the unit wait until its function calls
 // [MarkStarted]: the App is not ready before. Without it a unit has started as soon as
 // its function was called.
-func WithStartCondition() UnitOption { return func(c *unitConfig) { c.startCondition = true } }
+func WithStartCondition() UnitOption { return worker.WithStartCondition() }
 
 // MarkStarted declares that the unit with this ctx has met its start condition. For a
 // unit without one, for any other context, and when called again it does nothing.
 func MarkStarted(ctx context.Context) { worker.MarkStarted(ctx) }
 
-func unitOptions(opts []UnitOption) (w []worker.FuncOption, err error) {
-	var c unitConfig
-	for i, opt := range opts {
-		if opt == nil {
-			return nil, nilOption(i)
-		}
-		opt(&c)
+func checkOptions(opts []UnitOption) error {
+	if i := slices.IndexFunc(opts, func(opt UnitOption) bool { return opt == nil }); i >= 0 {
+		return nilOption(i)
 	}
-	if c.startCondition {
-		w = append(w, worker.WithStartCondition())
-	}
-	return w, nil
+	return nil
 }
 
 // nilOption returns the error for the option at index i of a call. Every function refuses a
@@ -111,12 +104,12 @@ func (a *App) Job(name string, fn func(context.Context) error, opts ...UnitOptio
 }
 
 func (a *App) addFunc(kind, name string, fn func(context.Context) error, opts []UnitOption) *App {
-	w, err := unitOptions(opts)
-	if err != nil {
+	if err := checkOptions(opts); err != nil {
 		a.parts.refuse("unit", name, err)
 		return a
 	}
-	return a.addUnit(kind, name, fn == nil, func() worker.Worker { return worker.NewFunc(name, fn, w...) })
+	verb := map[string]string{kindUnit: "Go", kindJob: "Job"}[kind]
+	return a.addUnit(kind, name, missing(verb, argument{"function", fn == nil}), func() worker.Worker { return worker.NewFunc(name, fn, opts...) })
 }
 
 // Supervise adds a function that the App runs again when it fails, after the wait that
@@ -131,15 +124,11 @@ func (a *App) addFunc(kind, name string, fn func(context.Context) error, opts []
 // Once the App drains, it restarts no unit: a running function goes on until the drain
 // is over, and a waiting unit ends.
 func (a *App) Supervise(name string, fn func(context.Context) error, backoff Backoff, opts ...UnitOption) *App {
-	w, err := unitOptions(opts)
-	if err == nil {
-		err = backoff.Validate()
-	}
-	if err != nil {
+	if err := cmp.Or(checkOptions(opts), backoff.Validate()); err != nil {
 		a.parts.refuse("unit", name, err)
 		return a
 	}
-	return a.addUnit(kindUnit, name, fn == nil, func() worker.Worker { return worker.NewRestarter(name, fn, backoff, w...) })
+	return a.addUnit(kindUnit, name, missing("Supervise", argument{"function", fn == nil}), func() worker.Worker { return worker.NewRestarter(name, fn, backoff, opts...) })
 }
 
 // Actor adds work that cannot watch a context, in the way of oklog/run: execute
@@ -152,7 +141,8 @@ func (a *App) Supervise(name string, fn func(context.Context) error, backoff Bac
 // (net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe) and the
 // cause itself are clean.
 func (a *App) Actor(name string, execute func() error, interrupt func(error)) *App {
-	return a.addUnit(kindActor, name, execute == nil || interrupt == nil, func() worker.Worker {
+	isNil := missing("Actor", argument{"function execute", execute == nil}, argument{"function interrupt", interrupt == nil})
+	return a.addUnit(kindActor, name, isNil, func() worker.Worker {
 		return worker.NewActor(name, execute, interrupt, a.stopCause, http.ErrServerClosed)
 	})
 }
@@ -162,19 +152,24 @@ func (a *App) Actor(name string, execute func() error, interrupt func(error)) *A
 // finish or stop by itself; a failure stops the App. A worker that was started
 // before is an error.
 //
+// A worker with a method StopTime() time.Duration says how long its Stop may take by the
+// times that it was given, and 0 when they have their defaults, which give way to the time
+// that an App has. The App logs these times when it is running, and warns of one that is
+// longer than Config.UnitSlice. Units stop at the same time.
+//
 // The parts of an App are fixed when Run begins, because a later one would miss the
 // steps of the start and be unknown to the stop. For children that come and go, add a
 // worker.Supervisor: its own Add takes them at any time, and the App stops them with it.
 func (a *App) Add(w worker.Worker) *App {
 	if call.IsNil(w) {
-		return a.addUnit(kindUnit, "", true, nil)
+		return a.addUnit(kindUnit, "", missing("Add", argument{"worker", true}), nil)
 	}
 	var name string
 	if err := call.Do("Name", func() error { name = w.Name(); return nil }); err != nil {
 		a.parts.refuse("unit", fmt.Sprintf("%T", w), err)
 		return a
 	}
-	return a.addUnit(kindUnit, name, false, func() worker.Worker { return w })
+	return a.addUnit(kindUnit, name, "", func() worker.Worker { return w })
 }
 
 // RestartUnit starts a unit of [App.Supervise] again, or a child of a worker.Supervisor by
@@ -205,8 +200,8 @@ const (
 )
 
 // addUnit adds the worker that build returns. build runs under the lock of the parts.
-func (a *App) addUnit(kind, name string, missing bool, build func() worker.Worker) *App {
-	a.parts.add("unit", name, missing, func() {
+func (a *App) addUnit(kind, name, isNil string, build func() worker.Worker) *App {
+	a.parts.add("unit", name, isNil, func() {
 		w := build()
 		if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
 			p.PublishTo(&a.events)

@@ -144,6 +144,17 @@ func (u *unit) hasEnded(ctx context.Context) error {
 	}
 }
 
+// stopTime returns how long the worker's Stop may take by times of its own, 0 for a worker
+// that has none.
+func (u *unit) stopTime() time.Duration {
+	w, ok := u.Worker.(interface{ StopTime() time.Duration })
+	if !ok {
+		return 0
+	}
+	d, _ := askUnit(u, "StopTime", w.StopTime)
+	return d
+}
+
 // lastErr returns the worker's Err, or a substitute when a worker that failed
 // has none. s is its last State.
 func (u *unit) lastErr(s worker.State) error {

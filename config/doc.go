@@ -63,15 +63,29 @@
 // [MaxFileSize], or truncated; a section with more than [MaxKeys] keys. At the top of a
 // file, Load ignores keys that begin with x-: they are for YAML anchors.
 //
-// Load calls the Validate methods of the sections and of T too, and reports what they find
-// beside the other faults. A key that was refused has its earlier value then. Load does not
-// validate when a source could not be read, nor a lifecycle.Config with a fault below it.
-// When lifecycle.Config refuses a budget, the fault names its keys and the source of each
-// value.
+// Then Load calls the Validate methods of the sections and of T, and reports what they find
+// beside the other faults. A key that was refused has its earlier value then. A section whose
+// type has a method WithDefaults is checked with these defaults, as the part that gets the
+// section fills them in; Load itself leaves its missing keys zero. Load does not validate when
+// a source could not be read, nor a lifecycle.Config with a fault below it. When
+// lifecycle.Config refuses a budget, the fault names its keys and the source of each value.
 //
 // In lifecycle.Config the zero of a duration means its default, so zero and off are
-// different values in Go. Here 0 or "off" for a duration below lifecycle means
-// [lifecycle.Off], and a missing key means its default.
+// different values in Go. Here 0 or "off" for a duration below lifecycle, or for a duration
+// with the tag off:"true", means [lifecycle.Off], and a missing key means its default.
+//
+// # All parts in one file
+//
+// procpool.Config, and broker.Config, presence.Config, host.Config and operator.Config of the
+// module fleet, are sections like lifecycle.Config:
+//
+//	type Config struct {
+//		Lifecycle lifecycle.Config
+//		Pool      procpool.Config // pool: {max_workers: 4, drain_timeout: 10s}
+//		Broker    broker.Config   // broker: {url: "nats://nats:4222"}
+//	}
+//
+// What has no key, such as the command of a pool, the program sets before it makes the part.
 //
 // # A program that has a library already
 //

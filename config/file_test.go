@@ -144,8 +144,8 @@ func TestWhichFile(t *testing.T) {
 		"the flag's":          {path: missing, env: []string{"SERVICE_CONFIG=" + missing}, args: []string{"-config", two}, want: "two"},
 		"none":                {path: "", want: ":8080"},
 		"none by the flag":    {path: missing, args: []string{"-config="}, want: ":8080"},
-		"optional":            {path: missing, opts: []Option{Optional()}, want: ":8080"},
-		"optional, asked for": {path: one, args: []string{"-config", missing}, opts: []Option{Optional()}, want: "flag -config names it"},
+		"optional":            {path: missing, opts: []Option{WithOptionalFile()}, want: ":8080"},
+		"optional, asked for": {path: one, args: []string{"-config", missing}, opts: []Option{WithOptionalFile()}, want: "flag -config names it"},
 	} {
 		got, err := Load[service](tt.path, append(tt.opts, WithEnvPrefix("SERVICE_"), WithEnviron(tt.env), WithArgs(tt.args), WithLogger(quiet))...)
 		if err == nil && got.Addr != tt.want || err != nil && !strings.Contains(err.Error(), tt.want) {
@@ -191,7 +191,7 @@ func TestServiceLinkInTheNameOfAKey(t *testing.T) {
 func TestSectionOfAnothersConfiguration(t *testing.T) {
 	path := write(t, "service.yaml", "something: {of: the service's}\nlifecycle:\n  drain_interval: 7s\n")
 	load := func(path string, environ ...string) (lifecycle.Config, error) {
-		return Load[lifecycle.Config](path, Section("lifecycle"), WithEnvPrefix("SERVICE"), WithEnviron(environ), WithArgs(nil), WithLogger(quiet))
+		return Load[lifecycle.Config](path, WithSection("lifecycle"), WithEnvPrefix("SERVICE"), WithEnviron(environ), WithArgs(nil), WithLogger(quiet))
 	}
 	cfg, err := load(path, "SERVICE_ADDR=:1", "SERVICE_LIFECYCLE_LINGER=2s")
 	if want := (lifecycle.Config{DrainInterval: 7e9, Linger: 2e9}); err != nil || cfg != want {

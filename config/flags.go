@@ -140,11 +140,15 @@ func (l *loader) parseArgs() error {
 
 // writeHelp writes the text of -h.
 func (l *loader) writeHelp(set *flag.FlagSet) {
-	_, _ = fmt.Fprintf(l.out, `Each key can be given in the file %s, in the environment and as a flag;
+	file := "a file"
+	if l.path != "" {
+		file = "the file " + l.path
+	}
+	_, _ = fmt.Fprintf(l.out, `Each key can be given in %s, in the environment and as a flag;
 the later one wins. A duration has a unit, as in 250ms, 5s or 1m30s. Below lifecycle, 0 and off
 disable it; a missing key has its default. %sCONFIG and -config name another file.
 
-`, l.path, l.prefix)
+`, file, l.prefix)
 	set.SetOutput(l.out)
 	set.PrintDefaults()
 }

@@ -75,7 +75,7 @@ func ExampleFromKoanf() {
 // A program with settings of any kind takes the section lifecycle alone.
 func ExampleFromMap() {
 	load := func(settings map[string]any) {
-		cfg, err := config.Load[lifecycle.Config]("", config.FromMap("settings", settings), config.Section("lifecycle"))
+		cfg, err := config.Load[lifecycle.Config]("", config.FromMap("settings", settings), config.WithSection("lifecycle"))
 		if err != nil {
 			fmt.Println(err)
 			return

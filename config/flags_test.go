@@ -101,7 +101,7 @@ func TestMistakesWithASetOfFlags(t *testing.T) {
 	}
 	own := flag.NewFlagSet("", flag.ContinueOnError)
 	own.String("config", "mine", "")
-	if err := Define[lifecycle.Config](own, "", Section("lifecycle")); err != nil || own.Lookup("config").DefValue != "mine" || own.Lookup("lifecycle.linger") == nil {
+	if err := Define[lifecycle.Config](own, "", WithSection("lifecycle")); err != nil || own.Lookup("config").DefValue != "mine" || own.Lookup("lifecycle.linger") == nil {
 		t.Errorf("a flag -config of the program: %v", err)
 	}
 	parsed := flag.NewFlagSet("", flag.ContinueOnError)
@@ -173,7 +173,7 @@ func TestForeignKoanf(t *testing.T) {
 	if err := live.Reload(t.Context()); err != nil || live.Get().Poll != 3*time.Second {
 		t.Errorf("after a reload: %v, %v", live.Get().Poll, err)
 	}
-	if cfg, err := Load[lifecycle.Config]("", FromKoanf(k), Section("lifecycle"), WithEnvPrefix("X"), WithEnviron([]string{"X_LIFECYCLE_LINGER=3s"})); err != nil || cfg.Linger != 3*time.Second {
+	if cfg, err := Load[lifecycle.Config]("", FromKoanf(k), WithSection("lifecycle"), WithEnvPrefix("X"), WithEnviron([]string{"X_LIFECYCLE_LINGER=3s"})); err != nil || cfg.Linger != 3*time.Second {
 		t.Errorf("with the environment: %+v, %v", cfg, err)
 	}
 }
@@ -182,7 +182,7 @@ func TestForeignKoanf(t *testing.T) {
 func TestReloadFromAStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		section := map[string]any{"drain_interval": "7s", "health_addr": "off"}
-		live, err := Open[lifecycle.Config]("", FromMap("store", map[string]any{"lifecycle": section}), Section("lifecycle"), WithLogger(quiet))
+		live, err := Open[lifecycle.Config]("", FromMap("store", map[string]any{"lifecycle": section}), WithSection("lifecycle"), WithLogger(quiet))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +212,7 @@ type level string
 // stays as it is.
 func TestAnyMap(t *testing.T) {
 	load := func(section any) (lifecycle.Config, error) {
-		return Load[lifecycle.Config]("", FromMap("settings", map[string]any{"other": func() {}, "lifecycle": section}), Section("lifecycle"))
+		return Load[lifecycle.Config]("", FromMap("settings", map[string]any{"other": func() {}, "lifecycle": section}), WithSection("lifecycle"))
 	}
 	for name, section := range map[string]any{
 		"map":       map[string]any{"drain_interval": "7s", "name": level("a"), "memory_limit_ratio": float32(0.5), "linger": 0},

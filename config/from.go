@@ -43,7 +43,7 @@ func From(src Source) Option {
 	}
 }
 
-// FromMap is [From] for settings that the program has as a map. With [Section] it
+// FromMap is [From] for settings that the program has as a map. With [WithSection] it
 // loads the section lifecycle of any map. name stands for the map in messages.
 func FromMap(name string, settings map[string]any) Option {
 	return From(Source{Name: name, Read: func([]string) (map[string]any, error) { return settings, nil }})

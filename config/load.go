@@ -36,10 +36,10 @@ type options struct {
 	hasEnv   bool              // there is environ
 }
 
-// Optional lets the file be missing, unless the flag -config or its variable names it.
+// WithOptionalFile lets the file be missing, unless the flag -config or its variable names it.
 // Without this option a missing file is a fault: a service whose ConfigMap is not
 // mounted should not run with defaults.
-func Optional() Option { return func(o *options) { o.optional = true } }
+func WithOptionalFile() Option { return func(o *options) { o.optional = true } }
 
 // WithEnvPrefix sets the prefix of environment variables, without the underscore.
 // Defaults to the name of the file passed to Load, without its extension, or to the
@@ -76,11 +76,11 @@ func (o *options) log() *slog.Logger {
 // WithOutput sets where -h writes the list of flags. Defaults to os.Stderr.
 func WithOutput(w io.Writer) Option { return func(o *options) { o.out = w } }
 
-// Section reads T from the section of that name only, and ignores the other keys of
+// WithSection reads T from the section of that name only, and ignores the other keys of
 // the file. Keys, variables and flags keep their whole names. It is for a program that
-// needs a part of another program's configuration: with Section("lifecycle") T is
+// needs a part of another program's configuration: with WithSection("lifecycle") T is
 // lifecycle.Config for any service.
-func Section(name string) Option { return func(o *options) { o.section = name } }
+func WithSection(name string) Option { return func(o *options) { o.section = name } }
 
 // WithContent reads content in place of the file, whose name says only the format. It is
 // for a program that has the configuration of another program in hand, such as a
@@ -89,11 +89,11 @@ func WithContent(content []byte) Option {
 	return func(o *options) { o.content = append([]byte{}, content...) }
 }
 
-// Unchecked accepts values that contradict each other: Validate methods are not
+// WithoutValidation accepts values that contradict each other: Validate methods are not
 // called. It is for a program that checks the configuration of another program itself,
 // and needs the values and, from [Live.Settings], their places. A value that its key
 // cannot hold is still a fault.
-func Unchecked() Option { return func(o *options) { o.unasked = true } }
+func WithoutValidation() Option { return func(o *options) { o.unasked = true } }
 
 func newOptions(path string, opts []Option) options {
 	name := filepath.Base(path)

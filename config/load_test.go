@@ -238,11 +238,11 @@ func TestHelp(t *testing.T) {
 // With Unchecked, a program gets the contradictory values that Load refuses.
 func TestUncheckedTakesContradictions(t *testing.T) {
 	path := write(t, "service.yaml", "lifecycle:\n  termination_grace: 20s\n")
-	opts := []Option{Section("lifecycle"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet)}
+	opts := []Option{WithSection("lifecycle"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet)}
 	if _, err := Load[lifecycle.Config](path, opts...); err == nil {
 		t.Error("without the option it is taken too")
 	}
-	live, err := Open[lifecycle.Config](path, append(opts, Unchecked())...)
+	live, err := Open[lifecycle.Config](path, append(opts, WithoutValidation())...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestUncheckedTakesContradictions(t *testing.T) {
 		t.Errorf("the settings are %v, want the one with its line", s)
 	}
 	overwrite(t, path, "lifecycle:\n  termination_grace: 20\n")
-	if _, err := Open[lifecycle.Config](path, append(opts, Unchecked())...); err == nil {
+	if _, err := Open[lifecycle.Config](path, append(opts, WithoutValidation())...); err == nil {
 		t.Error("a duration without a unit is taken")
 	}
 }

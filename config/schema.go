@@ -61,6 +61,18 @@ func (n *node) field(name string) *node {
 	return nil
 }
 
+// below returns the node of a field or key below n, given with dots between levels, or nil.
+func (n *node) below(path string) *node {
+	for name := range strings.SplitSeq(path, ".") {
+		i := slices.IndexFunc(n.children, func(c *node) bool { return c.name == name || c.fieldName == name })
+		if i < 0 {
+			return nil
+		}
+		n = n.children[i]
+	}
+	return n
+}
+
 // lifecycle returns the section that is a lifecycle.Config, or nil.
 func (s *schema) lifecycle() *node {
 	if s.root.typ == typeLifecycle {
@@ -155,7 +167,7 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 			usage:  f.Tag.Get("usage"),
 
 			lifecycle: t == typeLifecycle,
-			off:       t == typeLifecycle && f.Type == typeDuration,
+			off:       f.Type == typeDuration && (t == typeLifecycle || f.Tag.Get("off") == "true"),
 			live:      t == typeLifecycle && f.Tag.Get("reload") == "live",
 		}
 		for _, other := range n.children {

@@ -94,7 +94,7 @@ func TestSecretsAreHiddenInEveryShape(t *testing.T) {
 		}
 		fmt.Fprintln(&seen, err)
 	}
-	if _, err := Load[lifecycle.Config](write(t, "service.yaml", "lifecycle: hunter2"), append(quietly(nil), Section("lifecycle"))...); err == nil {
+	if _, err := Load[lifecycle.Config](write(t, "service.yaml", "lifecycle: hunter2"), append(quietly(nil), WithSection("lifecycle"))...); err == nil {
 		t.Error("a section that is none is taken")
 	} else {
 		fmt.Fprintln(&seen, err)

@@ -29,7 +29,7 @@ func validate(v reflect.Value, n *node, settings []Setting, faulty []string) (fa
 			}
 			below = below.Elem()
 		}
-		faults = append(faults, validate(below, child, settings, faulty)...)
+		faults = append(faults, validate(withDefaults(below), child, settings, faulty)...)
 	}
 	checked, ok := v.Addr().Interface().(interface{ Validate() error })
 	if !ok {
@@ -41,11 +41,31 @@ func validate(v reflect.Value, n *node, settings []Setting, faulty []string) (fa
 	}
 	for _, err := range parts(checked.Validate()) {
 		fault := explain(err, n, settings)
-		if !slices.ContainsFunc(faults, func(other error) bool { return other.Error() == fault.Error() }) {
+		isTold := func(other error) bool { // a section's Validate may call those of its own sections
+			told := errors.Unwrap(other)
+			return other.Error() == fault.Error() || told != nil && told.Error() == err.Error()
+		}
+		if !slices.ContainsFunc(faults, isTold) {
 			faults = append(faults, fault)
 		}
 	}
 	return faults
+}
+
+// withDefaults returns a copy of a section with its defaults, when its type has any: its keys
+// may be missing, and the part that gets the section fills them in. The whole has its
+// defaults since before the first source, and lifecycle.Config checks itself with its own.
+func withDefaults(v reflect.Value) reflect.Value {
+	fill := v.MethodByName("WithDefaults")
+	if v.Type() == typeLifecycle || !fill.IsValid() {
+		return v
+	}
+	if t := fill.Type(); t.NumIn() != 0 || t.NumOut() != 1 || t.Out(0) != v.Type() {
+		return v
+	}
+	filled := reflect.New(v.Type()).Elem()
+	filled.Set(fill.Call(nil)[0])
+	return filled
 }
 
 // parts splits joined errors.
@@ -63,36 +83,51 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// explain turns an error of a Validate method into a fault. [lifecycle.Config] names
-// its fields, but the reader has written keys: explain names the keys, and the source
-// of each.
+// explain turns an error of a Validate method into a fault. lifecycle.Config and other
+// configurations name their fields, but the reader has written keys: explain names the keys,
+// and the source of each.
 func explain(err error, n *node, settings []Setting) *Fault {
 	fault := &Fault{Key: n.key, Problem: err.Error(), Err: err}
 	var fields *lifecycle.ConfigError
 	if !errors.As(err, &fields) || structOf(n.typ) != typeLifecycle {
+		name := subject.FindString(fault.Problem)
+		if about := n.below(name); n.key != "" && about != nil && about.isLeaf() {
+			fault.Key, fault.Problem = "", about.key+strings.TrimPrefix(fault.Problem, name)+sourcesOf(settings, about.key)
+		}
 		return fault
 	}
 	problem := strings.Replace(err.Error(), fields.Error(), fields.Problem, 1) // what is around it says why
-	var from []string
+	var keys []string
 	for _, name := range fields.Fields {
 		field := n.field(name)
 		if field == nil {
 			continue
 		}
-		key := field.key
-		problem = regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(problem, key)
+		problem = regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(problem, field.key)
+		keys = append(keys, field.key)
+	}
+	fault.Key, fault.Problem = "", problem+sourcesOf(settings, keys...)
+	return fault
+}
+
+// subject matches the field or the key that begins an error, with dots between levels.
+var subject = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*`)
+
+// sourcesOf says where the values of keys are from.
+func sourcesOf(settings []Setting, keys ...string) string {
+	var from []string
+	for _, key := range keys {
 		at := slices.IndexFunc(settings, func(s Setting) bool { return s.Key == key })
 		if at < 0 {
 			from = append(from, key+" has its default")
-			continue
+		} else {
+			from = append(from, key+" is from "+settings[at].Source)
 		}
-		from = append(from, key+" is from "+settings[at].Source)
 	}
-	if len(from) > 0 {
-		problem += " (" + strings.Join(from, ", ") + ")"
+	if len(from) == 0 {
+		return ""
 	}
-	fault.Key, fault.Problem = "", problem
-	return fault
+	return " (" + strings.Join(from, ", ") + ")"
 }
 
 // lookup finds the value of a key.

@@ -166,7 +166,7 @@ func load(t *testing.T, section map[string]any, env []string) (lifecycle.Config,
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return config.Load[lifecycle.Config](file, config.Section("lifecycle"), config.WithEnvPrefix("SERVICE"),
+	return config.Load[lifecycle.Config](file, config.WithSection("lifecycle"), config.WithEnvPrefix("SERVICE"),
 		config.WithEnviron(env), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
 }
 

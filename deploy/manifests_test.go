@@ -88,10 +88,10 @@ func configOf(t *testing.T, manifest string, env []string) lifecycle.Config {
 			t.Fatal(err)
 		}
 		opts := []config.Option{
-			config.Section("lifecycle"), config.WithEnviron(env), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)),
+			config.WithSection("lifecycle"), config.WithEnviron(env), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)),
 		}
 		if env == nil {
-			opts = append(opts, config.Unchecked())
+			opts = append(opts, config.WithoutValidation())
 		}
 		cfg, err := config.Load[lifecycle.Config](file, opts...)
 		if err != nil {

@@ -37,7 +37,7 @@ func (e Event) IsGap() bool { return e.Kind == KindGap }
 
 // ErrClosed is returned by [Subscription.Next] once the subscription is closed
 // and all its events were read.
-var ErrClosed = errors.New("lifecycle: subscription is closed")
+var ErrClosed = errors.New("fsm: subscription is closed")
 
 // Dispatcher delivers the events of any number of machines to any number of
 // readers. Each reader sees the events of one life in the order in which they

@@ -338,7 +338,7 @@ func ExampleMachine() {
 	fmt.Println(m.To("locked", nil))
 	fmt.Println(m.To("closed", nil), m.State())
 	// Output:
-	// door "front": lifecycle: invalid transition: "open" -> "locked" (allowed are "closed")
+	// door "front": fsm: invalid transition: "open" -> "locked" (allowed are "closed")
 	// <nil> closed
 }
 

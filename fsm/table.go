@@ -18,11 +18,11 @@ import (
 )
 
 // ErrInvalidTable is wrapped by every error of [Table.Validate].
-var ErrInvalidTable = errors.New("lifecycle: invalid transitions table")
+var ErrInvalidTable = errors.New("fsm: invalid transitions table")
 
 // ErrInvalidTransition is wrapped by the error of a change that the table does
 // not allow. The error itself is a [*TransitionError].
-var ErrInvalidTransition = errors.New("lifecycle: invalid transition")
+var ErrInvalidTransition = errors.New("fsm: invalid transition")
 
 // Table declares the transitions of one kind of life. Its keys are the states,
 // and its values the states that may follow. A state that no state may follow is

@@ -58,8 +58,8 @@ type Config struct {
 	// Defaults to 5 s.
 	Timeout time.Duration
 
-	// Log defaults to slog.Default().
-	Log *slog.Logger
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
 }
 
 // Client asks the API server. Its methods may be called concurrently.
@@ -91,8 +91,8 @@ func InCluster() (*Client, error) {
 // the reason, so that a program runs there too: outside a cluster with
 // [ErrNotInCluster], and in a pod without a token with an error that names the file.
 func New(cfg Config) (*Client, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
 	}
 	if cfg.Timeout < 0 {
 		return nil, fmt.Errorf("kube: Timeout is %v, want 0 (its default) or more", cfg.Timeout)
@@ -420,7 +420,7 @@ func (c *Client) once(text string) func(error) {
 	return func(err error) {
 		if reason := err.Error(); reason != said {
 			said = reason
-			c.cfg.Log.Warn(text, "because", reason)
+			c.cfg.Logger.Warn(text, "because", reason)
 		}
 	}
 }

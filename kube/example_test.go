@@ -14,7 +14,7 @@ import (
 // never leads.
 func ExampleClient_Lease() {
 	quiet := slog.New(slog.DiscardHandler) // the App says once why it does not lead
-	cluster, err := kube.New(kube.Config{Log: quiet})
+	cluster, err := kube.New(kube.Config{Logger: quiet})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -43,7 +43,7 @@ func ExampleClient_Lease() {
 // Window and Self are options of the App.
 func ExampleClient_Window() {
 	quiet := slog.New(slog.DiscardHandler)
-	cluster, err := kube.New(kube.Config{Log: quiet})
+	cluster, err := kube.New(kube.Config{Logger: quiet})
 	if err != nil {
 		fmt.Println(err)
 		return

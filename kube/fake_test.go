@@ -58,7 +58,7 @@ func (f *fakeAPI) client(t *testing.T, change ...func(*Config)) (*Client, *logLi
 		_ = srv.Serve(ln)
 	}()
 	lines := new(logLines)
-	cfg := Config{Host: "http://api", Namespace: "demo", Pod: "web-1", Token: "secret", Log: slog.New(slog.NewTextHandler(lines, nil))}
+	cfg := Config{Host: "http://api", Namespace: "demo", Pod: "web-1", Token: "secret", Logger: slog.New(slog.NewTextHandler(lines, nil))}
 	for _, c := range change {
 		c(&cfg)
 	}

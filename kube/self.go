@@ -87,7 +87,7 @@ func (s *self) run(ctx context.Context) error {
 	} else {
 		s.read.Store(&p)
 		if err := s.check(&p); err != nil {
-			s.client.cfg.Log.Error("the pod's manifest does not fit the configuration", "pod", s.client.podObject().String(), "error", err)
+			s.client.cfg.Logger.Error("the pod's manifest does not fit the configuration", "pod", s.client.podObject().String(), "error", err)
 			if s.Strict {
 				return err
 			}
@@ -148,7 +148,7 @@ func (s *self) fit(ctx context.Context, t0 time.Time) {
 func (s *self) endBy(from time.Time, grace time.Duration) {
 	cfg := s.app.Config()
 	if need := budget(cfg); grace < need {
-		s.client.cfg.Log.Info("the pod has less time than a stop may take: every step is shortened", "grace", grace, "budget", need)
+		s.client.cfg.Logger.Info("the pod has less time than a stop may take: every step is shortened", "grace", grace, "budget", need)
 	}
 	s.app.EndBy(from.Add(grace))
 }

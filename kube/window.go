@@ -240,6 +240,6 @@ func (w *window) decide() {
 func (w *window) note(state string) {
 	if state != w.state {
 		w.state = state
-		w.client.cfg.Log.Info(state)
+		w.client.cfg.Logger.Info(state)
 	}
 }

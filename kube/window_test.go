@@ -213,7 +213,7 @@ func TestWindowOutsideACluster(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	synctest.Test(t, func(t *testing.T) {
 		var lines logLines
-		c, err := New(Config{Log: slog.New(slog.NewTextHandler(&lines, nil))})
+		c, err := New(Config{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

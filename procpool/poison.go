@@ -26,17 +26,17 @@ import (
 type Poison struct {
 	// Remember bounds the fingerprints and the callers that the pool remembers. It
 	// forgets the oldest to make room. Defaults to 1000.
-	Remember int
+	Remember int `koanf:"remember"`
 	// For is how long the pool remembers a fingerprint. Defaults to 10 minutes.
-	For time.Duration
+	For time.Duration `koanf:"for"`
 	// Deaths is how many workers the queries of one [Caller] may kill within
 	// Window. While a caller has spent them, the pool rejects its queries with
 	// [ErrDeaths]. A death that was cleared does not count. Defaults to 5; Off
 	// sets no limit. Queries without a caller have no limit.
-	Deaths int
+	Deaths int `koanf:"deaths"`
 	// Window is the time after which a caller has all its Deaths again; they come
 	// back one by one. Defaults to 1 minute.
-	Window time.Duration
+	Window time.Duration `koanf:"window"`
 }
 
 func (c Poison) withDefaults() Poison {

@@ -28,6 +28,7 @@ import (
 type Pool struct {
 	worker.BaseWorker
 	cfg      Config
+	stopTime time.Duration
 	log      *slog.Logger
 	appLog   bool // Start takes the App's logger, because the Config has none
 	dir      string
@@ -80,22 +81,28 @@ type Pool struct {
 // New returns a pool that has not been started. The error names each invalid
 // field of the config.
 func New(cfg Config) (*Pool, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+	err := cfg.Validate()
+	if cfg.Command == nil {
+		err = errors.Join(errors.New("Command is nil, want a function that makes the command of a worker"), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.title(), err)
 	}
 	hasLogger := cfg.Logger != nil
+	stopTime := cfg.DrainTimeout + cfg.ShutdownGrace + cfg.KillGrace
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg:    cfg,
-		log:    cfg.Logger,
-		appLog: !hasLogger,
-		seed:   maphash.MakeSeed(),
-		dir:    cfg.SocketDir,
-		queue:  list.New(),
-		alone:  list.New(),
-		keys:   make(map[string]*proc),
-		shares: make(map[string]*share),
-		memory: newMemory(cfg.Poison),
+		cfg:      cfg,
+		stopTime: stopTime,
+		log:      cfg.Logger,
+		appLog:   !hasLogger,
+		seed:     maphash.MakeSeed(),
+		dir:      cfg.SocketDir,
+		queue:    list.New(),
+		alone:    list.New(),
+		keys:     make(map[string]*proc),
+		shares:   make(map[string]*share),
+		memory:   newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
@@ -106,6 +113,11 @@ func New(cfg Config) (*Pool, error) {
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)
 	return p, nil
 }
+
+// StopTime returns how long [Pool.Stop] may take by the times of the Config that were set:
+// DrainTimeout, ShutdownGrace and KillGrace. Defaults do not count: they give way to the
+// context of Stop.
+func (p *Pool) StopTime() time.Duration { return p.stopTime }
 
 // Events returns the dispatcher of the pool's events. Their kinds are [KindPool],
 // [KindWorker], [KindConnection] and [KindQuery]. Each query publishes about four

@@ -57,7 +57,7 @@ type key struct {
 // keys are those that a variable or a flag may set and vet may read, by the part of
 // their variable behind the prefix. A secret says nothing about a manifest.
 var keys = func() map[string]key {
-	all, err := config.Keys[lifecycle.Config]("", config.Section("lifecycle"), config.WithEnvPrefix(prefix))
+	all, err := config.Keys[lifecycle.Config]("", config.WithSection("lifecycle"), config.WithEnvPrefix(prefix))
 	if err != nil {
 		panic(err) // lifecycle.Config is a struct that config reads
 	}
@@ -84,8 +84,8 @@ type input struct {
 // open reads a section lifecycle as config.Load does, and does not check its sums.
 func open(name string, opts ...config.Option) (*config.Live[lifecycle.Config], error) {
 	return config.Open[lifecycle.Config](name, append(opts,
-		config.Section("lifecycle"),
-		config.Unchecked(),
+		config.WithSection("lifecycle"),
+		config.WithoutValidation(),
 		config.WithLogger(slog.New(slog.DiscardHandler)),
 	)...)
 }

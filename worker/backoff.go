@@ -14,24 +14,24 @@ import (
 // field is its default.
 type Backoff struct {
 	// Min is the wait after the first failure. Defaults to 500 ms.
-	Min time.Duration
+	Min time.Duration `koanf:"min"`
 	// Max bounds the wait. Defaults to 1 minute.
-	Max time.Duration
+	Max time.Duration `koanf:"max"`
 	// Factor multiplies the wait after each further failure. At least 1. Defaults
 	// to 2.
-	Factor float64
+	Factor float64 `koanf:"factor"`
 	// Jitter changes each wait at random, by up to this fraction of it, up or
 	// down: with 0.2, a wait of 10 s takes 8 s to 12 s. So functions that failed
 	// together do not start together. Defaults to 0.2; [NoJitter] turns it off.
-	Jitter float64
+	Jitter float64 `koanf:"jitter"`
 	// ResetAfter is the uptime after which an instance counts as healthy: after
 	// its failure the wait is Min again. Defaults to 1 minute.
-	ResetAfter time.Duration
+	ResetAfter time.Duration `koanf:"reset_after"`
 	// MaxRestarts is the restart budget: how many restarts Window allows. The
 	// next failure is final. Defaults to 10; [NoLimit] sets no limit.
-	MaxRestarts int
+	MaxRestarts int `koanf:"max_restarts"`
 	// Window is the time over which restarts count. Defaults to 10 minutes.
-	Window time.Duration
+	Window time.Duration `koanf:"window"`
 }
 
 // Values that turn a field of [Backoff] off.

@@ -32,6 +32,7 @@ type Container struct {
 	engine         Engine
 	spec           ContainerSpec
 	grace          time.Duration
+	given          time.Duration // the grace, when an option has set it
 	create         time.Duration
 	patience       time.Duration
 	stdout, stderr io.Writer
@@ -59,7 +60,12 @@ type ContainerOption func(*Container)
 // WithContainerGrace sets how long the container may take to end when it is asked
 // to stop. Then the worker kills it. Defaults to 10 seconds. The deadline of the
 // context given to Stop shortens it.
-func WithContainerGrace(d time.Duration) ContainerOption { return func(c *Container) { c.grace = d } }
+func WithContainerGrace(d time.Duration) ContainerOption {
+	return func(c *Container) { c.grace, c.given = d, d }
+}
+
+// StopTime returns the grace of [WithContainerGrace], and 0 without that option.
+func (c *Container) StopTime() time.Duration { return c.given }
 
 // WithCreateTimeout bounds the creation of the container. Defaults to 30 seconds,
 // which is too short when the engine has to pull the image first. In a

@@ -56,8 +56,8 @@ type LeaderConfig struct {
 	// GiveBack returns the longest time that giving the lease back may take.
 	// Required.
 	GiveBack func() time.Duration
-	// Log defaults to slog.Default().
-	Log *slog.Logger
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
 }
 
 // Leader is a worker that runs a function while this process has a lease. It
@@ -81,8 +81,8 @@ type Leader struct {
 
 // NewLeader returns a Leader in [StatusCreated]. e and fn must not be nil.
 func NewLeader(name string, e Elector, fn func(context.Context) error, cfg LeaderConfig) *Leader {
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
 	}
 	l := &Leader{LeaderConfig: cfg, elector: e, fn: fn, turn: make(chan struct{}, 1)}
 	l.Init("leader", name)
@@ -168,7 +168,7 @@ func (l *Leader) loop(ctx context.Context) error {
 			l.RequestStop(ErrStopRequested)
 			return l.release(ctx)
 		}
-		l.Log.Info("leading", "unit", l.Name())
+		l.Logger.Info("leading", "unit", l.Name())
 		lost, err := l.lead(ctx, term, g)
 		switch {
 		case lost && err == nil:
@@ -260,7 +260,7 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 			return g, true
 		case g.err != nil && g.err.Error() != said:
 			said = g.err.Error() // log it once: it may last for hours
-			l.Log.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
+			l.Logger.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
 		}
 		// Add jitter, so that waiting processes do not all ask at once.
 		pause := time.NewTimer(l.Retry + rand.N(l.Retry/5+1))
@@ -330,7 +330,7 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 			}
 		}
 	}
-	l.Log.Warn("leadership lost", "unit", l.Name(), "error", why)
+	l.Logger.Warn("leadership lost", "unit", l.Name(), "error", why)
 	end(why)
 	cancel()
 	until, over := context.WithDeadline(context.Background(), g.overAt())
@@ -368,10 +368,10 @@ func (l *Leader) release(ctx context.Context) (stuck error) {
 		stuck = l.electorAbandoned()
 		err = stuck
 	case err == nil && released:
-		l.Log.Info("lease released", "unit", l.Name())
+		l.Logger.Info("lease released", "unit", l.Name())
 	}
 	if err != nil {
-		l.Log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
+		l.Logger.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
 	}
 	return stuck
 }

@@ -45,6 +45,7 @@ type Process struct {
 	BaseWorker
 	cmd     *exec.Cmd
 	grace   time.Duration
+	given   time.Duration // the grace, when an option has set it
 	stopBy  syscall.Signal
 	env     []string
 	refused error // of the options
@@ -76,7 +77,7 @@ type ProcessOption func(*Process)
 // Then the worker kills it. Defaults to 10 seconds. The deadline of the context
 // given to Stop shortens it: the worker kills the program a little before that
 // deadline.
-func WithGrace(d time.Duration) ProcessOption { return func(p *Process) { p.grace = d } }
+func WithGrace(d time.Duration) ProcessOption { return func(p *Process) { p.grace, p.given = d, d } }
 
 // WithStopSignal sets the signal that asks the program to end. Defaults to
 // SIGTERM.
@@ -120,6 +121,9 @@ func NewProcess(name string, cmd *exec.Cmd, opts ...ProcessOption) *Process {
 	}
 	return p
 }
+
+// StopTime returns the grace of [WithGrace], and 0 without that option.
+func (p *Process) StopTime() time.Duration { return p.given }
 
 func (p *Process) validate() error {
 	switch {

@@ -116,5 +116,7 @@ var (
 )
 
 // AbandonedError says that a worker, hook or drainer did not return by its
-// deadline. Its goroutine goes on until it returns by itself: Go cannot end it.
+// deadline. Its goroutine goes on until it returns by itself: Go cannot end it. Its fields
+// are the Name of the call; Where, the line at which it was blocked; and Stack, the
+// goroutine's stack.
 type AbandonedError = call.AbandonedError

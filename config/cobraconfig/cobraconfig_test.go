@@ -125,7 +125,7 @@ func TestNamesThatTheProgramHas(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the command service has a flag --poll already") || cmd.Flag("addr") != nil {
 		t.Errorf("%v", err)
 	}
-	if err := cobraconfig.Define[lifecycle.Config](cmd, "", config.Section("lifecycle")); err != nil || cmd.Flag("config").DefValue != *mine {
+	if err := cobraconfig.Define[lifecycle.Config](cmd, "", config.WithSection("lifecycle")); err != nil || cmd.Flag("config").DefValue != *mine {
 		t.Errorf("the program's own --config: %v", err)
 	}
 }

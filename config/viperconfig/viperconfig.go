@@ -30,7 +30,7 @@ import (
 // come from v.Get: v decides which source wins. A variable counts for every key of
 // the configuration when v has AutomaticEnv, and not only for the keys that v knows.
 //
-// All keys of v have to be keys of the configuration, unless the option config.Section
+// All keys of v have to be keys of the configuration, unless the option config.WithSection
 // is given. Bind only flags that are: a flag that was not given does not count.
 func From(v *viper.Viper) config.Option {
 	return config.From(config.Source{Name: "viper", Text: true, Read: func(keys []string) (map[string]any, error) {

@@ -70,7 +70,7 @@ func TestViperDecides(t *testing.T) {
 	if got.Addr != ":1" || got.Poll != time.Second || got.Workers != 7 || len(got.Tags) != 2 || got.Labels["x"] != "1" || got.Lifecycle != want {
 		t.Errorf("%+v", got)
 	}
-	if cfg, err := config.Load[lifecycle.Config]("", viperconfig.From(v), config.Section("lifecycle")); err != nil || cfg != want {
+	if cfg, err := config.Load[lifecycle.Config]("", viperconfig.From(v), config.WithSection("lifecycle")); err != nil || cfg != want {
 		t.Errorf("the section alone: %+v, %v", cfg, err)
 	}
 }

@@ -72,7 +72,7 @@ func run() error {
 	}
 	// Periodic: nothing scrapes this process, and the dashboard shows the last result.
 	app.Probe("nats", lifecycle.ProbeFunc(b.Check), lifecycle.WithPeriodic(probeEvery)).OnShutdown("nats", b.Close)
-	presence.Announce(app, b.JetStream(), presence.Config{ID: cmp.Or(*id, *role), Version: "v1.0.0", Log: log})
+	presence.Announce(app, b.JetStream(), presence.Config{ID: cmp.Or(*id, *role), Version: "v1.0.0", Logger: log})
 
 	switch *role {
 	case "operator":
@@ -96,7 +96,7 @@ func operate(ctx context.Context, app *lifecycle.App, b *broker.Broker, addr str
 	if err != nil {
 		return err
 	}
-	fleet, err := presence.Open(ctx, b.JetStream(), presence.Config{Log: log})
+	fleet, err := presence.Open(ctx, b.JetStream(), presence.Config{Logger: log})
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func operate(ctx context.Context, app *lifecycle.App, b *broker.Broker, addr str
 		return err
 	}
 	op, err := operator.New(operator.Config{
-		Addr: addr, Name: "example fleet", Log: log,
+		Addr: addr, Name: "example fleet", Logger: log,
 		Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(fleet), Workers: operator.FromHost(asks),
 		Dependencies: []operator.Dependency{{Name: "NATS", Check: b.Check}}, AuditLog: audit,
 	})

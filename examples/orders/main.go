@@ -23,7 +23,7 @@ func (Config) WithDefaults() Config { return Config{Addr: ":8080", DB: "orders.d
 func main() { lifecycle.Main(run) }
 
 func run() error {
-	cfg, err := config.Load[Config]("orders.yaml", config.Optional()) // defaults < file < environment < flags
+	cfg, err := config.Load[Config]("orders.yaml", config.WithOptionalFile()) // defaults < file < environment < flags
 	if err != nil {
 		return err
 	}

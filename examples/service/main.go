@@ -31,7 +31,7 @@ import (
 func main() { lifecycle.Main(run) }
 
 func run() error {
-	live, err := config.Open[Config]("service.yaml", config.Optional()) // defaults < file < environment < flags
+	live, err := config.Open[Config]("service.yaml", config.WithOptionalFile()) // defaults < file < environment < flags
 	if err != nil {
 		return err
 	}

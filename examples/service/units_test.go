@@ -14,7 +14,7 @@ import (
 )
 
 func loadConfig(args, environ []string) (Config, error) {
-	return config.Load[Config]("service.yaml", config.Optional(), config.WithArgs(args), config.WithEnviron(environ))
+	return config.Load[Config]("service.yaml", config.WithOptionalFile(), config.WithArgs(args), config.WithEnviron(environ))
 }
 
 func TestConfigurationHasItsDefaults(t *testing.T) {

@@ -63,8 +63,12 @@ type Broker struct {
 // may lose data.
 func Connect(ctx context.Context, cfg Config) (*Broker, error) {
 	cfg = cfg.WithDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+	err := cfg.Validate()
+	if cfg.URL == "" && cfg.StoreDir == "" {
+		err = errors.Join(errNoServer, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
 	}
 	b := &Broker{log: cfg.Logger.With("broker", cfg.Name), closed: make(chan struct{})}
 	if err := b.open(ctx, cfg); err != nil {

@@ -109,14 +109,12 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate returns an error that names every invalid field.
+// Validate returns an error that names every invalid key. [Connect] also refuses a Config
+// without a URL and a StoreDir: a program may set them when it has read the other keys.
 func (c Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if c.URL == "" {
-		if c.StoreDir == "" {
-			fault("store_dir is empty: an embedded server needs a folder for its streams; or set url to use an external one")
-		}
 		onlyExternal := map[string]bool{
 			"credentials_file": c.CredentialsFile != "",
 			"nkey_file":        c.NKeyFile != "",
@@ -168,11 +166,10 @@ func (c Config) Validate() error {
 	if c.TLS != nil && (c.CAFile != "" || c.CertFile != "") {
 		fault("tls is set and so is ca_file or cert_file: want either tls or the files")
 	}
-	if err := errors.Join(faults...); err != nil {
-		return fmt.Errorf("broker configuration: %w", err)
-	}
-	return nil
+	return errors.Join(faults...)
 }
+
+var errNoServer = errors.New("store_dir is empty: an embedded server needs a folder for its streams; or set url to use an external one")
 
 var validInbox = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 

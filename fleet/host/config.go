@@ -109,7 +109,8 @@ type Config struct {
 	Isolation isolate.Config `koanf:"isolation"`
 
 	// Engines run the code: in child processes, unless they are engines of
-	// [engine.Trusted] or functions of the process. Required.
+	// [engine.Trusted] or functions of the process. Required: [New] refuses a Config
+	// without an engine.
 	Engines *engine.Registry `koanf:"-"`
 	// Logger defaults to slog.Default.
 	Logger *slog.Logger `koanf:"-"`
@@ -158,8 +159,9 @@ func def[T comparable](field *T, v T) {
 	}
 }
 
-// Validate returns an error that names each invalid field and the values that it
-// takes. Call it on a Config with its defaults: see [Config.WithDefaults].
+// Validate returns an error that names each invalid key and the values that it takes. Call
+// it on a Config with its defaults: see [Config.WithDefaults]. What has no key, the engines,
+// is the business of [New].
 func (c Config) Validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -167,7 +169,6 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(c.Engines != nil && len(c.Engines.MIMETypes()) > 0, "engines: there is none: give a registry with at least one")
 	check(nameForm.MatchString(c.Name), "name: %q must be capital letters, digits and _, such as HOST", c.Name)
 	isToken := c.HostID == identity.Token(c.HostID) && len(c.HostID) <= 128
 	check(isToken, "host_id: %q must be letters, digits, - and _", c.HostID)
@@ -187,10 +188,7 @@ func (c Config) Validate() error {
 	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
 	check(c.MaxKills > 0, "max_kills: %d must be positive", c.MaxKills)
 	errs = append(errs, c.Limits.Validate(), c.HTTP.Validate(), validateGrants(c.Grants))
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("host config: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // attempts returns how often the host tries a message.

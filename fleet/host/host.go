@@ -55,11 +55,12 @@ var (
 type Host struct {
 	worker.BaseWorker
 
-	cfg     Config
-	js      jetstream.JetStream
-	nc      *nats.Conn
-	log     *slog.Logger
-	fetcher *fetch.Client
+	cfg      Config
+	stopTime time.Duration
+	js       jetstream.JetStream
+	nc       *nats.Conn
+	log      *slog.Logger
+	fetcher  *fetch.Client
 
 	records *records
 	states  *states
@@ -108,14 +109,20 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	if js == nil {
 		return nil, errors.New("host: no JetStream: pass that of a broker")
 	}
+	stopTime := cfg.DrainTimeout
 	cfg = cfg.WithDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+	err := cfg.Validate()
+	if cfg.Engines == nil || len(cfg.Engines.MIMETypes()) == 0 {
+		err = errors.Join(errors.New("engines: there is none: give a registry with at least one"), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("host: %w", err)
 	}
 	policy := cfg.Fetch
 	policy.MaxSize = cmp.Or(policy.MaxSize, cfg.MaxCode)
 	h := &Host{
 		cfg:      cfg,
+		stopTime: stopTime,
 		js:       js,
 		nc:       js.Conn(),
 		log:      cfg.Logger,
@@ -134,7 +141,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	if h.fetcher == nil {
 		client, err := fetch.New(policy, nil)
 		if err != nil {
-			return nil, fmt.Errorf("host config: %w", err)
+			return nil, fmt.Errorf("host: %w", err)
 		}
 		h.fetcher = client
 	}
@@ -257,6 +264,10 @@ func (h *Host) Start(ctx context.Context) error {
 	h.MarkRunning()
 	return nil
 }
+
+// StopTime returns [Config].DrainTimeout, and 0 for its default, which gives way to the
+// context of Stop.
+func (h *Host) StopTime() time.Duration { return h.stopTime }
 
 // Stop finishes the messages in progress, within DrainTimeout and ctx, gives back
 // the messages that wait, and tells the other hosts that this one is gone. It

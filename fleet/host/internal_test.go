@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/native"
 )
@@ -42,8 +44,13 @@ func TestConfigIsRefused(t *testing.T) {
 	if err := (Config{Engines: engines}).WithDefaults().Validate(); err != nil {
 		t.Errorf("the zero value with engines: %v", err)
 	}
+	_, err = New(struct{ jetstream.JetStream }{}, Config{Name: "lower"})
+	for _, want := range []string{"host: ", "engines: there is none", "name: "} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New without engines and with a bad name does not say %q: %v", want, err)
+		}
+	}
 	for want, change := range map[string]func(*Config){
-		"engines":         func(c *Config) { c.Engines = nil },
 		"name":            func(c *Config) { c.Name = "lower" },
 		"host_id":         func(c *Config) { c.HostID = "a.b" },
 		"replicas":        func(c *Config) { c.Replicas = 2 },

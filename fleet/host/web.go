@@ -76,7 +76,7 @@ func (h *Host) newClients() error {
 		}
 		client, err := outbound.New(h.cfg.HTTP, networks)
 		if err != nil {
-			return fmt.Errorf("host config: grants.%s.http: %w", tenant, err)
+			return fmt.Errorf("host: grants.%s.http: %w", tenant, err)
 		}
 		h.clients[tenant] = client
 	}

@@ -53,7 +53,7 @@ func bearer(token string) []string { return []string{"Authorization", "Bearer " 
 
 func TestNothingIsServedWithoutCredentials(t *testing.T) {
 	for _, addr := range []string{":8090", "0.0.0.0:8090", "10.0.0.1:8090", "[::]:8090", "example.com:80"} {
-		if _, err := operator.New(operator.Config{Addr: addr, Log: quiet}); err == nil || !strings.Contains(err.Error(), "no Auth") {
+		if _, err := operator.New(operator.Config{Addr: addr, Logger: quiet}); err == nil || !strings.Contains(err.Error(), "no Auth") {
 			t.Errorf("%s without Auth: %v", addr, err)
 		}
 	}

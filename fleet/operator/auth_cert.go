@@ -28,8 +28,8 @@ type CertificateConfig struct {
 	// until it expires; then give certificates a life of hours.
 	CRLFile string
 
-	// Log defaults to slog.Default().
-	Log *slog.Logger
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
 }
 
 // Certificates identifies callers by their TLS client certificate. The connection must
@@ -43,7 +43,7 @@ func Certificates(cfg CertificateConfig) (Authenticator, error) {
 	c := &certificates{grants: cfg.Grants}
 	if cfg.CRLFile != "" {
 		var err error
-		if c.lists, err = newFileCache(cfg.CRLFile, "the file of revocation lists", cfg.Log, parseLists); err != nil {
+		if c.lists, err = newFileCache(cfg.CRLFile, "the file of revocation lists", cfg.Logger, parseLists); err != nil {
 			return nil, fmt.Errorf("client certificates: %w", err)
 		}
 	}

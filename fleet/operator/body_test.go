@@ -94,7 +94,7 @@ func (c countingConn) Read(p []byte) (int, error) {
 func TestLargeRequestsAreRefused(t *testing.T) {
 	large := []byte(`{"phase":"flying"` + strings.Repeat(" ", 20<<20) + `}`)
 	for role, limit := range map[operator.Role]int64{operator.RoleViewer: 64 << 10, operator.RoleOperator: 2 << 20} {
-		s, err := operator.New(operator.Config{Workflows: newMemory(1), Auth: roled(role), Log: quiet})
+		s, err := operator.New(operator.Config{Workflows: newMemory(1), Auth: roled(role), Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}

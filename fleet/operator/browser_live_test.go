@@ -74,7 +74,7 @@ func TestPageOutlivesItsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(ln net.Listener) (stop func()) {
-		s, err := operator.New(operator.Config{Workflows: m, Log: quiet})
+		s, err := operator.New(operator.Config{Workflows: m, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}

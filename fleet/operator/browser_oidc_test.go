@@ -43,7 +43,7 @@ func TestBrowserSignsInAtARealProvider(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ready(operator.Config{Workflows: newMemory(1), Auth: auth, Log: quiet})
+	ready(operator.Config{Workflows: newMemory(1), Auth: auth, Logger: quiet})
 	ctx := browser(t)
 	visit(t, ctx, base+"/ui/workflows/drone-survey")
 	await(t, ctx, "the sign-in page", `location.pathname === "/ui/login"`)

@@ -183,7 +183,7 @@ func stage(t *testing.T) (base string, mgr *workflow.Manager, ids []string) {
 			}
 		}
 		app.Add(tree).Probe("nats", lifecycle.ProbeFunc(func(context.Context) error { return nil }), lifecycle.WithPeriodic(time.Second))
-		ids = append(ids, presence.Announce(app, js, presence.Config{ID: fmt.Sprintf("%s-6d4f9-%d", name, i), Version: "v1.4.2", Log: quiet}))
+		ids = append(ids, presence.Announce(app, js, presence.Config{ID: fmt.Sprintf("%s-6d4f9-%d", name, i), Version: "v1.4.2", Logger: quiet}))
 		done := make(chan struct{})
 		go func() { defer close(done); app.Run(context.Background()) }()
 		t.Cleanup(func() { app.Stop(nil); <-done })

@@ -45,7 +45,7 @@ func TestCommandsAreAuditedAtBothEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := presence.Announce(app, js, presence.Config{OperatorsFile: operators, Log: quiet})
+	id := presence.Announce(app, js, presence.Config{OperatorsFile: operators, Logger: quiet})
 	done := make(chan error, 1)
 	go func() { done <- app.Run(context.Background()) }()
 	defer func() {

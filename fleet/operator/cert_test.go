@@ -57,7 +57,7 @@ func TestCertificatesOfPeople(t *testing.T) {
 	ca := newAuthority(t)
 	crl := filepath.Join(t.TempDir(), "crl.pem")
 	write(t, crl, ca.revoke(t, time.Now().Add(time.Hour), 66))
-	auth, err := operator.Certificates(operator.CertificateConfig{CRLFile: crl, Log: quiet, Grants: []operator.Grant{
+	auth, err := operator.Certificates(operator.CertificateConfig{CRLFile: crl, Logger: quiet, Grants: []operator.Grant{
 		{Subject: "user:ada@example.com", Role: operator.RoleOperator}, {Subject: "user:spiffe://example.com/bob", Role: operator.RoleViewer},
 		{Subject: "group:payments", Role: operator.RoleOperator, Services: []string{"payments-*"}},
 	}})

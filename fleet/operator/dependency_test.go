@@ -43,7 +43,7 @@ func TestDependencyIsAway(t *testing.T) {
 	m := newMemory(1)
 	log := new(lines)
 	url, _ := serve(t, operator.Config{
-		Workflows: m, Workers: broken{}, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Workflows: m, Workers: broken{}, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		Dependencies: []operator.Dependency{{Name: "NATS", Check: func(context.Context) error {
 			if down.Load() {
 				return errors.New("connection refused")

@@ -201,7 +201,7 @@ func TestHealthOfEachService(t *testing.T) {
 
 // The health of a draining process is not serving.
 func TestHealthWhileTheProcessDrains(t *testing.T) {
-	op, err := operator.New(operator.Config{Workflows: newMemory(1), Log: quiet})
+	op, err := operator.New(operator.Config{Workflows: newMemory(1), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

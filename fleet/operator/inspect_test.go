@@ -28,7 +28,7 @@ func TestInspectorLooksIntoAProcess(t *testing.T) {
 	settings := func() []presence.Setting {
 		return []presence.Setting{{Key: "addr", Value: `":1"`, Source: "service.yaml:3", Lost: []string{"flag -x: 9"}}, {Key: "db.password", Value: "hunter2", Source: "default"}, {Key: "poll", Value: "1s", Source: "default", InForce: "9s"}}
 	}
-	id := presence.Announce(app, js, presence.Config{Lines: lines, Settings: settings, Log: quiet})
+	id := presence.Announce(app, js, presence.Config{Lines: lines, Settings: settings, Logger: quiet})
 	runs := make(chan int, 10)
 	app.Supervise("poller", func(ctx context.Context) error { runs <- 1; <-ctx.Done(); return ctx.Err() }, lifecycle.DefaultBackoff())
 	app.OnReload("flags", func(context.Context) error { return errors.New("line 3: the flag is unknown") })

@@ -52,7 +52,7 @@ func (loopbackConn) RemoteAddr() net.Addr { return local }
 // onPipe serves cfg in a bubble.
 func onPipe(t *testing.T, cfg operator.Config) (dial func() net.Conn, stop func()) {
 	t.Helper()
-	cfg.Log = quiet
+	cfg.Logger = quiet
 	s, err := operator.New(cfg)
 	if err != nil {
 		t.Fatal(err)

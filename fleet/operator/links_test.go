@@ -19,7 +19,7 @@ func TestLinksAreChecked(t *testing.T) {
 		"https://":                                                             "want http://",
 		"http://a b/":                                                          "want http://",
 	} {
-		s, err := operator.New(operator.Config{Log: brokertest.Quiet(), Workflows: newMemory(1), Links: []operator.Link{{Name: "Grafana", URL: url}}})
+		s, err := operator.New(operator.Config{Logger: brokertest.Quiet(), Workflows: newMemory(1), Links: []operator.Link{{Name: "Grafana", URL: url}}})
 		if err == nil {
 			defer s.Close(t.Context())
 		}

@@ -139,7 +139,7 @@ func TestWatcherThatStopsReading(t *testing.T) {
 }
 
 func FuzzAPI(f *testing.F) {
-	s, err := operator.New(operator.Config{Workflows: newMemory(3), Rate: 1e9, Log: quiet})
+	s, err := operator.New(operator.Config{Workflows: newMemory(3), Rate: 1e9, Logger: quiet})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func serveSignIn(t *testing.T, p *issuer, change func(*operator.OIDCConfig), key
 		t.Fatal(err)
 	}
 	_, tokens := tokenFile(t)
-	ready(operator.Config{Workflows: newMemory(1), Auth: operator.Anyone(tokens, auth), Log: quiet, Rate: 1e6, SessionKey: []byte(key)})
+	ready(operator.Config{Workflows: newMemory(1), Auth: operator.Anyone(tokens, auth), Logger: quiet, Rate: 1e6, SessionKey: []byte(key)})
 	return base
 }
 
@@ -367,7 +367,7 @@ func TestOIDCConfigsThatAreWrong(t *testing.T) {
 		}
 	}
 	auth, _ := operator.OIDC(good)
-	if _, err := operator.New(operator.Config{Auth: operator.Anyone(auth, auth), Log: quiet}); err == nil {
+	if _, err := operator.New(operator.Config{Auth: operator.Anyone(auth, auth), Logger: quiet}); err == nil {
 		t.Error("two providers were accepted")
 	}
 }

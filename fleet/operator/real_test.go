@@ -209,7 +209,7 @@ func TestProcessesOnNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := presence.Announce(app, js, presence.Config{Log: quiet})
+	id := presence.Announce(app, js, presence.Config{Logger: quiet})
 	done := make(chan error, 1)
 	go func() { done <- app.Run(context.Background()) }()
 	c := operatorv1connect.NewProcessServiceClient(http.DefaultClient, base)

@@ -180,7 +180,7 @@ func FuzzREST(f *testing.F) {
 		plain := newScene(func(what string) string { return what })
 		s, err := operator.New(operator.Config{
 			Workflows: newMemory(3), Workers: willing{sceneWorkers{s: plain}}, Processes: eager{sceneProcesses{s: plain}},
-			Auth: roled(role), Rate: 1e9, Log: quiet,
+			Auth: roled(role), Rate: 1e9, Logger: quiet,
 		})
 		if err != nil {
 			f.Fatal(err)
@@ -276,7 +276,7 @@ func TestEveryPathTakesEveryEncoding(t *testing.T) {
 	if err := mgr.Create(t.Context(), &survey{ID: "m-1", State: "planning"}); err != nil {
 		t.Fatal(err)
 	}
-	f, err := presence.Open(t.Context(), js, presence.Config{Log: quiet})
+	f, err := presence.Open(t.Context(), js, presence.Config{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,8 +45,8 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 // serve runs a Server on its own port and returns its address.
 func serve(t testing.TB, cfg operator.Config) (url string, s *operator.Server) {
 	t.Helper()
-	if cfg.Log == nil {
-		cfg.Log = quiet
+	if cfg.Logger == nil {
+		cfg.Logger = quiet
 	}
 	s, err := operator.New(cfg)
 	if err != nil {

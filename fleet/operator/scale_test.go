@@ -321,7 +321,7 @@ func scaleMain() {
 					m.HeapAlloc>>20, m.HeapInuse>>20, m.HeapIdle>>20, m.HeapReleased>>20, m.StackInuse>>20, runtime.NumGoroutine(), m.NumGC)
 			}()
 		}
-		s, err := operator.New(operator.Config{Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(f), Rate: 1e6, Log: quiet})
+		s, err := operator.New(operator.Config{Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(f), Rate: 1e6, Logger: quiet})
 		fail(err)
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		fail(err)
@@ -338,7 +338,7 @@ func scaleMain() {
 		for i := range n {
 			app, err := lifecycle.New(lifecycle.Config{Name: fmt.Sprintf("svc-%d", (host*n+i)%40), HealthAddr: lifecycle.HealthOff}, lifecycle.WithLogger(quiet))
 			fail(err)
-			presence.Announce(app, b.JetStream(), presence.Config{Version: "1.2.3", TTL: ttl, Log: quiet})
+			presence.Announce(app, b.JetStream(), presence.Config{Version: "1.2.3", TTL: ttl, Logger: quiet})
 			for _, name := range []string{"http", "poller", "sync"} {
 				app.Go(name, func(ctx context.Context) error { <-ctx.Done(); return nil })
 			}

@@ -26,81 +26,82 @@ import (
 type Config struct {
 	// Addr is where [Server.HTTPServer] listens. Defaults to 127.0.0.1:8090. An
 	// address that other machines can reach needs Auth.
-	Addr string
+	Addr string `koanf:"addr"`
 
-	Workflows Workflows
-	Workers   Workers
-	Processes Processes
+	Workflows Workflows `koanf:"-"`
+	Workers   Workers   `koanf:"-"`
+	Processes Processes `koanf:"-"`
 
 	// Dependencies are the services behind the areas: NATS. The server checks them, and
 	// says in its answers which one is away, and since when.
-	Dependencies []Dependency
+	Dependencies []Dependency `koanf:"-"`
 
 	// Auth identifies callers. Without it the server serves only the loopback.
-	Auth Authenticator
+	Auth Authenticator `koanf:"-"`
 
 	// LoopbackRole is the role of every user of this machine when there is no Auth.
 	// Defaults to RoleOperator; LoopbackNone refuses them.
-	LoopbackRole Role
+	LoopbackRole Role `koanf:"loopback_role"`
 
 	// TLS of [Server.HTTPServer]. Nil is plain HTTP: for the loopback, or behind a
 	// proxy that terminates TLS.
-	TLS *tls.Config
+	TLS *tls.Config `koanf:"-"`
 
 	// Hosts are the host names of the server, in addition to the loopback's.
 	// The server refuses a request whose Host header has another name. When Hosts is
 	// empty it accepts any, except on connections of the loopback.
-	Hosts []string
+	Hosts []string `koanf:"hosts"`
 
 	// AuditLog keeps every attempt to write, for the audit's list. By default the
 	// server remembers the latest 1000; [OpenAuditLog] keeps them in a stream. The server
 	// also logs each attempt.
-	AuditLog AuditLog
+	AuditLog AuditLog `koanf:"-"`
 
 	// SessionKey encrypts the sessions of the dashboard, at least 32 bytes. Replicas
 	// with the same key know each other's sessions. Defaults to a random one.
-	SessionKey []byte
+	SessionKey []byte `koanf:"-"`
 
 	// SessionEnds tells the replicas which sessions have ended. By default only the replica
 	// knows where a caller has signed out; [OpenSessionEnds] tells all.
-	SessionEnds SessionEnds
+	SessionEnds SessionEnds `koanf:"-"`
 
 	// Timeout bounds one call that is not a watch. Defaults to 15 s.
-	Timeout time.Duration
+	Timeout time.Duration `koanf:"timeout"`
 
 	// MaxBody is the largest request, in bytes. Defaults to 9 MiB, which is enough for the
 	// largest code of a worker; at most 1 GiB. The server refuses a compressed request. A
 	// request without code may have 2 MiB, and a viewer's 64 KiB. All requests that are
 	// read or handled at one time may have four times MaxBody together, and one caller's
 	// half of that.
-	MaxBody int64
+	MaxBody int64 `koanf:"max_body"`
 
 	// Rate is how many requests per second one caller may send, with a burst of five
 	// times as many. Defaults to 100.
-	Rate float64
+	Rate float64 `koanf:"rate"`
 
 	// MaxStreams bounds the open watches, and MaxStreamsEach the open watches of one caller.
 	// They default to 4000 and 2000.
-	MaxStreams, MaxStreamsEach int
+	MaxStreams     int `koanf:"max_streams"`
+	MaxStreamsEach int `koanf:"max_streams_each"`
 
 	// MaxStreamAge is how long a watch may last. Then the client must watch again,
 	// with valid credentials. Defaults to 15 min.
-	MaxStreamAge time.Duration
+	MaxStreamAge time.Duration `koanf:"max_stream_age"`
 
 	// StuckAfter is how long an entity may be in a phase that is not terminal before a
 	// diagnosis names it. Defaults to 24 h. HotWrites is how many writes of one entity
 	// within a minute it names; defaults to 60.
-	StuckAfter time.Duration
-	HotWrites  int
+	StuckAfter time.Duration `koanf:"stuck_after"`
+	HotWrites  int           `koanf:"hot_writes"`
 
 	// Links lead from the page of a process to other systems.
-	Links []Link
+	Links []Link `koanf:"links"`
 
 	// Name of the fleet, in the dashboard. Defaults to "fleet".
-	Name string
+	Name string `koanf:"name"`
 
-	// Log defaults to slog.Default().
-	Log *slog.Logger
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger `koanf:"-"`
 }
 
 // LoopbackNone is the LoopbackRole of a server that refuses all requests without
@@ -147,8 +148,8 @@ func New(cfg Config) (*Server, error) {
 	memory := max(4*cfg.MaxBody, 1<<20)
 	s := &Server{
 		cfg:       cfg,
-		log:       cfg.Log,
-		audit:     &audit{log: cfg.Log, store: cfg.AuditLog},
+		log:       cfg.Logger,
+		audit:     &audit{log: cfg.Logger, store: cfg.AuditLog},
 		rates:     newLimiters(cfg.Rate, max(1, int(5*cfg.Rate))),
 		streams:   newBudget(int64(cfg.MaxStreams), int64(cfg.MaxStreamsEach)),
 		bodies:    newBudget(memory, memory/2),
@@ -183,7 +184,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("operator: %w", err)
 	}
 	s.handler = s.guard(inner)
-	s.deps = newDependencies(cfg.Dependencies, cfg.Log)
+	s.deps = newDependencies(cfg.Dependencies, cfg.Logger)
 	s.flows = newFlows(s)
 	if cfg.Processes != nil {
 		s.processes = s.newProcessFeed(cfg.Processes)
@@ -207,44 +208,56 @@ func (c Config) withDefaults() (Config, error) {
 	if c.AuditLog == nil {
 		c.AuditLog = new(auditMemory)
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
+	if c.Logger == nil {
+		c.Logger = slog.Default()
 	}
 	local := loopbackName(hostname(c.Addr))
-	knownRole := slices.Contains([]Role{RoleViewer, RoleInspector, RoleOperator, LoopbackNone}, c.LoopbackRole)
 	switch {
 	case c.Auth == nil && !local:
 		return c, fmt.Errorf("operator: %s can be reached from other machines and there is no Auth: "+
 			"set Auth (TokenFile, Certificates, Kubernetes, OIDC), or listen on 127.0.0.1", c.Addr)
-	case !knownRole:
-		return c, fmt.Errorf("operator: LoopbackRole is %q: want viewer, inspector, operator or none", c.LoopbackRole)
 	case c.Auth == nil && c.LoopbackRole == LoopbackNone:
 		return c, errors.New("operator: LoopbackRole is none and there is no Auth: every request would be refused")
-	case c.Timeout < 0 || c.MaxStreamAge < 0:
-		return c, fmt.Errorf("operator: Timeout is %v and MaxStreamAge %v: want more than 0", c.Timeout, c.MaxStreamAge)
-	case c.MaxBody < 0 || c.MaxBody > 1<<30:
-		return c, fmt.Errorf("operator: MaxBody is %d: want at most 1 GiB", c.MaxBody)
-	case c.Rate < 0 || math.IsNaN(c.Rate) || math.IsInf(c.Rate, 0):
-		return c, fmt.Errorf("operator: Rate is %v: want more than 0", c.Rate)
-	case c.MaxStreams < 0 || c.MaxStreamsEach < 0:
-		return c, fmt.Errorf("operator: MaxStreams is %d and MaxStreamsEach %d: want more than 0",
-			c.MaxStreams, c.MaxStreamsEach)
-	case c.StuckAfter < 0 || c.HotWrites < 0:
-		return c, fmt.Errorf("operator: StuckAfter is %v and HotWrites %d: want more than 0", c.StuckAfter, c.HotWrites)
 	}
-	for _, l := range c.Links {
-		if err := l.check(); err != nil {
-			return c, err
-		}
+	if err := c.Validate(); err != nil {
+		return c, fmt.Errorf("operator: %w", err)
 	}
 	if c.Auth != nil && c.TLS == nil && !local {
-		c.Log.Warn("operator: credentials cross the network unencrypted unless a proxy in front terminates TLS",
+		c.Logger.Warn("operator: credentials cross the network unencrypted unless a proxy in front terminates TLS",
 			"addr", c.Addr)
 	}
 	if c.LoopbackRole == LoopbackNone {
 		c.LoopbackRole = RoleNone
 	}
 	return c, nil
+}
+
+// Validate returns an error that names an invalid field. A field that is not set is valid.
+// [New] also checks what has no key, such as Auth.
+func (c Config) Validate() error {
+	isRole := slices.Contains([]Role{"", RoleViewer, RoleInspector, RoleOperator, LoopbackNone}, c.LoopbackRole)
+	switch {
+	case !isRole:
+		return fmt.Errorf("LoopbackRole is %q: want viewer, inspector, operator or none", c.LoopbackRole)
+	case c.Timeout < 0:
+		return fmt.Errorf("Timeout is %v: want more than 0", c.Timeout)
+	case c.MaxStreamAge < 0:
+		return fmt.Errorf("MaxStreamAge is %v: want more than 0", c.MaxStreamAge)
+	case c.MaxBody < 0 || c.MaxBody > 1<<30:
+		return fmt.Errorf("MaxBody is %d: want at most 1 GiB", c.MaxBody)
+	case c.Rate < 0 || math.IsNaN(c.Rate) || math.IsInf(c.Rate, 0):
+		return fmt.Errorf("Rate is %v: want more than 0", c.Rate)
+	case c.MaxStreams < 0 || c.MaxStreamsEach < 0:
+		return fmt.Errorf("MaxStreams is %d and MaxStreamsEach %d: want more than 0", c.MaxStreams, c.MaxStreamsEach)
+	case c.StuckAfter < 0 || c.HotWrites < 0:
+		return fmt.Errorf("StuckAfter is %v and HotWrites %d: want more than 0", c.StuckAfter, c.HotWrites)
+	}
+	for _, l := range c.Links {
+		if err := l.check(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Handler returns the handler for everything, with authentication and all limits of
@@ -292,11 +305,11 @@ func (s *Server) Close(context.Context) error {
 // Link leads from the page of a process to another system, such as Grafana or the traces.
 type Link struct {
 	// Name is what the page shows.
-	Name string
+	Name string `koanf:"name"`
 	// URL begins with http:// or https://. It may have {service}, {instance}, {host},
 	// {version} and {id}. The instance is the id without the service. On Kubernetes the host
 	// is the pod. Each is escaped for a query.
-	URL string
+	URL string `koanf:"url"`
 }
 
 var linkField = regexp.MustCompile(`\{[^}]*\}`)
@@ -306,13 +319,13 @@ func (l Link) check() error {
 	u, err := url.Parse(linkField.ReplaceAllString(l.URL, "x"))
 	switch {
 	case l.Name == "":
-		return fmt.Errorf("operator: Links: the link to %q has no Name", l.URL)
+		return fmt.Errorf("Links: the link to %q has no Name", l.URL)
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return fmt.Errorf("operator: Links: %s leads to %q, want http:// or https:// and a host", l.Name, l.URL)
+		return fmt.Errorf("Links: %s leads to %q, want http:// or https:// and a host", l.Name, l.URL)
 	}
 	for _, field := range linkField.FindAllString(l.URL, -1) {
 		if _, ok := fieldsOf(nil)[field]; !ok {
-			return fmt.Errorf("operator: Links: %s has %s, want {service}, {instance}, {host}, {version} or {id}", l.Name, field)
+			return fmt.Errorf("Links: %s has %s, want {service}, {instance}, {host}, {version} or {id}", l.Name, field)
 		}
 	}
 	return nil

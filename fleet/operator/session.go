@@ -85,7 +85,7 @@ func newSessions(cfg Config, signIn *oidcAuth) (*sessions, error) {
 		seal:  seal,
 		https: signIn != nil && strings.HasPrefix(signIn.cfg.RedirectURL, "https://"),
 		ends:  cfg.SessionEnds,
-		log:   cfg.Log,
+		log:   cfg.Logger,
 		ended: map[string]endedSession{},
 	}, nil
 }

@@ -148,7 +148,7 @@ func TestSignOutWhileTheEndsAreAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := new(lines)
-	ready(operator.Config{Auth: operator.Anyone(tokens, auth), Workflows: newMemory(1), SessionEnds: awayEnds{}, Log: slog.New(slog.NewTextHandler(log, nil))})
+	ready(operator.Config{Auth: operator.Anyone(tokens, auth), Workflows: newMemory(1), SessionEnds: awayEnds{}, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	ada, person := newJar(t), newJar(t)
 	_, h, _ := request(t, "POST", base+"/ui/login", "token="+adaToken, "Content-Type", "application/x-www-form-urlencoded")
 	for _, c := range (&http.Response{Header: h}).Cookies() {

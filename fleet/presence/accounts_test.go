@@ -133,7 +133,7 @@ func service(t *testing.T, js jetstream.JetStream, name, id, operators string) (
 	if err != nil {
 		t.Fatal(err)
 	}
-	full = presence.Announce(app, js, presence.Config{ID: id, OperatorsFile: operators, Log: brokertest.Quiet()})
+	full = presence.Announce(app, js, presence.Config{ID: id, OperatorsFile: operators, Logger: brokertest.Quiet()})
 	done := make(chan error, 1)
 	go func() { done <- app.Run(context.Background()) }()
 	t.Cleanup(func() {

@@ -36,7 +36,7 @@ func TestFleetAndReadyzAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := presence.Announce(app, js, presence.Config{Log: brokertest.Quiet()})
+	id := presence.Announce(app, js, presence.Config{Logger: brokertest.Quiet()})
 	done := make(chan error, 1)
 	go func() { done <- app.Run(context.Background()) }()
 	defer func() {

@@ -193,9 +193,9 @@ func (a *announcer) announce(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !failed:
-			a.cfg.Log.Warn("presence: cannot announce this process, trying again", "process", a.cfg.ID, "error", err)
+			a.cfg.Logger.Warn("presence: cannot announce this process, trying again", "process", a.cfg.ID, "error", err)
 		case err == nil && failed:
-			a.cfg.Log.Info("presence: announced again", "process", a.cfg.ID)
+			a.cfg.Logger.Info("presence: announced again", "process", a.cfg.ID)
 		}
 		failed = err != nil
 		wait := a.cfg.Every
@@ -428,7 +428,7 @@ func (a *announcer) leave(ctx context.Context) error {
 	}
 	a.journal.add(e)
 	if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
-		a.cfg.Log.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
+		a.cfg.Logger.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
 	}
 	a.words.close()
 	if a.kv == nil {
@@ -439,7 +439,7 @@ func (a *announcer) leave(ctx context.Context) error {
 		_, err = a.js.PublishMsg(ctx, m)
 	}
 	if err != nil {
-		a.cfg.Log.Warn("presence: operators see this process until its entry expires",
+		a.cfg.Logger.Warn("presence: operators see this process until its entry expires",
 			"process", a.cfg.ID, "ttl", a.cfg.TTL, "error", err)
 	}
 	return nil

@@ -173,7 +173,7 @@ func (a *announcer) answer(m *nats.Msg) {
 		err = m.Respond(seal(a.key, "answer "+a.gate.subject, reply))
 	}
 	if err != nil {
-		a.cfg.Log.Warn("presence: a command was not answered", "do", text.Clip(c.Do, maxReason), "error", err)
+		a.cfg.Logger.Warn("presence: a command was not answered", "do", text.Clip(c.Do, maxReason), "error", err)
 	}
 	a.wake()
 }
@@ -193,14 +193,14 @@ func (a *announcer) audit(c command, signer, refused string) {
 	event := a.event(Event{Kind: "command", Name: do, Who: who, Cause: reason, To: cmp.Or(refused, "done")})
 	if refused == "" {
 		a.journal.add(event)
-		a.cfg.Log.Info("presence: command", "do", do, "who", who, "key", signer, "reason", reason)
+		a.cfg.Logger.Info("presence: command", "do", do, "who", who, "key", signer, "reason", reason)
 		return
 	}
 	if now.Sub(a.warned) < time.Second {
 		a.unlogged++
 		return
 	}
-	a.cfg.Log.Warn("presence: command refused",
+	a.cfg.Logger.Warn("presence: command refused",
 		"do", do, "who", who, "key", signer, "reason", reason, "error", refused, "not_logged", a.unlogged)
 	a.journal.add(event)
 	a.warned, a.unlogged = now, 0

@@ -31,7 +31,7 @@ func (f *Fleet) ended(ctx context.Context, p Process, e Event) Event {
 		return err
 	})
 	if err != nil {
-		f.cfg.Log.Warn("presence: the platform does not say how a process ended", "process", p.ID, "error", err)
+		f.cfg.Logger.Warn("presence: the platform does not say how a process ended", "process", p.ID, "error", err)
 		return e
 	}
 	e.ExitStatus = max(0, end.ExitStatus)

@@ -36,7 +36,7 @@ func TestTombstoneHasWhatThePlatformKnows(t *testing.T) {
 		"late":     {presence.End{}, "running", presence.EndLost, []string{"not heard since"}, 0},
 		"panicked": {presence.End{}, "running", presence.EndLost, []string{"not heard since"}, 0},
 	}
-	cfg := presence.Config{TTL: time.Second, Log: brokertest.Quiet(), Ended: func(ctx context.Context, p presence.Process) (presence.End, error) {
+	cfg := presence.Config{TTL: time.Second, Logger: brokertest.Quiet(), Ended: func(ctx context.Context, p presence.Process) (presence.End, error) {
 		name := strings.TrimPrefix(p.ID, "s.")
 		switch name {
 		case "unknown":

@@ -15,7 +15,7 @@ import (
 // announced at once.
 func TestAnIdleProcessRepeatsItself(t *testing.T) {
 	js := nats(t)
-	cfg := presence.Config{TTL: time.Minute, Every: 20 * time.Millisecond, Log: brokertest.Quiet()}
+	cfg := presence.Config{TTL: time.Minute, Every: 20 * time.Millisecond, Logger: brokertest.Quiet()}
 	f := open(t, js, cfg)
 	app, id, _ := start(t, js, cfg, nil)
 	await(t, f, id, "the process", func(p presence.Process) bool { return p.Ready })

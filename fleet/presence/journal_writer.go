@@ -89,7 +89,7 @@ func (w *journalWriter) flush(ctx context.Context, like Event) error {
 	w.mu.Unlock()
 	list, refused, err := w.store(ctx, list)
 	if dropped += refused; err == nil && dropped > 0 {
-		w.cfg.Log.Warn("presence: events are missing in the journal", "journal", w.cfg.Journal, "dropped", dropped)
+		w.cfg.Logger.Warn("presence: events are missing in the journal", "journal", w.cfg.Journal, "dropped", dropped)
 		if like.Process != "" {
 			like.Kind, like.Count, like.Cause = "dropped", dropped, "more events than the journal takes from one process"
 			list, _, err = w.store(ctx, []pendingEvent{{event: like, since: time.Now(), id: rand.Text()}})
@@ -144,9 +144,9 @@ func (w *journalWriter) run(ctx context.Context, like Event) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failed:
-			w.cfg.Log.Warn("presence: events cannot be stored in the journal; they wait", "journal", w.cfg.Journal, "error", err)
+			w.cfg.Logger.Warn("presence: events cannot be stored in the journal; they wait", "journal", w.cfg.Journal, "error", err)
 		case err == nil && failed:
-			w.cfg.Log.Info("presence: events are stored in the journal again", "journal", w.cfg.Journal)
+			w.cfg.Logger.Info("presence: events are stored in the journal again", "journal", w.cfg.Journal)
 		}
 		failed = err != nil
 		wait := pace

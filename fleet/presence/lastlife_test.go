@@ -35,7 +35,7 @@ func lifeMain() {
 	fail(err)
 	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
 	fail(err)
-	presence.Announce(app, b.JetStream(), presence.Config{ID: id, LastWords: file, Log: brokertest.Quiet()})
+	presence.Announce(app, b.JetStream(), presence.Config{ID: id, LastWords: file, Logger: brokertest.Quiet()})
 	app.Go("told", func(context.Context) error {
 		for {
 			if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), "missions."+id) {
@@ -63,7 +63,7 @@ func dropTable() { panic("no such table") }
 func TestTheNextLifeSaysHowTheLastOneEnded(t *testing.T) {
 	b := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0"})
 	file := filepath.Join(t.TempDir(), "words")
-	f := open(t, b.JetStream(), presence.Config{Log: brokertest.Quiet()})
+	f := open(t, b.JetStream(), presence.Config{Logger: brokertest.Quiet()})
 	live := func(id string, end func(cmd *exec.Cmd, stdin io.Writer)) {
 		t.Helper()
 		cmd := exec.Command(os.Args[0])
@@ -119,7 +119,7 @@ func TestTheNextLifeSaysHowTheLastOneEnded(t *testing.T) {
 func TestLastWordsOfOneProcessOnly(t *testing.T) {
 	js := nats(t)
 	file := filepath.Join(t.TempDir(), "words")
-	f := open(t, js, presence.Config{Log: brokertest.Quiet()})
+	f := open(t, js, presence.Config{Logger: brokertest.Quiet()})
 	_, one, _ := start(t, js, presence.Config{ID: "one", LastWords: file}, nil)
 	await(t, f, one, "the first", func(p presence.Process) bool { return p.Ready })
 	_, two, _ := start(t, js, presence.Config{ID: "two", LastWords: file}, nil)

@@ -182,7 +182,7 @@ func (a *announcer) recall() (w *words, said string) {
 	me := life{Service: a.app.Config().Name, Process: a.cfg.ID, Version: a.cfg.Version, Host: a.host, StartedAt: a.started}
 	w, before, err := openWords(a.cfg.LastWords, me)
 	if before != nil {
-		a.cfg.Log.Warn("presence: the life before did not report its end",
+		a.cfg.Logger.Warn("presence: the life before did not report its end",
 			"process", before.Process, "class", before.To, "cause", before.Cause)
 		did := map[string]string{EndPanicked: "panicked", EndOOM: "ran out of memory"}[before.To]
 		said = "the life before " + cmp.Or(did, "was ended") + ": " + before.Cause
@@ -192,7 +192,7 @@ func (a *announcer) recall() (w *words, said string) {
 		err = w.begin(me)
 	}
 	if err != nil {
-		a.cfg.Log.Warn("presence: there will be no last words of this process", "file", a.cfg.LastWords, "error", err)
+		a.cfg.Logger.Warn("presence: there will be no last words of this process", "file", a.cfg.LastWords, "error", err)
 	}
 	return w, said
 }

@@ -34,6 +34,7 @@
 package presence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,52 +51,52 @@ import (
 // Prefix and TTL.
 type Config struct {
 	// Bucket is the key-value bucket. Defaults to "FLEET".
-	Bucket string
+	Bucket string `koanf:"bucket"`
 
 	// Prefix begins the subjects of commands. Defaults to "lifecycle.fleet".
-	Prefix string
+	Prefix string `koanf:"prefix"`
 
 	// TTL is how long a process counts as alive after its last announcement.
 	// Defaults to 15 s; at least 1 s.
-	TTL time.Duration
+	TTL time.Duration `koanf:"ttl"`
 
 	// Every is the time between announcements while nothing changes in the process.
 	// Defaults to TTL/3, which is also the maximum.
-	Every time.Duration
+	Every time.Duration `koanf:"every"`
 
 	// ID of this process, unique among the processes of its service. Defaults to the
 	// host's name, a dash and a random part. In Kubernetes the host's name is the pod's.
-	ID string
+	ID string `koanf:"id"`
 
 	// OperatorsFile has the public keys of the operators that this process obeys, as PEM:
 	// those of more than one while a key is replaced. The process reads it for each
 	// command. Without it the process obeys any key while its connection to NATS ends in
 	// this process or on this machine, and otherwise it refuses every command.
-	OperatorsFile string
+	OperatorsFile string `koanf:"operators_file"`
 
 	// KeyFile has the private key with which a [Fleet] signs its commands: Ed25519,
 	// PKCS #8 in PEM, as "openssl genpkey -algorithm ed25519" writes it. [Open] reads it.
 	// Without it each Fleet makes a key of its own, which only processes without an
 	// OperatorsFile obey.
-	KeyFile string
+	KeyFile string `koanf:"key_file"`
 
 	// Ended asks the platform how a process ended that reported no end, for
 	// [Fleet.Attend]: kube.Client.Ended does on Kubernetes. Without it, and when it returns
 	// an error, the journal has what the last announcement suggests. It gets two seconds.
-	Ended func(ctx context.Context, p Process) (End, error)
+	Ended func(ctx context.Context, p Process) (End, error) `koanf:"-"`
 
 	// Version of the program, for operators to see.
-	Version string
+	Version string `koanf:"version"`
 
 	// Lines has the last lines of the process's log, which operators may read. Without it
 	// they cannot.
-	Lines *Lines
+	Lines *Lines `koanf:"-"`
 
 	// Settings returns the process's configuration with the source of each value, which
 	// operators may read: the method All of a config.Live. It is called for each question,
 	// on another goroutine, and has a second. Values that are "[secret]" or whose keys name
 	// a secret never leave the process. Without it operators cannot read the configuration.
-	Settings func() []Setting
+	Settings func() []Setting `koanf:"-"`
 
 	// LastWords is a file for this process alone, which its next life finds again: on a
 	// disk of the host, or in a volume of the pod. The Go runtime also writes a panic
@@ -104,28 +105,30 @@ type Config struct {
 	// memory ran out; or by a signal. "" is no file. Announce opens it when the App
 	// starts. A file that another process has, or that cannot be written, is logged and
 	// not used.
-	LastWords string
+	LastWords string `koanf:"last_words"`
 
 	// Journal is the name of the JetStream stream that keeps the events of the fleet.
 	// Defaults to "FLEET_JOURNAL". JournalOff keeps none.
-	Journal string
+	Journal string `koanf:"journal"`
 
 	// JournalAge is how long an event is kept. Defaults to 7 days. JournalBytes is how
 	// large the stream may become; defaults to 1 GiB. Then the oldest events go. Both
 	// take effect when the stream is created.
-	JournalAge   time.Duration
-	JournalBytes int64
+	JournalAge   time.Duration `koanf:"journal_age"`
+	JournalBytes int64         `koanf:"journal_bytes"`
 
 	// CommandTimeout is how long a [Fleet] waits for a process to answer.
 	// Defaults to 5 s.
-	CommandTimeout time.Duration
+	CommandTimeout time.Duration `koanf:"command_timeout"`
 
-	// Log defaults to slog.Default().
-	Log *slog.Logger
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger `koanf:"-"`
 }
 
 // JournalOff is the Journal of a fleet that keeps none.
 const JournalOff = "off"
+
+const defaultTTL = 15 * time.Second
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Journal == "" {
@@ -144,7 +147,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Prefix = "lifecycle.fleet"
 	}
 	if c.TTL == 0 {
-		c.TTL = 15 * time.Second
+		c.TTL = defaultTTL
 	}
 	if c.Every == 0 {
 		c.Every = c.TTL / 3
@@ -152,31 +155,40 @@ func (c Config) withDefaults() (Config, error) {
 	if c.CommandTimeout == 0 {
 		c.CommandTimeout = 5 * time.Second
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
+	if c.Logger == nil {
+		c.Logger = slog.Default()
 	}
-	switch {
-	case c.TTL < time.Second:
-		return c, fmt.Errorf("presence: TTL is %v: want 1s or more", c.TTL)
-	case c.Every < 0 || c.Every > c.TTL/3:
-		return c, fmt.Errorf("presence: Every is %v with a TTL of %v: "+
-			"want at most a third of it, so that one lost announcement is not a lost process", c.Every, c.TTL)
-	case c.CommandTimeout < 0:
-		return c, fmt.Errorf("presence: CommandTimeout is %v: want more than 0", c.CommandTimeout)
-	case !validBucket.MatchString(c.Bucket):
-		return c, fmt.Errorf("presence: Bucket is %q: want letters, digits, - and _", c.Bucket)
-	case !validBucket.MatchString(c.Journal):
-		return c, fmt.Errorf("presence: Journal is %q: want letters, digits, - and _", c.Journal)
-	case c.JournalAge < time.Minute || c.JournalBytes < 1<<20:
-		return c, fmt.Errorf("presence: JournalAge is %v and JournalBytes %d: want a minute and 1 MiB or more",
-			c.JournalAge, c.JournalBytes)
-	case !validSubject.MatchString(c.Prefix):
-		return c, fmt.Errorf("presence: Prefix is %q: want words of letters, digits, - and _ with dots between them",
-			c.Prefix)
-	case c.ID != "" && !validID.MatchString(c.ID):
-		return c, fmt.Errorf("presence: ID is %q: want at most 200 letters, digits, - and _", c.ID)
+	if err := c.Validate(); err != nil {
+		return c, fmt.Errorf("presence: %w", err)
 	}
 	return c, nil
+}
+
+// Validate returns an error that names an invalid field. A field that is not set is valid.
+func (c Config) Validate() error {
+	ttl := cmp.Or(c.TTL, defaultTTL)
+	switch {
+	case ttl < time.Second:
+		return fmt.Errorf("TTL is %v: want 1s or more", c.TTL)
+	case c.Every < 0 || c.Every > ttl/3:
+		return fmt.Errorf("Every is %v with a TTL of %v: "+
+			"want at most a third of it, so that one lost announcement is not a lost process", c.Every, ttl)
+	case c.CommandTimeout < 0:
+		return fmt.Errorf("CommandTimeout is %v: want more than 0", c.CommandTimeout)
+	case c.Bucket != "" && !validBucket.MatchString(c.Bucket):
+		return fmt.Errorf("Bucket is %q: want letters, digits, - and _", c.Bucket)
+	case c.Journal != "" && !validBucket.MatchString(c.Journal):
+		return fmt.Errorf("Journal is %q: want letters, digits, - and _", c.Journal)
+	case c.JournalAge != 0 && c.JournalAge < time.Minute:
+		return fmt.Errorf("JournalAge is %v: want a minute or more", c.JournalAge)
+	case c.JournalBytes != 0 && c.JournalBytes < 1<<20:
+		return fmt.Errorf("JournalBytes is %d: want 1 MiB or more", c.JournalBytes)
+	case c.Prefix != "" && !validSubject.MatchString(c.Prefix):
+		return fmt.Errorf("Prefix is %q: want words of letters, digits, - and _ with dots between them", c.Prefix)
+	case c.ID != "" && !validID.MatchString(c.ID):
+		return fmt.Errorf("ID is %q: want at most 200 letters, digits, - and _", c.ID)
+	}
+	return nil
 }
 
 var (

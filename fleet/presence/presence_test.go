@@ -36,7 +36,7 @@ func start(t *testing.T, js jetstream.JetStream, cfg presence.Config, add func(*
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Log = brokertest.Quiet()
+	cfg.Logger = brokertest.Quiet()
 	id = presence.Announce(app, js, cfg)
 	if add != nil {
 		add(app)
@@ -143,7 +143,7 @@ func TestRequesterOfADrainIsShownWhileItLasts(t *testing.T) {
 	}
 	held := make(chan struct{})
 	app.OnDrain("held", lifecycle.DrainFunc(func(context.Context) error { <-held; return nil }))
-	id := presence.Announce(app, js, presence.Config{Log: brokertest.Quiet()})
+	id := presence.Announce(app, js, presence.Config{Logger: brokertest.Quiet()})
 	done := make(chan error, 1)
 	go func() { done <- app.Run(context.Background()) }()
 	f := open(t, js, presence.Config{})

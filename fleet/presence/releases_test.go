@@ -51,7 +51,7 @@ func TestRecordRelease(t *testing.T) {
 		t.Skip("only with -record")
 	}
 	js := brokertest.Embedded(t, broker.Config{}).JetStream()
-	cfg := Config{TTL: 3 * time.Second, Version: *record, Log: brokertest.Quiet()}
+	cfg := Config{TTL: 3 * time.Second, Version: *record, Logger: brokertest.Quiet()}
 	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// Setting is one key of a process's configuration, with its value and where that was given:
-// a config.Setting.
+// Setting is one key of a process's configuration: a config.Setting. Its fields are texts:
+// the Key; its Value; the Source of that; the values of earlier sources that it replaced,
+// Lost; and InForce, the value that the running process has when it takes Value only at its
+// next start.
 type Setting = setting.Setting
 
 // Settings is the configuration of a process, as the process itself reports it.

@@ -11,8 +11,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// Change is an item that Attend passes on. An announcement is a Put and the end of a process a
-// Deleted; the key is the process's id.
+// Change is an item that Attend passes on. Its Kind is "put" for an announcement, "deleted"
+// for the end of a process, "synced" or "gap"; its Key is the process's id, and its Value
+// the process.
 type Change = stream.Item[Process]
 
 // Attend calls tell with a Put for each existing process, then with one Synced, and
@@ -36,7 +37,7 @@ func (f *Fleet) Attend(ctx context.Context, tell func(Change)) error {
 	journal := newJournalWriter(f.js, f.cfg, maxTombstones, nil)
 	if journal != nil {
 		if _, err := openJournal(ctx, f.js, f.cfg); err != nil { // services may not create it
-			f.cfg.Log.Warn("presence: cannot open the journal", "journal", f.cfg.Journal, "error", err)
+			f.cfg.Logger.Warn("presence: cannot open the journal", "journal", f.cfg.Journal, "error", err)
 		}
 	}
 	writing, cancel := context.WithCancel(ctx)

@@ -21,7 +21,7 @@ import (
 
 // ErrBackup is returned by [VerifyBackup] and [RestoreBackup] for a folder that is not a
 // complete backup, and for a stream that is not restored as it was.
-var ErrBackup = errors.New("lifecycle: not a usable backup")
+var ErrBackup = errors.New("workflow: not a usable backup")
 
 // manifest is the file that makes a folder a backup. It is written last.
 type manifest struct {

@@ -11,17 +11,17 @@ import (
 var (
 	// ErrWorkflowNotRegistered is returned for a workflow that was never registered
 	// with this Manager. It is a mistake in the program.
-	ErrWorkflowNotRegistered = errors.New("lifecycle: workflow not registered")
+	ErrWorkflowNotRegistered = errors.New("workflow: workflow not registered")
 
 	// ErrWorkflowAlreadyRegistered is returned by Register for a registered name.
-	ErrWorkflowAlreadyRegistered = errors.New("lifecycle: workflow already registered")
+	ErrWorkflowAlreadyRegistered = errors.New("workflow: workflow already registered")
 
 	// ErrEntityNotFound is returned when no entity has that id, or it was deleted. A
 	// missing bucket or server is another error.
-	ErrEntityNotFound = errors.New("lifecycle: entity not found")
+	ErrEntityNotFound = errors.New("workflow: entity not found")
 
 	// ErrEntityExists is returned by Create when an entity has that id.
-	ErrEntityExists = errors.New("lifecycle: entity already exists")
+	ErrEntityExists = errors.New("workflow: entity already exists")
 
 	// ErrInvalidTransition is returned for a change of phase that the table does not
 	// have. The error is usually an *fsm.TransitionError, which says what the table
@@ -30,32 +30,32 @@ var (
 
 	// ErrTerminalPhase is returned for a change of phase of an entity whose phase is
 	// terminal.
-	ErrTerminalPhase = errors.New("lifecycle: entity is in terminal phase")
+	ErrTerminalPhase = errors.New("workflow: entity is in terminal phase")
 
 	// ErrMissingIDField is returned by Register for a struct without a field tagged
 	// id.
-	ErrMissingIDField = errors.New("lifecycle: state struct missing field with lifecycle:\"id\" tag")
+	ErrMissingIDField = errors.New("workflow: state struct missing field with lifecycle:\"id\" tag")
 
 	// ErrMissingPhaseField is returned by Register for a struct without a field
 	// tagged phase.
-	ErrMissingPhaseField = errors.New("lifecycle: state struct missing field with lifecycle:\"phase\" tag")
+	ErrMissingPhaseField = errors.New("workflow: state struct missing field with lifecycle:\"phase\" tag")
 
 	// ErrInvalidParticipant is returned by Register for a factory or a struct with
 	// another fault: nil, not a pointer to a struct, two fields with one tag, a tag
 	// on an unexported field.
-	ErrInvalidParticipant = errors.New("lifecycle: invalid participant")
+	ErrInvalidParticipant = errors.New("workflow: invalid participant")
 
 	// ErrFieldNotOperatorWritable is returned for a field without the tag
 	// operator_writable, and for an unknown field.
-	ErrFieldNotOperatorWritable = errors.New("lifecycle: field is not operator_writable")
+	ErrFieldNotOperatorWritable = errors.New("workflow: field is not operator_writable")
 
 	// ErrUnknownField is returned for a Match on a name that no field of the workflow
 	// has.
-	ErrUnknownField = errors.New("lifecycle: no such field")
+	ErrUnknownField = errors.New("workflow: no such field")
 
 	// ErrFieldType is returned for a patch with a value of another type than the
 	// field's.
-	ErrFieldType = errors.New("lifecycle: value is not of the field's type")
+	ErrFieldType = errors.New("workflow: value is not of the field's type")
 
 	// ErrInvalidTransitionsTable is returned by Register for an inconsistent table.
 	ErrInvalidTransitionsTable = fsm.ErrInvalidTable
@@ -63,42 +63,42 @@ var (
 	// ErrUpdateRetriesExhausted is returned when the caller's time is over and other
 	// writers were faster at every attempt. Nothing was written. Let fewer processes
 	// write one entity.
-	ErrUpdateRetriesExhausted = errors.New("lifecycle: Update retry budget exhausted (persistent CAS contention)")
+	ErrUpdateRetriesExhausted = errors.New("workflow: Update retry budget exhausted (persistent CAS contention)")
 
 	// ErrOutcomeUnknown is returned when a write was sent, and the caller's time was
 	// over or the connection was closed before the outcome was known. Read the entity
 	// before you try again.
-	ErrOutcomeUnknown = errors.New("lifecycle: outcome of the write is unknown")
+	ErrOutcomeUnknown = errors.New("workflow: outcome of the write is unknown")
 
 	// ErrImmutableField is returned when a mutator changed the id or the phase.
 	// Nothing was written. Only Transition changes phases.
-	ErrImmutableField = errors.New("lifecycle: field must not be changed here")
+	ErrImmutableField = errors.New("workflow: field must not be changed here")
 
 	// ErrRevisionMismatch is returned for a write with [IfMatch] when the
 	// record has another revision. The error is a [*RevisionError].
-	ErrRevisionMismatch = errors.New("lifecycle: revision does not match")
+	ErrRevisionMismatch = errors.New("workflow: revision does not match")
 
 	// ErrDegraded is returned for a record that the Manager cannot work with: it is
 	// not JSON of the registered type, or is in a phase that the table does not have.
 	// The error is a [*DegradedError].
-	ErrDegraded = errors.New("lifecycle: record is degraded")
+	ErrDegraded = errors.New("workflow: record is degraded")
 
 	// ErrInvalidEntityID is returned for an id whose key is not valid in a bucket.
-	ErrInvalidEntityID = errors.New("lifecycle: invalid entity id")
+	ErrInvalidEntityID = errors.New("workflow: invalid entity id")
 
 	// ErrAncestorCycle is returned by Ancestors when an entity is its own
 	// ancestor.
-	ErrAncestorCycle = errors.New("lifecycle: ancestors form a cycle")
+	ErrAncestorCycle = errors.New("workflow: ancestors form a cycle")
 
 	// ErrNoView is returned for a query that needs a view, in a process that has none: see
 	// [WithoutView].
-	ErrNoView = errors.New("lifecycle: not in this process's view")
+	ErrNoView = errors.New("workflow: not in this process's view")
 
 	// ErrStale is returned by Ready for a view that is not up to date any more.
-	ErrStale = errors.New("lifecycle: view is stale")
+	ErrStale = errors.New("workflow: view is stale")
 
 	// ErrClosed is returned after Close.
-	ErrClosed = errors.New("lifecycle: manager is closed")
+	ErrClosed = errors.New("workflow: manager is closed")
 )
 
 // RevisionError says which revision was wanted and which one the record has. It wraps

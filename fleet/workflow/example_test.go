@@ -59,7 +59,7 @@ func Example() {
 	// Output:
 	// <nil>
 	// <nil>
-	// drone-survey "m-17": lifecycle: invalid transition: "flying" -> "completed" (allowed are "aborted", "landing")
+	// drone-survey "m-17": fsm: invalid transition: "flying" -> "completed" (allowed are "aborted", "landing")
 	// <nil>
 	// <nil>
 	// "" -> "planning" by framework: ""
@@ -109,5 +109,5 @@ func ExampleManager_TransitionMany() {
 	// Output:
 	// m-0 <nil>
 	// m-1 <nil>
-	// m-2 drone-survey "m-2": lifecycle: invalid transition: "landing" -> "flying" (allowed are "completed", "failed")
+	// m-2 drone-survey "m-2": fsm: invalid transition: "landing" -> "flying" (allowed are "completed", "failed")
 }

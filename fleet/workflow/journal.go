@@ -14,7 +14,7 @@ import (
 // ErrJournal is returned when a workflow that was registered with [WithJournal] has no
 // usable journal: it was never declared, it was deleted, or it belongs to an earlier
 // bucket of the same name.
-var ErrJournal = errors.New("lifecycle: the journal is not usable")
+var ErrJournal = errors.New("workflow: the journal is not usable")
 
 // Journal declares the journal of a bucket, for broker.Config.Streams. A bucket keeps
 // the last 64 writes of an entity; its journal keeps all of them, for ever. The caller

@@ -14,7 +14,7 @@ import (
 // no name or no time, an edge to a phase that the table does not have, a repeat of an
 // edge, or the entity has too many timers or is in a terminal phase. Nothing was
 // written.
-var ErrInvalidTimer = errors.New("lifecycle: invalid timer")
+var ErrInvalidTimer = errors.New("workflow: invalid timer")
 
 // MaxTimers is how many timers an entity can have.
 const MaxTimers = 16

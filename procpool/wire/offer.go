@@ -39,12 +39,12 @@ type Offer struct {
 }
 
 // whole returns a whole number from least to most.
-func whole(field string, raw []byte, least, most int) (int, error) {
+func whole[N int | int64](field string, raw []byte, least, most N) (N, error) {
 	var n float64
 	if json.Unmarshal(raw, &n) != nil || raw[0] == 'n' || n < float64(least) || n > float64(most) || n != math.Trunc(n) {
 		return 0, fmt.Errorf("%w: %s is %s, want a whole number from %d to %d", ErrField, field, Excerpt(raw), least, most)
 	}
-	return int(n), nil
+	return N(n), nil
 }
 
 // capabilities returns the names of what a worker is able to do.

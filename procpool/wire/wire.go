@@ -190,9 +190,7 @@ func (e *Envelope) set(name, raw []byte) {
 	case "tracestate":
 		e.About.Tracestate, err = text("tracestate", raw)
 	case "timeoutMs":
-		var ms int
-		ms, err = whole("timeoutMs", raw, 0, 1<<53)
-		e.About.TimeoutMs = int64(ms)
+		e.About.TimeoutMs, err = whole("timeoutMs", raw, 0, int64(1)<<53)
 	case "metadata":
 		e.About.Metadata = nil
 		if json.Unmarshal(raw, &e.About.Metadata) != nil || raw[0] == 'n' {

@@ -131,7 +131,7 @@ func Examples(name string) string {
 // the environment and the flags of this process are not the service's. The checker
 // reports contradictory values, which the service itself would refuse.
 func loadConfig(path string, checker *vet.Checker) error {
-	live, err := config.Open[lifecycle.Config](path, config.Section("lifecycle"), config.Unchecked(),
+	live, err := config.Open[lifecycle.Config](path, config.WithSection("lifecycle"), config.WithoutValidation(),
 		config.WithEnviron(nil), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)

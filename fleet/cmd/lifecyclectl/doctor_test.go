@@ -87,7 +87,7 @@ func TestProcessIsDescribedWhileNATSIsAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := presence.Open(t.Context(), js, presence.Config{Log: brokertest.Quiet()})
+	fleet, err := presence.Open(t.Context(), js, presence.Config{Logger: brokertest.Quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func faultMain() {
 	}
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(brokertest.Quiet()))
 	fail(err)
-	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: cmp.Or(os.Getenv("FAULT_VERSION"), "1.2.3"), LastWords: os.Getenv("FAULT_WORDS"), Log: brokertest.Quiet()})
+	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: cmp.Or(os.Getenv("FAULT_VERSION"), "1.2.3"), LastWords: os.Getenv("FAULT_WORDS"), Logger: brokertest.Quiet()})
 	if off := os.Getenv("FAULT_CLOCK_THEN"); off != "" {
 		clock(off) // before its first announcement
 	}

@@ -72,7 +72,7 @@ func (s *site) appOf(t *testing.T, service, version, id string, cfg lifecycle.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	presence.Announce(app, s.js, presence.Config{ID: id, Version: version, Log: brokertest.Quiet()})
+	presence.Announce(app, s.js, presence.Config{ID: id, Version: version, Logger: brokertest.Quiet()})
 	add(app)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = app.Run(context.Background()) }()

@@ -37,7 +37,7 @@ func signInServer(t *testing.T, issuer string) (url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	op, err := operator.New(operator.Config{Auth: auth, Log: brokertest.Quiet()})
+	op, err := operator.New(operator.Config{Auth: auth, Logger: brokertest.Quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestLoginWithACode(t *testing.T) {
 	if status, _, errs := enter(t, "login", "--server", "127.0.0.1:1"); status != cli.ExitUnreachable {
 		t.Errorf("login at no server: %d %s", status, errs)
 	}
-	plain, err := operator.New(operator.Config{Log: brokertest.Quiet()})
+	plain, err := operator.New(operator.Config{Logger: brokertest.Quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}

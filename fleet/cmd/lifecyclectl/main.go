@@ -123,9 +123,38 @@ of the connection has such a variable; a flag overrides it.
 		SilenceUsage:  true,
 	}, commands()...)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
+		return fmt.Errorf("%w; see %s --help", cli.FlagError(err), cmd.CommandPath())
 	})
+	group(root)
 	return root
+}
+
+// groups are the headings of the help, with the commands below each.
+var groups = []struct {
+	title    string
+	commands []string
+}{
+	{"Processes:", []string{"processes", "describe", "doctor", "events", "logs", "stacks", "bundle", "top"}},
+	{"Workflows:", []string{"workflows", "definitions", "list", "get", "history", "watch", "transition", "patch"}},
+	{"Hosted workers and dead letters:", []string{"workers", "dead-letters", "redrive", "discard"}},
+	{"The server and who may do what:", []string{"contexts", "login", "logout", "whoami", "audit"}},
+	{"The cluster:", []string{"prove", "vet"}},
+	{"On this machine:", []string{"run", "diagram", "explain", "version", "completion", "help"}},
+}
+
+// group puts the commands of root under the headings of groups.
+func group(root *cobra.Command) {
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, cmd := range root.Commands() {
+			if slices.Contains(g.commands, cmd.Name()) {
+				cmd.GroupID = g.title
+			}
+		}
+	}
+	local := groups[len(groups)-1].title
+	root.SetHelpCommandGroupID(local)
+	root.SetCompletionCommandGroupID(local)
 }
 
 func runCommand() *cobra.Command {
@@ -133,6 +162,7 @@ func runCommand() *cobra.Command {
 		Use:   "run [FLAGS] -- PROGRAM [ARG...]",
 		Args:  cobra.ArbitraryArgs,
 		Short: "Run any program with health planes, a drain before its end, and PID 1's work",
+		Long:  run.About,
 		// Its flags are the keys of its configuration, which package config parses.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -83,7 +83,7 @@ var excused = []struct{ line, why string }{
 	{`lifecyclectl workers apply --file workers.yaml --signatures workers.sig`, "the signatures are the reader's: TestSign reads such a file"},
 	{`lifecyclectl workers dev workers.yaml --message "one two" --message three`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
-	{`lifecyclectl workers logs thumbs --tail 20`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
+	{`lifecyclectl workers logs thumbs --limit 20`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers logs thumbs --follow`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers state counter`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers state counter total`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},

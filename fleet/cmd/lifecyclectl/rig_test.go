@@ -99,7 +99,7 @@ func newSiteOn(tb testing.TB, b *broker.Broker, url string) *site {
 		tb.Fatal(err)
 	}
 	var err error
-	if s.fleet, err = presence.Open(tb.Context(), s.js, presence.Config{Log: brokertest.Quiet(), Ended: s.ended}); err != nil {
+	if s.fleet, err = presence.Open(tb.Context(), s.js, presence.Config{Logger: brokertest.Quiet(), Ended: s.ended}); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(s.close)
@@ -120,7 +120,7 @@ func (s *site) ended(_ context.Context, p presence.Process) (presence.End, error
 func (s *site) config() operator.Config {
 	return operator.Config{
 		Workflows: operator.FromManager(s.mgr), Processes: operator.FromPresence(s.fleet), Workers: s.workers,
-		Log: brokertest.Quiet(), Rate: 10_000,
+		Logger: brokertest.Quiet(), Rate: 10_000,
 	}
 }
 
@@ -195,7 +195,7 @@ func (s *site) process(name, id string, add func(*lifecycle.App)) error {
 	settings := func() []presence.Setting {
 		return []presence.Setting{{Key: "addr", Value: `":8080"`, Source: "service.yaml:3", Lost: []string{"service.yaml:2: hunter"}}, {Key: "db.dsn", Value: `"postgres://ada:hunter2@db/missions"`, Source: "environment SERVICE_DB_DSN"}, {Key: "poll", Value: "1s", Source: "default"}}
 	}
-	presence.Announce(app, s.js, presence.Config{ID: id, Version: "1.2.3", Lines: lines, Settings: settings, Log: brokertest.Quiet()})
+	presence.Announce(app, s.js, presence.Config{ID: id, Version: "1.2.3", Lines: lines, Settings: settings, Logger: brokertest.Quiet()})
 	if add != nil {
 		add(app)
 	}

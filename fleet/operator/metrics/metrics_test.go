@@ -34,7 +34,7 @@ func (workers) DeadLetters(context.Context, string, string, int) ([]*operatorv1.
 
 // The metrics count what the front page shows.
 func TestFindingsAreCounted(t *testing.T) {
-	s, err := operator.New(operator.Config{Workers: workers{}, Log: slog.New(slog.DiscardHandler)})
+	s, err := operator.New(operator.Config{Workers: workers{}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,17 +30,18 @@ func run(addr, health string) error {
 	if err != nil {
 		return err
 	}
+	app.OnShutdown("db", func(context.Context) error { db.Close(); return nil })
 	queue, err := nats.Connect(os.Getenv("NATS_URL"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
 	if err != nil {
-		db.Close()
-		return err
+		app.Stop(err)
+		return app.Run(context.Background()) // it starts nothing and closes the pool
 	}
 	s := &service{db: db, queue: queue}
+	s.ship = s.shipped
 	app.Serve("http", &http.Server{Addr: addr, Handler: s.routes(), ReadHeaderTimeout: 5 * time.Second}).
 		Supervise("consumer", s.consume, lifecycle.DefaultBackoff()).
 		Probe("db", lifecycle.ProbeFunc(db.Ping), lifecycle.WithCache(time.Second)).
 		Probe("nats", lifecycle.ProbeFunc(s.connected)).
-		OnShutdown("db", func(context.Context) error { db.Close(); return nil }).
 		OnShutdown("nats", func(ctx context.Context) error { defer queue.Close(); return queue.FlushWithContext(ctx) })
 	return app.Run(context.Background())
 }

@@ -14,6 +14,7 @@ import (
 type service struct {
 	db    *pgxpool.Pool
 	queue *nats.Conn
+	ship  func(ctx context.Context, order string) error
 }
 
 func (s *service) routes() http.Handler {
@@ -40,17 +41,20 @@ func (s *service) consume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.shipAll(ctx, sub, func(ctx context.Context, order string) error {
-		_, err := s.db.Exec(ctx, "update orders set shipped = true where id = $1", order)
-		return err
-	})
+	return s.shipAll(ctx, sub)
 }
 
-// shipAll calls ship for each order of the subscription until ctx ends, and then for those
-// that have been received.
-func (s *service) shipAll(ctx context.Context, sub *nats.Subscription, ship func(context.Context, string) error) (err error) {
+// shipped marks an order as shipped in the database.
+func (s *service) shipped(ctx context.Context, order string) error {
+	_, err := s.db.Exec(ctx, "update orders set shipped = true where id = $1", order)
+	return err
+}
+
+// shipAll ships each order of the subscription until ctx ends, and then those that have been
+// received.
+func (s *service) shipAll(ctx context.Context, sub *nats.Subscription) (err error) {
 	work := context.WithoutCancel(ctx)
-	defer func() { err = errors.Join(err, s.drain(work, sub, ship)) }()
+	defer func() { err = errors.Join(err, s.drain(work, sub)) }()
 	for {
 		msg, err := sub.NextMsgWithContext(ctx)
 		if ctx.Err() != nil && msg == nil {
@@ -59,14 +63,14 @@ func (s *service) shipAll(ctx context.Context, sub *nats.Subscription, ship func
 		if err != nil {
 			return err
 		}
-		if err := ship(work, string(msg.Data)); err != nil {
+		if err := s.ship(work, string(msg.Data)); err != nil {
 			return err
 		}
 	}
 }
 
 // drain ends the subscription and ships the orders that it has received until then.
-func (s *service) drain(ctx context.Context, sub *nats.Subscription, ship func(context.Context, string) error) error {
+func (s *service) drain(ctx context.Context, sub *nats.Subscription) error {
 	if err := sub.Drain(); err != nil {
 		return err
 	}
@@ -78,7 +82,7 @@ func (s *service) drain(ctx context.Context, sub *nats.Subscription, ship func(c
 		case err != nil:
 			return nil //nolint:nilerr // the subscription has ended, and no order is left
 		}
-		if err := ship(ctx, string(msg.Data)); err != nil {
+		if err := s.ship(ctx, string(msg.Data)); err != nil {
 			return err
 		}
 	}

@@ -96,7 +96,7 @@ remembers the latest 1000.`,
 			OnlyNew: true,
 		}.Show(c, watch)
 	})
-	cmd.Flags().IntVar(&limit, "limit", 50, "at most this `many`; 0 is all")
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most `N`; 0 is all")
 	cmd.Flags().StringVar(&req.Who, "who", "", "only those whose caller contains this `text`")
 	cmd.Flags().StringVar(&req.Action, "action", "", "only those whose action contains this `text`")
 	cmd.Flags().StringVar(&req.Target, "target", "", "only those whose target contains this `text`")

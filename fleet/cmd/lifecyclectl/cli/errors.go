@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/spf13/pflag"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -106,7 +107,7 @@ func (s *Server) unreachable(err error) error {
 		f.addHint("use --server %s", strings.Replace(s.URL, "https:", "http:", 1))
 	case errors.As(err, &noSuchDNS), errors.As(err, &dialing) && dialing.Op == "dial":
 		f.Err = fmt.Errorf("no operator server can be reached at %s: %s", s.URL, text)
-		f.addHint("is it running? A service has one with operator.New of package fleet/operator and app.Serve")
+		f.addHint("is it running? It is a service of the fleet; on Kubernetes: kubectl port-forward service/NAME 8090")
 		f.addHint("%s", where)
 	case errors.As(err, &slow) && slow.Timeout():
 		f.Err = fmt.Errorf("%s did not answer in time", s.URL)
@@ -274,4 +275,23 @@ func StatusOf(err error) int {
 		return f.Status
 	}
 	return ExitUsage
+}
+
+// FlagError says what a flag wants, in place of the error of a function of Go.
+func FlagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	want := map[string]string{
+		"int":      "a whole number",
+		"int32":    "a whole number",
+		"int64":    "a whole number",
+		"bool":     "true or false",
+		"duration": "a time with its unit, such as 30s or 24h",
+	}[invalid.GetFlag().Value.Type()]
+	if want == "" {
+		return err
+	}
+	return fmt.Errorf("--%s is %q: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
 }

@@ -70,7 +70,7 @@ ID show one with its headers and its whole message, which needs the role operato
 			Key: (*operatorv1.DeadLetter).GetId,
 		}.Show(c, watch)
 	})
-	cmd.Flags().IntVar(&limit, "limit", 100, "at most this `many`; 0 is all")
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most `N`; 0 is all")
 	cmd.Flags().BoolVar(&byReason, "by-reason", false, "count them by reason")
 	cmd.Flags().StringVar(&group, "group", "", "only those with this `reason`, as --by-reason has it")
 	cmd.Flags().BoolVar(&raw, "raw", false, "write the message of one as it is")

@@ -122,7 +122,7 @@ A "lost" is a process that disappeared without a word.`,
 	f.StringSliceVar(&req.Kinds, "kind", nil, "only these `kinds`, such as exit,lost,restart")
 	f.StringVar(&req.Contains, "contains", "", "only those with this `text`")
 	f.DurationVar(&since, "since", 0, "only those of the last `time`, such as 1h")
-	f.IntVar(&limit, "limit", 100, "at most this `many`, the newest; 0 is all")
+	f.IntVar(&limit, "limit", 100, "at most `N`, the newest; 0 is all")
 	f.BoolVarP(&watch, "watch", "w", false, "then show each new event")
 	return cmd
 }
@@ -283,9 +283,9 @@ and goes on when the process has restarted under the same id, until it is interr
 			}
 		}
 	})
-	cmd.Flags().Int32Var(&limit, "limit", 200, "at most this `many`, the newest, before --contains; 1 to 1000")
+	cmd.Flags().Int32Var(&limit, "limit", 200, "at most `N`, the newest, before --contains; 1 to 1000")
 	cmd.Flags().StringVar(&contains, "contains", "", "only lines with this `text`, of all that are kept")
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "then show each new line")
+	cmd.Flags().BoolVar(&follow, "follow", false, "then show each new line")
 	return cmd
 }
 

@@ -75,7 +75,7 @@ func list() *cobra.Command {
 	selected.register(cmd)
 	f.BoolVar(&req.Problems, "problems", false, "only those with which something is wrong")
 	f.StringVar(&req.Sort, "sort", "service", "`order`: service, problems or started")
-	f.IntVar(&limit, "limit", 0, "at most this `many`; 0 is all")
+	f.IntVar(&limit, "limit", 0, "at most `N`; 0 is all")
 	f.BoolVarP(&follow, "watch", "w", false, "then show every change")
 	return cmd
 }

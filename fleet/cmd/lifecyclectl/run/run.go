@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -36,19 +37,32 @@ const (
 )
 
 // Usage is the usage text of the command.
-const Usage = `usage: lifecyclectl run [FLAGS] -- PROGRAM [ARG...]
+const Usage = "usage: lifecyclectl run [FLAGS] -- PROGRAM [ARG...]\n\n" + About + `
+  lifecyclectl run --ready http://127.0.0.1:8080/ -- python3 -m http.server 8080
+`
 
-Runs PROGRAM with /livez, /readyz and /startupz on the health address.
-At SIGTERM readiness goes down first, and the program goes on serving for the
-drain interval. Then it is asked to stop, and killed after its grace. As
-PID 1 it reaps orphans. It exits with the status of the program's last run, also
-after a stop: its own, or 128+n when signal n ended it (143 for a program that
-does not handle SIGTERM, 137 for one that was killed after its grace). It is 127
-when there is no such program, 126 when it cannot be executed, 2 for wrong use,
-70 when something was abandoned.
+// About says what the command does and which flags most programs need. It fits on a screen.
+const About = `Runs PROGRAM with /livez, /readyz and /startupz on the health address. At SIGTERM
+readiness goes down first, and the program goes on serving for the drain interval.
+Then it is asked to stop, and killed after its grace. As PID 1 it reaps orphans.
+It exits with the status of the program's last run: its own, or 128+n when signal n
+ended it. It is 127 when there is no such program, 126 when it cannot be executed,
+2 for wrong use, 70 when something was abandoned.
 
-  lifecyclectl run -ready http://127.0.0.1:8080/ -- python3 -m http.server 8080
-
+  --ready CHECKS        ready while all of these answer, with commas between them:
+                        http://…, https://…, tcp://HOST:PORT, exec:PROGRAM ARG…
+  --live CHECKS         alive while all of these answer; default: while PROGRAM runs
+  --check-timeout TIME  how long one check may take
+  --on-drain CALLS      call these when the drain begins: http://… (POST), exec:…
+  --restart WHEN        always, on-failure or never; default never
+  --stop-signal SIGNAL  asks the program to end; default TERM
+  --forward SIGNALS     pass these on; default HUP,USR1,USR2,WINCH
+  --config FILE         read these settings from a file
+  --lifecycle.health-addr ADDRESS     of the health planes; default :8081
+  --lifecycle.drain-interval TIME     serve on for this long; default 5s
+  --lifecycle.shutdown-grace TIME     then end within this; default 20s
+  --lifecycle.termination-grace TIME  what the pod's manifest says
+  --help-all            show every flag, with its variable LIFECYCLECTL_RUN_…
 `
 
 // Run runs the program that args name until it ends, or ctx does, and returns
@@ -57,13 +71,16 @@ when there is no such program, 126 when it cannot be executed, 2 for wrong use,
 // Errors before the program starts, and the log, go to stderr.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags, command := split(args)
-	cfg, err := config.Load[Config]("", config.WithArgs(flags), config.WithEnvPrefix("LIFECYCLECTL_RUN"), config.WithOutput(stderr))
+	if wantsHelp(flags) {
+		fmt.Fprint(stdout, Usage)
+		return 0
+	}
+	cfg, err := config.Load[Config]("", config.WithArgs(flags), config.WithEnvPrefix("LIFECYCLECTL_RUN"), config.WithOutput(stdout))
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stderr, "\n", Usage)
 		return 0
 	case err != nil:
-		fmt.Fprintf(stderr, "lifecyclectl run: %v\n\nlifecyclectl run -h lists the flags\n", err)
+		fmt.Fprintf(stderr, "lifecyclectl run: %v\n\nlifecyclectl run --help lists the flags\n", err)
 		return exitUsage
 	case len(command) == 0:
 		fmt.Fprintf(stderr, "lifecyclectl run: no program is given: want it after two dashes\n\n%s", Usage)
@@ -82,6 +99,20 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	p := &program{cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, started: make(chan *worker.Process, 1)}
 	return p.run(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
+}
+
+// wantsHelp reports whether the flags ask for the usage. It turns --help-all into the flag
+// with which package config lists every flag.
+func wantsHelp(flags []string) bool {
+	for i, arg := range flags {
+		switch strings.TrimLeft(arg, "-") {
+		case "h", "help":
+			return true
+		case "help-all":
+			flags[i] = "-h"
+		}
+	}
+	return false
 }
 
 // split separates the flags from the command. Without "--" the command begins at

@@ -309,6 +309,8 @@ func TestExitStatus(t *testing.T) {
 		{"a signal that is ours", []string{"-forward=TERM", "--", "true"}, 2, "it cannot be passed on"},
 		{"an impossible budget", []string{"-lifecycle.shutdown-grace=1s", "-lifecycle.unit-slice=5s", "--", "true"}, 2, "unit_slice"},
 		{"help", []string{"-h"}, 0, "usage: lifecyclectl run"},
+		{"the flags that most need", []string{"--help"}, 0, "--ready CHECKS"},
+		{"all flags", []string{"--help-all"}, 0, "-lifecycle.accept-max"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out, err := os.CreateTemp(t.TempDir(), "out")

@@ -39,7 +39,7 @@ the role operator.`,
 			}
 		})
 	})
-	cmd.Flags().IntVar(&limit, "limit", 100, "at most this `many` keys; 0 is all")
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most `N` keys; 0 is all")
 	return cmd
 }
 
@@ -98,7 +98,7 @@ key, when it is due, and the beginning of its data. It needs the role operator.`
 			}
 		})
 	})
-	cmd.Flags().IntVar(&limit, "limit", 100, "at most this `many` timers; 0 is all")
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most `N` timers; 0 is all")
 	return cmd
 }
 
@@ -127,7 +127,7 @@ const keptLines = 1000
 
 func logs() *cobra.Command {
 	var (
-		tail   int32
+		limit  int32
 		follow bool
 	)
 	cmd := cli.Command(&cobra.Command{
@@ -136,16 +136,16 @@ func logs() *cobra.Command {
 		Long: `Show what the code of a worker printed, and the errors of its messages, oldest
 first. The hosts keep the newest 1000 lines of each worker for a week, whichever host
 ran it. It needs the role operator.`,
-		Example: `  lifecyclectl workers logs thumbs --tail 20
+		Example: `  lifecyclectl workers logs thumbs --limit 20
   lifecyclectl workers logs thumbs --follow`,
 	}, cli.OfWorker, func(c *cli.Call) error {
-		if tail < 1 || tail > keptLines {
-			return fmt.Errorf("--tail is %d, want 1 to %d", tail, keptLines)
+		if limit < 1 || limit > keptLines {
+			return fmt.Errorf("--limit is %d, want 1 to %d", limit, keptLines)
 		}
 		if follow {
-			return followLogs(c, tail)
+			return followLogs(c, limit)
 		}
-		page, err := c.Workers.ReadWorkerLogs(c.Context(), &operatorv1.ReadWorkerLogsRequest{Id: c.Args[0], PageSize: tail})
+		page, err := c.Workers.ReadWorkerLogs(c.Context(), &operatorv1.ReadWorkerLogsRequest{Id: c.Args[0], PageSize: limit})
 		if err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ ran it. It needs the role operator.`,
 		}
 		return nil
 	})
-	cmd.Flags().Int32Var(&tail, "tail", 100, "the newest `lines`")
+	cmd.Flags().Int32Var(&limit, "limit", 100, "at most `N`, the newest")
 	cmd.Flags().BoolVar(&follow, "follow", false, "then show each new line, until it is interrupted")
 	return cmd
 }

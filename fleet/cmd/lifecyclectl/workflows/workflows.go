@@ -150,7 +150,7 @@ is not selected any more.`,
 	f.StringVar(&req.Contains, "contains", "", "only those whose id contains this `text`")
 	f.DurationVar(&updated, "updated", 0, "only those that changed within the last `time`, such as 90s or 2h")
 	f.StringVarP(&selector, "selector", "l", "", "only those for which `terms` hold: phase=PHASE and FIELD=VALUE, with commas")
-	f.IntVar(&limit, "limit", 0, "at most this `many`; 0 is all")
+	f.IntVar(&limit, "limit", 0, "at most `N`; 0 is all")
 	f.BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
 	_ = cmd.RegisterFlagCompletionFunc("phase", cli.CompletePhases)
 	return cmd
