@@ -88,11 +88,11 @@ func TestColumnsInABrowser(t *testing.T) {
 	await(t, ctx, "the column is back", `!(`+gone+`)`)
 }
 
-// pictured is what the picture in the documents shows: the page of an entity.
+// pictured is what the picture in the documents shows: the front page.
 func pictured(t *testing.T) string {
 	t.Helper()
 	sum := sha256.New()
-	for _, name := range []string{"internal/dashboard/pages/entity.html", "../internal/diagram/layout.go", "../internal/diagram/svg.go"} {
+	for _, name := range []string{"internal/dashboard/pages/base.html", "internal/dashboard/pages/fleet.html"} {
 		text, err := os.ReadFile(filepath.FromSlash(name))
 		if err != nil {
 			t.Fatal(err)

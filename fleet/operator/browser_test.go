@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -143,8 +144,8 @@ func (h *hosted) Redrive(_ context.Context, id string, ids []string, _ string) (
 	return int64(n), nil
 }
 
-// stage makes a fleet: NATS, missions, three processes and hosted workers.
-func stage(t *testing.T) (base string, mgr *workflow.Manager, ids []string) {
+// stage makes a fleet: NATS, missions, three processes, hosted workers, and what also adds.
+func stage(t *testing.T, also ...func(jetstream.JetStream)) (base string, mgr *workflow.Manager, ids []string) {
 	t.Helper()
 	js := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}}).JetStream()
 	mgr = workflow.NewManager(js, brokertest.Quiet())
@@ -187,6 +188,9 @@ func stage(t *testing.T) (base string, mgr *workflow.Manager, ids []string) {
 		done := make(chan struct{})
 		go func() { defer close(done); app.Run(context.Background()) }()
 		t.Cleanup(func() { app.Stop(nil); <-done })
+	}
+	for _, add := range also {
+		add(js)
 	}
 	f, err := presence.Open(t.Context(), js, presence.Config{})
 	if err != nil {
@@ -382,19 +386,36 @@ func TestKeyboardAloneAndLive(t *testing.T) {
 	}
 }
 
-// The picture in the documents: "make docs" makes it.
+// troubled returns what adds a process whose database refuses it.
+func troubled(t *testing.T) func(jetstream.JetStream) {
+	return func(js jetstream.JetStream) {
+		app, err := lifecycle.New(lifecycle.Config{Name: "orders", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(quiet))
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := errors.New("dial tcp 10.0.3.7:5432: connect: connection refused")
+		app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return refused }), lifecycle.WithPeriodic(100*time.Millisecond))
+		presence.Announce(app, js, presence.Config{ID: "orders-7c9d8-0", Version: "v1.5.0", Log: quiet})
+		done := make(chan struct{})
+		go func() { defer close(done); app.Run(context.Background()) }()
+		t.Cleanup(func() { app.Stop(nil); <-done })
+	}
+}
+
+// The picture in the documents, of the front page: what is wrong, the worst first. "make
+// docs" makes it.
 func TestDashboardPicture(t *testing.T) {
 	file := os.Getenv("DASHBOARD_PICTURE")
 	if file == "" {
 		t.Skip("DASHBOARD_PICTURE is not set; make docs sets it")
 	}
-	base, _, _ := stage(t)
+	base, _, _ := stage(t, troubled(t))
 	ctx := browser(t)
 	var shot []byte
 	if err := chromedp.Run(ctx,
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}),
-		chromedp.EmulateViewport(1180, 780, chromedp.EmulateScale(1.5)),
-		chromedp.Navigate(base+"/ui/workflows/drone-survey/acme.drones.north.survey.mission.002"), chromedp.WaitVisible(".diagram .now"),
+		chromedp.EmulateViewport(1180, 880, chromedp.EmulateScale(1.5)),
+		chromedp.Navigate(base+"/ui/"), chromedp.WaitVisible(".findings tbody tr:nth-child(3)"),
 		chromedp.CaptureScreenshot(&shot)); err != nil {
 		t.Fatal(err)
 	}
