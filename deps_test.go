@@ -14,8 +14,8 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{Path: ".", Imports: []string{"golang.org/x/sync", "./fsm", "./health", "./worker", "./internal/..."}},
 			{Path: "fsm"},
-			{Path: "internal/statusz", Imports: []string{"./health", "./worker", "./internal/..."}},
-			{Path: "internal/...", Imports: []string{"./internal/..."}},
+			{Path: "internal/statusz", Imports: []string{"./worker", "./internal/..."}},
+			{Path: "internal/...", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "health", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "worker", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "procpool/sdk"},

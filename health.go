@@ -152,9 +152,9 @@ type Secret = token.Secret
 // an operator cannot restart a process in trouble to turn it on.
 func (a *App) mount() {
 	if !a.cfg.StatuszOff {
-		a.extra["/statusz"] = statusz.Handler(func() (statusz.View, any) {
+		a.extra["/statusz"] = statusz.Handler(func() statusz.Forms {
 			s := a.Status()
-			return s.view(), s
+			return statusz.Forms{HTML: s.page, Tree: s.tree, Document: s}
 		})
 	}
 	if a.token != nil {

@@ -230,7 +230,7 @@ func TestReloadsAreCountedAndOnlyTheLastAreKept(t *testing.T) {
 		if want := map[Result]uint64{ResultOK: asked * 3 / 4, ResultFailed: asked / 4}; len(r.ReloadCounts) != 1 || !maps.Equal(r.ReloadCounts["config"], want) {
 			t.Errorf("counted %v, want %v", r.ReloadCounts, want)
 		}
-		if page, want := string(a.Status().view().HTML()), "Reloads, the last 32 of 10000"; !strings.Contains(page, want) {
+		if page, want := string(a.Status().page()), "Reloads, the last 32 of 10000"; !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
 		r.ReloadCounts["config"][ResultOK], r.Reloads[0].Name = 0, "" // a copy

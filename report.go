@@ -13,7 +13,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/laststop"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
-	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -32,7 +31,6 @@ type Report struct {
 	Hooks       []Outcome   `json:"hooks,omitempty"`       // in the order in which they ran
 	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last 32, oldest first
 	CutRequests int         `json:"cutRequests,omitempty"` // requests that were in flight when their time ran out
-	TurnedAway  uint64      `json:"turnedAway,omitempty"`  // connections that were refused while a listener closed: this many at most (Linux)
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
 	Left        []string    `json:"left,omitempty"`        // abandoned at the end: a check that hung, a health client that still read
 
@@ -183,7 +181,7 @@ func (s *stopRecord) describe(r *Report) {
 	if s.over.result != nil {
 		r.Error = s.over.result.Error()
 	}
-	r.Window, r.CutRequests, r.TurnedAway = s.window, s.cut, s.refused
+	r.Window, r.CutRequests = s.window, s.cut
 	r.Requested, r.Done, r.ExitStatus = s.t0, s.over.at, s.over.status
 	r.Drainers = slices.Clone(s.drained)
 	r.Left = slices.Clone(s.abandoned)
@@ -248,9 +246,6 @@ func (a *App) logReport() {
 	}
 	if r.CutRequests > 0 {
 		attrs = append(attrs, "cut_requests", r.CutRequests)
-	}
-	if r.TurnedAway > 0 {
-		attrs = append(attrs, "turned_away", r.TurnedAway)
 	}
 	if len(r.Left) > 0 {
 		attrs = append(attrs, "left", strings.Join(r.Left, ", "))
@@ -396,41 +391,4 @@ func (a *App) Status() Status {
 		s.Servers = append(s.Servers, out)
 	}
 	return s
-}
-
-// view returns the Status in the form that /statusz shows.
-func (s Status) view() statusz.View {
-	r := s.Report
-	v := statusz.View{
-		At: s.At, Name: r.Name, Phase: string(r.Phase),
-		Reason: r.Reason, Waiting: s.Waiting, Window: r.Window, Error: r.Error,
-		SuspendedBecause: s.Suspended.Reason, SuspendedSince: s.Suspended.Since,
-		CutRequests: r.CutRequests, Abandoned: r.Left, Refused: r.Refused,
-		Units: s.Units, Probes: s.Probes,
-		Drainers: viewOutcomes(r.Drainers), Hooks: viewOutcomes(r.Hooks), Reloads: viewOutcomes(r.Reloads),
-	}
-	for i, p := range r.Phases {
-		took := p.Duration
-		if i == len(r.Phases)-1 && !phases.IsTerminal(p.Phase) {
-			took = s.At.Sub(p.Entered)
-		}
-		v.Phases = append(v.Phases, statusz.Phase{Name: string(p.Phase), Entered: p.Entered, Took: took})
-	}
-	for _, srv := range s.Servers {
-		v.Servers = append(v.Servers, statusz.Server(srv))
-	}
-	for _, counts := range r.ReloadCounts {
-		for _, n := range counts {
-			v.ReloadsEnded += n
-		}
-	}
-	return v
-}
-
-func viewOutcomes(list []Outcome) []statusz.Outcome {
-	out := make([]statusz.Outcome, len(list))
-	for i, o := range list {
-		out[i] = statusz.Outcome{Name: o.Name, Result: string(o.Result), Took: o.Took, Error: o.Error}
-	}
-	return out
 }

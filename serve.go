@@ -258,7 +258,6 @@ func (a *App) retireServers(base context.Context, end time.Time, skipLinger bool
 			a.stop.mu.Lock()
 			defer a.stop.mu.Unlock()
 			a.stop.cut += cut
-			a.stop.refused = max(a.stop.refused, s.Stats().TurnedAway)
 		})
 	}
 	wg.Wait()

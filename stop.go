@@ -79,7 +79,6 @@ type stopRecord struct {
 	by        time.Time // when the process will be killed, by EndBy; zero when that is not known
 	drained   []Outcome // drainers that have returned, were abandoned or were skipped
 	cut       int       // requests in flight when their time was over
-	refused   uint64    // connections that the kernel refused, at most
 	abandoned []string  // checks, health clients and reports that the App abandoned at the end
 	over      ending
 	unlogged  bool // the first part of result is not in the log at error level yet

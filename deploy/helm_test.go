@@ -48,7 +48,7 @@ func TestChartIsClean(t *testing.T) {
 		"other ports":        {"ports.http=9000", "ports.health=9001"},
 		"own config":         {"config.poll=2s", "config.lifecycle.linger=1s", "config.lifecycle.drain_readiness=serving"},
 		"asks the API":       {"kubernetesAPI.enabled=true"},
-		"leads":              {"kubernetesAPI.enabled=true", "kubernetesAPI.lease=sync", "kubernetesAPI.deletionCost=true"},
+		"leads":              {"kubernetesAPI.enabled=true", "kubernetesAPI.lease=sync"},
 		"on the bus":         {"bus.enabled=true", "bus.seedSecret=web-nats", "bus.nkey=" + nkey},
 		"no policy, no name": {"networkPolicy.enabled=false", "image.tag=v2"},
 	} {
@@ -110,8 +110,8 @@ func TestPermissionsAreOffAndMinimal(t *testing.T) {
 		"chart":              {chart(t), nil},
 		"chart, window":      {chart(t, "kubernetesAPI.enabled=true"), base},
 		"chart, not enabled": {chart(t, "kubernetesAPI.lease=sync"), nil},
-		"chart, all": {chart(t, "kubernetesAPI.enabled=true", "kubernetesAPI.lease=sync", "kubernetesAPI.deletionCost=true"), append(slices.Clone(base),
-			`[coordination.k8s.io] [leases] [] [create]`, `[coordination.k8s.io] [leases] [sync] [get update]`, `[] [pods] [] [patch]`)},
+		"chart, all": {chart(t, "kubernetesAPI.enabled=true", "kubernetesAPI.lease=sync"), append(slices.Clone(base),
+			`[coordination.k8s.io] [leases] [] [create]`, `[coordination.k8s.io] [leases] [sync] [get update]`)},
 		"base":      {kustomize(t, "base"), nil},
 		"component": {withComponent(t), base},
 	} {

@@ -54,9 +54,9 @@ type Dispatcher struct {
 	mu sync.Mutex // held while subs is replaced
 }
 
-// HasReader reports whether an event that is published now reaches a reader. d may be
+// hasReader reports whether an event that is published now reaches a reader. d may be
 // nil.
-func (d *Dispatcher) HasReader() bool {
+func (d *Dispatcher) hasReader() bool {
 	for n := d; n != nil; n = n.next.Load() {
 		if n.subs.Load() != nil {
 			return true

@@ -58,7 +58,9 @@ func TestAttemptsAreOneLife(t *testing.T) {
 	var events fsm.Dispatcher
 	sub := events.Subscribe(8)
 	whole := fsm.MustNew("door", "front", door, "open", &events)
-	first, second := whole.Attempt(1, "closed"), whole.Attempt(2, "closed")
+	first, second := new(fsm.Machine[phase]), new(fsm.Machine[phase])
+	whole.BeginAttempt(first, 1, "closed")
+	whole.BeginAttempt(second, 2, "closed")
 	_, _, _, _ = whole.To("closed", nil), first.To("locked", nil), second.To("open", nil), whole.To("open", nil)
 	if whole.State() != "open" || first.State() != "locked" || second.State() != "open" {
 		t.Error("each attempt has a state of its own")

@@ -121,18 +121,10 @@ func MustNew[S ~string](kind, name string, table Table[S], initial S, events *Di
 	return m
 }
 
-// Attempt returns a machine for run n of this life, for a life that runs again
-// and again; n counts from 1. The run has a state of its own along the same
-// table, and begins in initial. Its events are events of this life: they have its
+// BeginAttempt makes run, which must be zero, the machine of run n of this life, for a
+// life that runs again and again; n counts from 1. The run has a state of its own along
+// the same table, and begins in initial. Its events are events of this life: they have its
 // ID, their Seq continues the life's, and their Attempt is n.
-func (m *Machine[S]) Attempt(n int, initial S) *Machine[S] {
-	run := &Machine[S]{}
-	m.BeginAttempt(run, n, initial)
-	return run
-}
-
-// BeginAttempt makes run, which must be zero, the machine that [Machine.Attempt]
-// returns.
 func (m *Machine[S]) BeginAttempt(run *Machine[S], n int, initial S) {
 	run.model, run.name = m.model, m.name
 	run.rare = &rare[S]{whole: m, attempt: n}
@@ -186,11 +178,7 @@ func (m *Machine[S]) Events() *Dispatcher {
 // To changes the state. For a change that the table does not allow it returns a
 // [*TransitionError] and changes nothing. cause is the reason in the event; it
 // may be nil.
-func (m *Machine[S]) To(to S, cause error) error { return m.ToAt(time.Now(), to, cause) }
-
-// ToAt is [Machine.To] for a caller that has read the clock: at is when the state
-// changes.
-func (m *Machine[S]) ToAt(at time.Time, to S, cause error) error {
+func (m *Machine[S]) To(to S, cause error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	from := m.at
@@ -198,7 +186,7 @@ func (m *Machine[S]) ToAt(at time.Time, to S, cause error) error {
 	if next == nil {
 		return m.refused(from, to)
 	}
-	m.at, m.since = next, at
+	m.at, m.since = next, time.Now()
 	if m.rare != nil {
 		m.rare.timeline.enter(to, m.since)
 	}
@@ -235,7 +223,7 @@ func (m *Machine[S]) publishLocked(from *node[S], cause error) {
 		defer life.mu.Unlock()
 	}
 	life.seq++
-	if events := life.events.Load(); events.HasReader() {
+	if events := life.events.Load(); events.hasReader() {
 		m.sendLocked(events, life, attempt, from, cause)
 	}
 }

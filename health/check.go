@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 	"github.com/pleme-io/lifecycle-go/internal/text"
@@ -16,30 +17,26 @@ import (
 // results.
 type check struct {
 	config
-	plane  *plane
-	name   string
-	runner *probe.Check
+	plane   *plane
+	name    string
+	runner  *probe.Check
+	machine *fsm.Machine[State] // changed under the lock
 
 	mu      sync.Mutex // guards everything below; taken before the runner's
-	state   State
-	since   time.Time // when the check entered the state
-	text    string    // the error text of the last run, "" when it passed
-	bad     int       // runs in a row that have not passed
-	good    int       // runs in a row that have passed
-	hungRun uint64    // the last run that was overdue
-	hung    int       // how often that run was counted as failed
-	news    news
+	text    string     // the error text of the last run, "" when it passed
+	bad     int        // runs in a row that have not passed
+	good    int        // runs in a row that have passed
+	hungRun uint64     // the last run that was overdue
+	hung    int        // how often that run was counted as failed
 }
 
 func newCheck(p *plane, name string, pr Probe, cfg config) *check {
 	c := &check{
-		config: cfg,
-		plane:  p,
-		name:   name,
-		state:  Unknown,
-		since:  time.Now(),
-		text:   notChecked,
-		news:   news{machine: p.reg.newMachine(p.kind, name, Unknown), delay: cfg.visible},
+		config:  cfg,
+		plane:   p,
+		name:    name,
+		machine: p.reg.newMachine(p.kind, name, Unknown),
+		text:    notChecked,
 	}
 	c.runner = probe.New(name, cfg.timeout, pr.Check, c.record)
 	return c
@@ -77,7 +74,7 @@ func (c *check) record(res probe.Result) (settled bool) {
 		if c.good >= c.successes {
 			c.toLocked(Up, nil)
 		}
-		return c.state == Up
+		return c.machine.State() == Up
 	}
 	c.good = 0
 	if c.hungRun != res.Run {
@@ -132,12 +129,11 @@ func (c *check) expire(run uint64, why string) bool {
 
 // toLocked changes the state. A change to the same state does nothing.
 func (c *check) toLocked(state State, cause error) {
-	if state == c.state {
+	if state == c.machine.State() {
 		return
 	}
-	c.state, c.since = state, time.Now()
-	c.plane.changed() // do this first, because a listener that probes must not get the old answer
-	c.tellLocked(state, cause)
+	c.plane.changed()              // do this first, because a listener that probes must not get the old answer
+	_ = c.machine.To(state, cause) // the table allows every change
 }
 
 func (c *check) textLocked(text string) {
@@ -151,7 +147,7 @@ func (c *check) textLocked(text string) {
 func (c *check) passes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return passes(c.plane.kind, c.state)
+	return passes(c.plane.kind, c.machine.State())
 }
 
 // item is the part of an answer about one check.
@@ -180,7 +176,7 @@ func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
 		}
 	}
 	c.mu.Lock()
-	it.state, it.text = c.state, c.text
+	it.state, it.text = c.machine.State(), c.text
 	c.mu.Unlock()
 	switch {
 	case hung > 0:

@@ -26,6 +26,5 @@
 //
 // The failure of a check takes the process out of rotation, unless it is [WithNonCritical].
 // [WithDependsOn] names the checks without which this one cannot pass, so that an
-// answer shows one root cause instead of ten failures. [WithTimeToVisible] hides
-// short failures from the listeners.
+// answer shows one root cause instead of ten failures.
 package health

@@ -51,26 +51,6 @@ func Example() {
 	// {"status":"fail","checks":{"db":"connection refused","orders":"caused by db"}}
 }
 
-// A short failure is in every answer and makes no event, so it wakes no operator.
-func ExampleWithTimeToVisible() {
-	var err error
-	reg := health.NewRegistry()
-	_ = reg.RegisterReadiness("db",
-		health.ProbeFunc(func(context.Context) error { return err }),
-		health.WithTimeToVisible(time.Minute),
-	)
-	stop := reg.Events().Listen(8, func(e fsm.Event) { fmt.Println("event:", e.From, "->", e.To) })
-	for _, err = range []error{nil, errors.New("connection refused"), nil} {
-		probePath(reg, "/readyz")
-	}
-	stop()
-	// Unordered output:
-	// event: unknown -> up
-	// 200 {"status":"ok","checks":{"db":"ok"}}
-	// 503 {"status":"fail","checks":{"db":"connection refused"}}
-	// 200 {"status":"ok","checks":{"db":"ok"}}
-}
-
 // Non-critical checks are in the answer and do not fail it.
 func ExampleNewRegistry() {
 	ping := func(context.Context) error { return errors.New("connection refused") }

@@ -18,7 +18,6 @@ type config struct {
 	successes   int
 	nonCritical bool // its failure does not fail the plane
 	dependsOn   []string
-	visible     time.Duration // how long a failure lasts before listeners hear of it
 }
 
 // newConfig applies the options and fills in the defaults. handler is the time
@@ -147,20 +146,4 @@ func WithDependsOn(names ...string) Option {
 		}
 		return nil
 	}
-}
-
-// WithTimeToVisible hides a failure from the listeners of [Registry.Events] until
-// it has lasted for d. A failure that ends earlier makes no event. Defaults to 0:
-// each change makes an event at once.
-//
-// It delays only the events. The planes, [Registry.Ready] and the state in
-// [Registry.Snapshot] change at once, and [Status] marks a failure that is not
-// visible yet as hidden. To keep a plane up through short failures, use
-// [WithFailureThreshold].
-//
-// A failure begins when the check leaves up, or first fails, and ends when the
-// check is up again. A change between down and unknown does not begin it again.
-// Once the failure is visible, such a change makes an event at once.
-func WithTimeToVisible(d time.Duration) Option {
-	return func(c *config) error { return positive("time to visible", d, &c.visible) }
 }

@@ -79,7 +79,6 @@ func (r *Registry) Close(ctx context.Context) error {
 	}
 	for _, c := range all {
 		c.runner.Close()
-		c.closeNews()
 	}
 	r.cancel(ErrClosed)
 	var errs []error
@@ -89,14 +88,6 @@ func (r *Registry) Close(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// nudge makes the scheduler look at the checks again.
-func (r *Registry) nudge() {
-	select {
-	case r.wake <- struct{}{}:
-	default: // there is a token already
-	}
 }
 
 // schedule starts the runs of the periodic checks until ctx is done. One goroutine

@@ -97,7 +97,7 @@ type Registry struct {
 	cancel context.CancelCauseFunc         // ends base
 	cond   atomic.Pointer[condition]       // of the owner; replaced, never changed
 	active atomic.Bool                     // the scheduler runs the periodic checks
-	wake   chan struct{}                   // holds a token when the scheduler has to look at the checks again
+	wake   fsm.Wake                        // the scheduler has to look at the checks again
 
 	firstReady chan struct{} // closed when readiness first passed
 	readyOnce  sync.Once
@@ -146,7 +146,7 @@ func NewRegistry(opts ...RegistryOption) *Registry {
 	r := &Registry{
 		events:     new(fsm.Dispatcher),
 		timeout:    DefaultProbeTimeout,
-		wake:       make(chan struct{}, 1),
+		wake:       fsm.NewWake(),
 		firstReady: make(chan struct{}),
 	}
 	for i, opt := range opts {
@@ -239,7 +239,7 @@ func (r *Registry) registerLocked(kind planeKind, name string, p Probe, opts []O
 	// Handlers go on reading the old list.
 	checks := slices.Insert(slices.Clone(old), at, newCheck(pl, name, p, cfg))
 	pl.setChecks(checks)
-	r.nudge()
+	r.wake.Notify()
 	return nil
 }
 

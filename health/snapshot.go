@@ -23,10 +23,6 @@ type Status struct {
 	// CausedBy is the check at the root of the failure, "" when this check passes
 	// or is the root itself.
 	CausedBy string `json:"causedBy,omitempty"`
-	// Hidden is true for a failure that is still shorter than the check's time to
-	// visible. Listeners have not heard of it, and a page for people need not
-	// show it.
-	Hidden bool `json:"hidden,omitempty"`
 	// Error is the error text of the last run, "" when it passed. A check may be
 	// up and have an error while it is below its failure threshold.
 	Error string `json:"error,omitempty"`
@@ -89,9 +85,7 @@ func (c *check) status() Status {
 		DependsOn: slices.Clone(c.dependsOn), CausedBy: it.causedBy, Error: it.text,
 		Latency: last.Took, Runs: last.Run, Running: running,
 	}
-	c.mu.Lock()
-	st.Since, st.Hidden = c.since, c.news.delayed != nil
-	c.mu.Unlock()
+	_, st.Since = c.machine.Since()
 	if last.Run > 0 {
 		st.Checked = probe.At(last.Ended)
 	}

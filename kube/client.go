@@ -21,8 +21,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// ErrNotInCluster is the error of [InCluster], and of every request of a client of [New],
-// when the process does not run in a pod and [Config] names no API server.
+// ErrNotInCluster is the error of every request of a client of [New] when the process
+// does not run in a pod and [Config] names no API server.
 var ErrNotInCluster = errors.New("kube: not in a cluster: KUBERNETES_SERVICE_HOST is not set")
 
 // Config says how to reach the API server, and which pod this process is. The zero
@@ -75,16 +75,6 @@ const (
 	maxAnswer  = 16 << 20 // the EndpointSlices of ten thousand pods have a few MiB
 	maxError   = 64 << 10 // of an answer that says what is wrong
 )
-
-// InCluster is [New] for a process that runs in a pod only. Elsewhere it returns
-// [ErrNotInCluster]. A program that also runs outside a cluster uses [New].
-func InCluster() (*Client, error) {
-	c, err := New(Config{})
-	if err == nil && errors.Is(c.none, ErrNotInCluster) {
-		return nil, ErrNotInCluster
-	}
-	return c, err
-}
 
 // New returns a client. It sends no request. It returns an error for a Config that makes
 // no sense. Where the process cannot ask, it returns a client whose requests fail with

@@ -30,6 +30,5 @@
 //	Lease         coordination.k8s.io  leases          get, create, update
 //	Window        discovery.k8s.io     endpointslices  list, watch
 //	Self          ""                   pods            get, watch
-//	DeletionCost  ""                   pods            patch
 //	Ended         ""                   pods            get
 package kube

@@ -322,16 +322,6 @@ func TestLeaseNamesAreThoseOfKubernetes(t *testing.T) {
 	}
 }
 
-func TestInClusterOutsideACluster(t *testing.T) {
-	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if c, err := InCluster(); !errors.Is(err, ErrNotInCluster) || c != nil {
-		t.Errorf("%v, %v", c, err)
-	}
-	if _, err := New(Config{}); err != nil {
-		t.Error(err)
-	}
-}
-
 // Outside a cluster a program runs: the unit campaigns, one log line says why in vain.
 func TestLeaseOutsideACluster(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -234,67 +232,4 @@ func windowTook(t *testing.T, app *lifecycletest.App, t0 time.Time) time.Duratio
 	}
 	t.Fatal("the log has no end of the window")
 	return 0
-}
-
-// Deletion cost: at most once a minute, and only when the load has changed.
-func TestDeletionCost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.set(podPath, manifest(nil))
-		c, log := f.client(t)
-		var load atomic.Int64
-		app := lifecycletest.New(t, lifecycle.Config{}, c.DeletionCost(CostConfig{Load: func() int { return int(load.Load()) }}))
-		app.Start()
-		cost := func() any {
-			notes, _ := f.get(podPath)["metadata"].(map[string]any)["annotations"].(map[string]any)
-			return notes[costAnnotation]
-		}
-		time.Sleep(59 * s)
-		for _, step := range []struct {
-			load   int
-			want   string
-			writes int
-		}{{100, "100", 1}, {124, "100", 1}, {90, "100", 1}, {140, "140", 2}, {0, "0", 3}, {10, "0", 3}, {11, "11", 4}, {-5, "0", 5}, {1 << 40, strconv.Itoa(1<<31 - 1), 6}} {
-			load.Store(int64(step.load))
-			time.Sleep(time.Minute)
-			if writes := strings.Count(strings.Join(f.asked(), " "), "PATCH"); cost() != step.want || writes != step.writes {
-				t.Errorf("load %d: cost %v, %d writes; want %s, %d", step.load, cost(), writes, step.want, step.writes)
-			}
-		}
-		f.failWith(forbid("PATCH"))
-		load.Store(500)
-		time.Sleep(time.Hour)
-		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), `resources: [\"pods\"], verbs: [\"patch\"]`) {
-			t.Errorf("%d lines:\n%s", n, log)
-		}
-		app.Stop(nil)
-		app.WantClean()
-	})
-}
-
-// Without a function of its own the load is what the servers serve.
-func TestDeletionCostOfServers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.set(podPath, manifest(nil))
-		c, _ := f.client(t)
-		app := lifecycletest.New(t, lifecycle.Config{}, c.DeletionCost(CostConfig{}))
-		ln, held := lifecycletest.NewListener(), lifecycletest.Hold(http.NotFoundHandler())
-		app.Serve("http", &http.Server{Handler: held}, lifecycle.WithListener(ln))
-		app.Start()
-		answers := make([]*lifecycletest.Answer, 20)
-		for i := range answers {
-			answers[i] = lifecycletest.Get(t, ln.Client(), "http://app/")
-		}
-		time.Sleep(61 * s)
-		if notes := f.get(podPath)["metadata"].(map[string]any)["annotations"]; notes.(map[string]any)[costAnnotation] != "20" {
-			t.Errorf("annotations %v, want a cost of 20", notes)
-		}
-		held.Release()
-		for _, a := range answers {
-			a.WantStatus(http.StatusNotFound)
-		}
-		app.Stop(nil)
-		app.WantClean()
-	})
 }

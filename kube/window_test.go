@@ -217,7 +217,7 @@ func TestWindowOutsideACluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		app := lifecycletest.New(t, lifecycle.Config{}, c.Window(WindowConfig{}), c.Self(SelfConfig{Strict: true}), c.DeletionCost(CostConfig{}))
+		app := lifecycletest.New(t, lifecycle.Config{}, c.Window(WindowConfig{}), c.Self(SelfConfig{Strict: true}))
 		app.Serve("http", &http.Server{Handler: http.NotFoundHandler()}, lifecycle.WithListener(lifecycletest.NewListener()))
 		app.Start()
 		time.Sleep(time.Hour)
@@ -227,7 +227,7 @@ func TestWindowOutsideACluster(t *testing.T) {
 		if took := time.Since(t0); took != 6*s {
 			t.Errorf("the stop took %v, want 5s and AcceptQuiet", took)
 		}
-		if n := strings.Count(lines.String(), "not in a cluster"); n != 3 || strings.Count(lines.String(), "\n") != 3 {
+		if n := strings.Count(lines.String(), "not in a cluster"); n != 2 || strings.Count(lines.String(), "\n") != 2 {
 			t.Errorf("want one line for each option:\n%s", &lines)
 		}
 	})

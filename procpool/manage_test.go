@@ -3,7 +3,6 @@
 package procpool_test
 
 import (
-	"errors"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -78,26 +77,5 @@ func TestSlowQueriesAreLogged(t *testing.T) {
 	eventually(t, "it is free", func() bool { return p.Stats().Ready == 1 })
 	if n := len(told(q)); n != 1 || p.Stats().Slow == 0 {
 		t.Errorf("it was told %d times", n)
-	}
-}
-
-func TestCostOfAQuery(t *testing.T) {
-	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 1 })
-	first, release := waits(t, p)
-	second := submit(t, p, ask{}.raw())
-	time.AfterFunc(200*time.Millisecond, release)
-	for _, q := range []*procpool.Query{first, second} {
-		if _, err := q.Result(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a, b := first.Cost(), second.Cost()
-	if a.Worked < 200*time.Millisecond || b.Waited <= 0 || b.Worked <= 0 {
-		t.Errorf("the costs are %+v and %+v", a, b)
-	}
-	var crash *procpool.CrashError
-	q := submit(t, p, ask{Op: "exit", N: 1}.raw())
-	if _, err := q.Result(); !errors.As(err, &crash) || q.Cost() != (procpool.Cost{}) {
-		t.Errorf("a query without an answer costs %+v, %v", q.Cost(), err)
 	}
 }

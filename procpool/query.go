@@ -58,7 +58,6 @@ type Query struct {
 	in        *list.List    // the queue
 	on        *attempt      // the attempt that a worker has
 	attempts  int
-	cost      Cost
 	deaths    int    // of workers that had it
 	alone     bool   // it runs in an extra worker; see Poison
 	claims    bool   // a busy worker was evicted for it

@@ -146,7 +146,9 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	if answered {
 		w.queries++
 		w.proven, p.deaths = true, 0
-		w.spentLocked(a, now)
+		if p.slow(a, now) {
+			w.logSlowLocked(a, now, "and has ended")
+		}
 		took := now.Sub(a.begun)
 		p.mean += (took - p.mean) / 8
 	}

@@ -6,29 +6,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// Cost is what a query has taken.
-type Cost struct {
-	Waited time.Duration // until a worker had it the last time
-	Worked time.Duration // of the last worker, until it answered
-}
-
-// Cost returns what the query has taken so far; it is final once the query has ended
-// with an answer. A query that no worker has answered has worked for nothing.
-func (q *Query) Cost() Cost {
-	q.pool.mu.Lock()
-	defer q.pool.mu.Unlock()
-	return q.cost
-}
-
-// spentLocked takes note of what an attempt has taken that the worker has answered.
-func (w *proc) spentLocked(a *attempt, now time.Time) {
-	q := a.q
-	q.cost = Cost{Waited: a.begun.Sub(q.begun), Worked: now.Sub(a.begun)}
-	if w.p.slow(a, now) {
-		w.logSlowLocked(a, now, "and has ended")
-	}
-}
-
 // slow reports whether an attempt takes too long and that was not logged.
 func (p *Pool) slow(a *attempt, now time.Time) bool {
 	return p.cfg.SlowAfter > 0 && a != nil && !a.slow && now.Sub(a.begun) >= p.cfg.SlowAfter

@@ -2,8 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,7 +18,8 @@ const reapEvery = time.Minute
 
 // NewReaper returns a worker that reaps orphans. As PID 1 of a container, a
 // process inherits every process whose parent has died. It has to wait for them,
-// or they stay zombies for ever. [NewSubreaper] is for other processes.
+// or they stay zombies for ever. A process that has made itself a child subreaper
+// (prctl(2)) inherits processes too.
 //
 // The reaper leaves alone the children that this process has started with
 // os/exec, so a Wait for them gets their result. It recognizes them by the
@@ -32,45 +31,6 @@ const reapEvery = time.Minute
 // On other systems than Linux the worker runs and does nothing. It is harmless in
 // a process that inherits no other processes.
 func NewReaper(name string) *Func { return NewFunc(name, reap) }
-
-// NewSubreaper returns a worker that makes this process a child subreaper
-// (prctl(2)) and reaps orphans, as the worker of [NewReaper] does. While it runs, every
-// descendant of this process whose parent dies becomes a child of this process,
-// not of PID 1. That is for a process under a PID 1 that reaps nothing.
-//
-// It concerns the whole process, so there can be one at a time: a second fails. On
-// a kernel before 5.4 and on other systems than Linux the worker fails with an error
-// that is [errors.ErrUnsupported]. When the worker ends, this process inherits no
-// more processes. One that it has inherited and that ends later stays a zombie until
-// this process ends.
-func NewSubreaper(name string) *Func {
-	return NewFunc(name, func(ctx context.Context) error {
-		if !hasPidfd() {
-			return fmt.Errorf("this kernel has no pidfds, by which to tell orphans from children of package os/exec: %w",
-				errors.ErrUnsupported)
-		}
-		if !subreaping.TryLock() {
-			return errors.New("this process has a subreaper already")
-		}
-		defer subreaping.Unlock()
-		if err := setSubreaper(1); err != nil {
-			return err
-		}
-		defer func() { _ = setSubreaper(0) }() // it has worked with 1
-		return reap(ctx)
-	})
-}
-
-// subreaping is locked while a subreaper runs.
-var subreaping sync.Mutex
-
-func setSubreaper(on uintptr) error {
-	const setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
-	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, setChildSubreaper, on, 0, 0, 0, 0); errno != 0 {
-		return os.NewSyscallError("prctl", errno)
-	}
-	return nil
-}
 
 // reap reaps orphans until ctx ends.
 func reap(ctx context.Context) error {

@@ -3,7 +3,6 @@ package worker_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,49 +13,29 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // The reaper and package exec, side by side in one process: see beSubreaper.
-func TestSubreaperStealsNothing(t *testing.T) {
+func TestReaperStealsNothing(t *testing.T) {
 	out := newLines()
 	p := start(t, helperCommand("subreaper", out))
 	<-p.Done()
-	if got := out.String(); got != "second: this process has a subreaper already\nstolen 0, not inherited 0, left 0, subreaper 0\n" {
+	if got := out.String(); got != "stolen 0, not inherited 0, left 0\n" {
 		t.Errorf("it is %s, %v, said %q", p.Status(), p.Err(), got)
-	}
-}
-
-func TestSubreaperWithoutPidfd(t *testing.T) {
-	out := newLines()
-	p := start(t, helperCommand(fmt.Sprintf("without:%d:subreaper", sysPidfdOpen), out))
-	<-p.Done()
-	if got := filtered(t, out); !strings.HasPrefix(got, "not supported: this kernel has no pidfds") {
-		t.Errorf("it said %q", got)
 	}
 }
 
 // beSubreaper inherits orphans while plain commands run beside them. It waits for
 // some of these long after they have ended.
 func beSubreaper() {
-	reaper := worker.NewSubreaper("reaper")
-	_ = reaper.Start(context.Background())
-	for subreaper() == 0 {
-		if reaper.Status().Terminal() {
-			if errors.Is(reaper.Err(), errors.ErrUnsupported) {
-				fmt.Print("not supported: ")
-			}
-			fmt.Println(reaper.Err())
-			return
-		}
-		time.Sleep(time.Millisecond)
+	const setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER of prctl(2)
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, setChildSubreaper, 1, 0, 0, 0, 0); errno != 0 {
+		panic(errno)
 	}
-	second := worker.NewSubreaper("second")
-	_ = second.Start(context.Background())
-	<-second.Done()
-	fmt.Println("second:", second.Err())
+	reaper := worker.NewReaper("reaper")
+	_ = reaper.Start(context.Background())
 
 	var stolen, lost atomic.Int32
 	var late []*exec.Cmd
@@ -110,12 +89,5 @@ func beSubreaper() {
 		left = childrenOf(os.Getpid())
 	}
 	_ = reaper.Stop(context.Background())
-	fmt.Printf("stolen %d, not inherited %d, left %d, subreaper %d\n", stolen.Load(), lost.Load(), left, subreaper())
-}
-
-// subreaper returns 1 while this process is a child subreaper.
-func subreaper() (on int32) {
-	const getChildSubreaper = 37 // PR_GET_CHILD_SUBREAPER of prctl(2)
-	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, getChildSubreaper, uintptr(unsafe.Pointer(&on)), 0, 0, 0, 0)
-	return on
+	fmt.Printf("stolen %d, not inherited %d, left %d\n", stolen.Load(), lost.Load(), left)
 }

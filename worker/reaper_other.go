@@ -2,11 +2,7 @@
 
 package worker
 
-import (
-	"context"
-	"errors"
-	"fmt"
-)
+import "context"
 
 // NewReaper returns a worker that does nothing until it is stopped. Only on Linux
 // can a process inherit orphans.
@@ -14,13 +10,5 @@ func NewReaper(name string) *Func {
 	return NewFunc(name, func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
-	})
-}
-
-// NewSubreaper returns a worker that fails: only Linux has child subreapers. Its
-// error is [errors.ErrUnsupported].
-func NewSubreaper(name string) *Func {
-	return NewFunc(name, func(context.Context) error {
-		return fmt.Errorf("only Linux has child subreapers: %w", errors.ErrUnsupported)
 	})
 }

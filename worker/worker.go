@@ -4,9 +4,8 @@
 //
 // [Func] runs a function, [Process] a program, [Container] a container.
 // [Restarter] runs one function again and again. [Supervisor] keeps any number of
-// workers alive, which may be supervisors too. [NewReaper] is for PID 1,
-// [NewSubreaper] for another process that is to inherit orphans. Four rules hold
-// for every kind:
+// workers alive, which may be supervisors too. [NewReaper] is for PID 1. Four rules
+// hold for every kind:
 //
 //   - [FinalStatus] decides once how a worker ended, from three facts: whether it
 //     was killed, whether it was asked to stop, and its error.

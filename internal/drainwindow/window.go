@@ -4,6 +4,8 @@ package drainwindow
 import (
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // How a window has ended.
@@ -29,16 +31,16 @@ type Window struct {
 	mu    sync.Mutex // guards the fields below
 	begun time.Time
 	times Times
-	at    time.Time     // EndAt's; zero without one
-	short bool          // Fit was called
-	moved chan struct{} // has a token when at or times is new
+	at    time.Time // EndAt's; zero without one
+	short bool      // Fit was called
+	moved fsm.Wake  // at or times is new
 }
 
 // Begin begins the window. It is called once.
 func (w *Window) Begin(now time.Time, t Times) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.begun, w.times, w.moved = now, t, make(chan struct{}, 1)
+	w.begun, w.times, w.moved = now, t, fsm.NewWake()
 }
 
 // EndAt moves the end of the window, or with the zero time gives it its own again. The
@@ -55,10 +57,7 @@ func (w *Window) change(field func()) {
 		return
 	}
 	field()
-	select {
-	case w.moved <- struct{}{}:
-	default: // Wait has yet to look
-	}
+	w.moved.Notify()
 }
 
 // ends returns when the window may end, when it has to, and after which quiet it may.

@@ -15,7 +15,7 @@ func (noConn) Close() error { return nil }
 
 // nullWriter can do what net/http's writers can, so that the handler gets ours.
 type nullWriter struct {
-	spentWriter
+	http1Writer
 	h http.Header
 }
 
@@ -82,14 +82,14 @@ func BenchmarkTracking(b *testing.B) {
 	})
 }
 
-// Before T0 tracking an HTTP/1 request allocates nothing.
-func TestTrackingAllocatesNothing(t *testing.T) {
+// Before T0 tracking an HTTP/1 request allocates its writer and nothing else.
+func TestTrackingAllocatesAWriter(t *testing.T) {
 	h, r, s := tracked(t, replies)
 	var w http.ResponseWriter = nullWriter{h: http.Header{}}
 	if _, ok := w.(http1Writer); !ok {
 		t.Fatal("it is handed through")
 	}
-	if n := testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) }); n > 1 {
 		t.Errorf("%v allocations a request", n)
 	}
 	if st := s.Stats(); st.InFlight != 0 || time.Since(st.LastArrival) > patience {

@@ -19,7 +19,6 @@ import (
 type tracker struct {
 	created    time.Time
 	accepted   atomic.Uint64
-	turnedAway atomic.Uint64
 	lastAccept atomic.Int64 // nanoseconds after created, 0 before the first
 
 	mu    sync.Mutex // guards everything below
@@ -164,10 +163,6 @@ type conn struct {
 	// and cannot be the parent of the next. Only net/http's goroutine of this
 	// connection touches it.
 	spent bool
-
-	// writer is what the handler of the HTTP/1 request in progress writes to. There is
-	// one such request at a time, so they share it, and a request allocates none.
-	writer writer1
 
 	server *Server // nil for gRPC; set before net/http sees the connection
 

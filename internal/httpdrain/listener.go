@@ -50,10 +50,9 @@ type listener struct {
 	mu        sync.Mutex // guards everything below
 	accepting bool       // an accept loop has come
 	retiring  bool
-	left      bool   // closeWhenQuiet has left it open
-	done      bool   // released is closed
-	turning   bool   // the kernel refuses new connections
-	resets    uint64 // at the moment from which clients are turned away; 0 when none came
+	left      bool // closeWhenQuiet has left it open
+	done      bool // released is closed
+	turning   bool // the kernel refuses new connections
 }
 
 // newListener wraps ln, whose address is addr (see [addrOf]).
@@ -113,10 +112,6 @@ func (l *listener) look() (retiring bool) {
 func (l *listener) inHandshake() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.inHandshakeLocked()
-}
-
-func (l *listener) inHandshakeLocked() bool {
 	return l.turning && time.Since(l.tracker.at(l.tracker.lastAccept.Load())) < handshake
 }
 
@@ -188,9 +183,6 @@ func (l *listener) beginRetiring() (told bool) {
 		if raw, err := tcp.SyscallConn(); err == nil {
 			l.turning = turnAway(raw)
 		}
-	}
-	if l.inHandshakeLocked() {
-		l.resets = resets()
 	}
 	return l.setDeadline(time.Now())
 }
@@ -278,18 +270,6 @@ func (l *listener) wasLeft() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.left
-}
-
-// turnedAway returns how many connections the kernel has refused since the listener was
-// retired, at most: all TCP resets of the network namespace count. It is 0 when no client
-// was on its way then.
-func (l *listener) turnedAway() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.resets == 0 {
-		return 0
-	}
-	return resets() - l.resets
 }
 
 // isTLS reports whether ln is what tls.NewListener returns.

@@ -30,7 +30,7 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 		// through our listener.
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
-		s.serve1(next, w, r, new(writer1), nil)
+		s.serve1(next, w, r, nil)
 		return
 	}
 	s.inFlight.Add(1)
@@ -53,20 +53,20 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 	if mayStream(r) {
 		watched = c
 	}
-	s.serve1(next, w, r, &c.writer, watched)
+	s.serve1(next, w, r, watched)
 }
 
 // serve1 calls the handler of an HTTP/1 request. When it arrived after T0, or its answer may say
-// that it is a stream (watched is its connection then), the handler gets own in place of
-// net/http's writer.
-func (s handler) serve1(next http.Handler, w http.ResponseWriter, r *http.Request, own *writer1, watched *conn) {
+// that it is a stream (watched is its connection then), the handler gets a writer of ours
+// in place of net/http's.
+func (s handler) serve1(next http.Handler, w http.ResponseWriter, r *http.Request, watched *conn) {
 	closing := s.draining.Load()
 	full, ok := w.(http1Writer)
 	if !ok || !closing && watched == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
-	*own = writer1{http1Writer: full, watched: watched, closing: closing}
+	own := &writer1{http1Writer: full, watched: watched, closing: closing}
 	next.ServeHTTP(own, r)
 	if closing {
 		own.beforeHeader() // a handler that wrote nothing; not reached by a panic, which aborts the response
@@ -77,7 +77,6 @@ func (s handler) endRequest(c *conn) {
 	bits := c.request.Swap(0)
 	if bits&requestActive != 0 { // else it was hijacked
 		s.inFlight.Add(-1)
-		c.writer = writer1{http1Writer: spentWriter{}, final: true}
 	}
 	if bits&requestCut != 0 {
 		c.spent = true
@@ -101,7 +100,7 @@ func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) 
 func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
-	st := &stream{Context: r.Context(), server: s.Server}
+	st := s.newStream(r.Context())
 	defer s.endStream(st)
 	h2 := http2Of(r.Context())
 	if h2 != nil {

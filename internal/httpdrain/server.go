@@ -83,7 +83,6 @@ type Stats struct {
 	Conns       int       // open connections that are not hijacked
 	Hijacked    int       // open connections that a handler took over
 	Accepted    uint64    // connections accepted since Bind
-	TurnedAway  uint64    // set by Shutdown: how many connections the kernel has refused, at most, when clients still came as the listener closed (Linux)
 	Opaque      bool      // requests cannot be seen: each open connection may carry one (gRPC)
 	LastArrival time.Time // when the latest request arrived (HTTP) or the latest connection was accepted (gRPC); zero before the first
 }
@@ -335,7 +334,6 @@ func (s *Server) Stats() Stats {
 	st := Stats{
 		InFlight:    s.inFlight.Load() + int64(s.countedBelow()),
 		Accepted:    s.tracker.accepted.Load(),
-		TurnedAway:  s.tracker.turnedAway.Load(),
 		LastArrival: s.tracker.at(s.lastArrival.Load()),
 	}
 	st.Conns, st.Hijacked = s.tracker.count()

@@ -190,7 +190,6 @@ func (s *Server) begin() *listener {
 }
 
 func (s *Server) closeAll(ln *listener) error {
-	s.tracker.turnedAway.CompareAndSwap(0, ln.turnedAway())
 	err := s.srv.Close()
 	if lerr := ln.Close(); err == nil {
 		err = lerr // the server had not begun to serve

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"sync/atomic"
 )
 
 // A stream is a request that would go on for ever. EndWindow cancels its context, and
@@ -161,60 +160,32 @@ func (c *conn) cutStream() {
 	}
 }
 
-// stream is the context of one HTTP/2 request, and its writer. It is net/http's context of
-// the request until something asks for its end or cuts it, which most requests never do.
+// stream is the context of one HTTP/2 request, and its writer. It is a child of net/http's
+// context that the server can cancel.
 type stream struct {
-	context.Context // net/http's
-	own             atomic.Pointer[cutContext]
-	server          *Server
-	writer          writer2
-	listed          atomic.Bool // it is, or is about to be, in server.streams
-	ended           atomic.Bool // its handler has returned
+	context.Context
+	cancel context.CancelCauseFunc
+	server *Server
+	writer writer2
 
 	// Guarded by server.mu.
 	notice  notice
+	ended   bool // its handler has returned
 	endless bool // EndWindow cancels it
 }
 
-// cutContext is a child of net/http's context that the server can cancel.
-type cutContext struct {
-	context.Context
-	cut context.CancelCauseFunc
+func (s *Server) newStream(parent context.Context) *stream {
+	st := &stream{server: s}
+	st.Context, st.cancel = context.WithCancelCause(parent)
+	return st
 }
 
-func (st *stream) makeOwn() *cutContext {
-	if c := st.own.Load(); c != nil {
-		return c
-	}
-	ctx, cut := context.WithCancelCause(st.Context)
-	if c := (&cutContext{ctx, cut}); st.own.CompareAndSwap(nil, c) {
-		return c
-	}
-	cut(nil)
-	return st.own.Load()
-}
-
-// current is the context that everything but the end of st is read from.
-func (st *stream) current() context.Context {
-	if c := st.own.Load(); c != nil {
-		return c
-	}
-	return st.Context
-}
-
-func (st *stream) Done() <-chan struct{} { return st.makeOwn().Done() }
-
-func (st *stream) Err() error { return st.current().Err() }
-
-// Value gives package context the part that ends, for its children and for Cause.
 func (st *stream) Value(k any) any {
 	if k == (key{}) {
 		return st
 	}
-	return st.current().Value(k)
+	return st.Context.Value(k)
 }
-
-func (st *stream) cancel(cause error) { st.makeOwn().cut(cause) }
 
 // markStream makes the request of st a stream.
 func (s *Server) markStream(st *stream) {
@@ -238,22 +209,15 @@ func (s *Server) addStream(st *stream) bool {
 
 // listLocked puts st into the list of the streams that the server has to tell or to cut.
 func (s *Server) listLocked(st *stream) {
-	// In this order against endStream: either this sees the end, or that sees
-	// the mark and waits for the lock.
-	st.listed.Store(true)
-	if !st.ended.Load() {
+	if !st.ended {
 		s.streams[st] = struct{}{}
 	}
 }
 
 func (s *Server) endStream(st *stream) {
-	st.ended.Store(true)
-	if c := st.own.Load(); c != nil {
-		c.cut(nil)
-	}
-	if st.listed.Load() {
-		s.mu.Lock()
-		delete(s.streams, st)
-		s.mu.Unlock()
-	}
+	st.cancel(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.ended = true
+	delete(s.streams, st)
 }

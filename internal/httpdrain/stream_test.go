@@ -436,30 +436,6 @@ func TestStreamsAfterTheWindow(t *testing.T) {
 	})
 }
 
-// A goroutine that outlives its handler cannot reach the next response of the
-// connection between the two.
-func TestWriterThatIsSpent(t *testing.T) {
-	writers := make(chan http.ResponseWriter, 1)
-	s := start(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writers <- w })}, Config{})
-	c := dial(t, s)
-	c.send(get)
-	c.response("GET")
-	w := <-writers
-	eventually(t, "the request has ended", func() bool { return s.Stats().InFlight == 0 })
-	w.WriteHeader(http.StatusTeapot)
-	w.Header().Set("Content-Type", "text/event-stream")
-	if _, err := w.Write([]byte("late")); !errors.Is(err, errSpent) {
-		t.Error(err)
-	}
-	if _, _, err := http.NewResponseController(w).Hijack(); !errors.Is(err, errSpent) {
-		t.Error(err)
-	}
-	c.send(get)
-	if res, body := c.response("GET"); res.StatusCode != 200 || body != "" {
-		t.Error(res.Status, body)
-	}
-}
-
 // Handlers of event streams and long polls are told one after the other, on HTTP/1 and
 // on HTTP/2: forty of them that are told at once have clients that come back at once.
 func TestStreamsAreToldOneAfterTheOther(t *testing.T) {

@@ -1,12 +1,7 @@
 package httpdrain
 
 import (
-	"bufio"
-	"bytes"
 	"math"
-	"os"
-	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -25,36 +20,4 @@ func turnAway(raw syscall.RawConn) bool {
 		done = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, soBindToIfindex, math.MaxInt32) == nil
 	})
 	return done && err == nil
-}
-
-// resets returns how many TCP resets the network namespace of this process has sent: one
-// for each connection that it refused, and others. It is 0 when the kernel does not say.
-func resets() uint64 {
-	text, err := os.ReadFile("/proc/self/net/snmp")
-	if err != nil {
-		return 0
-	}
-	return resetsIn(text)
-}
-
-// resetsIn finds OutRsts in two lines of snmp, of which the first has the names: "Tcp:
-// RtoAlgorithm …" and "Tcp: 1 …".
-func resetsIn(text []byte) uint64 {
-	var names []string
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		switch {
-		case len(fields) == 0 || fields[0] != "Tcp:":
-		case names == nil:
-			names = fields
-		default:
-			for i := range min(len(names), len(fields)) {
-				if names[i] == "OutRsts" {
-					n, _ := strconv.ParseUint(fields[i], 10, 64) // 0 when it is none
-					return n
-				}
-			}
-		}
-	}
-	return 0
 }

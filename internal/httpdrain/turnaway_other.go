@@ -6,6 +6,3 @@ import "syscall"
 
 // turnAway reports false: the kernel takes new connections until the socket is closed.
 func turnAway(syscall.RawConn) bool { return false }
-
-// resets returns 0.
-func resets() uint64 { return 0 }

@@ -2,7 +2,6 @@ package httpdrain
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -179,26 +178,4 @@ func (w *writer2) Flush() {
 func (w *writer2) FlushError() error {
 	w.beforeHeader()
 	return w.http2Writer.FlushError()
-}
-
-// spentWriter is below a writer1 between two requests of its connection. A goroutine
-// that goes on writing after its handler has returned, which net/http forbids, gets an
-// error, and keeps no response in memory.
-type spentWriter struct{}
-
-var errSpent = errors.New("http: the handler of this ResponseWriter has returned")
-
-func (spentWriter) Header() http.Header               { return make(http.Header) }
-func (spentWriter) WriteHeader(int)                   {}
-func (spentWriter) Write([]byte) (int, error)         { return 0, errSpent }
-func (spentWriter) WriteString(string) (int, error)   { return 0, errSpent }
-func (spentWriter) ReadFrom(io.Reader) (int64, error) { return 0, errSpent }
-func (spentWriter) Flush()                            {}
-func (spentWriter) FlushError() error                 { return errSpent }
-func (spentWriter) CloseNotify() <-chan bool          { return make(chan bool) }
-func (spentWriter) SetReadDeadline(time.Time) error   { return errSpent }
-func (spentWriter) SetWriteDeadline(time.Time) error  { return errSpent }
-func (spentWriter) EnableFullDuplex() error           { return errSpent }
-func (spentWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return nil, nil, errSpent
 }

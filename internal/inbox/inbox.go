@@ -2,12 +2,16 @@
 // reader.
 package inbox
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
 
 // Inbox holds the items that its reader has not taken yet. It has no limit. Make it with
 // [New]. Post and Close may be called concurrently, and under any lock.
 type Inbox[T any] struct {
-	wake chan struct{} // has a token when there may be items, or when it is closed
+	wake fsm.Wake // there may be items, or it is closed
 
 	mu     sync.Mutex // guards everything below
 	queue  []T
@@ -15,7 +19,7 @@ type Inbox[T any] struct {
 }
 
 // New returns an empty Inbox.
-func New[T any]() Inbox[T] { return Inbox[T]{wake: make(chan struct{}, 1)} }
+func New[T any]() Inbox[T] { return Inbox[T]{wake: fsm.NewWake()} }
 
 // Post adds an item. It returns false and drops the item once the Inbox is closed.
 func (b *Inbox[T]) Post(item T) bool {
@@ -26,15 +30,8 @@ func (b *Inbox[T]) Post(item T) bool {
 	}
 	b.queue = append(b.queue, item)
 	b.mu.Unlock()
-	b.notify()
+	b.wake.Notify()
 	return true
-}
-
-func (b *Inbox[T]) notify() {
-	select {
-	case b.wake <- struct{}{}:
-	default: // the reader has not looked yet, and will find the new item too
-	}
 }
 
 // maxKept is how many places of a batch are kept for the next.
@@ -73,5 +70,5 @@ func (b *Inbox[T]) Close() {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	b.notify()
+	b.wake.Notify()
 }

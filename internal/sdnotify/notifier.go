@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // Notifier tells the service manager about one service. Its methods put messages
@@ -20,7 +22,7 @@ import (
 type Notifier struct {
 	sock   *Socket
 	log    *slog.Logger
-	wake   chan struct{} // holds a token when there is a message to send
+	wake   fsm.Wake // there is a message to send
 	quit   chan struct{}
 	cancel context.CancelFunc // cancels a look at liveness
 	ended  sync.WaitGroup
@@ -61,7 +63,7 @@ func Start(log *slog.Logger, alive func(context.Context) bool) *Notifier {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	n := &Notifier{sock: sock, log: log, wake: make(chan struct{}, 1), quit: make(chan struct{}), cancel: cancel}
+	n := &Notifier{sock: sock, log: log, wake: fsm.NewWake(), quit: make(chan struct{}), cancel: cancel}
 	n.ended.Go(n.send)
 	if sock.Watchdog > 0 {
 		n.ended.Go(func() { n.watchdog(ctx, sock.Watchdog/2, alive) })
@@ -160,10 +162,7 @@ func (n *Notifier) sayLocked(assignments ...string) {
 		n.pending = n.pending[1:]
 	}
 	n.pending = append(n.pending, assignments)
-	select {
-	case n.wake <- struct{}{}:
-	default: // the channel has a token already
-	}
+	n.wake.Notify()
 }
 
 // send sends what is on the list, and extends the timeout during a stop.

@@ -1,6 +1,6 @@
-// Package statusz serves the page /statusz, which describes an App to people, and
-// the endpoints for operators below /admin/. The App passes a struct of plain
-// data and a struct of functions; this package does not import the App.
+// Package statusz serves the page /statusz, which describes an App to people, in the form
+// that a request asks for, and the endpoints for operators below /admin/. The App passes
+// functions; this package does not import the App.
 package statusz
 
 import (
@@ -10,14 +10,21 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/internal/answer"
 	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // policy lets the page show itself and load nothing.
 var policy = []string{"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}
 
-// Handler serves the page and its pictures from the View that look returns, and
-// the JSON from document.
-func Handler(look func() (v View, document any)) http.Handler {
+// Forms are the forms of the page.
+type Forms struct {
+	HTML     func() []byte
+	Tree     func() worker.State // for the pictures
+	Document any                 // for the JSON
+}
+
+// Handler serves the page in the form that a request asks for.
+func Handler(look func() Forms) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !answer.Allow(w, req, http.MethodGet, http.MethodHead) {
 			return
@@ -41,24 +48,20 @@ func Handler(look func() (v View, document any)) http.Handler {
 	})
 }
 
-func render(format string, look func() (View, any)) *answer.Answer {
+func render(format string, look func() Forms) *answer.Answer {
 	switch format {
 	case "html":
-		v, _ := look()
-		return answer.New(http.StatusOK, answer.TypeHTML, v.HTML())
+		return answer.New(http.StatusOK, answer.TypeHTML, look().HTML())
 	case "json":
-		_, document := look()
-		body, err := json.MarshalIndent(document, "", "  ")
+		body, err := json.MarshalIndent(look().Document, "", "  ")
 		if err != nil { // for example for a year beyond 9999
 			return answer.Line(http.StatusInternalServerError, "the status cannot be encoded: %s", text.OneLine(err.Error()))
 		}
 		return answer.New(http.StatusOK, answer.TypeJSON, append(body, '\n'))
 	case "mermaid":
-		v, _ := look()
-		return answer.New(http.StatusOK, answer.TypeText, []byte(v.tree().Mermaid()))
+		return answer.New(http.StatusOK, answer.TypeText, []byte(look().Tree().Mermaid()))
 	case "dot":
-		v, _ := look()
-		return answer.New(http.StatusOK, answer.TypeText, []byte(v.tree().DOT()))
+		return answer.New(http.StatusOK, answer.TypeText, []byte(look().Tree().DOT()))
 	}
 	return answer.Line(http.StatusBadRequest, "format is html, json, mermaid or dot")
 }

@@ -11,10 +11,6 @@
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}
 - {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [{{ . | quote }}], verbs: [get, update]}
 {{- end }}
-{{- if .deletionCost }}
-# kube.DeletionCost
-- {apiGroups: [""], resources: [pods], verbs: [patch]}
-{{- end }}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -29,7 +29,7 @@ config: {}
 file: {}
 liveKeys: []
 scrape: false
-kubernetesAPI: {enabled: false, lease: "", deletionCost: false}
+kubernetesAPI: {enabled: false, lease: ""}
 {{- end -}}
 
 {{/* The keys of lifecycle.Config that a running process takes over from its file. */}}

@@ -1,4 +1,4 @@
-package statusz
+package lifecycle
 
 import (
 	"fmt"
@@ -7,69 +7,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// View is the content of a page: an App at one moment, as plain data.
-type View struct {
-	At          time.Time
-	Name, Phase string
-
-	Reason  string // why the App stops
-	Waiting string // the parts for which the App waits
-	Window  string // how the drain window ended
-	Error   string // the text of Run's error
-
-	SuspendedBecause string
-	SuspendedSince   time.Time // zero when it is not suspended
-
-	CutRequests int
-	Abandoned   []string // the parts that the App abandoned at its end
-	Refused     []string // registrations that came too late
-
-	Phases  []Phase
-	Units   []worker.State
-	Servers []Server
-	Probes  []health.Status
-
-	Drainers, Hooks, Reloads []Outcome
-	ReloadsEnded             uint64 // the number of all reloads; Reloads has the last ones
-}
-
-// Phase is one phase and how long it has lasted.
-type Phase struct {
-	Name    string
-	Entered time.Time
-	Took    time.Duration
-}
-
-// Server describes one server.
-type Server struct {
-	Name        string
-	Addr        string
-	InFlight    int64
-	Conns       int
-	Hijacked    int
-	Accepted    uint64
-	LastArrival time.Time
-}
-
-// Outcome says how one drainer, hook or reload ended.
-type Outcome struct {
-	Name, Result string
-	Took         time.Duration
-	Error        string
-}
-
-// page writes HTML. It does not use html/template, which calls methods by name:
+// statusPage writes HTML. It does not use html/template, which calls methods by name:
 // in a package that every binary imports, that would keep the linker from leaving
 // out unused exported methods.
-type page struct{ strings.Builder }
+type statusPage struct{ strings.Builder }
 
 // put writes markup. It escapes every argument, but not the format.
-func (p *page) put(format string, args ...any) {
+func (p *statusPage) put(format string, args ...any) {
 	for i, arg := range args {
 		args[i] = html.EscapeString(text.Clip(fmt.Sprint(arg), 4096))
 	}
@@ -93,76 +41,88 @@ td.text { overflow-wrap: anywhere; min-width: 12rem }
 </style>
 `
 
-// HTML returns the page of v. The page loads nothing.
-func (v View) HTML() []byte {
-	var p page
+// page returns the page /statusz. It loads nothing.
+func (s Status) page() []byte {
+	var p statusPage
 	p.WriteString(pageHead)
-	p.put("<title>%v: %v</title></head><body>\n", v.Name, v.Phase)
-	p.put("<h1>%v: <span class=\"%v\">%v</span></h1>\n", v.Name, class(v.Phase), v.Phase)
-	p.put("<p class=\"dim\">%v · <a href=\"?format=json\">JSON</a></p>\n", v.At.Format(time.RFC3339))
-	p.notes(v)
-	p.phases(v)
+	p.put("<title>%v: %v</title></head><body>\n", s.Report.Name, s.Report.Phase)
+	p.put("<h1>%v: <span class=\"%v\">%v</span></h1>\n", s.Report.Name, class(string(s.Report.Phase)), s.Report.Phase)
+	p.put("<p class=\"dim\">%v · <a href=\"?format=json\">JSON</a></p>\n", s.At.Format(time.RFC3339))
+	p.notes(s)
+	p.phases(s)
 
-	p.table("Units", len(v.Units), "Unit", "Kind", "Status", "Since", "Restarts", "")
-	tree := v.tree()
+	p.table("Units", len(s.Units), "Unit", "Kind", "Status", "Since", "Restarts", "")
+	tree := s.tree()
 	for _, u := range tree.Children {
-		p.unit(u, v.At, 0)
+		p.unit(u, s.At, 0)
 	}
-	p.end(len(v.Units))
+	p.end(len(s.Units))
 	if sizeOf(tree) > maxWorkers {
 		p.put("<p class=\"dim\">There are more: this is the first %v. The JSON has all.</p>\n", maxWorkers)
 	}
-	if len(v.Units) > 0 {
+	if len(s.Units) > 0 {
 		p.put("<p class=\"dim\">The tree as <a href=\"?format=mermaid\">Mermaid</a> · <a href=\"?format=dot\">DOT</a></p>\n")
 	}
 
-	p.probes(v)
-	p.servers(v)
-	p.outcomes("Drainers", v.Drainers)
-	p.outcomes("Shutdown hooks", v.Hooks)
-	reloads := "Reloads"
-	if n := len(v.Reloads); v.ReloadsEnded > uint64(n) {
-		reloads = fmt.Sprintf("Reloads, the last %d of %d", n, v.ReloadsEnded)
+	p.probes(s)
+	p.servers(s)
+	p.outcomes("Drainers", s.Report.Drainers)
+	p.outcomes("Shutdown hooks", s.Report.Hooks)
+	ended := uint64(0)
+	for _, counts := range s.Report.ReloadCounts {
+		for _, n := range counts {
+			ended += n
+		}
 	}
-	p.outcomes(reloads, v.Reloads)
+	reloads := "Reloads"
+	if n := len(s.Report.Reloads); ended > uint64(n) {
+		reloads = fmt.Sprintf("Reloads, the last %d of %d", n, ended)
+	}
+	p.outcomes(reloads, s.Report.Reloads)
 	p.WriteString("</body></html>\n")
 	return []byte(p.String())
 }
 
 // notes writes a line for each unusual fact.
-func (p *page) notes(v View) {
+func (p *statusPage) notes(s Status) {
 	for _, line := range []struct{ what, text, class string }{
-		{"Why it stops", v.Reason, ""}, {"Waiting for", v.Waiting, "wait"}, {"Window", v.Window, ""}, {"Error", v.Error, "bad"},
+		{"Why it stops", s.Report.Reason, ""}, {"Waiting for", s.Waiting, "wait"}, {"Window", s.Report.Window, ""}, {"Error", s.Report.Error, "bad"},
 	} {
 		if line.text != "" {
 			p.put("<p>%v: <b class=\"%v\">%v</b></p>\n", line.what, line.class, line.text)
 		}
 	}
-	if !v.SuspendedSince.IsZero() {
-		p.put("<p>Suspended %v: <b class=\"wait\">%v</b></p>\n", ago(v.SuspendedSince, v.At), v.SuspendedBecause)
+	if !s.Suspended.Since.IsZero() {
+		p.put("<p>Suspended %v: <b class=\"wait\">%v</b></p>\n", ago(s.Suspended.Since, s.At), s.Suspended.Reason)
 	}
-	if v.CutRequests > 0 {
-		p.put("<p>Requests cut: <b class=\"bad\">%v</b></p>\n", v.CutRequests)
+	if s.Report.CutRequests > 0 {
+		p.put("<p>Requests cut: <b class=\"bad\">%v</b></p>\n", s.Report.CutRequests)
 	}
-	for _, text := range v.Abandoned {
+	for _, text := range s.Report.Left {
 		p.put("<p class=\"bad\">Left behind: %v</p>\n", text)
 	}
-	for _, text := range v.Refused {
+	for _, text := range s.Report.Refused {
 		p.put("<p class=\"bad\">%v</p>\n", text)
 	}
 }
 
-func (p *page) phases(v View) {
-	p.table("Phases", len(v.Phases), "Phase", "Entered", "For")
-	for _, ph := range v.Phases {
-		p.put("<tr><td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v\n", class(ph.Name), ph.Name, ph.Entered.Format(time.RFC3339), short(ph.Took))
+func (p *statusPage) phases(s Status) {
+	all := s.Report.Phases
+	p.table("Phases", len(all), "Phase", "Entered", "For")
+	for i, ph := range all {
+		took := ph.Duration
+		if i == len(all)-1 && !phases.IsTerminal(ph.Phase) {
+			took = s.At.Sub(ph.Entered)
+		}
+		p.put("<tr><td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v\n",
+			class(string(ph.Phase)), ph.Phase, ph.Entered.Format(time.RFC3339), short(took))
 	}
-	p.end(len(v.Phases))
+	p.end(len(all))
 }
 
-func (p *page) probes(v View) {
-	p.table("Probes", len(v.Probes), "Plane", "Check", "State", "Since", "Took", "")
-	for _, c := range v.Probes {
+func (p *statusPage) probes(s Status) {
+	p.table("Probes", len(s.Probes), "Plane", "Check", "State", "Since", "Took", "")
+	for _, c := range s.Probes {
 		name, text, state := c.Name, c.Error, string(c.State)
 		if c.CausedBy != "" {
 			text = "caused by " + c.CausedBy + ": " + text
@@ -174,25 +134,25 @@ func (p *page) probes(v View) {
 			text = strings.TrimPrefix(text+"; running for "+short(c.Running), "; ")
 		}
 		p.put("<tr><td>%v<td>%v<td class=\"%v\">%v", c.Plane, name, class(state), state)
-		p.put("<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", ago(c.Since, v.At), short(c.Latency), text)
+		p.put("<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", ago(c.Since, s.At), short(c.Latency), text)
 	}
-	p.end(len(v.Probes))
+	p.end(len(s.Probes))
 }
 
-func (p *page) servers(v View) {
-	p.table("Servers", len(v.Servers), "Server", "Address", "In flight", "Connections", "Hijacked", "Accepted", "Last arrival")
-	for _, srv := range v.Servers {
+func (p *statusPage) servers(s Status) {
+	p.table("Servers", len(s.Servers), "Server", "Address", "In flight", "Connections", "Hijacked", "Accepted", "Last arrival")
+	for _, srv := range s.Servers {
 		p.put("<tr><td>%v<td>%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"n\">%v\n",
-			srv.Name, srv.Addr, srv.InFlight, srv.Conns, srv.Hijacked, srv.Accepted, ago(srv.LastArrival, v.At))
+			srv.Name, srv.Addr, srv.InFlight, srv.Conns, srv.Hijacked, srv.Accepted, ago(srv.LastArrival, s.At))
 	}
-	p.end(len(v.Servers))
+	p.end(len(s.Servers))
 }
 
-func (p *page) outcomes(title string, list []Outcome) {
+func (p *statusPage) outcomes(title string, list []Outcome) {
 	p.table(title, len(list), "Name", "Result", "Took", "")
 	for _, o := range list {
 		class := "bad"
-		if o.Result == "ok" {
+		if o.Result == ResultOK {
 			class = "good"
 		}
 		p.put("<tr><td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"text\">%v\n", o.Name, class, o.Result, short(o.Took), o.Error)
@@ -201,7 +161,7 @@ func (p *page) outcomes(title string, list []Outcome) {
 }
 
 // table begins a table of n rows; without rows it writes nothing.
-func (p *page) table(title string, n int, columns ...string) {
+func (p *statusPage) table(title string, n int, columns ...string) {
 	if n == 0 {
 		return
 	}
@@ -212,7 +172,7 @@ func (p *page) table(title string, n int, columns ...string) {
 	p.WriteByte('\n')
 }
 
-func (p *page) end(n int) {
+func (p *statusPage) end(n int) {
 	if n > 0 {
 		p.WriteString("</table></div>\n")
 	}
@@ -222,7 +182,7 @@ func (p *page) end(n int) {
 // whose State returns itself.
 const maxTree = 32
 
-func (p *page) unit(u worker.State, now time.Time, depth int) {
+func (p *statusPage) unit(u worker.State, now time.Time, depth int) {
 	status, text := string(u.Status), strings.Join(filled(u.Reason, u.Error), "; ")
 	if u.Health != worker.HealthUnknown {
 		status += ", " + string(u.Health)
@@ -320,4 +280,40 @@ func short(d time.Duration) string {
 		return d.Round(10 * time.Millisecond).String()
 	}
 	return d.Round(10 * time.Microsecond).String()
+}
+
+// tree returns the App and its units as one tree, no deeper than [maxTree] and with no
+// more workers than [maxWorkers].
+func (s Status) tree() worker.State {
+	status := worker.Status(s.Report.Phase) // not a worker's status, but only shown
+	left := maxWorkers
+	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: pruned(s.Units, maxTree, &left)}
+}
+
+// maxWorkers bounds how many workers the page lists. A longer page is useless,
+// and a State that contains itself twice would never end. The JSON has all
+// workers.
+const maxWorkers = 20_000
+
+func pruned(units []worker.State, depth int, left *int) []worker.State {
+	units = units[:min(len(units), *left)]
+	if depth == 0 || len(units) == 0 {
+		return nil
+	}
+	*left -= len(units)
+	out := make([]worker.State, len(units))
+	for i, u := range units {
+		u.Children = pruned(u.Children, depth-1, left)
+		out[i] = u
+	}
+	return out
+}
+
+// sizeOf counts the workers of a tree, including its root.
+func sizeOf(tree worker.State) int {
+	n := 1
+	for _, c := range tree.Children {
+		n += sizeOf(c)
+	}
+	return n
 }
