@@ -37,7 +37,7 @@ func TestConventions(t *testing.T) {
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "github.com/tidwall/gjson", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/outcome", "./fleet/internal/pace", "./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow/workflowtest", Imports: []string{nats, server, "./fleet/broker", "./fleet/internal/pace", "./fleet/workflow"}, Brings: []string{"..."}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes", "./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime",
+				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/workflow", "./fleet/internal/lanes", "./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime",
 				"./fleet/host/codesign", "./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", "./fleet/host/outbound", nats,
 				"github.com/google/btree", "golang.org/x/sync", "golang.org/x/time",
 			}, Brings: []string{"..."}},

@@ -137,11 +137,11 @@ func TestSpecsAreCreatedOrCompared(t *testing.T) {
 	bucket := jetstream.KeyValueConfig{Bucket: "B", History: 5, TTL: time.Hour}
 	stream := jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}
 	for range 2 { // created, and found to be as declared
-		must(t, b.Ensure(ctx, []jetstream.KeyValueConfig{bucket}, []jetstream.StreamConfig{stream}))
+		must(t, broker.Ensure(ctx, b.JetStream(), []jetstream.KeyValueConfig{bucket}, []jetstream.StreamConfig{stream}))
 	}
 	bucket.History, bucket.TTL, bucket.Storage, bucket.MaxBytes, bucket.MaxValueSize, bucket.Compression = 6, 0, jetstream.MemoryStorage, 100, 10, true
 	stream.Subjects, stream.MaxMsgs, stream.Retention = []string{"t.>"}, 7, jetstream.WorkQueuePolicy
-	err := b.Ensure(ctx, []jetstream.KeyValueConfig{bucket}, []jetstream.StreamConfig{stream})
+	err := broker.Ensure(ctx, b.JetStream(), []jetstream.KeyValueConfig{bucket}, []jetstream.StreamConfig{stream})
 	var spec *broker.SpecError
 	if !errors.As(err, &spec) || spec.Name != "B" || len(spec.Differences) != 6 {
 		t.Fatalf("got %v", err)

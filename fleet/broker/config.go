@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -91,21 +92,11 @@ type Config struct {
 
 // WithDefaults returns a copy in which each empty field has its default.
 func (c Config) WithDefaults() Config {
-	if c.Name == "" {
-		c.Name = filepath.Base(os.Args[0])
-	}
-	if c.Sync == "" {
-		c.Sync = SyncAlways
-	}
-	if c.SyncEvery == 0 {
-		c.SyncEvery = 2 * time.Minute
-	}
-	if c.ReconnectWait == 0 {
-		c.ReconnectWait = 500 * time.Millisecond
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Name = cmp.Or(c.Name, filepath.Base(os.Args[0]))
+	c.Sync = cmp.Or(c.Sync, SyncAlways)
+	c.SyncEvery = cmp.Or(c.SyncEvery, 2*time.Minute)
+	c.ReconnectWait = cmp.Or(c.ReconnectWait, 500*time.Millisecond)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c
 }
 

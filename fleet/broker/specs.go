@@ -45,11 +45,6 @@ func differ[T comparable](e *SpecError, setting string, is, wants T) {
 // Ensure creates missing buckets and streams and compares existing ones with their
 // declarations. Two processes may call it at the same time. It goes on after an error
 // and returns all errors, joined. A difference is a [*SpecError].
-func (b *Broker) Ensure(ctx context.Context, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig) error {
-	return Ensure(ctx, b.js, buckets, streams)
-}
-
-// Ensure is [Broker.Ensure] for any JetStream context.
 func Ensure(ctx context.Context, js jetstream.JetStream, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig) error {
 	var errs []error
 	for _, want := range buckets {

@@ -176,7 +176,7 @@ const askWithin = time.Second
 // Activity asks the host that runs a worker what it did in the last minutes. It returns
 // nil when no host answers within a second: the worker does not run, or the host is away.
 func (h *Host) Activity(ctx context.Context, id string) (*Activity, error) {
-	if _, err := h.get(ctx, id); err != nil {
+	if _, err := h.Get(ctx, id); err != nil {
 		return nil, fmt.Errorf("activity: %w", err)
 	}
 	asking, cancel := context.WithTimeout(ctx, askWithin)

@@ -34,9 +34,9 @@ type Rollout struct {
 }
 
 func (o Rollout) withDefaults() Rollout {
-	def(&o.For, 10*time.Minute)
-	def(&o.Messages, 20)
-	def(&o.Margin, 5)
+	o.For = cmp.Or(o.For, 10*time.Minute)
+	o.Messages = cmp.Or(o.Messages, 20)
+	o.Margin = cmp.Or(o.Margin, 5)
 	return o
 }
 

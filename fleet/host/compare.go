@@ -24,7 +24,7 @@ type Comparison struct {
 // wraps [ErrNoVersion]. The settings are those with which each version was last stored;
 // the bucket keeps the newest 64 changes of a worker.
 func (h *Host) Compare(ctx context.Context, id, from, to string) (*Comparison, error) {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("compare: %w", err)
 	}

@@ -127,36 +127,27 @@ var nameForm = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
 
 // WithDefaults returns a copy in which no field is zero.
 func (c Config) WithDefaults() Config {
-	def(&c.Name, "HOST")
-	def(&c.HostID, identity.New())
-	def(&c.Replicas, 1)
-	def(&c.LeaseTTL, 10*time.Second)
-	def(&c.AcquireTimeout, 5*time.Minute)
-	def(&c.RetryBase, 500*time.Millisecond)
-	def(&c.RetryMax, time.Minute)
-	def(&c.MaxRetries, 3)
-	def(&c.MaxUnanswered, 10)
-	def(&c.AckWait, 30*time.Second)
-	def(&c.Prefetch, 128)
-	def(&c.MaxMessage, 1<<20)
-	def(&c.MaxCode, 32<<20)
-	def(&c.DrainTimeout, 30*time.Second)
-	def(&c.OutputPatience, 10*time.Minute)
-	def(&c.MaxDeadLetters, 10_000)
-	def(&c.MaxHandlers, defaultHandlers())
-	def(&c.MaxKills, 10)
+	c.Name = cmp.Or(c.Name, "HOST")
+	c.HostID = cmp.Or(c.HostID, identity.New())
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, 10*time.Second)
+	c.AcquireTimeout = cmp.Or(c.AcquireTimeout, 5*time.Minute)
+	c.RetryBase = cmp.Or(c.RetryBase, 500*time.Millisecond)
+	c.RetryMax = cmp.Or(c.RetryMax, time.Minute)
+	c.MaxRetries = cmp.Or(c.MaxRetries, 3)
+	c.MaxUnanswered = cmp.Or(c.MaxUnanswered, 10)
+	c.AckWait = cmp.Or(c.AckWait, 30*time.Second)
+	c.Prefetch = cmp.Or(c.Prefetch, 128)
+	c.MaxMessage = cmp.Or(c.MaxMessage, 1<<20)
+	c.MaxCode = cmp.Or(c.MaxCode, 32<<20)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
+	c.OutputPatience = cmp.Or(c.OutputPatience, 10*time.Minute)
+	c.MaxDeadLetters = cmp.Or(c.MaxDeadLetters, 10_000)
+	c.MaxHandlers = cmp.Or(c.MaxHandlers, defaultHandlers())
+	c.MaxKills = cmp.Or(c.MaxKills, 10)
 	c.Limits = c.Limits.WithDefaults()
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c
-}
-
-func def[T comparable](field *T, v T) {
-	var zero T
-	if *field == zero {
-		*field = v
-	}
 }
 
 // Validate returns an error that names each invalid key and the values that it takes. Call

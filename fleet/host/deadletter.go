@@ -100,7 +100,7 @@ func (l *letters) subject(tenant, worker string) string {
 // lettersOf returns the subject of the letters of a worker, and of all workers that had the id
 // when there is none now.
 func (h *Host) lettersOf(ctx context.Context, id string) (string, error) {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if errors.Is(err, ErrNotFound) {
 		return h.letters.dead + "*." + id, nil
 	}

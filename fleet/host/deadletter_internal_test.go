@@ -33,9 +33,9 @@ func TestManyLettersAreDiscardedTogether(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &heldStream{say: make(chan error)}
 			l := &letters{chunks: chunks{stream: s}}
-			chosen := make([]letterHead, 100)
+			chosen := make([]*DeadLetter, 100)
 			for i := range chosen {
-				chosen[i].seq = uint64(i + 1)
+				chosen[i] = &DeadLetter{Seq: uint64(i + 1)}
 			}
 			var n int
 			var err error

@@ -180,7 +180,7 @@ func GroupOf(reason string) string {
 // message twice, within the duplicate window of the topic's stream. A letter that another
 // call removes at the same time is not counted.
 func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return 0, fmt.Errorf("redrive: %w", err)
 	}
@@ -215,7 +215,7 @@ func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, err
 // After a call whose outcome is unknown, [Host.Redrive] of the letter publishes nothing
 // again, within the duplicate window of the topic's stream.
 func (h *Host) RedriveEdited(ctx context.Context, id string, seq uint64, data []byte) (*DeadLetter, error) {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
 	}
@@ -244,8 +244,8 @@ func (h *Host) redrive(ctx context.Context, d *DeadLetter, rec *Record) (removed
 // another call redrives at the same time may be handled nevertheless. Dead letters outlive
 // their worker, and can be discarded after it was deleted.
 func (h *Host) Discard(ctx context.Context, id string, dryRun bool, seqs ...uint64) (int, error) {
-	var chosen []letterHead
-	err := h.heads(ctx, id, seqs, func(d *DeadLetter) { chosen = append(chosen, letterHead{d.Seq, d.body}) })
+	var chosen []*DeadLetter
+	err := h.heads(ctx, id, seqs, func(d *DeadLetter) { chosen = append(chosen, d) })
 	if err != nil {
 		return 0, fmt.Errorf("discard: %w", err)
 	}
@@ -262,25 +262,19 @@ func (h *Host) Discard(ctx context.Context, id string, dryRun bool, seqs ...uint
 	return n, nil
 }
 
-// letterHead is what it takes to remove a letter.
-type letterHead struct {
-	seq  uint64
-	body string
-}
-
 // removeAll removes letters, many at one time. It returns how many this call has removed,
 // also with an error: then it begins no other, and waits for those that it has begun, whose
 // outcome counts too.
-func (l *letters) removeAll(ctx context.Context, chosen []letterHead) (int, error) {
+func (l *letters) removeAll(ctx context.Context, chosen []*DeadLetter) (int, error) {
 	var n atomic.Int64
 	group, unfailed := errgroup.WithContext(ctx)
 	group.SetLimit(maxAtOnce)
-	for _, c := range chosen {
+	for _, d := range chosen {
 		group.Go(func() error {
 			if unfailed.Err() != nil {
 				return nil //nolint:nilerr // Wait returns the first error
 			}
-			removed, err := l.remove(ctx, c.seq, c.body)
+			removed, err := l.remove(ctx, d.Seq, d.body)
 			if removed {
 				n.Add(1)
 			}

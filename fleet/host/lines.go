@@ -125,7 +125,7 @@ func (l *lines) drop(ctx context.Context, rec *Record) error {
 // 1000 lines at once and 100 a second after that loses lines; the log says how many. The
 // lines have no secrets.
 func (h *Host) Logs(ctx context.Context, id string, before uint64, limit int) ([]Line, error) {
-	if _, err := h.get(ctx, id); err != nil {
+	if _, err := h.Get(ctx, id); err != nil {
 		return nil, fmt.Errorf("logs: %w", err)
 	}
 	var all []Line
@@ -151,7 +151,7 @@ const pollLines = 250 * time.Millisecond
 // order, until ctx ends, each returns an error or the worker is deleted. It returns
 // the error of each, or ctx's.
 func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each func(Line) error) error {
-	if _, err := h.get(ctx, id); err != nil {
+	if _, err := h.Get(ctx, id); err != nil {
 		return fmt.Errorf("logs: %w", err)
 	}
 	wait := time.NewTimer(0)
@@ -172,7 +172,7 @@ func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each fun
 		case !errors.Is(err, jetstream.ErrMsgNotFound):
 			return fmt.Errorf("worker %s: read its log: %w", id, err)
 		case idle%40 == 0:
-			if _, err := h.get(ctx, id); err != nil {
+			if _, err := h.Get(ctx, id); err != nil {
 				return fmt.Errorf("logs: %w", err)
 			}
 		}

@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
 // members keeps the hosts of the fleet. Each host puts its key into a bucket every
@@ -22,17 +21,17 @@ import (
 // see the fleet differently for a moment may both serve a slot. The consumer then
 // gives each message to one of them, and the fence lets only the later one write.
 type members struct {
-	kv     jetstream.KeyValue
-	id     string
-	ttl    time.Duration
-	living *presence.Living
+	kv  jetstream.KeyValue
+	id  string
+	ttl time.Duration
 
-	mu   sync.Mutex // guards kept
-	kept time.Time  // when the last successful beat began
+	mu    sync.Mutex           // guards the fields below
+	kept  time.Time            // when the last successful beat began
+	heard map[string]time.Time // when each host's key came, by this process's clock: a watch does not report one that expires
 }
 
 func newMembers(kv jetstream.KeyValue, id string, ttl time.Duration) *members {
-	return &members{kv: kv, id: id, ttl: ttl, living: presence.NewLiving(ttl)}
+	return &members{kv: kv, id: id, ttl: ttl, heard: make(map[string]time.Time)}
 }
 
 // beat renews this host's key. The lease counts from the time before the attempt.
@@ -57,17 +56,21 @@ func (m *members) held() bool {
 
 // observe notes an entry of the watch of the hosts.
 func (m *members) observe(entry jetstream.KeyValueEntry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if entry.Operation() != jetstream.KeyValuePut {
-		m.living.Left(entry.Key())
+		delete(m.heard, entry.Key())
 		return
 	}
-	m.living.Heard(entry.Key())
+	m.heard[entry.Key()] = time.Now()
 }
 
 // live returns the hosts that are alive, and always this one.
 func (m *members) live() []string {
-	m.living.Expire() // otherwise it would keep dead hosts for ever
-	hosts := m.living.Alive()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.heard, func(_ string, at time.Time) bool { return time.Since(at) >= m.ttl })
+	hosts := slices.Sorted(maps.Keys(m.heard))
 	if !slices.Contains(hosts, m.id) {
 		hosts = append(hosts, m.id)
 	}

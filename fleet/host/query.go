@@ -11,7 +11,12 @@ import (
 )
 
 // Get returns a worker's stored record. The error for an unknown id wraps [ErrNotFound].
-func (h *Host) Get(ctx context.Context, id string) (*Record, error) { return h.get(ctx, id) }
+func (h *Host) Get(ctx context.Context, id string) (*Record, error) {
+	if err := h.ensure(ctx); err != nil {
+		return nil, err
+	}
+	return h.records.get(ctx, id)
+}
 
 // List returns every worker, sorted by id. When records cannot be read, it returns the other
 // workers together with an error that names those records.
@@ -39,7 +44,7 @@ func (h *Host) List(ctx context.Context) ([]*Record, error) {
 
 // History returns the newest [MaxHistory] versions of a worker's code, the oldest first.
 func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}

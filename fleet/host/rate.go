@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -37,8 +38,8 @@ func (r Rate) String() string {
 }
 
 func (r Rate) withDefaults() Rate {
-	def(&r.Per, time.Second)
-	def(&r.Burst, r.Messages)
+	r.Per = cmp.Or(r.Per, time.Second)
+	r.Burst = cmp.Or(r.Burst, r.Messages)
 	return r
 }
 

@@ -42,9 +42,8 @@ type relay struct {
 	moved   chan struct{} // of size 1; an output was sent
 
 	runs       sync.WaitGroup     // of the workers
-	running    sync.Mutex         // guards the next three
+	running    sync.Mutex         // guards the next two
 	endWorkers context.CancelFunc // nil when none run
-	idle       *time.Timer        // calls it
 	stopped    bool
 
 	mu      sync.Mutex         // guards everything below
@@ -59,8 +58,7 @@ const (
 	holdFor = 2 * time.Second
 
 	relayWorkers = 4
-	relayIdle    = 5 * time.Second // without an output, after which the workers end
-	maxWaiting   = 4096            // outputs that wait; handlers wait while there are more
+	maxWaiting   = 4096 // outputs that wait; handlers wait while there are more
 )
 
 func newRelay(h *Host, sent func(*output), holds func(context.Context) error) *relay {
@@ -111,30 +109,17 @@ func (r *relay) begin() {
 	r.endWorkers = cancel
 	r.runs.Add(1)
 	call.Go("relay", func() error { run.Run(ctx, r.queue); return nil }, func(error) { r.runs.Done() })
-	if r.idle == nil {
-		r.idle = time.AfterFunc(relayIdle, r.endIdle)
-	} else {
-		r.idle.Reset(relayIdle)
-	}
 }
 
-// endIdle ends the workers when there is no output.
-func (r *relay) endIdle() {
+// done notes that an output was sent. The workers end with the last one.
+func (r *relay) done(t *lanes.Task[*output]) {
+	r.sent(t.Value)
 	r.running.Lock()
 	defer r.running.Unlock()
-	switch {
-	case r.endWorkers == nil || r.stopped:
-	case r.waiting.Load() > 0:
-		r.idle.Reset(relayIdle)
-	default:
+	if r.waiting.Add(-1) == 0 && r.endWorkers != nil {
 		r.endWorkers()
 		r.endWorkers = nil
 	}
-}
-
-func (r *relay) done(t *lanes.Task[*output]) {
-	r.sent(t.Value)
-	r.waiting.Add(-1)
 	wake(r.moved)
 }
 
@@ -155,9 +140,6 @@ func (r *relay) stop() {
 	r.cancel()
 	r.running.Lock()
 	r.stopped = true
-	if r.idle != nil {
-		r.idle.Stop()
-	}
 	r.running.Unlock()
 	r.runs.Wait()
 	r.queue.Close()

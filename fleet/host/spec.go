@@ -267,7 +267,7 @@ func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
 	if err := h.validate(spec); err != nil {
 		return nil, err
 	}
-	rec, err := h.get(ctx, spec.ID)
+	rec, err := h.Get(ctx, spec.ID)
 	if errors.Is(err, ErrNotFound) {
 		rec, code, err := h.prepare(ctx, spec)
 		if err != nil {

@@ -88,7 +88,7 @@ func (r *runner) completeTimer(ctx context.Context, d *delivery) (exists bool, e
 func (r *runner) timersOf(key string, d *delivery) handleTimers {
 	t := handleTimers{
 		source: r.partition.timers,
-		now:    r.host.states.now,
+		clock:  r.host.states.now,
 		id:     func() string { return r.partition.timers.nextID(r.partition.fence) },
 		slot:   r.slot.name,
 		key:    key,

@@ -3,8 +3,8 @@ package host
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
@@ -18,18 +18,18 @@ type timerSource interface {
 // handleTimers is the part of a [handle] that has the timers of the message's key.
 type handleTimers struct {
 	source timerSource
-	now    func(context.Context) time.Time
+	clock  func(context.Context) time.Time
 	id     func() string // of the next setting
 	slot   string
 	key    string
 	topic  string
 	fired  string // the timer that caused the message, which is over
 
-	read  bool
-	known map[string]*pendingTimer // before the message
-	all   int                      // of the worker, then
-	edits map[string]*engine.Timer
-	order []string
+	before  map[string]*pendingTimer // the message
+	now     map[string]engine.Timer  // with what the message did; nil before the first look
+	all     int                      // of the worker now
+	touched map[string]bool          // those that the message has set or cancelled
+	order   []string                 // of touched
 }
 
 func (h *handle) readTimers(ctx context.Context) (*handleTimers, error) {
@@ -37,41 +37,30 @@ func (h *handle) readTimers(ctx context.Context) (*handleTimers, error) {
 	if t.source == nil {
 		return nil, engine.ErrNoTimers
 	}
-	if t.read {
+	if t.now != nil {
 		return t, nil
 	}
 	var err error
-	if t.known, t.all, err = t.source.ofKey(ctx, h.record, t.key); err != nil {
+	if t.before, t.all, err = t.source.ofKey(ctx, h.record, t.key); err != nil {
 		return nil, fmt.Errorf("read the timers: %w", err)
 	}
-	if t.known[t.fired] != nil {
-		delete(t.known, t.fired)
+	if t.before[t.fired] != nil {
+		delete(t.before, t.fired)
 		t.all--
 	}
-	t.read, t.edits = true, make(map[string]*engine.Timer)
+	t.now, t.touched = make(map[string]engine.Timer), make(map[string]bool)
+	for name, timer := range t.before {
+		t.now[name] = engine.Timer{Name: name, At: timer.Due}
+	}
 	return t, nil
 }
 
-// has reports whether the key has a timer of that name now.
-func (t *handleTimers) has(name string) bool {
-	if edit, is := t.edits[name]; is {
-		return edit != nil
+// touch notes that the message has set or cancelled a timer.
+func (t *handleTimers) touch(name string) {
+	if !t.touched[name] {
+		t.touched[name] = true
+		t.order = append(t.order, name)
 	}
-	return t.known[name] != nil
-}
-
-// count returns how many timers the key has now.
-func (t *handleTimers) count() int {
-	n := len(t.known)
-	for name, edit := range t.edits {
-		switch was := t.known[name] != nil; {
-		case edit != nil && !was:
-			n++
-		case edit == nil && was:
-			n--
-		}
-	}
-	return n
 }
 
 // SetTimer sets a timer when the message is committed.
@@ -80,20 +69,21 @@ func (h *handle) SetTimer(ctx context.Context, timer engine.Timer) error {
 	if err != nil {
 		return err
 	}
-	if timer.At, err = timer.DueAt(t.now(ctx)); err != nil {
+	if timer.At, err = timer.DueAt(t.clock(ctx)); err != nil {
 		return err
 	}
 	timer.After, timer.Data = 0, slices.Clone(timer.Data)
-	if !t.has(timer.Name) {
-		n := t.count()
+	if _, has := t.now[timer.Name]; !has {
 		switch {
-		case n >= maxTimersOfKey:
+		case len(t.now) >= maxTimersOfKey:
 			return &engine.LimitError{What: "timers", Limit: fmt.Sprintf("%d for a key", maxTimersOfKey)}
-		case t.all+n-len(t.known) >= maxTimers:
+		case t.all >= maxTimers:
 			return &engine.LimitError{What: "timers", Limit: fmt.Sprintf("%d for a worker", maxTimers)}
 		}
+		t.all++
 	}
-	t.edit(timer.Name, &timer)
+	t.now[timer.Name] = timer
+	t.touch(timer.Name)
 	return nil
 }
 
@@ -103,17 +93,15 @@ func (h *handle) CancelTimer(ctx context.Context, name string) error {
 		return err
 	}
 	t, err := h.readTimers(ctx)
-	if err == nil && t.has(name) {
-		t.edit(name, nil)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-func (t *handleTimers) edit(name string, to *engine.Timer) {
-	if _, again := t.edits[name]; !again {
-		t.order = append(t.order, name)
+	if _, has := t.now[name]; has {
+		delete(t.now, name)
+		t.all--
+		t.touch(name)
 	}
-	t.edits[name] = to
+	return nil
 }
 
 // ListTimers returns the timers of the key as they are with what the message did.
@@ -123,17 +111,9 @@ func (h *handle) ListTimers(ctx context.Context) ([]engine.Timer, error) {
 		return nil, err
 	}
 	var list []engine.Timer
-	for name, a := range t.known {
-		if _, changed := t.edits[name]; !changed {
-			list = append(list, engine.Timer{Name: name, At: a.Due})
-		}
+	for _, name := range slices.Sorted(maps.Keys(t.now)) {
+		list = append(list, engine.Timer{Name: name, At: t.now[name].At})
 	}
-	for name, edit := range t.edits {
-		if edit != nil {
-			list = append(list, engine.Timer{Name: name, At: edit.At})
-		}
-	}
-	slices.SortFunc(list, func(a, b engine.Timer) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
 }
 
@@ -142,15 +122,16 @@ func (h *handle) timerChanges() []stateWrite {
 	t := &h.timers
 	all := make([]stateWrite, 0, len(t.order))
 	for _, name := range t.order {
-		edit, old := t.edits[name], t.known[name]
+		timer, has := t.now[name]
+		old := t.before[name]
 		switch {
-		case edit != nil:
+		case has:
 			set := &pendingTimer{
-				storedTimer: storedTimer{ID: t.id(), Name: name, Key: []byte(t.key), Topic: t.topic, Due: edit.At},
+				storedTimer: storedTimer{ID: t.id(), Name: name, Key: []byte(t.key), Topic: t.topic, Due: timer.At},
 				slot:        t.slot,
 				worker:      h.record.workerUID(),
 			}
-			all = append(all, set.write(edit.Data))
+			all = append(all, set.write(timer.Data))
 		case old != nil: // otherwise this message has set it
 			all = append(all, old.removal())
 		}

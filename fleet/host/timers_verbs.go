@@ -33,7 +33,7 @@ type Timer struct {
 // page may be shorter than limit and yet have a next one. What a message set is here within a
 // quarter of a second after the message was answered.
 func (h *Host) Timers(ctx context.Context, id string, after uint64, limit int) (timers []Timer, next uint64, err error) {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return nil, 0, fmt.Errorf("timers: %w", err)
 	}
@@ -91,7 +91,7 @@ func (h *Host) CancelTimer(ctx context.Context, id, key, name string) error {
 	if err := engine.CheckTimerName(name); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return fmt.Errorf("cancel a timer: %w", err)
 	}
@@ -148,10 +148,10 @@ type TimerChange struct {
 // trialTimers returns what a handler has done to timers.
 func (h *handle) trialTimers() (all []TimerChange) {
 	for _, name := range h.timers.order {
-		switch edit := h.timers.edits[name]; {
-		case edit != nil:
-			all = append(all, TimerChange{Name: name, Due: edit.At, Data: edit.Data})
-		case h.timers.known[name] != nil:
+		switch timer, has := h.timers.now[name]; {
+		case has:
+			all = append(all, TimerChange{Name: name, Due: timer.At, Data: timer.Data})
+		case h.timers.before[name] != nil:
 			all = append(all, TimerChange{Name: name, Cancelled: true})
 		}
 	}

@@ -94,7 +94,7 @@ func (h *Host) Test(ctx context.Context, id string, req TestRequest) (*Trial, er
 
 // trialCode returns the code to test, and a record that has its digest.
 func (h *Host) trialCode(ctx context.Context, id string, req TestRequest) (*Record, []byte, error) {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,7 +129,7 @@ func (h *Host) tryOut(
 		web:    means.web,
 		timers: handleTimers{
 			source: storedTimers{h.states},
-			now:    h.states.now,
+			clock:  h.states.now,
 			id:     func() string { return "" },
 			slot:   rec.slot(),
 			key:    rec.keyOfMessage(m),

@@ -29,7 +29,7 @@ type Value struct {
 // more. What a message wrote is here within a quarter of a second after the message
 // was answered. A key that is written between two pages may be in both.
 func (h *Host) Values(ctx context.Context, id string, after uint64, limit int) (values []Value, more bool, err error) {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return nil, false, fmt.Errorf("state: %w", err)
 	}
@@ -64,7 +64,7 @@ func (h *Host) Value(ctx context.Context, id, key string) (*Value, error) {
 	if err := engine.CheckKey(key); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("state: %w", err)
 	}

@@ -140,7 +140,7 @@ func (h *Host) prepare(ctx context.Context, req *Spec) (*Record, []byte, error) 
 	rec.Changed = Change{By: req.By, Note: req.Note, At: now}
 	version := newVersion(code, source, req.Signature)
 	version.By, version.At = req.By, now
-	rec.addVersion(version)
+	rec.addVersion(*version)
 	return rec, code, h.try(ctx, rec, code)
 }
 
@@ -243,7 +243,7 @@ func (h *Host) LoadCodeFromURL(ctx context.Context, id, url string, opts ...Opti
 }
 
 func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, o options) error {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return fmt.Errorf("load code: %w", err)
 	}
@@ -259,7 +259,7 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 	if err != nil {
 		return fmt.Errorf("worker %s: %w", id, err)
 	}
-	return h.replaceCode(ctx, rec, newVersion(code, source, o.signature), o)
+	return h.deploy(ctx, rec, newVersion(code, source, o.signature), o, func(*Record) {})
 }
 
 // Rollback gives a worker an earlier version of its code. digest is the version's
@@ -268,7 +268,7 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 // version takes every message, between two of them, and a canary ends. Rollback to the
 // worker's own version does nothing but end the canary.
 func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) error {
-	rec, err := h.get(ctx, id)
+	rec, err := h.Get(ctx, id)
 	if err != nil {
 		return fmt.Errorf("roll back: %w", err)
 	}
@@ -292,17 +292,12 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 		return fmt.Errorf("roll back worker %s: %w", id, err)
 	}
 	h.closeProgram(id, p)
-	back := Version{Digest: found.Digest, Source: "rollback", Size: found.Size, Signature: found.Signature}
-	return h.replaceCode(ctx, rec, back, o)
+	back := &Version{Digest: found.Digest, Source: "rollback", Size: found.Size, Signature: found.Signature}
+	return h.deploy(ctx, rec, back, o, func(*Record) {})
 }
 
-func newVersion(code []byte, source string, signature []byte) Version {
-	return Version{Digest: fetch.Digest(code), Source: source, Size: len(code), Signature: signature}
-}
-
-// replaceCode makes v the code of rec's worker.
-func (h *Host) replaceCode(ctx context.Context, rec *Record, v Version, o options) error {
-	return h.deploy(ctx, rec, &v, o, func(*Record) {})
+func newVersion(code []byte, source string, signature []byte) *Version {
+	return &Version{Digest: fetch.Digest(code), Source: source, Size: len(code), Signature: signature}
 }
 
 // deploy changes rec's worker, and makes v its code unless v is nil. It removes code
@@ -333,13 +328,6 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 		}
 	}
 	return h.settle(ctx, changed)
-}
-
-func (h *Host) get(ctx context.Context, id string) (*Record, error) {
-	if err := h.ensure(ctx); err != nil {
-		return nil, err
-	}
-	return h.records.get(ctx, id)
 }
 
 func (h *Host) change(ctx context.Context, id string, o options, change func(*Record) (bool, error)) (*Record, error) {

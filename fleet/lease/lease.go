@@ -13,6 +13,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -115,9 +116,7 @@ func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error
 		return nil, fmt.Errorf("lease %q: %w", cfg.Key, err) // usually the key is not valid
 	}
 	l := &Lease{kv: kv, key: cfg.Key, ttl: status.TTL(), holder: cfg.Holder, nonce: nuid.Next()}
-	if l.holder == "" {
-		l.holder = identity.Process()
-	}
+	l.holder = cmp.Or(l.holder, identity.Process())
 	return l, nil
 }
 
@@ -183,9 +182,7 @@ func (l *Lease) look(ctx context.Context) (held bool, err error) {
 	}
 	// The entry is this process's own: the answer to an earlier attempt was lost.
 	l.revision, l.token = entry.Revision(), r.Token
-	if l.token == 0 {
-		l.token = entry.Revision()
-	}
+	l.token = cmp.Or(l.token, entry.Revision())
 	return false, nil
 }
 

@@ -17,8 +17,8 @@ import (
 // panicStatus is the exit status of a Go program that panics.
 const panicStatus = 2
 
-// ended completes a tombstone with what the platform knows. It returns the tombstone as it
-// is when the platform knows nothing.
+// ended completes the event of a lost process with what the platform knows. It returns the event as
+// it is when the platform knows nothing.
 func (f *Fleet) ended(ctx context.Context, p Process, e Event) Event {
 	if f.cfg.Ended == nil {
 		return e
@@ -72,9 +72,9 @@ func eventOf(p Process, e Event) Event {
 	return e
 }
 
-// tombstone describes a process that disappeared. Nothing is known but its last
+// lostEvent describes a process that disappeared. Nothing is known but its last
 // announcement.
-func tombstone(p Process, heard time.Time) Event {
+func lostEvent(p Process, heard time.Time) Event {
 	e := eventOf(p, Event{Kind: "lost", From: string(p.Status.Report.Phase), To: EndLost})
 	cause := fmt.Sprintf("not heard since %s; it was %s", heard.UTC().Format(time.RFC3339), cmp.Or(e.From, "unreadable"))
 	if p.Status.Waiting != "" {

@@ -34,7 +34,7 @@ type Change = stream.Item[Process]
 //
 // Attend returns an error when it cannot begin, and otherwise ctx's error when ctx ends.
 func (f *Fleet) Attend(ctx context.Context, tell func(Change)) error {
-	journal := newJournalWriter(f.js, f.cfg, maxTombstones, nil)
+	journal := newJournalWriter(f.js, f.cfg, maxLostEvents, nil)
 	if journal != nil {
 		if _, err := openJournal(ctx, f.js, f.cfg); err != nil { // services may not create it
 			f.cfg.Logger.Warn("presence: cannot open the journal", "journal", f.cfg.Journal, "error", err)
@@ -47,8 +47,8 @@ func (f *Fleet) Attend(ctx context.Context, tell func(Change)) error {
 	return f.watch(ctx, tell, journal)
 }
 
-// maxTombstones is how many events of processes that disappeared may wait for the journal.
-const maxTombstones = 20_000
+// maxLostEvents is how many events of processes that disappeared may wait for the journal.
+const maxLostEvents = 20_000
 
 // tracked is a process as a watch knows it.
 type tracked struct {
@@ -203,7 +203,7 @@ func (w *watching) look(ctx context.Context) {
 	}
 	for _, p := range died {
 		p.dead = true
-		w.journal.addCompleted(tombstone(*p.last, p.heard), func(ctx context.Context, e Event) Event {
+		w.journal.addCompleted(lostEvent(*p.last, p.heard), func(ctx context.Context, e Event) Event {
 			return w.ended(ctx, *p.last, e)
 		})
 		w.to.Delete(p.last.ID)

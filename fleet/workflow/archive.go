@@ -92,14 +92,15 @@ func (m *Manager) archivePage(ctx context.Context, r *registration, records []Re
 // ErrEntityExists for an entity that is not deleted.
 func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 	fail := func(err error) error { return fmt.Errorf("forget %s %q: %w", workflow, entityID, err) }
-	r, err := m.registration(workflow)
+	r, key, err := m.locate(workflow, entityID)
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.key(entityID)
+	bucket, err := r.bucket.js.Stream(ctx, r.bucket.stream)
 	if err != nil {
 		return fail(err)
 	}
+	upTo := bucket.CachedInfo().State.LastSeq + 1 // what is written from now on stays
 	cur, err := r.bucket.last(ctx, key)
 	if err != nil && !isNotFound(err) {
 		return fail(err)
@@ -107,24 +108,12 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 	if cur != nil && !cur.deleted() {
 		return fail(ErrEntityExists)
 	}
-	var upTo uint64 // what is written from now on stays
 	if cur != nil {
 		upTo = cur.revision + 1
-	} else {
-		stream, err := r.bucket.js.Stream(ctx, r.bucket.stream)
-		if err != nil {
-			return fail(err)
-		}
-		upTo = stream.CachedInfo().State.LastSeq + 1
 	}
 	streams := []string{r.bucket.stream}
 	if r.journaled {
 		streams = append(streams, r.bucket.journalName())
-	}
-	subject := "$KV." + r.name + "." + key
-	bucket, err := r.bucket.js.Stream(ctx, r.bucket.stream)
-	if err != nil {
-		return fail(err)
 	}
 	whole, n, last := true, int64(0), uint64(0) // the revisions, from the first one on
 	err = r.revisions(ctx, key, func(e *entry) bool {
@@ -146,7 +135,7 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 		if name == r.bucket.stream && cur != nil && !whole {
 			end = cur.revision
 		}
-		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(end)); err != nil {
+		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(r.bucket.subject(key)), jetstream.WithPurgeSequence(end)); err != nil {
 			return fail(fmt.Errorf("purge %s: %w", name, err))
 		}
 	}

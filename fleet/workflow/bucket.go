@@ -195,24 +195,12 @@ func (b *bucket) lastDirect(ctx context.Context, key string) *entry {
 		b.traits.indirect.Store(true)
 		return nil
 	}
-	e, err := b.directEntry(reply)
-	if err != nil || e.key != key {
+	seq, err := strconv.ParseUint(reply.Header.Get(jetstream.SequenceHeader), 10, 64)
+	at, wrong := time.Parse(time.RFC3339Nano, reply.Header.Get(jetstream.TimeStampHeaer))
+	if err != nil || wrong != nil || reply.Header.Get(jetstream.SubjectHeader) != b.subject(key) {
 		return nil
 	}
-	return e
-}
-
-// directEntry makes an entry of the answer to a direct get.
-func (b *bucket) directEntry(msg *nats.Msg) (*entry, error) {
-	seq, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("the answer's sequence: %w", err)
-	}
-	at, err := time.Parse(time.RFC3339Nano, msg.Header.Get(jetstream.TimeStampHeaer))
-	if err != nil {
-		return nil, fmt.Errorf("the answer's time: %w", err)
-	}
-	return newEntry(b.key(msg.Header.Get(jetstream.SubjectHeader)), seq, at, msg.Header, msg.Data), nil
+	return newEntry(key, seq, at, reply.Header, reply.Data)
 }
 
 // traits is what this process knows of a bucket's stream.

@@ -19,10 +19,7 @@ func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, erro
 	if err != nil {
 		return nil, fmt.Errorf("degraded: %w", err)
 	}
-	v, err := r.viewed()
-	if err == nil {
-		err = v.wait(ctx, nil)
-	}
+	v, err := r.viewed(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("degraded %s: %w", workflow, err)
 	}
@@ -49,7 +46,7 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("migrate: %w", err)
 	}
-	v, err := r.viewed()
+	v, err := r.viewed(ctx)
 	if err == nil {
 		err = v.catchUp(ctx, time.Now())
 	}

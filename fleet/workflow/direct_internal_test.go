@@ -30,18 +30,18 @@ func TestGetIsDirectOnlyWhereItCannotBeStale(t *testing.T) {
 			}
 			writer, _ := open()
 			viewing, direct := open()
-			blind, blindly := open(WithoutView())
+			viewless, viewlessly := open(WithoutView())
 			check(t, writer.Create(ctx, &hot{ID: "x", State: "a"}))
-			_, err := blind.Get(ctx, "notes", "x") // it looks at the bucket
+			_, err := viewless.Get(ctx, "notes", "x") // it looks at the bucket
 			check(t, err)
-			if r1 := direct.single.Load(); r1 != direct.direct() || r1 != blindly.single.Load() {
-				t.Fatalf("with one replica: %v: direct gets: %v and %v", r1, direct.direct(), blindly.direct())
+			if r1 := direct.single.Load(); r1 != direct.direct() || r1 != viewlessly.single.Load() {
+				t.Fatalf("with one replica: %v: direct gets: %v and %v", r1, direct.direct(), viewlessly.direct())
 			}
 			slow := false // then a direct get may have ended without an answer
 			for n := range 200 {
 				to := []string{"b", "a"}[n%2]
 				check(t, writer.Transition(ctx, "notes", "x", to, TransitionSourceRule, ""))
-				for _, m := range []*Manager{viewing, blind} {
+				for _, m := range []*Manager{viewing, viewless} {
 					began := time.Now()
 					p, err := m.Get(ctx, "notes", "x")
 					slow = slow || time.Since(began) > directTime/2

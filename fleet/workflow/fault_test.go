@@ -260,7 +260,7 @@ func TestBucketThatIsNotThere(t *testing.T) {
 		t.Errorf("list: %v", err)
 	}
 	// It is created, and everything works without another Register.
-	must(t, b.Ensure(ctx, buckets(), nil))
+	must(t, broker.Ensure(ctx, b.JetStream(), buckets(), nil))
 	r.create(t, "m1", "planning")
 	list, err := r.missions.List(ctx, workflow.ListOptions{})
 	must(t, err)

@@ -51,14 +51,15 @@ type follower struct {
 	missing time.Time // since when the stream is missing
 	anew    bool      // everything has to be read again
 
-	turn   chan struct{}     // room for one: it is held while something is passed on, and guards the fields below
-	synced bool              // the reader has the initial content
-	keys   map[string]uint64 // the last revision of each key, with the bit removed for a deletion
-	read   uint64            // the last message that was passed on
-	readAt time.Time         // when the server stored that
-	passed uint64            // messages of the current consumer
-	ahead  *look             // a look that it has not caught up with
-	extra  int               // how many keys it had at the last look that the bucket did not have
+	turn    chan struct{}     // room for one: it is held while something is passed on, and guards the fields below
+	synced  bool              // the reader has the initial content
+	keys    map[string]uint64 // the last revision of each key, with the bit removed for a deletion
+	read    uint64            // the last message that was passed on
+	readAt  time.Time         // when the server stored that
+	passed  uint64            // messages of the current consumer
+	skipped uint64            // up to this one, it sends only the last message of each key
+	ahead   *look             // a look that it has not caught up with
+	extra   int               // how many keys it had at the last look that the bucket did not have
 }
 
 // ownWrite is a write of this process.
@@ -164,7 +165,10 @@ func (f *follower) session(ctx context.Context) error {
 	}
 	name, pending := consumer.CachedInfo().Name, consumer.CachedInfo().NumPending
 	defer f.b.deleteConsumer(name)
-	f.passed = 0
+	f.passed, f.skipped = 0, 0
+	if f.read == 0 {
+		f.skipped = info.State.LastSeq
+	}
 	if !f.synced && pending == 0 {
 		f.sync()
 	}
@@ -224,25 +228,25 @@ func (f *follower) another(ctx context.Context, info *jetstream.StreamInfo, own 
 	if f.ends(info, own) {
 		return true, nil
 	}
-	if f.read > 0 {
-		e, err := f.b.at(ctx, f.read)
-		if err == nil && !e.at.Equal(f.readAt) {
-			return true, nil
-		}
-		if err != nil && !isNotFound(err) {
-			return false, err
-		}
-	}
 	if own != nil && own.revision > f.read {
-		e, err := f.b.at(ctx, own.revision)
-		if err == nil && e.op != own.op {
-			return true, nil
-		}
-		if err != nil && !isNotFound(err) {
-			return false, err
+		is, err := f.differs(ctx, own.revision, func(e *entry) bool { return e.op != own.op })
+		if is || err != nil {
+			return is, err
 		}
 	}
-	return false, nil
+	return f.differs(ctx, f.read, func(e *entry) bool { return !e.at.Equal(f.readAt) })
+}
+
+// differs asks about the message of a revision. It returns false for one that is missing.
+func (f *follower) differs(ctx context.Context, revision uint64, is func(*entry) bool) (bool, error) {
+	if revision == 0 {
+		return false, nil
+	}
+	e, err := f.b.at(ctx, revision)
+	if isNotFound(err) {
+		return false, nil
+	}
+	return err == nil && is(e), err
 }
 
 // ends reports whether the stream's state alone shows that it is another one. own is a
@@ -284,19 +288,16 @@ func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer 
 
 // readAll passes messages on until an error.
 func (f *follower) readAll(ctx context.Context, p *puller) error {
-	for n := uint64(1); ; n++ {
+	for {
 		msg, meta, err := p.next()
 		if err != nil {
 			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
-		}
-		if meta.Sequence.Consumer != n {
-			return fmt.Errorf("read bucket %s: got message %d, want %d", f.b.name, meta.Sequence.Consumer, n)
 		}
 		e := newEntry(f.b.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
 		if !f.enter(ctx) {
 			return context.Cause(ctx)
 		}
-		f.passed = n
+		f.passed = p.read
 		f.pass(e)
 		if meta.NumPending == 0 && !f.synced {
 			f.sync()

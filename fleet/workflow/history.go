@@ -26,11 +26,7 @@ func (m *Manager) History(ctx context.Context, workflow, entityID string) ([]Tra
 
 // Trail is History that also says whether it is complete.
 func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, error) {
-	r, err := m.registration(workflow)
-	if err != nil {
-		return Trail{}, fmt.Errorf("history: %w", err)
-	}
-	key, err := r.key(entityID)
+	r, key, err := m.locate(workflow, entityID)
 	if err != nil {
 		return Trail{}, fmt.Errorf("history of %s: %w", workflow, err)
 	}

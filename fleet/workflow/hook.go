@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,21 +129,11 @@ func (r *registration) checkHooks() error {
 		if err := h.Backoff.Validate(); err != nil {
 			fault(*h, "%w", err)
 		}
-		if h.Timeout == 0 {
-			h.Timeout = 30 * time.Second
-		}
-		if h.Attempts == 0 {
-			h.Attempts = 12
-		}
-		if h.Concurrency == 0 {
-			h.Concurrency = 16
-		}
-		if h.Backoff.Min == 0 {
-			h.Backoff.Min = time.Second
-		}
-		if h.Backoff.Max == 0 {
-			h.Backoff.Max = max(5*time.Minute, h.Backoff.Min)
-		}
+		h.Timeout = cmp.Or(h.Timeout, 30*time.Second)
+		h.Attempts = cmp.Or(h.Attempts, 12)
+		h.Concurrency = cmp.Or(h.Concurrency, 16)
+		h.Backoff.Min = cmp.Or(h.Backoff.Min, time.Second)
+		h.Backoff.Max = cmp.Or(h.Backoff.Max, max(5*time.Minute, h.Backoff.Min))
 		h.Backoff = h.Backoff.WithDefaults()
 	}
 	return errors.Join(faults...)

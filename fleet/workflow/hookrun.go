@@ -195,13 +195,10 @@ func (run *hookRun) read(ctx context.Context) error {
 			p.stop()
 		}
 	}()
-	for n := uint64(1); ; n++ {
+	for {
 		msg, meta, err := p.next()
 		if err != nil {
 			return fmt.Errorf("read %s: %w", run.journal.stream, err)
-		}
-		if meta.Sequence.Consumer != n {
-			return fmt.Errorf("read %s: got message %d, want %d", run.journal.stream, meta.Sequence.Consumer, n)
 		}
 		e := newEntry(run.journal.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
 		if e.revision > at+1 {

@@ -135,19 +135,9 @@ func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) 
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
-	v, err := r.viewed()
-	if err != nil {
-		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
-	}
-	switch {
-	case opts.Fresh:
+	v, err := r.viewed(ctx)
+	if err == nil && (opts.Fresh || opts.MaxStale > 0 && v.age() > opts.MaxStale) {
 		err = v.catchUp(ctx, time.Now())
-	case opts.MaxStale > 0:
-		if err = v.wait(ctx, nil); err == nil && v.age() > opts.MaxStale {
-			err = v.catchUp(ctx, time.Now())
-		}
-	default:
-		err = v.wait(ctx, nil)
 	}
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)

@@ -238,9 +238,9 @@ func TestOneOfManyMovesThatWaitsDelaysNoOther(t *testing.T) {
 	others.Wait()
 }
 
-// muffled returns a process, another one whose answers p may drop, and 300 moves of
+// lossy returns a process, another one whose answers p may drop, and 300 moves of
 // missions.
-func muffled(t *testing.T) (here, there *rig, p *muffler, moves []workflow.Move) {
+func lossy(t *testing.T) (here, there *rig, p *muffler, moves []workflow.Move) {
 	t.Helper()
 	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	p = muffle(t, srv.ClientURL())
@@ -260,7 +260,7 @@ func muffled(t *testing.T) (here, there *rig, p *muffler, moves []workflow.Move)
 // back, each has happened once.
 func TestManyMovesWhoseAnswersAreLostAreFound(t *testing.T) {
 	ctx := testContext(t)
-	here, there, p, moves := muffled(t)
+	here, there, p, moves := lossy(t)
 	flying := func() int {
 		page, err := here.Query(ctx, survey, workflow.ListOptions{Phase: "flying", Limit: 1, Fresh: true})
 		must(t, err)
@@ -293,7 +293,7 @@ func TestManyMovesWhoseAnswersAreLostAreFound(t *testing.T) {
 // that were sent have an unknown outcome, the others were not begun.
 func TestManyMovesEndWithTheirContext(t *testing.T) {
 	ctx := testContext(t)
-	here, there, p, moves := muffled(t)
+	here, there, p, moves := lossy(t)
 	p.mute.Store(true)
 	short, cancel := context.WithCancelCause(ctx)
 	done := make(chan []workflow.Moved, 1)

@@ -28,59 +28,51 @@ type attempt struct {
 	msg *nats.Msg
 }
 
-// operation returns a write of an entity, or the caller's mistake.
-func (m *Manager) operation(
-	r *registration, id string, w writing, guess func(string) (*entry, bool), decide func(*entry) (decision, error),
-) (*operation, error) {
+// write writes an entity as decide says, or returns why not.
+func (m *Manager) write(
+	ctx context.Context, r *registration, id string, w writing,
+	guess func(string) (*entry, bool), decide func(*entry) (decision, error),
+) error {
 	if w.refused != nil {
-		return nil, w.refused
+		return w.refused
 	}
 	key, err := r.key(id)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &operation{m: m, r: r, key: key, w: w, guess: guess, decide: decide}, nil
-}
-
-// run carries the operation out, or returns why not.
-func (o *operation) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	b := o.r.bucket
-	o.look(ctx)
-	if !b.turns.try(o.key) {
+	o := &operation{m: m, r: r, key: key, w: w, guess: guess, decide: decide}
+	if r.viewless {
+		r.bucket.look(ctx)
+	}
+	if len(w.timers) > 0 {
+		_ = m.clock.look(ctx, r.bucket) // the write waits for a server that is away
+	}
+	if !r.bucket.turns.try(key) {
 		var cancel context.CancelFunc
 		ctx, cancel = patient(ctx)
 		defer cancel()
-		if err := b.turns.enter(ctx, o.key); err != nil {
+		if err := r.bucket.turns.enter(ctx, key); err != nil {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return err
 			}
 			return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
 		}
 	}
-	defer b.turns.leave(o.key)
+	defer r.bucket.turns.leave(key)
 	return o.persist(ctx)
 }
 
-// patient bounds a write whose caller has no deadline.
+// patient bounds a write whose caller has no deadline, once it has to wait: a timer for each
+// write would take a tenth of a transition's processor time, with an answer that is read by
+// package encoding/json (BenchmarkWorkflow of bench/workflow).
 func patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, DefaultPatience)
-}
-
-// look asks the server for what the decision needs and a view does not have. It ignores a
-// server that is away: the write waits for it.
-func (o *operation) look(ctx context.Context) {
-	if o.r.viewless {
-		o.r.bucket.look(ctx)
-	}
-	if len(o.w.timers) > 0 {
-		_ = o.m.clock.look(ctx, o.r.bucket)
-	}
 }
 
 // persist reads and decides, and writes if the record is still the one that it decided

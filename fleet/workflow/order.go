@@ -144,10 +144,7 @@ func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Durat
 	if err != nil {
 		return fail(err)
 	}
-	v, err := r.viewed()
-	if err == nil {
-		err = v.wait(ctx, nil)
-	}
+	v, err := r.viewed(ctx)
 	if err != nil {
 		return fail(err)
 	}

@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,6 +31,7 @@ type puller struct {
 	hurry   chan struct{} // ends a pause; nil for a puller without pauses
 	stopped chan struct{}
 
+	read    uint64 // messages until now
 	pending uint64 // messages at the server, as far as is known
 	came    int    // messages of the current request
 	news    int    // how many of them were not this process's own writes
@@ -100,6 +102,10 @@ func (p *puller) next() (*nats.Msg, *nats.MsgMetadata, error) {
 		meta, err := msg.Metadata()
 		if err != nil {
 			return nil, nil, err
+		}
+		p.read++
+		if meta.Sequence.Consumer != p.read {
+			return nil, nil, fmt.Errorf("got message %d, want %d", meta.Sequence.Consumer, p.read)
 		}
 		p.came++
 		p.pending = meta.NumPending

@@ -144,10 +144,7 @@ func (r *registration) find(ctx context.Context, key string) (*entry, error) {
 func (m *Manager) Children(ctx context.Context, parentEntityID string) ([]Participant, error) {
 	children := []Participant{}
 	for _, r := range m.all() {
-		v, err := r.viewed()
-		if err == nil {
-			err = v.wait(ctx, nil)
-		}
+		v, err := r.viewed(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("children of %q: %w", parentEntityID, err)
 		}

@@ -50,10 +50,8 @@ func (f *follower) compare(ctx context.Context, stream jetstream.Stream, consume
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if f.ahead != nil {
-		// The last messages before that look may have been removed before the follower
-		// read them, and then only the consumer can tell that it has nothing left to send.
-		info, err := consumer.Info(ctx)
-		if err == nil && info.NumPending == 0 && info.Delivered.Consumer == f.passed {
+		// The last messages before that look may have been removed before the follower read them.
+		if f.allRead(ctx, consumer) {
 			f.reached(f.ahead)
 		}
 		return false
@@ -79,6 +77,18 @@ func (f *follower) compare(ctx context.Context, stream jetstream.Stream, consume
 		wake(f.hurry)
 	}
 	return false
+}
+
+// allRead reports whether the follower has passed on everything that the bucket has up to
+// the look that it has not caught up with. A consumer learns of a message a little later than
+// the stream has it, so the stream is asked too.
+func (f *follower) allRead(ctx context.Context, consumer jetstream.Consumer) bool {
+	info, err := consumer.Info(ctx)
+	if err != nil || info.NumPending > 0 || info.Delivered.Consumer != f.passed {
+		return false
+	}
+	next, err := f.b.get(ctx, getRequest{Seq: max(f.read, f.skipped) + 1, Next: ">"})
+	return isNotFound(err) || err == nil && next.Sequence > f.ahead.last
 }
 
 // reached compares what the follower has passed on with the bucket at l. It has passed on
@@ -153,7 +163,8 @@ func (f *follower) reconcile(ctx context.Context) (again bool) {
 	return f.anew
 }
 
-// names reads the bucket's keys, in pages.
+// names reads the bucket's keys, in pages. The client's own Info would never end for keys that
+// JSON cannot tell apart.
 func (f *follower) names(ctx context.Context) (map[string]bool, error) {
 	names := make(map[string]bool)
 	for offset := 0; ; {

@@ -24,8 +24,7 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 	}
 	id := initial.EntityID()
 	if err = r.creatable(initial); err == nil {
-		var o *operation
-		o, err = m.operation(r, id, options(opts), unwritten, func(cur *entry) (decision, error) {
+		err = m.write(ctx, r, id, options(opts), unwritten, func(cur *entry) (decision, error) {
 			if cur != nil && !cur.deleted() {
 				return decision{}, ErrEntityExists
 			}
@@ -34,9 +33,6 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 			d.entered, d.source, d.version = d.phase, TransitionSourceFramework, versionText(r.version)
 			return d, err
 		})
-		if err == nil {
-			err = o.run(ctx)
-		}
 	}
 	if err != nil {
 		return fmt.Errorf("create %s %q: %w", r.workflow, id, err)
@@ -124,19 +120,10 @@ func always(phase string) func(string, *entry) (string, error) {
 
 // transition carries a transition out.
 func (m *Manager) transition(ctx context.Context, r *registration, id string, t transition, w writing) error {
-	o, err := m.transit(r, id, t, w)
-	if err == nil {
-		err = o.run(ctx)
-	}
-	return r.untransited(id, err)
-}
-
-// transit returns the operation of a transition.
-func (m *Manager) transit(r *registration, id string, t transition, w writing) (*operation, error) {
 	if !t.source.valid() {
-		return nil, fmt.Errorf("its source is %q, want rule, operator, component or framework", t.source)
+		return r.untransited(id, fmt.Errorf("its source is %q, want rule, operator, component or framework", t.source))
 	}
-	return m.mutation(r, id, w, func(from string, cur *entry) (meta, error) {
+	err := m.mutate(ctx, r, id, w, func(from string, cur *entry) (meta, error) {
 		to, err := t.to(from, cur)
 		if err != nil {
 			return meta{}, err
@@ -146,6 +133,7 @@ func (m *Manager) transit(r *registration, id string, t transition, w writing) (
 		}
 		return meta{entered: to, from: from, source: t.source, note: t.note}, nil
 	}, t.mutator)
+	return r.untransited(id, err)
 }
 
 // untransited adds to the error of a transition what was to be moved.
@@ -205,7 +193,7 @@ func (r *registration) completion(from string, cur *entry) (string, error) {
 		return "", fmt.Errorf("%w: %q", ErrTerminalPhase, from)
 	}
 	if r.completes != nil {
-		return *r.completes, nil // transit refuses it where the table has no edge
+		return *r.completes, nil // transition refuses it where the table has no edge
 	}
 	switch ends := r.reachableEnds(from); len(ends) {
 	case 0:
@@ -279,7 +267,7 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 // remove deletes an entity. how has the note, and "DEL", or "PURGE" to remove its earlier
 // writes from the bucket.
 func (m *Manager) remove(ctx context.Context, r *registration, id string, w writing, how meta) error {
-	o, err := m.operation(r, id, w, r.known, func(cur *entry) (decision, error) {
+	return m.write(ctx, r, id, w, r.known, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
 		}
@@ -293,8 +281,4 @@ func (m *Manager) remove(ctx context.Context, r *registration, id string, w writ
 		}
 		return d, nil
 	})
-	if err != nil {
-		return err
-	}
-	return o.run(ctx)
 }

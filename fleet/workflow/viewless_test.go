@@ -13,47 +13,47 @@ import (
 // does.
 func TestWithoutView(t *testing.T) {
 	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
-	blind, seeing := rigOn(t, b, workflow.WithoutView()), rigOn(t, b)
+	viewless, viewing := rigOn(t, b, workflow.WithoutView()), rigOn(t, b)
 	ctx := testContext(t)
-	must(t, blind.Ready(ctx))
-	blind.create(t, "m", "planning")
-	blind.move(t, "m", "flying")
-	must(t, blind.missions.Update(ctx, "m", func(m *Mission) error { m.Count++; return nil }))
-	seeing.move(t, "m", "capturing")
-	blind.move(t, "m", "flying") // decided on an old record first
-	if err := blind.missions.Transition(ctx, "m", "planning", workflow.TransitionSourceRule, ""); !errors.Is(err, workflow.ErrInvalidTransition) {
+	must(t, viewless.Ready(ctx))
+	viewless.create(t, "m", "planning")
+	viewless.move(t, "m", "flying")
+	must(t, viewless.missions.Update(ctx, "m", func(m *Mission) error { m.Count++; return nil }))
+	viewing.move(t, "m", "capturing")
+	viewless.move(t, "m", "flying") // decided on an old record first
+	if err := viewless.missions.Transition(ctx, "m", "planning", workflow.TransitionSourceRule, ""); !errors.Is(err, workflow.ErrInvalidTransition) {
 		t.Errorf("an edge that the table does not have: %v", err)
 	}
-	blind.move(t, "m", "landing")
-	must(t, blind.missions.Complete(ctx, "m"))
-	if err := blind.missions.Complete(ctx, "m"); !errors.Is(err, workflow.ErrTerminalPhase) {
+	viewless.move(t, "m", "landing")
+	must(t, viewless.missions.Complete(ctx, "m"))
+	if err := viewless.missions.Complete(ctx, "m"); !errors.Is(err, workflow.ErrTerminalPhase) {
 		t.Errorf("a second time: %v", err)
 	}
-	rec, err := blind.record(ctx, "m")
+	rec, err := viewless.record(ctx, "m")
 	must(t, err)
-	if got := listIDs(t, seeing, workflow.ListOptions{Fresh: true, Phase: "completed"}); got != "m" || rec.Phase != "completed" {
+	if got := listIDs(t, viewing, workflow.ListOptions{Fresh: true, Phase: "completed"}); got != "m" || rec.Phase != "completed" {
 		t.Errorf("listed %q, and found it in %s", got, rec.Phase)
 	}
-	if p, err := blind.LookupByEntityID(ctx, "m"); err != nil || p.Phase() != "completed" {
+	if p, err := viewless.LookupByEntityID(ctx, "m"); err != nil || p.Phase() != "completed" {
 		t.Errorf("lookup: %v, %v", p, err)
 	}
-	if _, err := blind.LookupByEntityID(ctx, "none"); !errors.Is(err, workflow.ErrEntityNotFound) {
+	if _, err := viewless.LookupByEntityID(ctx, "none"); !errors.Is(err, workflow.ErrEntityNotFound) {
 		t.Errorf("lookup of none: %v", err)
 	}
-	_, list := blind.List(ctx, survey, workflow.ListOptions{})
-	_, children := blind.Children(ctx, "m")
-	_, degraded := blind.Degraded(ctx, survey)
+	_, list := viewless.List(ctx, survey, workflow.ListOptions{})
+	_, children := viewless.Children(ctx, "m")
+	_, degraded := viewless.Degraded(ctx, survey)
 	for _, err := range []error{list, children, degraded} {
 		if !errors.Is(err, workflow.ErrNoView) {
 			t.Errorf("a query without a view: %v", err)
 		}
 	}
-	if views := blind.Views(); len(views) != 0 {
+	if views := viewless.Views(); len(views) != 0 {
 		t.Errorf("views: %+v", views)
 	}
-	must(t, blind.Delete(ctx, survey, "m"))
-	blind.create(t, "m", "planning")
-	if n := consumers(t, blind); n != 1 {
+	must(t, viewless.Delete(ctx, survey, "m"))
+	viewless.create(t, "m", "planning")
+	if n := consumers(t, viewless); n != 1 {
 		t.Errorf("%d processes follow the bucket, want the one with a view", n)
 	}
 }

@@ -71,16 +71,7 @@ func keepPhase(string, *entry) (meta, error) { return meta{}, nil }
 // mutate changes an entity that exists and is not deleted. decide decides, and mutator,
 // which may be nil, changes the participant.
 func (m *Manager) mutate(ctx context.Context, r *registration, id string, w writing, decide decider, mutator func(Participant) error) error {
-	o, err := m.mutation(r, id, w, decide, mutator)
-	if err != nil {
-		return err
-	}
-	return o.run(ctx)
-}
-
-// mutation returns the operation of mutate.
-func (m *Manager) mutation(r *registration, id string, w writing, decide decider, mutator func(Participant) error) (*operation, error) {
-	return m.operation(r, id, w, r.known, func(cur *entry) (decision, error) {
+	return m.write(ctx, r, id, w, r.known, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
 		}

@@ -1,15 +1,7 @@
-// Package brokertest starts NATS servers for tests: embedded ones, with or
-// without an open port, one in a process of its own, and a cluster of them.
-//
-// A server in a process of its own is the test binary, started a second time:
-// every binary that imports this package can act as a server. Tests can kill and
-// pause such a server, and start it again on its stored data.
-//
-// Begin with [Connect] for one embedded server, and with [StartCluster] for several, which a
-// test can kill. It stands on package broker.
 package brokertest
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"testing"
@@ -32,18 +24,14 @@ func Embedded(tb testing.TB, cfg broker.Config) *broker.Broker {
 	if cfg.StoreDir == "" {
 		cfg.StoreDir = tb.TempDir()
 	}
-	if cfg.Sync == "" {
-		cfg.Sync = broker.SyncInterval
-	}
+	cfg.Sync = cmp.Or(cfg.Sync, broker.SyncInterval)
 	return Connect(tb, cfg)
 }
 
 // Connect calls [broker.Connect], and closes the broker when the test ends.
 func Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	tb.Helper()
-	if cfg.Logger == nil {
-		cfg.Logger = Quiet()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, Quiet())
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b, err := broker.Connect(ctx, cfg)

@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"os"
 	"os/exec"
@@ -90,12 +91,8 @@ func (s *Site) Start() { s.servers.StartAll() }
 // streams have as many replicas as those of [Server].
 func (s *Site) Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	tb.Helper()
-	if cfg.URL == "" {
-		cfg.URL = s.URL
-	}
-	if cfg.ReconnectWait == 0 {
-		cfg.ReconnectWait = 20 * time.Millisecond
-	}
+	cfg.URL = cmp.Or(cfg.URL, s.URL)
+	cfg.ReconnectWait = cmp.Or(cfg.ReconnectWait, 20*time.Millisecond)
 	return Connect(tb, replicated(cfg, s.replicas))
 }
 

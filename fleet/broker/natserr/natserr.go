@@ -53,15 +53,12 @@ func Conflict(err error) bool {
 // Away reports whether err says that no server answered, so that the call may succeed
 // later: the connection is broken, no JetStream is there, or its cluster has no leader.
 func Away(err error) bool {
-	for _, away := range []error{
+	away := []error{
 		nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
 		nats.ErrNoResponders, nats.ErrTimeout, nats.ErrStaleConnection, nats.ErrConnectionDraining, jetstream.ErrNoStreamResponse,
-	} {
-		if errors.Is(err, away) {
-			return true
-		}
 	}
-	return Is(err, ClusterNotAvailable, InsufficientResources)
+	return slices.ContainsFunc(away, func(target error) bool { return errors.Is(err, target) }) ||
+		Is(err, ClusterNotAvailable, InsufficientResources)
 }
 
 // TooLarge reports whether a server, or the client before it, refuses a message because of

@@ -1,24 +1,7 @@
-// Package engine runs hosted code. An [Engine] makes a [Program] of bytes that
-// arrived at run time, and the program handles one message after the other. Each
-// engine is a package below this one. A [Registry] finds an engine by MIME type.
-//
-// The contract is the same for every language. Code gets a [Message] and a
-// [State], and returns nothing, messages to publish, or an error. After an error
-// the host tries the message again, within the worker's retry budget. After a
-// [RejectError] it does not, and the message becomes a dead letter at once.
-//
-// The caller of a program may rely on three promises. Handle returns once its
-// context ends, unless the runtime cannot interrupt code, as with functions of the
-// process. Nothing that the code does panics in the caller. When the code
-// breaks a limit, the error is a [LimitError], and the program can be called
-// again.
-//
-// Begin with [Engine] and [Registry]. timers.go and http.go have what code may do besides,
-// print.go bounds what it prints, and trust.go marks an engine whose code needs no child
-// process. The package stands on the standard library alone.
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,21 +83,11 @@ type Limits struct {
 
 // WithDefaults returns a copy in which no field is zero.
 func (l Limits) WithDefaults() Limits {
-	if l.Time == 0 {
-		l.Time = 30 * time.Second
-	}
-	if l.Load == 0 {
-		l.Load = 30 * time.Second
-	}
-	if l.Memory == 0 {
-		l.Memory = 256 << 20
-	}
-	if l.Output == 0 {
-		l.Output = 1 << 20
-	}
-	if l.Outputs == 0 {
-		l.Outputs = 1000
-	}
+	l.Time = cmp.Or(l.Time, 30*time.Second)
+	l.Load = cmp.Or(l.Load, 30*time.Second)
+	l.Memory = cmp.Or(l.Memory, 256<<20)
+	l.Output = cmp.Or(l.Output, 1<<20)
+	l.Outputs = cmp.Or(l.Outputs, 1000)
 	return l
 }
 

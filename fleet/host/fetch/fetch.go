@@ -10,6 +10,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -70,15 +71,9 @@ type Client struct {
 // clones transport for its TLS settings and does not use its dialer or its proxy;
 // nil means http.DefaultTransport.
 func New(p Policy, transport *http.Transport) (*Client, error) {
-	if p.MaxSize == 0 {
-		p.MaxSize = 32 << 20
-	}
-	if p.Timeout == 0 {
-		p.Timeout = 30 * time.Second
-	}
-	if p.MaxRedirects == 0 {
-		p.MaxRedirects = 3
-	}
+	p.MaxSize = cmp.Or(p.MaxSize, 32<<20)
+	p.Timeout = cmp.Or(p.Timeout, 30*time.Second)
+	p.MaxRedirects = cmp.Or(p.MaxRedirects, 3)
 	if p.MaxSize < 0 || p.Timeout < 0 {
 		return nil, errors.New("fetch policy: max_size and timeout must not be negative")
 	}
@@ -159,9 +154,7 @@ func (c *Client) get(ctx context.Context, rawURL string) ([]byte, error) {
 // body then looks complete but is cut off: that is an error too.
 func ReadBody(ctx context.Context, resp *http.Response, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
-	if err == nil {
-		err = ctx.Err()
-	}
+	err = cmp.Or(err, ctx.Err())
 	return body, err
 }
 

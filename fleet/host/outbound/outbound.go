@@ -1,13 +1,8 @@
-// Package outbound sends HTTP requests for code that is not trusted. The caller says
-// which URLs it may ask for. As in package fetch, the addresses are checked when they are
-// dialled, and each redirect is checked like the first request.
-//
-// Begin with [New], which takes a [Policy], and [Client.Do]; pattern.go has the patterns of
-// URLs. It stands on package fetch.
 package outbound
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,17 +36,11 @@ type Policy struct {
 
 // WithDefaults returns a copy in which no field is zero.
 func (p Policy) WithDefaults() Policy {
-	if p.Timeout == 0 {
-		p.Timeout = 10 * time.Second
-	}
-	for _, f := range []struct {
-		field *int
-		value int
-	}{{&p.MaxRequest, 1 << 20}, {&p.MaxResponse, 1 << 20}, {&p.MaxRequests, 16}, {&p.MaxConcurrent, 16}} {
-		if *f.field == 0 {
-			*f.field = f.value
-		}
-	}
+	p.Timeout = cmp.Or(p.Timeout, 10*time.Second)
+	p.MaxRequest = cmp.Or(p.MaxRequest, 1<<20)
+	p.MaxResponse = cmp.Or(p.MaxResponse, 1<<20)
+	p.MaxRequests = cmp.Or(p.MaxRequests, 16)
+	p.MaxConcurrent = cmp.Or(p.MaxConcurrent, 16)
 	return p
 }
 
@@ -195,9 +184,7 @@ var methods = []string{
 // request checks a request and makes it.
 func (c *Client) request(ctx context.Context, scope *Scope, r *engine.Request) (*http.Request, error) {
 	method := strings.ToUpper(r.Method)
-	if method == "" {
-		method = http.MethodGet
-	}
+	method = cmp.Or(method, http.MethodGet)
 	if !slices.Contains(methods, method) {
 		return nil, fmt.Errorf("the method %.20q is %w: want one of %s", r.Method, fetch.ErrForbidden, strings.Join(methods, ", "))
 	}

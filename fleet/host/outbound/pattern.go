@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -102,9 +103,7 @@ func plain(u *url.URL) error {
 // Matches reports whether a URL belongs to the pattern.
 func (p Pattern) Matches(u *url.URL) bool {
 	path := u.Path
-	if path == "" {
-		path = "/"
-	}
+	path = cmp.Or(path, "/")
 	sameServer := u.Scheme == p.scheme && portOf(u) == p.port && p.hasHost(strings.ToLower(u.Hostname()))
 	return sameServer && plain(u) == nil && p.hasPath(path, false)
 }

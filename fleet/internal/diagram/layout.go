@@ -1,9 +1,3 @@
-// Package diagram draws a table of states as SVG: layers from left to right, with few
-// crossings. The dashboard and "lifecyclectl diagram" show its pictures. It stands on
-// nothing but the standard library; docs/internals/adr/0072-the-diagram-is-laid-out-here.md says why the layout is its own.
-//
-// Begin with [SVG], whose colours the page sets by class, or with [File], which contains
-// its style. layout.go places the states and their edges, svg.go writes them.
 package diagram
 
 import (

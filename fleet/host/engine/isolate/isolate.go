@@ -1,34 +1,7 @@
-// Package isolate runs hosted code in child processes. Code can end its child, and it
-// cannot end the host. The floor is the containment that every child has.
-//
-// A [Children] makes an engine of another one. Each program of that engine has a
-// child of its own, which starts for the first message, and ends when it has been
-// idle, when its code breaks a limit of time or memory, or when it dies. The child
-// is the program fleet/cmd/engine, or the host's own, whose main calls [Main] first.
-//
-// # The floor
-//
-// A launcher raises the floor and then becomes the child by execve(2), so that the
-// floor holds from the child's first instruction. It needs no privileges:
-//
-//   - rlimits: memory (RLIMIT_DATA, for Python RLIMIT_AS), open files, the size of a
-//     file, no core files
-//   - no_new_privs, no capabilities, a nice value
-//   - a seccomp filter: no new processes, no network, no signals to other processes,
-//     no access to other processes, no shared memory, no namespaces
-//   - Landlock: the code reads system libraries, and writes its own temporary folder
-//   - an environment that has nothing of the host's
-//   - an inherited connection to the host
-//
-// [Children.Missing] says what the kernel does not have. docs/guides/hosted.md says
-// who is trusted with what.
-//
-// Begin with program.go, the host's side of a child, and child.go, the child's own; batch.go
-// has one question and its answers, launch_linux.go the floor. The package stands on procpool,
-// which runs the process.
 package isolate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -94,15 +67,9 @@ var selfRuns atomic.Bool
 // New returns children of cfg. It returns an error that wraps [ErrNoProgram] when cfg has
 // no program and this process has not called [Main].
 func New(cfg Config) (*Children, error) {
-	if cfg.Idle == 0 {
-		cfg.Idle = time.Minute
-	}
-	if cfg.StartTimeout == 0 {
-		cfg.StartTimeout = 30 * time.Second
-	}
-	if cfg.GID == 0 {
-		cfg.GID = cfg.UID
-	}
+	cfg.Idle = cmp.Or(cfg.Idle, time.Minute)
+	cfg.StartTimeout = cmp.Or(cfg.StartTimeout, 30*time.Second)
+	cfg.GID = cmp.Or(cfg.GID, cfg.UID)
 	if cfg.Idle < 0 || cfg.StartTimeout < 0 || cfg.UID < 0 || cfg.GID < 0 {
 		return nil, errors.New("isolate: idle, start_timeout, uid and gid must not be negative")
 	}

@@ -41,6 +41,7 @@
 package js
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -303,18 +304,8 @@ func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
 		_ = headers.Set(name, vm.NewArray(list...))
 	}
 	set("headers", headers)
-	// Make each one when the code reads it: most code reads only one of them.
-	lazy := func(name string, make func() any) {
-		var made goja.Value
-		_ = o.DefineAccessorProperty(name, vm.ToValue(func(goja.FunctionCall) goja.Value {
-			if made == nil {
-				made = vm.ToValue(make())
-			}
-			return made
-		}), nil, goja.FLAG_FALSE, goja.FLAG_TRUE)
-	}
-	lazy("text", func() any { return textOf(m.Data) })
-	lazy("bytes", func() any { return vm.NewArrayBuffer(append([]byte(nil), m.Data...)) })
+	set("text", textOf(m.Data))
+	set("bytes", vm.NewArrayBuffer(bytes.Clone(m.Data)))
 	return o
 }
 
@@ -398,9 +389,9 @@ func bytesOf(v goja.Value) ([]byte, bool) {
 	case string:
 		return []byte(x), true
 	case goja.ArrayBuffer:
-		return append([]byte(nil), x.Bytes()...), true
+		return bytes.Clone(x.Bytes()), true
 	case []byte:
-		return append([]byte(nil), x...), true
+		return bytes.Clone(x), true
 	}
 	return nil, false
 }

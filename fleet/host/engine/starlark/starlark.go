@@ -303,7 +303,8 @@ func newStruct(fields starlark.StringDict) starlark.Value {
 	return starlarkstruct.FromStringDict(starlarkstruct.Default, fields)
 }
 
-// message shows m to the code. It makes each field when the code reads it.
+// message shows m to the code. It makes each field when the code reads it: to make all of them
+// takes three times as long as a handler that does nothing (BenchmarkHandle).
 func message(m *engine.Message) starlark.Value { return &messageValue{m: m} }
 
 type messageValue struct{ m *engine.Message }

@@ -1,0 +1,55 @@
+package workflow
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+)
+
+// lagging is a consumer that does not know yet that the stream has another message.
+type lagging struct {
+	jetstream.Consumer
+	passed uint64
+}
+
+func (c lagging) Info(context.Context) (*jetstream.ConsumerInfo, error) {
+	return &jetstream.ConsumerInfo{Delivered: jetstream.SequenceInfo{Consumer: c.passed}}, nil
+}
+
+// TestAConsumerThatLagsHidesNoWrite looks at a bucket whose last message the consumer has not
+// heard of. The follower has read it all only when the message is gone: otherwise the view would
+// drop a write of its own process, and a fresh list lack the entity.
+func TestAConsumerThatLagsHidesNoWrite(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{Bucket("NOTES")}})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	kv, err := b.JetStream().KeyValue(ctx, "NOTES")
+	check(t, err)
+	_, err = kv.Put(ctx, "x", []byte(`{"id":"x","phase":"a"}`))
+	check(t, err)
+	own, err := kv.Put(ctx, "y", []byte(`{"id":"y","phase":"a"}`))
+	check(t, err)
+	s, err := b.JetStream().Stream(ctx, "KV_NOTES")
+	check(t, err)
+	info := s.CachedInfo()
+
+	f := newBucket(NewManager(b.JetStream(), brokertest.Quiet()), "NOTES").follower(brokertest.Quiet(), func(stream.Item[*entry]) {})
+	upTo := uint64(0)
+	f.current = func(revision uint64) { upTo = revision }
+	f.created, f.synced, f.passed, f.read, f.keys["x"] = info.Created, true, 1, own-1, own-1
+	f.keys["z"] = own - 1 // as many keys as the bucket has
+	f.ahead = &look{at: time.Now(), first: 1, last: own, keys: 2}
+	if another := f.compare(ctx, s, lagging{passed: 1}); another || upTo != 0 || f.ahead == nil {
+		t.Fatalf("with a message to come: another bucket %v, read up to %d", another, upTo)
+	}
+	check(t, s.Purge(ctx, jetstream.WithPurgeSubject("$KV.NOTES.y")))
+	if another := f.compare(ctx, s, lagging{passed: 1}); another || upTo != own || f.ahead != nil {
+		t.Fatalf("with nothing to come: another bucket %v, read up to %d, want %d", another, upTo, own)
+	}
+}
