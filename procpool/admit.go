@@ -57,7 +57,7 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 		displaced.finish(QueryRejected, nil, busy)
 	}
 	if reject != nil {
-		q.finish(QueryRejected, nil, reject)
+		endedBy{q, reject}.end()
 		return nil, nil
 	}
 	// Arm the timer before anything is written: a worker that does not read may
@@ -84,8 +84,14 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	if p.draining || !p.running.Load() {
 		return nil, nil, reject(ErrDraining, 0)
 	}
-	if err := p.poisonedLocked(q); err != nil {
+	if err := p.judgeLocked(q, q.begun); err != nil {
 		return nil, nil, err
+	}
+	if q.sticky() && p.lost[q.key] {
+		delete(p.lost, q.key)
+		if !q.anew {
+			return nil, nil, &SessionLostError{Query: q.id, Key: q.key}
+		}
 	}
 	if q.alone {
 		if p.alone.Len() > p.cfg.MaxQueue {
@@ -99,7 +105,7 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		return w, p.assignLocked(w, q), nil
 	}
 	bound := p.keys[q.key]
-	if !q.keyed || q.preferred || bound == nil || !bound.usable() {
+	if !q.sticky() || bound == nil || !bound.usable() {
 		bound = nil
 	}
 	if bound == nil && p.brokenLocked() {
@@ -109,7 +115,7 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	if bound == nil {
 		room += p.comingLocked(q)
 	}
-	if p.waiting >= room {
+	if p.waiting-p.alone.Len() >= room { // queries that run alone take no room from others
 		if q.displaces = p.displaceLocked(q); q.displaces == nil {
 			return nil, nil, reject(ErrBusy, p.retryAfterLocked())
 		}
@@ -133,7 +139,7 @@ func (p *Pool) comingLocked(q *Query) int {
 		}
 		n--
 		switch w.machine.State() {
-		case WorkerStarting, WorkerShuttingDown:
+		case WorkerStarting, WorkerShuttingDown, WorkerDead:
 			n++
 		case WorkerReady:
 			if !w.leaving { // it is in p.workers and not picked: it serves another key
@@ -143,8 +149,6 @@ func (p *Pool) comingLocked(q *Query) int {
 			if q.evictBusy && p.cfg.KeyPerWorker || w.leaving {
 				n++
 			}
-		case WorkerDead:
-			n++
 		}
 	}
 	return max(n, 0) // below 0 while there are successors

@@ -34,20 +34,20 @@ func (w *proc) drop(a *attempt) {
 	}
 }
 
+// sticky reports whether the query requires the worker of its key.
+func (q *Query) sticky() bool { return q.keyed && !q.preferred }
+
 // runs reports whether the worker has a query that requires the key. Its queries run
 // one after the other.
 func (w *proc) runs(q *Query) bool {
-	return q.keyed && !q.preferred && slices.ContainsFunc(w.attempts, func(a *attempt) bool {
-		return a.q.keyed && !a.q.preferred && a.q.key == q.key
+	return q.sticky() && slices.ContainsFunc(w.attempts, func(a *attempt) bool {
+		return a.q.sticky() && a.q.key == q.key
 	})
 }
 
-// mayWaitToWrite reports whether the write of a query may have to wait for the queries of
-// others: its caller must not wait for that beyond its deadline.
+// mayWaitToWrite reports whether the write of a query may have to wait for the worker, or
+// for the queries of others: its caller must not wait for that beyond its deadline.
 func (w *proc) mayWaitToWrite(q *Query) bool {
-	if w.places == 1 {
-		return false
-	}
 	if q.size() > smallWrite || !w.wmu.TryLock() {
 		return true
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
@@ -23,14 +24,17 @@ type Call struct {
 
 // CallHandler answers a worker's calls. Its result is one JSON value, nil for null; an
 // error becomes the worker's as text. It may be called concurrently, also for one
-// query. ctx ends when the query does. The pool does not wait for a handler that goes
-// on after that.
+// query. ctx ends when the query does; the worker then gets an error, and the pool does not
+// wait for a handler that goes on after that.
 type CallHandler func(ctx context.Context, c Call) (json.RawMessage, error)
 
 // Calls answers the calls of this query's worker, in place of Config.Calls.
 func Calls(handler CallHandler) Option {
 	return func(q *Query) { q.calls = handler }
 }
+
+// errQueryEnded answers a call whose query has ended.
+var errQueryEnded = errors.New("the query has ended")
 
 // maxCalls bounds the calls of one worker that wait for an answer.
 const maxCalls = 32
@@ -51,7 +55,7 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 		if !known {
 			return fmt.Errorf("it made a call for the request %s, which it was not given", wire.Excerpt([]byte(e.RequestID)))
 		}
-		w.refuseCall(id, "the query has ended")
+		w.refuseCall(id, errQueryEnded)
 		return w.ignore(&p.counts.late)
 	}
 	busy := w.calls >= maxCalls
@@ -60,17 +64,28 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 	}
 	p.mu.Unlock()
 	if busy {
-		w.refuseCall(id, fmt.Sprintf("%d calls wait for an answer already", maxCalls))
+		w.refuseCall(id, fmt.Errorf("%d calls wait for an answer already", maxCalls))
 		return w.ignore(nil)
 	}
 	q := a.q
 	c.Query = q.id
 	ctx, ok := q.callContext()
+	var once sync.Once
+	answer := func(result json.RawMessage, err error) {
+		once.Do(func() {
+			w.reply(id, result, err, func() {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				w.calls--
+			})
+		})
+	}
+	stop := context.AfterFunc(ctx, func() { answer(nil, errQueryEnded) }) // the handler may ignore its context
 	var result json.RawMessage
 	call.Go(w.name, func() (err error) {
 		switch {
 		case !ok:
-			return errors.New("the query has ended")
+			return errQueryEnded
 		case q.calls == nil:
 			return errors.New("the pool answers no calls")
 		case len(c.Method) > maxName:
@@ -81,19 +96,16 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 		}
 		return err
 	}, func(err error) {
-		w.reply(id, result, err, func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			w.calls--
-		})
+		stop()
+		answer(result, err)
 	})
 	return nil
 }
 
 // refuseCall answers a call without a handler, in the background: the goroutine that
 // reads must not wait for a worker that does not.
-func (w *proc) refuseCall(id, why string) {
-	call.Go(w.name, func() error { return errors.New(why) }, func(err error) { w.reply(id, nil, err, func() {}) })
+func (w *proc) refuseCall(id string, why error) {
+	call.Go(w.name, func() error { return why }, func(err error) { w.reply(id, nil, err, func() {}) })
 }
 
 // reply answers a call. It calls begins when it has its turn to write: until then the
@@ -135,7 +147,7 @@ func (q *Query) callContext() (context.Context, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.endedLocked() {
-		return nil, false
+		return context.Background(), false
 	}
 	if q.callCtx == nil {
 		q.callCtx, q.endCalls = context.WithDeadlineCause(context.Background(), q.until, context.DeadlineExceeded)

@@ -142,3 +142,31 @@ func TestCallsThatBreakTheContract(t *testing.T) {
 		}
 	})
 }
+
+// TestCallEndsWithItsQuery has a handler that ignores its context. The worker gets an error
+// when the query ends, and confirms its end.
+func TestCallEndsWithItsQuery(t *testing.T) {
+	for name, command := range languages(t) {
+		t.Run(name, func(t *testing.T) {
+			begun, over := make(chan bool, 1), make(chan bool)
+			defer close(over)
+			p := startPool(t, command, func(c *procpool.Config) {
+				c.MaxQueue, c.CancelGrace = 1, patience
+				c.Calls = func(context.Context, procpool.Call) (json.RawMessage, error) {
+					begun <- true
+					<-over
+					return nil, nil
+				}
+			})
+			for range 2 {
+				q := submit(t, p, asked("hang", "1"), procpool.Timeout(patience/2))
+				<-begun
+				q.Cancel(nil)
+				do(t, p, json.RawMessage(`1`), procpool.Timeout(patience/2))
+			}
+			if s := p.Stats(); s.Spawned != 1 || s.Crashed != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}

@@ -20,7 +20,7 @@ const (
 	CauseRecycled    Cause = "recycled"    // it reached a limit of Config.Recycle
 	CauseEvicted     Cause = "evicted"     // it made room
 	CauseReloaded    Cause = "reloaded"    // Pool.Reload has replaced it
-	CauseAlone       Cause = "alone"       // it was an extra worker for one query; see Poison
+	CauseAlone       Cause = "alone"       // it was the extra worker, and no query has to run alone; see Poison
 	CauseShutdown    Cause = "shutdown"    // the pool has stopped
 )
 

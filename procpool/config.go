@@ -149,15 +149,16 @@ type Config struct {
 	// does not exist, and refuses one that belongs to another user or that others
 	// can enter. It removes sockets older than 5 s on which no process listens.
 	// Several pools, also of several processes, may share the folder. They leave it
-	// in place when they end, and make it again when it is missing. Defaults to
-	// procpool-UID in the folder for temporary files.
+	// in place when they end, and make it again when it is missing. New makes a relative
+	// path absolute. Defaults to procpool-UID in the folder for temporary files.
 	SocketDir string `koanf:"socket_dir"`
 	// Inherit gives a worker its connection as a descriptor that it inherits
 	// (wire.EnvFD), in place of a socket to connect to. SocketDir is not used then. It
 	// is for workers that cannot enter that folder, for example because Command lets
 	// them run as another user. A worker that is not written for that does not find it.
 	Inherit bool `koanf:"inherit"`
-	// Logger logs workers that fail and connections from unexpected processes.
+	// Logger logs workers that fail and connections from unexpected processes. A handler
+	// that panics loses its record and ends nothing.
 	// Defaults to the logger of the App that runs the pool, and else to slog.Default.
 	Logger *slog.Logger `koanf:"-"`
 }

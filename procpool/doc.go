@@ -26,13 +26,19 @@
 //
 // Every query ends in exactly one terminal state. The caller gets an error that
 // says what happened: [*WorkerError] when the worker reported it, [*CrashError],
-// [*ProtocolError], [*PoisonError], [*DeadlineError], [*RejectedError], or one that is
-// [ErrCancelled], [ErrEvicted], [ErrDraining] or [ErrNoBytes].
+// [*ProtocolError], [*PoisonError], [*SessionLostError], [*DeadlineError],
+// [*RejectedError], or one that is [ErrCancelled], [ErrEvicted], [ErrDraining] or
+// [ErrNoBytes].
 //
-// A [Pool] is a worker.Worker and has the method of a lifecycle.Drainable. An App
-// stops its units after its servers, so a pool behind a server needs only App.Add.
-// Use OnDrain for a pool that is fed from elsewhere: it rejects new queries from
-// the beginning of the drain.
+// A [Pool] is a worker.Worker, and App.Add is all that it needs, behind a server as well as
+// behind the hooks of a workflow. A stop of the App has this order. During the drain window
+// the pool takes queries, because requests and hooks still come. Then the servers finish
+// their requests. Then the App tells all units at once to stop: from now on the pool
+// rejects new queries with [ErrDraining], finishes those that it has, and ends its workers.
+// A feeder that is a unit itself is told at the same moment; it should not count a query
+// that is rejected with ErrDraining as an attempt. [Pool.Drain] is for programs without an
+// App. Do not give the pool to App.OnDrain: it would reject queries during the whole
+// window, while they still come.
 //
 // A worker process runs as worker.Process describes: in a process group of its
 // own, which ends with it. On Linux the kernel kills it when this process dies.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -21,9 +22,12 @@ var (
 	// ErrPoison is wrapped by every [*PoisonError].
 	ErrPoison = errors.New("workers died of this query")
 
-	// ErrDeaths is wrapped by the [*RejectedError] of a query whose caller has
-	// spent its Poison.Deaths.
+	// ErrDeaths is wrapped by the [*RejectedError] of a query whose caller's queries
+	// have killed Poison.Deaths workers.
 	ErrDeaths = errors.New("too many workers died of this caller's queries")
+
+	// ErrSessionLost is wrapped by every [*SessionLostError].
+	ErrSessionLost = errors.New("the worker of this key has died, and its session with it")
 
 	// ErrDraining is wrapped by the [*RejectedError] of a query that came after
 	// the pool was asked to drain or to stop, or before it was started.
@@ -128,6 +132,32 @@ func (e *PoisonError) Error() string {
 // Unwrap returns [ErrPoison] and the last death.
 func (e *PoisonError) Unwrap() []error { return []error{ErrPoison, e.Err} }
 
+// SessionLostError says that the worker of a query's [Key] has died, and with it what it
+// knew of the key. The next query of the key begins a new session. It wraps
+// [ErrSessionLost] and Err.
+type SessionLostError struct {
+	Query string
+	Key   string
+	Err   error // how the worker died while it had the query; nil when no worker has had it
+}
+
+// Error names the key, and says how the worker died.
+func (e *SessionLostError) Error() string {
+	s := fmt.Sprintf("%s: key %q: %v", e.Query, e.Key, ErrSessionLost)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns [ErrSessionLost] and Err.
+func (e *SessionLostError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{ErrSessionLost}
+	}
+	return []error{ErrSessionLost, e.Err}
+}
+
 // OptionError says that an option of a query is not valid.
 type OptionError struct {
 	Option string
@@ -194,9 +224,26 @@ func (e *CrashError) Error() string {
 // Unwrap returns Err.
 func (e *CrashError) Unwrap() error { return e.Err }
 
+// lastLine returns the line of a standard error that says most: the message of what was
+// thrown last, when Node or Python has printed that, and else the last line.
 func lastLine(s string) string {
-	s = strings.TrimSpace(s)
-	return s[strings.LastIndexByte(s, '\n')+1:]
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	last := lines[len(lines)-1]
+	for i := len(lines) - 2; i >= 0; i-- {
+		rest := lines[i+1:]
+		switch line := strings.TrimSpace(lines[i]); {
+		case strings.HasPrefix(last, "Node.js v") && line != "" && strings.Trim(line, "^") == "": // under the place in the source
+			rest = slices.DeleteFunc(rest, func(line string) bool { return strings.TrimSpace(line) == "" })
+		case line == "Traceback (most recent call last):": // the message follows the indented frames
+			rest = slices.DeleteFunc(rest, func(line string) bool { return line == "" || line[0] == ' ' })
+		default:
+			continue
+		}
+		if len(rest) > 0 {
+			return rest[0]
+		}
+	}
+	return last
 }
 
 // ProtocolError says how a worker broke the protocol. It wraps [ErrProtocol].

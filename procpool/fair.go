@@ -71,7 +71,7 @@ func (p *Pool) displaceLocked(q *Query) *Query {
 	}
 	var last *Query
 	for _, other := range p.waitingLocked() {
-		if other.attempts > 0 || other.priority > q.priority {
+		if other.attempts > 0 || other.in == p.alone || other.priority > q.priority {
 			continue
 		}
 		lower := other.priority < q.priority

@@ -110,11 +110,17 @@ func TestKeysStickToTheirWorkerWhileItLives(t *testing.T) {
 	if waiting.State() != procpool.QueryPending {
 		t.Errorf("the second of the key is %s", waiting.State())
 	}
-	// When that worker dies the query waits for any worker.
+	// When that worker dies, their session is lost, and a later query begins another.
 	pid, _ := strconv.Atoi(pids["a"])
 	kill(t, pid)
-	if got, err := waiting.Result(); err != nil || string(got) == pids["a"] {
-		t.Errorf("got %s, %v", got, err)
+	for name, q := range map[string]*procpool.Query{"running": block, "waiting": waiting} {
+		var lost *procpool.SessionLostError
+		if _, err := q.Result(); !errors.As(err, &lost) || lost.Key != "a" || !errors.Is(err, procpool.ErrSessionLost) {
+			t.Errorf("the %s one got %v", name, err)
+		}
+	}
+	if got := do(t, p, ask{Op: "pid"}.raw(), procpool.Key("a")); got == pids["a"] {
+		t.Errorf("got %s", got)
 	}
 }
 

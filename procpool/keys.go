@@ -90,7 +90,7 @@ func (p *Pool) mayTakeLocked(w *proc, q *Query) bool {
 	if !p.fits(w, q) {
 		return false
 	}
-	if !q.keyed || q.preferred {
+	if !q.sticky() {
 		return true
 	}
 	if bound := p.keys[q.key]; bound != nil && bound.usable() {

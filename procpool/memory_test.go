@@ -17,67 +17,73 @@ func TestMemoryOfDeathsIsBoundedAndEnds(t *testing.T) {
 	}
 	for i := range 1000 {
 		m.died(strconv.Itoa(i), "", false, errDied, now.Add(time.Second))
+		m.owe(strconv.Itoa(i), now.Add(time.Duration(i)))
 	}
 	list := m.list(now)
-	if len(m.prints) != 10 || len(list) != 10 {
-		t.Errorf("it remembers %d", len(m.prints))
+	if len(m.prints) != 10 || len(list) != 10 || len(m.owing) != 10 {
+		t.Errorf("it remembers %d and %d", len(m.prints), len(m.owing))
 	}
 	for i, known := range list {
 		if known.Refused != (i < 5) {
 			t.Errorf("%d is %+v: those with one death have to go first", i, known)
 		}
 	}
-	m.clear("refused1")
-	m.clear("999")
-	if m.about("refused1", now) == nil || m.about("999", now) != nil {
-		t.Error("clear has to forget what one death is known of, and nothing else")
+	if _, newest := m.owing["999"]; !newest {
+		t.Errorf("it has forgotten the newest debt, not the oldest: %v", m.owing)
 	}
 	m.sweep(now.Add(time.Minute))
-	if len(m.prints) != 4 || m.about("refused1", now.Add(time.Minute)) != nil {
-		t.Errorf("after a minute it remembers %d", len(m.prints))
+	if len(m.prints) != 5 || len(m.owing) != 10 || m.about("refused1", now.Add(time.Minute)) != nil {
+		t.Errorf("after a minute it remembers %d and %d", len(m.prints), len(m.owing))
 	}
 	m.sweep(now.Add(2 * time.Minute))
-	if len(m.prints) != 0 {
-		t.Errorf("at the end it remembers %d", len(m.prints))
+	if len(m.prints) != 0 || len(m.owing) != 0 {
+		t.Errorf("at the end it remembers %d and %d", len(m.prints), len(m.owing))
 	}
 }
 
 func TestBudgetOfDeathsComesBack(t *testing.T) {
 	now := time.Now()
 	m := newMemory(Poison{Remember: 3, Deaths: 4, Window: time.Minute}.withDefaults())
-	for range 3 {
-		m.charge("c", 1, now)
+	for i := range 3 {
+		m.charge("c", now.Add(time.Duration(i)*time.Second))
 	}
-	if m.spent("c", now) != 0 {
+	if m.spent("c", now.Add(3*time.Second)) != 0 {
 		t.Error("it is spent after 3 of 4")
 	}
-	m.charge("c", 1, now)
-	if wait := m.spent("c", now); wait != 15*time.Second || m.spent("other", now) != 0 || m.spent("", now) != 0 {
+	m.charge("c", now.Add(3*time.Second))
+	if wait := m.spent("c", now.Add(3*time.Second)); wait != 57*time.Second || m.spent("other", now) != 0 || m.spent("", now) != 0 {
 		t.Errorf("after 4 of 4 the wait is %v", wait)
 	}
-	if m.spent("c", now.Add(15*time.Second)) != 0 {
+	if m.spent("c", now.Add(time.Minute)) != 0 {
 		t.Error("the first has not come back")
 	}
-	m.charge("c", 100, now.Add(15*time.Second))
-	if wait := m.spent("c", now.Add(15*time.Second)); wait != 75*time.Second {
-		t.Errorf("after many the wait is %v", wait)
+	for range 3 {
+		m.charge("c", now.Add(time.Minute))
 	}
-	m.charge("c", -100, now.Add(15*time.Second))
-	if m.spent("c", now.Add(15*time.Second)) != 0 {
+	if wait := m.spent("c", now.Add(time.Minute)); wait != 3*time.Second {
+		t.Errorf("after 6 of 4 the wait is %v", wait)
+	}
+	m.discharge("c", 3, now.Add(time.Minute))
+	if m.spent("c", now.Add(time.Minute)) != 0 {
 		t.Error("deaths that were cleared count")
 	}
-	for i := range 100 {
-		m.charge("a caller "+strconv.Itoa(i), 2, now)
+	m.discharge("c", 100, now.Add(time.Minute))
+	m.charge("", now)
+	if len(m.deaths["c"]) != 0 || m.spent("", now) != 0 {
+		t.Errorf("it remembers %v", m.deaths)
 	}
-	if len(m.callers) > 3 {
-		t.Errorf("it remembers %d callers", len(m.callers))
+	for i := range 100 {
+		m.charge("a caller "+strconv.Itoa(i), now.Add(time.Duration(i)))
+	}
+	if len(m.deaths) > 3 {
+		t.Errorf("it remembers %d callers", len(m.deaths))
 	}
 	m.sweep(now.Add(time.Hour))
-	if len(m.callers) != 0 {
-		t.Errorf("%d callers have spent something after an hour", len(m.callers))
+	if len(m.deaths) != 0 {
+		t.Errorf("%d callers have spent something after an hour", len(m.deaths))
 	}
 	off := newMemory(Poison{Deaths: Off}.withDefaults())
-	off.charge("c", 1000, now)
+	off.charge("c", now)
 	if off.spent("c", now) != 0 {
 		t.Error("Off is a limit")
 	}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -62,17 +61,14 @@ func (o *output) endLocked(now time.Time) {
 		if size > maxOutputLine {
 			line = fmt.Sprintf("%s… (%d bytes)", text.Head(line, maxOutputLine), size)
 		}
-		_ = call.Do("log", func() error { o.log.Info("procpool: a worker has written", "line", line); return nil })
+		o.log.Info("procpool: a worker has written", "line", line)
 	}
 }
 
 func (o *output) logMissedLocked() {
 	if n := o.missed; n > 0 {
 		o.missed = 0
-		_ = call.Do("log", func() error {
-			o.log.Info("procpool: a worker has written more lines than are logged", "lines", n)
-			return nil
-		})
+		o.log.Info("procpool: a worker has written more lines than are logged", "lines", n)
 	}
 }
 

@@ -4,13 +4,16 @@ package procpool_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool"
 )
@@ -108,5 +111,27 @@ func TestOutputIsNotLoggedTwice(t *testing.T) {
 	}
 	if got := mine.b.String(); got != "one\none\n" || len(log.records(t)) != 0 {
 		t.Errorf("the writer has %q, the log %v", got, log.records(t))
+	}
+}
+
+// panics is a log handler that panics at every record.
+type panics struct{ slog.Handler }
+
+func (p panics) Handle(context.Context, slog.Record) error { panic("the log is broken") }
+func (p panics) WithAttrs([]slog.Attr) slog.Handler        { return p }
+func (p panics) Enabled(context.Context, slog.Level) bool  { return true }
+
+// TestLogThatPanicsEndsNothing has workers die, be slow and write lines.
+func TestLogThatPanicsEndsNothing(t *testing.T) {
+	p := start(t, "serve", func(c *procpool.Config) {
+		c.Logger = slog.New(panics{})
+		c.SlowAfter, c.MaxQueue = time.Millisecond, 1
+	})
+	for n := range 3 {
+		do(t, p, ask{Op: "print", Text: "a line\n"}.raw())
+		do(t, p, ask{Op: "sleep", Seconds: 0.01}.raw())
+		if _, err := p.Do(within(t), poison(n).raw()); !errors.As(err, new(*procpool.CrashError)) {
+			t.Error(err)
+		}
 	}
 }

@@ -13,13 +13,17 @@ import (
 
 // Poison bounds what queries can do that kill the workers they are given to.
 //
-// A worker that ends by itself while it has a query may have died of the query. The
-// pool gives an idempotent query that has streamed nothing to an extra worker, which
-// it starts beyond MaxWorkers for this query alone, one such worker at a time. A
-// query that is answered there is cleared. A query that kills this worker too is
-// poison: it ends with a [*PoisonError], and the pool rejects all queries of its
-// fingerprint for a while. A query that may run only once ends with its
-// [*CrashError]; the next one of its fingerprint goes to an extra worker.
+// A query that a worker had when it ended by itself runs again, alone, when it may run
+// again: it is idempotent, it has streamed nothing, and it does not need the session of
+// a [Key] that ended with the worker. Queries run alone in one extra worker beyond
+// MaxWorkers, one after the other; it lives while there are any.
+//
+// A death counts against a query only when the worker had no other. Then the next
+// queries of its fingerprint run alone too, until one is answered. A query that kills the
+// extra worker is poison: it ends with a [*PoisonError], and the pool rejects its
+// fingerprint for a while. A query that may not run again ends with its [*CrashError].
+// When it was not the only one in the worker, nothing counts against it; the next query of
+// its caller, or of its fingerprint when it has no caller, runs alone.
 //
 // A death that the pool caused is not the query's: an eviction, a worker that did
 // not confirm a cancel, a stop.
@@ -30,12 +34,11 @@ type Poison struct {
 	// For is how long the pool remembers a fingerprint. Defaults to 10 minutes.
 	For time.Duration `koanf:"for"`
 	// Deaths is how many workers the queries of one [Caller] may kill within
-	// Window. While a caller has spent them, the pool rejects its queries with
-	// [ErrDeaths]. A death that was cleared does not count. Defaults to 5; Off
-	// sets no limit. Queries without a caller have no limit.
+	// Window. While that many count, the pool rejects the caller's queries with
+	// [ErrDeaths]. Defaults to 5; Off sets no limit. The caller of a query with a [Key]
+	// and without a Caller is its key; other queries without a caller have no limit.
 	Deaths int `koanf:"deaths"`
-	// Window is the time after which a caller has all its Deaths again; they come
-	// back one by one. Defaults to 1 minute.
+	// Window is how long a death counts against a caller. Defaults to 1 minute.
 	Window time.Duration `koanf:"window"`
 }
 
@@ -68,126 +71,116 @@ func (c Poison) validate() error {
 type Poisoned struct {
 	Fingerprint string    `json:"fingerprint"`
 	Caller      string    `json:"caller,omitempty"` // of the last query
-	Deaths      int       `json:"deaths"`           // of workers
-	Refused     bool      `json:"refused"`          // false while one death may have another cause: queries run alone
+	Deaths      int       `json:"deaths"`           // of workers that had no other query
+	Refused     bool      `json:"refused"`          // false while queries run alone
 	Last        string    `json:"last"`             // the error of the last death
 	Until       time.Time `json:"until"`            // then the pool forgets it
 }
 
 // memory is what a pool remembers of deaths. The pool's lock guards it.
 type memory struct {
-	cfg     Poison
-	prints  map[string]*Poisoned
-	callers map[string]*budget
-}
-
-// budget is what a caller has left: a bucket that refills. It may be below zero,
-// because several queries of a caller may run when the first kills its worker.
-type budget struct {
-	left float64
-	at   time.Time // when left was right
+	cfg    Poison
+	prints map[string]*Poisoned
+	deaths map[string][]time.Time // by owner, those that count, oldest first
+	owing  map[string]time.Time   // owners and fingerprints whose next query runs alone, with the time of the death
 }
 
 func newMemory(cfg Poison) *memory {
-	return &memory{cfg: cfg, prints: make(map[string]*Poisoned), callers: make(map[string]*budget)}
+	return &memory{
+		cfg:    cfg,
+		prints: make(map[string]*Poisoned),
+		deaths: make(map[string][]time.Time),
+		owing:  make(map[string]time.Time),
+	}
 }
 
 // about returns what is known of a fingerprint, nil for nothing.
 func (m *memory) about(print string, now time.Time) *Poisoned {
-	known := m.prints[print]
-	if known != nil && !now.Before(known.Until) {
-		delete(m.prints, print)
-		return nil
+	if known := m.prints[print]; known != nil && now.Before(known.Until) {
+		return known
 	}
-	return known
+	delete(m.prints, print)
+	return nil
 }
 
-// died records a death. alone says that an extra worker has died, which had this query
-// only: that proves that the query kills.
-func (m *memory) died(print, caller string, alone bool, why error, now time.Time) *Poisoned {
+// died records a death of a worker that had one query. refuse says that it was an
+// extra worker.
+func (m *memory) died(print, caller string, refuse bool, why error, now time.Time) *Poisoned {
 	known := m.about(print, now)
 	if known == nil {
-		if len(m.prints) >= m.cfg.Remember {
-			m.forgetOne()
-		}
+		forgetOne(m.prints, m.cfg.Remember, func(a, b *Poisoned) bool { // one that is not refused when there is one
+			return a.Refused != b.Refused && b.Refused || a.Refused == b.Refused && a.Until.Before(b.Until)
+		})
 		known = &Poisoned{Fingerprint: print}
 		m.prints[print] = known
 	}
 	known.Caller, known.Last = caller, why.Error()
 	known.Deaths++
-	known.Refused = known.Refused || alone
+	known.Refused = known.Refused || refuse
 	known.Until = now.Add(m.cfg.For)
 	return known
 }
 
-// forgetOne forgets the oldest fingerprint: one that is not refused when there is one.
-func (m *memory) forgetOne() {
-	var oldest *Poisoned
-	for _, p := range m.prints {
-		if oldest == nil || !p.Refused && oldest.Refused || p.Refused == oldest.Refused && p.Until.Before(oldest.Until) {
-			oldest = p
-		}
-	}
-	delete(m.prints, oldest.Fingerprint)
-}
-
-// clear forgets a fingerprint unless it is refused.
-func (m *memory) clear(print string) {
-	if known := m.prints[print]; known != nil && !known.Refused {
-		delete(m.prints, print)
-	}
-}
-
-// charge takes deaths from a caller's budget, and gives them back when n is negative.
-func (m *memory) charge(caller string, n float64, now time.Time) {
-	if caller == "" || m.cfg.Deaths == Off || n == 0 {
+// forgetOne makes room for one more when m has as many as it may have.
+func forgetOne[V any](m map[string]V, most int, first func(a, b V) bool) {
+	if len(m) < most {
 		return
 	}
-	b := m.refilled(caller, now)
-	if b == nil {
-		if n < 0 {
-			return
+	oldest := ""
+	for name := range m {
+		if oldest == "" || first(m[name], m[oldest]) {
+			oldest = name
 		}
-		if len(m.callers) >= m.cfg.Remember {
-			fullest := "" // it loses least
-			for name, other := range m.callers {
-				if fullest == "" || other.left > m.callers[fullest].left {
-					fullest = name
-				}
-			}
-			delete(m.callers, fullest)
-		}
-		b = &budget{left: float64(m.cfg.Deaths), at: now}
-		m.callers[caller] = b
 	}
-	b.left = min(max(b.left-n, -float64(m.cfg.Deaths)), float64(m.cfg.Deaths))
+	delete(m, oldest)
 }
 
-// refilled returns a caller's budget now, nil when it is full.
-func (m *memory) refilled(caller string, now time.Time) *budget {
-	b := m.callers[caller]
-	if b == nil {
-		return nil
+// charge counts a death against an owner.
+func (m *memory) charge(owner string, now time.Time) {
+	if owner == "" || m.cfg.Deaths == Off {
+		return
 	}
-	b.left += now.Sub(b.at).Seconds() / m.cfg.Window.Seconds() * float64(m.cfg.Deaths)
-	b.at = now
-	if b.left >= float64(m.cfg.Deaths) {
-		delete(m.callers, caller)
-		return nil
+	if m.counting(owner, now) == nil {
+		forgetOne(m.deaths, m.cfg.Remember, func(a, b []time.Time) bool { return a[len(a)-1].Before(b[len(b)-1]) })
 	}
-	return b
+	m.deaths[owner] = append(m.deaths[owner], now)
 }
 
-// spent returns how long a caller has to wait, 0 when it need not.
-func (m *memory) spent(caller string, now time.Time) time.Duration {
-	if caller == "" || len(m.callers) == 0 {
+// discharge takes back the last n deaths, of a query that was cleared.
+func (m *memory) discharge(owner string, n int, now time.Time) {
+	all := m.counting(owner, now)
+	if m.deaths[owner] = all[:max(len(all)-n, 0)]; len(all) <= n {
+		delete(m.deaths, owner)
+	}
+}
+
+// counting returns the deaths that count against an owner.
+func (m *memory) counting(owner string, now time.Time) []time.Time {
+	all := m.deaths[owner]
+	for len(all) > 0 && now.Sub(all[0]) >= m.cfg.Window {
+		all = all[1:]
+	}
+	if len(all) == 0 {
+		delete(m.deaths, owner)
+		return nil
+	}
+	m.deaths[owner] = all
+	return all
+}
+
+// spent returns how long an owner has to wait, 0 when it need not.
+func (m *memory) spent(owner string, now time.Time) time.Duration {
+	all := m.counting(owner, now)
+	if len(all) == 0 || len(all) < m.cfg.Deaths {
 		return 0
 	}
-	b := m.refilled(caller, now)
-	if b == nil || b.left >= 1 {
-		return 0
-	}
-	return max(time.Duration((1-b.left)/float64(m.cfg.Deaths)*float64(m.cfg.Window)), time.Millisecond)
+	return all[len(all)-m.cfg.Deaths].Add(m.cfg.Window).Sub(now)
+}
+
+// owe has the next query of an owner, or of a fingerprint, run alone.
+func (m *memory) owe(name string, now time.Time) {
+	forgetOne(m.owing, m.cfg.Remember, time.Time.Before)
+	m.owing[name] = now
 }
 
 // sweep forgets what is over.
@@ -195,8 +188,13 @@ func (m *memory) sweep(now time.Time) {
 	for print := range m.prints {
 		m.about(print, now)
 	}
-	for caller := range m.callers {
-		m.refilled(caller, now)
+	for owner := range m.deaths {
+		m.counting(owner, now)
+	}
+	for name, since := range m.owing {
+		if now.Sub(since) >= m.cfg.For {
+			delete(m.owing, name)
+		}
 	}
 }
 
@@ -208,25 +206,22 @@ func (m *memory) list(now time.Time) []Poisoned {
 			out = append(out, *known)
 		}
 	}
+	place := map[bool]int{true: 0, false: 1}
 	slices.SortFunc(out, func(a, b Poisoned) int {
-		if a.Refused != b.Refused {
-			if a.Refused {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.Fingerprint, b.Fingerprint))
+		return cmp.Or(place[a.Refused]-place[b.Refused], b.Until.Compare(a.Until), cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
 	return out
 }
 
-// printOf is the fingerprint of a query whose caller has not set one.
-func printOf(payload json.RawMessage, data []byte) string {
+// fingerprint is a hash of all that a worker sees of a query whose caller has not set one.
+func (q *Query) fingerprint() string {
 	h := sha256.New()
-	h.Write(payload)
-	if len(data) > 0 {
-		h.Write([]byte{0}) // not JSON: no payload is like this one with its bytes
-		h.Write(data)
+	h.Write(q.payload)
+	if len(q.data) > 0 || len(q.about.Metadata) > 0 || q.keyed {
+		about, _ := json.Marshal([]any{len(q.data), q.about.Metadata, q.keyed, q.key}) // texts can be marshalled
+		h.Write([]byte{0})                                                             // not JSON: no payload is like this one with what follows
+		h.Write(about)
+		h.Write(q.data)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }

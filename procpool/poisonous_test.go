@@ -30,8 +30,8 @@ func seconds(t *testing.T, variable string, short time.Duration) time.Duration {
 }
 
 // TestPoisonousCallerBesideAHealthyOne has one caller that keeps half of the workers busy,
-// and one that sends a query of death twenty times a second, each with another payload.
-// No query of the first fails, and there is a worker at every look. It takes two
+// one that sends a query of death twenty times a second, each with another payload, and
+// sessions. No query of the first fails, no session answers wrong, and there is a worker at every look. It takes two
 // seconds; POISON_SECONDS=600 runs longer.
 func TestPoisonousCallerBesideAHealthyOne(t *testing.T) {
 	length := seconds(t, "POISON_SECONDS", 2*time.Second)
@@ -65,6 +65,24 @@ func TestPoisonousCallerBesideAHealthyOne(t *testing.T) {
 			mu.Lock()
 			took = append(took, time.Since(begun))
 			mu.Unlock()
+		})
+	}
+	for n := range 4 {
+		name, last := fmt.Sprint("session ", n), 0
+		session := procpool.Metadata(map[string]string{"session": name})
+		every(time.Millisecond, func(int) {
+			got, err := p.Do(within(t), nextOne, procpool.Key(name), session)
+			switch {
+			case errors.Is(err, procpool.ErrSessionLost):
+				last = 0
+			case err != nil:
+				t.Errorf("a query of a session: %v", err)
+			default:
+				last++
+				if string(got) != fmt.Sprint(last) {
+					t.Errorf("%s answered %s, want %d", name, got, last)
+				}
+			}
 		})
 	}
 	outcomes := map[string]int{}

@@ -49,7 +49,7 @@ type Pool struct {
 	open    atomic.Int64 // queries that have not ended
 	counts  counters
 	running atomic.Bool // takes queries
-	recalls atomic.Bool // memory has fingerprints
+	recalls atomic.Bool // memory knows fingerprints, or queries that run alone
 
 	mu         sync.Mutex // guards the fields below
 	capacity   *fsm.Machine[PoolState]
@@ -63,12 +63,13 @@ type Pool struct {
 	workers    []*proc // all that are not dead, oldest first
 	ready      []*proc // the most recently used one last
 	queue      *list.List
-	alone      *list.List        // queries for extra workers; see Poison
+	alone      *list.List        // queries that run alone, in the extra worker; see Poison
 	shares     map[string]*share // of callers that wait; used with Config.FairShares
 	turn       uint64            // of the last query that was served
 	places     int               // of the worker that takes the most queries at a time
 	waiting    int               // queries in all queues
 	keys       map[string]*proc
+	lost       map[string]bool // keys whose worker has died, until a caller learns it
 	memory     *memory
 	failures   int // consecutive failed starts
 	deaths     int // consecutive deaths of workers that had no query
@@ -94,19 +95,25 @@ func New(cfg Config) (*Pool, error) {
 	p := &Pool{
 		cfg:      cfg,
 		stopTime: stopTime,
-		log:      cfg.Logger,
+		log:      call.Logger(cfg.Logger),
 		appLog:   !hasLogger,
 		seed:     maphash.MakeSeed(),
 		dir:      cfg.SocketDir,
 		queue:    list.New(),
 		alone:    list.New(),
 		keys:     make(map[string]*proc),
+		lost:     make(map[string]bool),
 		shares:   make(map[string]*share),
 		memory:   newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
 	}
+	dir, err := filepath.Abs(p.dir) // the command may set another folder for its process
+	if err != nil {
+		return nil, fmt.Errorf("%s: SocketDir: %w", cfg.Name, err)
+	}
+	p.dir = dir
 	p.command = cfg.Command
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
@@ -153,7 +160,7 @@ func (p *Pool) Start(ctx context.Context) error {
 		return err
 	}
 	if log := asynclog.Logger(ctx); p.appLog && log != nil {
-		p.log = log // before any worker has started
+		p.log = call.Logger(log) // before any worker has started
 	}
 	if err = p.prepare(); err != nil {
 		err = fmt.Errorf("start %s: %w", p.Name(), err)
@@ -240,7 +247,12 @@ func (p *Pool) live(own context.Context) {
 	if p.again != nil {
 		p.again.Stop()
 	}
-	open := p.openLocked()
+	open := p.waitingLocked()
+	for _, w := range p.workers {
+		for _, a := range w.attempts {
+			open = append(open, a.q)
+		}
+	}
 	if r := p.reloading; r != nil {
 		p.endReloadLocked(r, ErrDraining)
 	}
@@ -257,13 +269,13 @@ func (p *Pool) live(own context.Context) {
 	p.lifeline.close()
 }
 
-// openLocked returns the queries that have not ended.
-func (p *Pool) openLocked() []*Query {
-	var open []*Query
+// waitingLocked returns the queries that wait.
+func (p *Pool) waitingLocked() []*Query {
+	all := make([]*Query, 0, p.waiting)
 	from := func(l *list.List) {
 		for e := l.Front(); e != nil; e = e.Next() {
 			if q, ok := e.Value.(*Query); ok {
-				open = append(open, q)
+				all = append(all, q)
 			}
 		}
 	}
@@ -271,11 +283,8 @@ func (p *Pool) openLocked() []*Query {
 	from(p.alone)
 	for _, w := range p.workers {
 		from(&w.waiting)
-		for _, a := range w.attempts {
-			open = append(open, a.q)
-		}
 	}
-	return open
+	return all
 }
 
 // Drain rejects new queries with [ErrDraining] and returns when all running and

@@ -68,7 +68,7 @@ type proc struct {
 	lastActivity  time.Time
 	queries       int
 	ignored       int  // messages ignored since its last query
-	alone         bool // it is an extra worker for one query; see Poison
+	alone         bool // it is the extra worker; see Poison
 	trial         bool // it is ready and gets no query before it has answered a health check
 	proven        bool // it has answered a query or a health check
 	generation    int  // see Pool.Reload
@@ -137,8 +137,8 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 	p.resizedLocked()
 	p.alive.Add(1)
 	call.Go(name, w.live, func(err error) {
+		defer p.alive.Done()
 		w.reap(err)
-		p.alive.Done()
 	})
 	return w
 }
@@ -284,7 +284,7 @@ func (w *proc) send(a *attempt) {
 		if w.behind {
 			a.q.arm()
 		}
-		w.behind = w.behind || a.q.size() > smallWrite
+		w.behind = w.behind || w.places > 1 && a.q.size() > smallWrite // the only query is read once it is answered
 		if a.dropped {
 			w.wmu.Unlock()
 			a = w.p.release(w, a, false)
@@ -309,19 +309,10 @@ func (w *proc) send(a *attempt) {
 	}
 }
 
-// sendCancel asks the worker to stop the attempt.
+// sendCancel asks the worker to stop the attempt. It waits while another goroutine writes:
+// a write that is cut would end the worker.
 func (w *proc) sendCancel(a *attempt) {
-	if !w.wmu.TryLock() {
-		if w.places == 1 {
-			// Another goroutine writes, most likely the query itself to a worker that
-			// does not read. The query has ended, so cut that write short. With more
-			// places it may be another caller's query, and a write that is cut ends the
-			// worker.
-			_ = w.conn.SetWriteDeadline(time.Now().Add(pokeAfter))
-		}
-		w.wmu.Lock()
-		w.writeUntil = time.Time{}
-	}
+	w.wmu.Lock()
 	defer w.wmu.Unlock()
 	if !a.sent || a.cancelSent {
 		a.dropped = !a.sent // send sees it
@@ -341,8 +332,6 @@ func (w *proc) armWrite() {
 		_ = w.conn.SetWriteDeadline(w.writeUntil)
 	}
 }
-
-const pokeAfter = 100 * time.Millisecond
 
 // awaitConfirmLocked ends the worker when it does not confirm within CancelGrace.
 func (w *proc) awaitConfirmLocked(a *attempt) {
@@ -408,13 +397,21 @@ func (w *proc) detach() {
 	}
 }
 
-// unbindLocked frees the worker's keys. Queries that waited for this worker now
-// wait for any worker.
+// maxLost bounds the keys of lost sessions that a pool remembers.
+const maxLost = 100_000
+
+// unbindLocked frees the worker's keys. When the pool has not planned the worker's end,
+// their sessions are lost, and the queries that waited for this worker end, unless they may
+// begin anew. Otherwise they now wait for any worker.
 func (w *proc) unbindLocked() {
 	p := w.p
+	lost := !w.gently || w.alone
 	for _, key := range w.keys {
 		if p.keys[key] == w {
 			delete(p.keys, key)
+		}
+		if lost && len(p.lost) < maxLost {
+			p.lost[key] = true
 		}
 	}
 	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) {
@@ -427,7 +424,14 @@ func (w *proc) unbindLocked() {
 	for e := w.waiting.Front(); e != nil; e = w.waiting.Front() {
 		q, _ := e.Value.(*Query)
 		p.dequeueLocked(q)
-		p.enqueueLocked(p.queue, q)
+		if !lost || q.anew {
+			p.enqueueLocked(p.queue, q)
+			continue
+		}
+		delete(p.lost, q.key) // its caller learns it now
+		w.after = append(w.after, func() {
+			q.finish(QueryError, nil, &SessionLostError{Query: q.id, Key: q.key})
+		})
 	}
 	p.rematchLocked()
 }

@@ -2,60 +2,67 @@ package procpool
 
 import (
 	"bytes"
+	"cmp"
 	"container/list"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 )
 
-// errAlone is the cause of the end of an extra worker that has served its query.
-var errAlone = errors.New("it was started for one query")
+// errAlone is the cause of the end of the extra worker when no query has to run alone.
+var errAlone = errors.New("no query has to run alone any more")
 
-// poisonedLocked returns why the pool does not take a query, and marks one that has to
-// run alone.
-func (p *Pool) poisonedLocked(q *Query) error {
-	if wait := p.memory.spent(q.caller, q.begun); wait > 0 {
-		return p.overdrawn(q, wait)
+// owner is against whom the query's deaths count: its caller, or else its session.
+func (q *Query) owner() string {
+	if q.caller == "" && q.sticky() {
+		return q.key
 	}
-	if q.print == "" || len(p.memory.prints) == 0 {
-		return nil
+	return q.caller
+}
+
+// judgeLocked returns why the pool does not take a query that no worker has, and marks one
+// that has to run alone.
+func (p *Pool) judgeLocked(q *Query, now time.Time) error {
+	known, debtor := p.memory.about(q.print, now), cmp.Or(q.owner(), q.print)
+	wait := p.memory.spent(q.owner(), now)
+	_, owes := p.memory.owing[debtor]
+	switch {
+	case wait > 0 && q.attempts == 0:
+		return &RejectedError{Pool: p.cfg.Name, RetryAfter: wait, Err: fmt.Errorf("%w: caller %q", ErrDeaths, q.owner())}
+	case known != nil && known.Refused:
+		err := &PoisonError{Query: q.id, Fingerprint: known.Fingerprint, Deaths: known.Deaths, Err: errors.New(known.Last)}
+		return &RejectedError{Pool: p.cfg.Name, RetryAfter: known.Until.Sub(now), Err: err}
+	case q.sticky(): // it goes to its key's worker
+	case known != nil:
+		q.alone = true
+	case owes && p.alone.Len() <= p.cfg.MaxQueue:
+		q.alone = true
+		delete(p.memory.owing, debtor)
 	}
-	known := p.memory.about(q.print, q.begun)
-	if known != nil && known.Refused {
-		return p.refused(q, known)
-	}
-	q.alone = known != nil
 	return nil
 }
 
-// overdrawn is the error of a query whose caller has spent its deaths.
-func (p *Pool) overdrawn(q *Query, wait time.Duration) error {
-	return &RejectedError{Pool: p.cfg.Name, RetryAfter: wait, Err: fmt.Errorf("%w: caller %q", ErrDeaths, q.caller)}
-}
-
-// refused is the error of a query whose fingerprint is known.
-func (p *Pool) refused(q *Query, known *Poisoned) error {
-	return &RejectedError{
-		Pool: p.cfg.Name, RetryAfter: time.Until(known.Until),
-		Err: &PoisonError{Query: q.id, Fingerprint: known.Fingerprint, Deaths: known.Deaths, Err: errors.New(known.Last)},
-	}
-}
-
-// nextAloneLocked gives an extra worker the oldest query that has to run alone, and
-// ends the worker when there is none.
+// nextAloneLocked gives the extra worker the oldest query that has to run alone, and
+// ends the worker when there is none or when a reload has replaced its program.
 func (p *Pool) nextAloneLocked(w *proc) *attempt {
-	e := p.alone.Front()
-	if e == nil {
+	var next *Query
+	for _, l := range []*list.List{p.alone, &w.waiting} {
+		if e := l.Front(); e != nil {
+			if q, _ := e.Value.(*Query); next == nil || q.before(next) {
+				next = q
+			}
+		}
+	}
+	if next == nil || w.generation != p.generation {
 		w.stopLocked(true, errAlone)
 		return nil
 	}
-	q, _ := e.Value.(*Query)
-	p.dequeueLocked(q)
-	return p.assignLocked(w, q)
+	p.dequeueLocked(next)
+	return p.assignLocked(w, next)
 }
 
-// ensureAloneLocked starts an extra worker when a query waits for one and there is
-// none.
+// ensureAloneLocked starts the extra worker when a query waits for it and there is none.
 func (p *Pool) ensureAloneLocked() {
 	if p.alone.Len() == 0 || len(p.workers) > p.sizeLocked() || p.backsOffLocked() {
 		return
@@ -63,74 +70,79 @@ func (p *Pool) ensureAloneLocked() {
 	p.spawnLocked(spawn{alone: true})
 }
 
-// diedWithLocked decides about a query of a worker that has ended. of is how
-// many the worker had: of several it is not known which was the cause, so those that
-// may be repeated are tried alone before anything is held against them. It returns the
-// queries that end because of it.
-func (p *Pool) diedWithLocked(w *proc, q *Query, why error, of int) []endedBy {
+// diedWithLocked decides about a query of a worker that has ended. only says that the
+// worker had no other. It returns the queries that end because of it. See [Poison].
+func (p *Pool) diedWithLocked(w *proc, q *Query, why error, only bool) []endedBy {
 	q.on = nil
-	repeat := q.idempotent && !q.streamed && !p.ending && !queryModel.IsTerminal(q.State())
-	if why == nil || w.broke != nil || queryModel.IsTerminal(q.State()) { // the pool has ended it
+	if queryModel.IsTerminal(q.State()) {
+		return nil
+	}
+	stays := q.sticky() && !q.anew
+	repeat := q.idempotent && !q.streamed && !p.ending && !stays
+	ends := []endedBy{{q, w.queryError(q, why)}}
+	if q.sticky() {
+		delete(p.lost, q.key) // the caller learns it by this error, or lets the session begin anew
+	}
+	if why == nil || w.broke != nil { // the pool has ended it
 		if !repeat || q.attempts >= maxAttempts {
-			return []endedBy{{q, w.queryError(q, why)}}
+			return ends
 		}
 		p.counts.retried.Add(1)
 		p.enqueueLocked(p.queue, q)
 		p.rematchLocked()
 		return nil
 	}
-	if of > 1 && repeat {
-		p.counts.retried.Add(1)
-		q.alone = true
-		p.enqueueLocked(p.alone, q)
-		return nil
-	}
 	now := time.Now()
-	q.deaths++
-	known := p.memory.died(q.print, q.caller, w.alone, why, now)
-	p.recalls.Store(true)
-	p.memory.charge(q.caller, 1/float64(of), now)
-	var out []endedBy
+	if only {
+		q.deaths++
+		p.memory.charge(q.owner(), now)
+	}
 	switch {
-	case known.Refused:
-		out = append(out, endedBy{q, &PoisonError{Query: q.id, Fingerprint: known.Fingerprint, Deaths: known.Deaths, Err: w.queryError(q, why)}})
-	case repeat:
+	case only && !stays:
+		known := p.memory.died(q.print, q.caller, w.alone, why, now)
+		if w.alone {
+			repeat = false
+			ends[0].err = &PoisonError{Query: q.id, Fingerprint: q.print, Deaths: known.Deaths, Err: ends[0].err}
+		}
+	case !repeat && !stays:
+		p.memory.owe(cmp.Or(q.owner(), q.print), now)
+	}
+	if repeat {
+		ends = nil
 		p.counts.retried.Add(1)
 		q.alone = true
 		p.enqueueLocked(p.alone, q)
-	default:
-		out = append(out, endedBy{q, w.queryError(q, why)})
 	}
-	wait := p.memory.spent(q.caller, now)
+	p.recalls.Store(true)
 	for _, other := range p.waitingLocked() {
-		switch {
-		case other == q:
-		case known.Refused && other.like(q):
+		if other.like(q) {
+			other.print = q.print
+		}
+		was := other.alone
+		if err := p.judgeLocked(other, now); err != nil && other != q {
 			p.dequeueLocked(other)
-			out = append(out, endedBy{other, p.refused(other, known)})
-		case wait > 0 && other.caller == q.caller && other.attempts == 0:
+			ends = append(ends, endedBy{other, err})
+		} else if other.alone && !was {
 			p.dequeueLocked(other)
-			out = append(out, endedBy{other, p.overdrawn(other, wait)})
-		case !other.alone && other.like(q):
-			p.dequeueLocked(other)
-			other.alone = true
 			p.enqueueLocked(p.alone, other)
 		}
 	}
-	return out
+	return ends
 }
 
-// clearLocked forgets the deaths of a query that an extra worker has survived. Queries
-// like it need no extra worker any more.
+// clearLocked forgets the deaths of a query that the extra worker has survived. Queries
+// like it need not run alone any more.
 func (p *Pool) clearLocked(q *Query) {
 	if queryModel.IsTerminal(q.State()) {
 		return // the worker has confirmed a cancel; that proves nothing
 	}
-	p.memory.clear(q.print)
-	p.memory.charge(q.caller, -float64(q.deaths), time.Now())
+	if known := p.memory.prints[q.print]; known != nil && !known.Refused {
+		delete(p.memory.prints, q.print)
+	}
+	p.memory.discharge(q.owner(), q.deaths, time.Now())
 	q.deaths = 0
 	for _, other := range p.waitingLocked() {
-		if other.alone && other.deaths == 0 && other.like(q) {
+		if other.in == p.alone && other.deaths == 0 && other.like(q) {
 			p.dequeueLocked(other)
 			other.alone = false
 			p.enqueueLocked(p.queue, other)
@@ -144,25 +156,8 @@ func (q *Query) like(other *Query) bool {
 	if q.marked || other.marked {
 		return q.marked && other.marked && q.print == other.print
 	}
-	return bytes.Equal(q.payload, other.payload) && bytes.Equal(q.data, other.data)
-}
-
-// waitingLocked returns all queries that wait.
-func (p *Pool) waitingLocked() []*Query {
-	all := make([]*Query, 0, p.waiting)
-	from := func(l *list.List) {
-		for e := l.Front(); e != nil; e = e.Next() {
-			if q, ok := e.Value.(*Query); ok {
-				all = append(all, q)
-			}
-		}
-	}
-	from(p.queue)
-	from(p.alone)
-	for _, w := range p.workers {
-		from(&w.waiting)
-	}
-	return all
+	return q.keyed == other.keyed && q.key == other.key && bytes.Equal(q.payload, other.payload) &&
+		bytes.Equal(q.data, other.data) && maps.Equal(q.about.Metadata, other.about.Metadata)
 }
 
 // Poisoned returns the fingerprints that the pool remembers because workers died of

@@ -27,6 +27,7 @@ type Query struct {
 	key        string
 	keyed      bool
 	preferred  bool // the key may go to any worker
+	anew       bool // the key's session may begin anew
 	idempotent bool
 	evictBusy  bool
 	caller     string
@@ -58,8 +59,8 @@ type Query struct {
 	in        *list.List    // the queue
 	on        *attempt      // the attempt that a worker has
 	attempts  int
-	deaths    int    // of workers that had it
-	alone     bool   // it runs in an extra worker; see Poison
+	deaths    int    // of workers that had no other
+	alone     bool   // it runs in the extra worker; see Poison
 	claims    bool   // a busy worker was evicted for it
 	turn      uint64 // of its caller; see Config.FairShares
 	displaces *Query // lost its place in the queue to it
@@ -76,9 +77,18 @@ type Option func(*Query)
 // worker of its key even when others are free. A new key gets the worker with the
 // fewest keys, and while the pool has room, a worker of its own. The pool remembers a
 // key until its worker ends: with an unbounded number of keys, set Recycle.MaxAge.
+//
+// When the worker dies, what it knew of the key is gone. The queries that it had or that
+// waited for it, or else the next one, end with a [*SessionLostError]; later ones begin a
+// new session. An end that the pool has planned is no such death: a limit of Recycle, an
+// eviction, a reload.
 func Key(key string) Option {
 	return func(q *Query) { q.key, q.keyed, q.preferred = key, true, false }
 }
+
+// BeginAnew lets a query with a [Key] begin a new session with another worker when the
+// key's worker has died, in place of the [*SessionLostError].
+func BeginAnew() Option { return func(q *Query) { q.anew = true } }
 
 // Prefer sends queries of one key to the same worker while that is free, for example
 // because it has cached something, and to another one otherwise. The pool remembers
@@ -89,9 +99,9 @@ func Prefer(key string) Option {
 }
 
 // Idempotent says that the query may run twice. When its worker dies before it has
-// streamed anything, the pool gives it once to an extra worker; see [Poison]. When
-// the pool itself had to end the worker, it gives the query to another one, up to
-// twice.
+// streamed anything, the query runs once more, alone; see [Poison]. When the pool itself
+// had to end the worker, it gives the query to another one, up to twice. A query with a
+// [Key] runs again only with [BeginAnew].
 func Idempotent() Option { return func(q *Query) { q.idempotent = true } }
 
 // Timeout bounds the query, in place of Config.QueryTimeout.
@@ -105,14 +115,15 @@ func Timeout(d time.Duration) Option {
 func EvictBusy() Option { return func(q *Query) { q.evictBusy = true } }
 
 // Caller says on whose behalf the query is made, for example a tenant. Poison.Deaths
-// is a budget of each caller. The name has at most 256 bytes.
+// is a limit of each caller. The name has at most 256 bytes.
 func Caller(name string) Option {
 	return func(q *Query) { q.caller = q.short("caller", name) }
 }
 
 // Fingerprint says which queries are alike, for example all that concern one document.
 // When workers die of some, the pool refuses all of them; see [Poison]. It has at
-// most 256 bytes. Without it a fingerprint is a hash of the payload.
+// most 256 bytes. Without it a fingerprint is a hash of what
+// the worker sees: payload, bytes, metadata and key.
 func Fingerprint(print string) Option {
 	return func(q *Query) { q.print, q.marked = q.short("fingerprint", print), true }
 }
@@ -396,7 +407,7 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 			p.cfg.Name, q.size(), &wire.TooLongError{Limit: p.cfg.MaxFrame, Length: len(q.data)})
 	}
 	if !q.marked && p.recalls.Load() {
-		q.print = printOf(payload, q.data)
+		q.print = q.fingerprint()
 	}
 	if d, ok := ctx.Deadline(); ok && d.Before(q.until) {
 		q.until = d

@@ -78,7 +78,7 @@ func (w *proc) reap(why error) {
 		if a.q.print == "" {
 			a.q.print = prints[a]
 		}
-		ended = append(ended, p.diedWithLocked(w, a.q, why, len(attempts))...)
+		ended = append(ended, p.diedWithLocked(w, a.q, why, len(attempts) == 1)...)
 	}
 	p.resizedLocked()
 	p.ensureLocked()
@@ -101,7 +101,7 @@ func (w *proc) printsOfQueries(why error) map[*attempt]string {
 	prints := make(map[*attempt]string, len(attempts))
 	for _, a := range attempts {
 		if why != nil && !a.q.marked && !queryModel.IsTerminal(a.q.State()) {
-			prints[a] = printOf(a.q.payload, a.q.data)
+			prints[a] = a.q.fingerprint()
 		}
 	}
 	return prints
@@ -109,19 +109,25 @@ func (w *proc) printsOfQueries(why error) map[*attempt]string {
 
 // queryError returns the error of a query whose worker has ended.
 func (w *proc) queryError(q *Query, why error) error {
+	var err error
 	var protocol *ProtocolError
 	var crash *CrashError
 	switch {
 	case errors.As(why, &protocol):
-		return &ProtocolError{Query: q.id, Worker: w.name, Err: protocol.Err}
+		err = &ProtocolError{Query: q.id, Worker: w.name, Err: protocol.Err}
 	case errors.As(why, &crash):
 		c := *crash
 		c.Query = q.id
-		return &c
+		err = &c
 	case why == nil:
-		why = w.cause
+		err = w.crash(q.id, w.cause)
+	default:
+		err = w.crash(q.id, why)
 	}
-	return w.crash(q.id, why)
+	if q.sticky() {
+		err = &SessionLostError{Query: q.id, Key: q.key, Err: err}
+	}
+	return err
 }
 
 // backOffLocked makes the pool wait before it starts another worker.

@@ -27,7 +27,7 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	if !w.used {
 		w.used, w.keyed, w.key = true, q.keyed, q.key
 	}
-	if q.keyed && !q.preferred && !w.alone && p.keys[q.key] != w {
+	if q.sticky() && p.keys[q.key] != w {
 		p.keys[q.key] = w
 		w.keys = append(w.keys, q.key)
 	}
@@ -114,21 +114,10 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	if w != nil {
 		w.awaitConfirmLocked(a)
 		w.kickLocked(a)
-		if w.places > 1 {
-			p.cancelLater(w, a)
-		}
+		p.alive.Go(func() { w.sendCancel(a) })
 	}
 	p.mu.Unlock()
-	if w != nil && w.places == 1 {
-		w.sendCancel(a)
-	}
 	return true
-}
-
-// cancelLater asks the worker to stop the attempt, for a caller that holds the lock and
-// does not wait: the write of another query may take long.
-func (p *Pool) cancelLater(w *proc, a *attempt) {
-	p.alive.Go(func() { w.sendCancel(a) })
 }
 
 // release takes back a worker that has confirmed the end of its attempt. It
@@ -158,8 +147,8 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	}
 	if w.alone {
 		p.clearLocked(a.q)
-		w.stopLocked(true, errAlone)
-		return nil
+		_ = w.machine.To(WorkerReady, nil)
+		return p.nextAloneLocked(w)
 	}
 	if w.retire != nil {
 		if w.idle() {

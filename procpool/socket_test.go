@@ -188,3 +188,15 @@ func TestFullDiskIsAnErrorOfTheStart(t *testing.T) {
 		_ = p.Stop(within(t))
 	}
 }
+
+// TestRelativeSocketDir has workers that run in another folder.
+func TestRelativeSocketDir(t *testing.T) {
+	dir, elsewhere := socketDir(t), t.TempDir()
+	t.Chdir(dir)
+	p := startPool(t, func() *exec.Cmd {
+		cmd := self("serve")
+		cmd.Dir = elsewhere
+		return cmd
+	}, func(c *procpool.Config) { c.SocketDir, c.QueryTimeout = "sockets", patience/4 })
+	do(t, p, ask{}.raw())
+}

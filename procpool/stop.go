@@ -18,26 +18,22 @@ func (w *proc) askToEnd() {
 	w.ensureReadingLocked()
 	attempts := slices.Clone(w.attempts)
 	w.p.mu.Unlock()
-	for _, a := range attempts {
-		w.sendCancel(a)
-	}
-	w.wmu.Lock()
-	w.armWrite()
-	err := w.writer.Shutdown(len(attempts) == 0)
-	w.wmu.Unlock()
-	if err != nil {
-		return
-	}
+	w.p.alive.Go(func() { // a write may block until the process ends
+		for _, a := range attempts {
+			w.sendCancel(a)
+		}
+		w.wmu.Lock()
+		defer w.wmu.Unlock()
+		w.armWrite()
+		_ = w.writer.Shutdown(len(attempts) == 0) // when this fails, the grace ends the worker
+	})
 	grace := time.NewTimer(w.p.cfg.ShutdownGrace)
 	defer grace.Stop()
 	for acked := w.acked.Signaled(); ; {
 		select {
 		case <-acked: // the worker now exits by itself
 			acked = nil
-		case <-w.readEnd: //nolint:errcheck // only its end matters
-			w.selfEnd()
-			return
-		case <-w.process.Done():
+		case <-w.process.Done(): // it may close its connection before its own cleaning up
 			return
 		case <-grace.C:
 			return

@@ -12,8 +12,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -302,5 +304,36 @@ func unlucky(mode string) {
 				_, _ = conn.Write(bytes.Replace(text, []byte("ID"), []byte(e.RequestID), 1))
 			}
 		}
+	}
+}
+
+// TestACancelDoesNotCutALargeWrite cancels a query while it is written to a worker that
+// stands still for longer than a moment, and less than CancelGrace.
+func TestACancelDoesNotCutALargeWrite(t *testing.T) {
+	p := start(t, "serve", func(c *procpool.Config) { c.CancelGrace, c.WriteTimeout, c.MaxQueue = patience, patience, 1 })
+	pid := do(t, p, ask{Op: "pid"}.raw())
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(n, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	large := ask{Text: strings.Repeat("x", 8<<20)}.raw()
+	ctx, cancel := context.WithCancel(within(t))
+	time.AfterFunc(100*time.Millisecond, cancel)
+	time.AfterFunc(800*time.Millisecond, func() { _ = syscall.Kill(n, syscall.SIGCONT) })
+	q, err := p.Submit(ctx, large)
+	if err != nil {
+		t.Skipf("the machine stood still: %v", err)
+	}
+	if _, err := q.Result(); !errors.Is(err, procpool.ErrCancelled) {
+		t.Errorf("it ended with %v", err)
+	}
+	if again := do(t, p, ask{Op: "pid"}.raw()); again != pid {
+		t.Errorf("the worker was %s and is %s", pid, again)
+	}
+	if s := p.Stats(); s.Spawned != 1 || s.Crashed != 0 {
+		t.Errorf("%+v", s)
 	}
 }

@@ -12,13 +12,21 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool/child"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+// The state of the sessions of mode serve.
+var (
+	nextMu sync.Mutex
+	next   = map[string]int{}
 )
 
 var kept [][]byte // the memory that mode serve leaks
@@ -97,6 +105,14 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		return "waited", nil
+	case "next": // counts the queries of a session; dies for one tenant
+		if q.About.Metadata["tenant"] == "mallory" {
+			os.Exit(1)
+		}
+		nextMu.Lock()
+		defer nextMu.Unlock()
+		next[q.About.Metadata["session"]]++
+		return next[q.About.Metadata["session"]], nil
 	case "pid":
 		return os.Getpid(), nil
 	case "files":
@@ -152,6 +168,34 @@ func helper(mode string) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		return
+	case "ends": // says what happens
+		out, err := os.Create(filepath.Join(os.Getenv("ENDS"), strconv.Itoa(os.Getpid())))
+		if err != nil {
+			panic(err)
+		}
+		say := func(line string) {
+			fmt.Fprintln(out, line)
+		}
+		answer := func(_ context.Context, q *child.Query) (any, error) {
+			say("query")
+			fmt.Println("line", string(q.Payload))
+			if string(q.Payload) == `"die"` {
+				os.Exit(3)
+			}
+			return os.Getpid(), nil
+		}
+		begin := func(context.Context) error { say("startup"); return nil }
+		end := func() {
+			if os.Getenv("HANG") != "" {
+				time.Sleep(time.Hour)
+			}
+			say("shutdown")
+		}
+		if err := child.Serve(context.Background(), answer, child.OnStartup(begin), child.OnShutdown(end)); err != nil {
+			os.Exit(1)
+		}
+		say("exit")
 		return
 	case "gated": // waits for a file
 		for {

@@ -55,6 +55,7 @@ func run(ctx context.Context, args []string) error {
 		Command:    func() *exec.Cmd { return exec.Command("python3", filepath.Join(folder, "worker.py")) },
 		MinWorkers: 2, MaxWorkers: 4, MaxQueue: 100,
 		QueryTimeout: 30 * time.Second,
+		MaxFrame:     8 * largest, // as JSON a byte of the text may take six
 		Recycle:      procpool.Recycle{MaxQueries: 10_000, MaxAge: time.Hour},
 	})
 	if err != nil {

@@ -130,6 +130,20 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestLargestTextsAreAnswered sends as much as the program allows, also in letters that JSON
+// escapes, and one byte more.
+func TestLargestTextsAreAnswered(t *testing.T) {
+	url, _ := service(t)
+	for _, letter := range []string{"x", "\"", "\x01"} {
+		if status, got, err := post(url+"/text", strings.Repeat(letter, largest)); err != nil || status != 200 {
+			t.Errorf("%q: %d %.200s %v", letter, status, got, err)
+		}
+	}
+	if status, _, err := post(url+"/text", strings.Repeat("x", largest+1)); err != nil || status != 413 {
+		t.Errorf("one byte more: %d %v", status, err)
+	}
+}
+
 // TestNoRequestFailsWhileWorkersAreKilled kills one worker after the other, with
 // SIGKILL, while clients send texts.
 func TestNoRequestFailsWhileWorkersAreKilled(t *testing.T) {

@@ -48,4 +48,5 @@ def handle(query):
     return {"words": len(words), "distinct": len(set(words)), "common": [w for w, _ in common]}
 
 
-lifecycle_worker.serve(handle)
+if __name__ == "__main__":  # multiprocessing imports this file again
+    lifecycle_worker.serve(handle)

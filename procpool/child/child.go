@@ -55,6 +55,16 @@ type Option func(*server)
 // Defaults to 1.
 func Concurrency(n int) Option { return func(s *server) { s.places = n } }
 
+// OnStartup has the worker call fn before it is ready, for example to load a model: the
+// pool's StartTimeout bounds it. [Serve] returns its error. ctx is that of Serve.
+func OnStartup(fn func(ctx context.Context) error) Option {
+	return func(s *server) { s.onStartup = fn }
+}
+
+// OnShutdown has the worker call fn after its last query, also when the pool is gone.
+// The pool's ShutdownGrace bounds it.
+func OnShutdown(fn func()) Option { return func(s *server) { s.onShutdown = fn } }
+
 // lastWords is how long a handler may take to return after the pool has gone.
 const lastWords = 2 * time.Second
 
@@ -71,12 +81,14 @@ type server struct {
 	queriesMu sync.Mutex // guards running
 	running   map[string]*running
 
-	ended  chan error    // capacity 1: why reading has ended
-	begun  chan struct{} // capacity 1: wakes watch
-	asleep atomic.Bool   // watch sleeps
-	calls  calls
-	places int                     // how many queries it takes at a time
-	inline atomic.Pointer[running] // the query that runs in the goroutine that reads
+	ended      chan error    // capacity 1: why reading has ended
+	begun      chan struct{} // capacity 1: wakes watch
+	asleep     atomic.Bool   // watch sleeps
+	calls      calls
+	places     int                         // how many queries it takes at a time
+	onStartup  func(context.Context) error // nil for none
+	onShutdown func()                      // nil for none, and once it was called
+	inline     atomic.Pointer[running]     // the query that runs in the goroutine that reads
 
 	// Only for the goroutine that reads.
 	ctx    context.Context
@@ -136,6 +148,11 @@ func Serve(ctx context.Context, handler Handler, opts ...Option) error {
 		return fmt.Errorf("serve: Concurrency is %d, want 1 to %d", s.places, wire.MaxConcurrency)
 	}
 	s.reuses = s.reuses && s.places == 1
+	if s.onStartup != nil {
+		if err := s.onStartup(ctx); err != nil {
+			return fmt.Errorf("serve: OnStartup: %w", err)
+		}
+	}
 	if err := s.write(s.announce); err != nil {
 		return fmt.Errorf("%w: say ready: %w", ErrPoolGone, err)
 	}
@@ -146,6 +163,7 @@ func Serve(ctx context.Context, handler Handler, opts ...Option) error {
 	err = <-s.ended
 	close(over)
 	watching.Wait()
+	s.shutDown()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -302,7 +320,16 @@ func (s *server) shutdown(graceful bool) error {
 		s.end(ErrCancelled, lastWords)
 	}
 	_ = s.write((*wire.Writer).ShutdownAck)
+	s.shutDown() // while the connection is open
 	return nil
+}
+
+// shutDown calls the function of [OnShutdown], once.
+func (s *server) shutDown() {
+	if fn := s.onShutdown; fn != nil {
+		s.onShutdown = nil
+		fn()
+	}
 }
 
 // end cancels the running queries and waits up to patience for their handlers.

@@ -79,4 +79,5 @@ def handle(query):
     return query.payload
 
 
-lifecycle_worker.serve(handle)
+if __name__ == "__main__":  # multiprocessing imports this file again
+    lifecycle_worker.serve(handle)

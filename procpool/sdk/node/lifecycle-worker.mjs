@@ -20,6 +20,11 @@
 // as an image; it is empty for none. To answer with bytes, return a Data or send one:
 // return new Data({ width: 200 }, png).
 //
+// The worker is ready once onStartup has returned or its promise has resolved, so that is
+// the place to load a model. onShutdown runs after the last query; the process exits when
+// it has returned or resolved, and the pool's ShutdownGrace bounds that:
+// serve(handler, { onStartup: load, onShutdown: close }).
+//
 // Needs Node 16 or later and nothing else. docs/reference/procpool-wire.md has the protocol.
 
 import { createConnection, Socket } from "node:net";
@@ -147,8 +152,11 @@ class Worker {
   #missing = 0; // of them and the newline after them
   #calls = new Map(); // id to what settles the promise
   #lastCall = 0;
+  #drained; // resolves once the connection has written, undefined while it takes more
+  #onShutdown;
 
-  constructor(connection, handler, maxFrame, concurrency) {
+  constructor(connection, handler, maxFrame, concurrency, onShutdown) {
+    this.#onShutdown = onShutdown;
     this.#concurrency = concurrency;
     this.#connection = connection;
     this.#handler = handler;
@@ -170,16 +178,22 @@ class Worker {
     if (size > this.#maxFrame) {
       throw new RangeError(`a message of ${size} bytes is longer than the limit of ${this.#maxFrame}`);
     }
-    if (this.#send(line, bytes)) return Promise.resolve();
-    return new Promise((resolve) => {
+    return this.#send(line, bytes) ? Promise.resolve() : this.#drain();
+  }
+
+  /** All who wait for the connection share one promise, and one pair of listeners. */
+  #drain() {
+    this.#drained ??= new Promise((resolve) => {
       const done = () => {
         this.#connection.off("drain", done);
         this.#connection.off("close", done);
+        this.#drained = undefined;
         resolve();
       };
       this.#connection.on("drain", done);
       this.#connection.on("close", done);
     });
+    return this.#drained;
   }
 
   /** Returns false when the connection has enough to write. */
@@ -332,15 +346,27 @@ class Worker {
   #leave() {
     if (this.#left) return;
     this.#left = true;
-    this.#connection.write(JSON.stringify({ type: "shutdown_ack" }) + "\n", () => process.exit(0)); // its exit closes the connection
+    this.#connection.write(JSON.stringify({ type: "shutdown_ack" }) + "\n", () => this.#exit(0)); // its exit closes the connection
+  }
+
+  async #exit(code) {
+    try {
+      await this.#onShutdown?.();
+    } catch (err) {
+      console.error(err);
+      code = 1;
+    }
+    process.exit(code);
   }
 
   // The pool is dead, or has abandoned this worker: a running handler has no reader.
   #gone() {
-    if (this.#left) process.exit(0);
+    if (this.#left) return; // onShutdown runs
     for (const query of this.#running.values()) query.abort(new Error("the pool is gone"));
     for (const settle of this.#calls.values()) settle({ error: "the pool is gone" });
-    setTimeout(() => process.exit(1), this.#running.size > 0 ? 2000 : 0);
+    const last = () => this.#exit(1);
+    setTimeout(last, this.#running.size > 0 ? 2000 : 0);
+    setTimeout(() => process.exit(1), 4000); // onShutdown may hang
   }
 }
 
@@ -362,13 +388,16 @@ function holdLifeline() {
 }
 
 /** Answers queries until the pool sends shutdown, then exits with code 0. Exits
- * with code 1 when the pool is gone. Throws when there is no pool. */
-export function serve(handler, { concurrency = 1 } = {}) {
+ * with code 1 when the pool is gone. Throws when there is no pool. What onStartup throws
+ * ends the process. */
+export function serve(handler, { concurrency = 1, onStartup, onShutdown } = {}) {
   const start = (connection) => {
-    const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20), concurrency);
-    const ready = () => {
-      worker.ready();
+    const ready = async () => {
       holdLifeline();
+      await onStartup?.();
+      if (connection.destroyed) process.exit(1); // the pool is gone
+      const maxFrame = Number(process.env[ENV_MAX_FRAME] ?? 16 << 20);
+      new Worker(connection, handler, maxFrame, concurrency, onShutdown).ready();
     };
     if (connection.connecting) connection.on("connect", ready);
     else ready();

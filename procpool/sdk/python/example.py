@@ -34,4 +34,5 @@ def handle(query):
     return lifecycle_worker.Data(query.payload, query.bytes)
 
 
-lifecycle_worker.serve(handle, int(sys.argv[1]) if len(sys.argv) > 1 else 1)
+if __name__ == "__main__":  # multiprocessing imports this file again
+    lifecycle_worker.serve(handle, int(sys.argv[1]) if len(sys.argv) > 1 else 1)

@@ -9,7 +9,8 @@
             query.send(part)
         return {"done": True}
 
-    lifecycle_worker.serve(handle)
+    if __name__ == "__main__":  # multiprocessing imports this file again
+        lifecycle_worker.serve(handle)
 
 The handler gets one query at a time, in the main thread, unless serve is told of a
 concurrency. What it returns is the
@@ -23,7 +24,17 @@ To answer with bytes, return a Data or send one:
 
     return lifecycle_worker.Data({"width": 200}, png)
 
-The protocol has its own socket, so the handler may print.
+An array of numpy travels as its bytes, with its dtype and shape in the value: return it,
+or a Data with it. query.array() is the array that came with the query, whose payload says
+"dtype" and "shape" in the same way. This file does not need numpy itself.
+
+The worker is ready once on_startup has returned, so that is the place to load a model.
+on_shutdown runs after the last query. Then the interpreter ends as that of any program
+does: functions of atexit run and files are flushed, within the pool's ShutdownGrace.
+
+    lifecycle_worker.serve(handle, on_startup=load, on_shutdown=close)
+
+The protocol has its own socket, so the handler may print, a line at a time.
 Needs Python 3.7 or later and nothing else. docs/reference/procpool-wire.md has the
 protocol.
 """
@@ -71,11 +82,34 @@ class CallError(Exception):
 
 class Data:
     """A value with bytes beside it, which are sent as they are: anything that has the
-    buffer protocol. Do not change them afterwards."""
+    buffer protocol. Do not change them afterwards. With an array of numpy, a value that is
+    None or a dict also gets its dtype and shape."""
 
     def __init__(self, value=None, bytes=b""):
+        if is_array(bytes) and (value is None or isinstance(value, dict)):
+            if bytes.dtype.hasobject:
+                raise TypeError("an array of Python objects has no bytes to send")
+            value = {"dtype": bytes.dtype.str, "shape": list(bytes.shape), **(value or {})}
         self.value = value
         self.bytes = bytes
+
+
+def is_array(value):
+    """Whether it is an array of numpy, which may be absent."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def flat(data):
+    """The bytes of anything with the buffer protocol, in C order. They are copied only
+    when they do not lie one after the other."""
+    view = memoryview(data)
+    if view.nbytes == 0:
+        return b""
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError):  # strided, or of a format that cast does not know
+        return view.tobytes()
 
 
 class Query:
@@ -95,6 +129,16 @@ class Query:
         # The time.monotonic() at which the pool cancels it, None when it has not said.
         timeout = message.get("timeoutMs")
         self.deadline = None if timeout is None else time.monotonic() + timeout / 1000
+
+    def array(self):
+        """The bytes as an array of numpy that cannot be written to, with the dtype and the
+        shape that the payload names."""
+        import numpy
+
+        array = numpy.ndarray(tuple(self.payload["shape"]), numpy.dtype(self.payload["dtype"]), self.bytes)
+        if array.nbytes != len(self.bytes):
+            raise ValueError("the array has %d bytes, and %d came" % (array.nbytes, len(self.bytes)))
+        return array
 
     @property
     def cancelled(self):
@@ -167,8 +211,10 @@ class _Worker:
     def write_value(self, message, field, value, query=None):
         """Write a message with a value, which may be a Data."""
         data = b""
+        if is_array(value):
+            value = Data(None, value)
         if isinstance(value, Data):
-            data, value = memoryview(value.bytes).cast("B"), value.value
+            data, value = flat(value.bytes), value.value
         if data:
             message["bytes"] = len(data)
         message[field] = value
@@ -395,22 +441,31 @@ def connect():
     return connection
 
 
-def serve(handler, concurrency=1):
+def serve(handler, concurrency=1, on_startup=None, on_shutdown=None):
     """Answer queries until the pool sends shutdown, then exit with code 0. Exit
-    with code 1 when the pool is gone. Raise NoPool when there is no pool.
+    with code 1 when the pool is gone. Raise NoPool when there is no pool. It exits by
+    SystemExit, so call it in the main thread.
 
     With a concurrency of more than 1 the worker takes so many queries at a time,
-    up to 1000, each in a thread of its own."""
+    up to 1000, each in a thread of its own.
+
+    on_startup is called before the worker is ready; what it raises ends the process.
+    on_shutdown is called after the last query, also when the pool is gone."""
+    for stream in (sys.stdout, sys.stderr):  # what was printed is not lost in a crash
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
     connection = connect()
+    die_with_parent(connection)
+    if on_startup is not None:
+        on_startup()
     worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)), concurrency)
     worker.ready()
-    die_with_parent(connection)
     threading.Thread(target=worker.read, daemon=True).start()
     try:
         code = worker.work(handler)
     except OSError as err:
         print("lifecycle_worker: the pool is gone:", err, file=sys.stderr)
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # do not wait for threads of the handler
+    if on_shutdown is not None:
+        on_shutdown()
+    sys.exit(code)

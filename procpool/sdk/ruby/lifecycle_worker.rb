@@ -21,6 +21,12 @@
 #
 #   LifecycleWorker::Data.new({ width: 200 }, png)
 #
+# The worker is ready once on_startup has returned, so that is the place to load a model.
+# on_shutdown runs after the last query. Then the interpreter ends as that of any program
+# does: at_exit blocks run and files are flushed, within the pool's ShutdownGrace.
+#
+#   LifecycleWorker.serve(on_startup: -> { load }, on_shutdown: -> { close }) { |query| ... }
+#
 # The protocol has its own socket, so the block may print.
 # Needs Ruby 3.0 or later and nothing else. docs/reference/procpool-wire.md has the protocol.
 
@@ -209,6 +215,15 @@ module LifecycleWorker
 
     # The reader's thread: takes every message, but runs no handler.
     def read
+      begin
+        read_all
+      rescue StandardError, SystemStackError => e # a worker that does not read must end
+        warn "lifecycle_worker: the pool is gone: #{LifecycleWorker.describe(e)}"
+      end
+      gone
+    end
+
+    def read_all
       while (line = @connection.gets("\n"))
         break unless line.end_with?("\n") # a truncated line: the pool is gone
         next if line.strip.empty?
@@ -222,10 +237,6 @@ module LifecycleWorker
         end
         take(message, bytes)
       end
-    rescue StandardError, SystemStackError => e # a worker that does not read must end
-      warn "lifecycle_worker: the pool is gone: #{LifecycleWorker.describe(e)}"
-    ensure
-      gone
     end
 
     # Ruby does not read all that is JSON. That is the query's error.
@@ -398,14 +409,19 @@ module LifecycleWorker
   #
   # With a concurrency of more than 1 the worker takes so many queries at a time, up to
   # 1000, each in a thread of its own.
-  def self.serve(concurrency: 1, &handler)
+  #
+  # on_startup is called before the worker is ready; what it raises ends the process.
+  # on_shutdown is called after the last query, also when the pool is gone.
+  def self.serve(concurrency: 1, on_startup: nil, on_shutdown: nil, &handler)
+    $stdout.sync = true # what was printed is not lost in a crash
     connection = connect
     connection.sync = true
     connection.binmode
-    worker = Worker.new(connection, ENV.fetch("LIFECYCLE_WORKER_MAX_FRAME", (16 << 20).to_s).to_i, concurrency, handler)
-    worker.ready
     die_with_parent(connection)
     hold_lifeline
+    on_startup&.call
+    worker = Worker.new(connection, ENV.fetch("LIFECYCLE_WORKER_MAX_FRAME", (16 << 20).to_s).to_i, concurrency, handler)
+    worker.ready
     Thread.new { worker.read }
     begin
       code = worker.work
@@ -413,8 +429,7 @@ module LifecycleWorker
       warn "lifecycle_worker: the pool is gone: #{e.message}"
       code = 1
     end
-    $stdout.flush
-    $stderr.flush
-    exit!(code) # do not wait for threads of the block
+    on_shutdown&.call
+    exit(code)
   end
 end
