@@ -33,19 +33,16 @@ func All[Q proto.Message, A interface {
 		m.Set(m.Descriptor().Fields().ByName(name), protoreflect.ValueOf(v))
 	}
 	set(req.ProtoReflect(), "page_token", "")
+	var none A
 	var items protoreflect.List
-	for {
+	for have := 0; ; have = items.Len() {
 		size := 1000
-		switch {
-		case limit > 0 && items == nil:
-			size = min(size, limit)
-		case limit > 0:
-			size = min(size, limit-items.Len())
+		if limit > 0 {
+			size = min(size, limit-have)
 		}
 		set(req.ProtoReflect(), "page_size", int32(size))
 		answer, err := page(ctx, req)
 		if err != nil {
-			var none A
 			return none, err
 		}
 		next := answer.GetNextPageToken()

@@ -160,11 +160,13 @@ func ShowGroups(c *cli.Call, worker string) error {
 type selection struct {
 	all   bool
 	group string
+	yes   cli.Consent
 }
 
 func (s *selection) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters")
 	cmd.Flags().StringVar(&s.group, "group", "", "all with this `reason`, as dead-letters --by-reason has it")
+	s.yes.Register(cmd)
 }
 
 // isMany reports whether the flags choose, and not ids.
@@ -198,9 +200,21 @@ func (s *selection) ids(c *cli.Call) (ids []string, err error) {
 	return ids, err
 }
 
-// inParts does something with the ids, atOnce at a time. do returns how many it was done
-// with. The error of a command that finds none of the dead letters that it names says so.
-func inParts(c *cli.Call, ids []string, doing, done string, do func(part []string) (int64, error)) (total int64, err error) {
+// each does something with the chosen letters, atOnce at a time. It asks question first,
+// unless that is "". do returns how many it was done with. A command that finds none of the
+// dead letters that it names fails.
+func (s *selection) each(
+	c *cli.Call, question, doing, done string, do func(part []string) (int64, error),
+) (total int64, err error) {
+	ids, err := s.ids(c)
+	if err != nil {
+		return 0, err
+	}
+	if len(ids) > 0 && question != "" {
+		if err := s.yes.Ask(c.Command, fmt.Sprintf("%d dead letters %s", len(ids), question)); err != nil {
+			return 0, err
+		}
+	}
 	p := cli.Begin(c.ErrOrStderr(), doing)
 	for part := range slices.Chunk(ids, atOnce) {
 		p.Say("%s %d of %d", doing, total, len(ids))
@@ -223,7 +237,6 @@ func inParts(c *cli.Call, ids []string, doing, done string, do func(part []strin
 
 func redrive() *cobra.Command {
 	var (
-		yes    cli.Consent
 		chosen selection
 		file   string
 		note   string
@@ -253,17 +266,11 @@ exit status of a conflict, and sends nothing.`,
 		if err := chosen.check(c); err != nil {
 			return err
 		}
-		worker := c.Args[0]
-		ids, err := chosen.ids(c)
-		if err != nil {
-			return err
+		worker, question := c.Args[0], ""
+		if chosen.isMany() {
+			question = fmt.Sprintf("go to %s once more.", worker)
 		}
-		if len(ids) > 0 && chosen.isMany() {
-			if err := yes.Ask(c.Command, fmt.Sprintf("%d dead letters go to %s once more.", len(ids), worker)); err != nil {
-				return err
-			}
-		}
-		total, err := inParts(c, ids, "redriving", "redriven", func(part []string) (int64, error) {
+		total, err := chosen.each(c, question, "redriving", "redriven", func(part []string) (int64, error) {
 			answer, err := c.Workers.Redrive(c.Context(), &operatorv1.RedriveRequest{WorkerId: worker, Ids: part})
 			return answer.GetRedriven(), err
 		})
@@ -275,7 +282,6 @@ exit status of a conflict, and sends nothing.`,
 	chosen.register(cmd)
 	cmd.Flags().StringVar(&file, "data-file", "", "give one message with the data of this `file`; - is standard input")
 	cmd.Flags().StringVar(&note, "note", "", "why it was edited, for the audit")
-	yes.Register(cmd)
 	return cmd
 }
 
@@ -301,7 +307,6 @@ func redriveEdited(c *cli.Call, chosen *selection, file, note string) error {
 
 func discard() *cobra.Command {
 	var (
-		yes    cli.Consent
 		chosen selection
 		note   string
 		dryRun bool
@@ -322,17 +327,11 @@ error says how many were discarded before.`,
 		if note == "" && !dryRun {
 			return errors.New("why? give --note, for the audit")
 		}
-		worker := c.Args[0]
-		ids, err := chosen.ids(c)
-		if err != nil {
-			return err
+		worker, question := c.Args[0], ""
+		if !dryRun {
+			question = fmt.Sprintf("of %s will be removed for good.", worker)
 		}
-		if len(ids) > 0 && !dryRun {
-			if err := yes.Ask(c.Command, fmt.Sprintf("%d dead letters of %s will be removed for good.", len(ids), worker)); err != nil {
-				return err
-			}
-		}
-		total, err := inParts(c, ids, "discarding", "discarded", func(part []string) (int64, error) {
+		total, err := chosen.each(c, question, "discarding", "discarded", func(part []string) (int64, error) {
 			req := &operatorv1.DiscardDeadLettersRequest{WorkerId: worker, Ids: part, Note: note, DryRun: dryRun}
 			answer, err := c.Workers.DiscardDeadLetters(c.Context(), req)
 			return answer.GetDiscarded(), err
@@ -347,6 +346,5 @@ error says how many were discarded before.`,
 	chosen.register(cmd)
 	cmd.Flags().StringVar(&note, "note", "", "why, for the audit; required without --dry-run")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count them, and remove nothing")
-	yes.Register(cmd)
 	return cmd
 }
