@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -37,4 +40,31 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("log is %q, want text, json or auto", c.Log))
 	}
 	return errors.Join(errs...)
+}
+
+// The formats of the log.
+const (
+	logAuto = "auto"
+	logText = "text"
+	logJSON = "json"
+)
+
+// newLogger writes JSON for machines, or short lines for people: the
+// time of day to the millisecond, and the level unless it is INFO.
+func newLogger(format string, w io.Writer) *slog.Logger {
+	_, inCluster := os.LookupEnv("KUBERNETES_SERVICE_HOST")
+	if format == logJSON || format == logAuto && inCluster {
+		return slog.New(slog.NewJSONHandler(w, nil))
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		switch {
+		case len(groups) == 0 && a.Key == slog.TimeKey:
+			a.Value = slog.StringValue(a.Value.Time().Format("15:04:05.000"))
+		case len(groups) == 0 && a.Key == slog.LevelKey && a.Value.String() == slog.LevelInfo.String():
+			return slog.Attr{}
+		case a.Value.Kind() == slog.KindDuration:
+			a.Value = slog.DurationValue(a.Value.Duration().Round(time.Millisecond))
+		}
+		return a
+	}}))
 }

@@ -35,7 +35,7 @@
 // server.go makes a [Server]. guard.go checks every request and finds its caller, with an
 // auth_*.go and session.go; call.go runs one method: the role (scope.go), the work, the
 // audit. The service_*.go are the methods of the contract, and the area_*.go connect them with
-// workflow.Manager, host.Host and presence.Fleet. processindex.go and flows.go watch processes
+// workflow.Manager, host.Host and presence.Fleet. service_processes.go and flows.go watch processes
 // and workflows through package feed, diagnose.go applies the rules of package diagnosis, and
 // package dashboard has the pages.
 package operator
