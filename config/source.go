@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/internal/setting"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
@@ -108,7 +110,12 @@ func (l *loader) read(v reflect.Value) error {
 	}
 	settings := l.account(given)
 	if validates {
-		faults = append(faults, validate(v, l.schema.root, settings, faulty)...)
+		hasNoSums := slices.ContainsFunc(faulty, l.isOfLifecycle) // they would be those of other values
+		for _, fault := range validate(v, l.schema.root, settings) {
+			if !hasNoSums || !errors.As(fault, new(*lifecycle.ConfigError)) {
+				faults = append(faults, fault)
+			}
+		}
 	}
 	if len(faults) > 0 {
 		return errors.Join(faults...)
@@ -121,6 +128,22 @@ func (l *loader) read(v reflect.Value) error {
 		}
 	}
 	return nil
+}
+
+// isOfLifecycle reports whether a key is below a lifecycle.Config, also one that it does
+// not have.
+func (l *loader) isOfLifecycle(key string) bool {
+	for key = base(key); key != ""; {
+		key = key[:max(0, strings.LastIndexByte(key, '.'))]
+		n := l.schema.keys[key]
+		if key == l.schema.root.key {
+			n = l.schema.root
+		}
+		if n != nil && structOf(n.typ) == typeLifecycle {
+			return true
+		}
+	}
+	return false
 }
 
 // decode decodes a source into v, over the sources before it. It adds the values that the

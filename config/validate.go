@@ -15,9 +15,8 @@ import (
 )
 
 // validate calls the Validate methods of the sections and then of the whole, and turns
-// their errors into faults. It does not validate a lifecycle.Config with a faulty key: its
-// sums would be those of other values.
-func validate(v reflect.Value, n *node, settings []Setting, faulty []string) (faults []error) {
+// their errors into faults.
+func validate(v reflect.Value, n *node, settings []Setting) (faults []error) {
 	for _, child := range n.children {
 		if child.isLeaf() {
 			continue
@@ -29,14 +28,10 @@ func validate(v reflect.Value, n *node, settings []Setting, faulty []string) (fa
 			}
 			below = below.Elem()
 		}
-		faults = append(faults, validate(withDefaults(below), child, settings, faulty)...)
+		faults = append(faults, validate(withDefaults(below), child, settings)...)
 	}
 	checked, ok := v.Addr().Interface().(interface{ Validate() error })
 	if !ok {
-		return faults
-	}
-	isBelow := func(key string) bool { return n.key == "" || strings.HasPrefix(key, n.key+".") }
-	if structOf(n.typ) == typeLifecycle && slices.ContainsFunc(faulty, isBelow) {
 		return faults
 	}
 	for _, err := range parts(checked.Validate()) {
