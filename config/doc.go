@@ -54,6 +54,10 @@
 //
 // # Strictness
 //
+// What Validate methods find is reported beside the other faults, unless a source could not
+// be read. A key that was refused has its earlier value then, and Load says nothing about
+// the sums of a lifecycle.Config with such a key.
+//
 // Load reports every fault at once. Each is a [*Fault] that names the source with its
 // line, the key, the value and what would be right. Faults are: an unknown key, with
 // the key that was probably meant; a key that occurs twice; text in place of a number
@@ -63,12 +67,10 @@
 // [MaxFileSize], or truncated; a section with more than [MaxKeys] keys. At the top of a
 // file, Load ignores keys that begin with x-: they are for YAML anchors.
 //
-// Then Load calls the Validate methods of the sections and of T, and reports what they find
-// beside the other faults. A key that was refused has its earlier value then. A section whose
-// type has a method WithDefaults is checked with these defaults, as the part that gets the
-// section fills them in; Load itself leaves its missing keys zero. Load does not validate when
-// a source could not be read, nor a lifecycle.Config with a fault below it. When
-// lifecycle.Config refuses a budget, the fault names its keys and the source of each value.
+// Then Load calls the Validate methods of the sections and of T. A section whose type has a
+// method WithDefaults is checked with these defaults, as the part that gets the section fills
+// them in; Load itself leaves its missing keys zero. When lifecycle.Config refuses a budget,
+// the fault names its keys and the source of each value.
 //
 // In lifecycle.Config the zero of a duration means its default, so zero and off are
 // different values in Go. Here 0 or "off" for a duration below lifecycle, or for a duration

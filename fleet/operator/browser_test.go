@@ -395,7 +395,7 @@ func troubled(t *testing.T) func(jetstream.JetStream) {
 		}
 		refused := errors.New("dial tcp 10.0.3.7:5432: connect: connection refused")
 		app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return refused }), lifecycle.WithPeriodic(100*time.Millisecond))
-		presence.Announce(app, js, presence.Config{ID: "orders-7c9d8-0", Version: "v1.5.0", Log: quiet})
+		presence.Announce(app, js, presence.Config{ID: "orders-7c9d8-0", Version: "v1.5.0"})
 		done := make(chan struct{})
 		go func() { defer close(done); app.Run(context.Background()) }()
 		t.Cleanup(func() { app.Stop(nil); <-done })
