@@ -32,7 +32,7 @@ func TestConventions(t *testing.T) {
 			// Of the broker's folder, these build no server.
 			{Path: "broker/natserr", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "broker/identity"},
-			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/...", "./fleet/internal/canary"}, Brings: []string{"..."}},
+			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/...", "./fleet/internal/canary", "./fleet/internal/filelock"}, Brings: []string{"..."}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "github.com/tidwall/gjson", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/outcome", "./fleet/internal/pace", "./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow/workflowtest", Imports: []string{nats, server, "./fleet/broker", "./fleet/internal/pace", "./fleet/workflow"}, Brings: []string{"..."}},
@@ -56,7 +56,7 @@ func TestConventions(t *testing.T) {
 			{Path: "host/engine/js", Imports: []string{"./fleet/host/engine/...", "./internal/call", "github.com/dop251/goja"}, Brings: []string{"..."}},
 			{Path: "host/engine/isolate", Imports: []string{"./fleet/host/engine/...", "./procpool/...", "./worker", "golang.org/x/sys"}, Brings: []string{"..."}},
 			{Path: "host/engine/python", Imports: []string{"./fleet/host/engine/...", "./procpool/..."}, Brings: []string{"golang.org/x/sys"}},
-			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./internal/call", "./internal/cgroup", "./internal/setting", "./internal/text", "./fleet/broker/identity", "./fleet/broker/natserr", "./fleet/internal/eventlog", "./fleet/internal/redact", "./fleet/internal/stream", "./fleet/internal/unittree", "golang.org/x/time"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./internal/call", "./internal/cgroup", "./internal/setting", "./internal/text", "./fleet/broker/identity", "./fleet/broker/natserr", "./fleet/internal/eventlog", "./fleet/internal/filelock", "./fleet/internal/redact", "./fleet/internal/stream", "./fleet/internal/unittree", "golang.org/x/time"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "github.com/klauspost/compress/gzhttp", "./internal/text", "./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},

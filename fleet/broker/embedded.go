@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/filelock"
 )
 
 // embed starts a server in this process and waits until it takes connections. After an
@@ -44,6 +46,23 @@ func (b *Broker) embed(ctx context.Context, cfg Config) error {
 		}
 	}
 	return b.boot(ctx)
+}
+
+// lock takes the file for this process until unlock is called or the process ends. Two
+// servers on one store directory would destroy the store.
+func lock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := filelock.Take(f); err != nil {
+		_ = f.Close()
+		if errors.Is(err, filelock.ErrTaken) {
+			err = errors.New("another server has the folder: give each process its own, or let the others reach this one by its URL")
+		}
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return func() { _ = f.Close() }, nil
 }
 
 // boot starts a server with the options.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -42,16 +40,6 @@ func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Wait
 	return waiting, nil
 }
 
-// backlogs keeps what waits for the workers of this host.
-type backlogs struct {
-	mu   sync.Mutex // guards everything below; held during the requests
-	at   time.Time
-	rows []Backlog
-}
-
-// backlogAge is how old the answer of [Host.Backlogs] may be.
-const backlogAge = 2 * time.Second
-
 // Backlog is a row of [Host.Backlogs].
 type Backlog struct {
 	Worker, Group string
@@ -59,16 +47,10 @@ type Backlog struct {
 }
 
 // Backlogs returns what waits for each worker of this host, also for one that is
-// stopped, sorted by id and at most two seconds old. Each worker belongs to one host, so
+// stopped, sorted by id. Each worker belongs to one host, so
 // the sum over all hosts counts each message once. The workers of a group have the
 // backlog of the group, each.
 func (h *Host) Backlogs(ctx context.Context) ([]Backlog, error) {
-	b := &h.backlogs
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.rows != nil && time.Since(b.at) < backlogAge {
-		return b.rows, nil
-	}
 	var records []*Record
 	h.mu.Lock()
 	for _, s := range h.slots {
@@ -88,7 +70,6 @@ func (h *Host) Backlogs(ctx context.Context) ([]Backlog, error) {
 			rows = append(rows, Backlog{r.ID, r.Group, waiting[r.ID]})
 		}
 	}
-	b.rows, b.at = rows, time.Now()
 	return rows, nil
 }
 

@@ -72,7 +72,6 @@ type Host struct {
 	clients map[string]*outbound.Client // by tenant
 
 	children children
-	backlogs backlogs
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
 	wake     chan struct{}      // of size 1; makes serve assign the slots again

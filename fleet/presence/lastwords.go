@@ -3,7 +3,6 @@ package presence
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/filelock"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -30,9 +30,6 @@ type words struct{ file *os.File }
 // maxWords is how much of a file of last words is read, in bytes.
 const maxWords = 64 << 10
 
-// errWordsTaken is returned while another process has the file.
-var errWordsTaken = errors.New("another process has this file of last words: give each its own")
-
 // openWords takes the file for this process until close is called or the process ends. It
 // returns the end of the life before, nil when that life said itself how it ended.
 func openWords(name string, me life) (w *words, before *Event, err error) {
@@ -45,7 +42,7 @@ func openWords(name string, me life) (w *words, before *Event, err error) {
 			_ = f.Close()
 		}
 	}()
-	if err := lockWords(f); err != nil {
+	if err := filelock.Take(f); err != nil {
 		return nil, nil, err
 	}
 	me.Boot = bootID()

@@ -6,7 +6,7 @@
 //
 //	lifecycle_hosted_messages_total{worker, generation, result}  result is succeeded, failed or dead
 //	lifecycle_hosted_dropped_total{worker, generation, what}     what is output (without a topic) or letter (one too many)
-//	lifecycle_hosted_backlog{worker, group}                      messages that wait for a worker of this host, at most two seconds old
+//	lifecycle_hosted_backlog{worker, group}                      messages that wait for a worker of this host
 //	lifecycle_hosted_dead_letters{worker}                        dead letters that have not been redriven
 //	lifecycle_hosted_workers                                     workers that are loaded here
 //	lifecycle_hosted_children                                    child processes that run code
