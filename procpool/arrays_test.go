@@ -51,19 +51,22 @@ func TestPythonSendsBytesOfEveryForm(t *testing.T) {
 	}
 }
 
-// TestArraysOfNumpyTravel sends arrays of numpy in both directions.
-func TestArraysOfNumpyTravel(t *testing.T) {
-	python := ""
+// pythonWithNumpy returns a Python of this machine that has numpy. The one of apt is not
+// always the first in PATH.
+func pythonWithNumpy(t *testing.T) string {
+	t.Helper()
 	for _, name := range []string{"python3", "/usr/bin/python3"} {
 		if exec.Command(name, "-c", "import numpy").Run() == nil {
-			python = name
-			break
+			return name
 		}
 	}
-	if python == "" {
-		t.Skip("no Python on this machine has numpy: apt-get install python3-numpy")
-	}
-	p := arrays(t, python)
+	t.Skip("no Python on this machine has numpy: apt-get install python3-numpy")
+	return ""
+}
+
+// TestArraysOfNumpyTravel sends arrays of numpy in both directions.
+func TestArraysOfNumpyTravel(t *testing.T) {
+	p := arrays(t, pythonWithNumpy(t))
 	for _, f := range []form{
 		{`"no detections"`, `{"dtype":"<f4","shape":[0,4]}`, ""},
 		{`"every second column"`, `{"dtype":"|u1","shape":[3,2],"of":"columns"}`, "\x00\x02\x04\x06\x08\x0a"},

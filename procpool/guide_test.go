@@ -4,6 +4,7 @@ package procpool_test
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -11,7 +12,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pleme-io/lifecycle-go/procpool"
 	"github.com/pleme-io/lifecycle-go/procpool/child"
 )
 
@@ -30,6 +33,91 @@ func Words(ctx context.Context, q *child.Query) (any, error) {
 	return map[string]int{"words": len(words)}, ctx.Err()
 }
 
+// newModel is a pool of processes that each have the model in memory, as
+// docs/guides/model.md shows it.
+func newModel(python, program string) (*procpool.Pool, error) {
+	return procpool.New(procpool.Config{
+		Name:         "model",
+		Command:      func() *exec.Cmd { return exec.Command(python, program) },
+		MinWorkers:   2, // each loads the model when the App starts
+		MaxWorkers:   2,
+		MaxQueue:     100,
+		StartTimeout: 2 * time.Minute, // a load takes 20 s, and more from a cold disk
+		Recycle: procpool.Recycle{
+			MaxQueries: 100_000,
+			MaxRSS:     6 << 30,
+		},
+	})
+}
+
+// predict multiplies rows of two numbers by the model.
+func predict(ctx context.Context, pool *procpool.Pool, rows [][2]float32) ([][2]float32, error) {
+	ask, err := json.Marshal(map[string]any{"dtype": "<f4", "shape": []int{len(rows), 2}})
+	if err != nil {
+		return nil, err
+	}
+	data, err := binary.Append(nil, binary.LittleEndian, rows)
+	if err != nil {
+		return nil, err
+	}
+	_, answer, err := pool.DoBytes(ctx, ask, data, procpool.Idempotent())
+	if err != nil {
+		return nil, err
+	}
+	result := make([][2]float32, len(rows))
+	_, err = binary.Decode(answer, binary.LittleEndian, result)
+	return result, err
+}
+
+// The model that docs/guides/model.md shows answers, also while it is reloaded.
+func TestModelOfTheGuide(t *testing.T) {
+	python := pythonWithNumpy(t)
+	program := filepath.Join(copyGuide(t, "testdata/guide/model.py", "sdk/python/lifecycle_worker.py"), "model.py")
+	pool, err := newModel(python, program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Stop(context.Background()) })
+	reloaded := make(chan error, 1)
+	go func() {
+		_, err := pool.Reload(within(t), nil)
+		reloaded <- err
+	}()
+	for over := false; !over; {
+		select {
+		case err := <-reloaded:
+			if err != nil {
+				t.Error(err)
+			}
+			over = true
+		default:
+		}
+		got, err := predict(within(t), pool, [][2]float32{{1, 0}, {1, 1}})
+		if err != nil || !slices.Equal(got, [][2]float32{{1, 2}, {4, 6}}) {
+			t.Fatalf("%v, %v", got, err)
+		}
+	}
+}
+
+// copyGuide puts files of the guide into one folder, as a reader does.
+func copyGuide(t *testing.T, files ...string) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, filepath.Base(file)), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
 // The workers that docs/guides/pool.md shows do what the page says, beside the one file of
 // their language that the page tells the reader to copy.
 func TestWorkersOfTheGuide(t *testing.T) {
@@ -46,16 +134,7 @@ func TestWorkersOfTheGuide(t *testing.T) {
 				if _, err := exec.LookPath(program.interpreter); err != nil {
 					t.Skip(err)
 				}
-				folder := t.TempDir()
-				for _, file := range []string{"testdata/guide/" + program.worker, program.sdk} {
-					text, err := os.ReadFile(file)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := os.WriteFile(filepath.Join(folder, filepath.Base(file)), text, 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
+				folder := copyGuide(t, "testdata/guide/"+program.worker, program.sdk)
 				command = func() *exec.Cmd { return exec.Command(program.interpreter, filepath.Join(folder, program.worker)) }
 			}
 			pool := startPool(t, command, nil)

@@ -9,4 +9,5 @@ def handle(q):
     return {"words": len(q.payload["text"].split())}  # the result
 
 
-serve(handle)
+if __name__ == "__main__":  # multiprocessing imports this file again
+    serve(handle)
