@@ -198,6 +198,9 @@ func TestKustomizeIsClean(t *testing.T) {
 		t.Run(folder, func(t *testing.T) {
 			manifest := kustomize(t, folder)
 			mustBeClean(t, manifest)
+			if !strings.Contains(manifest, "terminationMessagePolicy: FallbackToLogsOnError") {
+				t.Error("a key of the configuration that is wrong ends without last words")
+			}
 			var kinds []string
 			for _, o := range objects(t, manifest) {
 				kinds = append(kinds, o.Kind)

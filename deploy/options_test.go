@@ -137,6 +137,7 @@ func TestOptionsReachTheirObjects(t *testing.T) {
 		{"Deployment", main + "args", "- -config=/etc/service/orders.yaml\n- -poll=2s"},
 		{"Deployment", main + "env/7/valueFrom/secretKeyRef/name", "orders-db"},
 		{"Deployment", main + "envFrom/0/secretRef/name", "orders-env"},
+		{"Deployment", main + "terminationMessagePolicy", "FallbackToLogsOnError"},
 		{"Deployment", main + "ports/2", "containerPort: 9090\nname: grpc"},
 		{"Deployment", main + "volumeMounts/2/mountPath", "/etc/secrets/tls"},
 		{"Deployment", main + "volumeMounts/3/mountPath", "/data"},

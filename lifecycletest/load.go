@@ -181,6 +181,7 @@ func exchange(ctx context.Context, client *http.Client, method, url string, begu
 // how many of them were lost. The App has to stop first.
 func (l *Load) Wait() (sent, lost int) {
 	l.app.t.Helper()
+	l.await(l.noticed, "the App has not been told to stop, so the clients go on")
 	l.await(l.over, "requests have no answer yet")
 	l.mu.Lock()
 	defer l.mu.Unlock()

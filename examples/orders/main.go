@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -32,7 +33,7 @@ func run() error {
 		return err
 	}
 	if _, err := db.Exec("create table if not exists orders (id text primary key)"); err != nil {
-		return err
+		return fmt.Errorf("open the database %s: %w", cfg.DB, err)
 	}
 	app, err := lifecycle.New(cfg.Lifecycle)
 	if err != nil {
