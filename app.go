@@ -86,7 +86,7 @@ type parts struct {
 	drainers []drainer
 	reports  []hook // of OnReport
 	reloads  []*reloader
-	sockets  sdsocket.Sockets   // those of the service manager
+	sockets  sdsocket.Sockets   // on which the service manager listens for this process
 	started  int                // units that have started, in order; Run's goroutine alone uses it
 	ended    inbox.Inbox[*unit] // functions that have ended, for watch
 }
@@ -130,11 +130,11 @@ func WithSetup(fn func(*App) error) Option {
 	}
 }
 
-// WithSignals makes the App take signals from ch and leave those of the process
-// alone: SIGHUP reloads, any other signal is a request to stop. Run reads ch from
+// WithSignals makes the App take signals from ch and ignore the signals of the
+// process: SIGHUP reloads, any other signal is a request to stop. Run reads ch from
 // its beginning to its end, so a buffered channel keeps the signals that were sent
-// before. A nil or closed channel gives no signals. The App takes none of them for
-// Ctrl-C at a terminal. The option is for tests and for programs with signal
+// before. A nil or closed channel gives no signals. The App never treats one of them
+// as Ctrl-C at a terminal. The option is for tests and for programs with signal
 // handlers of their own.
 func WithSignals(ch <-chan os.Signal) Option {
 	return func(a *App) {
@@ -233,7 +233,7 @@ func (p *parts) add(kind, name, missing string, put func()) {
 	}
 }
 
-// argument is one that a verb of the App needs.
+// argument is an argument that a verb of the App needs.
 type argument struct {
 	name  string
 	isNil bool

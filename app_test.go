@@ -317,7 +317,7 @@ func TestDrainers(t *testing.T) {
 		r.signalAfter(time.Second, syscall.SIGTERM)
 		err := r.Run(t.Context())
 		wantErr(t, err, errBoom, "drainer fails: boom", "drainer panics: panic: oh no", "drainer ignores: did not return in time", "hangsHere")
-		r.wantTrail("3s drained", "3s drained", "4.1s hook") // 100 ms for those that mind the end of their context
+		r.wantTrail("3s drained", "3s drained", "4.1s hook") // 100 ms for units that watch the end of their context
 		results := map[string]lifecycle.Result{}
 		for _, o := range r.Report().Drainers {
 			results[o.Name] = o.Result
@@ -388,7 +388,7 @@ func TestReload(t *testing.T) {
 			return nil
 		}).OnReload("cert", func(context.Context) error { r.mark("cert"); return nil })
 		r.after(time.Second, func() {
-			for range 5 { // those that come while one waits are that one
+			for range 5 { // stops that come while one waits count as that one
 				r.signals <- syscall.SIGHUP
 			}
 		})

@@ -60,7 +60,7 @@ const (
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
 // it. [App.Reconfigure] changes the fields with the tag reload:"live" in a running
-// App. Its JSON is that of a configuration file, without the admin token.
+// App. It marshals to the JSON of a configuration file, without the admin token.
 //
 // PreStop, DrainInterval and ShutdownGrace determine how long a stop may take:
 //

@@ -27,10 +27,10 @@ func TestPagesShowTheCode(t *testing.T) {
 	for _, name := range docPages(t) {
 		page := readPage(t, name)
 		if n := strings.Count(page, "<!-- code:"); n != len(showsCode.FindAllString(page, -1)) {
-			t.Errorf("%s: %d places show code, and one of them has not the form %s", name, n, showsCode)
+			t.Errorf("%s: %d places show code, and one of them does not have the form %s", name, n, showsCode)
 		}
 		if n := strings.Count(page, "<!-- file:"); n != len(showsFile.FindAllString(page, -1)) {
-			t.Errorf("%s: %d places show a file, and one of them has not the form %s", name, n, showsFile)
+			t.Errorf("%s: %d places show a file, and one of them does not have the form %s", name, n, showsFile)
 		}
 		want := showsCode.ReplaceAllStringFunc(page, func(place string) string {
 			shown++

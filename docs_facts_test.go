@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// The versions of peers that a page names are those that the benchmarks measure and the
+// The versions of peers that a page names are the versions that the benchmarks measure and the
 // examples compile with.
 func TestPagesNameTheVersionsThatAreMeasured(t *testing.T) {
 	required := regexp.MustCompile(`(?m)^\t(\S+) (v\S+)`)

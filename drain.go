@@ -45,10 +45,10 @@ func (a *App) OnDrain(name string, d Drainable) *App {
 	return a
 }
 
-// drainer is a Drainable with the number of units that were registered before it.
+// drainer is a Drainable.
 type drainer struct {
 	hook
-	behind int
+	unitsBefore int // how many units were registered before it
 }
 
 type appKey struct{}
@@ -101,8 +101,8 @@ func (a *App) CallContext(ctx context.Context, server string) context.Context {
 // multipart/x-mixed-replace, for a request that accepts text/event-stream alone, and for
 // a hijacked connection: the server knows these as streams. For an answer of such a type
 // that does end, use [context.WithoutCancel]. For any other context, a unit's for one,
-// Stream is Draining. Call it before the handler returns: later the context may be
-// that of the connection's next request.
+// Stream is Draining. Call it before the handler returns: later the context may belong
+// to the connection's next request.
 func Stream(ctx context.Context) <-chan struct{} {
 	httpdrain.Stream(ctx)
 	return Draining(ctx)
@@ -121,9 +121,9 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.Window.Max))
 	defer cancel()
 
-	why := a.noWait()
+	why := a.whyNotWait()
 	waits := why == ""
-	how := why // the window ended
+	how := why // how the window ended, for the report
 	if waits {
 		a.log.Info("draining: still serving everything", "window", a.budget.Window.Full)
 	} else {
@@ -132,7 +132,7 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	drained := a.runDrainers(ctx)
 	if waits {
 		a.nowDoing("the drain window")
-		how = a.stop.open.Wait(a.stop.skip.Signaled(), drained, a.traffic)
+		how = a.stop.drainWindow.Wait(a.stop.skip.Signaled(), drained, a.traffic)
 	} else {
 		a.nowDoing("drainers")
 		select {
@@ -149,16 +149,16 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	return !waits || how == drainwindow.Skipped
 }
 
-// endWindows tells every server that the window is over. A server closes the
-// connections that handlers took over then, which a foreign listener may have
-// made: one that hangs or panics must not cost the units and hooks their time.
+// endWindows tells every server that the window is over. A server then closes hijacked
+// connections. Their Close may be code of a foreign listener: the App bounds and recovers
+// each call, so that a Close that hangs or panics takes no time from units and hooks.
 func (a *App) endWindows(ctx context.Context) {
 	now := make(chan struct{})
 	close(now)
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
 		wg.Go(func() {
-			out := timed(ctx, "call", s.Name()+": end of the window", now, a.budget.Patience, func() error {
+			out := callPart(ctx, "call", s.Name()+": end of the window", now, a.budget.Patience, func() error {
 				s.EndWindow()
 				return nil
 			})
@@ -184,32 +184,31 @@ func (a *App) traffic() (seen drainwindow.Traffic) {
 	return seen
 }
 
-// EndWindow moves the end of the drain window to at. It is for code that sees how far
+// EndWindow moves the end of the drain window to at. It is for code that sees whether
 // the cluster has noticed the stop, as the module kube does. The window then ends at
 // that time: not before DrainMin, not after DrainMax, and before DrainInterval only when
-// every drainer has returned and no request is in flight. Open connections lose no time
-// by an early end. The last call counts, and the zero time gives the window its own length
+// every drainer has returned and no request is in flight. An early end takes no time from
+// open connections. The last call counts, and the zero time gives the window its own length
 // again. Before T0 and after the window it does nothing.
-func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
+func (a *App) EndWindow(at time.Time) { a.stop.drainWindow.EndAt(at) }
 
 // EndBy says that the process will be killed at that time. The App shortens the window
 // and every later step in proportion, so that the stop ends before it, when it has less
 // time than its Config gives. Of several calls the earliest time counts. Before T0 and
 // after the window it does nothing.
 func (a *App) EndBy(at time.Time) {
-	t0, b := a.stop.killedAt(at), a.times()
+	t0, b := a.stop.setKillTime(at), a.times()
 	if d := at.Sub(t0); !t0.IsZero() && d < b.Total {
-		a.stop.open.Fit(b.Within(d).Window)
+		a.stop.drainWindow.Fit(b.Within(d).Window)
 	}
 }
 
-// refit changes the times of the steps after the window to what this window has left
-// for them.
+// refit recomputes the times of the steps after the window from when this window ended.
 func (a *App) refit(windowEnd time.Time) {
 	a.stop.mu.Lock()
 	took, early, left := windowEnd.Sub(a.stop.t0), a.stop.window == drainwindow.Early, longest
-	if !a.stop.by.IsZero() {
-		left = a.stop.by.Sub(windowEnd)
+	if !a.stop.killTime.IsZero() {
+		left = a.stop.killTime.Sub(windowEnd)
 	}
 	a.stop.mu.Unlock()
 	if left < a.budget.Total-took {
@@ -227,8 +226,8 @@ func (a *App) refit(windowEnd time.Time) {
 	}
 }
 
-// noWait returns the reason why the App does not wait for the window, or "".
-func (a *App) noWait() string {
+// whyNotWait returns the reason why the App does not wait for the window, or "".
+func (a *App) whyNotWait() string {
 	if a.EnteredAt(PhaseRunning).IsZero() {
 		return "the app was starting"
 	}
@@ -238,12 +237,13 @@ func (a *App) noWait() string {
 	case WaitNever:
 		return "DrainWait is never"
 	}
+	ranShorterThanWindow := a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.Window.Full
 	switch why := a.stop.why(); {
 	case !a.everReady():
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.Window.Full:
+	case len(a.parts.servers) == 0 && why.byUnit && ranShorterThanWindow:
 		return "a unit ended at once" // the cluster takes about a window to notice a change
 	case why.signal != nil && why.signal.Signal == os.Interrupt && a.signals.terminal():
 		return "Ctrl-C at a terminal"
@@ -260,17 +260,19 @@ func (a *App) listens() bool {
 			return true
 		}
 	}
-	jobs := slices.ContainsFunc(a.parts.units, func(u *unit) bool { return u.kind == kindJob })
-	return len(a.parts.servers) == 0 && a.health.server != nil && !jobs
+	hasJob := slices.ContainsFunc(a.parts.units, func(u *unit) bool { return u.kind == kindJob })
+	return len(a.parts.servers) == 0 && a.health.server != nil && !hasJob
 }
 
-// runDrainers starts every drainer of what has started and closes the returned channel
-// when each has returned or was abandoned.
+// runDrainers starts the drainers, and closes the returned channel when each has returned or
+// was abandoned. When the App was still starting, it skips every drainer that was registered
+// behind a unit that has not started, and all of them when no unit has started.
 func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	all := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, d := range a.parts.drainers {
-		if a.Phase() != PhaseDraining && (a.parts.started == 0 || a.parts.started < d.behind) {
+		haveUnitsStarted := a.parts.started > 0 && a.parts.started >= d.unitsBefore
+		if a.Phase() != PhaseDraining && !haveUnitsStarted {
 			_ = fsm.MustNew(KindDrainer, d.name, steps, resultPending, &a.events).To(ResultSkipped, nil) // allowed
 			a.log.Warn("drainer skipped: a unit registered before it has not started", "drainer", d.name)
 			a.stop.noteDrained(Outcome{Name: d.name, Result: ResultSkipped})
@@ -278,7 +280,7 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 		}
 		wg.Go(func() {
 			life := step(KindDrainer, d.name, &a.events)
-			out := timed(ctx, KindDrainer, d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
+			out := callPart(ctx, KindDrainer, d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
 				a.log.Error("drainer failed", call.Logged(out.err, "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))...)

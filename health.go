@@ -244,9 +244,9 @@ func (a *App) leave(err error) {
 	a.stop.abandoned = append(a.stop.abandoned, strings.Split(err.Error(), "\n")...) // a joined error has a line for each
 }
 
-// lookOnce runs the readiness probes once, so that the App knows whether it was ever
-// ready even when no client has asked /readyz.
-func (a *App) lookOnce() {
+// probeReadinessOnce runs the readiness probes once: even when no client has asked /readyz,
+// the App then knows whether it was ever ready.
+func (a *App) probeReadinessOnce() {
 	ctx, cancel := a.untilStop()
 	defer cancel()
 	a.health.reg.Ready(ctx)

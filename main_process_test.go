@@ -106,7 +106,7 @@ func TestMainPassesPanics(t *testing.T) {
 	p.says("panic: ouch", "goroutine 1 ")
 }
 
-// The reader of stderr has ended: the exit status is that of the error nevertheless.
+// The reader of stderr has ended: the exit status follows from the error nevertheless.
 func TestMainSurvivesItsLog(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

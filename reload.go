@@ -186,7 +186,7 @@ func (a *App) serveReloads() {
 // are among these, because they belong to the pod, and Kubernetes cannot change them
 // in a running pod.
 //
-// The error is that of [Config.Validate], for cfg and for the Config that the App
+// It returns the error of [Config.Validate], for cfg and for the Config that the App
 // would then have, or [ErrReloadRefused] when the App is not running. A stop may not
 // take longer than the graces that the App was made with. When it was made with none,
 // in a Kubernetes pod, a stop may not take longer than it took by the Config of [New].

@@ -77,11 +77,12 @@ type Outcome struct {
 	err error
 }
 
-// timed calls the foreign function fn, of a part of this kind and name, and describes how it
-// ended. It waits until over is closed, and then for moment. ctx is for the labels of its goroutine.
-func timed(ctx context.Context, kind, name string, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
+// callPart calls the foreign function fn, of a part of this kind and name, and describes how it
+// ended. It abandons the call when fn has not returned patience after over was closed. The
+// goroutine of fn has the labels of ctx.
+func callPart(ctx context.Context, kind, name string, over <-chan struct{}, patience time.Duration, fn func() error) Outcome {
 	began := time.Now()
-	return outcome(name, began, call.StartAs(ctx, kind, name, fn).Wait(over, moment))
+	return outcome(name, began, call.StartAs(ctx, kind, name, fn).Wait(over, patience))
 }
 
 // outcome describes a part that began at began and has just ended with err.
@@ -126,12 +127,12 @@ func (a *App) Report() Report {
 	return r
 }
 
-// OnReport adds a function that tells of the stop when it is over: all of them run at
-// once, after the last shutdown hook, while the health server still answers. fn gets the
-// report, which is complete but for the last phase, and a context that ends with
-// ShutdownGrace; Config.ReportSlice reserves time for it. The log says when one fails or
-// is abandoned; that does not make the stop fail. When a registration was refused, or
-// the process is killed, none runs.
+// OnReport adds a function that reports the stop elsewhere when it is over. All such
+// functions run at the same time, after the last shutdown hook, while the health server
+// still answers. fn gets the report, which lacks only the last phase, and a context that
+// ends with ShutdownGrace; Config.ReportSlice reserves time for it. The App logs a function
+// that fails or is abandoned; that does not make the stop fail. When a registration was
+// refused, or the process is killed, none runs.
 func (a *App) OnReport(name string, fn func(context.Context, Report) error) *App {
 	a.parts.add("report", name, missing("OnReport", argument{"function", fn == nil}), func() {
 		a.parts.reports = append(a.parts.reports, hook{name, func(ctx context.Context) error { return fn(ctx, a.Report()) }})
@@ -152,12 +153,13 @@ func (a *App) runReports(base context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var all sync.WaitGroup
-	if slice := a.budget.ReportSlice; slice > 0 && a.health.server != nil && a.extra["/metrics"] != nil {
+	servesMetrics := a.health.server != nil && a.extra["/metrics"] != nil
+	if slice := a.budget.ReportSlice; slice > 0 && servesMetrics {
 		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.exitRecord.scrape.Await(ctx, slice)) })
 	}
 	for _, t := range a.parts.reports {
 		all.Go(func() {
-			if out := timed(ctx, "report", t.name, ctx.Done(), settle, func() error { return t.fn(ctx) }); out.err != nil {
+			if out := callPart(ctx, "report", t.name, ctx.Done(), settle, func() error { return t.fn(ctx) }); out.err != nil {
 				a.log.Error("the report was not told", "to", t.name, "took", out.Took, "error", call.Unnamed(t.name, out.err))
 			}
 		})
@@ -178,11 +180,11 @@ func (s *stopRecord) describe(r *Report) {
 	r.Reason = s.why().text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over.result != nil {
-		r.Error = s.over.result.Error()
+	if s.result.err != nil {
+		r.Error = s.result.err.Error()
 	}
 	r.Window, r.CutRequests = s.window, s.cut
-	r.Requested, r.Done, r.ExitStatus = s.t0, s.over.at, s.over.status
+	r.Requested, r.Done, r.ExitStatus = s.t0, s.result.at, s.result.status
 	r.Drainers = slices.Clone(s.drained)
 	r.Left = slices.Clone(s.abandoned)
 }
@@ -264,29 +266,29 @@ func (a *App) logReport() {
 // terminationLog writes the App's phase and faults to the termination log, so that
 // Kubernetes shows a cause even for a process that is killed. The App rewrites it at
 // each phase, at each step of the teardown, and soon after a unit ends.
-func (a *App) terminationLog() { a.exitRecord.terminationLog.Write(a.lifeInBrief) }
+func (a *App) terminationLog() { a.exitRecord.terminationLog.Write(a.terminationLine) }
 
-// lifeInBrief returns one line: the phase, the reason of the stop, the times of the
+// terminationLine returns one line: the phase, the reason of the stop, the times of the
 // stop, and the parts for which the App waits or the error with which it ended.
-func (a *App) lifeInBrief() string {
+func (a *App) terminationLine() string {
 	phase := a.lastReached() // without a lock
-	words := string(phase)
+	line := string(phase)
 	reason, result := a.stop.outcome()
 	if reason != "" {
-		words += ": " + reason
+		line += ": " + reason
 	}
 	switch phase {
 	case PhaseStarting, PhaseDraining, PhaseStopping:
 		if on := a.blocking(); on != "" {
-			words += "; waiting for " + on
+			line += "; waiting for " + on
 		}
 	case PhaseStopped, PhaseFailed:
-		words += a.stopTimes()
+		line += a.stopTimes()
 	}
 	if result != nil && result.Error() != reason {
-		words += ": " + result.Error()
+		line += ": " + result.Error()
 	}
-	return words
+	return line
 }
 
 // outcome returns the reason of the stop and the result of Run, "" and nil before
@@ -295,16 +297,17 @@ func (s *stopRecord) outcome() (reason string, result error) {
 	reason = s.why().text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return reason, s.over.result
+	return reason, s.result.err
 }
 
 // stopTimes returns the durations of the phases of the stop, in parentheses. When the
 // App never reached the phase running, it adds the duration of the start.
 func (a *App) stopTimes() string {
+	neverRan := a.phases.EnteredAt(PhaseRunning).IsZero()
 	var times []string
 	for _, p := range a.phaseTimes() {
 		switch {
-		case p.Phase == PhaseStarting && a.phases.EnteredAt(PhaseRunning).IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
+		case p.Phase == PhaseStarting && neverRan, p.Phase == PhaseDraining, p.Phase == PhaseStopping:
 			times = append(times, fmt.Sprintf("%s %v", p.Phase, p.Duration.Round(time.Millisecond)))
 		}
 	}

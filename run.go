@@ -59,9 +59,9 @@ func (a *App) Run(parent context.Context) (err error) {
 	if !a.parts.seal() {
 		return ErrAlreadyRun
 	}
-	again := false
+	reExec := false
 	defer func() { // after everything else
-		if again {
+		if reExec {
 			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
 			signal.Reset(syscall.SIGHUP)
 		}
@@ -78,8 +78,8 @@ func (a *App) Run(parent context.Context) (err error) {
 	unwatch := a.watchSignals()
 	defer func() {
 		a.queue.Close(time.Second)
-		unwatch(err == nil && a.stop.why().again)
-		again = err == nil && a.stop.why().again // its last signal may have undone it
+		unwatch(err == nil && a.stop.why().reExec)
+		reExec = err == nil && a.stop.why().reExec // unwatch may have handled a last signal, which undoes it
 	}()
 	defer a.disarmWatchdog()
 	if a.stop.arm() {
@@ -96,10 +96,10 @@ func (a *App) Run(parent context.Context) (err error) {
 		}
 		return a.finish(err)
 	}
-	goodbye := a.notifyServiceManager()
+	endNotifier := a.notifyServiceManager()
 	defer func() {
 		a.disarmWatchdog() // the remaining steps are bounded
-		goodbye()
+		endNotifier()
 	}()
 
 	base := context.WithValue(asynclog.WithLogger(context.WithoutCancel(parent), a.log), appKey{}, a)
@@ -133,10 +133,10 @@ func (a *App) refusals() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// start starts everything in this order: the health server, so that the kubelet
-// gets an answer from the beginning; the listeners, so that an address in use is
-// found before any work begins; the units. It reports false when a step failed or a
-// stop was requested meanwhile.
+// start starts, in this order: the health server, so that the kubelet gets an answer
+// from the beginning; the listeners, so that the App finds an address in use before any
+// work begins; the units. It reports false when a step failed or a stop was requested
+// meanwhile.
 func (a *App) start(group *errgroup.Group) bool {
 	if a.enter(PhaseStarting, nil); a.isStopping() {
 		return false
@@ -170,8 +170,9 @@ func (a *App) start(group *errgroup.Group) bool {
 // slowStart is the time after which the log names the units that have not started.
 const slowStart = 15 * time.Second
 
-// watchStart logs for what a slow start waits, after slowStart and whenever the time has
-// doubled, and ends it after StartTimeout. The caller calls end when the start is over.
+// watchStart logs which parts a slow start waits for: after slowStart, and again whenever
+// that time has doubled. After StartTimeout it stops the App. The caller calls end when the
+// start is over.
 func (a *App) watchStart() (end func()) {
 	timeout := a.cfg.StartTimeout
 	if timeout == Off {
@@ -184,8 +185,8 @@ func (a *App) watchStart() (end func()) {
 	})
 }
 
-// notStarted names the units that have begun to start and are not done with it, or what
-// else the start waits for.
+// notStarted names the units whose start has begun and not ended. Without such a unit it
+// names the part for which the start waits.
 func (a *App) notStarted() string {
 	var names []string
 	for _, u := range a.parts.units {
@@ -204,7 +205,7 @@ func (a *App) notStarted() string {
 func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.nowDoing("the readiness probes")
 	a.health.owner.SetGate(StateUp, "")
-	a.lookOnce()
+	a.probeReadinessOnce()
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", append([]any{"units", len(a.parts.units)}, a.budgetAttrs()...)...)
@@ -227,25 +228,25 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 }
 
 // budgetAttrs returns the times of a stop for the log: the whole, its slices, and the stop
-// times that units have of their own. It warns of a unit whose own time is longer than the
-// slice of the units, which stop at the same time.
+// times of units that declare one. It warns of a unit that declares more than the slice of
+// the units, which all stop at the same time.
 func (a *App) budgetAttrs() []any {
 	b := a.times()
-	var own []string
+	var declared []string
 	for _, u := range a.parts.units {
 		d := u.stopTime()
 		if d <= 0 {
 			continue
 		}
-		own = append(own, fmt.Sprintf("%s %v", u.name, d))
+		declared = append(declared, fmt.Sprintf("%s %v", u.name, d))
 		if d > b.UnitSlice {
 			a.log.Warn("a unit may take longer to stop than it is sure to have: raise unit_slice and shutdown_grace, or lower the unit's own time",
 				"unit", u.name, "takes", d, "unit_slice", b.UnitSlice, "shutdown_grace", b.Grace)
 		}
 	}
 	attrs := []any{"stop_at_most", b.Total, "window", b.Window.Max, "requests", b.InFlight(), "unit_slice", b.UnitSlice, "hook_slice", b.HookSlice}
-	if own != nil {
-		attrs = append(attrs, "units_take", strings.Join(own, ", "))
+	if declared != nil {
+		attrs = append(attrs, "units_take", strings.Join(declared, ", "))
 	}
 	return attrs
 }
@@ -261,7 +262,7 @@ func (a *App) holdRestarts() {
 	a.nowDoing("")
 }
 
-// hookSlice returns the time that requests leave to hooks: none without a hook.
+// hookSlice returns the time that is reserved for hooks: none without a hook.
 func (a *App) hookSlice() time.Duration {
 	if a.hooks.len() == 0 {
 		return 0
@@ -269,10 +270,11 @@ func (a *App) hookSlice() time.Duration {
 	return a.budget.HookSlice
 }
 
-// unitSlice returns the time that requests leave to units. When all units are servers it is
+// unitSlice returns the time that is reserved for units. When all units are servers it is
 // the time in which a server's own Stop has to return.
 func (a *App) unitSlice() time.Duration {
-	if len(a.parts.units) > len(a.parts.servers) {
+	hasOtherUnits := len(a.parts.units) > len(a.parts.servers)
+	if hasOtherUnits {
 		return a.budget.UnitSlice
 	}
 	return min(a.budget.UnitSlice, a.budget.Patience+settle)

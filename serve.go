@@ -239,7 +239,7 @@ func (a *App) retireServers(base context.Context, end time.Time, skipLinger bool
 			// A listener or a foreign gRPC server may hang or panic. That must not use up
 			// the time of units and hooks.
 			var cutNow atomic.Int64
-			out := timed(ctx, "call", s.Name()+": shutdown", ctx.Done(), a.budget.Patience+settle, func() error {
+			out := callPart(ctx, "call", s.Name()+": shutdown", ctx.Done(), a.budget.Patience+settle, func() error {
 				// With DrainReadiness "serving" the App is ready until the listeners close.
 				cut, err := s.retire(ctx, skipLinger, func() { a.health.owner.SetDraining(true) })
 				cutNow.Store(int64(cut))

@@ -172,7 +172,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 		late = min(late, slice/4) // this time is taken from the next hook
 	}
 	life := step(KindHook, h.name, s.events)
-	out := timed(ctx, KindHook, h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
+	out := callPart(ctx, KindHook, h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
 		s.say(slog.LevelError, "shutdown hook failed", call.Logged(out.err, "hook", h.name, "took", out.Took, "error", call.Unnamed(h.name, out.err))...)

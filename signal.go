@@ -36,8 +36,8 @@ var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 // SignalContext returns a copy of parent that is cancelled when the process gets one
 // of the signals. The context.Cause is then a [*SignalError]. Without signals it takes
-// SIGINT and SIGTERM, but for one that the program has ignored with [signal.Ignore]
-// before: that one stays ignored.
+// SIGINT and SIGTERM. A signal that the program has ignored with [signal.Ignore] before
+// stays ignored.
 //
 // stop cancels the context and restores the signals' default effect; call it when
 // the work is done. SignalContext also restores it 250 ms after the first signal, so
@@ -52,8 +52,8 @@ func SignalContext(parent context.Context, signals ...os.Signal) (ctx context.Co
 
 // signals is the source of an App's signals.
 type signals struct {
-	given    <-chan os.Signal // of WithSignals
-	replaced bool             // given replaces the signals of the process
+	given    <-chan os.Signal // from WithSignals
+	replaced bool             // the App reads given and not the signals of the process
 	pipe     chan os.Signal   // takes SIGPIPE while the App stops, and is never read
 	terminal func() bool      // reports whether a user at a terminal sends SIGINT
 }
@@ -68,14 +68,14 @@ func (s *signals) guardPipe() {
 }
 
 // watchSignals installs the signal handlers and returns the function that removes
-// them. Run calls it first, so that no later signal is lost. With again the function
-// leaves a SIGHUP that reloads ignored, for the program that runs next.
+// them. Run calls it first, so that no later signal is lost. With reExec the function
+// leaves SIGHUP ignored when it reloads: the default would end the program that runs next.
 //
 // The first signal is a request to stop like any other; it does not shorten a drain
 // that another request began. A second signal ends the drain window, if it is still
 // open. The next one ends the process. A signal within SignalDebounce of the last one
 // that counted does not count.
-func (a *App) watchSignals() (release func(again bool)) {
+func (a *App) watchSignals() (release func(reExec bool)) {
 	// Notify drops signals that do not fit. The watcher never blocks, so 16 places are
 	// enough; in a larger burst every further signal would mean the same. Reloads have a
 	// channel of their own, so that they cannot fill the place of a request to stop.
@@ -104,8 +104,8 @@ func (a *App) watchSignals() (release func(again bool)) {
 			a.force(s)
 		},
 	}.Start()
-	return func(again bool) {
-		if again && hangup {
+	return func(reExec bool) {
+		if reExec && hangup {
 			sig.KeepHangup()
 		}
 		signal.Stop(stops)
@@ -122,8 +122,9 @@ func (a *App) stopOn(received os.Signal) {
 	}
 }
 
-// stopWith requests the stop because the parent context has ended. When a signal has ended
-// it, the App gets the same signal, so that the reason of the stop is the signal in both orders.
+// stopWith requests the stop because the parent context has ended. When that context comes
+// from signal.NotifyContext, the reason of the stop is the signal that ended it: the same as
+// when the App sees the signal first.
 func (a *App) stopWith(parent context.Context) {
 	cause := context.Cause(parent)
 	if s := sig.OfNotifyContext(cause); s != nil {
@@ -134,8 +135,8 @@ func (a *App) stopWith(parent context.Context) {
 	}
 	cause = call.Take("the parent context's cause", cause)
 	if call.Same(cause, context.DeadlineExceeded) {
-		// An error of its own, so that a unit that returns it is told apart from one whose
-		// own request has timed out.
+		// A new error, so that the App can tell a unit that returns this cause from a unit
+		// whose own request has timed out.
 		cause = fmt.Errorf("the parent context's deadline: %w", cause)
 	}
 	req := stopRequest{reason: "the parent context ended", detail: cause, cause: cause}
@@ -156,7 +157,7 @@ func (a *App) notifyServiceManager() (end func()) {
 	n := sdnotify.Start(a.log, a.health.reg.Alive)
 	a.notifier.Store(n)
 	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
-		n.Stopping(a.budget.Total, a.stop.why().again)
+		n.Stopping(a.budget.Total, a.stop.why().reExec)
 	}
 	return n.Close
 }

@@ -57,17 +57,18 @@ func (a *App) StopBecause(reason string) {
 // other request to stop undoes ReExec. Run returns the error of a stop that is not
 // clean, or of the exec, which works on Unix only. Deferred functions do not run.
 func (a *App) ReExec(reason string) {
-	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), again: true})
+	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), reExec: true})
 }
 
 // stopRecord is the one stop of an App: its reason, its progress and its errors.
 type stopRecord struct {
-	requested  fsm.Signal // T0; the App's own goroutines watch it
-	draining   fsm.Signal // T0, just after requested; users watch it
-	skip       fsm.Signal // the App does not wait for the rest of the drain window
-	windowOver fsm.Signal // the drain window has ended, or there was none
-	open       drainwindow.Window
+	requested  fsm.Signal  // T0; the App's own goroutines watch it
+	draining   fsm.Signal  // T0, just after requested; users watch it
+	skip       fsm.Signal  // the App does not wait for the rest of the drain window
+	windowOver fsm.Signal  // the drain window has ended, or there was none
 	cancelled  atomic.Bool // units have been told to stop
+
+	drainWindow drainwindow.Window
 
 	mu        sync.Mutex // guards the fields below
 	armed     bool       // Run has begun: a request begins the stop
@@ -76,20 +77,20 @@ type stopRecord struct {
 	t0        time.Time // when the stop began, zero before
 	window    string    // how the drain window ended
 	windowEnd time.Time
-	by        time.Time // when the process will be killed, by EndBy; zero when that is not known
+	killTime  time.Time // when the process will be killed, from EndBy; zero when that is not known
 	drained   []Outcome // drainers that have returned, were abandoned or were skipped
 	cut       int       // requests in flight when their time was over
-	abandoned []string  // checks, health clients and reports that the App abandoned at the end
-	over      ending
-	unlogged  bool // the first part of result is not in the log at error level yet
+	abandoned []string  // checks and health clients that the App abandoned at the end
+	result    stopResult
+	unlogged  bool // the first part of result.err is not in the log at error level yet
 }
 
-// ending is the result of a stop.
-type ending struct {
+// stopResult is the result of a stop.
+type stopResult struct {
 	at     time.Time // when the last hook had returned
-	joined bool      // Run has its error
-	result error     // of Run
-	status int       // ExitCode of result
+	joined bool      // err has all its parts: a later error cannot be joined to it
+	err    error     // of Run
+	status int       // ExitCode of err
 }
 
 // stopRequest says why the App should stop.
@@ -99,8 +100,8 @@ type stopRequest struct {
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
-	again  bool         // run the program once more
-	unit   bool         // the end of a unit is the reason
+	reExec bool         // run the program once more
+	byUnit bool         // the end of a unit is the reason
 	logged bool         // err is in the log at error level
 }
 
@@ -114,13 +115,13 @@ func (r stopRequest) text() string {
 }
 
 // ask records a request. first reports whether it is the first, the only one that
-// counts. begin reports whether the stop begins now, at T0. When the request comes
-// before Run, the stop begins with Run.
+// counts; a later one only cancels a re-exec. begin reports whether the stop begins now,
+// at T0. When the request comes before Run, the stop begins with Run.
 func (s *stopRecord) ask(req stopRequest) (first, begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.request != nil {
-		s.request.again = s.request.again && req.again
+		s.request.reExec = s.request.reExec && req.reExec
 		return false, false
 	}
 	s.request = &req
@@ -142,14 +143,15 @@ func (s *stopRecord) arm() (begin bool) {
 	return s.request != nil
 }
 
-// add records an error that Run joins behind the primary one, unless it has its result.
+// add records an error that Run joins behind the primary one. It reports false, and
+// records nothing, when Run has joined its errors already.
 func (s *stopRecord) add(err error) (taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && !s.over.joined {
+	if err != nil && !s.result.joined {
 		s.further = append(s.further, err)
 	}
-	return !s.over.joined
+	return !s.result.joined
 }
 
 // noteDrained records how a drainer ended.
@@ -202,15 +204,18 @@ func (s *stopRecord) endWindow(how string) time.Time {
 	return s.windowEnd
 }
 
-// killedAt records EndBy's time and returns T0. It returns the zero time when that time
-// changes nothing.
-func (s *stopRecord) killedAt(at time.Time) (t0 time.Time) {
+// setKillTime records EndBy's time and returns T0. It returns the zero time, and records
+// nothing, outside of the window and when an earlier time is known.
+func (s *stopRecord) setKillTime(at time.Time) (t0 time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.windowEnd.IsZero() && !s.t0.IsZero() && (s.by.IsZero() || at.Before(s.by)) {
-		s.by, t0 = at, s.t0
+	inWindow := !s.t0.IsZero() && s.windowEnd.IsZero()
+	isEarliest := s.killTime.IsZero() || at.Before(s.killTime)
+	if !inWindow || !isEarliest {
+		return time.Time{}
 	}
-	return t0
+	s.killTime = at
+	return s.t0
 }
 
 // skipWindow ends the wait of the drain window early. It reports false when no
@@ -246,10 +251,10 @@ func (a *App) fail(err error) {
 func (a *App) beginStop() {
 	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
-	a.stop.open.Begin(a.stop.began(), b.Window)
+	a.stop.drainWindow.Begin(a.stop.began(), b.Window)
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(b.Total, a.stop.why().again)
+	a.notifier.Load().Stopping(b.Total, a.stop.why().reExec)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
@@ -295,7 +300,7 @@ func (a *App) collect(hooksErr error) error {
 			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
 		}
 	}
-	s.unlogged, s.over.joined = primary != nil && !s.request.logged, true
+	s.unlogged, s.result.joined = primary != nil && !s.request.logged, true
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !call.Is(primary, err) {
@@ -319,8 +324,8 @@ func (a *App) stopIsOver(result error) {
 	status := call.Status(result, ExitStuck)
 	a.stop.mu.Lock()
 	defer a.stop.mu.Unlock()
-	if a.stop.over.at.IsZero() {
-		a.stop.over.at = time.Now()
+	if a.stop.result.at.IsZero() {
+		a.stop.result.at = time.Now()
 	}
-	a.stop.over.result, a.stop.over.status = result, status
+	a.stop.result.err, a.stop.result.status = result, status
 }

@@ -85,7 +85,7 @@ func TestTerminationLogIsRewrittenAtEachStep(t *testing.T) {
 }
 
 // When a process is killed while units stop, the log has the names of the units
-// that still run, and not of those that have ended.
+// that still run, and no unit that has ended.
 func TestTerminationLogNamesTheUnitsThatAreLeft(t *testing.T) {
 	type unit struct {
 		name  string

@@ -26,13 +26,13 @@ type unit struct {
 	starting call.Call       // its Start
 	answers  call.Answers    // of a foreign worker
 	asking   call.Call       // of a foreign worker: its Done, which sets done
-	done     <-chan struct{} // nil when Done has panicked
+	done     <-chan struct{} // its result; nil when Done has panicked
 
 	mu    sync.Mutex // guards the fields below
 	began time.Time
 	end   time.Time
-	bare  error // its error without its name
-	err   error // the same with its name, for the result of Run
+	bare  error // its error without the unit's name
+	err   error // the same with the unit's name, for the result of Run
 }
 
 // isFunction reports whether the unit is a function with a context, run once or
@@ -45,9 +45,9 @@ func (u *unit) isFunction() bool {
 	return false
 }
 
-// ours reports whether the worker's type belongs to this module. Such a worker answers
+// isBuiltIn reports whether the worker's type belongs to this module. Such a worker answers
 // at once.
-func (u *unit) ours() bool {
+func (u *unit) isBuiltIn() bool {
 	switch u.Worker.(type) {
 	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *worker.Leader, *worker.Actor, *server:
 		return true
@@ -58,20 +58,21 @@ func (u *unit) ours() bool {
 // askUnit calls one of the worker's methods. It waits for a foreign worker for
 // [call.AnswerIn] at most. A panic is an error.
 func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
-	if u.ours() {
+	if u.isBuiltIn() {
 		return fn(), nil
 	}
 	return call.Ask(&u.answers, u.name+": "+method, fn)
 }
 
-// state returns the worker's State for decisions, and waits for it; that of a function
-// has only its status. A unit whose State does not return keeps the App starting until
-// the watchdog ends that. The error says that State panicked or exited its goroutine.
+// state waits for the worker's State and returns it, for decisions. For a function the
+// State has the status alone. A State method that does not return keeps the App in the
+// phase starting; after a stop is requested, the watchdog ends the process. The error
+// says that State panicked or exited its goroutine.
 func (u *unit) state() (s worker.State, err error) {
 	if f, ok := u.Worker.(interface{ Status() worker.Status }); ok && u.isFunction() {
 		return worker.State{Status: f.Status()}, nil
 	}
-	if u.ours() {
+	if u.isBuiltIn() {
 		return u.State(), nil
 	}
 	return u.askedState()
@@ -99,10 +100,9 @@ func (u *unit) shown() worker.State {
 }
 
 // awaitDone returns the worker's Done channel, or the error when Done panics. When Done
-// does not return, awaitDone waits until the unit is
-// abandoned and returns nil.
+// does not return, awaitDone waits until the unit is abandoned and returns nil.
 func (u *unit) awaitDone() (<-chan struct{}, error) {
-	if u.ours() {
+	if u.isBuiltIn() {
 		return u.Done(), nil
 	}
 	u.asking.Start(context.Background(), "call", u.name+": Done", func() error { u.done = u.Done(); return nil }, nil)
@@ -117,11 +117,11 @@ func (u *unit) awaitDone() (<-chan struct{}, error) {
 	}
 }
 
-// hasEnded returns nil when a worker whose Stop has returned has also ended, and
+// checkEnded returns nil when a worker whose Stop has returned has also ended, and
 // otherwise an error. It waits for a Done that has not returned until ctx ends.
-func (u *unit) hasEnded(ctx context.Context) error {
+func (u *unit) checkEnded(ctx context.Context) error {
 	var done <-chan struct{}
-	if u.ours() {
+	if u.isBuiltIn() {
 		done = u.Done()
 	} else {
 		select {
@@ -171,7 +171,8 @@ func (u *unit) lastErr(s worker.State) error {
 	return out
 }
 
-// holdRestarts tells a worker that restarts things to stop doing so.
+// holdRestarts tells a worker that restarts others, such as a supervisor, to restart none
+// any more.
 func (u *unit) holdRestarts() {
 	r, ok := u.Worker.(interface{ HoldRestarts() })
 	switch {
@@ -294,7 +295,7 @@ func (a *App) awaitStarted(u *unit) {
 		})
 		return
 	}
-	// The App has to poll a worker without Await.
+	// A worker without Await has to be polled.
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !status().Begun() {
@@ -352,7 +353,7 @@ func (a *App) watch(u *unit) {
 		a.log.LogAttrs(a.unitsCtx, slog.LevelInfo, "unit ended", slog.String("unit", u.name), slog.String("status", string(status)))
 		if a.endsWith(u) {
 			how := map[string]string{kindActor: " returned", kindJob: " is done"}
-			a.requestStop(stopRequest{reason: u.kind + " " + u.name + how[u.kind], unit: true})
+			a.requestStop(stopRequest{reason: u.kind + " " + u.name + how[u.kind], byUnit: true})
 		}
 		return
 	}
@@ -370,7 +371,7 @@ func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	named := u.finish(err)
 	a.log.Error("unit failed", call.Logged(err, "unit", u.name, "status", string(status), "error", call.Unnamed(u.name, err))...)
 	if !u.hasGivenUp() {
-		a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true, logged: true})
+		a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, byUnit: true, logged: true})
 	}
 }
 
@@ -392,7 +393,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var wg sync.WaitGroup
-	stopSoon := func(u *unit) {
+	stopInBackground := func(u *unit) {
 		wg.Go(func() {
 			a.stopUnit(ctx, u)
 			a.terminationLog() // it names the units that still run
@@ -400,7 +401,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	}
 	for _, u := range a.parts.units {
 		if u.launched.Load() && !u.isFunction() {
-			stopSoon(u)
+			stopInBackground(u)
 		}
 	}
 	// The end of the context stops functions. The App calls Stop only for functions
@@ -419,7 +420,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 				waiting = false
 			case <-ctx.Done():
 				waiting = false
-				stopSoon(u)
+				stopInBackground(u)
 			case <-look.C:
 				a.terminationLog()
 			}
@@ -431,9 +432,9 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop. The App waits three times as long for a worker that
 	// breaks its contract.
-	out := timed(ctx, "call", u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
+	out := callPart(ctx, "call", u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
 	if !u.over.HasSignaled() { // it is when its Start has failed
-		if err := u.hasEnded(ctx); err != nil {
+		if err := u.checkEnded(ctx); err != nil {
 			if out.err != nil {
 				err = out.err
 			}

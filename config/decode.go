@@ -140,7 +140,7 @@ func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
 		tree, twice, ok = splitMap(string(given))
 		if twice != "" {
 			if n.hides() {
-				twice = "of an item" // the text may be that of a secret
+				twice = "of an item" // the key may be part of a secret
 			}
 			d.fault(key, shown(raw, n.hides()), "the key "+twice+" occurs twice")
 			return

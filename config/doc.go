@@ -112,6 +112,6 @@
 // [Live.Watch] waits longer before it reads a shorter file. At the start there is no
 // old file to compare with: write a new file and rename it over the old one.
 // docs/reference/config.md lists the keys of lifecycle, and which of them a running App takes
-// over. docs/reference/config.schema.json is their JSON Schema, and [Schema] makes that of a
-// whole service, for editors.
+// over. docs/reference/config.schema.json is their JSON Schema. [Schema] makes the JSON
+// Schema of a whole service, for editors.
 package config

@@ -30,8 +30,8 @@ func host(t *testing.T) *flag.FlagSet {
 	return set
 }
 
-// A program that has a set of flags and arguments of its own adds those of the
-// configuration, and Load takes them with the file and the environment.
+// A program that has its own set of flags and arguments adds the configuration's flags to
+// it, and Load takes them with the file and the environment.
 func TestFlagsInTheProgramsOwnSet(t *testing.T) {
 	path := write(t, "service.yaml", "poll: 2s\nworkers: 5\ncache: {size: 7}\n")
 	set := host(t)
@@ -147,8 +147,8 @@ func TestFlagsOfAnotherLibrary(t *testing.T) {
 	}
 }
 
-// The values of a foreign koanf are as strict as those of a store of texts. Without WithEnviron
-// and flags, Load reads nothing else.
+// Load reads the values of a foreign koanf as strictly as it reads a store of texts. Without
+// WithEnviron and flags, Load reads nothing else.
 func TestForeignKoanf(t *testing.T) {
 	t.Setenv("CONFIG_TEST_POLL", "9s") // the prefix is the name of this program
 	k := koanf.New("/")

@@ -31,7 +31,7 @@ type Source struct {
 // [WithFlagSet] and [WithFlags], Load then reads neither the environment nor flags,
 // because the store has them. Pass "" as the path to Load.
 //
-// The store's values are as strict as those of a file. A [time.Duration] is one
+// Load reads the store's values as strictly as a file. A [time.Duration] is one
 // exception: it comes from a program, so its 0 is the default and not off.
 func From(src Source) Option {
 	return func(o *options) {

@@ -19,8 +19,8 @@ type Key struct {
 	// of …", "down or serving" for one of several words, or the name of a Go type
 	// that reads itself from text.
 	Type string
-	// Default is the value without any source, as a file would have it; "" for no
-	// value and for the zero of its type.
+	// Default is the value without any source, in the form of a file; "" for no value
+	// and for the zero of its type.
 	Default string
 	// Doc describes the key: the field's tag usage:"…", and for the keys of lifecycle
 	// the text of docs/reference/config.md.
@@ -48,7 +48,7 @@ func Keys[T any](path string, opts ...Option) ([]Key, error) {
 	return l.keys(), nil
 }
 
-// filled returns the defaults of T with those of lifecycle.Config filled in.
+// filled returns the defaults of T, with the defaults of lifecycle.Config filled in.
 func (l *loader) filled() reflect.Value {
 	v := reflect.New(l.defaults.Type()).Elem()
 	v.Set(l.defaults)
@@ -73,8 +73,8 @@ func (l *loader) unset() []Setting {
 	return all
 }
 
-// keys describes the keys, with the program's defaults and, below lifecycle, those of
-// the library.
+// keys describes the keys, with the program's defaults and, below lifecycle, the
+// library's defaults.
 func (l *loader) keys() []Key {
 	v := l.filled()
 	keys := make([]Key, 0, len(l.schema.leaves))

@@ -25,8 +25,8 @@ type Live[T any] struct {
 	settings atomic.Pointer[[]Setting]
 
 	unset    []Setting   // every key with its default; never changed
-	start    []Setting   // all at the start; never changed
-	attached atomic.Bool // there is an App
+	start    []Setting   // the result of All at the start; never changed
+	attached atomic.Bool // Attach was called
 }
 
 // Open is [Load] for a configuration that will be loaded again: when its file changes
@@ -115,10 +115,10 @@ func (l *Live[T]) Attach(app *lifecycle.App) *lifecycle.App {
 // flags of the start. It takes over the whole result, or nothing when anything is
 // wrong. The error comes from [Load], from the first check that refused, or from the App.
 // Reload logs the changes, without secrets, and the keys of lifecycle that a running
-// App does not take over. A key that no source gives any more gets its default again;
-// a warning names those whose values changed because of that, since a truncated file
-// looks the same. Reload waits for a reload that runs. It ignores ctx, since nothing
-// here takes long.
+// App does not take over. A key that no source gives any more gets its default again. A
+// warning names the keys whose values changed for that reason, because the file may be
+// truncated. Reload waits for a reload that runs. It ignores ctx, because no step takes
+// long.
 func (l *Live[T]) Reload(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,7 +136,7 @@ func (l *Live[T]) Reload(context.Context) error {
 	if err != nil {
 		l.loader.settings = before
 		if errors.Is(err, lifecycle.ErrReloadRefused) {
-			l.loader.look = seen // the App has not looked at it: Watch tries again
+			l.loader.look = seen // the App has not taken the change: Watch tries again
 		}
 		return err
 	}
@@ -145,7 +145,7 @@ func (l *Live[T]) Reload(context.Context) error {
 	return nil
 }
 
-// apply asks all that may refuse, and then makes the change.
+// apply asks the checks and the App, which may refuse, and then makes the change.
 func (l *Live[T]) apply(old, next T, changes []change) error {
 	log := l.loader.log()
 	if len(changes) == 0 {
@@ -207,7 +207,7 @@ func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
 	if errors.Is(err, lifecycle.ErrReloadRefused) {
 		return nil, err
 	} else if err != nil {
-		// What the App keeps is not what the file says now.
+		// The App keeps some values that the file no longer has.
 		settings := slices.Clone(l.loader.settings)
 		for i, s := range settings {
 			if n := l.loader.schema.keys[s.Key]; n != nil && n.lifecycle && !n.live {

@@ -66,7 +66,7 @@ func TestNumberInQuotes(t *testing.T) {
 	}
 }
 
-// A date or a time of TOML without a zone is no point in time.
+// A date or a time of TOML without a zone does not say a point in time.
 func TestTimeWithoutAZone(t *testing.T) {
 	for content, want := range map[string]string{
 		"since = 2026-01-02\n":                "since is 2026-01-02: want a time with its zone, such as 2006-01-02T15:04:05Z",

@@ -27,8 +27,8 @@ type node struct {
 	usage     string
 
 	lifecycle bool // a field of lifecycle.Config, whose zero means its default
-	off       bool // a duration for which a given zero means [lifecycle.Off]
-	live      bool // a running App takes over a change
+	off       bool // a duration for which a given 0 means [lifecycle.Off]
+	live      bool // a running App takes over a change of the value
 }
 
 // schema has the keys of a type.
@@ -38,7 +38,7 @@ type schema struct {
 	keys   map[string]*node // sections and values, by key
 }
 
-// isLeaf reports whether n holds a value, and no keys of its own.
+// isLeaf reports whether n is a value and not a section.
 func (n *node) isLeaf() bool { return n.children == nil }
 
 // hides reports whether n is a secret or contains one. A value in place of such a
@@ -122,8 +122,8 @@ func (s *schema) collect(n *node) {
 	}
 }
 
-// addStruct adds the children of a section. above are the types around it: a type that
-// contains itself would have endless keys.
+// addStruct adds the children of a section. above has the types of the sections around it: a
+// type that contains itself would have endlessly many keys.
 func (s *schema) addStruct(n *node, above map[reflect.Type]bool) error {
 	t := structOf(n.typ)
 	if above[t] {

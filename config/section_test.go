@@ -65,7 +65,7 @@ func loadVillage(t *testing.T, content string) (village, error) {
 	return Load[village](write(t, "village.yaml", content), WithEnviron(nil), WithArgs(nil), WithLogger(quiet))
 }
 
-// Keys of a section that were never set are no faults: the section is checked with its
+// A section need not set all its keys: it is checked with its
 // defaults, and stays as it was given.
 func TestSectionsAreCheckedWithTheirDefaults(t *testing.T) {
 	for content, want := range map[string]village{

@@ -95,14 +95,14 @@ func (l *loader) read(v reflect.Value) error {
 		read = l.readFrom
 	}
 	var faults []error
-	var faulty []string // keys with a fault: their values are those of earlier sources
+	var faulty []string // keys with a fault, which keep the values of earlier sources
 	given := map[string][]Setting{}
 	validates := !l.unasked
 	for _, read := range []func() (source, []error){read, l.readEnv, l.readFlags} {
 		src, errs := read()
 		faults = append(faults, errs...)
 		isUnread := src.tree == nil && len(errs) > 0
-		validates = validates && !isUnread // otherwise Validate would miss what stands in it
+		validates = validates && !isUnread // Validate would miss the values of an unread source
 		l.decode(src, v, given, func(f *Fault) {
 			faults = append(faults, f)
 			faulty = append(faulty, f.Key)
@@ -110,7 +110,7 @@ func (l *loader) read(v reflect.Value) error {
 	}
 	settings := l.account(given)
 	if validates {
-		hasNoSums := slices.ContainsFunc(faulty, l.isOfLifecycle) // they would be those of other values
+		hasNoSums := slices.ContainsFunc(faulty, l.isOfLifecycle) // they would add up values of earlier sources
 		for _, fault := range validate(v, l.schema.root, settings) {
 			if !hasNoSums || !errors.As(fault, new(*lifecycle.ConfigError)) {
 				faults = append(faults, fault)

@@ -252,7 +252,7 @@ func TestSectionWithTooManyKeys(t *testing.T) {
 			t.Errorf("%s: %d labels, %.200s", name, len(got.Labels), fmt.Sprint(err))
 		}
 	}
-	// Many sections of a few keys each are no fault.
+	// Many sections of a few keys each are allowed.
 	if _, err := load("a.yaml", many("x-a:\n", "- a: %d\n  b: {c: 1, d: 2}\n", "", 4_000)); err != nil {
 		t.Errorf("many small sections: %.200s", err)
 	}

@@ -36,20 +36,21 @@ func validate(v reflect.Value, n *node, settings []Setting) (faults []error) {
 	}
 	for _, err := range parts(checked.Validate()) {
 		fault := explain(err, n, settings)
-		isTold := func(other error) bool { // a section's Validate may call those of its own sections
-			told := errors.Unwrap(other)
-			return other.Error() == fault.Error() || told != nil && told.Error() == err.Error()
+		isReported := func(other error) bool { // a section's Validate may call Validate of the sections in it
+			reported := errors.Unwrap(other)
+			return other.Error() == fault.Error() || reported != nil && reported.Error() == err.Error()
 		}
-		if !slices.ContainsFunc(faults, isTold) {
+		if !slices.ContainsFunc(faults, isReported) {
 			faults = append(faults, fault)
 		}
 	}
 	return faults
 }
 
-// withDefaults returns a copy of a section with its defaults, when its type has any: its keys
-// may be missing, and the part that gets the section fills them in. The whole has its
-// defaults since before the first source, and lifecycle.Config checks itself with its own.
+// withDefaults returns a copy of a section with its defaults, when its type has a method
+// WithDefaults: keys may be missing, because the part of the program that gets the section fills
+// them in. The whole configuration got its defaults before the first source was read, and
+// lifecycle.Config fills in its own when it is checked.
 func withDefaults(v reflect.Value) reflect.Value {
 	fill := v.MethodByName("WithDefaults")
 	if v.Type() == typeLifecycle || !fill.IsValid() {
@@ -91,7 +92,7 @@ func explain(err error, n *node, settings []Setting) *Fault {
 		}
 		return fault
 	}
-	problem := strings.Replace(err.Error(), fields.Error(), fields.Problem, 1) // what is around it says why
+	problem := strings.Replace(err.Error(), fields.Error(), fields.Problem, 1) // the text around it says why
 	var keys []string
 	for _, name := range fields.Fields {
 		field := n.field(name)
@@ -108,7 +109,7 @@ func explain(err error, n *node, settings []Setting) *Fault {
 // subject matches the field or the key that begins an error, with dots between levels.
 var subject = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*`)
 
-// sourcesOf says where the values of keys are from.
+// sourcesOf says from which source each key has its value.
 func sourcesOf(settings []Setting, keys ...string) string {
 	var from []string
 	for _, key := range keys {
@@ -170,7 +171,7 @@ func render(v reflect.Value, n *node) string {
 		return at.Redacted()
 	}
 	if s, ok := v.Interface().(fmt.Stringer); ok {
-		return said(s)
+		return textOf(s)
 	}
 	switch v.Kind() {
 	case reflect.String:
@@ -201,8 +202,9 @@ func render(v reflect.Value, n *node) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// said returns the String of a value. The zero value of a type may have none.
-func said(s fmt.Stringer) (text string) {
+// textOf returns the String of a value, or "none" when String panics, as it may for the zero value
+// of a type.
+func textOf(s fmt.Stringer) (text string) {
 	defer func() {
 		if recover() != nil {
 			text = "none"

@@ -31,7 +31,7 @@ func TestBusUserIsTheShippedOne(t *testing.T) {
 			t.Errorf("the chart renders\n%s\nand the file is\n%s", data[service+".conf"], want)
 		}
 	}
-	// The name is that of the App, as presence makes a token of it.
+	// The subjects have the App's name as package presence writes it: as one token of a subject.
 	manifest := chart(t, "bus.enabled=true", "bus.seedSecret=seed", "bus.nkey="+nkey, "config.lifecycle.name=Orders of Zürich.>")
 	for _, want := range []string{"$KV.FLEET.Orders-of-Z-rich--.>", "USER_ORDERS_OF_Z_RICH__:", "_INBOX_Orders-of-Z-rich--\"", "command.Orders-of-Z-rich--.>"} {
 		if !strings.Contains(manifest, want) {

@@ -238,7 +238,7 @@ func TestLibraryTakesTheRootContextOrAMap(t *testing.T) {
 	if a, b, c := sum(map[string]any{"log": "json"}), sum(map[string]any{"log": "text"}), sum(map[string]any{"log": "text", "poll": "1s"}); a != b || b == c {
 		t.Errorf("the checksums are %s, %s and %s", a, b, c)
 	}
-	// Numbers that are no numbers do not become 0.
+	// Values that are not numbers do not become 0.
 	if got := rendered(t, `{{ include "lifecycle.problems" (dict "drainSeconds" "5s" "config" (dict "shutdown_grace" "1s")) }}`, nil); !strings.Contains(got, "drainSeconds is 5s, want a whole number") || !strings.Contains(got, "shutdown_grace follows from") {
 		t.Errorf("got %s", got)
 	}

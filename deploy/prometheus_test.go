@@ -51,7 +51,7 @@ func start(t *testing.T, env []string, name string, args ...string) *process {
 	return p
 }
 
-// lowPorts returns a function that finds free addresses. Their ports are not those that
+// lowPorts returns a function that finds free addresses. Their ports are not the ports that
 // the kernel gives to clients, of which there are many here.
 func lowPorts(t *testing.T) func() string {
 	port := 12000 + rand.IntN(10000)

@@ -158,7 +158,7 @@ func TestSchemaIsExact(t *testing.T) {
 	}
 }
 
-// open are the values whose keys are those of Kubernetes or of the user.
+// open are the values whose keys Kubernetes or the user defines.
 var open = []string{"config", "resources", "podSecurityContext", "securityContext", "affinity", "labels", "podLabels", "podAnnotations", "nodeSelector"}
 
 // keysOf returns the paths of the values.

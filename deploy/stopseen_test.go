@@ -167,7 +167,7 @@ func (s stops) test(t *testing.T) {
 		}
 	}
 	// Later evaluations see no more than this one: the last scrape of each process was
-	// before it, and those that started again are scraped.
+	// before it, and the processes that started again are scraped.
 	each("each stop to be told", `lifecycle_last_stop_ending == 1`)
 	evaluated := time.Now()
 	until(t, s.patience, "the next evaluation but one", func() bool {
@@ -184,7 +184,7 @@ func (s stops) test(t *testing.T) {
 	})
 }
 
-// has reports whether a label set is that of the process.
+// has reports whether the list has a label set of the process.
 func has(list []map[string]string, p *stopped) bool {
 	return slices.ContainsFunc(list, func(labels map[string]string) bool { return labels["instance"] == p.health })
 }

@@ -1,7 +1,7 @@
 // Package fleet has no code. The packages below it are for fleets of processes: what the
 // processes share, and what their operators use.
 //
-// It stands on the root module and on NATS JetStream. Begin with the package for the
+// It uses the root module and NATS JetStream. Begin with the package for the
 // question: broker connects a process to NATS, presence announces it to the fleet, lease
 // elects a leader, workflow stores entities with phases, host runs code that arrives at run
 // time, and operator serves all of that to people. cmd/lifecyclectl is the operators' command

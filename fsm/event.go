@@ -54,7 +54,7 @@ type Dispatcher struct {
 	mu sync.Mutex // held while subs is replaced
 }
 
-// hasReader reports whether an event that is published now reaches a reader. d may be
+// hasReader reports whether an event that is published now would reach a reader. d may be
 // nil.
 func (d *Dispatcher) hasReader() bool {
 	for n := d; n != nil; n = n.next.Load() {

@@ -17,7 +17,7 @@ type Machine[S ~string] struct {
 	model  *Model[S]
 	name   string
 	events atomic.Pointer[Dispatcher]
-	rare   *rare[S] // nil for most machines
+	extras *extras[S] // nil for most machines
 
 	mu      sync.Mutex // guards everything below
 	id      uint64
@@ -28,8 +28,8 @@ type Machine[S ~string] struct {
 	waiters *waiter[S]    // a list
 }
 
-// rare has what few machines need. It never changes.
-type rare[S ~string] struct {
+// extras has the data that only few machines need. It never changes.
+type extras[S ~string] struct {
 	timeline timeline[S] // nil without WithTimeline
 	whole    *Machine[S] // the life that this is one attempt of; nil for a life's own machine
 	attempt  int         // 0 for a life's own machine
@@ -106,7 +106,7 @@ func New[S ~string](kind, name string, table Table[S], initial S, events *Dispat
 			timeline[s] = &entry{}
 		}
 		timeline.enter(initial, m.since)
-		m.rare = &rare[S]{timeline: timeline}
+		m.extras = &extras[S]{timeline: timeline}
 	}
 	return m, nil
 }
@@ -122,12 +122,12 @@ func MustNew[S ~string](kind, name string, table Table[S], initial S, events *Di
 }
 
 // BeginAttempt makes run, which must be zero, the machine of run n of this life, for a
-// life that runs again and again; n counts from 1. The run has a state of its own along
-// the same table, and begins in initial. Its events are events of this life: they have its
-// ID, their Seq continues the life's, and their Attempt is n.
+// life that runs again and again; n counts from 1. The run has its own state along the same
+// table, and begins in initial. Its events are events of this life: they have the life's ID,
+// their Seq continues the life's, and their Attempt is n.
 func (m *Machine[S]) BeginAttempt(run *Machine[S], n int, initial S) {
 	run.model, run.name = m.model, m.name
-	run.rare = &rare[S]{whole: m, attempt: n}
+	run.extras = &extras[S]{whole: m, attempt: n}
 	run.at, run.since = m.model.node(initial), time.Now()
 }
 
@@ -151,8 +151,8 @@ func (m *Machine[S]) Continue(before *Machine[S]) bool {
 // ID returns the ID of the life, which is also in its events. It is unique in
 // this process.
 func (m *Machine[S]) ID() uint64 {
-	if m.rare != nil && m.rare.whole != nil {
-		return m.rare.whole.ID()
+	if m.extras != nil && m.extras.whole != nil {
+		return m.extras.whole.ID()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,15 +162,15 @@ func (m *Machine[S]) ID() uint64 {
 // Name returns the name of the life.
 func (m *Machine[S]) Name() string { return m.name }
 
-// PublishTo makes the machine's events go to the dispatcher from now on, and to no other.
+// PublishTo makes the machine's events go to this dispatcher alone from now on.
 // nil ends the publishing. For a run of a life it does nothing: its events are the life's.
 func (m *Machine[S]) PublishTo(events *Dispatcher) { m.events.Store(events) }
 
-// Events returns the dispatcher to which the machine's events go, or nil. The events of a
-// run go where those of its life go.
+// Events returns the dispatcher to which the machine's events go, or nil. A run has the
+// dispatcher of its life.
 func (m *Machine[S]) Events() *Dispatcher {
-	if m.rare != nil && m.rare.whole != nil {
-		return m.rare.whole.Events()
+	if m.extras != nil && m.extras.whole != nil {
+		return m.extras.whole.Events()
 	}
 	return m.events.Load()
 }
@@ -187,12 +187,12 @@ func (m *Machine[S]) To(to S, cause error) error {
 		return m.refused(from, to)
 	}
 	m.at, m.since = next, time.Now()
-	if m.rare != nil {
-		m.rare.timeline.enter(to, m.since)
+	if m.extras != nil {
+		m.extras.timeline.enter(to, m.since)
 	}
 	m.publishLocked(from, cause)
 	if m.waiters != nil {
-		m.tellLocked(to)
+		m.answerWaitersLocked(to)
 	}
 	if m.done != nil && next.terminal() {
 		close(m.done)
@@ -200,8 +200,8 @@ func (m *Machine[S]) To(to S, cause error) error {
 	return nil
 }
 
-// tellLocked ends the waits for which the state s is the last.
-func (m *Machine[S]) tellLocked(s S) {
+// answerWaitersLocked ends the waits that have waited for the state s.
+func (m *Machine[S]) answerWaitersLocked(s S) {
 	for at := &m.waiters; *at != nil; {
 		if w := *at; w.ask(s) {
 			w.got <- s
@@ -212,13 +212,12 @@ func (m *Machine[S]) tellLocked(s S) {
 	}
 }
 
-// publishLocked numbers the change from a state, and gives it to the readers. The
-// lock keeps the events in the order of the changes. An attempt's changes are
-// numbered by its whole.
+// publishLocked gives the change from a state its number, and publishes it. The lock keeps
+// the events in the order of the changes. The changes of an attempt get numbers of its life.
 func (m *Machine[S]) publishLocked(from *node[S], cause error) {
 	life, attempt := m, 0
-	if m.rare != nil && m.rare.whole != nil {
-		life, attempt = m.rare.whole, m.rare.attempt
+	if m.extras != nil && m.extras.whole != nil {
+		life, attempt = m.extras.whole, m.extras.attempt
 		life.mu.Lock()
 		defer life.mu.Unlock()
 	}
@@ -272,7 +271,7 @@ func (m *Machine[S]) Since() (S, time.Time) {
 // [WithTimeline].
 func (m *Machine[S]) EnteredAt(s S) time.Time {
 	m.needTimeline()
-	if e := m.rare.timeline[s]; e != nil && e.reached.HasSignaled() {
+	if e := m.extras.timeline[s]; e != nil && e.reached.HasSignaled() {
 		return e.at
 	}
 	return time.Time{}
@@ -283,14 +282,14 @@ func (m *Machine[S]) EnteredAt(s S) time.Time {
 // nil. It panics for a machine made without [WithTimeline].
 func (m *Machine[S]) Reached(s S) <-chan struct{} {
 	m.needTimeline()
-	if e := m.rare.timeline[s]; e != nil {
+	if e := m.extras.timeline[s]; e != nil {
 		return e.reached.Signaled()
 	}
 	return nil
 }
 
 func (m *Machine[S]) needTimeline() {
-	if m.rare == nil || m.rare.timeline == nil {
+	if m.extras == nil || m.extras.timeline == nil {
 		panic(fmt.Sprintf("fsm: the machine of %s %q was made without WithTimeline", m.model.kind, m.name))
 	}
 }

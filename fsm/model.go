@@ -10,7 +10,7 @@ type Model[S ~string] struct {
 	nodes []node[S]
 }
 
-// node is a state and those that may follow it. A nil node is no state.
+// node is a state and the states that may follow it. A nil node means that a state is unknown.
 type node[S ~string] struct {
 	state S
 	next  []*node[S]

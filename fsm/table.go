@@ -2,9 +2,9 @@
 // allowed transitions. A [Machine] is one life: it changes its state along that
 // table only. Every change makes an [Event].
 //
-// A life may be that of a process, a goroutine, a child process, a probe or a
-// durable entity. Logs, metrics, diagrams and tests read the events of a
-// [Dispatcher] and keep no state of their own.
+// A process, a goroutine, a child process, a probe and a durable entity each have a
+// life. Logs, metrics, diagrams and tests read the events of a [Dispatcher] and keep
+// no state of their own.
 //
 // [Signal] is an event that happens once and needs no table.
 package fsm

@@ -27,7 +27,7 @@ type check struct {
 	bad     int        // runs in a row that have not passed
 	good    int        // runs in a row that have passed
 	hungRun uint64     // the last run that was overdue
-	hung    int        // how often that run was counted as failed
+	hung    int        // how often overdue has counted that run as failed
 }
 
 func newCheck(p *plane, name string, pr Probe, cfg config) *check {
@@ -77,9 +77,9 @@ func (c *check) record(res probe.Result) (settled bool) {
 		return c.machine.State() == Up
 	}
 	c.good = 0
-	if c.hungRun != res.Run {
+	if isCounted := c.hungRun == res.Run; !isCounted { // overdue counts a run that hangs
 		c.bad = min(c.bad+1, c.failures)
-	} // otherwise overdue has counted it
+	}
 	state, text := verdict(res.Err)
 	c.textLocked(text)
 	if c.bad >= c.failures {
@@ -110,8 +110,8 @@ func (c *check) overdue() time.Duration {
 	return running
 }
 
-// expire sets the state of a check whose last result, that of the given run, is
-// too old. It returns false when there is a newer result.
+// expire sets the state of a check whose last result, from the given run, is too old.
+// It returns false when there is a newer result.
 func (c *check) expire(run uint64, why string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,14 +156,14 @@ type item struct {
 	state       State
 	text        string // "" when its last run passed
 	note        string // shown instead of "ok" when the check is up
-	causedBy    string // the check at the root of its failure, "" when that is itself
+	causedBy    string // the check that causes its failure, "" for none
 	nonCritical bool
 	dependsOn   []string
 	excluded    bool
 }
 
-// view returns the part of an answer about the check. unfinished has the runs
-// that the probe no longer waits for. volatile is true when the text contains a
+// view returns the part of an answer about the check. unfinished has the runs that
+// the probe did not wait for to the end. volatile is true when the text contains a
 // duration.
 func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
 	it = item{name: c.name, nonCritical: c.nonCritical, dependsOn: c.dependsOn}
@@ -203,8 +203,8 @@ func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
 	return ""
 }
 
-// never is before every reading of the clock. In a synctest bubble readings are
-// negative.
+// never is earlier than every reading of the clock. 0 is not: in a synctest bubble
+// readings are negative.
 const never = time.Duration(math.MinInt64)
 
 // renewal returns the age of a result at which a probe runs the check again. With

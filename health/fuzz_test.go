@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzProbe sends any path and query: the answer is one of those that are
+// FuzzProbe sends any path and query: the answer is one of the answers that are
 // documented, complete, and bounded.
 func FuzzProbe(f *testing.F) {
 	for _, seed := range [][2]string{

@@ -24,8 +24,8 @@ import (
 // error.
 //
 // The query ?verbose asks for lines of text for people. The query ?exclude=NAME
-// leaves a check out, which then does not run; it may be given many times. Both
-// are those of the Kubernetes API server's own endpoints. A probe cannot exclude
+// leaves a check out, which then does not run; it may be given many times. The
+// Kubernetes API server's own endpoints take the same two. A probe cannot exclude
 // the built-in condition "lifecycle", with which an App says that it is starting,
 // suspended or draining.
 //
@@ -101,7 +101,7 @@ func (p *plane) part(name string, req *http.Request) *answer.Answer {
 	return res.answer()
 }
 
-// runPart runs those of the checks that are due, unless the plane is frozen.
+// runPart runs the given checks that are due, unless the plane is frozen.
 func (p *plane) runPart(req *http.Request, checks []*check) []probe.Unfinished {
 	if p.frozen() {
 		return nil
@@ -114,7 +114,7 @@ func (p *plane) without(names []string, req *http.Request) result {
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	kept, out, strange := exclude(names, *p.checks.Load())
 	res := p.result(kept, p.runPart(req, kept))
-	res.strange = strange
+	res.unknown = strange
 	if res.ok && len(out) == 0 {
 		p.reg.passed(p.kind)
 	}
@@ -125,7 +125,7 @@ func (p *plane) without(names []string, req *http.Request) result {
 	return res
 }
 
-// exclude splits the checks into those that a probe uses and those that it
+// exclude splits the checks into checks that a probe uses and checks that it
 // excludes. strange has the excluded names that no check has, sorted. The name of
 // the built-in condition is always among them, because no probe can exclude it.
 func exclude(names []string, checks []*check) (kept, out []*check, strange []string) {

@@ -110,7 +110,7 @@ func (r *Registry) schedule(ctx context.Context) {
 // wakes it.
 const idle = time.Hour
 
-// runPeriodic begins the runs that are due, counts those that are overdue, and
+// runPeriodic begins the runs that are due, counts overdue runs as failed, and
 // returns how long the scheduler may sleep.
 func (r *Registry) runPeriodic() time.Duration {
 	var due []*probe.Check

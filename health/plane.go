@@ -41,9 +41,9 @@ type plane struct {
 	reg  *Registry
 	kind planeKind
 
-	checks  atomic.Pointer[[]*check] // sorted by name; replaced, never changed
-	always  atomic.Pointer[[]*probe.Check]
-	version atomic.Uint64
+	checks  atomic.Pointer[[]*check]       // sorted by name; replaced, never changed
+	always  atomic.Pointer[[]*probe.Check] // the runners, when every probe runs every check; otherwise empty
+	version atomic.Uint64                  // counts changes that make the kept answer stale
 	kept    atomic.Pointer[kept]
 }
 
@@ -111,8 +111,8 @@ func (p *plane) current(ctx context.Context) *kept {
 	return p.render(unfinished, false)
 }
 
-// run runs those of the checks that are due, and returns the runs that it no
-// longer waits for.
+// run runs the given checks that are due, and returns the runs that it did not wait
+// for to the end.
 func (p *plane) run(ctx context.Context, checks []*check) []probe.Unfinished {
 	now := probe.Now()
 	var due []*probe.Check
@@ -137,8 +137,7 @@ func (p *plane) frozen() bool {
 
 // render makes the answer from the present states of the checks, and keeps it.
 func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *kept {
-	// A change after this line makes another version.
-	version := p.version.Load()
+	version := p.version.Load() // read it first: a change after this line makes the answer stale
 	checks := *p.checks.Load()
 	res := p.result(checks, unfinished)
 	fresh := time.Duration(math.MaxInt64)
@@ -169,7 +168,7 @@ type result struct {
 	ok       bool
 	volatile bool
 	items    []item   // sorted by name
-	strange  []string // names that a probe excludes and the plane does not have, sorted
+	unknown  []string // names that a probe excludes and the plane does not have, sorted
 }
 
 // result collects the states of the checks.

@@ -189,15 +189,15 @@ func (r *Registry) RegisterLiveness(name string, p Probe, opts ...Option) error 
 	return r.register(livenessPlane, name, p, opts)
 }
 
-// RegisterReadiness adds a check to the readiness plane, /readyz. Names and
-// errors are those of [Registry.RegisterLiveness].
+// RegisterReadiness adds a check to the readiness plane, /readyz. It takes the same
+// names and returns the same errors as [Registry.RegisterLiveness].
 func (r *Registry) RegisterReadiness(name string, p Probe, opts ...Option) error {
 	return r.register(readinessPlane, name, p, opts)
 }
 
-// RegisterStartup adds a check to the startup plane, /startupz. Names and errors
-// are those of [Registry.RegisterLiveness]. Once the plane has passed, its checks
-// do not run again.
+// RegisterStartup adds a check to the startup plane, /startupz. It takes the same names
+// and returns the same errors as [Registry.RegisterLiveness]. Once the plane has passed,
+// its checks do not run again.
 func (r *Registry) RegisterStartup(name string, p Probe, opts ...Option) error {
 	return r.register(startupPlane, name, p, opts)
 }

@@ -89,9 +89,9 @@ func (r *result) verbose() []byte {
 	for i := range r.items {
 		r.items[i].line(&b)
 	}
-	if len(r.strange) > 0 {
+	if len(r.unknown) > 0 {
 		b.WriteString("warn: some health checks cannot be excluded: no matches for ")
-		for i, name := range r.strange {
+		for i, name := range r.unknown {
 			if i > 0 {
 				b.WriteString(", ")
 			}

@@ -46,7 +46,7 @@ type Config struct {
 	// descend from, in place of Dir's.
 	CA []byte
 
-	// Namespace of the pod. Defaults to that of Dir.
+	// Namespace of the pod. Defaults to the namespace that Dir names.
 	Namespace string
 
 	// Pod is the name of the pod. Defaults to POD_NAME of the environment, for which a

@@ -146,7 +146,7 @@ const (
 var subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
 // checkName returns an error for a name that Kubernetes refuses, with a similar one that
-// it takes. "" is no namespace, outside a cluster.
+// it takes. Outside a cluster it is "".
 func checkName(what, name string, longest int) error {
 	isLabel := longest == maxLabel
 	switch {

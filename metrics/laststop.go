@@ -33,8 +33,8 @@ func ending(r lifecycle.Report) string {
 	return "failed"
 }
 
-// lastStop adds the metrics of the App's own stop when that is over, and until then
-// those of the life before, which became known at since.
+// lastStop adds the metrics of the App's own stop when that is over. Until then it adds
+// the metrics of the previous life's stop, which became known at since.
 func (s scrape) lastStop(r lifecycle.Report, since time.Time) {
 	reported := r.Done
 	if reported.IsZero() {

@@ -14,8 +14,8 @@ type Metric struct {
 	Help   string
 }
 
-// Reference lists every metric: first those of the app, then those of its units,
-// probes, servers, stop and pools ([Pool]). The caller owns the slice.
+// Reference lists every metric: first of the App, then of its units, probes, servers,
+// stop and pools ([Pool]). The caller owns the slice.
 func Reference() []Metric {
 	list := make([]Metric, 0, len(all)+2+len(ofPools))
 	for _, m := range all {

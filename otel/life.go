@@ -253,7 +253,7 @@ func (l *life) step(e fsm.Event, name string, parent *open) {
 	finish(&s, e.At, err)
 }
 
-// end ends all open spans, those of the parts before those of the whole. r describes the
+// end ends all open spans, of the parts first and of the whole App last. r describes the
 // App as it is now.
 func (l *life) end(r lifecycle.Report) {
 	if l.stop != nil {

@@ -19,8 +19,8 @@ import (
 //	lifecycle.last_stop.abandoned     units, drainers and hooks
 //	lifecycle.last_stop.exit_status   as lifecycle.ExitCode gives it
 //
-// The last stop is the App's own once it is over, and until then that of the life before
-// it, from Config.LastStopFile. Without either there is no value. Duration and exit status
+// The last stop is the App's own once it is over. Until then it is the stop of the previous
+// life, from Config.LastStopFile. Without either there is no value. Duration and exit status
 // are absent when the process was killed before its stop was over. Each value has the
 // attributes lifecycle.app, lifecycle.state (the last phase: "stopped", "failed",
 // "killed", or the one in which the process was killed) and lifecycle.reason.

@@ -14,7 +14,7 @@ type attempt struct {
 	q       *Query
 	id      string // on the wire
 	begun   time.Time
-	slow    bool        // it was logged as slow; guarded by pool.mu, as the next
+	slow    bool        // it was logged as slow; guarded by pool.mu, as confirm is
 	confirm *time.Timer // ends the worker unless it confirms the end of the attempt
 
 	// Guarded by the worker's wmu.
@@ -129,8 +129,8 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	return nil, nil, nil
 }
 
-// comingLocked returns how many workers will become free that are not busy now:
-// those that start, and those that can be started or evicted.
+// comingLocked returns how many workers will become free that are not busy now: workers
+// that start, and workers that can be started or evicted.
 func (p *Pool) comingLocked(q *Query) int {
 	n := p.cfg.MaxWorkers
 	for _, w := range p.workers {

@@ -108,7 +108,7 @@ func (w *proc) takesBytes() bool {
 func (w *proc) refuseBytes(a *attempt) {
 	q := a.q
 	w.p.mu.Lock()
-	w.kickLocked(a)
+	w.interruptLocked(a)
 	w.p.mu.Unlock()
 	err := fmt.Errorf("%s: %w: %s has to announce the capability %q, and the query has %d",
 		q.id, ErrNoBytes, w.name, wire.CanBytes, len(q.data))

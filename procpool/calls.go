@@ -13,7 +13,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-// Call is what a worker asks of the pool's process while it has a query, for example
+// Call is a request of a worker to the pool's process while it has a query, for example
 // for state or for a page of the network.
 type Call struct {
 	Query  string // the query's id
@@ -22,10 +22,10 @@ type Call struct {
 	Params json.RawMessage
 }
 
-// CallHandler answers a worker's calls. Its result is one JSON value, nil for null; an
-// error becomes the worker's as text. It may be called concurrently, also for one
-// query. ctx ends when the query does; the worker then gets an error, and the pool does not
-// wait for a handler that goes on after that.
+// CallHandler answers a worker's calls. Its result is one JSON value, nil for null. The
+// worker gets the text of an error. The handler may be called concurrently, also for one
+// query. ctx ends when the query does: the worker then gets an error, and the pool does not
+// wait for a handler that goes on.
 type CallHandler func(ctx context.Context, c Call) (json.RawMessage, error)
 
 // Calls answers the calls of this query's worker, in place of Config.Calls.
@@ -39,7 +39,7 @@ var errQueryEnded = errors.New("the query has ended")
 // maxCalls bounds the calls of one worker that wait for an answer.
 const maxCalls = 32
 
-// takeCall has a call answered in a goroutine of its own.
+// takeCall takes a call of the worker, and answers it in a new goroutine.
 func (w *proc) takeCall(e *wire.Envelope) error {
 	p := w.p
 	c := Call{Worker: w.name, Method: e.Method, Params: bytes.Clone(e.Params)}
@@ -102,18 +102,18 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 	return nil
 }
 
-// refuseCall answers a call without a handler, in the background: the goroutine that
-// reads must not wait for a worker that does not.
+// refuseCall answers a call with an error, in the background: the goroutine that reads must
+// not wait for a worker that does not read.
 func (w *proc) refuseCall(id string, why error) {
 	call.Go(w.name, func() error { return why }, func(err error) { w.reply(id, nil, err, func() {}) })
 }
 
-// reply answers a call. It calls begins when it has its turn to write: until then the
-// call waits, and its result needs memory.
-func (w *proc) reply(id string, result json.RawMessage, failed error, begins func()) {
+// reply answers a call. It calls onTurn when it has its turn to write. Until then the call
+// counts as waiting, because its result needs memory.
+func (w *proc) reply(id string, result json.RawMessage, failed error, onTurn func()) {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
-	begins()
+	onTurn()
 	w.behind = true
 	w.armWrite()
 	var err error

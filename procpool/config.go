@@ -166,8 +166,8 @@ type Config struct {
 // Recycle limits the life of a worker. A worker that reaches a limit goes on serving
 // until its successor is ready, so it may exceed the limit a little. Then it finishes
 // its query and shuts down. A worker that was idle for MaxIdle, or that has served no
-// query, ends without a successor unless MinWorkers needs one; so does every worker
-// when Config.Surge is Off. A field that is zero means no limit.
+// query, ends without a successor unless MinWorkers needs one. With Config.Surge Off every
+// worker ends without a successor. A field that is zero limits nothing.
 type Recycle struct {
 	MaxQueries int           `koanf:"max_queries"` // queries served
 	MaxAge     time.Duration `koanf:"max_age"`     // time since it became ready

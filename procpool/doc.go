@@ -34,7 +34,7 @@
 // behind the hooks of a workflow. A stop of the App has this order. During the drain window
 // the pool takes queries, because requests and hooks still come. Then the servers finish
 // their requests. Then the App tells all units at once to stop: from now on the pool
-// rejects new queries with [ErrDraining], finishes those that it has, and ends its workers.
+// rejects new queries with [ErrDraining], finishes the queries that it has, and ends its workers.
 // A feeder that is a unit itself is told at the same moment; it should not count a query
 // that is rejected with ErrDraining as an attempt. [Pool.Drain] is for programs without an
 // App. Do not give the pool to App.OnDrain: it would reject queries during the whole

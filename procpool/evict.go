@@ -66,7 +66,7 @@ func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
 	return w
 }
 
-// choose returns the worker that the strategy evicts, of those that may be evicted, nil for
+// choose returns the worker that the strategy evicts, of all that may be evicted, nil for
 // none.
 func choose(strategy Eviction, workers []*proc, may func(*proc) bool) *proc {
 	var among []*proc

@@ -81,7 +81,7 @@ type Poisoned struct {
 type memory struct {
 	cfg    Poison
 	prints map[string]*Poisoned
-	deaths map[string][]time.Time // by owner, those that count, oldest first
+	deaths map[string][]time.Time // the deaths that count, by owner, oldest first
 	owing  map[string]time.Time   // owners and fingerprints whose next query runs alone, with the time of the death
 }
 
@@ -198,7 +198,7 @@ func (m *memory) sweep(now time.Time) {
 	}
 }
 
-// list returns the fingerprints, those that are refused first, the newest first.
+// list returns the fingerprints: refused ones first, and within that the newest first.
 func (m *memory) list(now time.Time) []Poisoned {
 	var out []Poisoned
 	for print := range m.prints {

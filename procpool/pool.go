@@ -84,8 +84,7 @@ type Pool struct {
 func New(cfg Config) (*Pool, error) {
 	err := cfg.Validate()
 	if cfg.Command == nil {
-		missing := errors.New("Command is nil, want a function that makes the command of a worker") //nolint:staticcheck // it begins with a field
-		err = errors.Join(missing, err)
+		err = errors.Join(errors.New("Command is nil, want a function that makes the command of a worker"), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.title(), err)

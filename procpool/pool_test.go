@@ -59,7 +59,7 @@ func TestTablesAreTheModelAndTheAddedEdges(t *testing.T) {
 	}
 }
 
-// edges returns the edges of a table, but for those that were added to the model.
+// edges returns the edges of a table, without the edges that were added to the model.
 func edges[S ~string](t fsm.Table[S], added ...string) []string {
 	var out []string
 	for _, e := range t.Edges() {

@@ -27,7 +27,7 @@ type proc struct {
 	process *worker.Process
 	stderr  *tail
 	limits  limits
-	stop    fsm.Signal // the worker is to end; gently says how
+	stop    fsm.Signal // the worker has to end; gently says how
 	acked   fsm.Signal // it has sent shutdown_ack
 	gone    fsm.Signal // the pool no longer waits for its messages
 
@@ -40,7 +40,7 @@ type proc struct {
 	wmu        sync.Mutex // held while writing; guards the fields below
 	writer     *wire.Writer
 	writeUntil time.Time // the write deadline that is set
-	behind     bool      // it was sent much and may not have read that: even a small write may block
+	behind     bool      // the worker was sent much and may not have read it: even a small write may block
 
 	reader   *wire.Reader  // used by the goroutine that reads; see read.go
 	message  wire.Envelope // the message it has read
@@ -61,8 +61,8 @@ type proc struct {
 	given         int
 	waiting       list.List // queries whose key is bound to it
 	used, keyed   bool
-	key           string   // of its first query
-	keys          []string // bound to it
+	key           string   // the key of its first query
+	keys          []string // the keys bound to it
 	created       time.Time
 	readyAt       time.Time
 	lastActivity  time.Time
@@ -85,7 +85,7 @@ type proc struct {
 	asked         time.Time // when the unanswered health check was sent, else zero
 	checkedAt     time.Time
 	stacksWaiters []*stacksWaiter // wait for its stacks
-	calls         int             // that wait for an answer
+	calls         int             // calls that wait for an answer
 	after         []func()        // detach calls them without the lock
 }
 
@@ -387,7 +387,7 @@ func (w *proc) detach() {
 	p.unreadyLocked(w)
 	w.unbindLocked()
 	if w.direct != nil {
-		w.kickLocked(w.direct) // its query may have ended before the process
+		w.interruptLocked(w.direct) // its query may have ended before the process
 	}
 	after := w.after
 	w.after = nil
@@ -400,9 +400,9 @@ func (w *proc) detach() {
 // maxLost bounds the keys of lost sessions that a pool remembers.
 const maxLost = 100_000
 
-// unbindLocked frees the worker's keys. When the pool has not planned the worker's end,
-// their sessions are lost, and the queries that waited for this worker end, unless they may
-// begin anew. Otherwise they now wait for any worker.
+// unbindLocked frees the worker's keys. When the pool has planned the worker's end, the
+// queries that waited for this worker now wait for any worker. Otherwise the sessions of the
+// keys are lost, and the waiting queries end, unless they may begin a new session.
 func (w *proc) unbindLocked() {
 	p := w.p
 	lost := !w.gently || w.alone

@@ -13,7 +13,7 @@ import (
 // errAlone is the cause of the end of the extra worker when no query has to run alone.
 var errAlone = errors.New("no query has to run alone any more")
 
-// owner is against whom the query's deaths count: its caller, or else its session.
+// owner is the caller that the query's deaths count against, or else its session.
 func (q *Query) owner() string {
 	if q.caller == "" && q.sticky() {
 		return q.key
@@ -161,7 +161,7 @@ func (q *Query) like(other *Query) bool {
 }
 
 // Poisoned returns the fingerprints that the pool remembers because workers died of
-// their queries: those that it refuses first, then those that run alone.
+// their queries: first queries that it refuses, then queries that run alone.
 func (p *Pool) Poisoned() []Poisoned {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -80,7 +80,7 @@ type Option func(*Query)
 //
 // When the worker dies, what it knew of the key is gone. The queries that it had or that
 // waited for it, or else the next one, end with a [*SessionLostError]; later ones begin a
-// new session. An end that the pool has planned is no such death: a limit of Recycle, an
+// new session. An end that the pool has planned does not count: a limit of Recycle, an
 // eviction, a reload.
 func Key(key string) Option {
 	return func(q *Query) { q.key, q.keyed, q.preferred = key, true, false }
@@ -343,8 +343,8 @@ func (q *Query) push(part Part, gone <-chan struct{}) bool {
 	}
 }
 
-// Do sends one query and returns its result. Streamed messages are dropped, and so are
-// bytes; see [Pool.DoBytes]. It returns the errors of [Query.Result].
+// Do sends one query and returns its result. It drops streamed messages and bytes; see
+// [Pool.DoBytes]. It returns the errors of [Query.Result].
 func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) (json.RawMessage, error) {
 	q, err := p.do(ctx, payload, opts)
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 //   - The caller of Do reads the answer itself when no other goroutine reads. Then
 //     an answer wakes up only the caller, which halves the cost of a round trip.
 //   - Otherwise a goroutine of the pool reads while the worker has a query.
-//   - While the worker has none, no goroutine reads until check starts one. So the
-//     pool soon sees what an idle worker sends, and a busy worker needs no goroutine
-//     of its own. (The pool waits for each process, so it sees an exit at once.)
+//   - While the worker has no query, no goroutine reads until check starts one. So an
+//     idle worker needs no goroutine, and the pool still reads its messages soon. (The
+//     pool waits for each process, so it sees an exit at once.)
 
 // ensureReadingLocked starts a goroutine that reads, unless one already does.
 func (w *proc) ensureReadingLocked() {
@@ -33,8 +33,8 @@ func (w *proc) ensureReadingLocked() {
 }
 
 // armReadLocked makes a caller that reads for q stop by q's deadline. An earlier deadline
-// stays when it still leaves at least half of the time: see armWrite. When it passes before
-// the answer comes, a goroutine reads on and q gets a timer.
+// stays when it leaves at least half of the time: see armWrite. When that one passes before
+// the answer comes, a goroutine of the pool reads on, and q gets a timer.
 func (w *proc) armReadLocked(q *Query) {
 	if w.readUntil.After(q.until) || w.readUntil.Sub(q.begun) < q.until.Sub(q.begun)/2 {
 		w.readUntil = q.until
@@ -110,8 +110,8 @@ func (w *proc) readFor(a *attempt) {
 	}
 }
 
-// kickLocked interrupts a caller that reads for the attempt.
-func (w *proc) kickLocked(a *attempt) {
+// interruptLocked interrupts the caller that reads for the attempt.
+func (w *proc) interruptLocked(a *attempt) {
 	if w.direct == a {
 		w.readUntil = time.Time{}
 		_ = w.conn.SetReadDeadline(time.Unix(1, 0))
@@ -137,8 +137,8 @@ func (w *proc) step() error {
 	case errors.As(err, &broken):
 		return broken
 	case errors.As(err, &long) && w.takesBytes():
-		// Bytes may follow the line, and what says so may be in the part that was not
-		// kept. They must not be read as messages.
+		// Bytes may follow the line, and the field that says so may be in the part that was
+		// not kept. The pool must not read these bytes as messages.
 		err = fmt.Errorf("%w; bytes may follow it, so what comes next cannot be read", long)
 	case errors.As(err, &long):
 		_ = wire.Decode(long.Head, e) // decodes as much as there is
@@ -265,9 +265,9 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 	return nil
 }
 
-// sendNext writes the worker's next query, nil for none. The goroutine that reads
-// has an answer to return, so it must not block on a worker that does not read: it
-// leaves large writes to another goroutine.
+// sendNext writes the worker's next query, nil for none. It is called by the goroutine
+// that reads, which has an answer to return. So it must not block on a worker that does
+// not read: it leaves large writes to another goroutine.
 func (w *proc) sendNext(next *attempt) {
 	switch {
 	case next == nil:

@@ -61,7 +61,7 @@ func (w *proc) reap(why error) {
 			p.rematchLocked() // new keys may have waited for it
 		case len(attempts) == 0:
 			if w.proven {
-				p.deaths = 0 // it was no worker that ends as soon as it is ready
+				p.deaths = 0 // only workers that end as soon as they are ready count
 			}
 			p.deaths++
 			p.backOffLocked(p.deaths, why)
@@ -93,7 +93,7 @@ func (w *proc) reap(why error) {
 }
 
 // printsOfQueries returns the fingerprints of the queries that the worker has, without
-// those that are not needed or known already. It takes time for a large payload.
+// the ones that are not needed or known already. It takes time for a large payload.
 func (w *proc) printsOfQueries(why error) map[*attempt]string {
 	w.p.mu.Lock()
 	attempts := slices.Clone(w.attempts)

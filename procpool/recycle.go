@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// limits are the limits of one worker: those of [Recycle], each with its jitter.
+// limits are the limits of one worker: the limits of [Recycle], each with its jitter.
 type limits struct {
 	queries int
 	age     time.Duration

@@ -40,8 +40,9 @@ type reload struct {
 // beyond MaxWorkers meanwhile, at least 1.
 //
 // When a new worker does not become ready, the pool goes back by itself: it keeps the
-// old workers, replaces those of the new command by ones of the old command, and Reload
-// returns the reason. When the command is not new, new workers that are ready stay.
+// old workers, replaces workers that run the new command by workers that run the old one,
+// and Reload returns the reason. When the command is not new, new workers that are ready
+// stay.
 //
 // Reload returns once the last old worker has ended. When ctx ends first, Reload
 // returns its cause: the pool goes back when no new worker is ready yet, and goes on
@@ -151,8 +152,8 @@ func (r *reload) failedLocked(p *Pool, w *proc, why error) bool {
 	return true
 }
 
-// goBackLocked keeps the workers that were not replaced, and has those that were
-// replaced again when their command was new.
+// goBackLocked keeps the workers that were not replaced. When the command was new, it makes the
+// pool replace the new workers by workers with the old command.
 func (p *Pool) goBackLocked(r *reload, why error) {
 	r.why = why
 	for _, w := range p.workers {
@@ -181,7 +182,7 @@ func (p *Pool) goBackLocked(r *reload, why error) {
 	p.ensureLocked()
 }
 
-// keepLocked keeps the workers up to a generation that were to be replaced.
+// keepLocked keeps the workers up to a generation, which the reload would have replaced.
 func (p *Pool) keepLocked(generation int) {
 	for _, w := range p.workers {
 		if w.generation > generation || w.leaving {

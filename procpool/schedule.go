@@ -64,7 +64,7 @@ func (p *Pool) dequeueLocked(q *Query) {
 	}
 }
 
-// unreadyLocked takes a worker off those that get queries.
+// unreadyLocked removes a worker from the workers that get queries.
 func (p *Pool) unreadyLocked(w *proc) {
 	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
 }
@@ -113,7 +113,7 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	w := p.workerOfLocked(a)
 	if w != nil {
 		w.awaitConfirmLocked(a)
-		w.kickLocked(a)
+		w.interruptLocked(a)
 		p.alive.Go(func() { w.sendCancel(a) })
 	}
 	p.mu.Unlock()

@@ -64,7 +64,7 @@ func (p *Pool) askStacks(q *Query) bool {
 	return w != nil && w.askStacksLocked(q.endLate)
 }
 
-// dumped is who waits for a worker's stacks.
+// stacksWaiter waits for a worker's stacks. got is called once.
 type stacksWaiter struct {
 	once sync.Once
 	got  func(stacks string)

@@ -54,7 +54,7 @@ type Stats struct {
 	Cancelled uint64 `json:"cancelled"`
 	Rejected  uint64 `json:"rejected"`
 	Retried   uint64 `json:"retried"` // idempotent ones given to another worker
-	Slow      uint64 `json:"slow"`    // those that took longer than SlowAfter
+	Slow      uint64 `json:"slow"`    // queries that took longer than SlowAfter
 
 	// Fingerprints that the pool refuses; see Poison.
 	Poisoned int `json:"poisoned"`
@@ -67,7 +67,7 @@ type Stats struct {
 	Crashed  uint64 `json:"crashed"`
 	Recycled uint64 `json:"recycled"`
 	Evicted  uint64 `json:"evicted"`
-	// Ends of workers by cause. Crashed counts those that the pool did not ask for.
+	// Ends of workers by cause. Crashed counts ends that the pool did not ask for.
 	Ended map[Cause]uint64 `json:"ended"`
 
 	// Messages and connections that the pool ignored.

@@ -43,8 +43,8 @@ func (c *container) set(advice string, change func(*lifecycle.Config)) string {
 	cfg := c.given
 	change(&cfg)
 	hook, _ := c.preStop()
-	need, grace := sec(seconds(stop(cfg, hook))), c.w.grace()
-	for _, p := range []*corev1.Probe{c.c.LivenessProbe, c.c.StartupProbe} {
+	need, grace := sec(seconds(stop(cfg, hook))), c.workload.grace()
+	for _, p := range []*corev1.Probe{c.spec.LivenessProbe, c.spec.StartupProbe} {
 		if p != nil && p.TerminationGracePeriodSeconds != nil {
 			if own := sec(*p.TerminationGracePeriodSeconds); own < need && own >= stop(c.given, hook) {
 				return ""
@@ -55,7 +55,7 @@ func (c *container) set(advice string, change func(*lifecycle.Config)) string {
 		grace = need
 		advice += fmt.Sprintf(", terminationGracePeriodSeconds to %d", seconds(need))
 	}
-	if declared := on(cfg.TerminationGrace); declared > 0 && (declared < need || grace > c.w.grace() && declared != grace) {
+	if declared := on(cfg.TerminationGrace); declared > 0 && (declared < need || grace > c.workload.grace() && declared != grace) {
 		cfg.TerminationGrace = max(need, grace)
 		advice += fmt.Sprintf(", lifecycle.termination_grace to %v", cfg.TerminationGrace)
 	}

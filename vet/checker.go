@@ -30,11 +30,11 @@ type Checker struct {
 	ConfigLines map[string]int
 
 	// Container is the name of the service's container in its pods. Defaults to the
-	// first container with a variable or a flag of lifecycle, or else the first one that
-	// has a probe on the port of Config.HealthAddr or declares that port, and else to the
-	// first container. Without Container and a configuration of the caller, the budget,
-	// signals and probes of every other container with a variable or a flag of lifecycle
-	// are checked too.
+	// first container with a variable or a flag of lifecycle, or else to the first one that
+	// has a probe on the port of Config.HealthAddr or declares that port, or else to the
+	// first container. Without Container and a configuration of the caller, Check also looks
+	// at the budget, signals and probes of every other container with a variable or a flag
+	// of lifecycle.
 	Container string
 
 	// Only names the workloads to check, as "Deployment/web" or
@@ -102,14 +102,14 @@ func (c Checker) Check(files ...File) Report {
 		r.service(s)
 	}
 	if r.report.Objects == 0 && dockerfiles < len(files) && r.report.AtLeast(Error) == 0 {
-		r.nothing(files)
+		r.addNothingToVet(files)
 	}
 	r.report.sort()
 	return r.report
 }
 
-// nothing adds the finding that vet has compared nothing.
-func (r *run) nothing(files []File) {
+// addNothingToVet adds the finding that vet has compared nothing.
+func (r *run) addNothingToVet(files []File) {
 	reason := "there is no object with pods in these files, such as a Deployment, a StatefulSet or a Job"
 	fix := "give the manifest that has the service's pods"
 	var names []string
@@ -143,7 +143,7 @@ type run struct {
 	budgets   []budget
 	services  []service
 	scalers   []scaler
-	unsure    bool // there may be pods that vet does not know: of an operator, or of an object that vet could not read
+	unsure    bool // there may be pods that vet does not know, from an operator or an object that vet could not read
 	report    Report
 }
 
@@ -156,8 +156,8 @@ func (r *run) add(rule string, f Finding) {
 	r.report.Findings = append(r.report.Findings, f)
 }
 
-// place is the place of a value: a field of an object, and in a text of many lines one
-// of them.
+// place is where a value stands: a field of an object, and a line of it when the field is a text
+// of many lines.
 type place struct {
 	object
 	field fieldPath
@@ -182,7 +182,7 @@ func (r *run) at(o object, p fieldPath, rule, reason, fix string) {
 	r.add(rule, place{object: o, field: p}.finding(reason, fix))
 }
 
-// workload checks a workload: its containers that lifecycle runs, and what holds for the
+// workload checks a workload: first the containers that lifecycle runs, then the rules for the
 // pods of every program.
 func (r *run) workload(w *workload) {
 	if !w.compared {
@@ -218,9 +218,9 @@ func (r *run) workload(w *workload) {
 // container is a container of a workload, with the configuration with which it starts.
 type container struct {
 	*run
-	w    *workload
-	c    *corev1.Container
-	path fieldPath
+	workload *workload
+	spec     *corev1.Container
+	path     fieldPath
 
 	settings
 	cfg        lifecycle.Config // settings.given with its defaults
@@ -228,14 +228,14 @@ type container struct {
 	healthHost string
 }
 
-// container returns a container of the workload's pods. list is the name of the field that
-// has it.
+// container returns the container at index i of a list of the workload's pods. list is the name
+// of the field: "containers" or "initContainers".
 func (r *run) container(w *workload, list string, i int) *container {
 	all := w.pod.Containers
 	if list == "initContainers" {
 		all = w.pod.InitContainers
 	}
-	return &container{run: r, w: w, c: &all[i], path: w.podPath.with(list, i)}
+	return &container{run: r, workload: w, spec: &all[i], path: w.podPath.with(list, i)}
 }
 
 // use makes cfg, with its defaults, the configuration of the container.
@@ -246,16 +246,16 @@ func (c *container) use(cfg lifecycle.Config) {
 
 // fault adds a finding about a field of the container.
 func (c *container) fault(rule, reason, fix string, field ...any) {
-	f := place{object: c.w.object, field: c.path.with(field...)}.finding(reason, fix)
-	f.Container = c.c.Name
+	f := place{object: c.workload.object, field: c.path.with(field...)}.finding(reason, fix)
+	f.Container = c.spec.Name
 	c.add(rule, f)
 }
 
 // faultOfPod adds a finding about a field of the container's pod.
 func (c *container) faultOfPod(rule, reason, fix string, field ...any) {
-	f := place{object: c.w.object, field: c.w.podPath.with(field...)}.finding(reason, fix)
-	if c != c.w.main {
-		f.Container = c.c.Name
+	f := place{object: c.workload.object, field: c.workload.podPath.with(field...)}.finding(reason, fix)
+	if c != c.workload.main {
+		f.Container = c.spec.Name
 	}
 	c.add(rule, f)
 }
@@ -263,7 +263,7 @@ func (c *container) faultOfPod(rule, reason, fix string, field ...any) {
 // window returns the longest time that the drain window may take.
 func window(cfg lifecycle.Config) time.Duration { return max(on(cfg.DrainInterval), on(cfg.DrainMax)) }
 
-// windowKey names the field that window is the value of.
+// windowKey names the key whose value window returns.
 func windowKey(cfg lifecycle.Config) string {
 	if cfg.DrainMax > cfg.DrainInterval {
 		return "drain_max"

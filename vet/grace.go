@@ -21,15 +21,15 @@ func (c *container) grace() {
 	sum := fmt.Sprintf("preStop %v + %s %v + shutdown_grace %v + margin %v = %v",
 		pre, windowKey(c.cfg), window(c.cfg), c.cfg.ShutdownGrace, lifecycle.Margin, need)
 	c.graceOfPod(need, sum)
-	c.graceOfProbe("livenessProbe", "liveness_grace", c.c.LivenessProbe, c.cfg.LivenessGrace, need, sum)
-	c.graceOfProbe("startupProbe", "startup_grace", c.c.StartupProbe, c.cfg.StartupGrace, need, sum)
+	c.graceOfProbe("livenessProbe", "liveness_grace", c.spec.LivenessProbe, c.cfg.LivenessGrace, need, sum)
+	c.graceOfProbe("startupProbe", "startup_grace", c.spec.StartupProbe, c.cfg.StartupGrace, need, sum)
 	c.checkHook(pre, known)
 }
 
 func (c *container) graceOfPod(need time.Duration, sum string) {
 	const field = "terminationGracePeriodSeconds"
 	given, saying := int64(defaultGrace), "which is the default,"
-	if g := c.w.pod.TerminationGracePeriodSeconds; g != nil {
+	if g := c.workload.pod.TerminationGracePeriodSeconds; g != nil {
 		given, saying = *g, "as it stands,"
 	}
 	declared := on(c.cfg.TerminationGrace)
@@ -71,7 +71,7 @@ func (c *container) graceOfProbe(name, key string, probe *corev1.Probe, declared
 	if short := need - given; short > 0 {
 		raise := fmt.Sprintf("set %s of the %s to %d or more", field, name, seconds(need))
 		remove := ""
-		if declared == 0 && need <= c.w.grace() {
+		if declared == 0 && need <= c.workload.grace() {
 			remove = "remove it"
 		} else if declared > 0 && declared != sec(seconds(need)) {
 			raise += fmt.Sprintf(", and lifecycle.%s to %v", key, sec(seconds(need)))

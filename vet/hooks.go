@@ -42,10 +42,10 @@ func sleeps(line string) (d time.Duration, any bool) {
 
 // hook returns the preStop hook of the container, nil for none.
 func (c *container) hook() *corev1.LifecycleHandler {
-	if c.c.Lifecycle == nil {
+	if c.spec.Lifecycle == nil {
 		return nil
 	}
-	return c.c.Lifecycle.PreStop
+	return c.spec.Lifecycle.PreStop
 }
 
 // preStop returns the time that the container's hook takes before SIGTERM. known

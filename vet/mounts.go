@@ -80,10 +80,10 @@ func (c *container) onlyFile() *mounted {
 		return nil
 	}
 	var candidates []mounted
-	for _, m := range c.c.VolumeMounts {
+	for _, m := range c.spec.VolumeMounts {
 		files, why := c.filesOf(m)
 		if name, ok := strings.CutSuffix(why, notHere); ok && strings.HasPrefix(why, "ConfigMap/") {
-			at := place{object: c.w.object, field: c.path.with("volumeMounts")}
+			at := place{object: c.workload.object, field: c.path.with("volumeMounts")}
 			c.absent = append(c.absent, missingObject{at, name})
 		}
 		for _, f := range files {
@@ -107,7 +107,7 @@ func (c *container) onlyFile() *mounted {
 }
 
 // hasSection reports whether the file is a configuration with keys of lifecycle. A file
-// of another program may have such a section too, and is no configuration of lifecycle.
+// of another program may have a section of that name, with other keys: it does not count.
 func hasSection(f mounted) bool {
 	if !strings.Contains(f.text, "lifecycle") || len(f.text) > config.MaxFileSize {
 		return false
@@ -120,7 +120,7 @@ func hasSection(f mounted) bool {
 func (c *container) fileAt(name string) (*mounted, string) {
 	why := "it is in the image"
 	name = path.Clean(name)
-	for _, m := range slices.Backward(c.c.VolumeMounts) { // a mount below another one comes after it
+	for _, m := range slices.Backward(c.spec.VolumeMounts) { // a mount below another one comes after it
 		if at := path.Clean(m.MountPath); name != at && !strings.HasPrefix(name, strings.TrimSuffix(at, "/")+"/") {
 			continue
 		}
@@ -157,11 +157,11 @@ func (c *container) filesOf(m corev1.VolumeMount) (seen []mounted, why string) {
 
 // volume returns the files of a volume, and why others may be there.
 func (c *container) volume(name string) (files []mounted, why string) {
-	i := slices.IndexFunc(c.w.pod.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	i := slices.IndexFunc(c.workload.pod.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	if i < 0 {
 		return nil, "there is no volume " + name
 	}
-	switch v := c.w.pod.Volumes[i]; {
+	switch v := c.workload.pod.Volumes[i]; {
 	case v.ConfigMap != nil:
 		return c.project("ConfigMap", v.ConfigMap.Name, v.ConfigMap.Items)
 	case v.Secret != nil:

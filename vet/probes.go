@@ -29,7 +29,7 @@ func noticed(p *corev1.Probe) time.Duration { return period(p) * time.Duration(f
 var plane = map[string]string{"livenessProbe": "/livez", "readinessProbe": "/readyz", "startupProbe": "/startupz"}
 
 func (c *container) probes() {
-	live, ready, start := c.c.LivenessProbe, c.c.ReadinessProbe, c.c.StartupProbe
+	live, ready, start := c.spec.LivenessProbe, c.spec.ReadinessProbe, c.spec.StartupProbe
 	if c.cfg.HealthAddr == lifecycle.HealthOff && !c.off(live, ready, start) {
 		return
 	}
@@ -144,7 +144,7 @@ func (c *container) off(live, ready, start *corev1.Probe) bool {
 		}
 		if address == "" {
 			address = ":8081"
-			if port, known := resolve(p.HTTPGet.Port, c.c); known {
+			if port, known := resolve(p.HTTPGet.Port, c.spec); known {
 				address = fmt.Sprintf(":%d", port)
 			}
 		}
@@ -178,7 +178,7 @@ func (c *container) probe(name string, p *corev1.Probe) (isRight bool) {
 	if !strings.HasPrefix(asks, "/") {
 		asks = "/" + asks
 	}
-	port, known := resolve(get.Port, c.c)
+	port, known := resolve(get.Port, c.spec)
 	switch {
 	case c.health == 0:
 		return false // the port is chosen when the process starts
@@ -189,7 +189,7 @@ func (c *container) probe(name string, p *corev1.Probe) (isRight bool) {
 		} else if asks == plane[name] && c.reach(p) == "" {
 			add = fmt.Sprintf("add {name: %s, containerPort: %d} to the container's ports", get.Port.StrVal, c.health)
 		}
-		c.fault("probe-port", fmt.Sprintf("port %q is not a port of the container %s", get.Port.StrVal, c.c.Name), or(right, add), name, "httpGet", "port")
+		c.fault("probe-port", fmt.Sprintf("port %q is not a port of the container %s", get.Port.StrVal, c.spec.Name), or(right, add), name, "httpGet", "port")
 	case port != c.health:
 		if isPlane(asks) || name == "readinessProbe" {
 			reason := fmt.Sprintf("the %s asks port %d, and the planes are on %d (lifecycle.health_addr %q)", name, port, c.health, c.cfg.HealthAddr)
@@ -204,7 +204,7 @@ func (c *container) probe(name string, p *corev1.Probe) (isRight bool) {
 // probeReaches checks whether the kubelet gets an answer of the planes' port.
 func (c *container) probeReaches(name string, p *corev1.Probe) {
 	get := p.HTTPGet
-	if isLoopback(get.Host) && !c.w.pod.HostNetwork {
+	if isLoopback(get.Host) && !c.workload.pod.HostNetwork {
 		c.fault("health-unreachable", fmt.Sprintf("host is %s: the kubelet asks the node itself, and not the pod", get.Host),
 			"remove host: the kubelet then asks the pod's address", name, "httpGet", "host")
 	}

@@ -97,13 +97,13 @@ func setsLifecycle(c corev1.Container) bool {
 }
 
 // compare decides which workloads are services of lifecycle, whose manifest vet compares
-// with their configuration. A stream may have other programs too, to which the
-// configuration says nothing.
+// with their configuration. A stream may have other programs too, which have nothing to do
+// with the configuration.
 //
 // A workload is a service of lifecycle when the caller names it, or when the manifest
 // shows it. With a configuration of the caller it also is one when nothing shows that it
-// is another program. When the manifest shows that every workload is another program, vet
-// believes the caller.
+// is another program. When the manifest seems to show that every workload is another program,
+// vet compares them all the same, because the caller gave a configuration.
 func (r *run) compare() {
 	var own, unclear, foreign []*workload
 	for _, w := range r.workloads {
@@ -111,7 +111,7 @@ func (r *run) compare() {
 		case w.main == nil:
 		case len(r.Only) > 0 || w.main.isOfLifecycle():
 			own = append(own, w)
-		case w.isHook() || len(probesOf(w.main.c)) > 0:
+		case w.isHook() || len(probesOf(w.main.spec)) > 0:
 			foreign = append(foreign, w)
 		default:
 			unclear = append(unclear, w)
@@ -132,15 +132,15 @@ func (r *run) compare() {
 func (c *container) isOfLifecycle() bool {
 	hasSettings := len(c.places) > 0 || len(c.unknown) > 0 || c.hasOwnFault
 	hasWrongSettings := c.isSenseless && len(c.delayed) > 0 && c.file == nil
-	isNamed := c.c.Name == c.Container && c.c != &c.w.pod.Containers[0]
+	isNamed := c.spec.Name == c.Container && c.spec != &c.workload.pod.Containers[0]
 	if hasSettings || hasWrongSettings || isNamed {
 		return true
 	}
-	if l := c.c.Lifecycle; l != nil && l.PreStop != nil && l.PreStop.HTTPGet != nil && l.PreStop.HTTPGet.Path == endpointPreStop {
+	if l := c.spec.Lifecycle; l != nil && l.PreStop != nil && l.PreStop.HTTPGet != nil && l.PreStop.HTTPGet.Path == endpointPreStop {
 		return true
 	}
-	return slices.ContainsFunc(probesOf(c.c), func(p *corev1.Probe) bool {
-		return asksPort(p, c.c, c.health) && isPlane(p.HTTPGet.Path)
+	return slices.ContainsFunc(probesOf(c.spec), func(p *corev1.Probe) bool {
+		return asksPort(p, c.spec, c.health) && isPlane(p.HTTPGet.Path)
 	})
 }
 
@@ -177,8 +177,8 @@ func healthPort(addr string) (port int, host string) {
 func (c *container) reportSettings() {
 	for _, d := range c.delayed {
 		f := d.place.finding(d.reason, d.fix)
-		if d.place.document == c.w.document {
-			f.Container = c.c.Name
+		if d.place.document == c.workload.document {
+			f.Container = c.spec.Name
 		}
 		c.add(d.rule, f)
 	}

@@ -175,7 +175,7 @@ func (c *container) refused(err error, in input) {
 		}
 		fix = "correct " + path.Base(in.file.name) + ": the service does not start with it"
 	default:
-		p = place{object: c.w.object, field: c.path}
+		p = place{object: c.workload.object, field: c.path}
 	}
 	c.delay(p, "config-refused", what+fault.Problem, fix)
 }
@@ -199,7 +199,7 @@ func keyOfVariable(name string) (k key, known bool) {
 	return k, known
 }
 
-// prefixOf returns what stands before LIFECYCLE_ in the name of a variable: the name of the
+// prefixOf returns the text before LIFECYCLE_ in the name of a variable: the name of the
 // service's file and an underscore, or nothing.
 func prefixOf(name string) string { return name[:max(0, strings.LastIndex("_"+name, "_LIFECYCLE_"))] }
 

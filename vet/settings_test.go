@@ -106,7 +106,7 @@ var inputs = map[string]struct {
 		[]string{configMap("web", "service.yaml", sixty)}}, halfOfThat},
 }
 
-// The budget is that of the settings with which the service starts, wherever in the
+// The budget follows from the settings with which the service starts, wherever in the
 // stream they stand.
 func TestBudgetIsThatOfTheWholeStream(t *testing.T) {
 	for name, in := range inputs {

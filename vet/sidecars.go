@@ -11,9 +11,9 @@ import (
 func (c *container) sidecars() {
 	own, _ := c.preStop()
 	stop := own + window(c.cfg) + c.cfg.ShutdownGrace
-	for i := range c.w.pod.Containers {
-		side := c.container(c.w, "containers", i)
-		if side.c == c.c {
+	for i := range c.workload.pod.Containers {
+		side := c.container(c.workload, "containers", i)
+		if side.spec == c.spec {
 			continue
 		}
 		waits, known := side.preStop()
@@ -21,13 +21,13 @@ func (c *container) sidecars() {
 			continue
 		}
 		side.fault("sidecar-stops-first",
-			fmt.Sprintf("%s gets SIGTERM together with %s, which then drains and stops for up to %v", side.c.Name, c.c.Name, stop),
+			fmt.Sprintf("%s gets SIGTERM together with %s, which then drains and stops for up to %v", side.spec.Name, c.spec.Name, stop),
 			fmt.Sprintf("make it a native sidecar: move it to initContainers with restartPolicy: Always; or give it preStop.sleep.seconds %d", seconds(stop)))
 	}
-	given := c.w.grace()
-	for i := range c.w.pod.InitContainers {
-		side := c.container(c.w, "initContainers", i)
-		if !isSidecar(side.c) {
+	given := c.workload.grace()
+	for i := range c.workload.pod.InitContainers {
+		side := c.container(c.workload, "initContainers", i)
+		if !isSidecar(side.spec) {
 			continue
 		}
 		// The kubelet runs this hook beside the other containers' hooks, and then awaits

@@ -13,15 +13,15 @@ var handled = []string{"SIGTERM", "SIGINT", "TERM", "INT", "15", "2"}
 // signals checks which signal reaches the process when its container is stopped, and where
 // it leaves its last words.
 func (c *container) signals() {
-	if l := c.c.Lifecycle; l != nil && l.StopSignal != nil && !slices.Contains(handled, string(*l.StopSignal)) {
+	if l := c.spec.Lifecycle; l != nil && l.StopSignal != nil && !slices.Contains(handled, string(*l.StopSignal)) {
 		c.fault("stop-signal", fmt.Sprintf("lifecycle.stopSignal is %s, which does not begin a drain", *l.StopSignal),
 			"remove it, or set it to SIGTERM", "lifecycle", "stopSignal")
 	}
-	if shell := shellWithoutExec(slices.Concat(c.c.Command, c.c.Args)); shell != "" {
+	if shell := shellWithoutExec(slices.Concat(c.spec.Command, c.spec.Args)); shell != "" {
 		c.fault("shell-entrypoint", shell+" is the container's first process and does not pass SIGTERM on",
 			"start the program itself, or by exec: sh -c 'exec PROGRAM'", "command")
 	}
-	asked := cmp.Or(c.c.TerminationMessagePath, "/dev/termination-log")
+	asked := cmp.Or(c.spec.TerminationMessagePath, "/dev/termination-log")
 	if c.cfg.TerminationLog != "off" && asked != c.cfg.TerminationLog {
 		c.fault("termination-log", fmt.Sprintf("terminationMessagePath is %s, and lifecycle.termination_log is %s", asked, c.cfg.TerminationLog),
 			fmt.Sprintf("set lifecycle.termination_log to %s", asked), "terminationMessagePath")

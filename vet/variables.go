@@ -37,8 +37,8 @@ func (c *container) textsOf(kind, name string) *texts {
 	var found *texts
 	for i, t := range c.texts {
 		switch {
-		case t.kind != kind, t.name != name, !sameNamespace(t.object, c.w.object):
-		case t.namespace == c.w.namespace:
+		case t.kind != kind, t.name != name, !sameNamespace(t.object, c.workload.object):
+		case t.namespace == c.workload.namespace:
 			return &c.texts[i]
 		case found == nil:
 			found = &c.texts[i]
@@ -57,7 +57,7 @@ func (c *container) variables() (all []variable) {
 		}
 		all = append(all, v)
 	}
-	for i, from := range c.c.EnvFrom {
+	for i, from := range c.spec.EnvFrom {
 		var kind, name, field string
 		switch {
 		case from.ConfigMapRef != nil:
@@ -71,7 +71,7 @@ func (c *container) variables() (all []variable) {
 		if t == nil {
 			// A Secret has no settings of lifecycle, unless the prefix says so.
 			if kind == "ConfigMap" || strings.Contains(from.Prefix, "LIFECYCLE_") {
-				at := place{object: c.w.object, field: c.path.with("envFrom", i, field, "name")}
+				at := place{object: c.workload.object, field: c.path.with("envFrom", i, field, "name")}
 				c.absent = append(c.absent, missingObject{at, kind + "/" + name})
 			}
 			continue
@@ -80,8 +80,8 @@ func (c *container) variables() (all []variable) {
 			add(variable{name: from.Prefix + key, value: t.values[key], place: t.at(key)})
 		}
 	}
-	for i, e := range c.c.Env {
-		v := variable{name: e.Name, value: e.Value, place: place{object: c.w.object, field: c.path.with("env", i, "value")}}
+	for i, e := range c.spec.Env {
+		v := variable{name: e.Name, value: e.Value, place: place{object: c.workload.object, field: c.path.with("env", i, "value")}}
 		if e.ValueFrom != nil && e.Value == "" {
 			v.place.field = c.path.with("env", i, "valueFrom")
 			if !c.readReference(e.ValueFrom, &v) {
@@ -132,9 +132,9 @@ func (c *container) commandLine() (line []word) {
 	for _, list := range []struct {
 		field string
 		words []string
-	}{{"command", c.c.Command}, {"args", c.c.Args}} {
+	}{{"command", c.spec.Command}, {"args", c.spec.Args}} {
 		for i, text := range list.words {
-			w := word{text: text, place: place{object: c.w.object, field: c.path.with(list.field, i)}}
+			w := word{text: text, place: place{object: c.workload.object, field: c.path.with(list.field, i)}}
 			if strings.Contains(text, "$(") {
 				w.unknown = "the kubelet puts variables into it when the pod runs"
 			}
@@ -142,7 +142,7 @@ func (c *container) commandLine() (line []word) {
 		}
 	}
 	// sh -c LINE: the line has the program and its flags.
-	i := scriptAt(slices.Concat(c.c.Command, c.c.Args))
+	i := scriptAt(slices.Concat(c.spec.Command, c.spec.Args))
 	if i < 0 {
 		return line
 	}

@@ -253,8 +253,8 @@ func TestEveryRuleSpeaks(t *testing.T) {
 	}
 }
 
-// A fault for which New refuses the config is a finding in the config's file, beside
-// those of the manifest. When a value makes no sense, Check compares nothing else.
+// A fault for which New refuses the config is a finding in the config's file, beside the
+// findings in the manifest. When a value makes no sense, Check compares nothing else.
 func TestConfigThatContradictsItself(t *testing.T) {
 	manifest := vet.File{Name: "m.yaml", Data: []byte(clean)}
 	c := vet.Checker{Config: lifecycle.Config{TerminationGrace: 30 * time.Second, DrainInterval: 15 * time.Second}, ConfigFile: "service.yaml",

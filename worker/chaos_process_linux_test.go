@@ -192,7 +192,7 @@ func (c *processChaos) end() {
 	}
 }
 
-// marked returns the processes that the chaos has started, and those that they have.
+// marked returns the processes that the chaos has started, with their descendants.
 func (c *processChaos) marked() (pids []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range all {

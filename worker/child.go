@@ -17,7 +17,7 @@ type child struct {
 	// Guarded by s.mu, and written by the loop alone.
 	make     func(name string) (Worker, error) // the spec's New, or in a Dynamic what takes its place
 	spec     *Spec                             // without Name and New in a Dynamic, whose children share it
-	w        *instance                         // the present or the last instance; nil before the first
+	instance *instance                         // the present or the last one; nil before the first
 	held     *BaseWorker                       // in place of an instance: a pending worker, or a failed start
 	exit     *Exit                             // of the last instance that ended
 	op       *startOp                          // the start that is under way, nil for none
@@ -25,13 +25,13 @@ type child struct {
 	restarts int
 
 	// Only the loop uses the fields below.
-	wanted  bool    // the group has to start it
+	toStart bool    // the group has to start it
 	leaving leaving // whether it was removed or stopped by its name
 	tried   bool
 	ran     bool // a start has succeeded
 	done    bool // it has ended and is not started again
 	listed  bool // it is in s.history
-	at      int  // its index, in a Dynamic
+	index   int  // in s.children; kept up to date in a Dynamic alone
 	group   *group
 	began   time.Time
 	base    context.Context // of its instances: the supervisor's values and the labels of its goroutine
@@ -40,7 +40,7 @@ type child struct {
 	callers []caller
 }
 
-// caller is a caller who waits for a change of a child. The channel has room for one answer.
+// caller waits for a change of a child. The channel has room for one answer.
 type caller struct {
 	wants wish
 	reply chan<- error
@@ -55,7 +55,7 @@ const (
 	wantsStart               // a start of the child has succeeded or failed
 )
 
-// answer answers the callers who have that wish.
+// answer answers the callers that have this wish.
 func (c *child) answer(w wish, err error) {
 	c.callers = slices.DeleteFunc(c.callers, func(caller caller) bool {
 		if caller.wants == w {
@@ -65,15 +65,18 @@ func (c *child) answer(w wish, err error) {
 	})
 }
 
-// answerStart answers the callers who wait for a start, unless c is stopped first.
+// answerStart answers the callers that wait for a start. When the group is about to stop c and
+// start it again, they wait for that start.
 func (c *child) answerStart(err error) {
-	if c.group == nil || c.group.phase != groupStopping || !c.wanted {
-		c.answer(wantsStart, err)
+	isStoppedFirst := c.group != nil && c.group.phase == groupStopping
+	if isStoppedFirst && c.toStart {
+		return
 	}
+	c.answer(wantsStart, err)
 }
 
-// answerAll answers the callers of a child that is removed, or whose supervisor ends. Those
-// who wait for a start get err.
+// answerAll answers the callers of a child that is removed, or whose supervisor ends. Callers
+// that wait for a start get err.
 func (c *child) answerAll(err error) {
 	c.answer(wantsRemoval, nil)
 	c.answer(wantsStop, nil)
@@ -95,28 +98,29 @@ const (
 func (c *child) current() (w *instance, held *BaseWorker) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	return c.w, c.held
+	return c.instance, c.held
 }
 
 // lives reports whether the child has an instance that has not ended.
 func (c *child) lives() bool {
 	c.s.mu.Lock()
-	w := c.w
+	w := c.instance
 	lives := w != nil && !w.abandoned
 	c.s.mu.Unlock()
 	return lives && !w.hasEnded()
 }
 
-// isUp reports whether the child runs or starts, or is to be started, as far as the loop
-// knows.
-func (c *child) isUp() bool { return c.w != nil && c.w.running || c.op != nil || c.wanted }
+// isUp reports whether the child runs, starts or has to be started. Only the loop may call it.
+func (c *child) isUp() bool {
+	return c.instance != nil && c.instance.running || c.op != nil || c.toStart
+}
 
-// isDown reports whether nothing of the child runs and the loop has decided what follows.
-func (c *child) isDown() bool { return !c.isUp() && (c.w == nil || c.w.settled) }
+// isDown reports whether nothing of the child runs and the loop has decided what comes next.
+func (c *child) isDown() bool { return !c.isUp() && (c.instance == nil || c.instance.settled) }
 
 func (c *child) state() State {
 	c.s.mu.Lock()
-	w, held, restarts, exit := c.w, c.held, c.restarts, c.exit
+	w, held, restarts, exit := c.instance, c.held, c.restarts, c.exit
 	c.s.mu.Unlock()
 	var state State
 	switch {
@@ -157,7 +161,7 @@ func (s *Supervisor) newHeld(c *child) *BaseWorker {
 	return held
 }
 
-// unhold stops the worker that is pending in c's place, so that it never starts.
+// unhold stops the worker that is pending in c's place: it never starts.
 func (s *Supervisor) unhold(c *child) {
 	if c.held != nil {
 		c.held.RequestStop(ErrStopRequested)
@@ -167,7 +171,7 @@ func (s *Supervisor) unhold(c *child) {
 // instanceEnded handles the end of an instance.
 func (s *Supervisor) instanceEnded(i *instance, end *ending) {
 	if !i.isGone() {
-		s.markAbandoned(i, i.c.name)
+		s.markAbandoned(i, i.child.name)
 		go func() {
 			<-i.base.Gone()
 			s.box.Post(func() { s.checkReturned(i) })
@@ -178,18 +182,18 @@ func (s *Supervisor) instanceEnded(i *instance, end *ending) {
 		return // it was abandoned, or its start has failed
 	}
 	i.running, i.end = false, end
-	if i.c.op == nil && i.stops == 0 { // otherwise startEnded or stopReturned decides
+	if i.child.op == nil && i.stops == 0 { // otherwise startEnded or stopReturned decides
 		s.settle(i)
 	}
 }
 
-// settle decides, once, what follows the end of an instance, with which no call of the
-// supervisor is busy any more.
+// settle decides, once, whether the child of an instance that has ended is started again. No
+// call of the supervisor to the instance is under way by then.
 func (s *Supervisor) settle(i *instance) {
 	if i.settled {
 		return
 	}
-	c := i.c
+	c := i.child
 	i.settled = true
 	s.mu.Lock()
 	c.exit = i.end.exit
@@ -208,7 +212,7 @@ func (s *Supervisor) settle(i *instance) {
 // stop calls the instance's Stop in the background. Stop may take the child's
 // StopTimeout, or until the given time if that is earlier and not zero.
 func (s *Supervisor) stop(i *instance, by time.Time) {
-	if limit, bounded := i.c.spec.stopLimit(i.Worker); bounded {
+	if limit, bounded := i.child.spec.stopLimit(i.Worker); bounded {
 		if own := time.Now().Add(limit); by.IsZero() || own.Before(by) {
 			by = own
 		}
@@ -222,7 +226,7 @@ func (s *Supervisor) stop(i *instance, by time.Time) {
 		ctx, cancel = context.WithDeadline(ctx, by)
 		guard = time.AfterFunc(time.Until(by)+time.Second, func() { s.box.Post(func() { s.stopOverdue(i) }) })
 	}
-	call.Go(i.c.name, func() error { return i.Stop(ctx) }, func(err error) {
+	call.Go(i.child.name, func() error { return i.Stop(ctx) }, func(err error) {
 		cancel()
 		if guard != nil {
 			guard.Stop()
@@ -235,7 +239,7 @@ func (s *Supervisor) stop(i *instance, by time.Time) {
 // instance has ended.
 func (s *Supervisor) stopOverdue(i *instance) {
 	if i.stops > 0 && !i.settled {
-		s.abandonInstance(i, &AbandonedError{Name: i.c.name, Where: "its Stop, which did not keep to its context"})
+		s.abandonInstance(i, &AbandonedError{Name: i.child.name, Where: "its Stop, which did not keep to its context"})
 		s.settle(i)
 	}
 }
@@ -246,17 +250,17 @@ func (s *Supervisor) stopReturned(i *instance, err error) {
 	i.stops--
 	s.checkReturned(i)
 	if i.running && !i.hasEnded() {
-		early := &AbandonedError{Name: i.c.name, Where: "its Stop, which returned before it had ended"}
+		early := &AbandonedError{Name: i.child.name, Where: "its Stop, which returned before it had ended"}
 		s.abandonInstance(i, errors.Join(early, err))
 	}
-	if !i.running && i.stops == 0 && (i.c.op == nil || i.abandoned) {
+	if !i.running && i.stops == 0 && (i.child.op == nil || i.abandoned) {
 		s.settle(i)
 	}
 }
 
 // abandonInstance gives up an instance that still runs.
 func (s *Supervisor) abandonInstance(i *instance, err error) {
-	s.markAbandoned(i, i.c.name)
+	s.markAbandoned(i, i.child.name)
 	i.running = false
 	i.end = &ending{
 		status: StatusKilled,
@@ -280,10 +284,10 @@ func (s *Supervisor) markAbandoned(what any, name string) {
 	s.abandoned[name][what] = true
 }
 
-// checkReturned notes that none of an instance's code runs any more, if that is so.
+// checkReturned calls markReturned once none of an instance's code runs any more.
 func (s *Supervisor) checkReturned(i *instance) {
 	if i.stops == 0 && i.isGone() {
-		s.markReturned(i, i.c.name)
+		s.markReturned(i, i.child.name)
 	}
 }
 

@@ -21,8 +21,8 @@ type startOp struct {
 	cutWait   context.CancelFunc // ends that wait, even if it has not begun yet
 	mayStart  chan bool          // whether the instance that was made may start
 	cancelled bool               // the start must end without an instance
-	waiting   *instance          // was made, and waits until the supervisor is resumed
-	placed    *instance          // is in its place, and may run; guarded by s.mu
+	waiting   *instance          // an instance that was made, and waits until the supervisor is resumed
+	placed    *instance          // the instance once it is in its place, and may run; guarded by s.mu
 }
 
 // start begins a start of c. startEnded handles its end.
@@ -37,7 +37,7 @@ func (s *Supervisor) start(c *child) {
 	restarts, previous := c.restarts, c.exit
 	c.op = op
 	s.mu.Unlock()
-	c.wanted, c.done = false, false
+	c.toStart, c.done = false, false
 	c.began = time.Now()
 	c.answer(wantsStop, nil)
 	if c.base == nil {
@@ -48,17 +48,17 @@ func (s *Supervisor) start(c *child) {
 		c.make = nil // do not keep the argument
 	}
 	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.Post(func() { s.startOverdue(op) }) })
-	bring := func() error { return s.bring(op, factory, restarts, previous) }
-	op.call.Start(c.base, "start", c.name, bring, func(err error) {
+	makeAndStart := func() error { return s.makeAndStart(op, factory, restarts, previous) }
+	op.call.Start(c.base, "start", c.name, makeAndStart, func(err error) {
 		op.timer.Stop()
 		op.cutWait()
 		s.box.Post(func() { s.startEnded(op, err) })
 	})
 }
 
-// bring makes an instance, starts it once the loop allows that, and waits until it is no
-// longer Starting.
-func (s *Supervisor) bring(op *startOp, factory func(name string) (Worker, error), restarts int, previous *Exit) error {
+// makeAndStart makes an instance, starts it once the loop allows that, and waits while it is
+// Starting.
+func (s *Supervisor) makeAndStart(op *startOp, factory func(name string) (Worker, error), restarts int, previous *Exit) error {
 	i, err := makeInstance(op.c, factory)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", op.c.name, err)
@@ -108,8 +108,8 @@ func stopUnstarted(w Worker) error {
 	return w.Stop(ctx)
 }
 
-// claim makes the caller the only supervisor of a worker that has not begun. The error
-// says who has the worker.
+// claim makes the caller the only supervisor of a worker that has not begun. The error says
+// that a supervisor has it already, or that it has begun.
 func (b *BaseWorker) claim() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,8 +140,8 @@ func (s *Supervisor) instanceMade(op *startOp, i *instance) {
 	}
 }
 
-// putInPlace makes i the instance of its child. It goes on with the life that was pending
-// there.
+// putInPlace makes i the instance of its child. The instance continues the life that was
+// pending in its place.
 func (s *Supervisor) putInPlace(op *startOp, i *instance) {
 	c := op.c
 	i.running = true
@@ -150,7 +150,7 @@ func (s *Supervisor) putInPlace(op *startOp, i *instance) {
 	if c.held != nil && i.base != nil {
 		i.base.takeOver(c.held)
 	}
-	c.w, c.held, op.placed = i, nil, i
+	c.instance, c.held, op.placed = i, nil, i
 	s.mu.Unlock()
 	op.mayStart <- true
 }
@@ -161,7 +161,7 @@ func (s *Supervisor) connect(i *instance) {
 	if s.cfg.PassThroughPanics {
 		switch w := i.Worker.(type) {
 		case *Func:
-			w.panics = true
+			w.passesPanics = true
 		case *Restarter:
 			w.opts = append(slices.Clip(w.opts), PassThroughPanics())
 		}
@@ -169,7 +169,7 @@ func (s *Supervisor) connect(i *instance) {
 	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
 		i.callOptional("PublishTo", func() { s.Adopt(p) })
 	}
-	if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok && i.ours && s.log.log != nil {
+	if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok && i.isBuiltin && s.log.log != nil {
 		l.LogTo(s.log.log)
 	}
 	s.watch(i)
@@ -238,7 +238,7 @@ func (s *Supervisor) startEnded(op *startOp, err error) {
 	if err == nil {
 		c.ran = true
 		c.answerStart(nil)
-		s.try(c)
+		s.markTried(c)
 		s.watchHealth(c)
 		if !i.running && i.stops == 0 {
 			s.settle(i)
@@ -256,8 +256,8 @@ func (s *Supervisor) startEnded(op *startOp, err error) {
 	s.startFailed(c, err)
 }
 
-// try records that the supervisor has tried to start c.
-func (s *Supervisor) try(c *child) {
+// markTried records that the supervisor has tried to start c.
+func (s *Supervisor) markTried(c *child) {
 	if c.tried {
 		return
 	}
@@ -267,10 +267,11 @@ func (s *Supervisor) try(c *child) {
 	}
 }
 
-// startFailed handles a failed start, of which no instance may show the failure.
+// startFailed handles a failed start. When there is no instance to show the failure, it makes a
+// failed worker that does.
 func (s *Supervisor) startFailed(c *child, err error) {
-	s.try(c)
-	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the previous instance
+	s.markTried(c)
+	if c.instance == nil || c.held != nil { // the factory failed: w, if any, is the previous instance
 		held := c.held
 		if held == nil {
 			held = s.newHeld(c)
@@ -287,7 +288,7 @@ func (s *Supervisor) startFailed(c *child, err error) {
 	s.mu.Unlock()
 	c.answerStart(err)
 	if !s.consider(c, StatusFailed, err) {
-		c.answer(wantsStart, err) // no other start will
+		c.answer(wantsStart, err) // no later start will answer
 		s.logFailure(c, notAgain, &ending{status: StatusFailed, err: err})
 		s.retire(c)
 	}

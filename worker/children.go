@@ -47,7 +47,7 @@ func (s *Supervisor) Add(spec Spec) error {
 // enter starts a child that was added.
 func (s *Supervisor) enter(c *child) {
 	s.untried++
-	c.wanted = true
+	c.toStart = true
 	s.single(c, &group{phase: groupStarting})
 }
 
@@ -88,8 +88,8 @@ func (s *Supervisor) drop(c *child) {
 	delete(s.byName, c.name)
 	if s.dynamic != nil { // its children have no order
 		last := len(s.children) - 1
-		s.children[c.at] = s.children[last]
-		s.children[c.at].at = c.at
+		s.children[c.index] = s.children[last]
+		s.children[c.index].index = c.index
 		s.children[last] = nil
 		s.children = s.children[:last]
 		return
@@ -131,7 +131,7 @@ func (s *Supervisor) StopChild(ctx context.Context, name string) error {
 // withdraw moves c to a group of its own that stops c and does not start it again.
 func (s *Supervisor) withdraw(c *child) {
 	s.unhold(c)
-	c.wanted = false
+	c.toStart = false
 	c.answer(wantsStart, errGivenUp)
 	s.single(c, &group{phase: groupStopping})
 }
@@ -150,7 +150,7 @@ func (s *Supervisor) withdrawn(c *child) {
 	c.group = nil
 	s.unhold(c)
 	s.unwatchHealth(c)
-	s.try(c)
+	s.markTried(c)
 	if c.leaving == parked {
 		c.answer(wantsStop, nil)
 		return
@@ -188,7 +188,7 @@ func (s *Supervisor) RestartChild(ctx context.Context, name string) error {
 		if !c.tried && c.leaving == stays {
 			return // its first start is to come
 		}
-		c.leaving, c.done, c.wanted, c.delays = stays, false, true, nil
+		c.leaving, c.done, c.toStart, c.delays = stays, false, true, nil
 		s.single(c, &group{phase: groupStopping})
 	})
 }

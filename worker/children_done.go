@@ -2,18 +2,18 @@ package worker
 
 import "slices"
 
-// A supervisor keeps at most maxDone children that are done. When there are more,
-// it forgets the oldest but for minDone: one walk through all children then pays
-// for many.
+// A supervisor keeps at most maxDone children that are done. When there are more, it
+// forgets the oldest until minDone are left: so one walk through all children removes
+// many.
 const (
 	maxDone = 1000
 	minDone = 500
 )
 
-// forgets reports whether the end of c is the end of its place and its spec.
+// forgets reports whether the supervisor removes c, with its place and spec, when it has ended.
 func (s *Supervisor) forgets(c *child) bool { return s.dynamic != nil || c.spec.Restart == Temporary }
 
-// retire records that c has ended and is not started again, if that is so.
+// retire records that c has ended for good. It does nothing while c runs or may start again.
 func (s *Supervisor) retire(c *child) {
 	if s.ending || c.done || c.leaving != stays || !c.isDown() {
 		return

@@ -21,9 +21,8 @@ type DynamicConfig struct {
 	// Backoff. Its MaxRestarts and Window are the restart intensity. They count the
 	// restarts of all children together.
 	Backoff Backoff
-	// MaxChildren is the most children that there may be at one time, those that wait
-	// for a restart or stop included, and those that were abandoned not. 0 sets no
-	// limit.
+	// MaxChildren is how many children there may be at one time. Children that wait for a
+	// restart or stop count; abandoned ones do not. 0 sets no limit.
 	MaxChildren int
 	// ContainTerminate is as in [SupervisorConfig].
 	ContainTerminate bool

@@ -7,7 +7,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// This file has the end of a worker: how it is decided, and which callers learn of it.
+// This file has the end of a worker: which final status it gets, and which callers learn of it.
 
 // OnEnd makes the worker call fn once, when it is in a terminal status, or at once when
 // it already is. fn runs on the goroutine that ends the worker, and must return at once.
@@ -25,7 +25,7 @@ func (b *BaseWorker) OnEnd(fn func()) {
 }
 
 func callOnEnd(fn func()) {
-	_ = call.Do("OnEnd", func() error { fn(); return nil }) // the worker has ended, and nothing is left to fail
+	_ = call.Do("OnEnd", func() error { fn(); return nil }) // the worker has ended: a panic cannot fail it any more
 }
 
 // Kill records that the worker did not stop when asked, and was ended by force or
@@ -62,12 +62,12 @@ func (b *BaseWorker) endWith(err error, killed bool) bool {
 // abandoned worker, which has ended already, that is its only effect. A second
 // call changes nothing.
 func (b *BaseWorker) Finish(err error) {
-	err = call.Keep(b.Name(), err) // in the goroutine of the caller, who made the error
+	err = call.Keep(b.Name(), err) // in the goroutine of the caller, which made the error
 	after := func() {}
 	b.mu.Lock()
 	if !b.ended {
 		if b.ctx != nil && b.ctx.Err() != nil {
-			if !b.stopRequested { // the watch on the context is late
+			if !b.stopRequested { // the function that begin has registered with the context has not run yet
 				b.stopRequested = true
 				_ = b.setLocked(StatusStopping, b.causeOf(b.ctx))
 			}

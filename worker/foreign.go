@@ -7,28 +7,28 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// A supervisor calls the methods of its children through this file. Those of a foreign
-// worker may panic, exit their goroutine or not return: that is an error, and does not stop
-// the supervisor.
+// A supervisor calls the methods of its children through this file. The methods of a foreign
+// worker may panic, exit their goroutine or not return: the supervisor gets an error and
+// goes on.
 
 // instance is one worker of a child. Supervisors compare instances, because
 // workers themselves need not be comparable.
 type instance struct {
 	Worker
-	c       *child          // whose place it takes
-	base    *BaseWorker     // the embedded base, nil for none
-	ours    bool            // a kind of this package, whose methods always return
-	done    <-chan struct{} // of a worker without base: closed when it has ended
-	answers call.Answers    // of a foreign worker
+	child     *child          // whose place it takes
+	base      *BaseWorker     // the embedded base, nil for none
+	isBuiltin bool            // a kind of this package, whose methods always return
+	done      <-chan struct{} // of a worker without base: closed when it has ended
+	answers   call.Answers    // of a foreign worker
 
 	restarts int   // how many instances there were before it
-	previous *Exit // of the one before it
+	previous *Exit // of the instance before it
 
 	abandoned bool // it did not stop in time; guarded by the supervisor's mu
 
 	// Only the loop uses the fields below.
 	running bool    // from its place until the loop has handled its end
-	settled bool    // the loop has decided what follows its end
+	settled bool    // the loop has decided whether the child is started again
 	asked   bool    // Stop was called
 	stops   int     // calls of Stop that have not returned
 	end     *ending // nil while it is running
@@ -44,15 +44,15 @@ type ending struct {
 // newInstance calls a foreign worker's Done once. That may never return, so a start that
 // may hang calls newInstance in a goroutine that may be abandoned.
 func newInstance(c *child, w Worker) (*instance, error) {
-	i := &instance{Worker: w, c: c}
+	i := &instance{Worker: w, child: c}
 	if b, ok := w.(interface{ self() *BaseWorker }); ok {
 		i.base = b.self()
 	}
 	switch w.(type) {
 	case *Func, *Process, *Container, *Restarter, *Leader, *Actor:
-		i.ours = true
+		i.isBuiltin = true
 	default:
-		i.ours = treeOf(w) != nil
+		i.isBuiltin = treeOf(w) != nil
 	}
 	if i.base != nil {
 		return i, nil // Finish ends it; the supervisor does not use the worker's own Done
@@ -71,7 +71,8 @@ func (i *instance) hasEnded() bool {
 	return isClosed(i.done)
 }
 
-// isGone reports whether none of the worker's code runs any more, as far as is known.
+// isGone reports whether none of the worker's code runs any more. For a worker without a
+// base the supervisor knows only whether it has ended.
 func (i *instance) isGone() bool {
 	if i.base != nil {
 		return i.base.gone.HasSignaled()
@@ -91,7 +92,7 @@ func isClosed(ch <-chan struct{}) bool {
 // ask calls one of the worker's methods. It waits for a foreign worker no longer
 // than [call.AnswerIn].
 func ask[T any](i *instance, method string, fn func() T) (T, error) {
-	if i.ours {
+	if i.isBuiltin {
 		return fn(), nil
 	}
 	return call.Ask(&i.answers, method, fn)
@@ -115,31 +116,33 @@ func (i *instance) status() Status {
 		}
 		return i.Worker.State().Status
 	})
-	return i.sensible(s, err)
+	return i.plausible(s, err)
 }
 
-// sensible returns the status of a worker that reports s, which may be any word.
-func (i *instance) sensible(s Status, err error) Status {
-	_, known := transitions[s]
-	ended := i.hasEnded()
+// plausible returns s, the status that a worker reports, when that can be true. Otherwise it
+// returns Failed for a worker that has ended, and Running for any other.
+func (i *instance) plausible(s Status, err error) Status {
+	_, isStatus := transitions[s]
+	hasEnded := i.hasEnded()
+	contradicts := hasEnded && !s.Terminal()
 	switch {
-	case err == nil && known && (s.Terminal() || !ended):
+	case err == nil && isStatus && !contradicts:
 		return s
-	case ended:
+	case hasEnded:
 		return StatusFailed
 	}
 	return StatusRunning
 }
 
-// state returns the worker's State. For a worker that does not answer it returns
-// what is known.
+// state returns the worker's State. For a worker that does not answer it returns its name and
+// status alone.
 func (i *instance) state() State {
 	s, err := ask(i, "State", i.Worker.State)
 	switch {
 	case err != nil:
-		s = State{Name: i.c.name, Status: i.status(), Error: err.Error()}
+		s = State{Name: i.child.name, Status: i.status(), Error: err.Error()}
 	case i.base == nil:
-		s.Status = i.sensible(s.Status, nil)
+		s.Status = i.plausible(s.Status, nil)
 	}
 	return s
 }
@@ -156,7 +159,7 @@ func (i *instance) ending() *ending {
 	case *Process, *Container:
 		e.exit = i.Worker.State().Exit
 	default:
-		if !i.ours {
+		if !i.isBuiltin {
 			e.exit = i.state().Exit
 		}
 	}
@@ -181,12 +184,12 @@ func (s *Supervisor) watch(i *instance) {
 		s.box.Post(func() { s.instanceEnded(i, end) })
 	}
 	switch {
-	case i.ours:
+	case i.isBuiltin:
 		i.base.OnEnd(report)
 	case i.base != nil:
 		i.base.OnEnd(func() { go report() })
 	default:
-		go func() { // until the worker ends, or the supervisor
+		go func() { // ends with the worker or with the supervisor
 			select {
 			case <-i.done:
 				report()

@@ -13,11 +13,12 @@ import (
 type Func struct {
 	BaseWorker
 	fn      func(context.Context) error
-	marked  bool        // the worker stays Starting until the function calls MarkStarted
-	panics  bool        // a panic of the function ends the process
-	refused error       // of the options; Start returns it
-	met     atomic.Bool // the function has called MarkStarted
+	refused error // of the options; Start returns it
 	pauses  pauses
+
+	hasStartCondition bool        // the worker stays Starting until the function calls MarkStarted
+	conditionMet      atomic.Bool // the function has called MarkStarted
+	passesPanics      bool        // a panic of the function ends the process
 }
 
 // funcKey is the key under which the context of a function has its Func.
@@ -30,13 +31,13 @@ type FuncOption func(*Func)
 // [MarkStarted] with the context that it was given. Returning nil before that is
 // a failure, [ErrStartCondition]. Without it a worker is Running as soon as its
 // function was called.
-func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } }
+func WithStartCondition() FuncOption { return func(f *Func) { f.hasStartCondition = true } }
 
 // PassThroughPanics lets a panic of the function end the process, with the trace of its
 // goroutine, as a panic in any goroutine of a Go program does. Without it the worker is
 // Failed with a [*PanicError]. Use it where a debugger or a core dump should see the panic,
 // or where a process whose code has panicked must not go on.
-func PassThroughPanics() FuncOption { return func(f *Func) { f.panics = true } }
+func PassThroughPanics() FuncOption { return func(f *Func) { f.passesPanics = true } }
 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
 // when the worker is stopped, or when the context given to Start is cancelled;
@@ -71,7 +72,7 @@ func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
 // called again, and for any other context.
 func MarkStarted(ctx context.Context) {
 	if f, ok := ctx.Value(funcKey{}).(*Func); ok && f != nil {
-		f.met.Store(true)
+		f.conditionMet.Store(true)
 		f.MarkRunning()
 	}
 }
@@ -89,12 +90,12 @@ func (f *Func) Start(ctx context.Context) error {
 		f.Finish(err)
 		return err
 	}
-	if !f.marked {
+	if !f.hasStartCondition {
 		f.MarkRunning()
 	}
 	own = context.WithValue(own, funcKey{}, f)
-	call.GoUnder(own, f.Name(), f.panics, func() error { return f.fn(own) }, func(err error) {
-		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
+	call.GoUnder(own, f.Name(), f.passesPanics, func() error { return f.fn(own) }, func(err error) {
+		if err == nil && f.hasStartCondition && !f.conditionMet.Load() && own.Err() == nil {
 			err = ErrStartCondition
 		}
 		f.Finish(err)

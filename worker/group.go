@@ -9,9 +9,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// group is a number of children that are stopped, held and started together: a
-// single child, or those that the strategy names. A child is in one group at a
-// time, the last one that it joined. A child without a group waits for nothing.
+// group has the children that are stopped, held and started together: a single child, or
+// all that the strategy names. A child is in one group at a time, the last one that it
+// joined. A child without a group waits for nothing.
 type group struct {
 	members []*child // in order
 	left    int      // members that have not joined a later group
@@ -55,8 +55,8 @@ func (g *group) over() {
 	}
 }
 
-// own calls fn for each member that has not joined a later group.
-func (g *group) own(fn func(c *child)) {
+// eachMember calls fn for each member that has not joined a later group.
+func (g *group) eachMember(fn func(c *child)) {
 	for _, c := range g.members {
 		if c.group == g {
 			fn(c)
@@ -75,11 +75,12 @@ func (s *Supervisor) advance(g *group) {
 	}
 	if g.phase == groupStarting && s.startNext(g) {
 		g.over()
-		g.own(func(c *child) { c.group = nil })
+		g.eachMember(func(c *child) { c.group = nil })
 	}
 }
 
-// allStopped decides what follows once no member of g runs.
+// allStopped takes the next step once no member of g runs: the end of the supervisor, the
+// removal of a child, the backoff, or the starts.
 func (s *Supervisor) allStopped(g *group) {
 	if g.final {
 		g.over()
@@ -91,12 +92,13 @@ func (s *Supervisor) allStopped(g *group) {
 		return
 	}
 	g.phase, g.cursor = groupWaiting, 0
-	g.own(func(c *child) { c.answer(wantsStop, nil) }) // the start may have to wait, or not come
+	g.eachMember(func(c *child) { c.answer(wantsStop, nil) }) // the start may have to wait, or not come
 	wait := time.Duration(0)
 	if g.reason != nil {
 		wait = time.Until(g.reason.Due)
-		g.own(func(c *child) {
-			if c.wanted && (wait > 0 || len(g.members) > 1) { // a single child that need not wait does not show as pending
+		g.eachMember(func(c *child) {
+			hasToWait := wait > 0 || len(g.members) > 1 // a single child without a wait does not show as pending
+			if c.toStart && hasToWait {
 				s.hold(c, g.reason, g.reason.Due)
 			}
 		})
@@ -115,26 +117,27 @@ func (s *Supervisor) allStopped(g *group) {
 	})
 }
 
-// stopNext stops the last member that runs, and all that run in a Dynamic. It returns
-// true once no member runs.
+// stopNext stops the last member that runs. When a Dynamic or a supervisor with StopTogether
+// ends, it stops all at once. It returns true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
-	if g.final && (s.dynamic != nil || s.cfg.StopTogether) && !s.allAsked {
-		s.allAsked = true
+	stopsTogether := g.final && (s.dynamic != nil || s.cfg.StopTogether)
+	if stopsTogether && !s.allAskedToStop {
+		s.allAskedToStop = true
 		s.stopEach(s.share(0))
 	}
 	for ; g.cursor >= 0; g.cursor-- {
 		c := g.members[g.cursor]
 		switch {
 		case c.group != g:
-		case c.w != nil && c.w.running:
-			if c.w.stops == 0 {
-				s.stop(c.w, s.share(g.cursor))
+		case c.instance != nil && c.instance.running:
+			if c.instance.stops == 0 {
+				s.stop(c.instance, s.share(g.cursor))
 			}
 			return false
 		case c.op != nil: // the factory runs, or a Start that does not return
 			s.cancelStart(c.op, s.share(g.cursor))
 			return false
-		case c.w != nil && !c.w.settled:
+		case c.instance != nil && !c.instance.settled:
 			return false
 		}
 	}
@@ -161,11 +164,11 @@ func (s *Supervisor) startNext(g *group) bool {
 		c := g.members[g.cursor]
 		switch {
 		case c.group != g && g == s.first && s.startsAgain(c):
-			return false // those after it wait until it runs
+			return false // the children after it wait until it runs
 		case c.group != g:
 		case c.op != nil:
 			return false
-		case !c.wanted || s.holding && !s.admits(c):
+		case !c.toStart || s.holding && !s.admits(c):
 		case len(s.abandoned[c.name]) > 0:
 			s.hold(c, errAbandonedRuns, time.Time{})
 			return false
@@ -180,18 +183,18 @@ func (s *Supervisor) startNext(g *group) bool {
 	return true
 }
 
-// startsAgain reports whether c, whose first start has failed, is started again. A child
-// with an abandoned start that has not returned holds up no other: its StartTimeout
-// is over.
+// startsAgain reports whether c, whose first start has failed, is started again. A child whose
+// start was abandoned and has not returned does not count, so that it holds up no other: its
+// StartTimeout is over.
 func (s *Supervisor) startsAgain(c *child) bool {
-	return !c.ran && (c.wanted || c.op != nil) && !s.holding && len(s.abandoned[c.name]) == 0
+	return !c.ran && (c.toStart || c.op != nil) && !s.holding && len(s.abandoned[c.name]) == 0
 }
 
 // consider restarts a child that has ended, or whose start has failed, if its
 // policy says so. It reports whether it restarts the child.
 func (s *Supervisor) consider(c *child, end Status, err error) bool {
-	last := !c.spec.Restart.after(end, err)
-	again := !s.holding && !last
+	isLast := !c.spec.Restart.after(end, err) // by the child's policy
+	again := !s.holding && !isLast
 	switch {
 	case s.ending || c.leaving != stays:
 		return false
@@ -204,17 +207,17 @@ func (s *Supervisor) consider(c *child, end Status, err error) bool {
 		s.failWith(failure)
 		return false
 	case c.group != nil && c.group.phase == groupStopping: // the group stops it anyway, and restarts it with the others
-		c.wanted = c.wanted && again
-		return c.wanted
+		c.toStart = c.toStart && again
+		return c.toStart
 	case again:
 		s.fail(c, err)
-	case last && c.spec.Significant:
+	case isLast && c.spec.Significant:
 		s.autoShutdown(c)
 	}
 	return again
 }
 
-// fail restarts a child that has failed, and those that the strategy names.
+// fail restarts a child that has failed, together with the children that the strategy names.
 func (s *Supervisor) fail(c *child, err error) {
 	now := time.Now()
 	if !s.intensity.allow(now) {
@@ -242,8 +245,9 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	var left []*group
 	for _, m := range g.members {
-		m.wanted = m == c || !m.spec.Restart.once() || !m.tried // others that run once are stopped, and not started again
-		if !m.wanted && m.op == nil {
+		hasRunOnce := m.spec.Restart.once() && m.tried
+		m.toStart = m == c || !hasRunOnce // another member that runs only once is stopped, and not started again
+		if !m.toStart && m.op == nil {
 			m.answer(wantsStart, errGivenUp) // otherwise the start that is under way answers
 		}
 		if old := m.join(g); old != nil && !slices.Contains(left, old) {
@@ -287,11 +291,11 @@ func (s *Supervisor) failWith(err error) {
 func (s *Supervisor) stopAll(cause error, by time.Time) {
 	if !by.IsZero() && (s.deadline.IsZero() || by.Before(s.deadline)) {
 		s.deadline = by
-		if s.hurry != nil {
-			s.hurry.Stop()
+		if s.stopNowTimer != nil {
+			s.stopNowTimer.Stop()
 		}
 		left := time.Until(by)
-		s.hurry = time.AfterFunc(left-left/10, func() { s.box.Post(func() { s.stopNow(by) }) })
+		s.stopNowTimer = time.AfterFunc(left-left/10, func() { s.box.Post(func() { s.stopNow(by) }) })
 	}
 	if s.ending {
 		return
@@ -300,7 +304,7 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 	g := &group{members: slices.Clone(s.children), phase: groupStopping, final: true}
 	for _, c := range g.members {
 		s.unhold(c)
-		c.wanted = false
+		c.toStart = false
 		c.join(g)
 	}
 	g.cursor = len(g.members) - 1
@@ -318,8 +322,8 @@ func (s *Supervisor) stopNow(by time.Time) {
 func (s *Supervisor) stopEach(by time.Time) {
 	for _, c := range s.children {
 		switch {
-		case c.w != nil && c.w.running:
-			s.stop(c.w, by)
+		case c.instance != nil && c.instance.running:
+			s.stop(c.instance, by)
 		case c.op != nil:
 			s.cancelStart(c.op, by)
 		}
@@ -329,8 +333,8 @@ func (s *Supervisor) stopEach(by time.Time) {
 // finish ends the supervisor's life once the last child has ended. The loop goes on while
 // an abandoned instance or start runs.
 func (s *Supervisor) finish() {
-	if s.hurry != nil {
-		s.hurry.Stop()
+	if s.stopNowTimer != nil {
+		s.stopNowTimer.Stop()
 	}
 	s.ended = true
 	s.logOthers()
@@ -339,11 +343,11 @@ func (s *Supervisor) finish() {
 	for _, c := range s.children {
 		s.unwatchHealth(c)
 		c.answerAll(ErrSupervisorEnded)
-		if c.w == nil || c.held != nil || c.w.abandoned || c.spec.StopTimeout == BrutalKill {
+		if c.instance == nil || c.held != nil || c.instance.abandoned || c.spec.StopTimeout == BrutalKill {
 			continue
 		}
-		if c.w.end != nil && c.w.end.status == StatusKilled {
-			killed = append(killed, c.w.end.err)
+		if c.instance.end != nil && c.instance.end.status == StatusKilled {
+			killed = append(killed, c.instance.end.err)
 		}
 	}
 	switch {

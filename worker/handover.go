@@ -69,7 +69,7 @@ func HandoverFrom(ctx context.Context) (Handover, bool) {
 	case Handover:
 		return h, true
 	case *instance:
-		return Handover{Session: h.c.s.sessionOf(h.c.name), Restarts: h.restarts, Previous: h.previous}, true
+		return Handover{Session: h.child.s.sessionOf(h.child.name), Restarts: h.restarts, Previous: h.previous}, true
 	}
 	return Handover{}, false
 }

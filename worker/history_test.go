@@ -11,7 +11,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// A supervisor that children come to for ever keeps the last of those that are
+// A supervisor that gets children for ever keeps the last of the children that are
 // done, and forgets the others.
 func TestChildrenThatAreDoneAreForgotten(t *testing.T) {
 	const children = 6_000

@@ -197,12 +197,13 @@ func (l *Leader) nextTerm() *Func {
 	return term
 }
 
-// errElectorBusy is the error of a call for which the elector has no time.
+// errElectorBusy is the error of a call of the elector that was not made in time, because the
+// call before has not returned.
 var errElectorBusy = errors.New("the elector has not returned from the call before")
 
-// callElector calls a method of the elector in a goroutine of its own, so that the loop
-// notices the end of the time even while the elector hangs. The method is called when the
-// call before has returned; when ctx ends first, it is not called.
+// callElector calls a method of the elector in a new goroutine, so that the loop notices the end
+// of the lease even while the elector hangs. It makes the call when the call before has
+// returned; when ctx ends first, it does not make it.
 func (l *Leader) callElector(ctx context.Context, method string, fn func() error, ended func(error)) *call.Call {
 	c := new(call.Call)
 	c.Start(ctx, "call", l.Name()+": "+method, func() error {
@@ -224,7 +225,7 @@ func (l *Leader) attempt(ctx context.Context, until time.Time) (answer <-chan gr
 	g := grant{began: time.Now()}
 	ch := make(chan grant, 1) // room for the only send, even when the loop no longer waits
 	l.callElector(ctx, "Acquire", func() (err error) {
-		before := l.mayOwnIt.Swap(true) // until it has returned, and also when it panics
+		before := l.mayOwnIt.Swap(true) // while Acquire runs, and when it panics, the process may have the lease
 		g.began = time.Now()
 		g.granted, err = l.elector.Acquire(ctx)
 		if err == nil && g.granted > 0 && g.granted < minLease {
@@ -244,7 +245,7 @@ func (l *Leader) attempt(ctx context.Context, until time.Time) (answer <-chan gr
 // campaign asks for the lease until the elector grants it. It returns false when
 // the unit is asked to end.
 func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
-	said := ""
+	lastLogged := ""
 	for !l.ending(ctx) {
 		answer, cancel := l.attempt(ctx, time.Now().Add(attemptTimeout))
 		select {
@@ -258,8 +259,8 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 			return g, false
 		case g.leads():
 			return g, true
-		case g.err != nil && g.err.Error() != said:
-			said = g.err.Error() // log it once: it may last for hours
+		case g.err != nil && g.err.Error() != lastLogged:
+			lastLogged = g.err.Error() // log it once: it may last for hours
 			l.Logger.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
 		}
 		// Add jitter, so that waiting processes do not all ask at once.

@@ -179,10 +179,10 @@ func (p *pipes) endOutput(patience time.Duration) (cut bool, err error) {
 	return cut, err
 }
 
-// stuck waits for at most moment until the Writers have returned. It returns an error
-// that names those that have not.
-func (p *pipes) stuck(name string, moment time.Duration) error {
-	timer := time.NewTimer(moment)
+// stuck waits for at most patience until the Writers have returned. It returns an error
+// that names the streams whose Writer has not.
+func (p *pipes) stuck(name string, patience time.Duration) error {
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for _, out := range p.outputs {
 		select {

@@ -51,14 +51,14 @@ type Process struct {
 	refused error // of the options
 	bounds  bounds
 
-	exited    fsm.Signal // the program has ended; other processes of its group may still run
-	force     fsm.Signal // the grace ends early
-	known     fsm.Signal // the exit is recorded
-	held      fsm.Signal // HoldRestarts was called
-	pipes     *pipes     // set before the program runs
-	reapOnce  sync.Once
-	reapErr   error
-	wasKilled bool // a signal ended the program, as far as is known before it is reaped; set before exited is signaled
+	exited       fsm.Signal // the program has ended; other processes of its group may still run
+	force        fsm.Signal // the grace ends early
+	exitRecorded fsm.Signal // the exit is recorded
+	held         fsm.Signal // HoldRestarts was called
+	pipes        *pipes     // set before the program runs
+	reapOnce     sync.Once
+	reapErr      error
+	wasKilled    bool // a signal seems to have ended the program, which is not reaped yet; set before exited is signaled
 
 	signalMu sync.Mutex // held while signalling, guards everything below up to exitMu
 	pid      int        // of the group and its leader; 0 before the start
@@ -105,10 +105,9 @@ func WithEnv(vars ...string) ProcessOption {
 // A pipe of StdinPipe, StdoutPipe or StderrPipe stays open when the program has
 // ended, so that the caller can read the rest of the output. Close it then.
 //
-// An Env of nil means
-// this process's environment, without the variables that systemd means for this
-// process alone (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is an
-// error of Start.
+// With a nil Env the program gets this process's environment, without the variables
+// that systemd sets for this process alone (NOTIFY_SOCKET, WATCHDOG_PID,
+// WATCHDOG_USEC). A nil option is an error of Start.
 func NewProcess(name string, cmd *exec.Cmd, opts ...ProcessOption) *Process {
 	p := &Process{cmd: cmd, grace: defaultGrace, stopBy: syscall.SIGTERM}
 	p.Init("process", name)
@@ -196,7 +195,7 @@ func (p *Process) launch(ctx context.Context) (err error) {
 	if err != nil { // a limit is refused
 		p.pipes.close()
 		p.kill()
-		_ = p.reap() // it says only that the program was killed
+		_ = p.reap() // its error says only that the program was killed
 		processEnded()
 		return errors.Join(err, p.bounds.close())
 	}
@@ -230,8 +229,8 @@ func (p *Process) PID() int {
 	return p.pid
 }
 
-// State describes the worker, with its process id, what bounds it and, once it has
-// ended, its exit.
+// State describes the worker, with its process id, its limits and, once it has ended, its
+// exit.
 func (p *Process) State() State {
 	s := p.BaseWorker.State()
 	s.PID, s.Containment = p.PID(), p.bounds.state()

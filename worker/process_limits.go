@@ -15,7 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/contain"
 )
 
-// Limits bounds what a program may use. A field that is 0 is no limit.
+// Limits bounds what a program may use. A field that is 0 limits nothing.
 //
 // The kernel holds Memory, PIDs and CPU for the program together with all
 // processes that it starts. For that it needs a cgroup: see [WithCgroup]. Without
@@ -47,8 +47,8 @@ type Limits struct {
 // Containment says what bounds a process, and what it uses.
 type Containment struct {
 	Cgroups []string `json:"cgroups,omitempty"` // the directories of its own cgroup
-	Limits  Limits   `json:"limits,omitzero"`   // those that were asked for
-	Missing []string `json:"missing,omitempty"` // those that do not hold, each with the reason
+	Limits  Limits   `json:"limits,omitzero"`   // the limits that were asked for
+	Missing []string `json:"missing,omitempty"` // the limits that do not hold, each with the reason
 	Usage   *Usage   `json:"usage,omitempty"`   // of all processes of the cgroup, not older than a second; at the end, the last
 }
 

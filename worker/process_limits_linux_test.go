@@ -18,8 +18,8 @@ import (
 )
 
 // delegated makes a cgroup for the test in each of the hierarchies ("v2" or the
-// name of a controller of v1), or skips the test. On a machine with nothing but v2,
-// a controller is that of v2.
+// name of a controller of v1), or skips the test. On a machine that has v2 alone, a
+// controller means v2's controller.
 func delegated(t testing.TB, hierarchies ...string) []string {
 	t.Helper()
 	parents, err := delegate(t, hierarchies...)

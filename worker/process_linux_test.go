@@ -42,7 +42,7 @@ func TestGrandchildGetsTheGraceToo(t *testing.T) {
 
 // A process that was killed holds its files until the kernel has ended it.
 func TestGoneOnceTheGroupHasEnded(t *testing.T) {
-	r, w, err := os.Pipe() // of ours: for one of its own the worker waits in any case
+	r, w, err := os.Pipe() // the test's own: for a pipe that the worker has made, it waits in any case
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func (p *Process) live(own context.Context) error {
 	outOfMemory := p.wasKilled && oom()
 	waited := p.reap()
 	killed, err := p.judge(own, waited, outOfMemory)
-	p.known.Signal()
+	p.exitRecorded.Signal()
 	err = p.endStreams(waited, err, killed)
 	p.awaitDeath()
 	p.endBounds()

@@ -31,7 +31,7 @@ func (p *Process) Stop(ctx context.Context) error {
 		p.kill()
 		p.forceNow()
 		if p.exited.HasSignaled() {
-			<-p.known.Signaled() // no process of the group is waited for any more
+			<-p.exitRecorded.Signaled() // no process of the group is waited for any more
 			if blocked := p.pipes.blocked(p.Name()); blocked != nil {
 				p.recordEnd(blocked, true)
 				return blocked

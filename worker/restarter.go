@@ -40,9 +40,9 @@ var _ = call.Sentinels(ErrDoNotRestart, ErrTerminate)
 // Restarter's life, with the number of the run as their Attempt. The Restarter's
 // own changes have the Attempt 0.
 //
-// It is not a [Supervisor] of one child, because a thousand of those start and end in 6.5
-// times the time of a thousand services of suture, and a thousand Restarters in 2.8 times
-// (bench/units). The two share the backoff, the budget and the log.
+// It is not a [Supervisor] of one child for the sake of speed (bench/units). To start and
+// end a thousand of them, supervisors take 6.5 times as long as suture takes for a thousand
+// services, and Restarters 2.8 times. The two share the backoff, the budget and the log.
 type Restarter struct {
 	BaseWorker
 	fn      func(context.Context) error
@@ -56,8 +56,9 @@ type Restarter struct {
 	run      *Func
 	last     *Exit // how the run before the current one ended
 	restarts int
-	again    chan struct{} // closed by the next run, for Restart; nil while none was asked for
-	paused   bool          // no run begins while suspended
+	paused   bool // no run begins while suspended
+
+	restarted chan struct{} // Restart waits for it: closed when the next run begins; nil when no restart was asked for
 }
 
 // NewRestarter returns a worker that runs fn until it returns nil or
@@ -69,7 +70,7 @@ func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, 
 	return r
 }
 
-// LogTo makes the worker log each failure that it answers with a restart: the error,
+// LogTo makes the worker log each failure that leads to a restart: the error,
 // the number of the restart, and the wait before it. There is at most one line a second,
 // so the numbers may jump. Call LogTo before Start.
 func (r *Restarter) LogTo(log *slog.Logger) { r.log.log = log }
@@ -147,7 +148,7 @@ func (r *Restarter) loop(own context.Context) error {
 		}
 		next := r.newRun(n)
 		_ = next.hold(why, due) // never fails for a new worker
-		r.setRun(next)          // it is Pending by now: Restart stops a run that is not, and would end the worker with it
+		r.setRun(next)          // Pending by now: Restart would stop a run in any other status, and the worker would end
 		if wait > 0 && r.log.due() {
 			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), n-1, wait, "unit", r.Name())
 		}
@@ -164,7 +165,7 @@ func (r *Restarter) loop(own context.Context) error {
 // last.
 func (r *Restarter) verdict(own context.Context, run *Func, delays *delays) (wait time.Duration, err error) {
 	err = run.Err()
-	asked := r.isAskedAgain()
+	asked := r.isRestartAsked()
 	switch {
 	case own.Err() != nil || err == nil && !asked, call.Is(err, ErrTerminate):
 		return -1, err
@@ -218,7 +219,7 @@ func (r *Restarter) startWhenDue(own context.Context, next *Func, wait time.Dura
 func (r *Restarter) startIf(own context.Context, next *Func, due bool) (started, ok bool) {
 	r.runMu.Lock()
 	defer r.runMu.Unlock()
-	if r.paused || !due && r.again == nil {
+	if r.paused || !due && r.restarted == nil {
 		return false, false
 	}
 	r.restarts++ // before the Start, because the run may end at once
@@ -226,9 +227,9 @@ func (r *Restarter) startIf(own context.Context, next *Func, due bool) (started,
 		r.restarts--
 		return true, false
 	}
-	if r.again != nil {
-		close(r.again)
-		r.again = nil
+	if r.restarted != nil {
+		close(r.restarted)
+		r.restarted = nil
 	}
 	return true, true
 }
@@ -332,22 +333,22 @@ func (r *Restarter) askAgain() (again <-chan struct{}, err error) {
 	case r.paused:
 		return nil, fmt.Errorf("%w: it is about to be suspended", ErrNotRestartable)
 	}
-	if r.again == nil {
-		r.again = make(chan struct{})
+	if r.restarted == nil {
+		r.restarted = make(chan struct{})
 	}
 	if r.run.Status() == StatusPending {
 		r.wake.Notify()
 	} else {
 		r.run.RequestStop(errRestartAsked)
 	}
-	return r.again, nil
+	return r.restarted, nil
 }
 
-// isAskedAgain reports whether a Restart waits for the end of the current run.
-func (r *Restarter) isAskedAgain() bool {
+// isRestartAsked reports whether a Restart waits for the next run.
+func (r *Restarter) isRestartAsked() bool {
 	r.runMu.Lock()
 	defer r.runMu.Unlock()
-	return r.again != nil
+	return r.restarted != nil
 }
 
 // Suspend asks the current run to pause, and waits until it has paused. When the

@@ -13,11 +13,11 @@ import (
 var ErrNotRestartable = errors.New("it cannot be restarted")
 
 // RestartUnit starts a unit again. w has the given name, and the unit is w itself or is below
-// it: its path has the names from w down to the unit, with / between them, as State has
-// them. The unit is a [Restarter] or a child of a [Supervisor]. RestartUnit calls
-// [Restarter.Restart] or [Supervisor.RestartChild], and returns what it returns. For a path
-// that no unit has it returns [ErrNoChild], and [ErrNotRestartable] for a unit that nothing
-// supervises and for one that is stopping. It may be called concurrently.
+// it. The unit's path has the names from w down to the unit, as in State, with / between them.
+// The unit is a [Restarter] or a child of a [Supervisor]: RestartUnit calls
+// [Restarter.Restart] or [Supervisor.RestartChild], and returns its result. It returns
+// [ErrNoChild] for a path without a unit, and [ErrNotRestartable] for a unit that is not
+// supervised or is stopping. It may be called concurrently.
 func RestartUnit(ctx context.Context, w Worker, name, path string) error {
 	below, ok := strings.CutPrefix(path+"/", name+"/")
 	if !ok {

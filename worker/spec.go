@@ -18,7 +18,7 @@ type Strategy string
 const (
 	OneForOne  Strategy = "one-for-one"  // the child alone; the default
 	OneForAll  Strategy = "one-for-all"  // all children
-	RestForOne Strategy = "rest-for-one" // the child and those that were added after it
+	RestForOne Strategy = "rest-for-one" // the child, and the children that were added after it
 )
 
 // Restart says after which ends a supervisor restarts a child.

@@ -50,7 +50,7 @@ type SupervisorConfig struct {
 	ContainTerminate bool
 	// PassThroughPanics lets a panic in the function of a child, a [Func] or a
 	// [Restarter], end the process, as the option of that name does. It holds for the
-	// children of this supervisor, not for those of a supervisor below it.
+	// children of this supervisor, not for the children of a supervisor below it.
 	PassThroughPanics bool
 	// AutoShutdown says whether the end of significant children ends the supervisor.
 	// Defaults to ShutdownNever.
@@ -86,10 +86,10 @@ func (c SupervisorConfig) Validate() error {
 
 // Supervisor is a worker that keeps other workers, its children, alive. A child
 // may be a supervisor too, so supervisors form trees. Children start in order:
-// each starts once the one before it is Running. When a child does not start, those
-// after it wait until it runs or is given up: its policy does not restart it, it is
-// removed, or its start was abandoned. A child that [Supervisor.Add] adds waits for
-// no other. Children stop in reverse order: each stops once the one after it has
+// each starts once the one before it is Running. When a child does not start, the
+// children after it wait until it runs or is given up: its policy does not restart it,
+// it is removed, or its start was abandoned. A child that [Supervisor.Add] adds waits
+// for no other. Children stop in reverse order: each stops once the one after it has
 // stopped.
 //
 // When a child ends, its policy says whether it is restarted, and the strategy
@@ -129,24 +129,24 @@ type Supervisor struct {
 	byName   map[string]*child
 
 	// Only the loop uses the fields below.
-	log           restartLog
-	failures      failureLog
-	history       []*child                // children that are done, the oldest first
-	first         *group                  // the children of the config, until each was started or given up
-	untried       int                     // children that were never started
-	calls         int                     // goroutines that call a child
-	abandoned     map[string]map[any]bool // abandoned instances and starts that still run, by the child's name
-	holding       bool
-	suspended     bool
-	whenStill     []chan<- error // callers that wait until no child is starting or stopping
-	ending        bool
-	ended         bool
-	allAsked      bool // to stop, at the same time
-	failure       error
-	cause         error
-	deadline      time.Time // of the stop, zero for none
-	hurry         *time.Timer
-	abandonedErrs []error // about children that were abandoned while the supervisor stops
+	log            restartLog
+	failures       failureLog
+	history        []*child                // children that are done, the oldest first
+	first          *group                  // the children of the config, until each was started or given up
+	untried        int                     // children that were never started
+	calls          int                     // goroutines that call a child
+	abandoned      map[string]map[any]bool // abandoned instances and starts that still run, by the child's name
+	holding        bool
+	suspended      bool
+	awaitSettled   []chan<- error // callers that wait until no child is starting or stopping
+	ending         bool
+	ended          bool
+	allAskedToStop bool // stopNext has asked all children to stop at the same time
+	failure        error
+	cause          error
+	deadline       time.Time   // of the stop, zero for none
+	stopNowTimer   *time.Timer // stops all remaining children shortly before the deadline
+	abandonedErrs  []error     // about children that were abandoned while the supervisor stops
 }
 
 // NewSupervisor returns a worker that runs the children of cfg. Start returns an
@@ -175,7 +175,7 @@ func (s *Supervisor) newChild(spec Spec) *child {
 
 // place puts c last in the order. The caller holds mu, except the constructor.
 func (s *Supervisor) place(c *child) {
-	c.at = len(s.children)
+	c.index = len(s.children)
 	s.children = append(s.children, c)
 	s.byName[c.name] = c
 }
@@ -242,7 +242,7 @@ func (s *Supervisor) loop() error {
 	s.first = &group{members: slices.Clone(s.children), phase: groupStarting}
 	for _, c := range s.first.members {
 		c.join(s.first)
-		c.wanted = true
+		c.toStart = true
 	}
 	s.advanceFirst()
 	var batch []func()
@@ -251,7 +251,7 @@ func (s *Supervisor) loop() error {
 		for _, handle := range batch {
 			handle()
 			s.advanceFirst()
-			s.answerStill()
+			s.answerSettled()
 		}
 	}
 	s.box.Close()
@@ -259,8 +259,8 @@ func (s *Supervisor) loop() error {
 	return nil
 }
 
-// advanceFirst goes on with the first starts: a child that has left the group may hold it
-// up no more.
+// advanceFirst goes on with the first starts. It is called after each message, because a child
+// that has left the group may have held it up.
 func (s *Supervisor) advanceFirst() {
 	if s.first != nil {
 		s.advance(s.first)
@@ -270,9 +270,9 @@ func (s *Supervisor) advanceFirst() {
 	}
 }
 
-// request has the loop handle a message and waits for the reply. Before Start the caller
-// handles it. request waits until ctx ends or the supervisor is gone. A reply has room for
-// one answer, so that the loop never waits.
+// request makes the loop handle a message and waits for the reply, until ctx ends or the
+// supervisor is gone. Before Start the caller handles the message. A reply has room for one
+// answer, so that the loop never waits.
 func (s *Supervisor) request(ctx context.Context, what string, handle func(reply chan<- error)) error {
 	reply := make(chan error, 1)
 	var err error
@@ -365,15 +365,15 @@ func (s *Supervisor) holdRestarts() {
 			continue
 		}
 		s.unhold(c)
-		c.wanted = false
+		c.toStart = false
 		if c.op == nil {
 			c.answer(wantsStart, ErrSupervisorEnded)
 		}
 		if !c.lives() {
 			continue
 		}
-		if h, ok := c.w.Worker.(interface{ HoldRestarts() }); ok {
-			c.w.callOptional("HoldRestarts", h.HoldRestarts)
+		if h, ok := c.instance.Worker.(interface{ HoldRestarts() }); ok {
+			c.instance.callOptional("HoldRestarts", h.HoldRestarts)
 		}
 	}
 }

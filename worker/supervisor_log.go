@@ -17,12 +17,12 @@ type restartLog struct {
 // due reports whether a line may be written now.
 func (l *restartLog) due() bool { return l.log != nil && time.Since(l.last) >= time.Second }
 
-// say logs that a worker has failed with err and is restarted after wait, for the given
-// time in its life. who names the worker, as attributes.
-func (l *restartLog) say(msg string, err error, restarts int, wait time.Duration, who ...any) {
+// say logs that a worker has failed with err and is restarted after wait. It is the restart
+// with the number restarts in the worker's life. named has the attributes that name the worker.
+func (l *restartLog) say(msg string, err error, restarts int, wait time.Duration, named ...any) {
 	l.last = time.Now()
 	_ = call.Do("log handler", func() error {
-		attributes := append(who, "error", err, "restarts", restarts, "wait", wait.Round(time.Millisecond))
+		attributes := append(named, "error", err, "restarts", restarts, "wait", wait.Round(time.Millisecond))
 		l.log.Warn(msg, call.Logged(err, attributes...)...)
 		return nil
 	})
@@ -36,11 +36,11 @@ type failureLog struct {
 }
 
 // LogTo makes the supervisor, and every supervisor and restarted function below it, log
-// each failure that is answered with a restart: the error, the number of the restart, and
-// the wait before it. Each of them writes at most one line a second, so the numbers may
-// jump. A supervisor also logs each child that fails and is not started again, and each
-// that fails as it stops; again that is at most one line a second, and the next line says
-// how many others there were. Call LogTo before Start.
+// each failure that leads to a restart: the error, the number of the restart, and the wait
+// before it. Each of them writes at most one line a second, so the numbers may jump. A
+// supervisor also logs each child that fails and is not started again, and each child that
+// fails as it stops. That too is at most one line a second: the next line says how many
+// failures had none. Call LogTo before Start.
 func (s *Supervisor) LogTo(log *slog.Logger) { s.log.log = log }
 
 func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
@@ -59,7 +59,7 @@ func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
 
 const notAgain = "child failed, and is not started again"
 
-// logFailure logs that a child has ended with err, unless that says only that it is done.
+// logFailure logs that a child has failed, unless its error says only that it is done.
 func (s *Supervisor) logFailure(c *child, msg string, end *ending) {
 	err := end.err
 	isDone := call.Only(err, ErrDoNotRestart, errGivenUp)

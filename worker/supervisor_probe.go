@@ -146,7 +146,7 @@ func (s *Supervisor) Inspect(ctx context.Context) State {
 	patience := time.Duration(0)
 	for _, c := range s.snapshot() {
 		s.mu.Lock()
-		w, p := c.w, c.probing
+		w, p := c.instance, c.probing
 		s.mu.Unlock()
 		if p != nil && c.lives() && w.status() != StatusSuspended {
 			checks = append(checks, p.check)

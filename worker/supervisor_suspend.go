@@ -20,11 +20,11 @@ func (s *Supervisor) Suspend(ctx context.Context) error { return s.suspend(ctx, 
 // when a child cannot be resumed; the error names that child.
 func (s *Supervisor) Resume(ctx context.Context) error { return s.resume(ctx, s) }
 
-// quiesce suspends the children that run, the last one first. The hold lets no child start,
-// but one that fails may take others down with it. So quiesce looks again until it finds
-// nothing to do.
+// quiesce suspends the children that run, the last one first. No child starts meanwhile, but a
+// child that fails may stop others with it. So quiesce repeats until no child is left to
+// suspend.
 func (s *Supervisor) quiesce(ctx context.Context) error {
-	paused := make(map[*instance]bool) // whose Suspend has returned nil
+	paused := make(map[*instance]bool) // instances whose Suspend has returned nil
 	for again := true; again; {
 		if err := s.holdStarts(ctx); err != nil {
 			return err
@@ -48,14 +48,14 @@ func (s *Supervisor) quiesce(ctx context.Context) error {
 func (s *Supervisor) suspendChild(ctx context.Context, i *instance) error {
 	child, ok := i.Worker.(Suspender)
 	if !ok {
-		return fmt.Errorf("child %s: %w: it has no Suspend", i.c.name, ErrNotSuspendable)
+		return fmt.Errorf("child %s: %w: it has no Suspend", i.child.name, ErrNotSuspendable)
 	}
-	err := within(ctx, i.c.name, child.Suspend)
+	err := within(ctx, i.child.name, child.Suspend)
 	switch {
-	case err == nil || !i.c.lives():
+	case err == nil || !i.child.lives():
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("child %s did not pause", i.c.name)
+		return fmt.Errorf("child %s did not pause", i.child.name)
 	case i.status() == StatusStopping && i.base != nil:
 		_, err = i.base.Await(ctx, Status.Terminal)
 	}
@@ -86,7 +86,7 @@ func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 func (s *Supervisor) holdStarts(ctx context.Context) error {
 	err := s.request(ctx, "hold the starts of "+s.Name(), func(reply chan<- error) {
 		s.suspended = true
-		s.whenStill = append(s.whenStill, reply)
+		s.awaitSettled = append(s.awaitSettled, reply)
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -97,23 +97,25 @@ func (s *Supervisor) holdStarts(ctx context.Context) error {
 	return err
 }
 
-// answerStill answers holdStarts once no child is starting or stopping. An instance that
-// was made and waits for a Resume does not count.
-func (s *Supervisor) answerStill() {
-	if len(s.whenStill) == 0 || slices.ContainsFunc(s.children, (*child).isMoving) {
+// answerSettled answers holdStarts once no child is starting or stopping. An instance that was
+// made and waits for a Resume does not count as starting.
+func (s *Supervisor) answerSettled() {
+	if len(s.awaitSettled) == 0 || slices.ContainsFunc(s.children, (*child).isStartingOrStopping) {
 		return
 	}
-	for _, reply := range s.whenStill {
+	for _, reply := range s.awaitSettled {
 		reply <- nil
 	}
-	s.whenStill = nil
+	s.awaitSettled = nil
 }
 
-func (c *child) isMoving() bool {
-	return c.op != nil && c.op.placed != nil || c.w != nil && c.w.running && c.w.asked
+func (c *child) isStartingOrStopping() bool {
+	isStarting := c.op != nil && c.op.placed != nil
+	isStopping := c.instance != nil && c.instance.running && c.instance.asked
+	return isStarting || isStopping
 }
 
-// releaseStarts lets the loop start children again, and those that have waited for that.
+// releaseStarts lets the loop start children again, and starts instances that waited for that.
 func (s *Supervisor) releaseStarts(ctx context.Context) error {
 	return s.request(ctx, "start children of "+s.Name(), func(reply chan<- error) {
 		s.suspended = false

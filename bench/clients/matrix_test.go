@@ -92,7 +92,7 @@ func TestMatrix(t *testing.T) {
 	t.Logf("%d pairs in %v", len(pairs), time.Since(began).Round(time.Second))
 }
 
-// chosen returns the cells that are to be measured, each with that of the peer.
+// chosen returns the cells to measure, each with the same cell of the peer.
 func chosen(b *bench) (pairs [][]Cell) {
 	for _, cell := range Cells(*longFlag) {
 		cell.Load = Load{Workers: *workersFlag, Length: *lengthFlag, Pause: *pauseFlag}

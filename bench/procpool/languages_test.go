@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// language is a worker of ours in another language, beside what users of that language
-// take to run a function in another process. There the caller is a program in that
-// language too.
+// language compares a worker of this library in another language with the library that users
+// of that language take to run a function in another process. With that library the caller is a
+// program in the language too.
 type language struct {
 	name   string
 	ours   []string // the worker

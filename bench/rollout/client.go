@@ -27,7 +27,7 @@ const (
 )
 
 // populate adds the clients of a crowd that are connected to the pod at its T0, and
-// schedules the first of those that connect to it later.
+// schedules the first client that connects to it later.
 func (m *sim) populate(i int32, crowd uint8) {
 	c := &m.Crowds[crowd]
 	for n := range c.Conns {

@@ -2,10 +2,10 @@ package rollout
 
 import "time"
 
-// never is a moment that has not come.
+// never stands for a moment that has not come.
 const never = time.Duration(-1)
 
-// pod is an old pod. Before its stop it has no state: it answers everything.
+// pod is an old pod. Before its stop it has no state, because it answers every request.
 type pod struct {
 	stopping bool
 	t0       time.Duration
@@ -14,12 +14,12 @@ type pod struct {
 	over    time.Duration // the window ended
 	refuses time.Duration // the listener closed
 	closed  time.Duration // idle connections closed, and no request is read any more
-	cut     time.Duration // everything that was left was cut
+	cut     time.Duration // the requests that were left were cut
 	gone    bool
 
 	accepted  time.Duration // the last connection
 	open      int           // connections
-	openHTTP2 int           // of these, those without GOAWAY
+	openHTTP2 int           // how many of these are HTTP/2 and have no GOAWAY yet
 	inFlight  int           // requests
 }
 
@@ -49,8 +49,8 @@ func (m *sim) window(i int) time.Duration {
 // drains reports whether the pod has begun to say goodbye.
 func (m *sim) drains(p *pod) bool { return m.Stop.Drain && m.now >= p.t0+m.Stop.Sleep }
 
-// sendGoAway sends GOAWAY on the HTTP/2 connections. Their clients leave within a round trip, so
-// that nothing waits for these connections.
+// sendGoAway sends GOAWAY on the HTTP/2 connections. The pod does not wait for these connections:
+// their clients leave within a round trip.
 func (m *sim) sendGoAway(i int32) {
 	p := &m.pods[i]
 	if p.goAway != never {

@@ -58,7 +58,7 @@ type Stop struct {
 	TwoSteps bool
 }
 
-// Crowd is a kind of client, as each pod has it before the rollout.
+// Crowd is a kind of client. The numbers are for each pod before the rollout.
 type Crowd struct {
 	Name  string
 	HTTP2 bool // requests share a connection, and none waits for another

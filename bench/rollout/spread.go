@@ -52,7 +52,7 @@ func (d Delay) Quantile(u float64) time.Duration {
 // Longest returns the longest time that is drawn.
 func (d Delay) Longest() time.Duration { return d.Quantile(1) }
 
-// Spread says how the news of a stop reaches those that open connections: the nodes'
+// Spread says when the parts that open connections learn of a stop: the nodes'
 // kube-proxies, or the parts of a load balancer that polls.
 type Spread struct {
 	Slice   Delay // from T0 until the EndpointSlice, or the health check, says so: one for each pod
@@ -139,8 +139,8 @@ func (g Gap) draw(s *stream) time.Duration {
 	}
 }
 
-// residual returns the rest of a pause that an observer meets who comes at any time: a
-// part of a pause that is drawn in proportion to its length.
+// residual returns how much of a pause is left at a random moment: a random part of a pause
+// that is drawn in proportion to its length.
 func (g Gap) residual(s *stream) time.Duration {
 	// A pause that is drawn in proportion to its length has the density of the pause times
 	// its length: for a uniform pause the square root of a uniform number, for an exponential

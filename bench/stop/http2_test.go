@@ -268,7 +268,7 @@ func (s siege) lay(t *testing.T) (sent, lost int64, why string) {
 	}
 	for range s.stops {
 		old := stop
-		stop = next() // new connections go there; those that are open stay
+		stop = next() // new connections go there; open ones stay
 		if err := old(); err != nil {
 			t.Error(err)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/bench/internal/rawhttp"
 )
 
-// timing is one replacement: everything else follows from it. The proportions
-// are those of a cluster, the lengths are not, or a run would take an hour.
+// timing is one replacement: everything else follows from it. The steps have the same
+// proportions as in a cluster, but are shorter: otherwise a run would take an hour.
 type timing struct {
 	warm        time.Duration // load before the stop
 	propagation time.Duration // from the stop until no new connection comes to the old server

@@ -31,7 +31,7 @@ type kind struct {
 	// each.
 	grow func(n int, fn func(context.Context) error) (tree, error)
 	// most is the most children that a measurement may have: with more it takes
-	// minutes. 0 is no limit.
+	// minutes. 0 means without a limit.
 	most int
 }
 

@@ -29,11 +29,11 @@ type Flags struct {
 	fields reflect.Value // a pointer to a struct with a field for each flag
 }
 
-// Define makes a flag for each key of T. path and the options mean what they mean for config.Load.
-// It also makes --config, which names the file, unless path is "": a program that has a
-// flag of that name passes "" here, its own file to config.Load, and config.WithEnvPrefix
-// to both, because the prefix follows the name of the file. kong.New refuses a name that a
-// flag of the program or of one of its commands has.
+// Define makes a flag for each key of T. path and the options have the same meaning as for
+// config.Load. Unless path is "", Define also makes --config, which names the file. A program
+// that has a flag of that name passes "" here, its own file to config.Load, and
+// config.WithEnvPrefix to both, because the prefix follows the name of the file. kong.New
+// refuses a name that a flag of the program or of one of its commands has.
 func Define[T any](path string, opts ...config.Option) (*Flags, error) {
 	keys, err := config.Keys[T](path, opts...)
 	if err != nil {
@@ -71,8 +71,8 @@ func (f *Flags) Apply(k *kong.Kong) error {
 	return kong.PostBuild(refuseTaken).Apply(k)
 }
 
-// refuseTaken refuses a flag of the program that has the name of one of the configuration.
-// kong itself compares embedded flags with no others, and one of the two gets the value.
+// refuseTaken refuses a flag of the program that has the name of a flag of the configuration.
+// kong itself does not compare embedded flags with others: one of the two would get the value.
 func refuseTaken(k *kong.Kong) error {
 	ours, errs := map[string]bool{}, []error(nil)
 	isOurs := func(flag *kong.Flag) bool {
@@ -101,8 +101,8 @@ func refuseTaken(k *kong.Kong) error {
 	return errors.Join(errs...)
 }
 
-// Given is the option of config.Load after kong has parsed: it has the values of the
-// flags. A value that kong has from a resolver, such as kong.JSON, counts as one.
+// Given returns an option of config.Load with the values of the flags. Call it after kong has
+// parsed. A value that kong has from a resolver, such as kong.JSON, counts as a flag's.
 func (f *Flags) Given() config.Option {
 	texts := map[string]string{}
 	for i, key := range f.keys {
@@ -136,7 +136,7 @@ func (t *text) Decode(ctx *kong.DecodeContext) error {
 	return nil
 }
 
-// asText writes the value of a resolver as it would stand on the command line.
+// asText writes the value of a resolver in the form of the command line.
 func asText(value any) string {
 	var items []string
 	switch v := value.(type) {

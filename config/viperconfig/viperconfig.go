@@ -31,7 +31,7 @@ import (
 // the configuration when v has AutomaticEnv, and not only for the keys that v knows.
 //
 // All keys of v have to be keys of the configuration, unless the option config.WithSection
-// is given. Bind only flags that are: a flag that was not given does not count.
+// is given. So bind only flags of the configuration; a flag that was not given does not count.
 func From(v *viper.Viper) config.Option {
 	return config.From(config.Source{Name: "viper", Text: true, Read: func(keys []string) (map[string]any, error) {
 		if v == nil {
@@ -100,9 +100,9 @@ func put(tree map[string]any, path []string, value any) {
 // Strict is an option of viper's Unmarshal and UnmarshalKey. Each lifecycle.Config in
 // the result is then decoded and checked as config.Load does it: an unknown key, a
 // duration without its unit and a budget that does not add up are errors, and 0 and off
-// turn a duration off. All else is decoded as before: a key that viper does not have keeps
-// the value that the program has put there. An empty text counts as no value, because
-// viper has one for a flag that was not given. A lifecycle.Config that mapstructure
+// turn a duration off. Everything else is decoded as before: a key that viper does not have
+// keeps the value that the program has set. An empty text counts as no value, because
+// viper has it for a flag that was not given. A lifecycle.Config that mapstructure
 // squashes into the struct around it is not checked: give it a name.
 func Strict() viper.DecoderConfigOption {
 	return func(c *mapstructure.DecoderConfig) {

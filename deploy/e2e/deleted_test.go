@@ -23,7 +23,7 @@ type deletions struct {
 	exit    int
 }
 
-// wholeDeletions are those of E2E_ALERTS=whole. The last kind is the control: without a
+// wholeDeletions are the deletions with E2E_ALERTS=whole. The last kind is the control: without a
 // last scrape Prometheus sees the cut request by chance, so the test counts its alerts and
 // demands none.
 var wholeDeletions = []deletions{
@@ -47,7 +47,7 @@ type deleted struct {
 	uid         string
 	exit        int
 	firing      []string // the alerts that have fired for it
-	pending     []string // those that have been pending
+	pending     []string // alerts that have been pending
 }
 
 // TestAlertsOfDeletedPods deletes pods of the shipped chart while a real Prometheus
@@ -152,7 +152,7 @@ func (c *cluster) chart(t *testing.T, release string, monitored bool) object {
 	return d.Spec.Template
 }
 
-// scrapeInterval returns that of the chart's ServiceMonitor.
+// scrapeInterval returns the scrape interval of the chart's ServiceMonitor.
 func scrapeInterval(t *testing.T) string {
 	t.Helper()
 	text := helm(t, "template", "told", "../helm/lifecycle-service", "--set", "serviceMonitor.enabled=true", "--show-only", "templates/servicemonitor.yaml")

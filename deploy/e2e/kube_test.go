@@ -74,7 +74,7 @@ func TestWindowOfTheCluster(t *testing.T) {
 	t.Logf("one rolling restart of 3 pods took %v with kube.Window and %v without", took["with"].Round(time.Millisecond), took["without"].Round(time.Millisecond))
 }
 
-// TestWindowWithoutAnAnswer: the API server stands still, or refuses. The window then
+// TestWindowWithoutAnAnswer: the API server hangs, or refuses. The window then
 // keeps its length, and one log line says why.
 func TestWindowWithoutAnAnswer(t *testing.T) {
 	full(t)

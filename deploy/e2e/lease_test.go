@@ -28,7 +28,7 @@ const leaseLasts = 6 * time.Second
 
 // TestLease lets a program with client-go's leader election and one with kube.Lease
 // compete for one Lease. Never do both lead: in turns, when a holder is killed, when
-// the API server stands still, and when a holder loses its permission.
+// the API server hangs, and when a holder loses its permission.
 func TestLease(t *testing.T) {
 	c := onCluster(t)
 	api := c.api(t)

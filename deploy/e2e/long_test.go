@@ -94,7 +94,7 @@ var longKinds = []string{
 }
 
 // crew is a deployment of the long proof: all protocols, three ports, and no logs,
-// which would be those of a thousand pods.
+// because a thousand pods would write them.
 type crew struct {
 	*deployed
 	ports map[string]string // by name: an address on this machine
@@ -312,7 +312,7 @@ func stopsOf(all crews) (stops []stop) {
 	return stops
 }
 
-// sums are ledgers, each the sum of those of its kind.
+// sums has a ledger for each kind: the sum of all ledgers of that kind.
 type sums map[string]*ledger
 
 func (s sums) add(ledgers ...*ledger) {

@@ -124,7 +124,7 @@ func (p *prometheus) get(t *testing.T, path string, v any) {
 }
 
 // ever returns the label sets of all series of the metric that have been 1 in the last
-// hour, those of pods that are gone too.
+// hour, including the series of deleted pods.
 func (p *prometheus) ever(t *testing.T, metric string) (series []map[string]string) {
 	t.Helper()
 	var answer struct {

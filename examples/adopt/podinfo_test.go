@@ -14,7 +14,7 @@ import (
 )
 
 // podinfo answers a request that began before SIGTERM and outlives the window, and every
-// request of the window, also those that need Redis. It exits with 0.
+// request of the window, also requests that need Redis. It exits with 0.
 func TestPodinfoStops(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it links and runs the program: make test-long runs it")

@@ -16,7 +16,7 @@ type shipping struct {
 }
 
 // run ships orders until the App drains. Then it takes no new ones, because other
-// processes do, and finishes those that it has. It acknowledges an order after its work:
+// processes do, and finishes the orders that it has. It acknowledges an order after its work:
 // one whose work fails or is cut comes again, here or in another process.
 func (s *shipping) run(ctx context.Context) error {
 	orders, err := s.js.CreateOrUpdateConsumer(ctx, stream.Name, jetstream.ConsumerConfig{Durable: "shipping", AckWait: 30 * time.Second})

@@ -9,7 +9,7 @@
 //
 //	go run ./examples/mission -url nats://127.0.0.1:4222
 //
-// At the end every mission is in a terminal phase, those of the killed process
+// At the end every mission is in a terminal phase, also the missions of the killed process
 // too, and the history of one is printed. A hook has entered each of them in the
 // logbook, and a timer has called for a pilot where none came.
 package main

@@ -65,7 +65,7 @@ func TestOrdersHelps(t *testing.T) {
 	}
 }
 
-// Every order that was answered is in the database, also those that came in the drain window.
+// Every order that was answered is in the database, also orders that came in the drain window.
 func TestOrdersLosesNone(t *testing.T) {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "orders.db")+"?_pragma=busy_timeout(5000)")
 	if err != nil {

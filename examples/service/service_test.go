@@ -92,7 +92,7 @@ func TestPlanesAndMetricsAnswer(t *testing.T) {
 // arrives. No request fails, every stream gets a goodbye, and acknowledged work is in
 // the database afterwards.
 func TestSIGTERMFailsNoRequest(t *testing.T) {
-	t.Parallel() // the window is long, for clients that stand still in it
+	t.Parallel() // the window is long, for clients that are suspended during it
 	file := filepath.Join(t.TempDir(), "with space & ?.db")
 	c := start(t, []string{"SERVICE_DB=" + file}, append(quick, "-lifecycle.drain-interval=6s")...)
 	url, health := c.addresses(t)

@@ -11,7 +11,7 @@
 //	}
 //	app.Probe("nats", b).OnShutdown("nats", b.Close)
 //
-// Begin with [Connect]. It stands on the NATS server and its client: embedded.go runs the
+// Begin with [Connect]. It uses the NATS server and its client: embedded.go runs the
 // server, specs.go makes the declared streams and buckets, and full.go, with package canary,
 // finds out whether the server takes writes. Packages natserr and identity build no server.
 package broker

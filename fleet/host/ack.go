@@ -65,10 +65,11 @@ func (r *runner) storeDeadLetter(t *task, d *delivery, counts *Counts, decision 
 	}
 }
 
-// answer ends a message with ok.
-func (r *runner) answer(d *delivery, ok func() error) {
+// answer tells the server that a message is done. say sends that answer, unless the message was
+// redriven with a body.
+func (r *runner) answer(d *delivery, say func() error) {
 	if d.body == "" {
-		_ = ok()
+		_ = say()
 		return
 	}
 	// Remove the body only when the server has confirmed that it will not deliver the message

@@ -153,9 +153,9 @@ func quantile(took *[buckets]uint64, share float64, longest time.Duration) time.
 // askSubject is where hosts answer questions about the workers that they run.
 func (h *Host) askSubject() string { return strings.ToLower(h.cfg.Name) + ".ask.activity" }
 
-// answers answers questions about the workers that this host runs, until the
-// subscription ends. A host says nothing about workers of others.
-func (h *Host) answers() (*nats.Subscription, error) {
+// answerQuestions answers questions about the workers that this host runs, until the
+// subscription ends. A host says nothing about workers that other hosts run.
+func (h *Host) answerQuestions() (*nats.Subscription, error) {
 	return h.nc.Subscribe(h.askSubject(), func(m *nats.Msg) {
 		if m.Reply == "" {
 			return

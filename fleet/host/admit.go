@@ -22,8 +22,8 @@ type attempt struct {
 	cancel context.CancelCauseFunc
 
 	began    atomic.Int64 // when the handler was called, in Unix nanoseconds; 0 while it does not run
-	beat     time.Time    // when the server last heard of the message; only watch uses it
-	answered atomic.Bool  // the handling goroutine, or watch in its place, answers the message
+	lastBeat time.Time    // when the server last heard of the message; only watch uses it
+	answered atomic.Bool  // set by the first that answers the message: the handling goroutine, or watch in its place
 }
 
 // handleOne handles one message, or decides that it has to wait.
@@ -36,7 +36,7 @@ func (r *runner) handleOne(t *task) {
 		r.queue.Done(t)
 		return
 	}
-	was, decision := r.past(d)
+	was, decision := r.earlierTries(d)
 	if decision != nil {
 		r.storeDeadLetter(t, d, nil, *decision)
 		return
@@ -52,15 +52,21 @@ func (r *runner) handleOne(t *task) {
 	}
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(nil)
-	a := &attempt{delivery: d, member: m.versionFor(d, was), tries: was, cancel: cancel, beat: time.Now()}
+	a := &attempt{
+		delivery: d,
+		member:   m.versionFor(d, was),
+		tries:    was,
+		cancel:   cancel,
+		lastBeat: time.Now(),
+	}
 	r.setCurrent(a)
 	defer r.setCurrent(nil)
-	leave, err := r.prepare(ctx, a)
+	giveBackPlace, err := r.prepare(ctx, a)
 	if err != nil {
 		r.retryLater(t, d, r.host.cfg.RetryBase) // its code was not called
 		return
 	}
-	defer leave()
+	defer giveBackPlace()
 	if !r.countDelivery(ctx, t, a) {
 		return
 	}
@@ -80,9 +86,8 @@ func (r *runner) handleOne(t *task) {
 	r.done(t, d, effects, func() { a.member.counts.Succeeded.Add(1) })
 }
 
-// complete reads what a delivery does not have in itself: the data of a timer, and the
-// original of a message that was redriven without it. It reports false when there is nothing
-// to handle any more.
+// complete reads the parts that a delivery lacks: the data of a timer, and the original of a
+// message that was redriven without it. It reports false when there is nothing left to handle.
 func (r *runner) complete(ctx context.Context, d *delivery) (exists bool, err error) {
 	switch {
 	case d.timer != nil:
@@ -105,11 +110,11 @@ func (r *runner) complete(ctx context.Context, d *delivery) (exists bool, err er
 	return true, err
 }
 
-// past returns what is known of earlier deliveries of a message: how often it was tried, and
-// the decision to make it a dead letter.
-func (r *runner) past(d *delivery) (tries, *deadLetterDecision) {
+// earlierTries returns how often a message was tried in earlier deliveries, and the decision to
+// make it a dead letter, if there is one.
+func (r *runner) earlierTries(d *delivery) (tries, *deadLetterDecision) {
 	if d.timer == nil {
-		return r.partition.past(d.seq)
+		return r.partition.earlierTries(d.seq)
 	}
 	was := d.timer.Tries
 	was.Begun = max(was.Begun, 1)
@@ -120,9 +125,11 @@ func (r *runner) past(d *delivery) (tries, *deadLetterDecision) {
 // to the worker that has set it.
 func (r *runner) memberFor(d *delivery) *member {
 	owner := d.header.Get(HeaderTimerWorker)
-	if d.timer != nil || d.redriven && owner != "" {
+	isFromTimer := d.timer != nil || d.redriven && owner != ""
+	if isFromTimer {
 		for _, m := range *r.members.Load() {
-			if m.record.ID == owner && (d.timer == nil || m.record.UID == d.timer.worker.uid) {
+			isSameWorker := d.timer == nil || m.record.UID == d.timer.worker.uid // not a new worker of the old name
+			if m.record.ID == owner && isSameWorker {
 				m.turn.Store(r.slot.turn.Add(1))
 				return m
 			}
@@ -149,9 +156,9 @@ func (r *runner) pick(subject string) *member {
 	return found
 }
 
-// withoutMember keeps a delivery for later whose worker is not loaded: a timer in memory, and
-// a message of a group in the stream of the dead letters, so that it does not hold up the
-// group.
+// withoutMember keeps a delivery for later, because its worker is not loaded. It keeps a timer
+// in memory, and a message of a group in the stream of the dead letters, so that the message
+// does not hold up the group.
 func (r *runner) withoutMember(t *task, d *delivery) {
 	if d.timer != nil {
 		r.partition.timers.waitForWorker(d.timer)
@@ -167,18 +174,18 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 
 // prepare waits for a place for the handler of a message and makes the program ready for it.
 // It returns a function that gives the place back. A program in this process needs no place.
-func (r *runner) prepare(ctx context.Context, a *attempt) (leave func(), err error) {
+func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
 	p, ok := m.program.(engine.Preparer)
 	if !ok {
 		return func() {}, nil
 	}
-	place, err := r.host.children.gate.enter(ctx, m.slow.Load())
+	leave, err := r.host.children.gate.enter(ctx, m.slow.Load())
 	if err != nil {
 		return nil, err
 	}
 	if err := call.Do("engine", func() error { return p.Prepare(ctx) }); err != nil {
-		place()
+		leave()
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
@@ -189,13 +196,13 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (leave func(), err err
 	began := time.Now()
 	return func() {
 		m.slow.Store(time.Since(began) > slowAfter)
-		place()
+		leave()
 	}, nil
 }
 
-// countDelivery notes that the handler is about to be called, for a message that an earlier
-// host may have given to a handler. A message that only waited there and was given back does
-// not count. It reports false when the handler is not to be called.
+// countDelivery counts the call of the handler that is about to begin, in the log, when an
+// earlier host may have called a handler for the message. A message that only waited there and
+// was given back does not count. It reports false when the handler must not be called.
 func (r *runner) countDelivery(ctx context.Context, t *task, a *attempt) bool {
 	if !a.maybeHandled {
 		return true
@@ -215,7 +222,7 @@ func (r *runner) countDelivery(ctx context.Context, t *task, a *attempt) bool {
 	return true
 }
 
-// postpone makes a message wait that could not be looked at.
+// postpone makes a message wait, because its data or its worker could not be read.
 func (r *runner) postpone(t *task, d *delivery, why error) {
 	r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", why)
 	r.retryLater(t, d, r.host.cfg.RetryBase)

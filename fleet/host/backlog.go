@@ -76,8 +76,8 @@ func (h *Host) Backlogs(ctx context.Context) ([]Backlog, error) {
 // listFrom is how many consumers of one stream are listed, and not asked for one by one.
 const listFrom = 100
 
-// pendingOf returns how many messages wait for each slot of records: of those that no host
-// handles yet, and of those that are being handled.
+// pendingOf returns how many messages wait for each slot of records: messages that no host
+// handles yet, and messages that are being handled.
 func (h *Host) pendingOf(ctx context.Context, records []*Record) (map[string]int, error) {
 	slots := make(map[string]map[string]*Record) // by stream and name
 	for _, rec := range records {

@@ -56,7 +56,7 @@ func TestBacklogsOfManyWorkers(t *testing.T) {
 func TestRestAfterAssignments(t *testing.T) {
 	began := time.Now()
 	for took, rest := range map[time.Duration]time.Duration{0: 0, time.Millisecond: 4 * time.Millisecond, time.Hour: 100 * time.Millisecond} {
-		if got := restAfter(began, began.Add(took)).Sub(began.Add(took)); got != rest {
+		if got := nextAssignment(began, began.Add(took)).Sub(began.Add(took)); got != rest {
 			t.Errorf("after %v: %v, want %v", took, got, rest)
 		}
 	}

@@ -56,7 +56,7 @@ func TestCodeIsBounded(t *testing.T) {
 }
 
 // TestDeadLettersAreBounded checks that a host keeps a worker's newest dead letters, and
-// counts those that it removes.
+// counts the letters that it removes.
 func TestDeadLettersAreBounded(t *testing.T) {
 	r := newRig(t)
 	const limit = 20

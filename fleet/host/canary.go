@@ -209,7 +209,8 @@ func (s *score) share() float64 {
 	return 0
 }
 
-// verdict says what has to become of the canary: decided is false while it goes on.
+// verdict says whether the canary is promoted or rolled back, and why. decided is false while it
+// goes on.
 func (c *canary) verdict(now time.Time) (decided, promote bool, why string) {
 	failed := c.new.failed.Load()
 	all := failed + c.new.handled.Load()
@@ -226,8 +227,8 @@ func (c *canary) verdict(now time.Time) (decided, promote bool, why string) {
 	return false, false, ""
 }
 
-// takes reports whether the canary gets the messages of a key. It is the same on every
-// host, and another part of the keys for each version.
+// takes reports whether the canary gets the messages of a key. Every host gives the same
+// answer, and each version gets a different part of the keys.
 func (c *canary) takes(key string) bool {
 	sum := sha256.Sum256([]byte(strconv.Itoa(c.member.record.Generation) + "\x00" + key))
 	return binary.BigEndian.Uint64(sum[:])%100 < uint64(c.rollout.Canary)
@@ -271,9 +272,9 @@ func (r *runner) judge(a *attempt, failed bool) {
 	}
 }
 
-// withCanary returns a member that has the canary of rec, and one without when rec has none.
-// It ends a canary whose outcome is clear, or whose code cannot run. The error says that it
-// has to be called again.
+// withCanary returns a copy of m with the canary of rec, or without one when rec has none. It
+// ends a canary whose outcome is clear, or whose code cannot run. When it returns an error, the
+// slot calls it again later.
 func (s *slot) withCanary(ctx context.Context, rec *Record, m *member) (*member, error) {
 	own := *m
 	own.canary = nil
@@ -302,10 +303,10 @@ func (s *slot) withCanary(ctx context.Context, rec *Record, m *member) (*member,
 	return &own, nil
 }
 
-// isFinal reports whether code that could not be loaded for this reason never can be.
+// isFinal reports whether err means that the code can never be loaded.
 func isFinal(err error) bool {
 	return errors.Is(err, engine.ErrBadCode) || errors.Is(err, ErrNotGranted) || errors.Is(err, ErrNotSigned) ||
-		did[*engine.KilledError](err)
+		hasType[*engine.KilledError](err)
 }
 
 // canary returns the canary that is loaded already, or loads it.
@@ -346,7 +347,7 @@ func (s *slot) endCanary(ctx context.Context, rec *Record, promote bool, why str
 	return nil
 }
 
-// withCanaries returns members with those of their canaries.
+// withCanaries returns the members and the canary of each that has one.
 func withCanaries(members []*member) []*member {
 	var both []*member
 	for _, m := range members {

@@ -15,18 +15,18 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// chain is a writer of one subject, each of whose messages expects to follow the one before
-// (Nats-Expected-Last-Subject-Sequence). As long as no other writer adds a link, the server
-// takes this one's links once each, in order. As soon as another has, it refuses them for
-// ever. No clock is involved, and the outcome of a write whose answer was lost can be looked
-// up.
+// chain writes messages, called links, to one subject. Each link expects to follow the one
+// before it (Nats-Expected-Last-Subject-Sequence). While no other writer adds a link, the
+// server takes the links of this writer once each, in order. As soon as another writer has
+// added one, the server refuses this writer for ever. No clock is involved, and the outcome of
+// a write whose answer was lost can be looked up.
 type chain struct {
 	nc      *nats.Conn
 	stream  jetstream.Stream
 	subject string
 	fence   uint64 // names the writer
 	last    uint64 // sequence of the newest message on the subject
-	n       int    // calls of append
+	appends int    // calls of append so far
 }
 
 // headerLink names a link: the writer and a number.
@@ -49,17 +49,17 @@ func (c *chain) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	return last(ctx, c.stream, c.subject)
 }
 
-// writer is what the names of this writer's links begin with.
+// writer returns the beginning of the names of this writer's links.
 func (c *chain) writer() string { return strconv.FormatUint(c.fence, 10) + "-" }
 
-// append adds a link. msgs are the messages of one atomic batch, or one message. link is the
-// one of them that expects the last of the chain; the last of msgs is on the subject. append
-// returns once the outcome is known: while the server does not answer, it asks again until
-// ctx ends. The error wraps [ErrStale] when another writer has added a link. After any other
-// error the server may still have the link; the next call takes that into account.
+// append adds a link: one message, or an atomic batch. The last of msgs must be on the chain's
+// subject. link is the one of msgs that carries the expectation. append returns once the
+// outcome is known: while the server does not answer, it asks again until ctx ends. The error
+// wraps [ErrStale] when another writer has added a link. After any other error the server may
+// still have the link; the next call takes that into account.
 func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) error {
-	name := c.writer() + strconv.Itoa(c.n)
-	c.n++ // also when this fails: no two links have one name
+	name := c.writer() + strconv.Itoa(c.appends)
+	c.appends++ // also when this fails: no two links have one name
 	for _, m := range msgs {
 		m.Header.Set(headerLink, name)
 	}
@@ -83,8 +83,8 @@ func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) e
 	}
 }
 
-// outcome looks up whether a link was added, after an answer that does not say so. It returns
-// its sequence when it was, ErrStale when it never can be, and why otherwise.
+// outcome looks up whether a link was added, after publish has failed with why. It returns the
+// link's sequence when it was added, ErrStale when it never can be, and otherwise why.
 func (c *chain) outcome(ctx context.Context, name string, why error) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()

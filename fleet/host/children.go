@@ -100,7 +100,7 @@ func (h *Host) Isolation() Isolation {
 
 // gate caps how many children handle messages at once. A worker whose last message
 // took long gets a place only while others keep half of them, so that workers that
-// never return delay each other and not those that are quick.
+// never return delay each other, but not the quick ones.
 type gate struct {
 	all, slow chan struct{}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// saveEvery is how long progress that has no effects of its own may stay unwritten, and a
-// value may be missing on its own subject.
+// saveEvery is how long progress without effects may stay unwritten, and how long a value may
+// be in the log alone before it is written to its own subject.
 const saveEvery = 250 * time.Millisecond
 
 // sendWithin is how long a slot that ends waits for its outputs. The next holder publishes
@@ -22,12 +22,12 @@ const sendWithin = 2 * time.Second
 // trimEvery is how many messages of a log may be superfluous before they are removed.
 const trimEvery = 256
 
-// commits writes what is staged until nothing is left to write; then nudge starts it again.
+// commits writes what is staged until nothing is left to write; then wakeCommits starts it again.
 // Once quit is closed it writes everything and ends for good.
 func (p *partition) commits() (err error) {
-	rests := false
+	paused := false
 	defer func() {
-		if !rests {
+		if !paused {
 			close(p.ended)
 		}
 	}()
@@ -37,7 +37,7 @@ func (p *partition) commits() (err error) {
 			return err
 		}
 		if save == nil {
-			if rests = p.rest(); rests {
+			if paused = p.pause(); paused {
 				return nil
 			}
 			save = time.After(saveEvery)
@@ -76,9 +76,9 @@ func (p *partition) close() bool {
 	return true
 }
 
-// rest reports whether nothing is left to write, so that the goroutine that commits may
-// return.
-func (p *partition) rest() bool {
+// pause reports whether nothing is left to write: the goroutine that commits then returns, and
+// wakeCommits starts it again.
+func (p *partition) pause() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pending := len(p.staged) > 0 || p.unsaved || p.cache.isDirty()
@@ -114,8 +114,8 @@ func (p *partition) write(progress bool) error {
 	}
 }
 
-// committed notes that an entry is in the log, and returns its outputs. Before that nothing
-// in it is done.
+// committed notes that an entry is in the log, and returns its outputs. Only then its messages
+// are done.
 func (p *partition) committed(e *entry, batch []*effects) []*output {
 	if len(e.Outputs) > 0 {
 		e.at = p.host.states.now(p.ctx)
@@ -164,7 +164,7 @@ func (p *partition) next(progress bool) (*entry, []*effects) {
 	return e, batch
 }
 
-// newest returns writes without those that a later one replaces.
+// newest returns the writes that no later write replaces.
 func (s *states) newest(writes []stateWrite) []stateWrite {
 	if len(writes) < 2 {
 		return writes
@@ -215,8 +215,8 @@ func (p *partition) fail(err error, batch []*effects) {
 	}
 }
 
-// tidy writes values to their own subjects and removes entries that are not needed any more:
-// those whose outputs were sent and whose values were written.
+// tidy writes values to their own subjects. It removes the entries that are not needed any
+// more, because their outputs were sent and their values written.
 func (p *partition) tidy(last bool) {
 	ctx, cancel := context.WithTimeout(p.ctx, commitWithin)
 	defer cancel()
@@ -262,7 +262,7 @@ func (p *partition) superfluous(flushed uint64, all bool) (keep uint64, old []*e
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n, size := 0, 0
-	for n < len(p.entries)-1 { // the newest stays: it has what is known
+	for n < len(p.entries)-1 { // the newest stays: it has all that is known about messages
 		e := p.entries[n]
 		if e.last > flushed || p.known.Sent.Floor() < e.upTo {
 			break
@@ -288,7 +288,7 @@ func (p *partition) stop(ctx context.Context) {
 		cancel()
 	}
 	close(p.quit)
-	p.nudge()
+	p.wakeCommits()
 	select {
 	case <-p.ended:
 	case <-ctx.Done():

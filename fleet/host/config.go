@@ -192,7 +192,7 @@ func (c Config) backoff() worker.Backoff {
 	return worker.Backoff{Min: c.RetryBase, Max: c.RetryMax}
 }
 
-// limits returns a worker's own limits, lowered to those of the host.
+// limits returns the host's limits, lowered by the worker's own.
 func (h *Host) limits(r *Record) engine.Limits {
 	own, l := r.Limits, h.cfg.Limits
 	lower(&l.Time, own.Time)

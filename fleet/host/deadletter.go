@@ -20,9 +20,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// The headers that a dead letter has beside those of its original. The server would act upon
-// a header of the original that begins with "Nats-", so the letter stores it under
-// HeaderOriginal and the name.
+// The headers that a dead letter has beside the headers of its original message. The server
+// would act upon a header of the original that begins with "Nats-", so the letter stores it
+// under HeaderOriginal and the name.
 const (
 	HeaderReason   = "Lifecycle-Reason"
 	HeaderWorker   = "Lifecycle-Worker"
@@ -174,7 +174,7 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 	return nil
 }
 
-// own returns the headers that a letter has beside those of its original.
+// own returns the headers that a letter has beside the headers of its original message.
 func (d *DeadLetter) own() nats.Header {
 	own := nats.Header{
 		HeaderReason:   {text.OneLine(text.Clip(d.Reason, maxReason))},

@@ -71,8 +71,8 @@ func (r *runner) keyHeader() string {
 	return HeaderKey
 }
 
-// acker answers a message, as the client's own does. A nil acker is of a timer, for which no
-// server waits.
+// acker sends the server the answer to a message, with the words of nats.go. A timer has a nil
+// acker, because the server awaits no answer to it.
 type acker struct {
 	nc    *nats.Conn
 	reply string

@@ -45,7 +45,7 @@
 //
 // # How to read it
 //
-// The package stands on JetStream: a durable consumer for each worker, and streams for the
+// The package uses JetStream: a durable consumer for each worker, and streams for the
 // records, the code, the state, the logs and the dead letters (host.go). serve.go watches the
 // records and gives each slot, a worker or a group, to one host (members.go). slot.go loads
 // the programs of a slot and starts its runner (runner.go). A message takes this way:

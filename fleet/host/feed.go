@@ -13,9 +13,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 )
 
-// A heartbeat comes every consumerHeartbeat while the server has no message. After two
-// without an answer the runner gives up, because a server that was restarted may have lost
-// the request. The server keeps a request for consumerExpires.
+// While the server has no message, it sends a heartbeat every consumerHeartbeat. When two are
+// missing the runner gives up: a server that was restarted may have lost the request. The
+// server keeps a request for consumerExpires.
 const (
 	consumerHeartbeat = 5 * time.Second
 	consumerExpires   = 30 * time.Second
@@ -49,18 +49,18 @@ func (r *runner) openConsumer(ctx context.Context) error {
 // the message that another host may still handle must not be repeated.
 func (r *runner) reset(ctx context.Context) error {
 	info := r.consumer.CachedInfo()
-	r.partition.raise(info.AckFloor.Stream)
+	r.partition.raiseFloor(info.AckFloor.Stream)
 	if info.Config.MaxAckPending == 1 {
 		return nil
 	}
 	done, err := r.host.js.ResetConsumer(ctx, info.Stream, info.Name)
 	switch {
 	case err == nil:
-		r.partition.raise(done.ResetSeq - 1)
+		r.partition.raiseFloor(done.ResetSeq - 1)
 		r.order = arrivals{known: true, strict: true, stream: done.ResetSeq - 1}
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrConsumerInvalidReset):
-		// A server before 2.14 does not know the request. It delivers again what is not
-		// answered after AckWait.
+		// A server before 2.14 does not know the request. It delivers messages that were not
+		// answered again after AckWait.
 	default:
 		return fmt.Errorf("consumer %s: start over: %w", r.slot.name, err)
 	}
@@ -90,22 +90,23 @@ func (r *runner) feed() error {
 	}
 }
 
-// refill asks for messages when there is room for many, or when there is nothing else to
-// handle: those that wait may all wait for their next attempts.
+// refill asks for messages when there is room for many, or when no message can be handled now:
+// all that wait may wait for their next attempts.
 func (r *runner) refill() {
 	r.refilling.Lock()
 	defer r.refilling.Unlock()
 	prefetch, expected := r.host.cfg.Prefetch, r.pull.Expected()
 	room := prefetch - expected - r.queue.Len()
-	idle := expected == 0 && r.queue.Due() == 0
-	if room >= (prefetch+1)/2 || idle && room > 0 {
+	hasRoomForMany := room >= (prefetch+1)/2
+	isIdle := expected == 0 && r.queue.Due() == 0
+	if hasRoomForMany || isIdle && room > 0 {
 		_ = r.pull.Ask(pull.Request{Batch: room}) // fails without a connection; feed asks again when it is back
 	}
 }
 
-// enqueue puts a message into the queue, unless it was answered or is there already. The
-// error says that deliveries before this one are missing: the next runner begins at the first
-// message that was not answered.
+// enqueue puts a message into the queue, unless it was answered or is there already. It returns
+// an error when deliveries before this one are missing. The runner then ends, and the next one
+// begins at the first message that was not answered.
 func (r *runner) enqueue(m *nats.Msg) error {
 	meta, err := m.Metadata()
 	if err != nil {

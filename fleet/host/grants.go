@@ -80,7 +80,7 @@ func inGrant(tenant, what string, err error) error {
 	return fmt.Errorf("grants.%s.%s: %w", tenant, what, err)
 }
 
-// grantsOf returns the grants of a tenant: its own first, and that of every tenant.
+// grantsOf returns the grants of a tenant: its own first, then the grant of all tenants.
 func (h *Host) grantsOf(tenant string) []Grant {
 	all := []Grant{h.cfg.Grants[anyTenant]}
 	if own, ok := h.cfg.Grants[tenant]; ok && tenant != "" && tenant != anyTenant {

@@ -17,10 +17,10 @@ import (
 )
 
 // slotLog is the log of one slot: the messages of the subject host.log.SLOT, in a stream
-// that keeps them all. A host that takes the slot writes a claim, and then commits. They
-// are a chain, so the server refuses the commit of a host that was replaced, a commit out
-// of order, and a commit that it has already. Everything that messages have caused is in
-// commits, and nothing else is.
+// that keeps them all. A host that takes the slot writes a claim, and then commits. These
+// entries are a chain, so the server refuses the commit of a host that was replaced, a commit
+// out of order, and a commit that it has already. The commits have all effects of messages,
+// and nothing else.
 //
 // An entry that does not fit one message is an atomic batch of several.
 type slotLog struct{ chain }
@@ -95,13 +95,13 @@ type output struct {
 	maybeSent bool      // an earlier holder, or an attempt without an answer, may have published it
 	sentHere  bool      // by this host
 	refused   time.Time // when the server first refused it
-	attempts  int       // that were refused
+	attempts  int       // how often the server refused it
 }
 
 // open claims the log with the fencing token that it has. It returns the entries before the
 // claim. The error wraps [ErrStale] when a host with a newer token has the log. When the log
-// has a newer token and none was given out, open takes the one after that of the log: the
-// stream of the tokens was made anew, or restored from an older backup.
+// has a token that is newer than every token that was given out, the stream of the tokens was
+// made anew, or restored from an older backup: open then takes the log's token plus one.
 func (l *slotLog) open(ctx context.Context, host string, newestToken func() (uint64, error)) ([]*entry, error) {
 	token := l.fence
 	for looks := 1; ; looks++ {
@@ -195,8 +195,8 @@ func (l *slotLog) append(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// unsent returns what the newest of the entries knows, and the outputs of all of them
-// that are not known to be published.
+// unsent returns the outputs of all entries that are not known to be published, and what the
+// newest entry knows.
 func (l *slotLog) unsent(entries []*entry) ([]*output, known) {
 	var k known
 	var all []*output
@@ -223,16 +223,17 @@ func (l *slotLog) outputID(fence, number uint64) string {
 	return l.subject + ":" + strconv.FormatUint(fence, 10) + ":" + strconv.FormatUint(number, 10)
 }
 
-// trim removes the entries before sequence keep, which are old. A purge looks at all
-// messages of the stream between the entries, and there are as many as hosts have slots:
-// few entries are deleted one by one. An entry of several messages must go as a whole.
+// trim removes the entries before sequence keep, which are old. A few entries are deleted one
+// by one, because a purge looks at every message of the stream between them, and all slots
+// share the stream. An entry of several messages is purged, so that no part of it stays.
 func (l *slotLog) trim(ctx context.Context, keep uint64, old []*entry) error {
 	const few = 4
-	one := len(old) <= few && !slices.ContainsFunc(old, func(e *entry) bool { return e.first != e.last })
+	hasParts := func(e *entry) bool { return e.first != e.last }
+	deleted := len(old) <= few && !slices.ContainsFunc(old, hasParts)
 	for _, e := range old {
-		one = one && l.stream.DeleteMsg(ctx, e.first) == nil
+		deleted = deleted && l.stream.DeleteMsg(ctx, e.first) == nil
 	}
-	if one {
+	if deleted {
 		return nil
 	}
 	return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.subject), jetstream.WithPurgeSequence(keep))

@@ -284,7 +284,7 @@ func TestOutputLetter(t *testing.T) {
 }
 
 // TestResultWithoutTopic checks that what a handler returns is dropped and counted when
-// the worker has no output topic. It is no dead letter.
+// the worker has no output topic. It does not become a dead letter.
 func TestResultWithoutTopic(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")

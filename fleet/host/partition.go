@@ -13,11 +13,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// partition is a slot that this host has claimed: what its log says, in memory, and the
-// goroutine that commits. A handler's effects are staged when it returns, and later handlers
-// of the slot see them at once. All that is staged while a commit is under way goes into the
-// next one. When a commit is refused because another host has the slot, everything that is
-// staged behind it is void too, and the partition has failed.
+// partition is a slot that this host has claimed. It has the content of the slot's log in
+// memory, and the goroutine that commits. A handler's effects are staged when it returns, and
+// later handlers of the slot see them at once. All effects that are staged during a commit go
+// into the next one. When the server refuses a commit because another host has the slot, all
+// staged effects are void too, and the partition has failed.
 type partition struct {
 	host   *Host
 	slot   string
@@ -34,7 +34,7 @@ type partition struct {
 	ended  chan struct{} // closed when commits has ended for good
 	failed func(error)   // called once, when a commit was refused
 
-	confirmed atomic.Pointer[time.Time] // when the newest write of the log that succeeded began
+	confirmed atomic.Pointer[time.Time] // when the newest successful write to the log began
 
 	mu         sync.Mutex // guards everything below
 	known      known
@@ -43,7 +43,7 @@ type partition struct {
 	unsaved    bool     // known has changed since the last commit
 	active     bool     // the goroutine that commits runs, or has ended for good
 	err        error    // why the partition failed, or ErrDetached once it has ended
-	entries    []*entry // that the log still has, the oldest first
+	entries    []*entry // entries that the log still has, the oldest first
 }
 
 // effects are what one step of a message has caused. They are committed as a whole.
@@ -58,8 +58,8 @@ type effects struct {
 	then       func(error) // called once the outcome is known
 }
 
-// attach makes effects those of the delivery, and returns them. What is known of a timer is in
-// the timer itself, which is removed with the effects that end its message.
+// attach makes the effects belong to the delivery, and returns them. A timer keeps its own
+// record, which is removed with the effects that end its message.
 func (d *delivery) attach(e *effects) *effects {
 	e.seq = d.seq
 	if d.timer == nil {
@@ -121,13 +121,13 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	begin := p.unsaved || p.cache.isDirty()
 	p.mu.Unlock()
 	if begin {
-		p.nudge()
+		p.wakeCommits()
 	}
 	return p, nil
 }
 
-// replay restores what the log says. Values and outputs of its commits may have been written
-// and published already.
+// replay restores the state of the slot from the log. An earlier host may have written the
+// values and published the outputs of its commits already.
 func (p *partition) replay(ctx context.Context, source string) error {
 	outputs, k := p.log.unsent(p.entries)
 	known := make(map[workerUID]bool)
@@ -175,8 +175,8 @@ func (p *partition) replay(ctx context.Context, source string) error {
 	return nil
 }
 
-// holds returns nil when this host had the slot less than holdFor ago, by its own clock. If
-// it does not know, it asks the log.
+// holds returns nil when this host had the slot less than holdFor ago, by its own clock. When
+// the newest write is older than half of that, holds writes to the log to find out.
 func (p *partition) holds(ctx context.Context) error {
 	if time.Since(*p.confirmed.Load()) > holdFor/2 {
 		if err := p.commit(ctx, &effects{}); err != nil {
@@ -196,8 +196,8 @@ func (p *partition) skip(after, before uint64) {
 	p.known.Done.Skip(after+1, before-1)
 }
 
-// raise notes that every message up to floor was answered.
-func (p *partition) raise(floor uint64) {
+// raiseFloor notes that every message up to floor was answered.
+func (p *partition) raiseFloor(floor uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known.Done.Raise(floor)
@@ -210,8 +210,8 @@ func (p *partition) isDone(seq uint64) bool {
 	return p.known.Done.Has(seq)
 }
 
-// past returns how often a message was tried, and the decision to make it a dead letter.
-func (p *partition) past(seq uint64) (was tries, given *deadLetterDecision) {
+// earlierTries returns how often a message was tried, and the decision to make it a dead letter.
+func (p *partition) earlierTries(seq uint64) (was tries, given *deadLetterDecision) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was, ok := p.known.Tries[seq]
@@ -224,9 +224,9 @@ func (p *partition) past(seq uint64) (was tries, given *deadLetterDecision) {
 	return was, given
 }
 
-// stage takes the effects of a step. e.then is called once they are committed, or with the
-// reason why they are not. A message that is done and has no effects is done at once, unless
-// its handler may have seen effects that are not committed yet.
+// stage takes the effects of a step. It has e.then called with nil once they are committed, or
+// with the reason why they are not. A message that is done and has no effects is done at once,
+// unless its handler may have seen effects that are not committed yet.
 func (p *partition) stage(e *effects) {
 	p.mu.Lock()
 	if p.err != nil {
@@ -241,7 +241,7 @@ func (p *partition) stage(e *effects) {
 		p.unsaved = true
 		p.mu.Unlock()
 		if first {
-			p.nudge()
+			p.wakeCommits()
 		}
 		e.then(nil)
 		return
@@ -251,11 +251,11 @@ func (p *partition) stage(e *effects) {
 	p.cache.stage(e.writes)
 	p.timers.apply(e.writes)
 	p.mu.Unlock()
-	p.nudge()
+	p.wakeCommits()
 }
 
-// hasNoEffect reports whether effects say nothing but that a message is done. The caller
-// holds the lock.
+// hasNoEffect reports whether the effects say only that a message is done. The caller holds the
+// lock.
 func (p *partition) hasNoEffect(e *effects) bool {
 	_, tried := p.known.Tries[e.seq]
 	_, given := p.known.DeadLetters[e.seq]
@@ -276,8 +276,8 @@ func (p *partition) commit(ctx context.Context, e *effects) error {
 	}
 }
 
-// nudge has commits look at what there is to write.
-func (p *partition) nudge() {
+// wakeCommits makes commits look for effects to write, and starts commits when that does not run.
+func (p *partition) wakeCommits() {
 	wake(p.wake)
 	p.mu.Lock()
 	start := !p.active
@@ -306,10 +306,10 @@ func wake(c chan struct{}) {
 // sent notes that an output was published, or stored as a dead letter.
 func (p *partition) sent(o *output) {
 	p.mu.Lock()
-	p.known.Sent.Done(o.number + 1) // 0 is no number of a message in a Progress
+	p.known.Sent.Done(o.number + 1) // a Progress counts messages from 1
 	p.unsaved = true
 	p.mu.Unlock()
-	p.nudge()
+	p.wakeCommits()
 }
 
 // clone returns a copy that shares nothing with k.

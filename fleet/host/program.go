@@ -9,7 +9,8 @@ import (
 )
 
 // loadCode makes a program of code with the engine of a record. All code that runs goes
-// through it: it verifies the record's signature. It returns an error when the engine panics.
+// through loadCode, because it verifies the record's signature. It returns an error when the
+// engine panics.
 // It abandons an engine that does not return before ctx ends, and closes a program that the
 // engine returns later. print gets the lines that the code prints, without secrets; nil drops
 // them.
@@ -31,7 +32,7 @@ func (h *Host) loadCode(
 	if print != nil {
 		cfg.Log = func(line string) { print(means.redactor.text(line)) }
 	}
-	var p engine.Program // not to be read before the call has ended
+	var p engine.Program // the call sets it: read it only after the call has ended
 	load := call.Start("engine", func() (err error) {
 		if late, ok := e.(engine.LateLoader); ok && later {
 			p = late.LoadLater(code, cfg)
@@ -41,7 +42,7 @@ func (h *Host) loadCode(
 		return err
 	})
 	if err := load.Wait(ctx.Done(), call.Settle); err != nil {
-		if did[*call.AbandonedError](err) {
+		if hasType[*call.AbandonedError](err) {
 			call.Go("engine", func() error { <-load.Done(); return nil }, func(error) { h.closeProgram(rec.ID, p) })
 		}
 		return nil, fmt.Errorf("load code: %w", means.redactor.err(err))

@@ -12,7 +12,7 @@ import (
 )
 
 // quarantine blocks the loading of code that made the engine panic or not return, or that
-// ended its process. A new version ends it, and so does an operator who starts the worker or
+// ended its process. It ends with a new version, and when an operator starts the worker or
 // asks for a recovery.
 type quarantine struct {
 	code     codeVersion
@@ -53,7 +53,7 @@ func (s *slot) hasLoaded(rec *Record, asked uint64, err error) {
 		s.host.counts(rec).LoadsFailed.Add(1)
 	}
 	killed, wasKilled := errors.AsType[*engine.KilledError](err)
-	if !wasKilled && !did[*call.PanicError](err) && !did[*call.AbandonedError](err) {
+	if !wasKilled && !hasType[*call.PanicError](err) && !hasType[*call.AbandonedError](err) {
 		if q != nil && !q.ran { // what messages do to the code shows only later
 			w.quarantine = nil
 		}
@@ -70,8 +70,8 @@ func (s *slot) hasLoaded(rec *Record, asked uint64, err error) {
 	q.until = time.Now().Add(quarantines.After(q.failures))
 }
 
-// did reports whether err wraps an error of type E.
-func did[E error](err error) bool {
+// hasType reports whether err wraps an error of type E.
+func hasType[E error](err error) bool {
 	_, is := errors.AsType[E](err)
 	return is
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Rate bounds how many messages a worker handles in a time: attempts and timers count
-// too. The zero value is no bound. Each worker has one holder, and a new holder begins
+// too. The zero value bounds nothing. Each worker has one holder, and a new holder begins
 // with a full burst. A member of a group that waits holds up its group.
 type Rate struct {
 	Messages int           `json:"messages,omitempty"`
@@ -43,7 +43,7 @@ func (r Rate) withDefaults() Rate {
 	return r
 }
 
-// newTokens returns the bucket of a rate, which is full, and nil for no bound.
+// newTokens returns a full bucket of tokens for a rate, or nil for a rate without a bound.
 func newTokens(r Rate) *rate.Limiter {
 	if r.Messages == 0 {
 		return nil
@@ -52,8 +52,8 @@ func newTokens(r Rate) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(float64(r.Messages)/r.Per.Seconds()), r.Burst)
 }
 
-// waitForRate returns how long a message has to wait because of its worker's rate. It waits
-// once for each attempt.
+// waitForRate returns how long a message has to wait because of its worker's rate. A message
+// waits at most once for each attempt.
 func (m *member) waitForRate(d *delivery) time.Duration {
 	if d.waitedOnRate || m.tokens == nil {
 		d.waitedOnRate = false

@@ -9,8 +9,8 @@ import (
 // redactor replaces secrets in texts by their names. A nil redactor changes nothing.
 type redactor struct{ replacer *strings.Replacer }
 
-// minRedacted is how short a text may be that a redactor replaces: to replace shorter ones
-// would hide other words.
+// minRedacted is the length of the shortest text that a redactor replaces, in bytes. A shorter
+// one occurs in ordinary words, which would be hidden.
 const minRedacted = 4
 
 func newRedactor(secrets map[string]string) *redactor {

@@ -22,28 +22,29 @@ import (
 )
 
 // relay publishes the outputs that a slot's log has, each under an id that names the
-// committed attempt. The stream of the output's topic drops a repetition within its duplicate
-// window. An output that was committed before that, and that may have been published already,
-// is looked for in the stream first.
+// committed attempt. Within its duplicate window the stream of the output's topic drops a
+// repetition. For an older output that may have been published already, the relay first looks
+// in the stream.
 //
-// Outputs of one key are published in order. One that cannot be delivered holds up its key
-// until it becomes a dead letter.
+// The relay publishes the outputs of one key in order. An output that cannot be delivered holds
+// up its key until it becomes a dead letter.
 type relay struct {
 	host  *Host
 	queue *lanes.Queue[*output]
 	sent  func(*output)               // called once an output was published or is a dead letter
 	holds func(context.Context) error // returns nil when this host had the slot less than holdFor ago
-	after time.Time                   // before that an earlier holder may still publish
+
+	othersPublishUntil time.Time // until then an earlier holder may still publish
 
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	waiting atomic.Int64
-	moved   chan struct{} // of size 1; an output was sent
+	waiting    atomic.Int64  // outputs that were added and not sent yet
+	outputSent chan struct{} // of size 1; wakes room
 
-	runs       sync.WaitGroup     // of the workers
-	running    sync.Mutex         // guards the next two
-	endWorkers context.CancelFunc // nil when none run
+	workers    sync.WaitGroup
+	workersMu  sync.Mutex         // guards endWorkers and stopped
+	endWorkers context.CancelFunc // nil when no worker runs
 	stopped    bool
 
 	mu      sync.Mutex         // guards everything below
@@ -53,8 +54,8 @@ type relay struct {
 
 // Bounds of a relay.
 const (
-	// A holder publishes only for so long after it last knew that it has the slot. A new holder
-	// waits for twice as long before it looks for what an earlier one has published.
+	// A holder publishes only for this long after it last knew that it has the slot. A new
+	// holder waits twice as long before it looks for outputs that an earlier one has published.
 	holdFor = 2 * time.Second
 
 	relayWorkers = 4
@@ -67,9 +68,10 @@ func newRelay(h *Host, sent func(*output), holds func(context.Context) error) *r
 		queue:   lanes.New[*output](),
 		sent:    sent,
 		holds:   holds,
-		after:   time.Now().Add(2 * holdFor),
-		moved:   make(chan struct{}, 1),
 		targets: make(map[string]*target),
+
+		othersPublishUntil: time.Now().Add(2 * holdFor),
+		outputSent:         make(chan struct{}, 1),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -77,7 +79,7 @@ func newRelay(h *Host, sent func(*output), holds func(context.Context) error) *r
 
 // add publishes an output after the others of its key. It does not wait.
 func (r *relay) add(o *output) {
-	if o.maybeSent { // of the replay, which adds these before all others
+	if o.maybeSent { // it comes from the replay of the log, which is before all other outputs
 		r.mu.Lock()
 		if r.oldest.IsZero() || o.since.Before(r.oldest) {
 			r.oldest = o.since
@@ -90,10 +92,10 @@ func (r *relay) add(o *output) {
 	}
 }
 
-// begin counts an output that is to be sent, and starts the workers unless they run.
+// begin counts an output to send, and starts the workers unless they run.
 func (r *relay) begin() {
-	r.running.Lock()
-	defer r.running.Unlock()
+	r.workersMu.Lock()
+	defer r.workersMu.Unlock()
 	r.waiting.Add(1)
 	if r.endWorkers != nil || r.stopped {
 		return
@@ -107,27 +109,27 @@ func (r *relay) begin() {
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
 	r.endWorkers = cancel
-	r.runs.Add(1)
-	call.Go("relay", func() error { run.Run(ctx, r.queue); return nil }, func(error) { r.runs.Done() })
+	r.workers.Add(1)
+	call.Go("relay", func() error { run.Run(ctx, r.queue); return nil }, func(error) { r.workers.Done() })
 }
 
 // done notes that an output was sent. The workers end with the last one.
 func (r *relay) done(t *lanes.Task[*output]) {
 	r.sent(t.Value)
-	r.running.Lock()
-	defer r.running.Unlock()
+	r.workersMu.Lock()
+	defer r.workersMu.Unlock()
 	if r.waiting.Add(-1) == 0 && r.endWorkers != nil {
 		r.endWorkers()
 		r.endWorkers = nil
 	}
-	wake(r.moved)
+	wake(r.outputSent)
 }
 
 // room waits until fewer than limit outputs wait. It returns ctx's cause when ctx ends first.
 func (r *relay) room(ctx context.Context, limit int64) error {
 	for r.waiting.Load() >= limit {
 		select {
-		case <-r.moved:
+		case <-r.outputSent:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -138,10 +140,10 @@ func (r *relay) room(ctx context.Context, limit int64) error {
 // stop ends the relay. What was not sent stays in the log.
 func (r *relay) stop() {
 	r.cancel()
-	r.running.Lock()
+	r.workersMu.Lock()
 	r.stopped = true
-	r.running.Unlock()
-	r.runs.Wait()
+	r.workersMu.Unlock()
+	r.workers.Wait()
 	r.queue.Close()
 }
 
@@ -200,7 +202,7 @@ func (r *relay) storeDeadLetter(ctx context.Context, t *lanes.Task[*output], why
 	return r.host.storeOutput(ctx, t.Value, why)
 }
 
-// storeOutput stores an output as a dead letter that was committed and is not published.
+// storeOutput stores a committed output that is not published as a dead letter.
 func (h *Host) storeOutput(ctx context.Context, o *output, why error) error {
 	err := h.storeLetter(ctx, o.Tenant, o.id, &DeadLetter{
 		Worker:   o.Worker,
@@ -220,7 +222,7 @@ func (h *Host) storeOutput(ctx context.Context, o *output, why error) error {
 	return err
 }
 
-// errTooEarly is the error of a look that could miss what an earlier holder publishes.
+// errTooEarly is the error of isPublished while an earlier holder may still publish the output.
 var errTooEarly = errors.New("an earlier holder of the slot may still publish")
 
 // target is the stream of a topic.
@@ -246,11 +248,11 @@ func (r *relay) isPublished(ctx context.Context, o *output) (bool, error) {
 	if r.host.states.now(ctx).Sub(o.since) < window-window/4 {
 		return false, nil
 	}
-	if time.Now().Before(r.after) {
+	if time.Now().Before(r.othersPublishUntil) {
 		return false, errTooEarly
 	}
 	since := r.oldest
-	if o.sentHere { // what was read before may lack it
+	if o.sentHere { // the ids that were read before may lack it
 		since, to.ids, o.sentHere = o.since, nil, false
 	}
 	if to.ids == nil {
@@ -292,15 +294,15 @@ func messageIDs(
 		return true, nil
 	})
 	if natserr.Code(err) != 0 {
-		return ids, nil // a work queue allows no such reader; its window has to do
+		return ids, nil // a work queue allows no such reader; its duplicate window has to suffice
 	}
 	return ids, err
 }
 
 var errReserved = errors.New("the topics of the server and of the hosts themselves are not for workers")
 
-// reserved reports whether a topic is one through which a message acts upon the server or
-// upon the hosts: code that may publish to it has all rights of the host's connection.
+// reserved reports whether messages on a topic act upon the server or upon the hosts: code
+// that may publish to it has all rights of the host's connection.
 func (h *Host) reserved(topic string) bool {
 	if strings.HasPrefix(topic, "$") || strings.HasPrefix(topic, pull.API(h.js)) {
 		return true

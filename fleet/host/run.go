@@ -24,7 +24,7 @@ func (r *runner) run(ctx context.Context, t *task, a *attempt) (*effects, error)
 	r.lookAhead(t, a)
 	number := a.tries.Failed + 1
 	if a.tries.CanaryFailed {
-		number++ // the code may want to know that it is not the first
+		number++ // so that the code can see that this is not the first attempt
 	}
 	started := time.Now()
 	a.began.Store(started.UnixNano())
@@ -32,8 +32,10 @@ func (r *runner) run(ctx context.Context, t *task, a *attempt) (*effects, error)
 	a.began.Store(0)
 	took := time.Since(started)
 	r.countKill(a, err)
-	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
-		err = cause // the reason for the end says more than the handler's error
+	cause := context.Cause(ctx)
+	causeSaysMore := errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)
+	if cause != nil && causeSaysMore {
+		err = cause
 	}
 	if !isDetached(err) {
 		m.counts.ran(time.Now(), took, err != nil)
@@ -68,9 +70,9 @@ const (
 	maxAheadSize = 256 << 10
 )
 
-// lookAhead tells the program of a message which messages will come next, so that its child
-// need not wait for the host between two of them. A slow worker gains nothing. Without it,
-// a worker whose messages wait handles a fifth of them (BenchmarkIsolation of bench/host).
+// lookAhead tells the program which messages will come next, so that its child need not wait
+// for the host between two of them. A worker with waiting messages then handles five times as
+// many (BenchmarkIsolation of bench/host). A slow worker gains nothing.
 func (r *runner) lookAhead(t *task, a *attempt) {
 	p, ok := a.member.program.(engine.Forerunner)
 	members := *r.members.Load()
@@ -90,21 +92,20 @@ func (r *runner) lookAhead(t *task, a *attempt) {
 	})
 }
 
-// isFirstAttempt reports whether nothing is known of a message that keeps the only member of
-// the runner from handling it at once, by the program of m.
+// isFirstAttempt reports whether a message was never tried, and the program of m, the only
+// member of the runner, may handle it at once.
 func (r *runner) isFirstAttempt(d *delivery, m *member) bool {
 	if d.maybeHandled || d.redriven || d.timer != nil || r.partition.isDone(d.seq) {
 		return false
 	}
-	was, given := r.partition.past(d.seq)
+	was, given := r.partition.earlierTries(d.seq)
 	if given != nil || was.Failed > 0 || was.CanaryFailed || !matches(m.record.Topic, d.topic) {
 		return false
 	}
 	return (*r.members.Load())[0].versionFor(d, was).program == m.program
 }
 
-// effects returns what a handler has caused, or an error when the server could never store
-// it.
+// effects returns the effects of a handler, or an error when the server could never store them.
 func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*effects, error) {
 	rec := a.member.record
 	e := &effects{writes: append(a.state.changes(), a.state.timerChanges()...)}
@@ -152,8 +153,8 @@ func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*effe
 // isServerHeader reports whether the server acts upon a header.
 func isServerHeader(name string) bool { return strings.HasPrefix(strings.ToLower(name), "nats-") }
 
-// fail makes a message wait for its next attempt, or a dead letter of it. t is nil when the
-// runner was abandoned.
+// fail handles a failed attempt: the message waits for its next attempt, or becomes a dead
+// letter. t is nil when the runner was abandoned.
 func (r *runner) fail(t *task, a *attempt, err error) {
 	if isDetached(err) {
 		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)

@@ -17,9 +17,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// runner takes messages from a slot's consumer and hands them to programs, one at a time: in
-// order within a key, and by turns among keys. One goroutine feeds its queue, another one
-// handles.
+// runner takes messages from a slot's consumer and gives them to programs, one at a time: in
+// order within a key, and in turn among keys. One goroutine feeds its queue, another one
+// handles the messages.
 type runner struct {
 	slot      *slot
 	host      *Host
@@ -36,7 +36,8 @@ type runner struct {
 	ctx    context.Context // of the handlers; ends when the runner is abandoned
 	cancel context.CancelCauseFunc
 	taking context.Context // ends when the runner takes no more messages
-	enough context.CancelFunc
+
+	stopTaking context.CancelFunc // ends taking
 
 	takesTimers sync.Mutex // held by takeTimers
 
@@ -91,7 +92,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	}
 	r.members.Store(&members)
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
-	r.taking, r.enough = context.WithCancel(r.ctx)
+	r.taking, r.stopTaking = context.WithCancel(r.ctx)
 	source := sourceOf(records[0].Stream, stream.CachedInfo().Created)
 	r.partition, err = s.host.claim(ctx, s.name, source, func(error) { r.halt() })
 	if err != nil {
@@ -172,10 +173,10 @@ func (r *runner) finish(err error) {
 	close(r.ended)
 }
 
-// halt makes the runner take no more messages, and gives back those that wait.
+// halt makes the runner take no more messages, and gives back the waiting ones.
 func (r *runner) halt() {
 	r.halting.Store(true)
-	r.enough()
+	r.stopTaking()
 	for _, d := range r.queue.Close() {
 		r.giveBack(d, 0)
 	}

@@ -28,21 +28,21 @@ func (h *Host) serve(ctx context.Context) error {
 	sweeping, stopSweeps := context.WithCancel(work)
 	h.running.Add(1)
 	call.Go("sweeps of hosted workers", func() error { return h.sweeps(sweeping) }, func(error) { h.running.Done() })
-	asked, err := h.answers()
+	questions, err := h.answerQuestions()
 	if err != nil {
 		h.log.Warn("hosts: this host answers no questions about its workers", "host", h.cfg.HostID, "err", err)
 	} else {
-		defer func() { _ = asked.Unsubscribe() }() // fails when the connection is closed
+		defer func() { _ = questions.Unsubscribe() }() // fails when the connection is closed
 	}
 	for {
 		if err = h.session(ctx, work); ctx.Err() != nil {
 			break
 		}
 		h.log.Warn("hosts: start over", "host", h.cfg.HostID, "err", err)
-		h.late(err)
+		h.checkRecoveryTime(err)
 		_ = startOver.Sleep(ctx, 1)
 	}
-	h.letGo()
+	h.endSlots()
 	stopSweeps()
 	h.running.Wait()
 	if h.ready.Load() {
@@ -55,8 +55,8 @@ func (h *Host) serve(ctx context.Context) error {
 	return nil
 }
 
-// late marks recovery as failed once it has taken longer than AcquireTimeout.
-func (h *Host) late(err error) {
+// checkRecoveryTime marks recovery as failed once it has taken longer than AcquireTimeout.
+func (h *Host) checkRecoveryTime(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.recovery == recoveryRuns && time.Since(h.began) > h.cfg.AcquireTimeout {
@@ -87,8 +87,8 @@ func (h *Host) session(ctx, work context.Context) error {
 	defer func() { _ = recs.Stop() }()
 	beat := time.NewTicker(h.cfg.LeaseTTL / 3)
 	defer beat.Stop()
-	var free time.Time                // from which on the slots may be assigned again
-	var later <-chan time.Time        // set while an assignment waits for that
+	var assignFrom time.Time          // when the slots may be assigned again
+	var assignLater <-chan time.Time  // set while an assignment waits until assignFrom
 	known := make(map[string]*Record) // new for each session, so that removed records do not stay
 	for hostsRead, recordsRead := false, false; ; {
 		select {
@@ -97,8 +97,8 @@ func (h *Host) session(ctx, work context.Context) error {
 		case <-beat.C:
 			h.beat(ctx)
 		case <-h.wake:
-		case <-later:
-			later = nil
+		case <-assignLater:
+			assignLater = nil
 		case entry, ok := <-hosts.Updates():
 			if !ok {
 				return errors.New("the watch of the hosts has ended")
@@ -121,17 +121,18 @@ func (h *Host) session(ctx, work context.Context) error {
 				h.observe(entry, known)
 			}
 		}
-		if hostsRead && recordsRead && len(recs.Updates()) == 0 && later == nil {
-			if wait := time.Until(free); wait > 0 {
-				later = time.After(wait)
+		isUpToDate := hostsRead && recordsRead && len(recs.Updates()) == 0
+		if isUpToDate && assignLater == nil {
+			if wait := time.Until(assignFrom); wait > 0 {
+				assignLater = time.After(wait)
 			} else {
 				began := time.Now()
 				h.assign(work)
 				h.recovered()
-				free = restAfter(began, time.Now())
+				assignFrom = nextAssignment(began, time.Now())
 			}
 		}
-		h.late(nil)
+		h.checkRecoveryTime(nil)
 	}
 }
 
@@ -232,7 +233,7 @@ func (h *Host) startSlot(work context.Context, name string, records []*Record) {
 	})
 }
 
-// recovered ends the first recovery once every slot has been tried.
+// recovered ends the first recovery once the host has tried to start every slot.
 func (h *Host) recovered() {
 	h.mu.Lock()
 	defer func() {
@@ -253,8 +254,8 @@ func (h *Host) recovered() {
 	h.recovery, h.fault = recoveryDone, nil
 }
 
-// letGo ends every slot and waits until all have ended.
-func (h *Host) letGo() {
+// endSlots ends every slot and waits until all have ended.
+func (h *Host) endSlots() {
 	h.mu.Lock()
 	slots := make([]*slot, 0, len(h.slots))
 	for _, s := range h.slots {
@@ -273,14 +274,14 @@ func (h *Host) letGo() {
 	h.changed()
 }
 
-// maxAsking caps the slots that ask the server at once when they start or end. The
-// server drops all requests that wait when there are 10,000, and each request of a long
-// queue waits longer than it may take.
+// maxAsking bounds how many slots ask the server at the same time when they start or end. When
+// 10,000 requests wait, the server drops them all. In a long queue a request waits longer than
+// its timeout.
 const maxAsking = 128
 
-// restAfter returns when the slots may be assigned again after an assignment. It keeps
+// nextAssignment returns when the slots may be assigned again after an assignment. It keeps
 // the assignments of a host with many slots, each of which looks at all of them, below a
 // fifth of a processor.
-func restAfter(began, ended time.Time) time.Time {
+func nextAssignment(began, ended time.Time) time.Time {
 	return ended.Add(min(4*ended.Sub(began), 100*time.Millisecond))
 }

@@ -32,7 +32,7 @@ type Spec struct {
 	Digest string
 	// Topic is the subject that feeds the worker. It may have wildcards. A stream
 	// must have it. The worker handles messages published after its creation. On a
-	// work queue it also handles those that wait already. A worker that joins a
+	// work queue it also handles messages that wait already. A worker that joins a
 	// group takes part from the group's position in the stream. Topic never changes.
 	Topic string
 	// Group is the group that the worker joins; empty means none. The members of a
@@ -53,8 +53,8 @@ type Spec struct {
 	Env, Secrets []string
 	// HTTP says which HTTP requests the code may send. Defaults to none.
 	HTTP HTTP
-	// Signature, when not empty, is that of the code: see package codesign. Code of a
-	// tenant whose Grant has keys needs one.
+	// Signature, when not empty, is the signature of the code: see package codesign. Code
+	// of a tenant whose Grant has keys needs one.
 	Signature []byte
 	// Rollout says how a new version replaces the one before it.
 	Rollout Rollout
@@ -205,7 +205,7 @@ func nameList(names []string) string {
 	return strings.Join(slices.Sorted(slices.Values(names)), ", ")
 }
 
-// differences compares fields with those that they become.
+// differences compares fields with their new values.
 func differences(before, after []field) []Difference {
 	var found []Difference
 	for i, was := range before {
@@ -227,11 +227,11 @@ func (h *Host) Diff(ctx context.Context, spec Spec) (*Plan, error) {
 }
 
 // Apply makes a worker be as its spec says and returns what it has changed. It creates
-// a worker that does not exist. It changes nothing of a worker that is so already. It
+// a worker that does not exist. It changes nothing of a worker that matches the spec already. It
 // leaves a stopped worker stopped. New code, limits, variables or secrets are a new
 // version, which the worker takes between two messages, or as Rollout says; while there
 // is a canary, Apply compares the spec with it. A rollback brings back code and
-// leaves the rest. Fields that never change are refused. The errors are those of
+// leaves the rest. Fields that never change are refused. It returns the errors of
 // [Host.Create], and [ErrNotGranted].
 func (h *Host) Apply(ctx context.Context, spec Spec) (*Plan, error) {
 	for {
@@ -257,7 +257,7 @@ type deployment struct {
 	digest string
 	source string
 	reload bool // the worker needs a new version
-	back   bool // the spec is that of the worker's own version, which has a canary
+	back   bool // the spec asks for the worker's own version while there is a canary
 }
 
 func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {

@@ -108,7 +108,7 @@ func (s *states) purge(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// readAll returns the messages below a prefix, without those of deleted values. It asks the
+// readAll returns the messages below a prefix, without deleted values. It asks the
 // stream's leader, which has every acknowledged write.
 func (s *states) readAll(ctx context.Context, prefix string) ([]*jetstream.RawStreamMsg, error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))

@@ -10,9 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// stateCache has the values of a slot's workers as its handlers see them: those of the server
-// with everything that was staged since. The log has every write first. flush brings the
-// values to their own subjects later, each one once for all the commits since.
+// stateCache has the values of a slot's workers as its handlers see them: the server's values
+// with everything that was staged since. The log has every write first. flush writes the
+// values to their own subjects later, each value once, however many commits changed it.
 //
 // A flush is an atomic batch. Its last message is a link of the chain on the slot's fence, so
 // neither a host that was replaced nor a batch that arrives late can change a value.
@@ -99,7 +99,7 @@ func (c *stateCache) drop(subject string) {
 	}
 }
 
-// stage shows writes to the handlers that follow.
+// stage makes writes visible to later handlers.
 func (c *stateCache) stage(writes []stateWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,8 +176,8 @@ func (c *stateCache) flush(ctx context.Context) (uint64, error) {
 	}
 }
 
-// nextFlush returns the writes of the next batch, and up to which sequence of the log they
-// are the last ones when there are none.
+// nextFlush returns the writes of the next batch. When there are none, everything in the log up
+// to sequence upTo is on its subject.
 func (c *stateCache) nextFlush() (writes []stateWrite, upTo uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
-// handle is the [engine.State] of one message. Only the message's handler uses it; it is not
-// for concurrent use.
+// handle is the [engine.State] of one message. The message's handler alone uses it; it is not
+// safe for concurrent use.
 type handle struct {
 	cache  *stateCache
 	record *Record
@@ -45,7 +45,7 @@ func (h *handle) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	return bytes.Clone(v), ok, nil
 }
 
-// Put keeps the value of a key until commit writes it.
+// Put keeps the value of a key in the handle. It is written when the handler has succeeded.
 func (h *handle) Put(_ context.Context, key string, v []byte) error {
 	if v == nil {
 		v = []byte{}
@@ -53,7 +53,7 @@ func (h *handle) Put(_ context.Context, key string, v []byte) error {
 	return h.write(key, bytes.Clone(v))
 }
 
-// Delete notes that commit removes a key.
+// Delete notes in the handle that the key is removed when the handler has succeeded.
 func (h *handle) Delete(_ context.Context, key string) error { return h.write(key, nil) }
 
 func (h *handle) write(key string, v []byte) error {

@@ -44,8 +44,8 @@ const (
 	maxTimers      = 10_000 // of a worker
 )
 
-// timersOf returns the prefix of the timers of a worker, and cancelledOf that of the marks of
-// those that an operator has cancelled.
+// timersOf returns the prefix of a worker's timers. cancelledOf returns the prefix of the
+// marks for timers that an operator has cancelled.
 func (s *states) timersOf(slot string, w workerUID) string {
 	return s.prefix + slot + ".tm." + w.id + "." + w.uid + "."
 }
@@ -246,8 +246,8 @@ func (ts *timers) remove(s *scheduledTimer) {
 	}
 }
 
-// assignPlaces gives each timer that is set its place: that of the one that it replaces, or
-// the lowest that is free.
+// assignPlaces gives each timer that is set its place: the place of the timer that it
+// replaces, or else the lowest free one.
 func (ts *timers) assignPlaces(writes []stateWrite) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
-// timerSource has the timers of keys: those of a slot that this host holds, or of the server.
+// timerSource has the timers of keys: from a slot that this host holds, or from the server.
 type timerSource interface {
 	ofKey(ctx context.Context, rec *Record, key string) (timers map[string]*pendingTimer, all int, err error)
 }
@@ -28,7 +28,7 @@ type handleTimers struct {
 	before  map[string]*pendingTimer // the message
 	now     map[string]engine.Timer  // with what the message did; nil before the first look
 	all     int                      // of the worker now
-	touched map[string]bool          // those that the message has set or cancelled
+	touched map[string]bool          // timers that the message has set or cancelled
 	order   []string                 // of touched
 }
 

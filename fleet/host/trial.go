@@ -55,7 +55,7 @@ type StateChange struct {
 // ends then. Code of [engine.Trusted] engines and functions run in this process. The
 // handler reads the worker's state. Nothing is published and nothing is stored, and the
 // worker goes on meanwhile. The message has the attempt 1 and the fencing token 0. The
-// error says why the code could not be run; that of the handler is in the Trial.
+// error says why the code could not be run; an error of the handler is in the Trial.
 func (h *Host) Test(ctx context.Context, id string, req TestRequest) (*Trial, error) {
 	rec, code, err := h.trialCode(ctx, id, req)
 	if err != nil {
@@ -147,7 +147,7 @@ func (h *Host) tryOut(
 	})
 	err := handling.Wait(ctx.Done(), unresponsive)
 	t.Took = time.Since(began)
-	if t.Err = means.redactor.err(err); did[*call.AbandonedError](err) {
+	if t.Err = means.redactor.err(err); hasType[*call.AbandonedError](err) {
 		return t, handling
 	}
 	if err != nil {

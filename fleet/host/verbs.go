@@ -20,7 +20,7 @@ type Option func(*options)
 type options struct {
 	by, note, digest string
 	signature        []byte
-	now              bool  // the new version is no canary
+	now              bool  // the new version replaces the old one at once, without a canary
 	refused          error // set when an option is nil
 }
 
@@ -54,7 +54,7 @@ func (o options) change() Change { return Change{By: o.by, Note: o.note} }
 // the worker Running, in this order. When a step fails, Create undoes the earlier
 // ones and nothing stays behind. The worker misses no message that is published
 // once its consumer exists. Errors wrap [ErrInvalid], [engine.ErrNoEngine],
-// [engine.ErrBadCode], [ErrNoTopic], [ErrExists] or those of package fetch, or say
+// [engine.ErrBadCode], [ErrNoTopic], [ErrExists] or an error of package fetch, or say
 // what could not be reached.
 func (h *Host) Create(ctx context.Context, req Spec) (id string, err error) {
 	rec, code, err := h.prepare(ctx, &req)
@@ -265,8 +265,8 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 // Rollback gives a worker an earlier version of its code. digest is the version's
 // digest, or at least its first eight digits. When the digits match more than one
 // version, the error wraps [ErrInvalid]; when they match none, [ErrNoVersion]. The
-// version takes every message, between two of them, and a canary ends. Rollback to the
-// worker's own version does nothing but end the canary.
+// version takes over between two messages, and a canary ends. Rollback to the worker's own
+// version only ends the canary.
 func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) error {
 	rec, err := h.Get(ctx, id)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 // unresponsive is how long a handler may take to return once its context has ended.
 const unresponsive = 2 * time.Second
 
-// setCurrent begins or ends the watch over an attempt. It waits for a look that is under way.
+// setCurrent begins the watch over an attempt, or ends it for nil. It waits while watch looks at
+// the attempt before.
 func (r *runner) setCurrent(a *attempt) {
 	r.watching.Lock()
 	defer r.watching.Unlock()
@@ -38,7 +39,7 @@ func (r *runner) watch() {
 
 func (r *runner) look(a *attempt, now time.Time) {
 	ackWait := r.host.cfg.AckWait
-	switch silent := now.Sub(a.beat); {
+	switch silent := now.Sub(a.lastBeat); {
 	case silent > ackWait*3/4 || !r.host.members.held():
 		// Another host may have the message by now: end this handler.
 		a.cancel(ErrDetached)
@@ -59,8 +60,8 @@ func (r *runner) look(a *attempt, now time.Time) {
 		a.cancel(limits.TimeLimit())
 	}
 	if ran > limits.Time+unresponsive && a.answered.CompareAndSwap(false, true) {
-		// The handler ignores its context. Answer the message in its place and give it no
-		// other. Its state is never written.
+		// The handler ignores its context. Answer the message in its place, and give it no
+		// further message. Its state is never written.
 		r.fail(nil, a, fmt.Errorf("%w, and its handler does not return and is abandoned", limits.TimeLimit()))
 		r.abandon()
 	}
@@ -76,6 +77,6 @@ func (r *runner) heartbeat(a *attempt) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.host.cfg.AckWait/4)
 	defer cancel()
 	if r.host.nc.FlushWithContext(ctx) == nil {
-		a.beat = sent
+		a.lastBeat = sent
 	}
 }

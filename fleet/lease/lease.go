@@ -9,7 +9,7 @@
 //	app.Lead("deadlines", l, missions.Deadlines)
 //
 // Begin with [New] and [Lease.Acquire]; [Lease.Token] is the fencing token of the term. It
-// stands on the client of JetStream, and on package identity for the holder's name.
+// uses the client of JetStream, and package identity for the holder's name.
 package lease
 
 import (

@@ -96,8 +96,8 @@ func (a *manager) definition(ctx context.Context, def workflow.WorkflowDef) (*op
 	return out, nil
 }
 
-// inOrder returns the phases in the order in which an entity enters them: first those
-// without an edge to them, the terminal ones last.
+// inOrder returns the phases in the order in which an entity enters them: first the phases to
+// which no edge leads, and the terminal ones last.
 func inOrder(t workflow.Transitions) []string {
 	led := map[string]bool{}
 	for from, next := range t {

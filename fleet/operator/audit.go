@@ -183,8 +183,8 @@ func (a *audit) record(ctx context.Context, e *operatorv1.AuditEntry) {
 	}
 }
 
-// auditSize is how many entries an auditMemory keeps, and auditRefused how many refused
-// attempts push out no other entry: a viewer may make as many of them as it likes.
+// auditSize is how many entries an auditMemory keeps. auditRefused is how many of them may be
+// refused attempts: a viewer may make any number of these, and must not push out other entries.
 const (
 	auditSize    = 1000
 	auditRefused = auditSize / 2

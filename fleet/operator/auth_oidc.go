@@ -223,11 +223,11 @@ const (
 	providerMost = time.Hour        // how long its answer is used while it is away
 )
 
-// provider returns what the provider says of itself: it asks unless that is known since after.
-// While the provider is away it returns what is known, for an hour.
+// provider returns the provider's own description. It asks the provider, unless it has an answer
+// from after the given time. While the provider is away it returns the last answer, for an hour.
 func (o *oidcAuth) provider(ctx context.Context, after time.Time) (*provider, error) {
 	select {
-	case o.sem <- struct{}{}: // those who waited for another's question do not ask again
+	case o.sem <- struct{}{}: // a caller that waited here for another's request does not ask again
 		defer func() { <-o.sem }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -237,7 +237,7 @@ func (o *oidcAuth) provider(ctx context.Context, after time.Time) (*provider, er
 		return last.found, nil
 	}
 	if last.failed == nil || time.Since(last.at) >= providerRetry {
-		found, err := o.discover(context.WithoutCancel(ctx)) // for those who wait, too
+		found, err := o.discover(context.WithoutCancel(ctx)) // other callers wait for it too
 		if err == nil {
 			last.found = found
 		}

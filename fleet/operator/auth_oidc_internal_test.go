@@ -24,7 +24,7 @@ func (h *hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// While a provider hangs, those who need its keys wait for one try together, and not one
+// While a provider hangs, callers that need its keys wait for one try together, and not one
 // after the other. They get what is known of it, for an hour.
 func TestKeysOfAProviderThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -73,50 +73,51 @@ func compression(r *http.Request) string {
 	return ""
 }
 
-// readBody reads the body of r, within the limit of the caller's role and the memory of all
-// bodies, and replaces it with what it has read: it is an error before a service is called.
-// The caller calls free when the request has been handled.
-func (s *Server) readBody(r *http.Request, who Principal) (free func(), err error) {
-	free = func() {}
+// readBody reads the whole body of r, within the limit of the caller's role and the memory of all
+// bodies, and replaces it with a copy in memory. So a faulty body is refused before any service is
+// called.
+// The caller calls release when the request has been handled.
+func (s *Server) readBody(r *http.Request, who Principal) (release func(), err error) {
+	release = func() {}
 	if encoding := compression(r); encoding != "" {
-		return free, Errorf(connect.CodeUnimplemented, ReasonCompressed, "",
+		return release, Errorf(connect.CodeUnimplemented, ReasonCompressed, "",
 			"the request is compressed with %s: send it without compression", clip(encoding, 64))
 	}
 	if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
-		return free, nil // reflection reads one small message after the other
+		return release, nil // reflection reads one small message after the other
 	}
 	limit, held := s.bodyLimit(r, who.most()), int64(0)
-	free = func() { s.bodies.give(who.id(), held) }
+	release = func() { s.bodies.give(who.id(), held) }
 	var body bytes.Buffer
 	for step := int64(512); err == nil; step = min(2*step, 32<<10) { // most requests are small
 		if !s.bodies.take(who.id(), step) {
-			return free, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "",
+			return release, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "",
 				"too many large requests at once: try again in a moment")
 		}
 		held += step
 		_, err = io.CopyN(&body, r.Body, step)
 		if int64(body.Len()) > limit {
-			return free, Errorf(connect.CodeInvalidArgument, ReasonBodyTooLarge, "",
+			return release, Errorf(connect.CodeInvalidArgument, ReasonBodyTooLarge, "",
 				"the body is larger than %d bytes, the limit for this request and your role", limit)
 		}
 	}
 	switch {
 	case errors.Is(err, io.EOF):
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return free, malformed("", "the body did not arrive within %v", bodyTime)
+		return release, malformed("", "the body did not arrive within %v", bodyTime)
 	default:
-		return free, malformed("", "the body cannot be read: %s", clip(err.Error(), maxName))
+		return release, malformed("", "the body cannot be read: %s", clip(err.Error(), maxName))
 	}
 	r.Body = io.NopCloser(&body)
 	r.ContentLength = int64(body.Len())
 	r.TransferEncoding = nil
 	r.Header.Set("Content-Length", strconv.Itoa(body.Len()))
-	return free, nil
+	return release, nil
 }
 
 // deadlineWriter gives every write of a response its own deadline, where the connection
 // supports it (HTTP/1.1 and 2 do). So the server disconnects a caller that does
-// not read, but not one that reads slowly.
+// not read, but not a caller that reads slowly.
 type deadlineWriter struct {
 	http.ResponseWriter
 	out *http.ResponseController
@@ -135,7 +136,7 @@ func (p *deadlineWriter) Flush() {
 func (p *deadlineWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 // timed sets a deadline for the body. It clears the deadline when the whole body
-// has arrived, because on HTTP/1 it would end the response too. It keeps the
+// has arrived, because on HTTP/1 the deadline would end the response too. It keeps the
 // deadline for a body that failed; otherwise reading the rest of that body could
 // take forever.
 func timed(out *http.ResponseController, body io.ReadCloser) io.ReadCloser {

@@ -20,12 +20,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// HeaderAsOf is the header of every answer that says from when its content is, as a
-// time of RFC 3339. It is older than the answer while a dependency is away.
+// HeaderAsOf is the header of every answer with the time of its content, in the form of
+// RFC 3339. That time is before the answer while a dependency is away.
 const HeaderAsOf = "Lifecycle-As-Of"
 
 // needs is the role that each method needs, by "Service.Method". A viewer may
-// call the methods that the contract declares free of side effects, except those that
+// call the methods that the contract declares free of side effects, except methods that
 // look into a process.
 var needs = func() map[string]Role {
 	roles := map[string]Role{}
@@ -66,22 +66,23 @@ type request struct {
 	target string // the same, for the audit
 	detail string
 	dryRun bool
-	// It is a reading, of which only the begin is in the audit; readsOn says that it goes on.
+	// reading marks a call that may be one of a series, such as following a log: the audit has
+	// only the first of a series. readsOn says that this call may continue a series.
 	reading, readsOn bool
 
 	violations // what is wrong with its fields
 
 	who     Principal           // the caller, once it is authorized
 	process *operatorv1.Process // the object of a method of ProcessService with scopeOne
-	found   string              // what note has put before the detail
+	found   string              // the text of note, which stands before the detail
 }
 
-// note puts what only the work of a call can know before the detail of its entry in the
-// audit: a long detail is cut at its end.
+// note records a finding of the work, for the audit. It stands before the detail, because a long
+// detail is cut at its end.
 func (c *request) note(format string, args ...any) { c.found = fmt.Sprintf(format, args...) }
 
-// call does what all methods share: it checks the caller's role and the request, does
-// the work within its time limit, and audits what more than a viewer may do.
+// call is the part that all methods share: it checks the caller's role and the request, does
+// the work within its time limit, and audits a method that a viewer may not call.
 func call[A proto.Message](
 	ctx context.Context, s *Server, c *request, work func(ctx context.Context) (A, error),
 ) (answer A, err error) {
@@ -98,10 +99,12 @@ func call[A proto.Message](
 		info.ResponseHeader().Set(HeaderAsOf, s.deps.asOf().UTC().Format(time.RFC3339Nano))
 	}
 	goesOn := c.reading && err == nil && s.readings.GoesOn(time.Now(), c.who.id(), c.target) && c.readsOn
-	audited := needs[c.action] != RoleViewer && !(c.dryRun && previews(ctx)) && !goesOn
-	if audited {
-		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(c.target, "/") {
-			c.target += made.GetId() // the server chose the id
+	isPreview := c.dryRun && previews(ctx)
+	isAudited := needs[c.action] != RoleViewer && !isPreview && !goesOn
+	if isAudited {
+		lacksID := strings.HasSuffix(c.target, "/") // the server chose the id
+		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && lacksID {
+			c.target += made.GetId()
 		}
 		s.audit.record(ctx, c.entry(ctx, err))
 	}
@@ -147,8 +150,8 @@ func (s *Server) failure(ctx context.Context, action string, err error) error {
 
 type previewKey struct{}
 
-// preview marks the calls of a page that only shows what an action would do: a dry run
-// among them is not an attempt to write.
+// preview marks the calls of a page that only shows what an action would do. A dry run among them
+// does not count as an attempt to write.
 func preview(ctx context.Context) context.Context {
 	return context.WithValue(ctx, previewKey{}, true)
 }

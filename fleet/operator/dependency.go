@@ -115,8 +115,8 @@ func (d *dependencies) outages() (list []outage) {
 	return list
 }
 
-// asOf returns the time from which the server's knowledge is: now, or the begin of
-// the oldest outage.
+// asOf returns the time up to which the server knows everything: now, or the begin of the
+// oldest outage.
 func (d *dependencies) asOf() time.Time {
 	at := time.Now()
 	for _, o := range d.outages() {

@@ -41,11 +41,11 @@ type flow struct {
 type writes struct {
 	begin  time.Time
 	n      int
-	before int // of the minute before
+	before int // writes in the minute before
 }
 
-// brief is what a flow and the live pages need of an entity. Whole entities are kept only
-// while a client watches them: a hundred thousand are hundreds of megabytes.
+// brief has the few fields of an entity that a flow and the live pages need. Whole entities are
+// kept only while a client watches them: a hundred thousand take hundreds of megabytes.
 type brief struct {
 	phase string
 	since int64 // when it was first seen in the phase, in nanoseconds since 1970

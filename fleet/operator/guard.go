@@ -41,8 +41,10 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			return
 		}
 		// Another site's page may link here. It may not load anything from here, such as
-		// an image: the browser sends this server's credentials with that too.
-		if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
+		// an image, because the browser would send this server's credentials with the request.
+		isFromOtherSite := r.Header.Get("Sec-Fetch-Site") == "cross-site"
+		followsLink := r.Header.Get("Sec-Fetch-Mode") == "navigate"
+		if isFromOtherSite && !followsLink {
 			s.refuse(w, r, Errorf(connect.CodePermissionDenied, ReasonOrigin, "",
 				"another site's page loads this: open the dashboard itself"))
 			return
@@ -67,8 +69,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			return
 		}
 		r = r.WithContext(WithPrincipal(r.Context(), who))
-		free, err := s.readBody(r, who)
-		defer free()
+		release, err := s.readBody(r, who)
+		defer release()
 		if err != nil {
 			s.refuse(w, r, err)
 			return
@@ -121,7 +123,7 @@ func (s *Server) onLoopback(r *http.Request) bool {
 	return ok && loopbackName(hostname(local.String())) && loopbackName(hostname(r.RemoteAddr))
 }
 
-// proxyHeaders are those that proxies add.
+// proxyHeaders are headers that proxies add.
 var proxyHeaders = []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"}
 
 // recognise returns the caller.

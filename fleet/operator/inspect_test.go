@@ -93,7 +93,7 @@ func TestInspectorLooksIntoAProcess(t *testing.T) {
 
 	// The configuration, with a reload that was refused.
 	_ = app.Reload(t.Context())
-	brokertest.Await(t, "an answer", func() bool { // a machine that stands still for a second gets none
+	brokertest.Await(t, "an answer", func() bool { // a machine that is suspended for a second gets none
 		_, _, text = request(t, "GET", path+"/config", "", bearer(ivyToken)...)
 		return !strings.Contains(text, "did not return")
 	})

@@ -401,7 +401,7 @@ func TestCanaryOnThePage(t *testing.T) {
 	wantText(t, "after the promotion", text, "The canary is the worker&#39;s version now.")
 }
 
-// Two versions are compared, also those that are not text.
+// Two versions are compared, also versions that are not text.
 func TestCodeOnThePage(t *testing.T) {
 	h := newHosted()
 	base, _ := serve(t, operator.Config{Workers: h})

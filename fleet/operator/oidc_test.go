@@ -276,7 +276,7 @@ func TestBearerTokensOfAProvider(t *testing.T) {
 	wantText(t, "the settings", settings, `"clientId":"cli"`, `"issuer":"`+p.URL+`"`)
 }
 
-// A provider that is away, hangs or floods harms only those who need it, and is asked
+// A provider that is away, hangs or floods harms only callers that need it, and is asked
 // again.
 func TestProviderIsAwayAtFirst(t *testing.T) {
 	for what, fault := range map[string]func(p *issuer, on bool){

@@ -39,13 +39,13 @@ import (
 
 // TestFleetAtScale measures an operator server with a large fleet: SCALE=20x500 are 20
 // operating-system processes with 500 announced processes each, SCALE_ENTITIES is the
-// number of entities, 100000 by default, and SCALE_PAGES that of open pages, 1000 by
-// default. Without SCALE all of it is small. SCALE_PROFILE names a file for the profile of
-// the server's time; beside it, with .heap behind the name, is that of its memory with open
-// pages, and .announcers is of the time of one group of processes. SCALE_TTL is that of
-// announcements: with a long one a busy machine can have many. It asserts nothing about times: it prints what
-// docs/reference/scale.md has. NATS, the server and the announced processes each have a process of
-// their own.
+// number of entities, 100000 by default, and SCALE_PAGES is the number of open pages, 1000
+// by default. Without SCALE all of it is small. SCALE_PROFILE names a file for the CPU
+// profile of the server. Two more profiles are written beside it: NAME.heap is the server's
+// memory with open pages, and NAME.announcers the CPU of one group of processes. SCALE_TTL is
+// the TTL of announcements: with a long one a busy machine can have many. The test asserts
+// nothing about times: it prints the figures of docs/reference/scale.md. NATS, the server and
+// the announced processes each have a process of their own.
 func TestFleetAtScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestWatchersGetOnlyNews is the short version")

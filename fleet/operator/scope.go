@@ -172,7 +172,7 @@ func workerObject(w *operatorv1.Worker) object {
 	return object{worker: w.GetId(), tenant: w.GetSpec().GetTenant()}
 }
 
-// scope says which role a call needs of a caller who has it only in parts of the fleet.
+// scope says where a caller must have the role that a call needs.
 type scope int
 
 const (
@@ -181,8 +181,8 @@ const (
 	scopeParts              // the role in any part: the method shows and does only what the caller may
 )
 
-// permitted returns an error unless the caller may do an action at the object of a request.
-// It finds the process of a request about one.
+// permitted returns an error unless the caller may do an action at the object of a request. For
+// a request about a process it also finds the process.
 func (s *Server) permitted(ctx context.Context, c *request) error {
 	if c.scope == scopeParts {
 		return nil
@@ -214,8 +214,8 @@ func (s *Server) permitted(ctx context.Context, c *request) error {
 	return s.permit(c.who, c.action, x)
 }
 
-// permit returns an error unless who may do the action at an object. A caller who does
-// not see the object learns the same as when there is none.
+// permit returns an error unless the caller may do the action at an object. A caller that does
+// not see the object gets the same error as when there is none.
 func (s *Server) permit(who Principal, action string, x object) error {
 	need := needs[action]
 	role := who.at(x)
@@ -234,7 +234,7 @@ func forbidden(format string, args ...any) error {
 	return Errorf(connect.CodePermissionDenied, ReasonForbidden, "", format, args...)
 }
 
-// unseen is the error for an object that is not there, or that the caller does not see.
+// unseen is the error for an object that does not exist, or that the caller does not see.
 func unseen(x object) error {
 	if x.workflow != "" {
 		return Errorf(connect.CodeNotFound, ReasonUnknownType, "type",
@@ -285,8 +285,9 @@ func (s *Server) may(ctx context.Context, action, of string) bool {
 	return s.permitted(ctx, c) == nil
 }
 
-// mayApply returns an error unless who may apply a spec: to the worker as the spec makes
-// it, and to the worker as it is, so that a tenant takes no worker of another.
+// mayApply returns an error unless the caller may apply a spec. The caller needs the role at the
+// worker as the spec makes it, and at the worker as it is now: so a tenant cannot take another
+// tenant's worker.
 func (s *Server) mayApply(ctx context.Context, who Principal, spec *operatorv1.WorkerSpec) error {
 	const action = "WorkerService.ApplyWorker"
 	if who.Role.atLeast(needs[action]) {
@@ -306,10 +307,10 @@ func (s *Server) mayApply(ctx context.Context, who Principal, spec *operatorv1.W
 	return err
 }
 
-// seesAudit returns a function that reports whether who sees an entry of the audit: its
-// own attempts, and those at what it sees. For who sees a worker because of its tenant, that
-// begins when the worker was made, or with the oldest version in its history: an earlier
-// worker of the id may have been of another tenant, and an entry does not say it.
+// seesAudit returns a function that reports whether the caller sees an entry of the audit: its
+// own attempts, and attempts at objects that it sees. A caller that sees a worker because of its
+// tenant sees the entries since the worker was made, or since the oldest version in its history.
+// An earlier worker of that id may have belonged to another tenant, which the entry does not say.
 func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1.AuditEntry) bool, error) {
 	workers := map[string]*operatorv1.Worker{}
 	if s.cfg.Workers != nil && slices.ContainsFunc(who.Grants, func(g Grant) bool { return len(g.Tenants) > 0 }) {
@@ -342,8 +343,8 @@ func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1
 	}, nil
 }
 
-// seesFinding returns a function that reports whether who sees a finding. Everyone sees
-// those about the fleet itself, such as that NATS is away.
+// seesFinding returns a function that reports whether the caller sees a finding. Every caller
+// sees findings about the fleet itself, such as that NATS is away.
 func (s *Server) seesFinding(
 	ctx context.Context, who Principal,
 ) (sees func(*operatorv1.Finding) bool, processes int, err error) {
@@ -387,7 +388,7 @@ func (s *Server) seesFinding(
 	}, processes, nil
 }
 
-// diagnosisOf returns what is wrong with what a caller sees.
+// diagnosisOf returns the findings about everything that a caller sees.
 func (s *Server) diagnosisOf(ctx context.Context, who Principal) (*operatorv1.DiagnoseResponse, error) {
 	answer, err := s.Diagnosis(ctx)
 	if err != nil || !who.scoped() {

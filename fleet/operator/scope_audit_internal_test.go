@@ -21,7 +21,7 @@ func (r remade) List(context.Context) ([]*operatorv1.Worker, error) {
 }
 
 // A tenant that takes the id of a deleted worker does not see what others did with that
-// worker. Its own attempts, and those of who may see the id, stay.
+// worker. Its own attempts stay, and so do the attempts of a caller that may see the id.
 func TestAuditOfAnEarlierWorker(t *testing.T) {
 	at := time.Now()
 	s := &Server{cfg: Config{Workers: remade{at: at}}}

@@ -36,7 +36,7 @@ func loadParts(t *testing.T, content string) (parts, error) {
 	return config.Load[parts](file, config.WithEnviron(nil), config.WithArgs(nil))
 }
 
-// K19: one file configures all parts, and a key that was never set is no fault.
+// K19: one file configures all parts, and it need not set every key.
 func TestOneFileConfiguresAllParts(t *testing.T) {
 	got, err := loadParts(t, `
 lifecycle: {shutdown_grace: 40s}

@@ -33,10 +33,10 @@ import (
 type sessions struct {
 	seal cipher.AEAD
 
-	https bool        // people sign in at the provider over TLS
-	ends  SessionEnds // of all replicas; nil when only this server knows
-	log   *slog.Logger
-	lost  repeatLog
+	https   bool        // callers sign in at the provider over TLS
+	ends    SessionEnds // of all replicas; nil when only this server knows which sessions have ended
+	log     *slog.Logger
+	unknown repeatLog // of failures to ask ends
 
 	mu    sync.Mutex // guards ended
 	ended map[string]endedSession
@@ -45,7 +45,7 @@ type sessions struct {
 const (
 	cookieName = "lifecycle-session"
 	sessionAge = 12 * time.Hour
-	maxEnded   = 4096 // sessions of one person that logged out and are remembered
+	maxEnded   = 4096 // how many ended sessions of one owner are remembered
 )
 
 type session struct {
@@ -59,10 +59,10 @@ type session struct {
 type person struct {
 	Issuer string   `json:"iss"`
 	Name   string   `json:"name"`
-	Groups []string `json:"groups,omitempty"` // those that have a grant
+	Groups []string `json:"groups,omitempty"` // groups that have a grant
 }
 
-// newSessions returns the sessions of a server; without a key theirs is a random one.
+// newSessions returns the sessions of a server. Without a SessionKey it makes a random key.
 func newSessions(cfg Config, signIn *oidcAuth) (*sessions, error) {
 	key := cfg.SessionKey
 	switch {
@@ -96,7 +96,7 @@ func (l *sessions) begin(token string) (string, error) {
 }
 
 // sealed returns the value of a cookie that only servers with the same key can make and
-// read. The name is sealed with it: the value of one cookie is no value of another.
+// read. The name is sealed with it: the value of one cookie is not valid in another.
 func (l *sessions) sealed(name string, content any) (string, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
@@ -105,8 +105,8 @@ func (l *sessions) sealed(name string, content any) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(l.seal.Seal(nil, nil, text, []byte(name))), nil
 }
 
-// unseal reads the cookie of a request into content: the one that only a page over TLS can
-// have set when secure, and otherwise the one of any page.
+// unseal reads the cookie of a request into content. With secure it reads the cookie that only a
+// page over TLS can have set, and otherwise the one that any page can have set.
 func (l *sessions) unseal(r *http.Request, name string, secure bool, content any) bool {
 	c, err := r.Cookie(prefixed(name, secure))
 	if err != nil {
@@ -119,32 +119,35 @@ func (l *sessions) unseal(r *http.Request, name string, secure bool, content any
 	return err == nil && json.Unmarshal(text, content) == nil
 }
 
-// open reads the session of a request's cookie. A proxy may not say that a page came over
-// TLS, so the cookie with the prefix is always read. The one without it could be of another
-// site's page, and is not read when the browser uses TLS, or when the caller signed in over
-// TLS.
+// open reads the session of a request's cookie. It always reads the cookie with the prefix,
+// because a proxy may not say that a page came over TLS. A page of another site could have set
+// the cookie without the prefix: open ignores that one when the browser uses TLS, or when the
+// caller signed in over TLS.
 func (l *sessions) open(r *http.Request) (s session, ok bool) {
 	if !l.unseal(r, cookieName, true, &s) {
 		s = session{}
-		if overTLS(r) || !l.unseal(r, cookieName, false, &s) || s.Who != nil && l.https {
+		if overTLS(r) || !l.unseal(r, cookieName, false, &s) {
+			return session{}, false
+		}
+		if signedInOverTLS := s.Who != nil && l.https; signedInOverTLS {
 			return session{}, false
 		}
 	}
 	if time.Now().After(s.Until) {
 		return session{}, false
 	}
-	return s, !l.over(r.Context(), s)
+	return s, !l.hasEnded(r.Context(), s)
 }
 
-// end ends a session here and, with SessionEnds, on every replica; everywhere is false when
-// SessionEnds has failed. Then, and without SessionEnds, another replica accepts its
-// cookie until it expires, but the browser has deleted it.
+// end ends a session here and, with SessionEnds, on every replica. everywhere is false when
+// SessionEnds has failed. In that case, and without SessionEnds, another replica accepts the
+// cookie until it expires; but the browser has deleted it.
 func (l *sessions) end(r *http.Request) (s session, everywhere bool) {
 	s, ok := l.open(r)
 	if !ok {
 		return s, true
 	}
-	l.forget(s)
+	l.rememberEnd(s)
 	if l.ends != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), storeTime)
 		defer cancel()
@@ -177,8 +180,8 @@ func prefixed(name string, secure bool) string {
 	return name
 }
 
-// cookie returns a cookie with this value; "" deletes it. A Secure one is for all paths, as
-// its prefix demands; the server reads it only where it is for.
+// cookie returns a cookie with this value; "" deletes it. A Secure cookie is sent for all paths,
+// as its prefix demands; the server reads it for the given path alone.
 func cookie(name, value, path string, secure bool, age time.Duration, site http.SameSite) *http.Cookie {
 	c := &http.Cookie{
 		Name:     prefixed(name, secure),
@@ -254,13 +257,13 @@ func (b sessionBucket) Ended(ctx context.Context, id string) (bool, error) {
 	return err == nil, err
 }
 
-// endsTime is how long one look may take.
+// endsTime is how long one question to SessionEnds may take.
 const endsTime = 500 * time.Millisecond
 
-// over reports whether a session has ended, here or on another replica. While the other
-// replicas cannot be asked, what is known here counts: the dashboard must show what is
-// wrong then.
-func (l *sessions) over(ctx context.Context, s session) bool {
+// hasEnded reports whether a session has ended, here or on another replica. When SessionEnds does
+// not answer, only sessions that ended here count: the dashboard must work then, to show what is
+// wrong.
+func (l *sessions) hasEnded(ctx context.Context, s session) bool {
 	l.mu.Lock()
 	_, ended := l.ended[s.ID]
 	l.mu.Unlock()
@@ -271,13 +274,13 @@ func (l *sessions) over(ctx context.Context, s session) bool {
 	defer cancel()
 	ended, err := l.ends.Ended(ctx, s.ID)
 	if err != nil {
-		l.lost.warn(l.log, "operator: it is not known whether a session has ended on another replica", err)
+		l.unknown.warn(l.log, "operator: it is not known whether a session has ended on another replica", err)
 		return false
 	}
 	return ended
 }
 
-// endedSession is a session that has ended, until it expires anyway.
+// endedSession is a session that has ended. It is remembered until the session would expire.
 type endedSession struct {
 	owner string
 	until time.Time
@@ -291,9 +294,9 @@ func (s *session) owner() string {
 	return s.Token
 }
 
-// forget remembers here that a session has ended. When one person ends very many, the
-// oldest of that person are forgotten, and no others.
-func (l *sessions) forget(s session) {
+// rememberEnd remembers here that a session has ended. When one owner ends more than maxEnded
+// sessions, it forgets the oldest of that owner, and none of others.
+func (l *sessions) rememberEnd(s session) {
 	now, owner := time.Now(), s.owner()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -320,15 +323,15 @@ func (s *Server) withSession(r *http.Request) (*http.Request, *Principal) {
 	if !strings.HasPrefix(r.URL.Path, "/ui/") || r.Header.Get("Authorization") != "" {
 		return r, nil
 	}
-	one, ok := s.sessions.open(r)
+	session, ok := s.sessions.open(r)
 	switch {
 	case !ok:
 		return r, nil
-	case one.Who != nil:
-		return r, s.signIn.principal(one)
+	case session.Who != nil:
+		return r, s.signIn.principal(session)
 	}
 	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+one.Token)
+	r.Header.Set("Authorization", "Bearer "+session.Token)
 	return r, nil
 }
 
@@ -342,10 +345,11 @@ func (s *Server) isPublic(r *http.Request) bool {
 
 // toLogin redirects a browser that opens a page to the login form.
 func (s *Server) toLogin(w http.ResponseWriter, r *http.Request, err error) bool {
-	ofPages := r.URL.Path == "/" || strings.HasPrefix(r.URL.Path, "/ui/")
-	page := r.Method == http.MethodGet && ofPages && strings.Contains(r.Header.Get("Accept"), "text/html")
+	isPagePath := r.URL.Path == "/" || strings.HasPrefix(r.URL.Path, "/ui/")
+	opensPage := r.Method == http.MethodGet && isPagePath && strings.Contains(r.Header.Get("Accept"), "text/html")
 	var e *Error
-	if s.cfg.Auth == nil || !page || !errors.As(err, &e) || e.Code != connect.CodeUnauthenticated {
+	isUnauthenticated := errors.As(err, &e) && e.Code == connect.CodeUnauthenticated
+	if s.cfg.Auth == nil || !opensPage || !isUnauthenticated {
 		return false
 	}
 	http.Redirect(w, r, "/ui/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)

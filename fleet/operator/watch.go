@@ -30,7 +30,7 @@ func (s *Server) watchFailed(what string) func(error) {
 	}
 }
 
-// kinds maps the kinds of a feed's items to those of the contract. A feed sends
+// kinds maps the kinds of a feed's items to the kinds of the API. A feed sends
 // no gap.
 var kinds = map[stream.Kind]operatorv1.WatchResponse_Kind{
 	stream.Put:     operatorv1.WatchResponse_KIND_PUT,
@@ -64,13 +64,13 @@ func batches[T any](
 	ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func([]stream.Item[T]) error,
 ) error {
 	defer r.Close()
-	over, leave, err := s.bounded(ctx, who)
+	streaming, leave, err := s.bounded(ctx, who)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	for {
-		beat, stop := context.WithTimeout(over, heartbeat)
+		beat, stop := context.WithTimeout(streaming, heartbeat)
 		items, err := r.Next(beat, batch)
 		stop()
 		switch {
@@ -80,7 +80,7 @@ func batches[T any](
 		case errors.Is(err, feed.ErrSlow):
 			return Errorf(connect.CodeAborted, ReasonStreamOver, "",
 				"this watch is too slow and would have missed a deletion: watch again")
-		case over.Err() != nil || errors.Is(err, context.Canceled):
+		case streaming.Err() != nil || errors.Is(err, context.Canceled):
 			return errWatchOver()
 		}
 		if err := send(items); err != nil {
@@ -91,7 +91,7 @@ func batches[T any](
 
 // bounded takes a place for a stream of a caller. The context ends when the stream is too
 // old, the credentials expire, or the process begins to drain.
-func (s *Server) bounded(ctx context.Context, who Principal) (over context.Context, leave func(), err error) {
+func (s *Server) bounded(ctx context.Context, who Principal) (streaming context.Context, leave func(), err error) {
 	if !s.streams.take(who.id(), 1) {
 		return nil, nil, Errorf(connect.CodeResourceExhausted, ReasonTooManyStreams, "",
 			"too many watches are open (at most %d, and %d for one caller): close some", s.cfg.MaxStreams, s.cfg.MaxStreamsEach)
@@ -100,7 +100,7 @@ func (s *Server) bounded(ctx context.Context, who Principal) (over context.Conte
 	if !who.Until.IsZero() && who.Until.Before(until) {
 		until = who.Until
 	}
-	over, cancel := context.WithDeadlineCause(ctx, until, errStreamOver)
+	streaming, cancel := context.WithDeadlineCause(ctx, until, errStreamOver)
 	drained := make(chan struct{})
 	draining := lifecycle.Stream(ctx)
 	go func() {
@@ -108,10 +108,10 @@ func (s *Server) bounded(ctx context.Context, who Principal) (over context.Conte
 		select {
 		case <-draining:
 			cancel()
-		case <-over.Done():
+		case <-streaming.Done():
 		}
 	}()
-	return over, func() {
+	return streaming, func() {
 		cancel()
 		<-drained
 		s.streams.give(who.id(), 1)
@@ -133,8 +133,8 @@ func sendFailed(err error) error {
 
 // Times of live pages.
 const (
-	lookAgain = 3 * time.Second        // a page of an area that does not report changes looks again
-	gather    = 400 * time.Millisecond // changes within this time are one
+	lookAgain = 3 * time.Second        // when a page looks again whose area does not report changes
+	gather    = 400 * time.Millisecond // changes within this time are notified as one
 )
 
 // changed calls notify(true) when the content of a page may have changed, and
@@ -162,18 +162,18 @@ func (s *Server) changed(ctx context.Context, topic, name string, notify func(ne
 		}
 		return onChange(ctx, s, who, s.flows.flow(name).brief.Follow("", nil), notify)
 	case topic == "processes" && s.processes != nil:
-		// What a process announces all the time is no change. The page of one process shows
-		// it, and looks again now and then.
-		r, one := s.processes.Follow(name, who.seesProcess), name != ""
-		return onChange(ctx, s, who, r, func(news bool) error { return notify(news || one) })
+		// Values that a process announces all the time do not count as a change. The page of one
+		// process shows them, so it looks again with each heartbeat.
+		r, isOnePage := s.processes.Follow(name, who.seesProcess), name != ""
+		return onChange(ctx, s, who, r, func(news bool) error { return notify(news || isOnePage) })
 	case topic == "workflows" && s.cfg.Workflows != nil, topic == "workers" && s.cfg.Workers != nil, topic == "audit":
 		return s.lookAgain(ctx, who, notify)
 	}
 	return Errorf(connect.CodeNotFound, ReasonNotFound, "topic", "there is nothing to watch under %q", clip(topic, 64))
 }
 
-// onChange notifies a page of what r reads. The synced item counts as a change, because
-// something may have changed between the page and its watch.
+// onChange notifies a page of the changes that r reads. The synced item counts as a change,
+// because something may have changed between the page and its watch.
 func onChange[T any](
 	ctx context.Context, s *Server, who Principal, r *feed.Reader[T], notify func(news bool) error,
 ) error {
@@ -191,9 +191,9 @@ func onChange[T any](
 	})
 }
 
-// lookAgain notifies a page again and again.
+// lookAgain notifies a page at regular times, as if its content had changed.
 func (s *Server) lookAgain(ctx context.Context, who Principal, notify func(news bool) error) error {
-	over, leave, err := s.bounded(ctx, who)
+	streaming, leave, err := s.bounded(ctx, who)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (s *Server) lookAgain(ctx context.Context, who Principal, notify func(news 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-over.Done():
+		case <-streaming.Done():
 			return errWatchOver()
 		case <-look.C:
 		}

@@ -58,7 +58,7 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 		host:    identity.Host(),
 		started: time.Now(),
 		key:     private,
-		kick:    make(chan struct{}, 1),
+		changed: make(chan struct{}, 1),
 		journal: newJournalWriter(js, cfg, maxWaiting, rate.NewLimiter(eventRate, eventBurst)),
 		asked:   make(map[string]asked),
 		phases:  make(map[lifecycle.Phase]bool),
@@ -91,7 +91,7 @@ type announcer struct {
 	host    string
 	started time.Time
 	key     ed25519.PrivateKey // of this life of the process
-	kick    chan struct{}      // of size 1; filled when something has changed
+	changed chan struct{}      // of size 1; filled when something has changed
 	journal *journalWriter
 
 	// Only the goroutine of the subscription uses these.
@@ -112,16 +112,16 @@ type announcer struct {
 	commands *nats.Subscription
 
 	// Only announce uses the fields below, and the hook after it.
-	kv       jetstream.KeyValue
-	number   uint64         // of the last announcement
-	body     []byte         // of the last announcement: the Process as JSON
-	lasting  []byte         // what of it an idle process repeats
-	memory   Memory         // at the time of body
-	before   map[string]int // the restarts of each unit at the last look
-	restarts []Restart
-	was      string // the reason of the suspension at the last look
-	words    *words // nil for none
-	limit    memoryLimit
+	kv        jetstream.KeyValue
+	number    uint64         // of the last announcement
+	body      []byte         // of the last announcement: the Process as JSON
+	lasting   []byte         // what of it an idle process repeats
+	memory    Memory         // at the time of body
+	before    map[string]int // the restarts of each unit at the last look
+	restarts  []Restart
+	suspended string // the reason of the suspension at the last look
+	words     *words // nil for none
+	limit     memoryLimit
 }
 
 // pace is the least time between two announcements.
@@ -165,11 +165,11 @@ func (a *announcer) run(ctx context.Context) error {
 // Config turns out to be wrong.
 func (a *announcer) announce(ctx context.Context) error {
 	var before string
-	a.words, before = a.recall()
+	a.words, before = a.openLastWords()
 	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: cmp.Or(before, previous(a.app.Report()))}))
 	defer a.app.Events().Listen(1024, a.note)()
-	for _, ph := range a.app.Report().Phases { // it entered these before
-		if a.entered(ph.Phase) {
+	for _, ph := range a.app.Report().Phases { // the phases before Listen
+		if a.isNewPhase(ph.Phase) {
 			a.journal.add(a.event(Event{Kind: "phase", To: string(ph.Phase), Waited: time.Since(ph.Entered)}))
 		}
 	}
@@ -220,7 +220,7 @@ func (a *announcer) note(e fsm.Event) {
 	kind := e.Kind
 	switch kind {
 	case lifecycle.KindApp:
-		if kind = "phase"; !a.entered(lifecycle.Phase(e.To)) {
+		if kind = "phase"; !a.isNewPhase(lifecycle.Phase(e.To)) {
 			return
 		}
 		e.Name = ""
@@ -250,9 +250,9 @@ func (a *announcer) note(e fsm.Event) {
 	a.journal.add(a.event(Event{Kind: kind, Name: e.Name, From: e.From, To: e.To, Cause: cause}))
 }
 
-// entered reports whether the journal does not have this phase yet. An App enters each
+// isNewPhase reports whether the journal does not have this phase yet. An App enters each
 // phase once.
-func (a *announcer) entered(p lifecycle.Phase) bool {
+func (a *announcer) isNewPhase(p lifecycle.Phase) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	had := a.phases[p]
@@ -285,7 +285,7 @@ func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-a.kick:
+	case <-a.changed:
 	case <-most.C:
 	}
 	return true
@@ -293,13 +293,13 @@ func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 
 func (a *announcer) wake() {
 	select {
-	case a.kick <- struct{}{}:
+	case a.changed <- struct{}{}:
 	default:
 	}
 }
 
-// look returns the process as it is now. It writes into the journal what has changed and is
-// no event of the App.
+// look returns the present state of the process. It writes changes into the journal that are not
+// events of the App.
 func (a *announcer) look() Process {
 	p := Process{
 		ID:        a.cfg.ID,
@@ -320,8 +320,8 @@ func (a *announcer) look() Process {
 	return p
 }
 
-// put announces the process: as it is now when there is something new, and otherwise as
-// it was announced before.
+// put announces the process: with its present state when something is new, and otherwise with
+// the body of the announcement before.
 func (a *announcer) put(ctx context.Context) error {
 	p := a.look()
 	now, err := lasting(p)
@@ -391,13 +391,13 @@ func (a *announcer) compare(p Process) {
 	}
 	visit(p.Status.Units, "")
 	a.before = now
-	if p.Suspended != a.was {
+	if p.Suspended != a.suspended {
 		kind := "suspended"
 		if p.Suspended == "" {
 			kind = "resumed"
 		}
 		a.journal.add(a.event(Event{Kind: kind, Cause: p.Suspended}))
-		a.was = p.Suspended
+		a.suspended = p.Suspended
 	}
 }
 

@@ -44,7 +44,7 @@ type answer struct {
 	Lines  []Line `json:"lines,omitempty"`
 	Missed uint64 `json:"missed,omitempty"`
 	Text   string `json:"text,omitempty"`   // of "stacks"
-	Status string `json:"status,omitempty"` // of "restart-unit": that of the unit
+	Status string `json:"status,omitempty"` // of "restart-unit": the unit's status
 
 	Settings  []Setting           `json:"settings,omitempty"` // of "config"
 	Truncated bool                `json:"truncated,omitempty"`

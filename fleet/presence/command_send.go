@@ -38,7 +38,7 @@ func (f *Fleet) Resume(ctx context.Context, id, who string) (phase string, err e
 }
 
 // ask sends a signed command, and waits for the answer that the process has signed. It
-// passes over all others.
+// ignores all other answers.
 func (f *Fleet) ask(ctx context.Context, id string, c command) (a answer, err error) {
 	p, err := f.Get(ctx, id)
 	if err != nil {
@@ -73,9 +73,9 @@ func (f *Fleet) ask(ctx context.Context, id string, c command) (a answer, err er
 	return a, nil
 }
 
-// request sends a command and returns the first signed answer that is the right one.
+// request sends a command and returns the first signed answer for which isRight is true.
 func (f *Fleet) request(
-	ctx context.Context, subject string, message []byte, right func(a answer, signer ed25519.PublicKey) bool,
+	ctx context.Context, subject string, message []byte, isRight func(a answer, signer ed25519.PublicKey) bool,
 ) (a answer, err error) {
 	nc := f.js.Conn()
 	inbox := nc.NewInbox()
@@ -100,7 +100,7 @@ func (f *Fleet) request(
 		}
 		key, body, err := unseal("answer "+subject, m.Data)
 		var a answer
-		if err != nil || json.Unmarshal(body, &a) != nil || !right(a, key) {
+		if err != nil || json.Unmarshal(body, &a) != nil || !isRight(a, key) {
 			others++
 			continue
 		}

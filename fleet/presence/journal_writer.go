@@ -15,9 +15,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
-// journalWriter passes events to the journal: those of a process, or, in an operators'
-// server, those of processes that cannot write any more. Adding an event never waits. When
-// there are too many it drops the new ones and counts them.
+// journalWriter writes events to the journal: the events of its own process, or, in an
+// operators' server, events of processes that can no longer write. Adding an event
+// never waits. When there are too many it drops the new ones and counts them.
 type journalWriter struct {
 	cfg    Config
 	js     jetstream.JetStream
@@ -102,7 +102,7 @@ func (w *journalWriter) flush(ctx context.Context, like Event) error {
 	return err
 }
 
-// store stores events. It returns those that wait after an error, and how many the stream
+// store stores events. It returns the events that wait after an error, and how many the stream
 // refuses for ever: the ones behind those must not wait.
 func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []pendingEvent, refused int64, err error) {
 	if len(list) == 0 {

@@ -31,7 +31,7 @@ type words struct{ file *os.File }
 const maxWords = 64 << 10
 
 // openWords takes the file for this process until close is called or the process ends. It
-// returns the end of the life before, nil when that life said itself how it ended.
+// returns the end of the previous life, nil when that life has reported its end itself.
 func openWords(name string, me life) (w *words, before *Event, err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -57,7 +57,8 @@ func openWords(name string, me life) (w *words, before *Event, err error) {
 	return &words{f}, readWords(string(old), at, me), nil
 }
 
-// begin makes the file that of this life.
+// begin empties the file, writes to which life it belongs, and makes the runtime write a
+// crash of this process to it.
 func (w *words) begin(me life) error {
 	me.Boot = bootID()
 	head, err := json.Marshal(me)
@@ -76,8 +77,8 @@ func (w *words) begin(me life) error {
 	return debug.SetCrashOutput(w.file, debug.CrashOptions{})
 }
 
-// close notes that the process says itself how it ends. A panic after this stands in no
-// file.
+// close empties the file, because the process has reported its end itself. A panic after close
+// is not recorded.
 func (w *words) close() {
 	if w == nil {
 		return
@@ -88,8 +89,8 @@ func (w *words) close() {
 }
 
 // readWords returns the end of the life that has written a file of last words. It returns nil
-// when that life said itself how it ended, or belonged to another service. at is when the file was
-// written last.
+// when that life has reported its end itself, or belonged to another service. at is when the
+// file was last written.
 func readWords(content string, at time.Time, me life) *Event {
 	head, crash, _ := strings.Cut(content, "\n")
 	var l life
@@ -117,7 +118,7 @@ func readWords(content string, at time.Time, me life) *Event {
 	return e
 }
 
-// classify says how a process ended, by what the Go runtime wrote at its end.
+// classify says how a process ended, from the text that the Go runtime wrote at its end.
 func classify(crash string) (class, cause string) {
 	class, cause = EndKilled, "it did not panic: a signal such as SIGKILL ended it, or the program called os.Exit"
 	for line := range strings.Lines(crash) {
@@ -169,10 +170,10 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// recall opens the file of last words, and writes into the journal how the life before
-// ended. It returns what joined says of that life, "" for nothing, and no words when there is
-// no such file or it cannot be used.
-func (a *announcer) recall() (w *words, said string) {
+// openLastWords opens the file of last words, and writes into the journal how the previous life
+// ended. It returns the text about that life for the event "joined", "" for none. It returns nil
+// words when no file is configured, or it cannot be used.
+func (a *announcer) openLastWords() (w *words, previousEnd string) {
 	if a.cfg.LastWords == "" {
 		return nil, ""
 	}
@@ -182,7 +183,7 @@ func (a *announcer) recall() (w *words, said string) {
 		a.cfg.Logger.Warn("presence: the life before did not report its end",
 			"process", before.Process, "class", before.To, "cause", before.Cause)
 		did := map[string]string{EndPanicked: "panicked", EndOOM: "ran out of memory"}[before.To]
-		said = "the life before " + cmp.Or(did, "was ended") + ": " + before.Cause
+		previousEnd = "the life before " + cmp.Or(did, "was ended") + ": " + before.Cause
 		a.journal.add(*before)
 	}
 	if err == nil {
@@ -191,5 +192,5 @@ func (a *announcer) recall() (w *words, said string) {
 	if err != nil {
 		a.cfg.Logger.Warn("presence: there will be no last words of this process", "file", a.cfg.LastWords, "error", err)
 	}
-	return w, said
+	return w, previousEnd
 }

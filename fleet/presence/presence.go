@@ -69,7 +69,7 @@ type Config struct {
 	// disk of the host, or in a volume of the pod. The Go runtime also writes a panic
 	// there (debug.SetCrashOutput). When a life did not report its end, the next one reads
 	// the file, and the journal gets how it ended: by a panic, with its place; because
-	// memory ran out; or by a signal. "" is no file. Announce opens it when the App
+	// memory ran out; or by a signal. "" keeps none. Announce opens it when the App
 	// starts. A file that another process has, or that cannot be written, is logged and
 	// not used.
 	LastWords string `koanf:"last_words"`
@@ -214,8 +214,8 @@ type Process struct {
 	// SeenAt is when the server stored the announcement.
 	SeenAt time.Time `json:"-"`
 	// Suspect says why the entry, or a recent one of the same id, was not written by the
-	// process, "" when all is well. The other fields are then those that the process
-	// itself has announced last, and empty when it is not known.
+	// process, "" when all is well. The other fields are then from the process's own last
+	// announcement, and empty when that is not known.
 	Suspect string `json:"-"`
 }
 

@@ -51,7 +51,7 @@ func start(t *testing.T, js jetstream.JetStream, cfg presence.Config, add func(*
 func open(t *testing.T, js jetstream.JetStream, cfg presence.Config) *presence.Fleet {
 	t.Helper()
 	if cfg.CommandTimeout == 0 {
-		cfg.CommandTimeout = time.Minute // a busy machine is no process that does not answer
+		cfg.CommandTimeout = time.Minute // on a busy machine a process takes long to answer
 	}
 	f, err := presence.Open(t.Context(), js, cfg)
 	if err != nil {
@@ -214,7 +214,7 @@ func (l *log) is(f func() bool) func() bool {
 
 func TestWatchSeesComingAndGoing(t *testing.T) {
 	js := nats(t)
-	cfg := presence.Config{TTL: 4 * time.Second} // a process may stand still for a second
+	cfg := presence.Config{TTL: 4 * time.Second} // a process may be suspended for a second
 	f := open(t, js, cfg)
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -74,7 +74,7 @@ func TestRegistryRefusesReplays(t *testing.T) {
 	r.announce("next", 2, true, "earlier life")
 }
 
-// An entry that is read again is no replay.
+// An entry that is read again does not count as a replay.
 func TestRegistryReadsAnEntryTwice(t *testing.T) {
 	r := newRig(t)
 	r.announce("real", 1, true, "")

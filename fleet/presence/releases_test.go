@@ -157,7 +157,7 @@ func TestProcessesOfEarlierReleases(t *testing.T) {
 	}
 }
 
-// A process whose announcements have another form is in the fleet, and is no forgery: its
+// A process whose announcements have another form is in the fleet, and does not count as a forgery: its
 // own key has signed what cannot be read.
 func TestAnAnnouncementOfAnotherFormIsNoForgery(t *testing.T) {
 	s := newSpeaker(t)

@@ -155,7 +155,7 @@ func TestOperatorRestartsAUnit(t *testing.T) {
 	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
 	<-runs
 	<-runs
-	brokertest.Await(t, "an answer", func() bool { // the machine may stand still for the two seconds
+	brokertest.Await(t, "an answer", func() bool { // the machine may be suspended for the two seconds
 		phase, status, err := f.RestartUnit(t.Context(), id, "poller", "it lost its lease", "ada")
 		if errors.Is(err, presence.ErrRefused) {
 			return false // the restart before it goes on

@@ -20,7 +20,7 @@ type Change = stream.Item[Process]
 // then for every announcement and every end of a process. It calls tell one call at a
 // time.
 //
-// An entry, or a removal, that the process has not signed changes nothing but
+// An entry, or a removal, that the process has not signed only changes
 // [Process.Suspect].
 //
 // It reports the end of a killed process within TTL + TTL/3. While NATS is away no

@@ -16,17 +16,17 @@ func TestAViewIsAsOldAsBothClocksSay(t *testing.T) {
 	if v.age() < time.Hour {
 		t.Error("a view that has read nothing is fresh")
 	}
-	v.follow.reached(&look{at: time.Now()})
+	v.follow.reached(&bucketState{at: time.Now()})
 	if at := v.asOf(); at.String() == at.Round(0).String() {
 		t.Error("the moment has no monotonic reading")
 	}
 	back := time.Now().Round(0).Add(time.Hour) // by the wall clock alone
-	v.follow.reached(&look{at: back})
+	v.follow.reached(&bucketState{at: back})
 	if v.asOf().Before(time.Now()) || v.age() > 0 {
 		t.Errorf("as of %v, %v ago", v.asOf(), v.age())
 	}
 	suspended := time.Now().Round(0).Add(-time.Hour)
-	v.follow.reached(&look{at: suspended})
+	v.follow.reached(&bucketState{at: suspended})
 	if v.age() < time.Hour {
 		t.Errorf("as of %v, %v ago", v.asOf(), v.age())
 	}

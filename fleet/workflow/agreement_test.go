@@ -138,7 +138,7 @@ type revisionReader struct {
 	msgs            []*jetstream.RawStreamMsg
 }
 
-// more reads those that are new.
+// more reads the new ones.
 func (r *revisionReader) more(ctx context.Context) error {
 	s, err := r.r.js.Stream(ctx, r.stream)
 	if err != nil {

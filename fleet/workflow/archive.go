@@ -71,7 +71,7 @@ func (m *Manager) archivePage(ctx context.Context, r *registration, records []Re
 		} else if err != nil {
 			return archived, err
 		}
-		err := m.remove(ctx, r, rec.EntityID, writing{match: &rec.Revision}, meta{note: "archived", removal: r.bucket.archival()})
+		err := m.remove(ctx, r, rec.EntityID, writeOptions{match: &rec.Revision}, meta{note: "archived", removal: r.bucket.archival()})
 		switch {
 		case errors.Is(err, ErrRevisionMismatch), errors.Is(err, ErrEntityNotFound): // it was written meanwhile
 		case err != nil:

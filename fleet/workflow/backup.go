@@ -49,7 +49,7 @@ func streamsOf(bucket string) []string {
 	return []string{"KV_" + hooksOf(bucket), journalOf(bucket), "KV_" + bucket}
 }
 
-// sum returns the sum of a manifest but for the sum in it.
+// sum returns the checksum of a manifest without its field Sum.
 func (m manifest) sum() (string, error) {
 	m.Sum = ""
 	data, err := json.Marshal(m)
@@ -247,7 +247,7 @@ func (s savedStream) verify(dir string) (StreamBackup, error) {
 //
 // Delete the streams first to go back in time, and restart the processes that use them, or
 // let them find out by themselves. A backup of another person may configure its streams in
-// any way: restore those that you trust.
+// any way: restore backups that you trust.
 func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string) (err error) {
 	if _, err := VerifyBackup(dir); err != nil {
 		return err

@@ -26,7 +26,7 @@ type bucket struct {
 	stream string
 	api    string    // the prefix of JetStream's subjects
 	put    string    // the prefix of the subjects to publish to
-	traits traits    // what is known of its stream
+	traits traits    // properties of its stream, as far as this process knows them
 	pace   pace.Pace // of the regular looks at the server
 	ops    string    // the prefix of the ids of this Manager's operations
 	view   *view
@@ -203,7 +203,7 @@ func (b *bucket) lastDirect(ctx context.Context, key string) *entry {
 	return newEntry(key, seq, at, reply.Header, reply.Data)
 }
 
-// traits is what this process knows of a bucket's stream.
+// traits has the properties of a bucket's stream, as far as this process knows them.
 type traits struct {
 	single   atomic.Bool  // it has one replica
 	allowed  atomic.Bool  // it answers direct gets

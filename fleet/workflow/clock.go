@@ -14,7 +14,7 @@ type clock struct{ servertime.Clock }
 // lookEvery is how old a look at the server's clock may get.
 const lookEvery = 5 * time.Second
 
-// now returns the server's time. Without a look at it, that is this process's time.
+// now returns the server's time. Before the first look it is this process's time.
 func (c *clock) now() time.Time { return c.Now() }
 
 // look asks the server for its time when the last look is too old.
@@ -30,8 +30,8 @@ func (c *clock) look(ctx context.Context, b *bucket) error {
 	})
 }
 
-// instant returns a time in nanoseconds of Unix time. Those end in the year 2262;
-// instant returns the last for all later times, and the first for all earlier ones.
+// instant returns a time in nanoseconds of Unix time, which ends in the year 2262. It returns
+// the last nanosecond for all later times, and the first for all earlier ones.
 func instant(t time.Time) int64 {
 	switch year := t.Year(); {
 	case year > 2261:

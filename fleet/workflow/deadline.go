@@ -161,7 +161,7 @@ func (m *Manager) fire(ctx context.Context, t *try) error {
 	ctx, cancel := context.WithTimeout(ctx, fireTime)
 	defer cancel()
 	r := t.r
-	err := m.mutate(ctx, r, t.id, writing{}, func(phase string, cur *entry) (meta, error) {
+	err := m.mutate(ctx, r, t.id, writeOptions{}, func(phase string, cur *entry) (meta, error) {
 		return r.comesDue(phase, cur, m.clock.now())
 	}, nil)
 	if errors.Is(err, errNotDue) || errors.Is(err, ErrEntityNotFound) {

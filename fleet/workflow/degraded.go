@@ -77,7 +77,7 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 			errs = append(errs, context.Cause(ctx))
 			break
 		}
-		err := m.mutate(ctx, r, id, writing{}, func(_ string, cur *entry) (meta, error) {
+		err := m.mutate(ctx, r, id, writeOptions{}, func(_ string, cur *entry) (meta, error) {
 			if version, err := versionOf(cur.version); err == nil && version >= r.version {
 				return meta{}, errMigrated
 			}

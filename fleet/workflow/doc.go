@@ -4,8 +4,8 @@
 //
 // It is not a workflow engine. The program decides who does the work, and when. This
 // package decides which change of phase is allowed, stores it once with its source and
-// note, and publishes it. It stands on JetStream ([fleet/broker] connects), on fsm for the
-// tables, and on a lease for what one process does for all: [Manager.Deadlines] and
+// note, and publishes it. It uses JetStream ([fleet/broker] connects), fsm for the tables,
+// and a lease for the work that one process does for all: [Manager.Deadlines] and
 // [Manager.Hooks]. Begin with [NewManager], [Manager.Register], [Manager.Create] and
 // [Manager.Transition].
 //

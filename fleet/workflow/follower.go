@@ -17,10 +17,10 @@ import (
 
 // reader gets the content of a bucket, and every write from then on, on one
 // goroutine at a time. Every revision is a stream.Put, a deletion too; the revisions of
-// a key come in order, each once. A key that went without a message is a Put of a
-// deletion with the revision that the follower has read up to. A stream.Gap says that
-// the bucket is gone, was recreated, or restored from a backup: earlier entries no
-// longer hold.
+// a key come in order, each once. For a key that the bucket has lost without a message, the
+// follower puts a deletion, with the revision that it has read up to. A stream.Gap says
+// that the bucket is gone, was recreated, or restored from a backup: earlier entries are
+// not valid any more.
 type reader = stream.Sink[*entry]
 
 // lookTime is how often a follower checks that the bucket is still the one that it
@@ -34,32 +34,33 @@ const staleTime = 10 * time.Second
 // follower reads a bucket for one reader. removals.go has the part that finds what the bucket
 // has lost without a message.
 type follower struct {
-	b     *bucket
-	to    reader
-	log   *slog.Logger
-	kick  chan struct{} // asks for a look at the bucket at once
-	hurry chan struct{} // asks for pending messages at once; nil for a follower that never lingers
+	b        *bucket
+	to       reader
+	log      *slog.Logger
+	lookSoon chan struct{} // of size 1; asks for a look at the bucket at once
+	endPause chan struct{} // of size 1; asks for pending messages at once; nil for a follower that never pauses
 
 	current func(upTo uint64) // called when it has everything up to a revision; nil for none
 
-	asOf   atomic.Pointer[time.Time] // when the bucket was as it is here, by both clocks; nil for never
+	asOf   atomic.Pointer[time.Time] // when the follower last had all of the bucket, by both clocks; nil for never
 	own    atomic.Pointer[ownWrite]  // this process's last write; nil for none
 	reason atomic.Value              // why it does not follow, a text
 
-	// Of the goroutine that runs it.
-	created time.Time // of the stream that it follows; zero before the first
-	missing time.Time // since when the stream is missing
-	anew    bool      // everything has to be read again
+	// Only the goroutine of run uses the fields below.
+	created   time.Time // when the stream that it follows was created; zero before the first
+	missing   time.Time // since when the stream is missing
+	readAgain bool      // everything has to be read again
 
-	turn    chan struct{}     // room for one: it is held while something is passed on, and guards the fields below
+	turn    chan struct{}     // of size 1; held while something is passed on, and guards the fields below
 	synced  bool              // the reader has the initial content
 	keys    map[string]uint64 // the last revision of each key, with the bit removed for a deletion
 	read    uint64            // the last message that was passed on
-	readAt  time.Time         // when the server stored that
+	readAt  time.Time         // when the server stored that message
 	passed  uint64            // messages of the current consumer
-	skipped uint64            // up to this one, it sends only the last message of each key
-	ahead   *look             // a look that it has not caught up with
-	extra   int               // how many keys it had at the last look that the bucket did not have
+	skipped uint64            // up to this one, the consumer sends only the last message of each key
+	extra   int               // how many keys the follower had at the last look and the bucket did not have
+
+	pendingLook *bucketState // a look that the follower has not caught up with
 }
 
 // ownWrite is a write of this process.
@@ -70,17 +71,17 @@ type ownWrite struct {
 
 func (b *bucket) follower(log *slog.Logger, to reader) *follower {
 	return &follower{
-		b:    b,
-		to:   to,
-		log:  log,
-		kick: make(chan struct{}, 1),
-		turn: make(chan struct{}, 1),
-		keys: make(map[string]uint64),
+		b:        b,
+		to:       to,
+		log:      log,
+		lookSoon: make(chan struct{}, 1),
+		turn:     make(chan struct{}, 1),
+		keys:     make(map[string]uint64),
 	}
 }
 
-// look asks for a look at the bucket, without waiting for it.
-func (f *follower) look() { wake(f.kick) }
+// look asks the follower to look at the bucket soon.
+func (f *follower) look() { wake(f.lookSoon) }
 
 // wake wakes the reader of a channel with room for one.
 func wake(c chan struct{}) {
@@ -107,7 +108,7 @@ func (f *follower) run(ctx context.Context) {
 			f.reason.Store(err.Error())
 			f.log.Warn("cannot follow the bucket; trying again", "bucket", f.b.name, "error", err)
 		}
-		f.gone(errors.Is(err, jetstream.ErrStreamNotFound))
+		f.noteMissing(errors.Is(err, jetstream.ErrStreamNotFound))
 		if err != nil {
 			_ = collision.Sleep(ctx, n+1)
 		}
@@ -120,9 +121,9 @@ func (f *follower) trouble() string {
 	return text
 }
 
-// gone tells the reader when the bucket has been missing for a while. A server that
+// noteMissing tells the reader when the bucket has been missing for a while. A server that
 // has just started may not know all of its streams yet.
-func (f *follower) gone(missing bool) {
+func (f *follower) noteMissing(missing bool) {
 	switch {
 	case !missing:
 		f.missing = time.Time{}
@@ -140,7 +141,7 @@ func (f *follower) gone(missing bool) {
 func (f *follower) session(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	own := f.own.Load() // before the stream's state, which must not be older
+	own := f.own.Load() // read it first: the stream's state must not be older than this write
 	stream, err := f.b.js.Stream(attempt, f.b.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("%w: %w: declare it to the broker, see workflow.Bucket", err, jetstream.ErrBucketNotFound)
@@ -150,15 +151,15 @@ func (f *follower) session(ctx context.Context) error {
 	}
 	info := stream.CachedInfo()
 	f.b.traits.learn(info)
-	another, err := f.another(attempt, info, own)
+	another, err := f.isAnotherStream(attempt, info, own)
 	if err != nil {
 		return err
 	}
-	if another || f.anew {
+	if another || f.readAgain {
 		f.forget()
 		f.to.Gap()
 	}
-	f.created, f.anew = info.Created, false
+	f.created, f.readAgain = info.Created, false
 	consumer, err := stream.CreateConsumer(attempt, f.consumer())
 	if err != nil {
 		return err
@@ -172,21 +173,21 @@ func (f *follower) session(ctx context.Context) error {
 	if !f.synced && pending == 0 {
 		f.sync()
 	}
-	p, err := f.b.pull(name, pending, f.hurry)
+	p, err := f.b.pull(name, pending, f.endPause)
 	if err != nil {
 		return err
 	}
 	f.look()
-	again := make(chan bool, 1) // room for its only send
-	both, end := context.WithCancel(ctx)
+	beginAgain := make(chan bool, 1) // room for its only send
+	watching, end := context.WithCancel(ctx)
 	go func() {
-		is := f.watch(both, stream, consumer)
+		again := f.watch(watching, stream, consumer)
 		p.stop()
-		again <- is
+		beginAgain <- again
 	}()
-	err = f.readAll(both, p)
+	err = f.readAll(watching, p)
 	end()
-	if <-again {
+	if <-beginAgain {
 		return nil
 	}
 	return err
@@ -208,37 +209,38 @@ func (f *follower) consumer() jetstream.ConsumerConfig {
 	return config
 }
 
-// deleteConsumer asks the server to delete a consumer, and does not wait for the answer.
-// The server would do that later by itself.
+// deleteConsumer asks the server to delete a consumer, and does not wait for the answer: after a
+// while the server deletes it by itself.
 func (b *bucket) deleteConsumer(name string) {
 	if b.nc.IsConnected() {
 		_ = b.nc.PublishRequest(b.api+"CONSUMER.DELETE."+b.stream+"."+name, b.nc.NewInbox(), nil)
 	}
 }
 
-// another reports whether the stream is not the one that the follower followed: it was
-// recreated, it ends before what was read or written, or it has another message in the
-// place of the last one. The last two show a bucket that was restored from a backup. A
-// message that is missing shows nothing: later writes of its key may have filled the
-// history. own is this process's last write.
-func (f *follower) another(ctx context.Context, info *jetstream.StreamInfo, own *ownWrite) (bool, error) {
+// isAnotherStream reports whether the stream has changed its identity since the follower read
+// it. It was recreated, or it was restored from a backup: then it ends before the last message
+// that was read or written, or has another message in that place. A missing message shows
+// nothing: later writes of its key may have filled the history. own is this process's last
+// write.
+func (f *follower) isAnotherStream(ctx context.Context, info *jetstream.StreamInfo, own *ownWrite) (bool, error) {
 	if f.created.IsZero() {
 		return false, nil
 	}
-	if f.ends(info, own) {
+	if f.stateDiffers(info, own) {
 		return true, nil
 	}
 	if own != nil && own.revision > f.read {
-		is, err := f.differs(ctx, own.revision, func(e *entry) bool { return e.op != own.op })
+		is, err := f.messageDiffers(ctx, own.revision, func(e *entry) bool { return e.op != own.op })
 		if is || err != nil {
 			return is, err
 		}
 	}
-	return f.differs(ctx, f.read, func(e *entry) bool { return !e.at.Equal(f.readAt) })
+	return f.messageDiffers(ctx, f.read, func(e *entry) bool { return !e.at.Equal(f.readAt) })
 }
 
-// differs asks about the message of a revision. It returns false for one that is missing.
-func (f *follower) differs(ctx context.Context, revision uint64, is func(*entry) bool) (bool, error) {
+// messageDiffers reports whether the bucket's message of a revision differs, as the function
+// says. It returns false for a missing message.
+func (f *follower) messageDiffers(ctx context.Context, revision uint64, differs func(*entry) bool) (bool, error) {
 	if revision == 0 {
 		return false, nil
 	}
@@ -246,14 +248,16 @@ func (f *follower) differs(ctx context.Context, revision uint64, is func(*entry)
 	if isNotFound(err) {
 		return false, nil
 	}
-	return err == nil && is(e), err
+	return err == nil && differs(e), err
 }
 
-// ends reports whether the stream's state alone shows that it is another one. own is a
-// write that was acknowledged before the state was asked for.
-func (f *follower) ends(info *jetstream.StreamInfo, own *ownWrite) bool {
+// stateDiffers reports whether the stream's state alone shows that it is another stream. own is
+// a write that was acknowledged before the state was asked for.
+func (f *follower) stateDiffers(info *jetstream.StreamInfo, own *ownWrite) bool {
 	last := info.State.LastSeq
-	return !info.Created.Equal(f.created) || last < f.read || own != nil && last < own.revision
+	wasRecreated := !info.Created.Equal(f.created)
+	lostWrite := own != nil && last < own.revision
+	return wasRecreated || last < f.read || lostWrite
 }
 
 // forget makes the follower start from the beginning.
@@ -261,11 +265,11 @@ func (f *follower) forget() {
 	f.asOf.Store(nil)
 	f.own.Store(nil)
 	clear(f.keys)
-	f.synced, f.read, f.readAt, f.ahead, f.extra = false, 0, time.Time{}, nil, 0
+	f.synced, f.read, f.readAt, f.pendingLook, f.extra = false, 0, time.Time{}, nil, 0
 }
 
-// watch looks at the stream now and then. It returns true when it is another stream,
-// and after a reconnect, when messages may have been lost.
+// watch looks at the stream every lookTime, and when look asks for it. It returns true when it
+// finds another stream, and after a reconnect, because messages may have been lost.
 func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) bool {
 	connected := f.b.nc.StatusChanged(nats.CONNECTED)
 	defer f.b.nc.RemoveStatusListener(connected)
@@ -276,7 +280,7 @@ func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer 
 		case <-ctx.Done():
 			return false
 		case <-tick.C:
-		case <-f.kick:
+		case <-f.lookSoon:
 		case <-connected:
 			return true
 		}
@@ -311,7 +315,7 @@ func (f *follower) readAll(ctx context.Context, p *puller) error {
 
 // pass passes a message on. The caller has the turn.
 func (f *follower) pass(e *entry) {
-	if f.ahead != nil && e.revision > f.ahead.last {
+	if f.pendingLook != nil && e.revision > f.pendingLook.last {
 		f.caughtUp()
 	}
 	f.to.Put(e.key, e)
@@ -320,14 +324,14 @@ func (f *follower) pass(e *entry) {
 		f.keys[e.key] |= removed
 	}
 	f.read, f.readAt = e.revision, e.at
-	if f.ahead != nil && e.revision == f.ahead.last {
+	if f.pendingLook != nil && e.revision == f.pendingLook.last {
 		f.caughtUp()
 	}
 }
 
 // caughtUp ends the wait for the messages of a look.
 func (f *follower) caughtUp() {
-	f.reached(f.ahead)
+	f.reached(f.pendingLook)
 	if f.extra != 0 {
 		f.look()
 	}

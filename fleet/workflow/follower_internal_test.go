@@ -44,12 +44,12 @@ func TestAConsumerThatLagsHidesNoWrite(t *testing.T) {
 	f.current = func(revision uint64) { upTo = revision }
 	f.created, f.synced, f.passed, f.read, f.keys["x"] = info.Created, true, 1, own-1, own-1
 	f.keys["z"] = own - 1 // as many keys as the bucket has
-	f.ahead = &look{at: time.Now(), first: 1, last: own, keys: 2}
-	if another := f.compare(ctx, s, lagging{passed: 1}); another || upTo != 0 || f.ahead == nil {
+	f.pendingLook = &bucketState{at: time.Now(), first: 1, last: own, keys: 2}
+	if another := f.compare(ctx, s, lagging{passed: 1}); another || upTo != 0 || f.pendingLook == nil {
 		t.Fatalf("with a message to come: another bucket %v, read up to %d", another, upTo)
 	}
 	check(t, s.Purge(ctx, jetstream.WithPurgeSubject("$KV.NOTES.y")))
-	if another := f.compare(ctx, s, lagging{passed: 1}); another || upTo != own || f.ahead != nil {
+	if another := f.compare(ctx, s, lagging{passed: 1}); another || upTo != own || f.pendingLook != nil {
 		t.Fatalf("with nothing to come: another bucket %v, read up to %d, want %d", another, upTo, own)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // The headers of an entity's messages. A header without information is absent.
 const (
-	headerWrite  = "Lifecycle"        // what every write has: see meta.write
+	headerWrite  = "Lifecycle"        // the data of every write: see meta.write
 	headerNote   = "Lifecycle-Note"   // of the transition
 	headerTimers = "Lifecycle-Timers" // the entity's timers as JSON, on each of its writes
 	headerFired  = "Lifecycle-Fired"  // the timer that fired with the write
@@ -42,8 +42,8 @@ type meta struct {
 	removal  string // "DEL" or "PURGE" for a deletion, "" for a record
 }
 
-// write returns the value of headerWrite: the members of meta from op to since, but for
-// chained. They are one header because the server and every reader take longer for eight.
+// write returns the value of headerWrite: the members of meta from op to since, without
+// chained. They share one header, because eight headers take the server and every reader longer.
 func (m *meta) write() string {
 	line := make([]byte, 0, 128)
 	for _, text := range []string{
@@ -63,7 +63,7 @@ func (m *meta) write() string {
 	return string(line)
 }
 
-// readWrite reads what write has returned. It leaves m as it is for anything else.
+// readWrite reads a line that write has made. For any other line it does not change m.
 func (m *meta) readWrite(line string) {
 	parts := strings.Split(line, "|")
 	if len(parts) != 8 {
@@ -88,8 +88,8 @@ func unescaped(raw string) string {
 	return raw
 }
 
-// readMeta reads the headers of a message. Those of another program are empty, but for
-// source: it is TransitionSourceFramework then.
+// readMeta reads the headers of a message. For a message of another program it returns empty
+// fields, and TransitionSourceFramework as the source.
 func readMeta(h nats.Header) meta {
 	get := func(name string) string {
 		if values := h[name]; len(values) > 0 {
@@ -160,8 +160,8 @@ func newEntry(key string, revision uint64, at time.Time, h nats.Header, data []b
 // by the bucket's limits.
 func (e *entry) deleted() bool { return e.removal != "" }
 
-// erased reports whether the entry took the place of earlier writes, and another program
-// or a limit of the bucket wrote it.
+// erased reports whether another program or a limit of the bucket has written the entry in
+// place of all earlier writes.
 func (e *entry) erased() bool { return !e.chained && e.removal == "PURGE" }
 
 // moved reports whether the write entered a phase.

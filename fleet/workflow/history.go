@@ -10,7 +10,7 @@ type Trail struct {
 	Events []TransitionEvent
 	// Truncated says that events are missing, at the beginning or between others. The
 	// bucket keeps the last 64 writes of an entity, updates included. A [Journal] keeps
-	// all, but for its own limits and what it missed while it lagged.
+	// all, within its own limits, except writes that it missed while it lagged.
 	Truncated bool
 }
 

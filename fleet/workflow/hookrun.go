@@ -46,7 +46,7 @@ func (m *Manager) Hooks(ctx context.Context) error {
 	return nil
 }
 
-// hookPause is the pause before a hook is run again after it could not be.
+// hookPause is the pause before a hook is run again after its run has failed.
 var hookPause = worker.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
 
 const (
@@ -55,8 +55,8 @@ const (
 	maxWaiting = 1 << 18
 	// saveEvery is how often a run stores its progress: what a crash repeats.
 	saveEvery = time.Second
-	// maxAbandoned is how many calls of a hook may ignore the end of their context before
-	// no others are made.
+	// maxAbandoned is how many calls of a hook may ignore the end of their context. Then the
+	// hook is not called until one of them returns.
 	maxAbandoned = 1024
 	// maxSpans is how many spans of missing writes a hook remembers.
 	maxSpans = 512
@@ -71,7 +71,7 @@ type hookMemory struct {
 // runHook runs a hook until ctx ends.
 func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
 	log := m.log.With("workflow", r.workflow, "hook", h.Name)
-	said, memory := "", &hookMemory{abandoned: make(map[string]*call.Call)}
+	lastLogged, memory := "", &hookMemory{abandoned: make(map[string]*call.Call)}
 	for n := 1; ctx.Err() == nil; n++ {
 		began := time.Now()
 		err := runHookOnce(ctx, r, h, memory, log)
@@ -79,10 +79,10 @@ func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
 			return
 		}
 		if time.Since(began) > hookPause.Max {
-			n, said = 1, ""
+			n, lastLogged = 1, ""
 		}
-		if err != nil && err.Error() != said {
-			said = err.Error()
+		if err != nil && err.Error() != lastLogged {
+			lastLogged = err.Error()
 			log.Warn("cannot run a hook; trying again", "error", err)
 		}
 		_ = hookPause.Sleep(ctx, n)
@@ -105,14 +105,14 @@ type hookRun struct {
 	abandoned map[string]*call.Call // of earlier runs too
 }
 
-// written is a write that the hook reacts to. It is read again when its turn comes: an
-// entity whose reactions fail may have many that wait.
+// written is a write that the hook reacts to. It has no content, because an entity whose
+// reactions fail may have many waiting ones. The hook reads the write again when its turn comes.
 type written struct {
 	revision uint64
 	at       time.Time
 }
 
-// runHookOnce runs a hook until ctx ends or something fails that is not the hook's.
+// runHookOnce runs a hook until ctx ends or something other than the hook fails.
 func runHookOnce(ctx context.Context, r *registration, h *Hook, memory *hookMemory, log *slog.Logger) error {
 	if err := r.bucket.checkJournal(ctx); err != nil {
 		return err
@@ -224,8 +224,8 @@ func (run *hookRun) missed(first, last uint64) {
 	defer run.mu.Unlock()
 	run.progress.Done.Skip(first, last)
 	run.progress.Missing.Skip(first, last)
-	if run.progress.Missing.Gaps() > maxSpans { // rather too many than too few
-		run.progress.Missing.Raise(first)
+	if run.progress.Missing.Gaps() > maxSpans {
+		run.progress.Missing.Raise(first) // a write that is not missing may count as missing, but never the reverse
 	}
 	run.changed = true
 }
@@ -323,7 +323,7 @@ func (run *hookRun) done(t *lanes.Task[written]) {
 	run.changed = true
 }
 
-// saveRegularly stores the progress now and then.
+// saveRegularly stores the progress every saveEvery.
 func (run *hookRun) saveRegularly(ctx context.Context) {
 	tick := time.NewTicker(run.journal.pace.Of(saveEvery))
 	defer tick.Stop()

@@ -17,12 +17,12 @@ import (
 //	key := "order-77/ship" // the same after a restart
 //	err := orders.Transition(ctx, "77", "shipped", workflow.TransitionSourceComponent, "", workflow.WithKey(key))
 //
-// Every write of an entity carries the keys of its last [MaxKeys] writes with a key,
-// deletions too, so the check is part of the compare-and-set and takes no other question.
-// An older key is not known any more: a write with it happens again. So are the keys of an
-// entity that another program has written. An empty key does nothing.
+// Every write of an entity, a deletion too, carries the keys of its last [MaxKeys] writes with
+// a key. So the check is part of the compare-and-set, without another request. An older key is
+// not known any more: a write with it happens again. The keys are also lost when another program
+// writes the entity. An empty key does nothing.
 func WithKey(key string) WriteOption {
-	return func(w *writing) { w.key = keyHash(key) }
+	return func(w *writeOptions) { w.key = keyHash(key) }
 }
 
 // MaxKeys is how many idempotency keys an entity remembers.
@@ -73,8 +73,8 @@ func (e *entry) landed(hash string) (revision uint64, ok bool) {
 	return 0, false
 }
 
-// addKey returns the keys of the write that follows cur and has a key, "" for none. They
-// are the oldest first, separated by commas: hash@revision, and for the key of this very
+// addKey returns the keys that the write behind cur carries: cur's keys, and hash unless it is
+// "". They are separated by commas, the oldest first: hash@revision, and for the key of this
 // write, whose revision is not known yet, the hash alone.
 func addKey(cur *entry, hash string) string {
 	var keys []string
@@ -104,11 +104,11 @@ func (o *operation) repeated(cur *entry, err error) error {
 	if !ok {
 		return err
 	}
-	if o.w.revision != nil {
-		*o.w.revision = landed.revision
+	if o.options.revision != nil {
+		*o.options.revision = landed.revision
 	}
-	if o.w.result != nil && !cur.deleted() {
-		*o.w.result, err = o.r.decode(cur)
+	if o.options.result != nil && !cur.deleted() {
+		*o.options.result, err = o.r.decode(cur)
 		return err
 	}
 	return nil

@@ -87,8 +87,8 @@ func TestKeysOfManyWriters(t *testing.T) {
 	}
 }
 
-// TestAnEntityRemembersItsLastKeys, whatever else is written and however short its history
-// is, and takes an older key for a new one.
+// TestAnEntityRemembersItsLastKeys: other writes and a short history do not change that. An
+// older key counts as a new one.
 func TestAnEntityRemembersItsLastKeys(t *testing.T) {
 	bucket := missionsBucket
 	bucket.History = 1

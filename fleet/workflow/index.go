@@ -76,7 +76,7 @@ type index struct {
 	r        *registration
 	all      *btree.BTreeG[*entity]
 	active   *btree.BTreeG[*entity]
-	due      *btree.BTreeG[*entity] // those with a deadline or a timer, by its time
+	due      *btree.BTreeG[*entity] // entities with a deadline or a timer, by its time
 	degraded map[string]*entity     // by key
 	phases   groups
 	parents  groups
@@ -140,7 +140,7 @@ func newEntity(r *registration, e *entry, p Participant, err error) *entity {
 	return en
 }
 
-// inPhase returns a copy of an entity as a write leaves it that only enters a phase.
+// inPhase returns a copy of an entity with the effect of a write that only enters a phase.
 func (en *entity) inPhase(e *entry, phase string) *entity {
 	next := *en
 	next.revision, next.at, next.since = e.revision, e.at.UnixNano(), e.at.UnixNano()
@@ -157,7 +157,7 @@ func (en *entity) phaseName() string {
 	return en.phase.value.(string) //nolint:errcheck,forcetypeassert // a phase is a string
 }
 
-// entry returns the entity's revision, with what the view knows of it.
+// entry returns the entity's present revision as an entry.
 func (en *entity) entry() *entry {
 	return &entry{
 		key:      en.key,
@@ -200,7 +200,7 @@ func (v *view) putLocked(r *registration, en *entity) {
 	v.scheduleLocked(en)
 }
 
-// scheduleLocked adds an entity to those that come due, if it does.
+// scheduleLocked adds an entity to the index of due times, if the entity has a due time.
 func (v *view) scheduleLocked(en *entity) {
 	if en.due == 0 {
 		return

@@ -118,7 +118,7 @@ func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 		t.Error("the entity is in the view, but not at the server")
 	}
 	// Or the bucket was restored from a backup: the view looks.
-	if len(v.follow.kick) != 1 {
+	if len(v.follow.lookSoon) != 1 {
 		t.Error("the view takes the bucket for the one that it knows")
 	}
 }

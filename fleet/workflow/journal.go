@@ -122,7 +122,7 @@ func (b *bucket) checkJournal(ctx context.Context) error {
 }
 
 // revisions calls take for every kept revision of a key, oldest first: the journal's if
-// there is one, and then those that the journal does not have yet. It ends early when take
+// there is one, and then the writes that the journal does not have yet. It ends early when take
 // returns false.
 func (r *registration) revisions(ctx context.Context, key string, take func(*entry) bool) error {
 	from, ended := uint64(1), false

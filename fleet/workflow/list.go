@@ -89,7 +89,7 @@ type Record struct {
 	Since time.Time
 	// Due is when its deadline moves it, zero for no deadline.
 	Due time.Time
-	// Timers are its timers, those that have fired too.
+	// Timers are its timers, also fired ones.
 	Timers []Timer
 	// Degraded says what is wrong with it, a [*DegradedError]; usually nil.
 	Degraded error

@@ -70,7 +70,7 @@ const closeTime = 10 * time.Second
 // CloseContext ends the views and watches and returns when they have ended. When ctx
 // ends first, it returns an error that names the bucket of a view that has not: a
 // participant's method does not return. The caller closes the connection. A later call
-// waits for what is left. Other calls return ErrClosed afterwards.
+// waits for everything that still runs. Other calls return ErrClosed afterwards.
 func (m *Manager) CloseContext(ctx context.Context) error {
 	m.mu.Lock()
 	m.closed = true

@@ -13,16 +13,16 @@ import (
 
 // operation is one write of an entity, from the caller's verb to its end.
 type operation struct {
-	m      *Manager
-	r      *registration
-	key    string
-	w      writing
-	guess  func(key string) (*entry, bool) // the record, as far as this process knows it
-	decide func(*entry) (decision, error)
+	m       *Manager
+	r       *registration
+	key     string
+	options writeOptions
+	guess   func(key string) (*entry, bool) // the record, as far as this process knows it
+	decide  func(*entry) (decision, error)
 }
 
-// attempt is a message that carries an operation out, if the record still is at the
-// revision that the operation was decided on.
+// attempt is a message that carries an operation out, if the record still has the revision
+// that the decision is based on.
 type attempt struct {
 	d   decision
 	msg *nats.Msg
@@ -30,7 +30,7 @@ type attempt struct {
 
 // write writes an entity as decide says, or returns why not.
 func (m *Manager) write(
-	ctx context.Context, r *registration, id string, w writing,
+	ctx context.Context, r *registration, id string, w writeOptions,
 	guess func(string) (*entry, bool), decide func(*entry) (decision, error),
 ) error {
 	if w.refused != nil {
@@ -43,7 +43,7 @@ func (m *Manager) write(
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	o := &operation{m: m, r: r, key: key, w: w, guess: guess, decide: decide}
+	o := &operation{m: m, r: r, key: key, options: w, guess: guess, decide: decide}
 	if r.viewless {
 		r.bucket.look(ctx)
 	}
@@ -65,9 +65,9 @@ func (m *Manager) write(
 	return o.persist(ctx)
 }
 
-// patient bounds a write whose caller has no deadline, once it has to wait: a timer for each
-// write would take a tenth of a transition's processor time, with an answer that is read by
-// package encoding/json (BenchmarkWorkflow of bench/workflow).
+// patient bounds a write whose caller has no deadline. It is called only when the write has to
+// wait: a timer for every write, together with reading the answer by package encoding/json,
+// would take a tenth of a transition's processor time (BenchmarkWorkflow of bench/workflow).
 func patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -75,17 +75,17 @@ func patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultPatience)
 }
 
-// persist reads and decides, and writes if the record is still the one that it decided
-// on. Otherwise it begins again, until ctx ends. The caller has the key's turn.
+// persist reads the record, decides, and writes if the record has not changed meanwhile.
+// Otherwise it begins again, until ctx ends. The caller has the key's turn.
 func (o *operation) persist(ctx context.Context) error {
 	b := o.r.bucket
 	for n := 0; ; n++ {
-		cur, d, err := o.consider(ctx, n > 0 || o.w.dry)
+		cur, d, err := o.consider(ctx, n > 0 || o.options.dry)
 		var a *attempt
 		if err == nil {
 			a, err = o.attempt(cur, d)
 		}
-		if err != nil || o.w.dry {
+		if err != nil || o.options.dry {
 			return o.repeated(cur, err)
 		}
 		got := b.publish(ctx, a.msg)
@@ -106,7 +106,7 @@ func (o *operation) persist(ctx context.Context) error {
 		if !errors.Is(err, errConflict) {
 			return err
 		}
-		// It was not carried out. The next attempt has an id of its own.
+		// The write was not carried out. The next attempt has a new id.
 		if err := collision.Sleep(ctx, n+1); err != nil {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return err
@@ -116,11 +116,11 @@ func (o *operation) persist(ctx context.Context) error {
 	}
 }
 
-// end shows what was written to the caller and to this process. The operation has the
-// key's turn.
+// end gives the caller the written revision, and makes the write visible in this process. The
+// operation has the key's turn.
 func (o *operation) end(a *attempt, revision uint64) {
-	if o.w.revision != nil {
-		*o.w.revision = revision
+	if o.options.revision != nil {
+		*o.options.revision = revision
 	}
 	e := &entry{key: o.key, revision: revision, at: o.m.clock.now(), data: a.d.data, meta: a.d.meta}
 	if o.r.viewless {
@@ -130,9 +130,9 @@ func (o *operation) end(a *attempt, revision uint64) {
 	o.r.bucket.view.wrote(o.r, e, &a.d)
 }
 
-// consider reads the record and decides. It reads it from the server and decides again
-// when a guess led to a refusal, and when the decision keeps the phase of a record whose
-// times are guessed.
+// consider reads the record and decides. Usually it decides on a guess, the record as this
+// process knows it. It reads the record from the server and decides again when a guess led to
+// a refusal, and when the decision keeps the phase of a record whose times are guessed.
 func (o *operation) consider(ctx context.Context, fresh bool) (*entry, decision, error) {
 	cur, guessed := o.guess(o.key)
 	if guessed && !fresh {
@@ -158,19 +158,19 @@ func (o *operation) consider(ctx context.Context, fresh bool) (*entry, decision,
 	return cur, d, err
 }
 
-// storesGuess reports whether a write would store a time that this process has only
-// guessed: a record that keeps its phase has the time at which that began.
+// storesGuess reports whether a write would store a time that this process has only guessed: a
+// record that keeps its phase also keeps the time at which the phase began.
 func storesGuess(cur *entry, d *decision) bool {
 	return cur != nil && cur.guessed && d.keepsPhase()
 }
 
 // decideOn checks the record against what the caller expects, and decides.
 func (o *operation) decideOn(cur *entry) (decision, error) {
-	if revision, ok := cur.landed(o.w.key); ok {
-		return decision{}, &landedError{revision} // what has happened is not refused, even if it could not happen now
+	if revision, ok := cur.landed(o.options.key); ok {
+		return decision{}, &landedError{revision} // not refused, even if the write would be refused now
 	}
-	if o.w.match != nil && revisionOf(cur) != *o.w.match {
-		return decision{}, &RevisionError{Key: o.key, Want: *o.w.match, Is: revisionOf(cur)}
+	if o.options.match != nil && revisionOf(cur) != *o.options.match {
+		return decision{}, &RevisionError{Key: o.key, Want: *o.options.match, Is: revisionOf(cur)}
 	}
 	return o.decide(cur)
 }
@@ -182,17 +182,17 @@ func (o *operation) attempt(cur *entry, d decision) (*attempt, error) {
 			return nil, fmt.Errorf("%w: %w", ErrInvalidParticipant, err)
 		}
 	}
-	if o.w.result != nil {
-		*o.w.result = d.next
+	if o.options.result != nil {
+		*o.options.result = d.next
 	}
 	var err error
-	if d.timers, err = o.r.timersAfter(cur, &d, o.w.timers, o.m.clock.now()); err != nil {
+	if d.timers, err = o.r.timersAfter(cur, &d, o.options.timers, o.m.clock.now()); err != nil {
 		return nil, err
 	}
 	d.op = o.m.ops + strconv.FormatUint(o.m.lastOp.Add(1), 36)
 	d.workflow = o.r.workflow
 	d.on, d.chained = revisionOf(cur), true
-	d.keys = addKey(cur, o.w.key)
+	d.keys = addKey(cur, o.options.key)
 	return &attempt{d: d, msg: o.r.message(o.key, &d)}, nil
 }
 

@@ -129,9 +129,9 @@ type PhaseCount struct {
 	Oldest time.Time
 }
 
-// Counts returns how many entities of a workflow are in each phase, sorted by phase:
-// those of the table, and others that entities are in. Stuck counts those that have been
-// in their phase for at least the time longer, by the server's clock;
+// Counts returns how many entities of a workflow are in each phase, sorted by phase. The
+// phases are all of the table, and others that entities are in. Stuck counts entities that
+// have been in their phase for at least the time longer, by the server's clock;
 // [ListOptions].InPhaseFor lists them. It visits every entity of the view and decodes
 // none.
 func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Duration) ([]PhaseCount, error) {

@@ -17,8 +17,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// answerTime is how long a write waits for its answer before it looks for itself in
-// the bucket.
+// answerTime is how long a write waits for the server's answer before the writer looks for the
+// write in the bucket.
 const answerTime = 3 * time.Second
 
 // maxConflicts bounds how often a write to a replicated bucket retries a conflict
@@ -44,8 +44,8 @@ type answer struct {
 	unsent   bool // the message was not sent, and will not be
 }
 
-// publish sends a message once. The client library would send it again without an answer,
-// and take an answer to the first message for one to the second.
+// publish sends a message once. The client library would send it again when no answer comes, and
+// could take an answer to the first message for an answer to the second.
 func (b *bucket) publish(ctx context.Context, msg *nats.Msg) *answer {
 	if ctx.Err() != nil {
 		return &answer{err: context.Cause(ctx), unsent: true}
@@ -82,13 +82,13 @@ func answerOf(reply *nats.Msg) *answer {
 	return &answer{err: fmt.Errorf("%w: %.100q", jetstream.ErrInvalidJSAck, reply.Data)}
 }
 
-// resolve returns the revision of an attempt whose message was not answered well. It
+// resolve returns the revision of an attempt that publish did not get a revision for. It
 // returns errConflict when the record has changed since it was read, and ErrOutcomeUnknown
 // when ctx ended or the connection was closed before the outcome was known. After any
 // other error nothing was written.
 //
-// When there is no answer, or one of a replaced leader, resolve looks for the message in
-// the bucket: see package outcome.
+// When there is no answer, or a replaced leader may have given it, resolve looks for the
+// message in the bucket: see package outcome.
 func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answer) (uint64, error) {
 	fail := func(errs ...error) (uint64, error) {
 		return 0, fmt.Errorf("write %s/%s: %w", b.name, key, join(errs...))
@@ -121,10 +121,10 @@ func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answe
 			case is == outcome.Untraceable && unanswered:
 				return fail(ErrOutcomeUnknown, errUntraceable)
 			case is == outcome.Untraceable, !unanswered && conflicts >= maxConflicts:
-				return 0, errConflict // for the latter the bucket was restored from a backup
+				return 0, errConflict // after so many conflicts: the bucket was restored from a backup
 			}
 		} else if _, err := b.last(ctx, key); errors.Is(err, jetstream.ErrBucketNotFound) {
-			return 0, err // no responder, and not because the server has just started
+			return 0, err // no server answers because the bucket is missing, not because a server has just started
 		}
 		if collision.Sleep(ctx, n) != nil {
 			if sent {

@@ -14,12 +14,12 @@ const (
 	// pullFew and pullMany are how many messages one request asks for: few when
 	// writes come one by one, many when a bucket is read.
 	pullFew, pullMany = 64, 4096
-	// heartbeat is how often the server sends a heartbeat while it has none, and beats
-	// after how many of them it ends the request.
+	// heartbeat is how often the server sends a heartbeat while it has no message. After
+	// beats heartbeats it ends the request.
 	heartbeat, beats = 2 * time.Second, 15
 	// lingerTime is the pause before a request for messages that are probably this
-	// process's own writes. What another process writes meanwhile is seen that much
-	// later; a Fresh list ends the pause.
+	// process's own writes. A write of another process is seen later by that time; a Fresh
+	// list ends the pause.
 	lingerTime = 20 * time.Millisecond
 )
 
@@ -27,9 +27,9 @@ const (
 // irregularity: the follower knows how far it has read and begins again there with
 // another consumer.
 type puller struct {
-	from    *pull.Puller
-	hurry   chan struct{} // ends a pause; nil for a puller without pauses
-	stopped chan struct{}
+	from     *pull.Puller
+	endPause chan struct{} // ends a pause; nil for a puller without pauses
+	stopped  chan struct{}
 
 	read    uint64 // messages until now
 	pending uint64 // messages at the server, as far as is known
@@ -37,11 +37,11 @@ type puller struct {
 	news    int    // how many of them were not this process's own writes
 }
 
-// pull begins to read a consumer that has pending messages. With a hurry channel it
+// pull begins to read a consumer that has pending messages. With an endPause channel it
 // pauses before a request when the last messages were all this process's own writes.
 // Messages gather meanwhile: without the pause a transition takes 1.3 to 1.8 times the
 // processor time (BenchmarkWorkflow of bench/workflow with 1 and 16 writers).
-func (b *bucket) pull(consumer string, pending uint64, hurry chan struct{}) (*puller, error) {
+func (b *bucket) pull(consumer string, pending uint64, endPause chan struct{}) (*puller, error) {
 	beat := b.pace.Of(heartbeat)
 	from, err := pull.Open(b.nc, pull.Config{
 		API:       b.api,
@@ -54,7 +54,7 @@ func (b *bucket) pull(consumer string, pending uint64, hurry chan struct{}) (*pu
 	if err != nil {
 		return nil, err
 	}
-	return &puller{from: from, hurry: hurry, stopped: make(chan struct{}), pending: pending}, nil
+	return &puller{from: from, endPause: endPause, stopped: make(chan struct{}), pending: pending}, nil
 }
 
 // stop makes next return. Call it once, at any time.
@@ -66,7 +66,7 @@ func (p *puller) stop() {
 // ask sends the next request.
 func (p *puller) ask() error {
 	r := pull.Request{Batch: int(min(max(p.pending, pullFew), pullMany))}
-	if p.hurry != nil && p.came > 0 && p.news == 0 {
+	if p.endPause != nil && p.came > 0 && p.news == 0 {
 		p.linger()
 		r = pull.Request{Batch: pullMany, NoWait: true}
 	}
@@ -79,7 +79,7 @@ func (p *puller) linger() {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-p.hurry:
+	case <-p.endPause:
 	case <-p.stopped:
 	}
 }

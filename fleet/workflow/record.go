@@ -16,8 +16,8 @@ func (r *registration) decode(e *entry) (Participant, error) {
 	return p, err
 }
 
-// open is decode that also returns the JSON that it decoded: the record's, or what
-// became of it in a migration.
+// open is decode that also returns the JSON that it decoded: the record's own, or its
+// migrated form.
 func (r *registration) open(e *entry) (p Participant, data []byte, err error) {
 	if err := r.foreign(e); err != nil {
 		return nil, nil, err
@@ -100,8 +100,8 @@ func (r *registration) encode(p Participant) (data []byte, err error) {
 	return data, nil
 }
 
-// revise returns the JSON base with the changes that made p of the participant whose
-// encoding was before. What the program does not know stays.
+// revise returns the JSON base with the changes between before and the encoding of p. Members
+// that the program does not know stay.
 func (r *registration) revise(base, before []byte, p Participant) ([]byte, error) {
 	after, err := r.encode(p)
 	if err != nil {

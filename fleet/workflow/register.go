@@ -205,8 +205,8 @@ func (r *registration) checkShape(p Participant, data []byte) {
 	}
 }
 
-// phaseAlone reports whether a participant in a phase has the encoding data but for the
-// phase.
+// phaseAlone reports whether the encoding of a participant in a phase differs from data in the
+// phase alone.
 func (r *registration) phaseAlone(p Participant, data []byte, phase string) bool {
 	r.fields.phase.of(p).SetString(phase)
 	want, err := json.Marshal(p)

@@ -14,7 +14,7 @@ import (
 // A bucket can lose entities without a message that says so: by its limits of age and
 // size, by a purge, by the deletion of single messages. A follower finds that out when
 // it looks at the bucket: it compares the number of keys at the sequence number that it
-// has read up to. It never has fewer than the bucket, so equal numbers are equal keys.
+// has read up to. It has every key of the bucket, so with equal numbers the keys are equal.
 
 // removed marks the revision of a key, in follower.keys, as a deletion.
 const removed = 1 << 63
@@ -22,9 +22,9 @@ const removed = 1 << 63
 // maxChecks bounds how many keys one round asks the server about, one by one.
 const maxChecks = 1000
 
-// look is the state of a bucket at one moment.
-type look struct {
-	at          time.Time // before it was asked for
+// bucketState is the state of a bucket at one moment.
+type bucketState struct {
+	at          time.Time // just before the server was asked for it
 	first, last uint64
 	keys        int
 }
@@ -43,27 +43,27 @@ func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consume
 	return again
 }
 
-// compare looks at the bucket, and compares it as soon as the follower has read as far.
-// It returns true when it is another bucket. The caller has the turn, so nothing is passed
-// on meanwhile.
+// compare looks at the bucket. It compares the keys when the follower has read as far as the
+// bucket goes, and leaves a pending look otherwise. It returns true when the stream is another
+// one. The caller has the turn, so nothing is passed on meanwhile.
 func (f *follower) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (another bool) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	if f.ahead != nil {
+	if f.pendingLook != nil {
 		// The last messages before that look may have been removed before the follower read them.
 		if f.allRead(ctx, consumer) {
-			f.reached(f.ahead)
+			f.reached(f.pendingLook)
 		}
 		return false
 	}
-	l, own := &look{at: time.Now()}, f.own.Load() // before the stream's state, which must not be older
+	l, own := &bucketState{at: time.Now()}, f.own.Load() // before the stream's state, which must not be older
 	info, err := stream.Info(ctx)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return true
 	case err != nil:
 		return false
-	case f.ends(info, own):
+	case f.stateDiffers(info, own):
 		return true
 	}
 	f.b.traits.learn(info)
@@ -72,29 +72,30 @@ func (f *follower) compare(ctx context.Context, stream jetstream.Stream, consume
 		f.reached(l)
 		return false
 	}
-	f.ahead = l
-	if f.hurry != nil {
-		wake(f.hurry)
+	f.pendingLook = l
+	if f.endPause != nil {
+		wake(f.endPause)
 	}
 	return false
 }
 
-// allRead reports whether the follower has passed on everything that the bucket has up to
-// the look that it has not caught up with. A consumer learns of a message a little later than
-// the stream has it, so the stream is asked too.
+// allRead reports whether the follower has passed on everything that the bucket has up to the
+// pending look. A consumer learns of a message a little after the stream has stored it, so
+// allRead asks the stream too.
 func (f *follower) allRead(ctx context.Context, consumer jetstream.Consumer) bool {
 	info, err := consumer.Info(ctx)
 	if err != nil || info.NumPending > 0 || info.Delivered.Consumer != f.passed {
 		return false
 	}
 	next, err := f.b.get(ctx, getRequest{Seq: max(f.read, f.skipped) + 1, Next: ">"})
-	return isNotFound(err) || err == nil && next.Sequence > f.ahead.last
+	return isNotFound(err) || err == nil && next.Sequence > f.pendingLook.last
 }
 
-// reached compares what the follower has passed on with the bucket at l. It has passed on
-// all that was in the bucket then, and nothing later. The caller has the turn.
-func (f *follower) reached(l *look) {
-	f.ahead = nil
+// reached compares the follower's keys with the number of keys that the bucket had at l. The
+// follower has passed on all that was in the bucket then, and nothing later. The caller has the
+// turn.
+func (f *follower) reached(l *bucketState) {
+	f.pendingLook = nil
 	if !f.synced { // the last of the initial content was removed before it came
 		f.sync()
 	}
@@ -114,7 +115,7 @@ func (f *follower) reached(l *look) {
 	}
 }
 
-// lose passes on that a key is gone. The caller has the turn.
+// lose tells the reader that a key is gone. The caller has the turn.
 func (f *follower) lose(key string) {
 	known := f.keys[key]
 	delete(f.keys, key)
@@ -140,7 +141,7 @@ func (f *follower) reconcile(ctx context.Context) (again bool) {
 	more := f.extra > 0
 	f.leave()
 	if len(missing) > maxChecks {
-		f.anew = true
+		f.readAgain = true
 		return true
 	}
 	lost := 0
@@ -159,8 +160,8 @@ func (f *follower) reconcile(ctx context.Context) (again bool) {
 	if lost > 0 {
 		f.look()
 	}
-	f.anew = more && lost == 0
-	return f.anew
+	f.readAgain = more && lost == 0
+	return f.readAgain
 }
 
 // names reads the bucket's keys, in pages. The client's own Info would never end for keys that

@@ -43,7 +43,7 @@ type storage struct {
 	effects map[string][]string // notes that the hook was called with, the first call of each ID
 	known   map[string]bool     // those IDs
 	done    int                 // writes that were acknowledged
-	failed  int                 // and those that were not
+	failed  int                 // writes that were refused
 	last    error               // of the writes
 	probed  error               // what the probe said
 }
@@ -65,7 +65,7 @@ var storageFaults = []struct {
 
 // TestStorageFaults removes entities in every way that sends no message, restores the
 // bucket from a backup and fills its disk, while processes write, view and watch it, and
-// one runs a hook. After each fault there is no ghost: no view and no watch has an
+// one runs a hook. After each fault the readers agree with the bucket: no view and no watch has an
 // entity that the bucket does not have, or lacks one. In the end the hook was called for
 // every transition that was acknowledged outside of a fault, in order, and the history
 // has it once.

@@ -59,15 +59,15 @@ type Timer struct {
 
 // SetTimer sets a timer with a write, in place of the entity's timer of that name.
 func SetTimer(t Timer) WriteOption {
-	return func(w *writing) { w.timers = append(w.timers, timerEdit{Timer: t}) }
+	return func(w *writeOptions) { w.timers = append(w.timers, timerEdit{Timer: t}) }
 }
 
-// CancelTimer removes a timer with a write. The write happens also without that timer.
+// CancelTimer removes a timer with a write. Without such a timer the write happens too.
 func CancelTimer(name string) WriteOption {
-	return func(w *writing) { w.timers = append(w.timers, timerEdit{Timer: Timer{Name: name}, cancel: true}) }
+	return func(w *writeOptions) { w.timers = append(w.timers, timerEdit{Timer: Timer{Name: name}, cancel: true}) }
 }
 
-// timerEdit is what a write does to a timer.
+// timerEdit is a change of a timer by a write.
 type timerEdit struct {
 	Timer
 	cancel bool
@@ -199,8 +199,7 @@ func first(timers []Timer) (t Timer, ok bool) {
 	return t, ok
 }
 
-// dueAt returns when something of an entity comes due, by its deadline or a timer, and
-// 0 for never.
+// dueAt returns when an entity comes due, by its deadline or by a timer, and 0 for never.
 func (r *registration) dueAt(phase string, since int64, timers string) (due int64) {
 	if d, ok := r.deadline(phase); ok {
 		due = plus(since, d.After)

@@ -6,16 +6,16 @@ import (
 )
 
 // turns makes the writers of this process take turns at each key, in the order in which
-// they come. Otherwise they would only conflict at the server.
+// they come. Without turns their writes would conflict at the server.
 type turns struct {
 	mu   sync.Mutex // guards keys and the users of each
 	keys map[string]*turn
 }
 
-// turn is the turn at one key, which one writer has.
+// turn is the turn at one key. One writer at a time has it.
 type turn struct {
-	taken chan struct{} // room for the one who has it
-	users int           // who have it or wait for it
+	taken chan struct{} // of size 1; full while a writer has the turn
+	users int           // how many writers have the turn or wait for it
 }
 
 // enter waits for the turn at a key. The caller that gets it calls leave.

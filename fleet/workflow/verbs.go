@@ -40,8 +40,8 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 	return nil
 }
 
-// creatable returns an error for a participant of another type than the workflow's, or in
-// a phase that the table does not have.
+// creatable returns an error for a participant whose type is not the workflow's, or whose phase
+// is not in the table.
 func (r *registration) creatable(p Participant) error {
 	if got, want := fmt.Sprintf("%T", p), fmt.Sprintf("%T", r.sample); got != want {
 		return fmt.Errorf("%w: it is a %s, want a %s", ErrInvalidParticipant, got, want)
@@ -119,9 +119,9 @@ func always(phase string) func(string, *entry) (string, error) {
 }
 
 // transition carries a transition out.
-func (m *Manager) transition(ctx context.Context, r *registration, id string, t transition, w writing) error {
+func (m *Manager) transition(ctx context.Context, r *registration, id string, t transition, w writeOptions) error {
 	if !t.source.valid() {
-		return r.untransited(id, fmt.Errorf("its source is %q, want rule, operator, component or framework", t.source))
+		return r.transitionError(id, fmt.Errorf("its source is %q, want rule, operator, component or framework", t.source))
 	}
 	err := m.mutate(ctx, r, id, w, func(from string, cur *entry) (meta, error) {
 		to, err := t.to(from, cur)
@@ -133,11 +133,11 @@ func (m *Manager) transition(ctx context.Context, r *registration, id string, t 
 		}
 		return meta{entered: to, from: from, source: t.source, note: t.note}, nil
 	}, t.mutator)
-	return r.untransited(id, err)
+	return r.transitionError(id, err)
 }
 
-// untransited adds to the error of a transition what was to be moved.
-func (r *registration) untransited(id string, err error) error {
+// transitionError adds the workflow and the entity to the error of a transition.
+func (r *registration) transitionError(id string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -243,7 +243,7 @@ func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, o
 	}
 	if !r.table.Has("failed") || !r.table.IsTerminal("failed") {
 		err := fmt.Errorf("%w: the table of %q has no terminal phase \"failed\": use Transition", ErrInvalidTransition, workflow)
-		return r.untransited(entityID, err)
+		return r.transitionError(entityID, err)
 	}
 	t := transition{source: TransitionSourceFramework, note: reason, to: always("failed")}
 	return m.transition(ctx, r, entityID, t, options(opts))
@@ -266,7 +266,7 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 
 // remove deletes an entity. how has the note, and "DEL", or "PURGE" to remove its earlier
 // writes from the bucket.
-func (m *Manager) remove(ctx context.Context, r *registration, id string, w writing, how meta) error {
+func (m *Manager) remove(ctx context.Context, r *registration, id string, w writeOptions, how meta) error {
 	return m.write(ctx, r, id, w, r.known, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound

@@ -15,7 +15,7 @@ import (
 )
 
 // view is this process's copy of one bucket: the latest record of every entity, with
-// indexes. A follower feeds it, and so do this process's own writes as soon as the
+// indexes. It gets the entries of a follower, and this process's own writes as soon as the
 // server acknowledges them.
 type view struct {
 	m      *Manager
@@ -46,14 +46,13 @@ func newView(m *Manager, b *bucket) *view {
 	}
 	close(v.done)
 	v.follow = b.follower(m.log, v.take)
-	v.follow.hurry = make(chan struct{}, 1)
+	v.follow.endPause = make(chan struct{}, 1)
 	v.follow.current = v.current
 	return v
 }
 
-// add follows the bucket for one more workflow. It reads again what it has read for
-// another workflow, because it skipped this one's records then. It is not called
-// concurrently.
+// add follows the bucket for one more workflow. The view reads the whole bucket again, because
+// it has skipped the records of this workflow so far. add is not called concurrently.
 func (v *view) add(r *registration) {
 	regs := append(slices.Clone(v.regs), r)
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
@@ -131,7 +130,7 @@ func (v *view) entry(e *entry) {
 	v.seq = e.revision
 	own, now := v.own[e.key], v.entities[e.key]
 	switch {
-	case own > e.revision: // this process has replaced it
+	case own > e.revision: // the view has a later write of this process
 	case own == e.revision:
 		delete(v.own, e.key)
 		if now != nil {
@@ -140,7 +139,7 @@ func (v *view) entry(e *entry) {
 	case made != nil:
 		delete(v.own, e.key)
 		v.putLocked(r, made)
-	default: // deleted, or now another workflow's
+	default: // deleted, or the key belongs to another workflow now
 		delete(v.own, e.key)
 		if now != nil {
 			v.dropLocked(now)
@@ -169,8 +168,8 @@ func (v *view) wrote(r *registration, e *entry, d *decision) {
 	defer v.mu.Unlock()
 	now := v.entities[e.key]
 	if v.seq >= e.revision {
-		// The follower was quicker, so the view has this write, or what came after it.
-		// Without it the bucket may be another one that has given this revision again.
+		// The follower was quicker, so the view should have this write or a later one. When it
+		// has neither, the bucket may have been recreated, and this revision given again.
 		if now == nil || now.revision < e.revision {
 			v.follow.look()
 		}
@@ -196,8 +195,8 @@ func (v *view) wrote(r *registration, e *entry, d *decision) {
 	v.progress.notify()
 }
 
-// current is called when the follower has everything up to a revision. Of this process's
-// own writes that it has not seen, those up to there were removed before it read them.
+// current is called when the follower has everything up to a revision. Writes of this process up
+// to there that the follower has not seen were removed before it could read them.
 func (v *view) current(upTo uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -213,10 +212,9 @@ func (v *view) current(upTo uint64) {
 	}
 }
 
-// owner returns the workflow that a record belongs to, of those that share the bucket,
-// nil for none. A record without a workflow, written by another program, belongs to the
-// only workflow of the bucket, or to the one whose keys have this form. regs is sorted
-// by name.
+// owner returns the workflow that a record belongs to, nil for none. regs has the workflows of
+// the bucket, sorted by name. A record without a workflow, which another program has written,
+// belongs to the only workflow of the bucket, or to the first one that can decode it.
 func owner(regs []*registration, e *entry) *registration {
 	if e.key == canary.Key {
 		return nil
@@ -282,7 +280,7 @@ func (v *view) wait(ctx context.Context, until func() bool) error {
 	}
 }
 
-// late says that the view is not up to date, and why.
+// late returns an error that says that the view is not up to date, and why.
 func (v *view) late(err error) error {
 	why := ""
 	if trouble := v.follow.trouble(); trouble != "" {
@@ -294,8 +292,8 @@ func (v *view) late(err error) error {
 	return fmt.Errorf("the view of bucket %s has not read it: %w%s", v.b.name, err, why)
 }
 
-// asOf returns a time, by this process's clock, at which the bucket was as the view
-// has it, apart from later writes. It is zero for a view that has not read the bucket.
+// asOf returns a time, by this process's clock: the view has everything that was in the bucket
+// then, and perhaps later writes. It is zero before the view has read the bucket.
 func (v *view) asOf() time.Time {
 	if at := v.follow.asOf.Load(); at != nil {
 		return *at
@@ -303,9 +301,9 @@ func (v *view) asOf() time.Time {
 	return time.Time{}
 }
 
-// age returns how old the view is, by the clock that says more: the wall clock may be set
-// back, and the monotonic clock stands still while the machine is suspended. It is as
-// long as a duration can be for a view that has not read the bucket.
+// age returns how old the view is: the longer of the times by the wall clock, which may be set
+// back, and by the monotonic clock, which stands still while the machine is suspended. It is
+// the longest duration for a view that has not read the bucket.
 func (v *view) age() time.Duration {
 	at, now := v.asOf(), time.Now()
 	if at.IsZero() {
@@ -314,8 +312,8 @@ func (v *view) age() time.Duration {
 	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
 }
 
-// catchUp waits until the view has everything that the bucket had at a time, and
-// nothing else but later writes.
+// catchUp waits until the view has everything that was in the bucket at a time. It may have
+// later writes too.
 func (v *view) catchUp(ctx context.Context, at time.Time) error {
 	return v.wait(ctx, func() bool {
 		if v.asOf().Before(at) {

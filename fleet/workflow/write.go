@@ -8,10 +8,10 @@ import (
 )
 
 // WriteOption modifies one write.
-type WriteOption func(*writing)
+type WriteOption func(*writeOptions)
 
-// writing is what the options of a write ask for.
-type writing struct {
+// writeOptions is what the options of a write ask for.
+type writeOptions struct {
 	match    *uint64
 	dry      bool
 	revision *uint64
@@ -24,19 +24,21 @@ type writing struct {
 // IfMatch lets the write happen only when the record has this revision, which
 // [Record] and [WithRevision] return. Otherwise the error is a [*RevisionError], and
 // the write does not try again. Revision 0 means that the key was never written.
-func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = &revision } }
+func IfMatch(revision uint64) WriteOption { return func(w *writeOptions) { w.match = &revision } }
 
 // DryRun makes a write check everything, on the server's record, and store nothing.
 // result, if not nil, gets the participant as it would be stored.
 func DryRun(result *Participant) WriteOption {
-	return func(w *writing) { w.dry, w.result = true, result }
+	return func(w *writeOptions) { w.dry, w.result = true, result }
 }
 
 // WithRevision stores the written revision in *revision.
-func WithRevision(revision *uint64) WriteOption { return func(w *writing) { w.revision = revision } }
+func WithRevision(revision *uint64) WriteOption {
+	return func(w *writeOptions) { w.revision = revision }
+}
 
-func options(opts []WriteOption) writing {
-	var w writing
+func options(opts []WriteOption) writeOptions {
+	var w writeOptions
 	for i, opt := range opts {
 		if opt == nil {
 			w.refused = fmt.Errorf("option %d is nil", i+1)
@@ -47,7 +49,7 @@ func options(opts []WriteOption) writing {
 	return w
 }
 
-// decision is what to write.
+// decision is the content of a write.
 type decision struct {
 	meta
 	next  Participant // nil for a deletion, and for a change of phase that needs no decoding
@@ -70,7 +72,7 @@ func keepPhase(string, *entry) (meta, error) { return meta{}, nil }
 
 // mutate changes an entity that exists and is not deleted. decide decides, and mutator,
 // which may be nil, changes the participant.
-func (m *Manager) mutate(ctx context.Context, r *registration, id string, w writing, decide decider, mutator func(Participant) error) error {
+func (m *Manager) mutate(ctx context.Context, r *registration, id string, w writeOptions, decide decider, mutator func(Participant) error) error {
 	return m.write(ctx, r, id, w, r.known, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
@@ -89,9 +91,9 @@ func (m *Manager) mutate(ctx context.Context, r *registration, id string, w writ
 	})
 }
 
-// splices reports whether the phase of a record can be changed in its JSON: this process
-// has decoded it, without a migration, and nothing else changes with the phase. That
-// saves a fifth of a transition's processor time, and of docs/reference/benchmarks.md's target.
+// splices reports whether the phase of a record can be changed in its JSON, without decoding
+// it: this process has decoded it before, without a migration, and nothing else changes with the
+// phase. That saves a fifth of a transition's processor time.
 func (r *registration) splices(cur *entry) bool {
 	if !r.plain || cur.phase == "" {
 		return false
@@ -100,7 +102,7 @@ func (r *registration) splices(cur *entry) bool {
 	return err == nil && version >= r.version
 }
 
-// mutated decodes the record, and decides and changes it.
+// mutated decodes the record, decides, and changes it.
 func (r *registration) mutated(id string, cur *entry, decide decider, mutator func(Participant) error) (decision, error) {
 	p, base, err := r.open(cur)
 	if err != nil {
@@ -148,7 +150,7 @@ func (r *registration) known(key string) (*entry, bool) {
 	return r.bucket.view.record(r, key)
 }
 
-// unwritten is the guess of a write of a new entity: usually there is none of its id.
+// unwritten is the guess for a new entity: usually there is no record of its id.
 func unwritten(string) (*entry, bool) { return nil, true }
 
 func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }

@@ -75,7 +75,7 @@ func (q *Queue) run() {
 	}
 }
 
-// finished ends the queue unless a record has just come into it.
+// finished ends the queue, unless a record was queued just before.
 func (q *Queue) finished() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -155,7 +155,7 @@ func (h *handler) WithGroup(name string) slog.Handler { return &handler{h.q, h.t
 
 type loggerKey struct{}
 
-// WithLogger returns a context that has the App's log, for parts that were given none.
+// WithLogger returns a context that has the App's log, for parts without a log of their own.
 func WithLogger(ctx context.Context, log *slog.Logger) context.Context {
 	return context.WithValue(ctx, loggerKey{}, log)
 }

@@ -1,5 +1,5 @@
-// Package budget holds the times of an App's stop, and fits them to what a stop really
-// has.
+// Package budget holds the times of an App's stop, and shortens them to the time that a stop
+// really has.
 package budget
 
 import (
@@ -36,10 +36,10 @@ func (b Budget) Within(d time.Duration) Budget {
 	return b
 }
 
-// After returns the times of the steps after the window, which took window, and reports
-// whether they differ from b's. When they need more than left, they are shortened to it.
-// When the window ended early, requests in flight and open connections get the rest of
-// it, so that they are served until the same time as after a whole window.
+// After returns the times of the steps after the window, and reports whether they differ from
+// b's. window is how long the window took. When the steps need more time than left, they are
+// shortened to it. When the window ended early, requests in flight and open connections get
+// the rest of it: they are served until the same time as after a whole window.
 func (b Budget) After(window time.Duration, early bool, left time.Duration) (Budget, bool) {
 	switch need := b.Grace + b.Margin; {
 	case left < need:
@@ -55,9 +55,9 @@ func (b Budget) After(window time.Duration, early bool, left time.Duration) (Bud
 	return b, false
 }
 
-// HookShare returns the time that each hook is sure to get when there are this many, and
-// whether MinSlice fits into HookSlice. If it does not, that time is an equal share, so
-// that the hooks still run.
+// HookShare returns the time that each of this many hooks is sure to get, and whether
+// MinSlice fits into HookSlice. If it does not fit, the time is an equal share of HookSlice:
+// so every hook still runs.
 func (b Budget) HookShare(hooks int) (share time.Duration, fits bool) {
 	if hooks == 0 {
 		return b.MinSlice, true

@@ -12,7 +12,7 @@ import (
 type AbandonedError struct {
 	Name  string // of the worker, hook or drainer
 	Where string // the top of its goroutine's stack, one line
-	Stack string // the stacks of its goroutine and of those that it has started, when it was abandoned; "" when none was found
+	Stack string // the stacks of its goroutine and of goroutines that it has started, when it was abandoned; "" when none was found
 }
 
 // Error names the abandoned part and the top of its stack.

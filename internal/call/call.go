@@ -115,10 +115,10 @@ func StartAs(ctx context.Context, kind, name string, fn func() error) *Call {
 }
 
 // Within calls fn in a goroutine of its own and waits for it until ctx ends, and then
-// for at most moment. It returns fn's error, kept, or an [*AbandonedError].
+// for at most patience. It returns fn's error, kept, or an [*AbandonedError].
 // fn gets ctx from its closure, not from Within.
-func Within(ctx context.Context, name string, moment time.Duration, fn func() error) error {
-	return StartAs(ctx, methodKind, name, fn).Wait(ctx.Done(), moment)
+func Within(ctx context.Context, name string, patience time.Duration, fn func() error) error {
+	return StartAs(ctx, methodKind, name, fn).Wait(ctx.Done(), patience)
 }
 
 // Start makes the call: it runs fn in a goroutine of its own, under the labels of ctx and of
@@ -165,21 +165,20 @@ func (c *Call) Ended() (bool, error) {
 	return c.ended, c.err
 }
 
-// Wait waits for the end of the call until over is closed, and then for at most moment.
-// It returns the call's result. A process that stood still at the end of the moment, on a
-// busy machine or at its limit of processor time, gets the moment again, twice at most: its
-// function may be about to return. When the call has not ended by then,
-// Wait abandons it: it returns an [*AbandonedError] with the stack of the
-// goroutine. The goroutine goes on until the function returns by itself; after
-// that, Ended returns the result.
+// Wait waits for the end of the call until over is closed, and then for at most patience.
+// It returns the call's result. When the process was suspended at the end of that time, by a
+// busy machine or by its limit of processor time, Wait waits as long again, twice at most: the
+// function may be about to return. When the call has not ended by then, Wait abandons it: it
+// returns an [*AbandonedError] with the stack of the goroutine. The goroutine goes on until
+// the function returns by itself; after that, Ended returns the result.
 //
-// A nil over waits without a bound.
-func (c *Call) Wait(over <-chan struct{}, moment time.Duration) error {
+// With a nil over it waits without a bound.
+func (c *Call) Wait(over <-chan struct{}, patience time.Duration) error {
 	done := c.Done()
 	select {
 	case <-done:
 	case <-over:
-		await(done, moment)
+		await(done, patience)
 	}
 	if ended, err := c.Ended(); ended {
 		return err
@@ -187,26 +186,26 @@ func (c *Call) Wait(over <-chan struct{}, moment time.Duration) error {
 	return c.Abandon()
 }
 
-// onTime is how late a timer is at most in a process that runs.
-var onTime = Settle / 2
+// maxDelay is how late a timer is at most in a process that was not suspended.
+var maxDelay = Settle / 2
 
-// await waits for done, for at most moment. When the moment ends late, the process stood
-// still, and what was to happen within the moment could not run either: then it begins
-// again, twice at most.
-func await(done <-chan struct{}, moment time.Duration) {
+// await waits for done, for at most patience. When its timer is late, the process was suspended,
+// and the function could not run either: await then waits as long again, twice at most.
+func await(done <-chan struct{}, patience time.Duration) {
 	for range 3 {
-		if moment <= 0 {
+		if patience <= 0 {
 			return
 		}
 		began := time.Now()
-		over := time.NewTimer(moment)
+		timer := time.NewTimer(patience)
 		select {
 		case <-done:
-			over.Stop()
+			timer.Stop()
 			return
-		case <-over.C:
+		case <-timer.C:
 		}
-		if time.Since(began)-moment <= onTime {
+		wasSuspended := time.Since(began)-patience > maxDelay
+		if !wasSuspended {
 			return
 		}
 	}

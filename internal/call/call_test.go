@@ -142,7 +142,7 @@ func isAbandoned(err error) bool {
 }
 
 // The callback runs once, after the function and before Done closes.
-// A process that stood still while a function had its last moment gives it the moment again.
+// When the process was suspended while a function had its last moment, the function gets that time again.
 func TestAMomentInWhichNothingRanDoesNotCount(t *testing.T) {
 	call.StandStill(t)
 	for returns, abandoned := range map[time.Duration]bool{2500 * time.Millisecond: false, 3500 * time.Millisecond: true} {

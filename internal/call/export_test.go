@@ -2,10 +2,10 @@ package call
 
 import "time"
 
-// StandStill lets each moment end as in a process that stood still, until t ends.
+// StandStill makes every wait for a call end as in a process that was suspended, until t ends.
 func StandStill(t interface{ Cleanup(func()) }) {
-	t.Cleanup(func() { onTime = Settle / 2 })
-	onTime = -time.Hour
+	t.Cleanup(func() { maxDelay = Settle / 2 })
+	maxDelay = -time.Hour
 }
 
 // HoldProfiles keeps [Abandoned] from taking a profile until release is called. waiting

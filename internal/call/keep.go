@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxText is the most of an error's text that the library keeps, in bytes. A longer text
-// is cut, and ends with its whole length.
+// maxText bounds the text of an error that the library keeps, in bytes. A longer text is cut,
+// and ends with the length that it had.
 const maxText = 1 << 20
 
 // kept is a foreign error behind the text that it had at the door.
@@ -31,7 +31,7 @@ type lazyRead struct {
 	name  string
 	begin sync.Once
 	done  chan struct{} // closed once text and tree are there
-	late  atomic.Bool   // a caller has waited for done in vain
+	late  atomic.Bool   // a caller has waited for done, and it did not come in time
 }
 
 // Error returns the text that the foreign error had when the library got it.
@@ -96,7 +96,7 @@ func (k *kept) readLater() {
 // do: the methods of the error may panic, exit their goroutine or block.
 //
 // An error whose text cannot be read, like many nil pointers, becomes a [*PanicError] that
-// does not unwrap to it. Errors made by errors.New, and those of this package, stay as
+// does not unwrap to it. Errors made by errors.New and errors of this package stay as
 // they are: their methods are known to return.
 func Keep(name string, err error) error {
 	if err == nil || isPlain(err) {
@@ -122,7 +122,7 @@ func (k *kept) readUnder(name string) (unreadable *PanicError) {
 	return nil
 }
 
-// isPlain reports whether err is one that Keep leaves as it is.
+// isPlain reports whether Keep leaves err as it is.
 func isPlain(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // err itself
 	case *kept:
@@ -135,14 +135,14 @@ func isPlain(err error) bool {
 	return isLeaf(err) && len(err.Error()) <= maxText
 }
 
-// isLeaf reports whether err is of a type of the standard library that wraps nothing: that of
-// errors.New or of context.DeadlineExceeded.
+// isLeaf reports whether err was made by errors.New or has the type of
+// context.DeadlineExceeded: these wrap nothing.
 func isLeaf(err error) bool {
 	t := reflect.TypeOf(err)
 	return t == newType || t == deadlineType
 }
 
-// The types have no name outside their packages.
+// The types of these errors are not exported.
 var (
 	newType      = reflect.TypeOf(errors.New(""))
 	deadlineType = reflect.TypeOf(context.DeadlineExceeded)

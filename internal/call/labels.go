@@ -14,14 +14,14 @@ import (
 )
 
 // The labels of goroutines that run foreign code, in the profiles of package
-// runtime/pprof: the processor time of a part, for example, is that of the samples with its
-// name. The kinds are those of the App's events, and "call" for a call of a single method.
+// runtime/pprof. To find the processor time of a part, for example, add up the samples with
+// its name. The kind is a kind of the App's events, or "call" for a call of a single method.
 const (
 	KindLabel = "lifecycle.kind"
 	NameLabel = "lifecycle.name"
 )
 
-// WithLabels returns ctx with the two labels, besides those that it has. A context that has
+// WithLabels returns ctx with the two labels in addition to its own. A context that has
 // them already stays as it is: the next run of a part goes on with the labels of the first.
 func WithLabels(ctx context.Context, kind, name string) context.Context {
 	if is, _ := pprof.Label(ctx, NameLabel); is == name {
@@ -91,7 +91,7 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 }
 
 // stacksOf returns the stacks of the goroutines with these labels: the one of the call
-// itself first, then those that it has started. It returns "" when there are none.
+// itself first, then the goroutines that it has started. It returns "" when there are none.
 func stacksOf(profile, kind, name string) string {
 	wantKind := fmt.Sprintf("%q:%q", KindLabel, kind)
 	wantName := fmt.Sprintf("%q:%q", NameLabel, name)

@@ -6,7 +6,7 @@ import (
 )
 
 // Last calls all steps at once, each in a goroutine of its own, and waits until all have
-// returned or the time is over. Time during which the process stood still does not count. Last
+// returned or the time is over. Time during which the process was suspended does not count. Last
 // is for what a process writes before it is ended by force: a step that blocks or panics ends
 // with the process.
 func Last(within time.Duration, steps ...func()) {

@@ -14,7 +14,7 @@ func Logger(log *slog.Logger) *slog.Logger {
 	return slog.New(&guard{log.Handler()})
 }
 
-// guard is a slog.Handler around that of a user.
+// guard is a slog.Handler around a user's handler.
 type guard struct{ slog.Handler }
 
 func (g *guard) Enabled(ctx context.Context, level slog.Level) (enabled bool) {

@@ -45,7 +45,7 @@ func LimitMemory(ctx context.Context, log *slog.Logger, root fs.FS, ratio float6
 	f.arm()
 }
 
-// follower keeps the limit of the garbage collector at that of the control group.
+// follower keeps the memory limit of the garbage collector in step with the control group's.
 type follower struct {
 	ctx   context.Context
 	log   *slog.Logger

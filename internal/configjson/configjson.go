@@ -127,7 +127,7 @@ type Error struct {
 func (e *Error) Error() string { return e.text }
 
 // Parse reads a JSON document. It refuses a key that occurs twice in a section, which
-// encoding/json accepts, with an [*Error]; other errors are those of encoding/json. A whole
+// encoding/json accepts, with an [*Error]; other errors come from encoding/json. A whole
 // number has all its digits: it is an int64, or a uint64 when it is larger. Other numbers
 // are a float64. visit may be nil; Parse calls it for each key.
 func Parse(text []byte, visit func(Key)) (any, error) {

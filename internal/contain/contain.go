@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Limits bounds all processes of a group together. Zero is no limit.
+// Limits bounds all processes of a group together. Zero limits nothing.
 type Limits struct {
 	Memory int64   // bytes, swap included where the kernel counts it
 	PIDs   int     // processes and threads

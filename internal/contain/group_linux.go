@@ -200,7 +200,7 @@ func (d dir) tree() []string {
 		if err == nil && entry.IsDir() {
 			all = append(all, path)
 		}
-		return nil // a directory that goes meanwhile is no error
+		return nil // the directory may be removed meanwhile
 	})
 	return all
 }

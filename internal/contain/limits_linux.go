@@ -12,14 +12,14 @@ import (
 	"syscall"
 )
 
-// setting is a limit as the kernel takes it.
+// setting is a limit in the form of the kernel's files.
 type setting struct {
 	controller string
 	v2, v1     []write // in this order
 }
 
-// write is what to write to a file. The first file of a setting must exist; a kernel
-// that does not count swap lacks the files for it.
+// write is a value for a file. The first file of a setting must exist; the others may be
+// missing, because a kernel that does not count swap lacks its files.
 type write struct{ file, value string }
 
 func (l Limits) settings() (all []setting) {

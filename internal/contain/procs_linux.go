@@ -184,7 +184,7 @@ func (d dir) frozen() bool {
 }
 
 // End kills every process of the group until none is left, for at most patience.
-// It returns those that are left. A patience of 0 has no bound.
+// It returns the processes that are left. A patience of 0 has no bound.
 func (g *Group) End(patience time.Duration) (left []int) {
 	end := time.Now().Add(patience)
 	for pause := time.Millisecond; !g.Empty(); pause = min(2*pause, 100*time.Millisecond) {

@@ -92,7 +92,7 @@ func inspect(repo, dir string, m Module) (faults []string, err error) {
 			Indirect bool
 		}
 	}
-	// The test cache notices the files that a test opens, and not those of its commands.
+	// The test cache notices the files that a test opens, but not the files that its commands open.
 	if _, err := os.ReadFile(filepath.Join(dir, "go.mod")); err != nil {
 		return nil, err
 	}

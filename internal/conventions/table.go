@@ -42,7 +42,7 @@ func (t table) check(packages map[string]pkg, platform string) (faults []string,
 }
 
 // checksLeaks reports whether a package looks for leaked goroutines, or has no tests
-// besides that of its table.
+// besides the one in deps_test.go.
 func checksLeaks(p pkg) (bool, error) {
 	tests := slices.Concat(p.TestGoFiles, p.XTestGoFiles)
 	tests = slices.DeleteFunc(tests, func(name string) bool { return name == "deps_test.go" })

@@ -22,7 +22,7 @@ const (
 // may end after Min, and last until Max.
 type Times struct {
 	Min, Full, Max time.Duration
-	Quiet          time.Duration // without traffic after which it ends; 0 is never
+	Quiet          time.Duration // how long without traffic ends the window early; with 0 nothing does
 }
 
 // Window is the drain window of one stop. The zero value has not begun. All methods
@@ -43,8 +43,8 @@ func (w *Window) Begin(now time.Time, t Times) {
 	w.begun, w.times, w.moved = now, t, fsm.NewWake()
 }
 
-// EndAt moves the end of the window, or with the zero time gives it its own again. The
-// last call counts.
+// EndAt moves the end of the window. The zero time restores the end by Times. The last call
+// counts.
 func (w *Window) EndAt(at time.Time) { w.change(func() { w.at = at }) }
 
 // Fit shortens the times of the window.
@@ -60,7 +60,7 @@ func (w *Window) change(field func()) {
 	w.moved.Notify()
 }
 
-// ends returns when the window may end, when it has to, and after which quiet it may.
+// ends returns when the window may end early, when it ends, how it then has ended, and its times.
 func (w *Window) ends() (may, must time.Time, how string, t Times) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,9 +92,9 @@ type Traffic struct {
 	Last    time.Time // when a client came last
 }
 
-// Wait waits for the end of the window, and returns how it has ended. Two ways lead to
-// an early end, and neither while a client is served or before drained is closed, which
-// says that every drainer has returned.
+// Wait waits for the end of the window, and returns how it has ended. The caller closes drained
+// when every drainer has returned. From then on the window may end early, in two ways: at the
+// time of EndAt when no client is served, and after Quiet without traffic.
 func (w *Window) Wait(skip, drained <-chan struct{}, traffic func() Traffic) (how string) {
 	end, look := time.NewTimer(0), time.NewTimer(0)
 	defer end.Stop()
@@ -125,7 +125,8 @@ func (w *Window) Wait(skip, drained <-chan struct{}, traffic func() Traffic) (ho
 	}
 }
 
-// lookAfter returns when to look again, because a client leaves without a message.
+// lookAfter returns after which time to look at the traffic again. Wait has to look, because it
+// gets no message when a client leaves.
 func lookAfter(t Times, may, must time.Time) time.Duration {
 	next := time.Hour
 	if q := t.Quiet; q > 0 {

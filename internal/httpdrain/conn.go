@@ -14,8 +14,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// tracker knows every connection that a listener handed out and that is still
-// open: those that net/http serves and those that a handler hijacked.
+// tracker has every open connection that a listener handed out: net/http serves it, or a
+// handler has hijacked it.
 type tracker struct {
 	created    time.Time
 	accepted   atomic.Uint64
@@ -83,7 +83,7 @@ func (t *tracker) open() []*conn {
 	return list
 }
 
-// count returns how many connections are open, hijacked ones apart.
+// count returns how many open connections are served, and how many are hijacked.
 func (t *tracker) count() (served, hijacked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +92,7 @@ func (t *tracker) count() (served, hijacked int) {
 
 func (t *tracker) countLocked() (served, hijacked int) {
 	for c := range t.conns {
-		if c.apart() {
+		if c.servesNoRequests() {
 			hijacked++
 		} else {
 			served++
@@ -101,19 +101,18 @@ func (t *tracker) countLocked() (served, hijacked int) {
 	return served, hijacked
 }
 
-// awaitedLocked returns how many connections are waited for: those that are not hijacked, and
-// those that were hijacked after the window and have not had their time.
+// awaitedLocked returns how many connections the server waits for: all that serve requests, and
+// hijacked ones that came after the window and have not had their time.
 func (t *tracker) awaitedLocked() (n int) {
 	for c := range t.conns {
-		if !c.apart() || c.late.Load() {
+		if !c.servesNoRequests() || c.late.Load() {
 			n++
 		}
 	}
 	return n
 }
 
-// waitNoneServed returns when no such connection is open, or when ctx
-// is done.
+// waitNoneServed waits until the server waits for no connection any more, or until ctx is done.
 func (t *tracker) waitNoneServed(ctx context.Context) {
 	for {
 		t.mu.Lock()
@@ -150,19 +149,21 @@ type conn struct {
 	net.Conn
 	tracker *tracker
 
-	used     atomic.Bool  // the peer has sent a byte
-	http1    atomic.Bool  // it has carried an HTTP/1 request
-	rests    atomic.Bool  // net/http has written its last response and waits for the next request
+	used  atomic.Bool // the peer has sent a byte
+	http1 atomic.Bool // it has carried an HTTP/1 request
+
 	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
 	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
 	late     atomic.Bool   // it was hijacked after the window: told when the listener closes, closed lateNotice later
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
 
-	// spent says that the connection's context was cancelled for one request
+	awaitsRequest atomic.Bool // net/http has written its last response and waits for the next request
+
+	// contextCut says that the connection's context was cancelled for one request
 	// and cannot be the parent of the next. Only net/http's goroutine of this
 	// connection touches it.
-	spent bool
+	contextCut bool
 
 	server *Server // nil for gRPC; set before net/http sees the connection
 
@@ -179,7 +180,7 @@ type conn struct {
 // idle reports whether the connection waits for its next HTTP/1 request, and its last
 // response is written: a handler that has returned may have left it in a buffer.
 func (c *conn) idle() bool {
-	return c.http1.Load() && c.rests.Load() && c.request.Load() == 0 && c.http2.Load() == nil && !c.hijacked.Load()
+	return c.http1.Load() && c.awaitsRequest.Load() && c.request.Load() == 0 && c.http2.Load() == nil && !c.hijacked.Load()
 }
 
 // endAfter closes the connection after a while, if its handler has not.
@@ -190,8 +191,8 @@ func (c *conn) endAfter(d time.Duration) {
 	})
 }
 
-// trackedConn finds our connection below what net/http was given, which is
-// TLS or the connection itself. It returns nil when there is none.
+// trackedConn finds the tracked connection in nc, which net/http was given: nc itself, or
+// the connection below a TLS connection. It returns nil when there is none.
 func trackedConn(nc net.Conn) *conn {
 	for nc != nil {
 		switch v := nc.(type) {
@@ -277,14 +278,14 @@ func (c *conn) NetConn() net.Conn { return c.Conn }
 // of a foreign listener may panic: that is the error.
 func (c *conn) Close() error {
 	c.closeOnce.Do(func() {
-		defer c.leave() // also when the connection ends the goroutine
+		defer c.release() // also when the connection ends the goroutine
 		c.closeErr = call.Do("close a connection", c.Conn.Close)
 	})
 	return c.closeErr
 }
 
-// leave ends what depends on the connection.
-func (c *conn) leave() {
+// release ends everything that depends on the connection, and takes it out of the tracker.
+func (c *conn) release() {
 	c.mu.Lock()
 	c.closed = true
 	cancel := c.cancel

@@ -115,7 +115,7 @@ func TestLateRequestOnAnOpenConnection(t *testing.T) {
 
 // A rolling update with a window of 0.3 s, a tenth of the usual times. Some clients
 // keep their connections and pause for up to 0.4 s; others connect for every request.
-// From the middle of the window on, those that connect reach the new server. No
+// From the middle of the window on, new connections reach the new server. No
 // client retries, and none loses a request.
 func TestRollingUpdateLosesNothing(t *testing.T) {
 	const (

@@ -24,8 +24,8 @@ const (
 	flagEndHeaders = 0x4
 )
 
-// frames follows one direction of an HTTP/2 connection, frame by frame, and knows
-// where another frame may be inserted. The bytes are foreign: once they are not HTTP/2,
+// frames parses one direction of an HTTP/2 connection, frame by frame, and knows where
+// another frame may be inserted. The bytes come from the peer: once they are not HTTP/2,
 // nothing may be inserted any more.
 //
 // It is not safe for concurrent use.
@@ -44,8 +44,8 @@ type frames struct {
 	lost  bool   // this is not HTTP/2
 }
 
-// advance follows p to the end of a frame, or to the end of p. It returns the number of
-// bytes followed, which is at least one unless p is empty, and whether a frame has ended
+// advance parses p to the end of a frame, or to the end of p. It returns the number of
+// bytes parsed, which is at least one unless p is empty, and whether a frame has ended
 // there. kind, flag and stream then describe that frame.
 func (f *frames) advance(p []byte) (n int, whole bool) {
 	n = f.passStart(p)
@@ -90,7 +90,7 @@ func (f frames) untilQuiet(p []byte, open *streams) (n int, found bool) {
 			continue
 		}
 		ended = append(ended, f.stream())
-		if f.open() && open.are(ended) {
+		if f.mayInsert() && open.areAllIn(ended) {
 			return n, true
 		}
 	}
@@ -139,7 +139,8 @@ func (f *frames) plausible() bool {
 	if !f.begun {
 		return kind == frameSettings && id == 0 && !f.flag(flagAck)
 	}
-	if inBlock := f.block != 0; inBlock != (kind == frameContinuation) || inBlock && id != f.block {
+	inBlock := f.block != 0
+	if continues := kind == frameContinuation; inBlock != continues || inBlock && id != f.block {
 		return false
 	}
 	switch kind {
@@ -157,6 +158,6 @@ func (f *frames) kind() byte         { return f.head[3] }
 func (f *frames) flag(bit byte) bool { return f.head[4]&bit != 0 }
 func (f *frames) stream() uint32     { return binary.BigEndian.Uint32(f.head[5:]) &^ (1 << 31) }
 
-// open reports whether a frame may be inserted here: behind the first frame, between
+// mayInsert reports whether a frame may be inserted here: behind the first frame, between
 // two frames, and not into a header block.
-func (f *frames) open() bool { return f.begun && f.have == 0 && f.block == 0 && !f.lost }
+func (f *frames) mayInsert() bool { return f.begun && f.have == 0 && f.block == 0 && !f.lost }

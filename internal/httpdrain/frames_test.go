@@ -145,7 +145,7 @@ func FuzzHTTP2Conn(f *testing.F) {
 		h := alone(s)
 		s.pass(h, data[:first])
 		h.step.CompareAndSwap(notAsked, asked)
-		h.kick()
+		h.writeFirstIfAsked()
 		s.pass(h, data[first:])
 		h.stop()
 		at, ok := inserted(s.out.Bytes(), data, firstGoAway)
@@ -233,7 +233,7 @@ func TestGoodbyeWaitsForTheFrame(t *testing.T) {
 			h := alone(s)
 			s.pass(h, []byte(test.before))
 			h.step.Store(asked)
-			h.kick()
+			h.writeFirstIfAsked()
 			if s.out.String() != test.before {
 				t.Fatalf("%q", s.out.String())
 			}
@@ -254,7 +254,7 @@ func TestNoGoodbyeAfterGoAway(t *testing.T) {
 	sent := settingsFrame + frame(frameGoAway, 0, 0, "\x00\x00\x00\x03\x00\x00\x00\x00")
 	s.pass(h, []byte(sent))
 	h.step.Store(asked)
-	h.kick()
+	h.writeFirstIfAsked()
 	if s.out.String() != sent || !isClosed(h.ended) {
 		t.Errorf("wrote %q", s.out.String())
 	}
@@ -268,7 +268,7 @@ func TestForeignBytesPass(t *testing.T) {
 	h.step.Store(asked)
 	s.pass(h, []byte(text))
 	got, err := io.ReadAll(h)
-	if s.out.String() != text || string(got) != "GET / HTTP/1.1\r\n\r\n" || err != nil || !h.foreign.Load() {
+	if s.out.String() != text || string(got) != "GET / HTTP/1.1\r\n\r\n" || err != nil || !h.notHTTP2.Load() {
 		t.Errorf("%q, %q, %v", s.out.String(), got, err)
 	}
 }

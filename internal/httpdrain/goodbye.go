@@ -28,16 +28,16 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	}
 	after := min(s.cfg.GoAwayAfter, window/2)
 	ctx, stop := context.WithCancel(context.Background())
-	s.stopSpeak, s.spoken = stop, make(chan struct{})
+	s.stopSpread, s.spreadDone = stop, make(chan struct{})
 	go func() {
-		defer close(s.spoken)
-		s.speak(ctx, now.Add(after), (window-after)*3/4)
+		defer close(s.spreadDone)
+		s.spreadGoodbye(ctx, now.Add(after), (window-after)*3/4)
 	}()
 }
 
-// speak says goodbye at start, and to handlers that watch Draining spread evenly over
-// span from there, so that their clients do not come back all at once.
-func (s *Server) speak(ctx context.Context, start time.Time, span time.Duration) {
+// spreadGoodbye says goodbye at start. It tells the handlers that watch Draining one after the
+// other, evenly over span from there, so that their clients do not all come back at once.
+func (s *Server) spreadGoodbye(ctx context.Context, start time.Time, span time.Duration) {
 	timer := time.NewTimer(time.Until(start))
 	defer timer.Stop()
 	select {
@@ -57,8 +57,8 @@ func (s *Server) speak(ctx context.Context, start time.Time, span time.Duration)
 	}
 }
 
-// sayGoodbye returns the notices of the handlers that watch. The caller gives these one by
-// one.
+// sayGoodbye closes the channel of Goodbye and returns the notices of the handlers that
+// watch, for the caller to give one by one.
 func (s *Server) sayGoodbye() (spread []*notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,13 +66,13 @@ func (s *Server) sayGoodbye() (spread []*notice) {
 }
 
 func (s *Server) sayGoodbyeLocked() (spread []*notice) {
-	if s.said {
+	if s.goodbyeSaid {
 		return nil
 	}
-	s.said = true
+	s.goodbyeSaid = true
 	close(s.goodbye)
 	for _, c := range s.tracker.open() {
-		if c.apart() || c.request.Load()&requestUpgrade != 0 || c.notice.ch != nil {
+		if c.servesNoRequests() || c.request.Load()&requestUpgrade != 0 || c.notice.ch != nil {
 			c.notice.scheduled = true
 			spread = append(spread, &c.notice)
 		}
@@ -88,7 +88,7 @@ func (s *Server) sayGoodbyeLocked() (spread []*notice) {
 
 // EndWindow ends the drain window. It begins the goodbye on HTTP/2 connections, and cancels
 // the contexts of streams with ErrWindowOver. It tells hijacked connections, if that has not
-// happened yet, and closes them, except those that carry HTTP/2: these go on like other
+// happened yet, and closes them, except connections that carry HTTP/2: these go on like other
 // connections, and the contexts of their requests are not cancelled. Ordinary requests go on.
 // EndWindow may come early, and without BeginDrain: it then does BeginDrain's work too. A
 // second call does nothing.
@@ -104,12 +104,12 @@ func (s *Server) EndWindow() {
 	s.draining.Store(true)
 	s.windowOver.Store(true)
 	s.windowEnd = time.Now()
-	stop, spoken := s.stopSpeak, s.spoken
+	stopSpread, spreadDone := s.stopSpread, s.spreadDone
 	s.mu.Unlock()
 
-	if stop != nil {
-		stop()
-		<-spoken
+	if stopSpread != nil {
+		stopSpread()
+		<-spreadDone
 	}
 	s.sayGoodbye()
 
@@ -121,8 +121,8 @@ func (s *Server) EndWindow() {
 	}
 	for _, c := range conns {
 		switch {
-		case c.late.Load(): // it has just come
-		case c.apart():
+		case c.late.Load(): // hijacked after the window: CloseWhenQuiet ends it
+		case c.servesNoRequests():
 			c.cancelContext(ErrWindowOver)
 			_ = c.Close() // the handler reports what it was doing
 		default:

@@ -32,7 +32,7 @@ func must(t *testing.T, err error) {
 func startServer(t *testing.T, h http.Handler, extra map[string]http.Handler) *HealthServer {
 	t.Helper()
 	s := NewHealthServer("127.0.0.1:0", Route(h, extra), slog.New(slog.DiscardHandler), nil)
-	s.srv.ReadHeaderTimeout, s.srv.ReadTimeout, s.srv.WriteTimeout = patience, patience, patience // a busy machine is no slow client
+	s.srv.ReadHeaderTimeout, s.srv.ReadTimeout, s.srv.WriteTimeout = patience, patience, patience // a busy machine must not look like a slow client
 	must(t, s.Bind(t.Context()))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()

@@ -51,8 +51,8 @@ const (
 	said      // it is told: it sends the last GOAWAY, and closes the connection after the last stream
 )
 
-// http2Conn is what an HTTP/2 implementation reads and writes. It passes all bytes
-// through and says goodbye without dropping a request, in two steps (RFC 9113,
+// http2Conn is the connection that an HTTP/2 implementation reads and writes. It passes
+// all bytes through and says goodbye without dropping a request, in two steps (RFC 9113,
 // section 6.8).
 //
 // First the client gets GOAWAY with the highest stream id, which drops no stream. It goes
@@ -75,24 +75,26 @@ const (
 type http2Conn struct {
 	below   net.Conn      // the accepted connection, or TLS on it
 	conn    *conn         // the one in the tracker
-	clear   bool          // without TLS: conn passes its calls to this
+	plain   bool          // without TLS: conn passes its calls to this http2Conn
 	idleFor time.Duration // http.Server.IdleTimeout
-	streams streams       // those that are open
-	counts  bool          // requests are counted here, because handlers are not called through the Server
+	streams streams       // the open ones
 	latest  atomic.Int64  // when the latest request came, or the connection; nanoseconds after tracker.created
-	foreign atomic.Bool   // it turned out not to be HTTP/2
 	step    atomic.Uint32
 	ended   chan struct{} // closed when the implementation is told, or the connection is closed
 
+	countsRequests bool        // requests are counted here, because handlers are not called through the Server
+	notHTTP2       atomic.Bool // the bytes turned out not to be HTTP/2
+
 	wmu  sync.Mutex // guards the writing side: everything below
 	out  frames
-	gone bool  // the implementation has sent GOAWAY
 	werr error // why the first GOAWAY was not written whole; the connection cannot be used any more
+
+	sentGoAway bool // the implementation has sent GOAWAY
 
 	rmu    sync.Mutex // guards the reading side: everything below
 	in     frames
 	ahead  []byte // bytes that were read and not handed on
-	insert string // what is left of the GOAWAY for the implementation
+	insert string // the rest of the GOAWAY for the implementation
 
 	mu       sync.Mutex  // guards everything below
 	deadline time.Time   // of reading, as the implementation has set it
@@ -113,11 +115,11 @@ func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
 
 // sayGoodbye begins the goodbye. It does not wait. Calls after the first do nothing.
 //
-// A connection that is unused gets the first GOAWAY at once, any other one behind the
-// response that leaves no stream open. Its client is then not about to send more than it
-// would without a GOAWAY. For when a GOAWAY arrives, Go's client fails a request with
-// a body that it has just assigned to the connection, although it has not sent a byte of
-// it (golang/go#62450). It also takes a GOAWAY before the first request for a refusal
+// An unused connection gets the first GOAWAY at once. Any other gets it behind the response
+// that leaves no stream open: at that moment its client is unlikely to begin a request.
+// Go's client loses requests to a GOAWAY that comes at another moment. It fails a request
+// with a body that it has just assigned to the connection, although it has not sent a byte
+// of it (golang/go#62450). It also takes a GOAWAY before the first request for a refusal
 // (net/http, errClientConnNotEstablished).
 func (h *http2Conn) sayGoodbye() {
 	if h.step.CompareAndSwap(notAsked, whenQuiet) {
@@ -130,61 +132,61 @@ func (h *http2Conn) sayWhenUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.wait == nil {
-		h.lookWhetherUnusedLocked()
+		h.checkUnusedLocked()
 	}
 }
 
-func (h *http2Conn) lookWhetherUnused() {
+func (h *http2Conn) checkUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lookWhetherUnusedLocked()
+	h.checkUnusedLocked()
 }
 
-func (h *http2Conn) lookWhetherUnusedLocked() {
-	unused := time.Duration(h.conn.tracker.since() - h.latest.Load())
-	quiet := h.streams.count() == 0
-	again := goAwayWait
+func (h *http2Conn) checkUnusedLocked() {
+	unusedFor := time.Duration(h.conn.tracker.since() - h.latest.Load())
+	hasNoStream := h.streams.count() == 0
+	nextCheck := goAwayWait
 	switch {
 	case h.closed || h.step.Load() > whenQuiet:
 		return
-	case quiet && unused >= goAwayWait:
+	case hasNoStream && unusedFor >= goAwayWait:
 		h.sayNow()
 		return
-	case quiet:
-		again -= unused
+	case hasNoStream:
+		nextCheck -= unusedFor
 	}
-	h.wait = time.AfterFunc(again, h.lookWhetherUnused)
+	h.wait = time.AfterFunc(nextCheck, h.checkUnused)
 }
 
 // sayNow says goodbye now, although the client may have streams open.
 func (h *http2Conn) sayNow() {
 	if h.step.CompareAndSwap(notAsked, asked) || h.step.CompareAndSwap(whenQuiet, asked) {
 		// Writing may take as long as the client does not read.
-		call.Go("say goodbye on HTTP/2", func() error { h.kick(); return nil }, func(error) {})
+		call.Go("say goodbye on HTTP/2", func() error { h.writeFirstIfAsked(); return nil }, func(error) {})
 	}
 }
 
-// kick writes the first GOAWAY, unless a frame is being written: the call that
-// writes its end kicks again.
-func (h *http2Conn) kick() {
+// writeFirstIfAsked writes the first GOAWAY when that was asked for. While another call
+// writes a frame it does nothing: Write calls it again behind the frame.
+func (h *http2Conn) writeFirstIfAsked() {
 	for h.step.Load() == asked && h.wmu.TryLock() {
-		if !h.tryFirst() {
+		if !h.writeFirstIfOpen() {
 			return
 		}
 	}
 }
 
-func (h *http2Conn) tryFirst() (done bool) {
+func (h *http2Conn) writeFirstIfOpen() (done bool) {
 	defer h.wmu.Unlock()
-	if h.out.open() {
+	if h.out.mayInsert() {
 		return h.writeFirst() == nil
 	}
 	return false
 }
 
-// writeFirst writes the first GOAWAY. It is called with wmu held and out open.
+// writeFirst writes the first GOAWAY. The caller holds wmu and has asked out.mayInsert.
 func (h *http2Conn) writeFirst() error {
-	if h.gone {
+	if h.sentGoAway {
 		h.finish() // the implementation was faster, and a later GOAWAY must not name a higher stream
 		return nil
 	}
@@ -216,7 +218,7 @@ func (h *http2Conn) awaitClient(wait time.Duration) {
 // Write writes p, and the first GOAWAY when it is asked for and may be inserted.
 func (h *http2Conn) Write(p []byte) (int, error) {
 	n, err := h.write(p)
-	h.kick() // asked for while this call wrote
+	h.writeFirstIfAsked() // asked for while this call wrote
 	return n, err
 }
 
@@ -233,7 +235,7 @@ func (h *http2Conn) write(p []byte) (int, error) {
 	return h.writeWithGoodbye(p)
 }
 
-// writeWithGoodbye writes p once the goodbye is asked for. It is called with wmu held.
+// writeWithGoodbye writes p when the goodbye was asked for. The caller holds wmu.
 func (h *http2Conn) writeWithGoodbye(p []byte) (done int, err error) {
 	for {
 		if h.werr != nil {
@@ -241,18 +243,18 @@ func (h *http2Conn) writeWithGoodbye(p []byte) (done int, err error) {
 		}
 		part := p[done:]
 		switch step := h.step.Load(); {
-		case step == asked && h.out.open():
+		case step == asked && h.out.mayInsert():
 			if err := h.writeFirst(); err != nil {
 				return done, err
 			}
 		case step == asked:
-			ahead := h.out // a copy
-			n, _ := ahead.advance(part)
+			lookAhead := h.out // a copy, which finds the end of the frame
+			n, _ := lookAhead.advance(part)
 			part = part[:n]
 		case step == whenQuiet:
 			n, found := h.out.untilQuiet(part, &h.streams)
 			part = part[:n]
-			if found && !h.gone && h.step.CompareAndSwap(whenQuiet, waiting) {
+			if found && !h.sentGoAway && h.step.CompareAndSwap(whenQuiet, waiting) {
 				if err := h.writeLast(part); err != nil {
 					return done, err
 				}
@@ -285,7 +287,7 @@ func (h *http2Conn) writeLast(part []byte) error {
 	return nil
 }
 
-// followWritten follows the frames in p, which was written.
+// followWritten parses the frames in p, which was written.
 func (h *http2Conn) followWritten(p []byte) {
 	for len(p) > 0 {
 		n, whole := h.out.advance(p)
@@ -295,13 +297,13 @@ func (h *http2Conn) followWritten(p []byte) {
 		}
 		switch {
 		case h.out.kind() == frameGoAway:
-			h.gone = true
+			h.sentGoAway = true
 		case h.out.endsStream():
 			h.streams.end(h.out.stream())
 		}
 	}
 	if h.out.lost {
-		h.foreign.Store(true)
+		h.notHTTP2.Store(true)
 	}
 }
 
@@ -310,7 +312,7 @@ func (h *http2Conn) Read(p []byte) (int, error) {
 	h.rmu.Lock()
 	defer h.rmu.Unlock()
 	for {
-		if h.step.Load() == ending && h.in.open() {
+		if h.step.Load() == ending && h.in.mayInsert() {
 			h.unwake()
 			h.insert = clientGoAway
 			h.finish()
@@ -337,7 +339,7 @@ func (h *http2Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// followRead follows the frames in p, which was read. It stops at the place where the GOAWAY for
+// followRead parses the frames in p, which was read. It stops at the place where the GOAWAY for
 // the implementation belongs.
 func (h *http2Conn) followRead(p []byte) (n int) {
 	for n < len(p) {
@@ -350,7 +352,7 @@ func (h *http2Conn) followRead(p []byte) (n int) {
 		case frameHeaders:
 			now := h.conn.tracker.since()
 			h.latest.Store(now)
-			if h.streams.begin(h.in.stream()) && h.counts {
+			if h.streams.begin(h.in.stream()) && h.countsRequests {
 				h.conn.server.lastArrival.Store(now)
 			}
 		case frameReset:
@@ -360,18 +362,18 @@ func (h *http2Conn) followRead(p []byte) (n int) {
 				h.awaitClient(settle)
 			}
 		}
-		if h.step.Load() == ending && h.in.open() {
+		if h.step.Load() == ending && h.in.mayInsert() {
 			return n
 		}
 	}
 	if h.in.lost {
-		h.foreign.Store(true)
+		h.notHTTP2.Store(true)
 	}
 	return n
 }
 
-// clientHadTime ends the wait for the client. A connection without open streams closes.
-// Otherwise the implementation gets its GOAWAY, and a read that is in progress ends for that.
+// clientHadTime ends the wait for the client. It closes a connection without open streams.
+// Otherwise it ends the read in progress, so that the implementation gets its GOAWAY.
 func (h *http2Conn) clientHadTime() {
 	if h.step.CompareAndSwap(waiting, ending) {
 		// Writing may take as long as the client does not read.
@@ -390,7 +392,7 @@ func (h *http2Conn) clientHadTime() {
 func (h *http2Conn) closeWithoutStreams() bool {
 	h.wmu.Lock()
 	last, none := h.streams.lastOfNone()
-	closes := none && h.out.open() && !h.gone && h.werr == nil
+	closes := none && h.out.mayInsert() && !h.sentGoAway && h.werr == nil
 	if closes {
 		_, _ = h.below.Write(goAway(last)) // the client may have closed it by now
 	}
@@ -398,7 +400,7 @@ func (h *http2Conn) closeWithoutStreams() bool {
 	if !closes {
 		return false
 	}
-	if h.clear {
+	if h.plain {
 		_ = h.conn.Close()
 	} else {
 		_ = h.below.Close()
@@ -419,8 +421,7 @@ func (h *http2Conn) wakeReader() {
 	}
 }
 
-// unwake restores the deadline of reads when clientHadTime has changed it. It reports
-// whether that was so.
+// unwake restores the deadline of reads. It returns false when wakeReader has not changed it.
 func (h *http2Conn) unwake() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -433,7 +434,7 @@ func (h *http2Conn) unwake() bool {
 }
 
 func (h *http2Conn) setDeadlineLocked(t time.Time) {
-	// The connection may be of a foreign listener. Without deadlines the goodbye
+	// A foreign listener may have made the connection, without deadlines: the goodbye then
 	// goes on with the next frame.
 	_ = call.Do("set a read deadline", func() error { return h.below.SetReadDeadline(t) })
 }

@@ -17,10 +17,10 @@ import (
 // connection gets our GOAWAY.
 const foreignIdle = 5 * time.Second
 
-// wrapForeign wraps HTTP/2 that is configured already: that of
-// golang.org/x/net/http2, which comes in two kinds, or net/http's own. It leaves a
-// function that is the user's own alone: with TLS only a response says goodbye
-// there, and it does that in one step.
+// wrapForeign wraps an implementation of HTTP/2 that the server has already:
+// golang.org/x/net/http2, of which there are two kinds, or net/http's own. It does not
+// wrap a function that the user wrote: with TLS only a response says goodbye there, and
+// it does that in one step.
 func (s *Server) wrapForeign() {
 	next := s.srv.TLSNextProto
 	h2, plain := next[nextHTTP2], next[nextUnencryptedHTTP2]

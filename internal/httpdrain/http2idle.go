@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// closeWhenIdle has the connection closed when it has no request for idleFor. It is
-// called before the first request.
+// closeWhenIdle makes a timer close the connection after idleFor without a request. Call it
+// before the first request.
 func (h *http2Conn) closeWhenIdle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -24,8 +24,8 @@ func (h *http2Conn) expire() {
 	h.giveUpLocked()
 }
 
-// giveUp closes the connection when it has had no request for goAwayWait, if the
-// implementation cannot be told because the client has left a frame unfinished.
+// giveUp closes the connection after goAwayWait without a request. It is for a client that
+// has left a frame unfinished, so that the implementation cannot be told.
 func (h *http2Conn) giveUp() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,8 +76,8 @@ type streams struct {
 	last uint32
 }
 
-// begin reports whether the header is that of a new stream (RFC 9113, section
-// 5.1.1), and not a trailer.
+// begin reports whether the header begins a new stream (RFC 9113, section 5.1.1): a
+// trailer does not.
 func (s *streams) begin(id uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,8 +105,8 @@ func (s *streams) count() int {
 	return len(s.open)
 }
 
-// are reports whether all open streams are among these ids.
-func (s *streams) are(ids []uint32) bool {
+// areAllIn reports whether all open streams are among these ids.
+func (s *streams) areAllIn(ids []uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range s.open {

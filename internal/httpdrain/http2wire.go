@@ -45,9 +45,9 @@ func (c *tlsHTTP2) SetDeadline(t time.Time) error {
 	return c.http2.SetDeadline(t)
 }
 
-// asAccepted returns the connection that a program without us would see in place of nc:
-// the one that its listener has accepted, or net/http's tls.Conn. Below a tls.Conn is
-// ours, whose NetConn is the accepted one.
+// asAccepted returns the connection that a program without this package would see in place
+// of nc: the one that its listener has accepted, or net/http's tls.Conn. A tls.Conn wraps
+// a connection of this package, whose NetConn is the accepted one.
 func asAccepted(nc net.Conn) net.Conn {
 	switch c := nc.(type) {
 	case *conn:
@@ -72,10 +72,10 @@ func (c *conn) speaks(h *http2Conn) {
 	}
 }
 
-// passThrough returns the http2Conn that the calls of c pass through: nil with TLS,
-// where it lies above that.
+// passThrough returns the http2Conn that the calls of c pass through. It is nil with TLS,
+// where the http2Conn wraps the tls.Conn and not c.
 func (c *conn) passThrough() *http2Conn {
-	if h := c.http2.Load(); h != nil && h.clear {
+	if h := c.http2.Load(); h != nil && h.plain {
 		return h
 	}
 	return nil
@@ -103,7 +103,7 @@ func (c *conn) lookForPreface(p []byte) {
 	}
 	c.preface.Store(noPreface)
 	h := newHTTP2Conn(c, c.Conn)
-	h.clear = true
+	h.plain = true
 	if c.server.servesUnencrypted() {
 		h.idleFor = c.server.idle
 	} else {
@@ -118,7 +118,7 @@ func (c *conn) lookForPreface(p []byte) {
 // connection does not count as one.
 func (c *conn) upgraded() {
 	h := newHTTP2Conn(c, c.Conn)
-	h.clear = true
+	h.plain = true
 	h.out.answer = true
 	h.in.before = clientPreface
 	h.count()
@@ -128,7 +128,7 @@ func (c *conn) upgraded() {
 
 // count makes h count the requests, because handlers are not called through the
 // Server.
-func (h *http2Conn) count() { h.counts = true }
+func (h *http2Conn) count() { h.countsRequests = true }
 
 // http2Of returns what the request of ctx passes through, if it came as HTTP/2.
 func http2Of(ctx context.Context) *http2Conn {
@@ -138,14 +138,14 @@ func http2Of(ctx context.Context) *http2Conn {
 	return nil
 }
 
-// apart reports whether a handler owns the connection and it carries something else
-// than requests: a websocket for one.
-func (c *conn) apart() bool {
+// servesNoRequests reports whether a handler owns the connection and it carries something
+// other than requests, such as a websocket.
+func (c *conn) servesNoRequests() bool {
 	if !c.hijacked.Load() {
 		return false
 	}
 	h := c.http2.Load()
-	return h == nil || h.foreign.Load()
+	return h == nil || h.notHTTP2.Load()
 }
 
 // Write writes p.
@@ -192,7 +192,7 @@ func isPreface(w http.ResponseWriter, r *http.Request) bool {
 // handler serves as HTTP/2.
 func (s *Server) countedBelow() (n int) {
 	for _, c := range s.tracker.open() {
-		if h := c.http2.Load(); h != nil && h.counts && c.hijacked.Load() {
+		if h := c.http2.Load(); h != nil && h.countsRequests && c.hijacked.Load() {
 			n += h.streams.count()
 		}
 	}
@@ -209,8 +209,8 @@ func (s *Server) sayGoodbyeHTTP2() {
 	}
 }
 
-// insistHTTP2 says goodbye on connections that have had no quiet moment since the goodbye
-// began, and begins it on those that came later.
+// insistHTTP2 says goodbye at once on connections that have had no quiet moment since the
+// goodbye began, and begins it on connections that came later.
 func (s *Server) insistHTTP2() {
 	for _, h := range s.openHTTP2() {
 		if h.step.Load() == whenQuiet {
@@ -232,10 +232,10 @@ func (s *Server) openHTTP2() (open []*http2Conn) {
 }
 
 // awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, or until
-// ctx is done. net/http's Shutdown has the next response say it in one step. It does
-// not wait longer than about two seconds for clients that do not acknowledge the first
-// step, which is less time than they have otherwise. A client that cannot be told even
-// then keeps its connection for its requests only.
+// ctx is done: after net/http's Shutdown a response would say goodbye in one step. It waits
+// about two seconds at most for clients that do not acknowledge the first step, which is
+// less time than they have otherwise. A client that cannot be told even then keeps its
+// connection until its open requests end.
 func (s *Server) awaitGoodbyes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*goAwayWait+goAwayWait/10)
 	defer cancel()

@@ -39,8 +39,8 @@ type listener struct {
 	tracker   *tracker
 	anyConn   bool // TLS connections are handed out too
 	own       bool // no other process has the socket
-	shared    bool // the service manager listens too: connections that wait are for the next process
-	lookWaits bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
+	shared    bool // the service manager listens too: waiting connections are for the next process
+	lookWaits bool // the kernel queues connections, and Accept has no deadline: a look into the queue may wait
 
 	closeOnce sync.Once
 	closeErr  error
@@ -52,7 +52,8 @@ type listener struct {
 	retiring  bool
 	left      bool // closeWhenQuiet has left it open
 	done      bool // released is closed
-	turning   bool // the kernel refuses new connections
+
+	kernelRefuses bool // the kernel refuses new connections
 }
 
 // newListener wraps ln, whose address is addr (see [addrOf]).
@@ -62,9 +63,9 @@ func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
 	return &listener{Listener: ln, addr: addr, tracker: t, lookWaits: queued && !deadlines, closed: make(chan struct{}), released: make(chan struct{})}
 }
 
-// Accept waits for the next connection. Once the listener is retired it hands
-// out what the kernel has accepted already, unless that is for the next process, closes
-// the listener below and then blocks until Close.
+// Accept waits for the next connection. Once the listener is retired, Accept returns the
+// connections that the kernel has accepted already, unless they are for the next process.
+// Then it closes the listener below and blocks until Close.
 func (l *listener) Accept() (net.Conn, error) {
 	for empty := 0; empty < 2 || l.inHandshake(); {
 		retiring := l.look()
@@ -107,12 +108,12 @@ func (l *listener) look() (retiring bool) {
 	return l.retiring
 }
 
-// inHandshake reports whether the kernel refuses new connections and an earlier one may
-// be on its way: the latest came a moment ago.
+// inHandshake reports whether a TCP handshake may still be under way that began before the
+// kernel refused new connections: the latest connection came a moment ago.
 func (l *listener) inHandshake() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.turning && time.Since(l.tracker.at(l.tracker.lastAccept.Load())) < handshake
+	return l.kernelRefuses && time.Since(l.tracker.at(l.tracker.lastAccept.Load())) < handshake
 }
 
 func (l *listener) isRetiring() bool {
@@ -150,7 +151,7 @@ func (l *listener) awaitAcceptor(ctx context.Context) {
 	stall := time.NewTicker(acceptorStall)
 	defer stall.Stop()
 	l.mu.Lock()
-	turning := l.turning
+	kernelRefuses := l.kernelRefuses
 	l.mu.Unlock()
 	for accepted := l.tracker.accepted.Load(); ; {
 		select {
@@ -161,7 +162,7 @@ func (l *listener) awaitAcceptor(ctx context.Context) {
 		case <-stall.C:
 		}
 		now := l.tracker.accepted.Load()
-		if !turning || now == accepted {
+		if !kernelRefuses || now == accepted {
 			return
 		}
 		accepted = now
@@ -181,7 +182,7 @@ func (l *listener) beginRetiring() (told bool) {
 	}
 	if tcp, ok := l.Listener.(*net.TCPListener); ok && l.own {
 		if raw, err := tcp.SyscallConn(); err == nil {
-			l.turning = turnAway(raw)
+			l.kernelRefuses = turnAway(raw)
 		}
 	}
 	return l.setDeadline(time.Now())
@@ -211,10 +212,10 @@ func (l *listener) Close() error {
 
 // closeWhenQuiet waits until nothing was accepted for AcceptQuiet, counted from
 // the window's end or from the last connection, and for half of the time since T0, and
-// retires the listener; at the latest after AcceptMax, or when ctx is done. It leaves a listener
-// open at which a look would wait, when that has connections: it may be at a limit, with more
-// connections waiting in the kernel. A shared listener
-// refuses no connection, so it does not wait.
+// retires the listener; at the latest after AcceptMax, or when ctx is done. When a look into
+// the queue may wait and connections are open, it leaves the listener open: the listener may be
+// at a limit, with more connections waiting in the kernel. For a shared listener it does not
+// wait at all, because its connections go to the next process.
 func (l *listener) closeWhenQuiet(ctx context.Context, t0, windowEnd time.Time, cfg Config) error {
 	if l.shared {
 		return l.retire(ctx)
@@ -226,14 +227,14 @@ func (l *listener) closeWhenQuiet(ctx context.Context, t0, windowEnd time.Time, 
 		last := l.tracker.at(l.tracker.lastAccept.Load())
 		due := later(windowEnd, last).Add(cfg.AcceptQuiet)
 		if !t0.IsZero() && last.After(t0) && cfg.AcceptQuiet > 0 {
-			due = later(due, last.Add(last.Sub(t0))) // a balancer that is slow sends the next one as late
+			due = later(due, last.Add(last.Sub(t0))) // a slow balancer may need as long again for its next connection
 		}
 		if due.After(limit) {
 			due = limit
 		}
 		wait := time.Until(due)
 		if wait <= 0 {
-			if l.leave() {
+			if l.leaveOpen() {
 				return nil
 			}
 			return l.retire(ctx)
@@ -256,8 +257,9 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// leave leaves the listener open when a look at it would wait and it has connections.
-func (l *listener) leave() bool {
+// leaveOpen reports whether the listener stays open: a look into its queue may wait, and it has
+// open connections.
+func (l *listener) leaveOpen() bool {
 	served, _ := l.tracker.count()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -265,8 +267,8 @@ func (l *listener) leave() bool {
 	return l.left
 }
 
-// wasLeft reports whether leave has left the listener open.
-func (l *listener) wasLeft() bool {
+// wasLeftOpen reports whether closeWhenQuiet has left the listener open.
+func (l *listener) wasLeftOpen() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.left

@@ -239,7 +239,7 @@ func TestBeginDrainBeforeBindStartsNothing(t *testing.T) {
 		s := New("unbound", &http.Server{}, Config{GoAwayAfter: time.Minute})
 		s.BeginDrain(begin, time.Hour)
 		synctest.Wait()
-		if !isClosed(s.goodbye) || s.spoken != nil {
+		if !isClosed(s.goodbye) || s.spreadDone != nil {
 			t.Error("it waits for a client to tell")
 		}
 	})

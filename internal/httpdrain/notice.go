@@ -31,17 +31,17 @@ func (n *notice) channel() <-chan struct{} {
 	return n.ch
 }
 
-// lateNotice is the time that a hijacked connection has to close when it came after the
-// window and was told, and the time after which what comes behind the listener's close is told.
+// lateNotice is the time that a connection hijacked after the window has to close, once it is
+// told. A handler that asks after the listener has closed is told after the same time.
 const lateNotice = time.Second
 
-// askedLocked returns the channel of a notice. One that is asked for after the goodbye has no
-// place in the spread. It is given when half of the time that is left of the window is over, so
-// that what has just come can do some work, and its client asks again when the balancer may
-// have noticed. After the window it is given when the listener closes: a client that is told
-// earlier comes back to this process.
-func (s *Server) askedLocked(n *notice) <-chan struct{} {
-	if s.said && !n.scheduled {
+// channelLocked returns the channel of a notice, for a handler that asks for it. A handler that
+// asks after the goodbye has no place in the spread. It is told when half of the time that is
+// left of the window is over: its request can do some work, and its client comes back when the
+// balancer may have noticed the stop. After the window it is told when the listener closes: a
+// client that is told earlier comes back to this process.
+func (s *Server) channelLocked(n *notice) <-chan struct{} {
+	if s.goodbyeSaid && !n.scheduled {
 		n.scheduled = true
 		s.giveLaterLocked(n)
 	}

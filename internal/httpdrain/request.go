@@ -30,7 +30,7 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 		// through our listener.
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
-		s.serve1(next, w, r, nil)
+		s.callHandler(next, w, r, nil)
 		return
 	}
 	s.inFlight.Add(1)
@@ -39,7 +39,7 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 		c.http1.Store(true)
 	}
 	defer s.endRequest(c)
-	if c.spent {
+	if c.contextCut {
 		ctx, stop := s.detach(r.Context(), c)
 		defer stop()
 		old := r
@@ -53,20 +53,20 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 	if mayStream(r) {
 		watched = c
 	}
-	s.serve1(next, w, r, watched)
+	s.callHandler(next, w, r, watched)
 }
 
-// serve1 calls the handler of an HTTP/1 request. When it arrived after T0, or its answer may say
-// that it is a stream (watched is its connection then), the handler gets a writer of ours
-// in place of net/http's.
-func (s handler) serve1(next http.Handler, w http.ResponseWriter, r *http.Request, watched *conn) {
+// callHandler calls the handler of an HTTP/1 request. When the request arrived after T0, or its
+// answer may say that it is a stream (watched is its connection then), the handler gets an
+// http1Wrapper in place of net/http's writer.
+func (s handler) callHandler(next http.Handler, w http.ResponseWriter, r *http.Request, watched *conn) {
 	closing := s.draining.Load()
 	full, ok := w.(http1Writer)
 	if !ok || !closing && watched == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
-	own := &writer1{http1Writer: full, watched: watched, closing: closing}
+	own := &http1Wrapper{http1Writer: full, watched: watched, closing: closing}
 	next.ServeHTTP(own, r)
 	if closing {
 		own.beforeHeader() // a handler that wrote nothing; not reached by a panic, which aborts the response
@@ -79,12 +79,12 @@ func (s handler) endRequest(c *conn) {
 		s.inFlight.Add(-1)
 	}
 	if bits&requestCut != 0 {
-		c.spent = true
+		c.contextCut = true
 	}
 }
 
-// detach gives a request a context of its own in place of one whose parent,
-// the connection's, was cancelled for the request before it.
+// detach gives a request a new context: the connection's context, which would be its parent,
+// was cancelled for the request before it.
 func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) {
 	s.mu.Lock()
 	base := s.base
@@ -95,8 +95,8 @@ func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) 
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// serveStream serves one HTTP/2 request, which has a context of its own since
-// it shares its connection.
+// serveStream serves one HTTP/2 request. It has its own context, because other requests
+// share its connection.
 func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
@@ -112,21 +112,22 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	}
 	own := r.WithContext(st)
 	defer removeForm(own)
-	closing, watched := s.oneStep && h2 == nil && s.draining.Load(), mayStream(r)
+	closing := s.oneStep && h2 == nil && s.draining.Load()
+	watched := mayStream(r)
 	full, ok := w.(http2Writer)
 	if !ok || !closing && !watched {
 		next.ServeHTTP(w, own)
 		return
 	}
-	st.writer = writer2{http2Writer: full, stream: st, watched: watched, closing: closing}
+	st.writer = http2Wrapper{http2Writer: full, stream: st, watched: watched, closing: closing}
 	next.ServeHTTP(&st.writer, own)
 	if closing {
 		st.writer.beforeHeader()
 	}
 }
 
-// keepForm gives net/http back the form that was parsed on a copy of its
-// request, because it removes the form's temporary files.
+// keepForm gives net/http the form that was parsed on a copy of its request, because
+// net/http removes the form's temporary files.
 func keepForm(original, copied *http.Request) {
 	if original.MultipartForm == nil {
 		original.MultipartForm = copied.MultipartForm

@@ -9,7 +9,7 @@
 //	                               contexts of streams are cancelled, hijacked connections are closed
 //	then            CloseWhenQuiet the listener closes once nothing was accepted for AcceptQuiet
 //	then            LingerOpen     connections that are open go on being served, told to close
-//	then            Shutdown       http.Server.Shutdown for what is left, then Close, cut requests counted
+//	then            Shutdown       http.Server.Shutdown for the rest, then Close, which counts the cut requests
 //
 // http.Server.Shutdown comes last because its accept loop and its read loops
 // drop what they have just read once it has begun, even the first request on a
@@ -47,9 +47,9 @@ type Config struct {
 	// serving open connections, and at least half of it after the listener has closed.
 	Linger time.Duration
 	// GoAwayAfter is how long after T0 the server tells handlers that watch Draining, such
-	// as those of event streams and websockets. It waits because
-	// endpoints still point here: a client that reconnects may land here again.
-	// It is at most half of the window.
+	// as the handlers of event streams and websockets. It waits because endpoints still
+	// point here: a client that reconnects may land here again. It is at most half of the
+	// window.
 	GoAwayAfter time.Duration
 	// Patience is how long Shutdown and Close wait for a call that should return
 	// at once: a gRPC server's Stop, and its GracefulStop after that. Defaults to
@@ -76,8 +76,8 @@ func (s *Server) Configure(cfg Config) {
 	s.cfg = cfg.clean()
 }
 
-// Stats is a moment's view of one server. The fields are read one by one, so
-// that they need not fit each other exactly.
+// Stats is a snapshot of one server. The fields are read one after the other, so they may
+// contradict each other slightly.
 type Stats struct {
 	InFlight    int64     // requests whose handler runs and has not hijacked its connection; 0 for gRPC, where they cannot be seen
 	Conns       int       // open connections that are not hijacked
@@ -139,15 +139,15 @@ type Server struct {
 	base       context.Context
 	serving    bool
 	closing    bool // Shutdown or Close was called
-	began      bool
-	said       bool // goodbye is closed
+	began      bool // BeginDrain or EndWindow was called
 	t0         time.Time
 	windowEnd  time.Time
 	// expectedEnd is when the caller of BeginDrain expects EndWindow.
 	expectedEnd time.Time
-	closedAt    time.Time          // when CloseWhenQuiet has returned
-	stopSpeak   context.CancelFunc // ends the goroutine that says goodbye
-	spoken      chan struct{}      // closed when that goroutine has ended
+	closedAt    time.Time // when CloseWhenQuiet has returned
+	goodbyeSaid bool      // goodbye is closed
+	stopSpread  context.CancelFunc
+	spreadDone  chan struct{} // closed when the goroutine of spreadGoodbye has ended
 	streams     map[*stream]struct{}
 }
 
@@ -284,9 +284,9 @@ func (s *Server) Addr() net.Addr {
 }
 
 // Serve serves until Shutdown or Close and then returns nil. Contexts of
-// requests have the values of base (behind those of the user's own
-// BaseContext) and are cancelled with it. Cancel base only when the process is
-// stopping, after Shutdown.
+// requests have the values of base and are cancelled with it; values of the user's own
+// BaseContext come first. Cancel base only when the process is stopping, after
+// Shutdown.
 //
 // It returns an error when the server ends by itself, when other code closed the
 // http.Server, when it was not bound, and when it is called twice.
@@ -319,7 +319,7 @@ func (s *Server) Serve(base context.Context) error {
 	s.mu.Lock()
 	closing := s.closing
 	s.mu.Unlock()
-	err = call.Keep(s.name, err) // it may be what a foreign listener has returned
+	err = call.Keep(s.name, err) // a foreign listener may have returned it
 	if call.Is(err, http.ErrServerClosed) {
 		if closing {
 			return nil

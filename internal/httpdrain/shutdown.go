@@ -22,10 +22,10 @@ func (*cutError) ExitCode() int { return ExitCut }
 // CloseWhenQuiet waits until nothing was accepted for AcceptQuiet, counted
 // from the window's end (now, without EndWindow) or from the last connection, and for half
 // of the time since T0, then closes the listener. It waits at most until AcceptMax after the
-// window's end, and closes at once when ctx is done. The server goes on serving
-// the connections that are open and those that the kernel had accepted. It tells the handlers
-// that came after the window. Serve does not return. The error is the one of closing the
-// listener.
+// window's end, and closes at once when ctx is done. The server goes on serving open
+// connections, and connections that the kernel had accepted. CloseWhenQuiet tells the
+// handlers that came after the window. Serve does not return. The error says why the
+// listener could not be closed.
 func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 	s.mu.Lock()
 	ln, t0, end := s.ln, s.t0, s.windowEndLocked()
@@ -49,13 +49,14 @@ func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 	return nil
 }
 
-// lingerEnd returns when the time of open connections is over.
+// lingerEnd returns when the server stops serving open connections: Linger after the window,
+// and not before half of Linger after closedAt.
 func (c Config) lingerEnd(windowEnd, closedAt time.Time) time.Time {
 	end := windowEnd.Add(c.Linger)
-	if late := closedAt.Add(c.Linger / 2); !closedAt.IsZero() && late.After(end) {
-		return late
+	if closedAt.IsZero() {
+		return end
 	}
-	return end
+	return later(end, closedAt.Add(c.Linger/2))
 }
 
 func (s *Server) windowEndLocked() time.Time {
@@ -65,10 +66,9 @@ func (s *Server) windowEndLocked() time.Time {
 	return s.windowEnd
 }
 
-// LingerOpen returns when no connection is open but hijacked ones, when Linger
-// is over, counted from the window's end, and half of it counted from the end of
-// CloseWhenQuiet, or when ctx is done. A listener that
-// CloseWhenQuiet has left open it closes first.
+// LingerOpen waits while connections are open that are not hijacked: until Linger after the
+// window's end and half of Linger after the end of CloseWhenQuiet, or until ctx is done.
+// Before it returns, it closes a listener that CloseWhenQuiet has left open.
 func (s *Server) LingerOpen(ctx context.Context) {
 	s.mu.Lock()
 	ln := s.ln
@@ -78,21 +78,21 @@ func (s *Server) LingerOpen(ctx context.Context) {
 	defer cancel()
 	insist := time.AfterFunc(time.Until(end.Add(-s.cfg.Linger/2)), s.insistHTTP2)
 	defer insist.Stop()
-	if ln == nil || !ln.wasLeft() {
+	if ln == nil || !ln.wasLeftOpen() {
 		s.tracker.waitNoneServed(linger)
 		return
 	}
 	atFirst := s.tracker.open()
 	s.tracker.waitNoneServed(linger)
 	for _, c := range atFirst {
-		if !c.used.Load() { // it has had all of Linger to say something
+		if !c.used.Load() { // its client has sent nothing during all of Linger
 			_ = c.Close()
 		}
 	}
 	s.makeRoom(ctx, ln)
 }
 
-// makeRoom lets in the connections that wait behind a limit, such as that of
+// makeRoom lets in the connections that wait behind a limit, such as the limit of a
 // netutil.LimitListener, and closes the listener when none is left. It closes idle
 // connections, which Shutdown would do next, and waits for the other ones: each makes
 // room for one more. It gives up after half of the time that ctx has left: requests
@@ -110,7 +110,7 @@ func (s *Server) makeRoom(ctx context.Context, ln *listener) {
 		served := 0
 		for _, c := range s.tracker.open() {
 			switch {
-			case c.apart():
+			case c.servesNoRequests():
 			case c.idle():
 				_ = c.Close()
 			default:

@@ -6,29 +6,31 @@ import (
 	"strings"
 )
 
-// A stream is a request that would go on for ever. EndWindow cancels its context, and
-// so does everything that makes a request a stream after that. A request is a stream
+// A stream is a request that would go on for ever. EndWindow cancels its context. After
+// EndWindow the context of a request is cancelled as soon as it becomes a stream. A request is
+// a stream
 //
 //   - when its handler says so: [Stream];
 //   - when its Accept is text/event-stream and nothing else, from its arrival on;
 //   - when it is a GET and its answer is of one of the endless types, from the final
 //     header on.
 //
-// That a handler flushes its answer says nothing: a proxy flushes downloads.
+// A handler that flushes its answer need not be a stream: a proxy flushes downloads.
 
-// endlessTypes are the media types whose answers do not end by themselves, and whose
-// clients lose nothing but time when they do: EventSource connects again (WHATWG HTML,
-// 9.2), and each part of multipart/x-mixed-replace replaces the one before.
+// endlessTypes are the media types whose answers do not end by themselves. Their clients lose
+// only time when an answer ends: EventSource connects again (WHATWG HTML, 9.2), and each part
+// of multipart/x-mixed-replace replaces the part before.
 //
-// Not among them are application/x-ndjson and its likes, because exports have that type
-// too, and a part of an export is worth nothing; and application/grpc, which unary calls
-// have too.
+// The list leaves out application/x-ndjson and similar types: exports have that type too,
+// and a part of an export is useless. It leaves out application/grpc, because unary calls
+// have that type too.
 var endlessTypes = [...]string{"text/event-stream", "multipart/x-mixed-replace"}
 
-// mayStream reports whether the type of the answer may say that r is a stream. An event
-// stream that answers a POST tells how far one piece of work is, such as a language
-// model's: it ends, and no client can ask for the rest. A request with a body keeps
-// net/http's writer for one more reason: http.MaxBytesReader has to find it.
+// mayStream reports whether the type of the answer may say that r is a stream. That is so
+// for a GET alone: an event stream that answers a POST reports the progress of one piece of
+// work, such as a language model's answer. It ends, and no client can ask for the rest. A
+// request with a body keeps net/http's writer for one more reason: http.MaxBytesReader has
+// to find it.
 func mayStream(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.ContentLength == 0
 }
@@ -51,9 +53,9 @@ func isEndless(header http.Header) bool {
 	return false
 }
 
-// requestBits says what kind of request this is. Only an Accept that is
-// exactly an event stream makes one: clients that take JSON or an event
-// stream, whichever comes, send ordinary requests.
+// requestBits says what kind of request this is. A request is a stream from its arrival only
+// when its Accept is text/event-stream alone: clients that accept JSON as well send ordinary
+// requests.
 func requestBits(r *http.Request) uint32 {
 	bits := uint32(requestActive)
 	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == "text/event-stream" {
@@ -100,14 +102,14 @@ func WithGoodbye(ctx context.Context, goodbye func() <-chan struct{}) context.Co
 func (s *Server) drainingConn(c *conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.askedLocked(&c.notice)
+	return s.channelLocked(&c.notice)
 }
 
 func (s *Server) drainingStream(st *stream) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listLocked(st)
-	return s.askedLocked(&st.notice)
+	return s.channelLocked(&st.notice)
 }
 
 // Goodbye returns the channel that closes GoAwayAfter after T0.
@@ -138,7 +140,8 @@ func (c *conn) markStream() {
 			break
 		}
 	}
-	// In this order against EndWindow: either that sees the mark, or this its end.
+	// After the mark, because EndWindow runs concurrently: either it sees the mark, or
+	// this sees that the window is over.
 	if c.server.windowOver.Load() {
 		c.cutStream()
 	}
@@ -166,7 +169,7 @@ type stream struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	server *Server
-	writer writer2
+	writer http2Wrapper
 
 	// Guarded by server.mu.
 	notice  notice
@@ -195,7 +198,7 @@ func (s *Server) markStream(st *stream) {
 	}
 }
 
-// addStream has EndWindow cancel st. It reports false when that has passed.
+// addStream makes EndWindow cancel st. It reports false when the window is over already.
 func (s *Server) addStream(st *stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,7 @@ func (s *Server) wrap() {
 	userState := s.srv.ConnState
 	s.srv.ConnState = func(nc net.Conn, state http.ConnState) {
 		if c := trackedConn(nc); c != nil {
-			if c.rests.Store(state == http.StateIdle); state == http.StateHijacked {
+			if c.awaitsRequest.Store(state == http.StateIdle); state == http.StateHijacked {
 				s.hijack(c)
 			}
 		}
@@ -108,11 +108,11 @@ func (s *Server) hijack(c *conn) {
 	if bits&requestActive != 0 {
 		s.inFlight.Add(-1)
 	}
-	// It no longer counts among those that are waited for.
+	// The server no longer waits for it.
 	c.tracker.wake()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.askedLocked(&c.notice)
+	s.channelLocked(&c.notice)
 	if c.late.Load() && !s.closedAt.IsZero() {
 		c.endAfter(2 * lateNotice)
 	}

@@ -40,8 +40,8 @@ type deadlines interface {
 	EnableFullDuplex() error
 }
 
-// setClose makes the header say that the connection closes, once, whatever the handler has
-// said. The value is the header's own: the handler may still change it.
+// setClose makes the header say once that the connection closes, even when the handler has
+// set it otherwise. The value is the header's own: the handler may still change it.
 func setClose(header http.Header) {
 	for name := range header {
 		if len(name) == len("Connection") && strings.EqualFold(name, "Connection") {
@@ -51,10 +51,10 @@ func setClose(header http.Header) {
 	header["Connection"] = []string{"close"}
 }
 
-// writer1 looks at the final header of a response just before that is written: its
-// type may say that the request is a stream. When closing, it puts Connection: close
-// there, and never into an informational header. It overrides what the handler has set.
-type writer1 struct {
+// http1Wrapper looks at the final header of a response just before it is written: its
+// Content-Type may say that the request is a stream. When closing, it sets Connection: close
+// in that header, over any value of the handler, and never in an informational header.
+type http1Wrapper struct {
 	http1Writer
 	watched *conn // the request's connection when the answer may be a stream's, else nil
 	closing bool  // the request arrived after T0
@@ -62,9 +62,9 @@ type writer1 struct {
 }
 
 // Unwrap is for http.ResponseController.
-func (w *writer1) Unwrap() http.ResponseWriter { return w.http1Writer }
+func (w *http1Wrapper) Unwrap() http.ResponseWriter { return w.http1Writer }
 
-func (w *writer1) beforeHeader() {
+func (w *http1Wrapper) beforeHeader() {
 	if w.final {
 		return
 	}
@@ -78,7 +78,7 @@ func (w *writer1) beforeHeader() {
 	}
 }
 
-func (w *writer1) WriteHeader(code int) {
+func (w *http1Wrapper) WriteHeader(code int) {
 	switch {
 	case code == http.StatusSwitchingProtocols:
 		// The final header, and Connection: Upgrade is part of the protocol.
@@ -89,32 +89,32 @@ func (w *writer1) WriteHeader(code int) {
 	w.http1Writer.WriteHeader(code)
 }
 
-func (w *writer1) Write(p []byte) (int, error) {
+func (w *http1Wrapper) Write(p []byte) (int, error) {
 	w.beforeHeader()
 	return w.http1Writer.Write(p)
 }
 
-func (w *writer1) WriteString(p string) (int, error) {
+func (w *http1Wrapper) WriteString(p string) (int, error) {
 	w.beforeHeader()
 	return w.http1Writer.WriteString(p)
 }
 
-func (w *writer1) ReadFrom(src io.Reader) (int64, error) {
+func (w *http1Wrapper) ReadFrom(src io.Reader) (int64, error) {
 	w.beforeHeader()
 	return w.http1Writer.ReadFrom(src)
 }
 
-func (w *writer1) Flush() {
+func (w *http1Wrapper) Flush() {
 	w.beforeHeader()
 	w.http1Writer.Flush()
 }
 
-func (w *writer1) FlushError() error {
+func (w *http1Wrapper) FlushError() error {
 	w.beforeHeader()
 	return w.http1Writer.FlushError()
 }
 
-func (w *writer1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (w *http1Wrapper) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	nc, rw, err := w.http1Writer.Hijack()
 	if err == nil {
 		w.final = true
@@ -122,10 +122,10 @@ func (w *writer1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nc, rw, err
 }
 
-// writer2 does the same on HTTP/2. On a connection that does not pass through an
-// http2Conn it says close once the window is over: net/http takes the header out
-// again and sends GOAWAY.
-type writer2 struct {
+// http2Wrapper does the same on HTTP/2. On a connection that does not pass through an
+// http2Conn it sets Connection: close once the window is over: net/http removes that header
+// and sends GOAWAY.
+type http2Wrapper struct {
 	http2Writer
 	stream  *stream
 	watched bool // the answer may be a stream's
@@ -134,9 +134,9 @@ type writer2 struct {
 }
 
 // Unwrap is for http.ResponseController.
-func (w *writer2) Unwrap() http.ResponseWriter { return w.http2Writer }
+func (w *http2Wrapper) Unwrap() http.ResponseWriter { return w.http2Writer }
 
-func (w *writer2) beforeHeader() {
+func (w *http2Wrapper) beforeHeader() {
 	if w.final {
 		return
 	}
@@ -153,29 +153,29 @@ func (w *writer2) beforeHeader() {
 	}
 }
 
-func (w *writer2) WriteHeader(code int) {
+func (w *http2Wrapper) WriteHeader(code int) {
 	if code >= 200 {
 		w.beforeHeader()
 	}
 	w.http2Writer.WriteHeader(code)
 }
 
-func (w *writer2) Write(p []byte) (int, error) {
+func (w *http2Wrapper) Write(p []byte) (int, error) {
 	w.beforeHeader()
 	return w.http2Writer.Write(p)
 }
 
-func (w *writer2) WriteString(p string) (int, error) {
+func (w *http2Wrapper) WriteString(p string) (int, error) {
 	w.beforeHeader()
 	return w.http2Writer.WriteString(p)
 }
 
-func (w *writer2) Flush() {
+func (w *http2Wrapper) Flush() {
 	w.beforeHeader()
 	w.http2Writer.Flush()
 }
 
-func (w *writer2) FlushError() error {
+func (w *http2Wrapper) FlushError() error {
 	w.beforeHeader()
 	return w.http2Writer.FlushError()
 }

@@ -182,7 +182,7 @@ func shapes() []shape {
 
 // Every response to a request that arrives after T0 closes its connection and
 // says so in exactly one header, except informational responses and 101. Its
-// status and its body are those of the handler.
+// status and its body come from the handler.
 func TestResponsesSayClose(t *testing.T) {
 	for _, tt := range shapes() {
 		t.Run(tt.name, func(t *testing.T) {

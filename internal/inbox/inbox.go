@@ -65,7 +65,7 @@ func (b *Inbox[T]) Each(fn func(T)) {
 	}
 }
 
-// Close makes a later Post add nothing. The reader still gets the items that are there.
+// Close makes a later Post add nothing. The reader still gets the items in the queue.
 func (b *Inbox[T]) Close() {
 	b.mu.Lock()
 	b.closed = true

@@ -1,5 +1,5 @@
-// Package laststop keeps what a process says of its stop until it is read: in a file for
-// the next start, and at /metrics for one last scrape.
+// Package laststop keeps a process's report of its stop until it is read: in a file for the
+// next start, and at /metrics for one last scrape.
 package laststop
 
 import (
@@ -49,7 +49,7 @@ type File struct {
 }
 
 // Open returns the record at path, or nil, and makes f write there. The log says why a
-// record is not read or not written; that there is none yet is no fault. The empty path
+// record is not read or not written; a file that does not exist yet is fine. The empty path
 // keeps nothing. Call Open once, before Write.
 func Open[T any](f *File, path string, log *slog.Logger) *T {
 	f.path, f.log = path, log
@@ -169,12 +169,12 @@ const (
 	maxList = 32      // elements of a list
 )
 
-// left are the keys that a record does not have: what only a reader of the whole report
-// wants, and the record of the life before.
-var left = []string{"stack", "reloads", "reloadCounts", "previous"}
+// leftOut are the keys that a record does not have: details that only a reader of the whole
+// report needs, and the record of the previous life.
+var leftOut = []string{"stack", "reloads", "reloadCounts", "previous"}
 
-// brief returns a JSON value with short texts and lists. Of the parts that have a result
-// it has those that went wrong.
+// brief returns a JSON value with short texts and lists. From a list of parts with results it
+// keeps only the parts that went wrong.
 func brief(value any) any {
 	switch v := value.(type) {
 	case string:
@@ -191,7 +191,7 @@ func brief(value any) any {
 		return v
 	case map[string]any:
 		for key := range v {
-			if v[key] = brief(v[key]); slices.Contains(left, key) {
+			if v[key] = brief(v[key]); slices.Contains(leftOut, key) {
 				delete(v, key)
 			}
 		}
@@ -200,11 +200,12 @@ func brief(value any) any {
 }
 
 // replace writes a new file beside the old one and renames it. It does not sync: the
-// record outlives the process, and a node that loses power may lose it. A device, a pipe
-// or a link at the path stays: renamed over, /dev/null would be gone for all processes.
+// record outlives the process, but a node that loses power may lose it. replace refuses a
+// device, a pipe or a link at the path: a rename over /dev/null would remove that for all
+// processes.
 //
-// When that fails, replace removes the old record and tries again: a full disk then has
-// place, and the next start never takes the record of an earlier life or phase for the last.
+// When that fails, replace removes the old record and tries again. A full disk then has
+// room. And the next start cannot mistake the record of an earlier life or phase for the last.
 func replace(path string, content []byte) error {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return errNotRegular
@@ -220,7 +221,7 @@ func replace(path string, content []byte) error {
 // rename writes a file beside path and renames it.
 func rename(path string, content []byte) error {
 	beside := path + ".new"
-	_ = os.Remove(beside) // of a process that was killed, perhaps of another user; a link is not followed
+	_ = os.Remove(beside) // a killed process, perhaps of another user, may have left it; Remove does not follow a link
 	f, err := os.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return err
@@ -235,11 +236,11 @@ func rename(path string, content []byte) error {
 	return err
 }
 
-// errNotRegular refuses a path to something else than a file.
+// errNotRegular refuses a path that is not a file.
 var errNotRegular = errors.New("it is not a regular file")
 
 // within calls fn, and stops waiting for it when the volume hangs. A time in which the
-// process itself stood still does not count.
+// process itself was suspended does not count.
 func (f *File) within(fn func() error) error {
 	begun := make(chan struct{})
 	close(begun)

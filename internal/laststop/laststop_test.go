@@ -40,7 +40,7 @@ func open(f *File, path string) (got *life, said func() string) {
 	return got, log.String
 }
 
-// The record is short: texts and lists are cut, and of the parts those that went well are
+// The record is short: texts and lists are cut, and the parts that went well are
 // not in it.
 func TestRecordIsBrief(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stop.json")

@@ -17,7 +17,7 @@ type Scrape struct {
 	done   chan struct{}
 }
 
-// Handler returns h, and notes the GET requests that h answers while their client is there.
+// Handler returns h, and notes the GET requests that h answers while their client is connected.
 func (s *Scrape) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		wanted := s.wanted.Load() // a request that began earlier may have the old numbers
@@ -28,8 +28,8 @@ func (s *Scrape) Handler(h http.Handler) http.Handler {
 	})
 }
 
-// Await waits until a request that began after the call is answered, slice is over, or ctx
-// ends. It reports whether one was.
+// Await waits until a request is answered that began after the call, until slice is over, or
+// until ctx ends. It reports whether a request was answered.
 func (s *Scrape) Await(ctx context.Context, slice time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, slice)
 	defer cancel()

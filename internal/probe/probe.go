@@ -1,12 +1,12 @@
 // Package probe runs health checks and protects their callers from anything that
 // a check does.
 //
-// A [Check] has at most one goroutine at any time. It runs under a context with
-// its own timeout, detached from the caller's: a prober that disconnects neither
-// cancels a run nor spoils its result for other callers. Callers that come during
-// a run share it. A panic and a runtime.Goexit are errors of the run. Go cannot
-// end a run that does not return when its timeout passes. Such a run is overdue
-// until it returns, and the check starts no second one.
+// A [Check] has at most one goroutine at any time. A run has its own context with its
+// own timeout, detached from the caller's: a prober that disconnects neither cancels
+// the run nor changes its result for other callers. Callers that come during a run
+// share it. A panic and a runtime.Goexit are errors of the run. Go cannot end a run
+// that does not return within its timeout: such a run is overdue until it returns, and
+// the check starts no second one.
 package probe
 
 import (
@@ -79,15 +79,15 @@ type Check struct {
 	fn      func(context.Context) error
 	report  func(Result) (settled bool)
 
-	mu      sync.Mutex // guards everything below
-	running bool
-	over    bool // the run in progress has ended and is being reported
-	overdue bool // Status has said that the run in progress is overdue
-	settled bool
-	closed  bool
-	started time.Duration // of the run in progress
-	ended   chan struct{} // made by the first caller that has to wait, closed at the end of the run
-	last    Result
+	mu        sync.Mutex // guards everything below
+	running   bool
+	reporting bool // the run in progress has ended and is being reported
+	overdue   bool // Status has said that the run in progress is overdue
+	settled   bool
+	closed    bool
+	started   time.Duration // of the run in progress
+	ended     chan struct{} // made by the first caller that has to wait, closed at the end of the run
+	last      Result
 }
 
 // New returns a check that runs fn with the given timeout. Its errors have the
@@ -101,7 +101,7 @@ func New(name string, timeout time.Duration, fn func(context.Context) error, rep
 	return &Check{name: name, timeout: timeout, fn: fn, report: report}
 }
 
-// Timeout returns what the check was made with.
+// Timeout returns the timeout of a run.
 func (c *Check) Timeout() time.Duration { return c.timeout }
 
 // Status returns the result of the last run that has ended and, when a run is in
@@ -111,7 +111,7 @@ func (c *Check) Timeout() time.Duration { return c.timeout }
 func (c *Check) Status() (last Result, running time.Duration, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.running || c.over {
+	if !c.running || c.reporting {
 		return c.last, 0, false
 	}
 	running = Now() - c.started
@@ -182,7 +182,7 @@ func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run 
 		c.ended = make(chan struct{})
 	}
 	run = c.last.Run
-	if !c.over {
+	if !c.reporting {
 		run++
 	}
 	return c.ended, c.started + c.timeout, run
@@ -199,12 +199,12 @@ func (c *Check) finish(err error) {
 	c.last.Err, c.last.Took, c.last.Ended = err, took, ended
 	c.last.Run++
 	if c.report != nil && (err != nil || !c.settled) {
-		c.over = true
+		c.reporting = true
 		res := c.last
 		c.mu.Unlock()
 		settled := c.report(res)
 		c.mu.Lock()
-		c.settled, c.over = settled, false
+		c.settled, c.reporting = settled, false
 	}
 	c.running, c.overdue = false, false
 	waiting := c.ended

@@ -22,10 +22,9 @@ type Unfinished struct {
 }
 
 // Run begins a run of every check that has none in progress, as [Start] does. It
-// waits until these runs, and those in progress already, have ended or are
-// overdue, but for patience at most and not longer than until ctx is done. The
-// runs depend on base, not on ctx: they go on when Run returns. Run returns the
-// runs that have not ended, nil if there are none.
+// waits until the runs of all checks have ended or are overdue, until patience has
+// passed, or until ctx is done. The runs depend on base, not on ctx: they go on when
+// Run returns. Run returns the runs that have not ended, nil if there are none.
 func Run(ctx, base context.Context, patience time.Duration, checks []*Check) []Unfinished {
 	deadline := Now() + patience
 	Start(base, checks...)

@@ -46,8 +46,8 @@ const (
 // messages.
 const maxPending = 64
 
-// latest lists the keys whose newest message replaces one that still waits.
-var latest = []string{"WATCHDOG=", "EXTEND_TIMEOUT_USEC="}
+// newestOnly lists the keys whose newest message replaces a waiting one.
+var newestOnly = []string{"WATCHDOG=", "EXTEND_TIMEOUT_USEC="}
 
 // Start connects to the service manager that the environment of the process
 // names, and removes the variables of the protocol from the environment. It
@@ -74,7 +74,7 @@ func Start(log *slog.Logger, alive func(context.Context) bool) *Notifier {
 // Status shows text as the state of the service.
 func (n *Notifier) Status(text string) {
 	if n != nil {
-		n.say(Status(text))
+		n.enqueue(Status(text))
 	}
 }
 
@@ -87,7 +87,7 @@ func (n *Notifier) Ready(text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.stopBy.IsZero() {
-		n.sayLocked("READY=1", Status(text))
+		n.enqueueLocked("READY=1", Status(text))
 	}
 }
 
@@ -100,15 +100,16 @@ func (n *Notifier) Reloading() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.stopBy.IsZero() {
-		n.sayLocked("RELOADING=1", Monotonic(), Status("reloading"))
+		n.enqueueLocked("RELOADING=1", Monotonic(), Status("reloading"))
 	}
 }
 
 // Stopping says that the stop has begun and how long it may take, and from then
 // on extends the service manager's timeout every five seconds. Only the first
-// call counts. When the process is about to run its program again, the service manager
-// hears of a reload, because it ends a process that says STOPPING=1.
-func (n *Notifier) Stopping(total time.Duration, again bool) {
+// call counts. With reExec, for a process that will run its program again, Stopping
+// reports a reload in place of a stop: the service manager ends a process that sends
+// STOPPING=1.
+func (n *Notifier) Stopping(total time.Duration, reExec bool) {
 	if n == nil {
 		return
 	}
@@ -116,11 +117,11 @@ func (n *Notifier) Stopping(total time.Duration, again bool) {
 	defer n.mu.Unlock()
 	if n.stopBy.IsZero() {
 		n.stopBy = time.Now().Add(total)
-		if again {
-			n.sayLocked("RELOADING=1", Monotonic(), ExtendTimeout(total))
+		if reExec {
+			n.enqueueLocked("RELOADING=1", Monotonic(), ExtendTimeout(total))
 			return
 		}
-		n.sayLocked("STOPPING=1", ExtendTimeout(total))
+		n.enqueueLocked("STOPPING=1", ExtendTimeout(total))
 	}
 }
 
@@ -144,16 +145,16 @@ func (n *Notifier) Close() {
 	_ = n.sock.Close()
 }
 
-// say puts a message on the list.
-func (n *Notifier) say(assignments ...string) {
+// enqueue puts a message on the list.
+func (n *Notifier) enqueue(assignments ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.sayLocked(assignments...)
+	n.enqueueLocked(assignments...)
 }
 
-func (n *Notifier) sayLocked(assignments ...string) {
+func (n *Notifier) enqueueLocked(assignments ...string) {
 	assignments = slices.DeleteFunc(assignments, func(s string) bool { return s == "" })
-	for _, key := range latest {
+	for _, key := range newestOnly {
 		if strings.HasPrefix(assignments[0], key) {
 			n.pending = slices.DeleteFunc(n.pending, func(m []string) bool { return strings.HasPrefix(m[0], key) })
 		}
@@ -165,7 +166,7 @@ func (n *Notifier) sayLocked(assignments ...string) {
 	n.wake.Notify()
 }
 
-// send sends what is on the list, and extends the timeout during a stop.
+// send sends the messages on the list, and extends the timeout during a stop.
 func (n *Notifier) send() {
 	extend := time.NewTicker(extendEvery)
 	defer extend.Stop()
@@ -188,12 +189,12 @@ func (n *Notifier) extend() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.stopBy.IsZero() {
-		n.sayLocked(ExtendTimeout(time.Until(n.stopBy)))
+		n.enqueueLocked(ExtendTimeout(time.Until(n.stopBy)))
 	}
 }
 
-// flush sends what is on the list, until enough is closed.
-func (n *Notifier) flush(enough <-chan struct{}) {
+// flush sends the messages on the list. When one cannot be sent, flush ends once stop is closed.
+func (n *Notifier) flush(stop <-chan struct{}) {
 	warned := false
 	for {
 		message := n.next()
@@ -214,7 +215,7 @@ func (n *Notifier) flush(enough <-chan struct{}) {
 		}
 		n.putBack(message)
 		select {
-		case <-enough:
+		case <-stop:
 			return
 		default:
 		}
@@ -244,7 +245,7 @@ func (n *Notifier) watchdog(ctx context.Context, every time.Duration, alive func
 	defer tick.Stop()
 	for {
 		if alive(ctx) && ctx.Err() == nil {
-			n.say("WATCHDOG=1")
+			n.enqueue("WATCHDOG=1")
 		}
 		select {
 		case <-tick.C:

@@ -11,11 +11,11 @@ func TestNotifierListIsBounded(t *testing.T) {
 	n := &Notifier{wake: make(chan struct{}, 1)}
 	n.Ready("running")
 	for range 1000 {
-		n.say("WATCHDOG=1")
+		n.enqueue("WATCHDOG=1")
 	}
 	n.Stopping(time.Second, false)
 	for i := range 1000 {
-		n.say("EXTEND_TIMEOUT_USEC=" + time.Duration(i).String())
+		n.enqueue("EXTEND_TIMEOUT_USEC=" + time.Duration(i).String())
 	}
 	var list []string
 	for _, message := range n.pending {
@@ -25,7 +25,7 @@ func TestNotifierListIsBounded(t *testing.T) {
 		t.Errorf("the messages %q wait, want %q", list, want)
 	}
 	for range 1000 {
-		n.say("RELOADING=1")
+		n.enqueue("RELOADING=1")
 	}
 	if len(n.pending) > maxPending {
 		t.Errorf("%d messages wait, want %d at most", len(n.pending), maxPending)

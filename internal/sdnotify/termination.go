@@ -26,7 +26,7 @@ type TerminationLog struct {
 
 	mu      sync.Mutex // held while the file is written; guards the fields below
 	written uint64     // the number of the Write whose text is in the file
-	said    string     // that text
+	content string     // that text
 }
 
 // Find looks for the file. Call it once, before any other method: a kubelet makes
@@ -51,28 +51,29 @@ func (l *TerminationLog) Write(compose func() string) {
 	}
 }
 
-// Final writes words. No later Write changes them.
-func (l *TerminationLog) Final(words string) {
+// Final writes content. No later Write changes it.
+func (l *TerminationLog) Final(content string) {
 	l.final.Store(true)
-	l.write(words, math.MaxUint64)
+	l.write(content, math.MaxUint64)
 }
 
 // write overwrites the file. The kubelet mounts it into the container: write must
 // not create or replace it.
-func (l *TerminationLog) write(words string, turn uint64) {
+func (l *TerminationLog) write(content string, turn uint64) {
 	if !l.exists.Load() {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if turn < l.written || l.final.Load() && turn != math.MaxUint64 {
+	isFinal := turn == math.MaxUint64
+	if turn < l.written || l.final.Load() && !isFinal {
 		return
 	}
 	l.written = turn
-	if words == l.said {
+	if content == l.content {
 		return
 	}
-	l.said = words
+	l.content = content
 	// If a pipe without a reader has replaced the file, an open without
 	// O_NONBLOCK would block.
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
@@ -80,5 +81,5 @@ func (l *TerminationLog) write(words string, turn uint64) {
 		return
 	}
 	defer func() { _ = f.Close() }()
-	_, _ = f.WriteString(text.Clip(l.name+": "+words, maxTermination))
+	_, _ = f.WriteString(text.Clip(l.name+": "+content, maxTermination))
 }

@@ -140,8 +140,8 @@ func (s *Sockets) findLocked(name string) (int, error) {
 	return i, nil
 }
 
-// Exec replaces the program of this process by that of os.Executable, with the same
-// arguments and the environment. The sockets stay open for it, and it gets env and the
+// Exec replaces the program of this process by the file of os.Executable, with the same
+// arguments and environment. The sockets stay open for it, and it gets env and the
 // variables of the sockets in addition. Exec returns only an error.
 func (s *Sockets) Exec(env ...string) error {
 	self, err := os.Executable()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Watcher tells what the signals of a process mean. Its functions must not block, but for
-// First.
+// Watcher calls a function for each signal of a process, as the signal's meaning demands. The
+// functions must not block; only First may.
 type Watcher struct {
 	Stops, Reloads <-chan os.Signal // signals of the process
 	Given          <-chan os.Signal // signals that the program gives instead; may be nil or closed
@@ -54,14 +54,15 @@ func (w Watcher) Start() (stop func()) {
 				continue
 			}
 			now := time.Now()
-			// The pause counts from the last signal that counted: a user who presses
-			// Ctrl-C faster than the pause still gets through.
-			if w.Debounce > 0 && !last.IsZero() && now.Sub(last) <= w.Debounce {
+			// The debounce time begins with the last signal that counted. So a user that
+			// presses Ctrl-C all the time still sends a second signal.
+			isFirst := last.IsZero()
+			isRepeat := !isFirst && w.Debounce > 0 && now.Sub(last) <= w.Debounce
+			if isRepeat {
 				continue
 			}
-			first := last.IsZero()
 			last = now
-			if first {
+			if isFirst {
 				// If the beginning of the stop blocks, the loop still sees the signals
 				// that end the process.
 				ended.Go(func() { w.First(s) })

@@ -55,14 +55,15 @@ type Option func(*server)
 // Defaults to 1.
 func Concurrency(n int) Option { return func(s *server) { s.places = n } }
 
-// OnStartup has the worker call fn before it is ready, for example to load a model: the
-// pool's StartTimeout bounds it. [Serve] returns its error. ctx is that of Serve.
+// OnStartup makes the worker call fn before it is ready, for example to load a model. The
+// pool's StartTimeout bounds the call. [Serve] returns its error, and ctx is the context
+// that Serve was given.
 func OnStartup(fn func(ctx context.Context) error) Option {
 	return func(s *server) { s.onStartup = fn }
 }
 
-// OnShutdown has the worker call fn after its last query, also when the pool is gone.
-// The pool's ShutdownGrace bounds it.
+// OnShutdown makes the worker call fn after its last query, also when the pool is gone.
+// The pool's ShutdownGrace bounds the call.
 func OnShutdown(fn func()) Option { return func(s *server) { s.onShutdown = fn } }
 
 // lastWords is how long a handler may take to return after the pool has gone.
@@ -377,7 +378,7 @@ func (s *server) start(e *wire.Envelope, data []byte) (goOn bool) {
 	return run.taken.CompareAndSwap(false, true)
 }
 
-// admit adds a query to those that run, unless there are too many.
+// admit adds a query to the running ones, unless there are too many.
 func (s *server) admit(run *running) bool {
 	s.queriesMu.Lock()
 	defer s.queriesMu.Unlock()
@@ -388,7 +389,7 @@ func (s *server) admit(run *running) bool {
 	return true
 }
 
-// leave takes a query off those that run, before its answer is sent: the pool may send
+// leave removes a query from the running ones, before its answer is sent: the pool may send
 // the next one as soon as it has that.
 func (s *server) leave(run *running) {
 	s.queriesMu.Lock()

@@ -2,7 +2,7 @@ package child
 
 import "syscall"
 
-// dieWithParent has the kernel kill this process when its parent dies (prctl(2),
+// dieWithParent makes the kernel kill this process when its parent dies (prctl(2),
 // PR_SET_PDEATHSIG). A pool asks for that when it starts a worker itself; this is for
 // a worker behind a shell, whose parent the shell is. A worker also ends when its
 // connection does, but only if its program returns from main.

@@ -13,7 +13,7 @@ import (
 type Query struct {
 	ID      string
 	Payload json.RawMessage // the handler may keep it
-	// Bytes are those that the caller sent beside the payload, nil for none. The handler may
+	// Bytes are the bytes that the caller sent beside the payload, nil for none. The handler may
 	// keep them, unless ReuseBytes says otherwise.
 	Bytes []byte
 	About About

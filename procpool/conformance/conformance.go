@@ -1,5 +1,5 @@
 // Package conformance checks a worker program, in any language, against the wire
-// contract of a process pool (docs/reference/procpool-wire.md). It plays the pool, starts one
+// contract of a process pool (docs/reference/procpool-wire.md). It acts as the pool, starts one
 // process for each check, and says what is wrong and what would be right.
 //
 // The command procpool/cmd/conformance runs it.
@@ -59,7 +59,8 @@ type check struct {
 	limit int // of a line; 0 for the default
 }
 
-// need is what a check needs beside Query.
+// need says what a check needs in addition to Query. Its text is the reason for which a check
+// without that is skipped.
 type need string
 
 const (

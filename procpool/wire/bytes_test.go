@@ -225,7 +225,7 @@ func TestAPartialWriteOfBytesPoisons(t *testing.T) {
 }
 
 // FuzzBytes reads any input as a pool does. Every message that is read is read again the
-// same after it was written, nothing is longer than the limit, and the bytes are those of
+// same after it was written, nothing is longer than the limit, and the bytes equal those of
 // the input.
 func FuzzBytes(f *testing.F) {
 	var b bytes.Buffer

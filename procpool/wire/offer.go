@@ -25,7 +25,7 @@ const MaxConcurrency = 1000
 
 // About is what a worker learns about a query beside its payload.
 type About struct {
-	TimeoutMs   int64  // what is left until the deadline, in milliseconds; 0 for nothing said
+	TimeoutMs   int64  // the time until the deadline, in milliseconds; 0 when the query gives none
 	Traceparent string // W3C Trace Context; "" for none
 	Tracestate  string
 	Metadata    map[string]string // of the caller

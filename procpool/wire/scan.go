@@ -258,8 +258,8 @@ func hasControl(b []byte) bool { return hasOdd(b, 0) }
 func hasOdd(b []byte, mask byte) bool {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
 	for ; len(b) >= 8; b = b[8:] {
-		// A byte below 0x20 borrows from its high bit; one that had it set already is
-		// masked out.
+		// A byte below 0x20 borrows from its high bit. A byte whose high bit was set before
+		// is masked out.
 		w := binary.LittleEndian.Uint64(b)
 		if (w-ones*0x20)&^w&high|w&(ones*uint64(mask)) != 0 {
 			return true

@@ -268,7 +268,7 @@ var fields = map[Type]struct{ required, optional []string }{
 	ShutdownAck: {},
 }
 
-// lacks reports whether the message has no such field, of those that a type requires.
+// lacks reports whether the message lacks a field that a type may require.
 func (e *Envelope) lacks(field string) bool {
 	switch field {
 	case "requestId":

@@ -13,8 +13,8 @@ import (
 
 // compatible refuses a release that breaks importers without saying so. Before v1 an
 // incompatible change needs a new minor version, after it a new major one. It compares
-// internal packages too: a module of this repository uses those of the root, and an
-// importer may have an older one beside a newer root.
+// internal packages too: a module of this repository uses internal packages of the root,
+// and an importer may combine an older module with a newer root.
 func (r *release) compatible(ctx context.Context, last string) error {
 	if semver.Major(r.version) == "v0" && semver.MajorMinor(r.version) != semver.MajorMinor(last) {
 		return nil

@@ -1,5 +1,5 @@
 // Command release makes a release of every published module of this repository, or
-// checks that a release would work for those who install it. See RELEASING.md.
+// checks that a release would work for its users. See RELEASING.md.
 //
 //	release -version v0.2.0        make the commits and tags; push nothing
 //	release -check                 release a copy, install from it as a stranger does

@@ -187,7 +187,7 @@ type target struct {
 	// Peers.
 	IDs []string
 	Of  string // "lifecycle-go" without it
-	// Peers are whom it is compared with. Without them the limit is for the value itself.
+	// Peers are the peers that it is compared with. Without them the limit is for the value itself.
 	Peers []string
 	Units []string // "unit sum" is the sum of all passes
 	// Most is the limit from above: for the ratio, how much more than the best peer.
@@ -208,7 +208,7 @@ const (
 	noise = ", within the noise"
 )
 
-// targets writes a table of verdicts, and the reasons for those that are missed.
+// targets writes a table of verdicts, and the reasons for targets that are missed.
 func (r *results) targets(all []target) string {
 	var rows [][]string
 	var reasons strings.Builder

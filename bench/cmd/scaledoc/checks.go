@@ -8,7 +8,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/bench/rollout"
 )
 
-// check is a measurement that the simulation has to give too.
+// check is a measurement that the simulation has to reproduce.
 type check struct {
 	name     string
 	where    string // how it was measured
@@ -27,13 +27,13 @@ func (c check) simulate() (results []rollout.Result) {
 	return results
 }
 
-// comparison is one number of both.
+// comparison is one number, as it was measured and as it is simulated.
 type comparison struct {
 	what      string
 	measured  float64 // the mean of one run
 	spread    string  // of the measured runs
 	tolerance float64 // the fraction by which the simulation may differ
-	differs   bool    // it does, and the page says why
+	differs   bool    // the simulation is known to differ, and the page says why
 	simulated func(rollout.Result) float64
 }
 
@@ -87,11 +87,11 @@ func replacement(stop rollout.Stop) rollout.Scenario {
 	}
 }
 
-// siege returns the scenario of TestHTTP2LosesNothing of internal/httpdrain, whose
+// inMemory returns the scenario of TestHTTP2LosesNothing of internal/httpdrain, whose
 // network in memory takes 10 ms each way. Eight HTTP/2 connections have eight callers
-// each, which think for up to 20 ms.
-func siege(twoSteps bool) rollout.Scenario {
-	const callers, cycle = 8, 10*ms + 2*10*ms + 2500*time.Microsecond // thinking, both ways, the work
+// each, which pause for up to 20 ms.
+func inMemory(twoSteps bool) rollout.Scenario {
+	const callers, cycle = 8, 10*ms + 2*10*ms + 2500*time.Microsecond // the pause, both ways, the work
 	stop := rollout.Stop{
 		Drain: true, Window: 400 * ms, AcceptQuiet: 100 * ms, AcceptMax: 5 * second, Linger: 10 * second,
 		InFlight: minute, TwoSteps: twoSteps,
@@ -137,7 +137,7 @@ func checks() []check {
 	const memory = "net/http on a network in memory, 30 stops"
 	const kubernetes = "deploy/e2e, three pods replaced once, 2 runs"
 	took := func(r rollout.Result) float64 { return r.Terminating.Seconds() }
-	// nothing is lost, neither measured nor simulated.
+	// nothing says that no request was lost, neither in the measurement nor in the simulation.
 	nothing := func(what string, crowd int) comparison {
 		return comparison{what: what, simulated: lostOf(crowd)}
 	}
@@ -155,10 +155,10 @@ func checks() []check {
 			nothing("lost, kept connections", 1),
 			{what: "seconds that the stop takes", measured: 1.502, spread: "1.39 to 1.57", tolerance: 0.1, simulated: took},
 		}},
-		{"GOAWAY in one step", memory, siege(false), []comparison{
+		{"GOAWAY in one step", memory, inMemory(false), []comparison{
 			{what: "lost streams, for each stop", measured: 39.2, spread: "38.2 to 41", tolerance: 0.1, simulated: lostOf(0)},
 		}},
-		{"GOAWAY in two steps", "the same, 10 stops", siege(true), []comparison{
+		{"GOAWAY in two steps", "the same, 10 stops", inMemory(true), []comparison{
 			nothing("lost streams, for each stop", 0),
 		}},
 		{"Shutdown at SIGTERM", kubernetes, onCluster(plain), []comparison{

@@ -129,13 +129,13 @@ func shortest(longest time.Duration, budget float64, lose func(window time.Durat
 // lingerTable shows what kept connections lose, by Linger.
 func lingerTable() string {
 	head, rows := []string{"clients"}, [][]string{}
-	for _, crowd := range idlers() {
+	for _, crowd := range keptConnections() {
 		rows = append(rows, []string{crowd.Name})
 	}
 	var requests []rollout.Tally
 	for _, linger := range []time.Duration{0, 2 * second, 5 * second, 10 * second, 20 * second, 55 * second} {
 		head = append(head, span(linger))
-		r := rollout.Run(scenario(instant(), draining(drain().Window, linger), idlers()...))
+		r := rollout.Run(scenario(instant(), draining(drain().Window, linger), keptConnections()...))
 		for i, t := range r.Crowds {
 			rows[i] = append(rows[i], lost(t))
 		}
@@ -151,12 +151,12 @@ func lingerTable() string {
 func stopTable(key string) string {
 	s := spreadOf(key)
 	head := []string{s.name}
-	for _, crowd := range everyone() {
+	for _, crowd := range mixedLoad() {
 		head = append(head, crowd.Name)
 	}
 	var rows [][]string
-	for _, st := range stoppings() {
-		r := rollout.Run(scenario(s.Spread, st.Stop, everyone()...))
+	for _, st := range stops() {
+		r := rollout.Run(scenario(s.Spread, st.Stop, mixedLoad()...))
 		row := []string{st.name}
 		for _, t := range r.Crowds {
 			row = append(row, lost(t))
@@ -176,7 +176,7 @@ func costTable() string {
 	head = append(head, "for each second", "most pods at once", "pod-hours for each second")
 	idle := rollout.Crowd{Name: "idle", Conns: 1, Gap: rollout.Gap{Max: 10 * minute}}
 	var rows [][]string
-	for _, p := range placings() {
+	for _, p := range strategies() {
 		var all []rollout.Result
 		row := []string{p.name}
 		for _, w := range windows {

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const committed = "../../../docs/reference/scale.md"
 
-// The tables of the page are what the simulation gives. In -short those that take seconds
+// The tables of the page are the results of the simulation. In -short the tables that take seconds
 // are simulated again.
 func TestThePageIsNotStale(t *testing.T) {
 	if runtime.GOARCH != "amd64" {

@@ -17,11 +17,11 @@ const (
 	pods  = 10_000
 )
 
-// trip is one way through the network of a cluster.
+// trip is the time of one way through the network of a cluster.
 const trip = 500 * time.Microsecond
 
-// strategy is the default of a Deployment, a quarter more and a quarter less, where no
-// pod may be missing. The control plane creates and deletes a hundred pods in a second.
+// strategy is the default surge of a Deployment, a quarter of the pods, with no pod
+// unavailable. The control plane creates and deletes a hundred pods in a second.
 var strategy = rollout.Strategy{Surge: pods / 4, Startup: 10 * second, Jitter: 10 * second, Rate: 100}
 
 // drain returns the stop of this library with its defaults.
@@ -33,8 +33,8 @@ func drain() rollout.Stop {
 	}
 }
 
-// draining returns drain with another window and linger. The in-flight slice grows with
-// Linger, as an operator has to let it.
+// draining returns drain with another window and linger. The in-flight slice grows by as much as
+// Linger, because an operator has to raise both.
 func draining(window, linger time.Duration) rollout.Stop {
 	s := drain()
 	s.InFlight += max(0, linger-s.Linger)
@@ -84,7 +84,7 @@ var published = map[string]time.Duration{"aws-5000": 10500 * ms, "gce-5000": 225
 
 var aws5000 = through(published["aws-5000"])
 
-// spreads returns the ways in which the news of a stop travels, the fastest first.
+// spreads returns how a cluster learns of a stop, the fastest first.
 func spreads() []spread {
 	late := aws5000
 	late.Late, late.LateBy = 0.001, 5*minute
@@ -118,9 +118,9 @@ func instant() rollout.Spread {
 	return rollout.Spread{Slice: rollout.Always(0), Node: rollout.Always(0)}
 }
 
-// What TestPropagation of deploy/e2e has measured: from T0 until the last new connection
-// to the pod, over a nodePort, on a cluster of one node with two busy cores, Kubernetes
-// 1.35, kube-proxy with iptables and a minSyncPeriod of 1 s. In the 40 stops 51,205
+// oneNode has the times that TestPropagation of deploy/e2e has measured, from T0 until the last
+// new connection to the pod: over a nodePort, on a cluster of one node with two busy cores,
+// Kubernetes 1.35, kube-proxy with iptables and a minSyncPeriod of 1 s. In the 40 stops 51,205
 // connections were made, and 1,678 of them reached a pod that stopped.
 var oneNode = rollout.Spread{Slice: rollout.Always(0), Node: rollout.Delay{
 	At:     []float64{0, 0.1, 0.25, 0.5, 0.75, 0.9, 1},
@@ -128,8 +128,8 @@ var oneNode = rollout.Spread{Slice: rollout.Always(0), Node: rollout.Delay{
 	Linear: true,
 }}
 
-// The same in 20 stops with kube-proxy paused for 1.5 s, as the rolling restarts of
-// deploy/e2e have it.
+// pausedNode is the same for 20 stops with kube-proxy paused for 1.5 s, as in the rolling
+// restarts of deploy/e2e.
 var pausedNode = rollout.Delay{
 	At:     []float64{0, 0.1, 0.5, 0.6, 0.65, 1},
 	Times:  milliseconds(5, 1478, 1555, 1603, 2415, 2698),
@@ -148,8 +148,8 @@ func fresh(rate float64) rollout.Crowd {
 	return rollout.Crowd{Name: "a new connection for each request", Fresh: rate, Service: 20 * ms}
 }
 
-// idlers returns clients that keep their connections, by how long they are idle.
-func idlers() []rollout.Crowd {
+// keptConnections returns clients that keep their connections, by how long they are idle.
+func keptConnections() []rollout.Crowd {
 	return []rollout.Crowd{
 		{Name: "careless, idle 0 to 4 s", Conns: 4, Gap: rollout.Gap{Max: 4 * second}, Service: 20 * ms, Careless: true},
 		{Name: "careless, idle 0 to 9 s", Conns: 4, Gap: rollout.Gap{Max: 9 * second}, Service: 20 * ms, Careless: true},
@@ -158,8 +158,8 @@ func idlers() []rollout.Crowd {
 	}
 }
 
-// everyone returns the load of the comparison of ways to stop.
-func everyone() []rollout.Crowd {
+// mixedLoad returns the clients of the comparison of ways to stop.
+func mixedLoad() []rollout.Crowd {
 	return []rollout.Crowd{
 		fresh(1),
 		{Name: "HTTP/1.1, careful", Conns: 2, Lifetime: 5 * minute, Gap: rollout.Gap{Mean: second, Max: 90 * second}, Service: 20 * ms},
@@ -168,16 +168,16 @@ func everyone() []rollout.Crowd {
 	}
 }
 
-// stopping is a way to stop, with its name.
-type stopping struct {
+// namedStop is a way to stop, with its name.
+type namedStop struct {
 	name string
 	rollout.Stop
 }
 
-func stoppings() []stopping {
+func stops() []namedStop {
 	two := func(s rollout.Stop) rollout.Stop { s.TwoSteps = true; return s }
 	d := drain()
-	return []stopping{
+	return []namedStop{
 		{"Shutdown at SIGTERM", shutdown(0)},
 		{"preStop sleeps 5 s, then Shutdown", shutdown(5 * second)},
 		{"preStop sleeps 15 s, then Shutdown", shutdown(15 * second)},
@@ -187,19 +187,19 @@ func stoppings() []stopping {
 	}
 }
 
-// placing is a strategy, with its name.
-type placing struct {
+// namedStrategy is a strategy for replacing pods, with its name.
+type namedStrategy struct {
 	name string
 	pods int
 	rollout.Strategy
 }
 
-func placings() []placing {
+func strategies() []namedStrategy {
 	full := strategy
 	full.Room = pods + strategy.Surge
 	fixed := rollout.Strategy{Unavailable: pods / 10, Startup: strategy.Startup, Jitter: strategy.Jitter, Rate: strategy.Rate, Room: pods}
 	ordered := rollout.Strategy{Unavailable: 1, Startup: strategy.Startup, Jitter: strategy.Jitter, Room: 100}
-	return []placing{
+	return []namedStrategy{
 		{"Deployment, surge 25 %, room for terminating pods", pods, strategy},
 		{"the same, room for the surge and nothing else", pods, full},
 		{"no surge, 10 % unavailable, a pod starts when another is gone, as in a DaemonSet", pods, fixed},

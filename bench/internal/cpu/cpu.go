@@ -9,7 +9,7 @@ import (
 )
 
 // Measure starts measuring. The returned function reports the time used since then, as
-// cpu-ns/op. It reports nothing on platforms that do not tell the time used.
+// cpu-ns/op. It reports nothing on platforms without a measure of processor time.
 func Measure(b *testing.B) (report func()) {
 	began, ok := used()
 	return func() {

@@ -1,4 +1,4 @@
-// Package rawhttp is an HTTP/1.1 client by hand, for measurements: it does not
+// Package rawhttp is a hand-written HTTP/1.1 client for measurements: it does not
 // allocate, it never retries, and it reports the state of a connection.
 package rawhttp
 

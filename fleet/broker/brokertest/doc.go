@@ -6,5 +6,5 @@
 // pause such a server, and start it again on its stored data.
 //
 // Begin with [Connect] for one embedded server, and with [StartCluster] for several, which a
-// test can kill. It stands on package broker.
+// test can kill. It uses package broker.
 package brokertest

@@ -1,7 +1,7 @@
 // Package identity makes names by which the processes of a fleet know each other.
 //
 // Begin with [New], which makes an id that no other process has. [Host] and [Process] are
-// for people. It stands on the standard library alone.
+// for people. It imports only the standard library.
 package identity
 
 import (

@@ -64,7 +64,7 @@ func TestBundle(t *testing.T) {
 		list, _, err := s.fleet.Events(t.Context(), presence.EventQuery{Kinds: []string{"joined"}, Limit: 1})
 		return err == nil && len(list) > 0
 	})
-	brokertest.Await(t, "the settings", func() bool { // a machine that stands still for a second gets no answer
+	brokertest.Await(t, "the settings", func() bool { // a machine that is suspended for a second gets no answer
 		_, err := s.fleet.Settings(t.Context(), "m-1", "ada")
 		return err == nil
 	})

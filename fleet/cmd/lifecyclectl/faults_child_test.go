@@ -113,7 +113,7 @@ func eat(bytes int) {
 	}
 }
 
-// resident returns the memory of this process without that of files, in bytes.
+// resident returns the memory of this process in bytes, without the pages of files.
 func resident() int {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

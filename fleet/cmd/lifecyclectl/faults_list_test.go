@@ -46,8 +46,8 @@ func under(t *testing.T, app *lifecycle.App, spec worker.Spec) {
 }
 
 // faults returns the faults of one process, of one entity and of one hosted worker, with
-// the causes that were written down before. The first eleven are those of the operators'
-// trial but NATS, which goes away last, and memory, which needs a cgroup.
+// the causes that were written down before. The first eleven come from the operators'
+// trial, without two: NATS goes away last, and memory needs a cgroup.
 func faults() []fault {
 	return append([]fault{
 		{"a start that blocks", "blocked-1", "start-blocked", "waits for unit cache", func(t *testing.T, s *site) {

@@ -7,8 +7,8 @@
 //	openssl genpkey -algorithm ed25519 -out code.key
 //	openssl pkey -in code.key -pubout -out code.pub
 //
-// Begin with [Sign] and [Verify]; [DigestOf] is what both sign. It stands on the standard
-// library alone. Package host verifies, and "lifecyclectl sign" signs.
+// Begin with [Sign] and [Verify]; [DigestOf] is what both sign. It imports only the standard
+// library. Package host verifies, and "lifecyclectl sign" signs.
 package codesign
 
 import (

@@ -15,5 +15,5 @@
 //
 // Begin with [Engine] and [Registry]. timers.go and http.go have what code may do besides,
 // print.go bounds what it prints, and trust.go marks an engine whose code needs no child
-// process. The package stands on the standard library alone.
+// process. The package imports only the standard library.
 package engine

@@ -295,8 +295,8 @@ func (r *Registry) MIMETypes() []string {
 	return types
 }
 
-// Each returns a registry with the engines that change returns for those of r. It
-// calls change once for each MIME type.
+// Each returns a copy of the registry in which every engine is replaced by what change
+// returns for it. It calls change once for each MIME type.
 func (r *Registry) Each(change func(mimeType string, e Engine) Engine) *Registry {
 	changed := &Registry{byType: make(map[string]Engine, len(r.byType))}
 	for t, e := range r.byType {

@@ -7,9 +7,9 @@ import (
 
 // Preparer is a [Program] that needs time before it can handle a message: its code
 // runs in a process that has to start first. The host calls Prepare before each
-// Handle. The time that Prepare takes is not that of the message, and an error is
-// that of a load: the message does not count as tried. Prepare returns once ctx
-// ends. After it was prepared, a call costs nothing.
+// Handle. The time that Prepare takes does not count against the message's time limit.
+// An error is handled like a failed load: the message does not count as tried. Prepare
+// returns once ctx ends. When the program is prepared already, a call costs nothing.
 type Preparer interface {
 	Prepare(ctx context.Context) error
 }

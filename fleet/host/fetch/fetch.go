@@ -206,10 +206,10 @@ func (c *Client) redirect(req *http.Request, via []*http.Request) error {
 	return c.allowed(req.URL)
 }
 
-// Addresses are what a client may connect to: public addresses, and those of some networks.
+// Addresses are what a client may connect to: public addresses, and the addresses of some networks.
 type Addresses struct{ networks []netip.Prefix }
 
-// ParseAddresses returns the public addresses and those of networks, such as "10.1.0.0/16".
+// ParseAddresses returns the public addresses and the addresses of networks, such as "10.1.0.0/16".
 func ParseAddresses(networks []string) (Addresses, error) {
 	var a Addresses
 	for _, text := range networks {

@@ -3,5 +3,5 @@
 // dialled, and each redirect is checked like the first request.
 //
 // Begin with [New], which takes a [Policy], and [Client.Do]; pattern.go has the patterns of
-// URLs. It stands on package fetch.
+// URLs. It uses package fetch.
 package outbound

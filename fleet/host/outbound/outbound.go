@@ -175,7 +175,7 @@ func (c *Client) do(ctx context.Context, scope *Scope, r *engine.Request) (*engi
 	return &engine.Response{Status: resp.StatusCode, URL: resp.Request.URL.String(), Header: resp.Header, Body: body}, nil
 }
 
-// methods are those that code may use.
+// methods are the methods that code may use.
 var methods = []string{
 	http.MethodGet, http.MethodHead, http.MethodOptions,
 	http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,

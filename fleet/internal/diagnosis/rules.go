@@ -426,7 +426,7 @@ const (
 	EndEvicted  = "evicted"  // its host had to give it up
 )
 
-// Bad reports whether an end is one that an operator wants to know of.
+// Bad reports whether an event is the end of a process that did not end cleanly.
 func Bad(e *operatorv1.Event) bool { return e.GetTo() != EndClean }
 
 // ends applies the rules about processes that have ended.

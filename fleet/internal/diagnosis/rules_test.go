@@ -245,7 +245,7 @@ func TestStatusAlone(t *testing.T) {
 	}
 }
 
-// Restarts that operators have asked for are no crash loop.
+// Restarts that operators have asked for do not count as a crash loop.
 func TestOperatorsRestartsAreNoCrashLoop(t *testing.T) {
 	p := process(restarted("poller", time.Second, 2*time.Second, 3*time.Second, 4*time.Second))
 	if list := diagnosis.Process(p, now); len(list) == 0 || list[0].GetRule() != "crash-loop" {

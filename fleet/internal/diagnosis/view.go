@@ -70,9 +70,9 @@ func Steps(kind string, outcomes []lifecycle.Outcome) (list []*operatorv1.Step) 
 	return list
 }
 
-// Alone prepares a process of which nothing but one Status is known, for the rules. A
-// Status has no times of restarts: a unit that was started again often and has only just
-// changed counts as one that crashes again and again.
+// Alone prepares a process for the rules when only one Status of it is known. A Status has no
+// times of restarts. So a unit that was started again often and has just changed counts as a
+// crash loop.
 func Alone(p *operatorv1.Process, s lifecycle.Status) {
 	FromStatus(p, s)
 	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {

@@ -84,7 +84,7 @@ const (
 // Query selects records.
 type Query struct {
 	Subjects      []string          // one of them matches
-	After, Before uint64            // the sequence is above After and below Before; 0 is no bound
+	After, Before uint64            // the sequence is above After and below Before; 0 bounds nothing
 	Since         time.Time         // the server stored it then or later
 	Limit         int               // at least 1
 	Keep          func(Record) bool // nil keeps all

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Readings knows who reads what at the moment, so that a log notes the begin of a reading
-// and not each of its looks. The zero value is ready; its methods may be called
+// Readings knows which caller reads which object now, so that a log has the begin of a
+// reading and not each request of it. The zero value is ready; its methods may be called
 // concurrently.
 type Readings struct {
 	mu   sync.Mutex
@@ -15,13 +15,13 @@ type Readings struct {
 
 // Bounds of a Readings.
 const (
-	readingPause = 10 * time.Minute // between two looks of one reading
+	readingPause = 10 * time.Minute // at most, between two requests of one reading
 	maxReadings  = 10_000
 )
 
-// GoesOn notes that who looks at what now, and reports whether that goes on with a reading:
-// the look before was less than ten minutes ago. It may forget readings when there are very
-// many; then their next look is a begin.
+// GoesOn notes a request of the caller who for the object what. It reports whether the request
+// continues a reading: the request before was less than ten minutes ago. When there are very
+// many readings, it forgets them all, and each begins again with its next request.
 func (r *Readings) GoesOn(now time.Time, who, what string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

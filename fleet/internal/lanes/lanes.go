@@ -30,7 +30,7 @@ type Queue[T any] struct {
 
 	mu     sync.Mutex // guards everything below
 	lanes  map[string]*lane[T]
-	due    []*lane[T] // whose first task may be handed out, in the order in which they became due
+	due    []*lane[T] // lanes whose first task may be handed out, in the order in which they became due
 	size   int        // tasks that were added and not ended
 	closed bool
 }
@@ -113,8 +113,8 @@ func (q *Queue[T]) Next(ctx context.Context) (*Task[T], error) {
 	}
 }
 
-// Behind returns the values of up to n tasks that wait behind a task, in order. Nothing
-// else has the lane of a task that was handed out, so they come next in its lane.
+// Behind returns the values of up to n tasks that wait behind a task, in order. They come next:
+// it returns none while another key has a task that is due.
 func (q *Queue[T]) Behind(t *Task[T], n int) []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -182,9 +182,8 @@ func (q *Queue[T]) Due() int {
 	return len(q.due)
 }
 
-// Close ends the queue and returns the values that wait, those that wait for a retry
-// included, and not those that were handed out. Within a key they are in order. A
-// second call returns nothing.
+// Close ends the queue and returns the values that wait, also for a retry. It does not return
+// values that were handed out. Within a key they are in order. A second call returns nothing.
 func (q *Queue[T]) Close() []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 // Runner handles the tasks of a queue with a number of workers.
 type Runner[T any] struct {
-	// Workers is how many tasks run at once, each of another key. Defaults to 1.
+	// Workers is how many tasks run at once; no two of them have the same key. Defaults to 1.
 	Workers int
 	// Attempts is how often Handle is called for a task that fails, the failures that
 	// were passed to Add included. After that the task is dead. Defaults to 1.
@@ -77,13 +77,13 @@ func (r Runner[T]) one(ctx context.Context, q *Queue[T], t *Task[T]) {
 			r.end(q, t)
 			return
 		}
-		var free uncounted
+		var notCounted uncounted
 		var final rejected
 		switch {
 		case ctx.Err() != nil:
 			q.Retry(t, 0) // Close returns it
 			return
-		case errors.As(err, &free):
+		case errors.As(err, &notCounted):
 			t.waits++
 			q.Retry(t, r.Backoff.After(t.waits))
 			return

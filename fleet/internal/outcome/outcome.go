@@ -1,13 +1,13 @@
 // Package outcome finds out what became of a write whose answer was lost.
 //
 // The write is a message that expects to follow another one of its subject
-// (Nats-Expected-Last-Subject-Sequence), and a header of it has an id that no other message
-// has. A message has one successor on its subject. When that is the write, the write was
-// carried out. When it is another message, the server has refused the write and always
-// will. When there is none yet, the write may still be stored, and the caller sends it
+// (Nats-Expected-Last-Subject-Sequence). One of its headers has an id that no other message
+// has. A message has one successor on its subject. When the successor is the write, the write
+// was carried out. When it is another message, the server has refused the write and always
+// will. When there is no successor yet, the write may still be stored, and the caller sends it
 // again: the server accepts one of the two.
 //
-// Begin with [Write.Find]. The caller brings the read of its bucket or stream.
+// Begin with [Write.Find]. The caller passes a function that reads its bucket or stream.
 package outcome
 
 import (
@@ -61,8 +61,8 @@ func (w Write) Find(ctx context.Context, next Next) (sequence uint64, is Outcome
 	case w.Expected == 0:
 		return 0, Untraceable, nil
 	}
-	// It may be a later message, or the successor of a program that expected nothing. It is
-	// the successor if the message before is still there.
+	// The message found may be a later one, or the successor, written by a program that
+	// expected nothing. It is the successor if the expected message is still there.
 	before, err := next(ctx, w.Expected)
 	switch {
 	case err != nil:

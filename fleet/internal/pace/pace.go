@@ -19,8 +19,8 @@ type Pace int
 // Of returns the time between two looks that usually is d.
 func (p Pace) Of(d time.Duration) time.Duration { return time.Duration(p) * d }
 
-// Slow makes the looks through a connection rare, for those who ask for its pace from
-// now on. The returned function forgets the connection.
+// Slow makes the looks through a connection rare, for every caller that asks for its pace
+// from now on. The returned function forgets the connection.
 func Slow(conn any) (forget func()) {
 	rare.Store(conn, nil)
 	return func() { rare.Delete(conn) }

@@ -185,7 +185,7 @@ func (p *Puller) Next(ctx context.Context) (*nats.Msg, error) {
 }
 
 // isSilent reports whether the server has not answered for two heartbeats. While the
-// connection is lost nothing is expected of the server.
+// connection is lost, no answer is expected.
 func (p *Puller) isSilent() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

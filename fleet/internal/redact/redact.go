@@ -1,7 +1,7 @@
 // Package redact removes what looks like a secret from texts: from the answers of a process
 // (package presence) and from the files of "lifecyclectl bundle". It finds secrets by their
 // form, such as a private key in PEM, and by the names before them, such as "password=".
-// It stands on patterns, so it can miss a secret and remove what is none.
+// It works with patterns, so it can miss a secret, and remove a text that is not one.
 //
 // Begin with [Text]. [JSON] also goes by the names of its fields, and [Named] says which
 // names these are.
@@ -38,7 +38,7 @@ const (
 	optionValue = `(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[-][^\s"']*)`
 
 	urlScheme   = `[A-Za-z][A-Za-z0-9+.-]*://`
-	urlPassword = `(?:[^\s/"'\\]*|[0-9]*[^\s/0-9"'\\][^\s"'\\]*)` // with a slash it is no port
+	urlPassword = `(?:[^\s/"'\\]*|[0-9]*[^\s/0-9"'\\][^\s"'\\]*)` // digits before a slash are a port, not a password
 )
 
 // secrets are the patterns of secrets in a text, and what replaces each.

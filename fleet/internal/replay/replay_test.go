@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
-// line is a connection that stands still once, for longer than a batch of nats.go waits,
+// line is a connection that hangs once, for longer than a batch of nats.go waits,
 // after so many more bytes as it is told.
 type line struct {
 	net.Conn
@@ -64,7 +64,7 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 	return &line{Conn: c, after: d.after}, err
 }
 
-// Every message comes once and in order, also when the connection stands still before the
+// Every message comes once and in order, also when the connection hangs before the
 // first message of a batch, and within one.
 func TestAPauseIsNoEnd(t *testing.T) {
 	var after atomic.Int64

@@ -78,7 +78,7 @@ func (s *Shape) object(stored, before, after []byte) []byte {
 	members(before, func(m member) {
 		changes[m.name] = &change{before: before[m.value:m.end], done: true}
 	})
-	var added []*change // those that the record may lack, in order
+	var added []*change // changes of members that the record may lack, in order
 	members(after, func(m member) {
 		c := changes[m.name]
 		if c == nil {

@@ -103,7 +103,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// A depth that package json still reads is no trouble.
+// A depth that package json still reads works.
 func TestDeepNesting(t *testing.T) {
 	deep := strings.Repeat(`{"a":[`, 4900) + strings.Repeat(`]}`, 4900)
 	got := people.Apply([]byte(`{"x":`+deep+`,"phase":"a"}`), []byte(`{"phase":"a"}`), []byte(`{"phase":"b"}`))

@@ -9,7 +9,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Cut returns units without those that lie deeper than depth, and whether there are such. It
+// Cut returns the units down to depth, and whether there are deeper ones. It
 // does not change list.
 func Cut(list []worker.State, depth int) (out []worker.State, cut bool) {
 	if depth == 0 {

@@ -8,9 +8,9 @@
 //	defer c.Close()
 //	page, err := c.Workflows.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: "drone-survey", Active: true})
 //
-// Errors are those of package connect; [Reason] and [Fields] read their details.
+// Errors come from package connect; [Reason] and [Fields] read their details.
 //
-// Begin with [New]. It stands on the generated clients of package operatorv1connect.
+// Begin with [New]. It uses the generated clients of package operatorv1connect.
 package client
 
 import (
@@ -63,7 +63,7 @@ type Config struct {
 
 	// AsOf is called with each answer of the server: from when its content is. That is
 	// older than the answer while a service behind the server, such as NATS, is away. It
-	// may be called concurrently, and must not block. Nil is no function.
+	// may be called concurrently, and must not block. With nil the client calls none.
 	AsOf func(at time.Time)
 
 	// Timeout bounds connecting, and waiting for the beginning of an answer. Defaults

@@ -1,4 +1,4 @@
-// Command lifecycle is the service of plain with lifecycle.
+// Command lifecycle is the same service as ../plain, with lifecycle.
 package main
 
 import (

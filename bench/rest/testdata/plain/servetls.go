@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// serve speaks TLS when it is configured, as App.Serve does. The linker keeps the
-// server's side of TLS also when it is not.
+// serve serves with TLS when TLS is configured, as App.Serve does. So the linker keeps the
+// server's side of TLS, also in a program that configures none.
 func serve(s *http.Server, ln net.Listener) error {
 	if s.TLSConfig != nil {
 		return s.ServeTLS(ln, "", "")

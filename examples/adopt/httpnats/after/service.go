@@ -50,7 +50,7 @@ func (s *service) shipped(ctx context.Context, order string) error {
 	return err
 }
 
-// shipAll ships each order of the subscription until ctx ends, and then those that have been
+// shipAll ships each order of the subscription until ctx ends, and then the orders that have been
 // received.
 func (s *service) shipAll(ctx context.Context, sub *nats.Subscription) (err error) {
 	work := context.WithoutCancel(ctx)

@@ -57,7 +57,7 @@ func TestConsumerSurvivesRestartsAndADrain(t *testing.T) {
 		}
 	}
 	for life := range restarts + 1 {
-		subscribed() // without JetStream NATS keeps no order that nobody has asked for
+		subscribed() // without JetStream NATS drops an order to which no client has subscribed
 		const each = orders / (restarts + 1)
 		for i := range each {
 			if err := queue.Publish("orders", []byte(strconv.Itoa(life*each+i))); err != nil {

@@ -146,7 +146,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
 
-// arguments returns the names of a command's arguments, as its Use has them before the flags.
+// arguments returns the names of a command's arguments, which stand in its Use before the flags.
 func arguments(cmd *cobra.Command) (names []string) {
 	for _, word := range strings.Fields(cmd.Use)[1:] {
 		if strings.HasPrefix(word, "-") {

@@ -35,7 +35,7 @@ func completeArgs(each ...wordsOf) cobra.CompletionFunc {
 	}
 }
 
-// completions are those of the arguments of a command about something of the server.
+// completions has, for each subject of a command, what completes each argument.
 var completions = map[Subject][]wordsOf{
 	OfWorkflow: {types, entities},
 	OfProcess:  {processes},

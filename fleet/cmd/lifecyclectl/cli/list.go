@@ -192,7 +192,7 @@ func (l List[M]) watch(c *Call) error {
 	}
 }
 
-// changeOf returns a change as every watch has it in JSON: its kind and the item.
+// changeOf returns a change in the JSON form that every watch prints: its kind and the item.
 func changeOf(kind string, m proto.Message) (*structpb.Struct, error) {
 	text, err := output.JSON(m, "")
 	if err != nil {
@@ -205,7 +205,7 @@ func changeOf(kind string, m proto.Message) (*structpb.Struct, error) {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue(kind), "item": item}}, nil
 }
 
-// Term is one part of a selector: a key has a value, or has it not.
+// Term is one part of a selector: a key has a value, or does not have it.
 type Term struct {
 	Key, Value string
 	Not        bool

@@ -1,7 +1,7 @@
 // Package dev runs the code of a hosted worker on this machine, as a host does and
 // without a host, a NATS or an operator server.
 //
-// It stands on the engines and on package isolate. Begin with [Open] and [Runner.Handle];
+// It uses the engines and package isolate. Begin with [Open] and [Runner.Handle];
 // package workers has the command.
 package dev
 

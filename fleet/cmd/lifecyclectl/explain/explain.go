@@ -133,8 +133,8 @@ func plain(path string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(path))
 }
 
-// objects are the messages that -o json prints, by the first part of a path: all but
-// requests, with those inside others.
+// objects are the messages that -o json prints, by the first part of a path: all messages
+// except requests, also messages inside others.
 var objects = func() map[string]protoreflect.MessageDescriptor {
 	all := map[string]protoreflect.MessageDescriptor{}
 	var add func(list protoreflect.MessageDescriptors)

@@ -99,7 +99,7 @@ func get() *cobra.Command {
 	return cmd
 }
 
-// watch shows processes and every change of those that are wanted; nil wants all.
+// watch shows the wanted processes and each of their changes; nil wants all.
 func watch(c *cli.Call, id string, wanted func(*operatorv1.Process) bool) error {
 	out := c.Rows([]string{"AT", "ID", "SERVICE", "PHASE", "READY", "UNITS"}, 20, 28, 12, 10, 9, 6)
 	show := func(kind operatorv1.WatchResponse_Kind, p *operatorv1.Process, units any) error {

@@ -54,7 +54,7 @@ func (k *kubectl) run(ctx context.Context, stdin io.Reader, args ...string) ([]b
 	return stdout.Bytes(), nil
 }
 
-// explain turns kubectl's error into one of ours.
+// explain turns kubectl's error into an error that says what to do.
 func (k *kubectl) explain(ctx context.Context, args []string, stderr string, err error) error {
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	said := strings.TrimSpace(strings.TrimPrefix(lines[len(lines)-1], "error: "))

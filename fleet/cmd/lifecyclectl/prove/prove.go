@@ -43,7 +43,7 @@ type Options struct {
 	// Image is an image whose entry point is this version of lifecyclectl.
 	Image string
 	// Get, Post and Stream are the paths that the load asks for. An empty Post leaves out
-	// the clients of HTTP/2, and an empty Stream those of streams.
+	// the clients of HTTP/2, and an empty Stream leaves out the clients of streams.
 	Get, Post, Stream string
 	// Clients is the number of clients of each kind. Defaults to 8.
 	Clients int

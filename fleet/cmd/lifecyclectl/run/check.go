@@ -69,7 +69,7 @@ func (c Check) Name() string {
 	return name[:min(len(name), 120)]
 }
 
-// Ask returns nil when the answer is good. It is bounded by ctx.
+// Ask makes the check, and returns nil when it succeeds. ctx bounds it.
 func (c Check) Ask(ctx context.Context) error { return c.ask(ctx, http.MethodGet) }
 
 // Tell is Ask with a POST.

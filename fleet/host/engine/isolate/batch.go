@@ -12,9 +12,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool"
 )
 
-// batch is a query to a child. For messages it has the one that the host asks for and those
-// that the host will ask for, which the child handles ahead. Only the goroutine that holds the
-// program's lock uses it.
+// batch is a query to a child. A query for messages has the message that the host asks for now,
+// and messages that the host will ask for next: the child handles them ahead. Only the goroutine
+// that holds the program's lock uses a batch.
 type batch struct {
 	query    *procpool.Query
 	ctx      context.Context
@@ -96,8 +96,8 @@ func (b *batch) read(printer *engine.Printer) (a *answer, last bool, err error) 
 
 var errNoAnswer = errors.New("it is not an answer to the question")
 
-// messageState is the state of one message of a batch, from when the host asks for the
-// message until the message has its answer.
+// messageState gives the child the state of one message of a batch, from the time when the host
+// asks for the message until it has its answer.
 type messageState struct {
 	once  sync.Once
 	given chan struct{} // closed when the child may use the state
@@ -124,8 +124,8 @@ func (s *messageState) end() {
 	s.mu.Unlock()
 }
 
-// answer answers a call of the child. A call on behalf of a message that the host has not
-// asked for waits until it does.
+// answer answers a call of the child. When the host has not asked for the call's message yet,
+// the call waits until it does.
 func (b *batch) answer(ctx context.Context, c procpool.Call) (json.RawMessage, error) {
 	var a access
 	if err := json.Unmarshal(c.Params, &a); err != nil {

@@ -15,7 +15,7 @@ import (
 
 // Main makes this process's program able to run the code of the engines in children.
 // Call it first in main: in a child it runs code and never returns. In any other
-// process it returns at once. An [External] engine needs not to be given.
+// process it returns at once. An [External] engine need not be given.
 func Main(engines ...engine.Engine) {
 	switch os.Getenv(envRole) {
 	case roleLaunch:
@@ -85,7 +85,7 @@ func (r *runner) handle(ctx context.Context, q *child.Query, i int, m *message) 
 	m.Message.Timer = m.Timer.fired()
 	outputs, err := r.program.Handle(ctx, m.Message, remote{q, i})
 	a := answered(err)
-	if !errors.Is(err, engine.ErrLimit) { // otherwise they may be larger than the connection takes
+	if !errors.Is(err, engine.ErrLimit) { // otherwise the outputs may be larger than the connection takes
 		a.Outputs = outputs
 	}
 	return a, err
@@ -107,11 +107,11 @@ func (r *runner) load(ctx context.Context, l *load) answer {
 	return answered(err)
 }
 
-// bound limits the memory of this process to what it has by now and bytes more.
+// bound limits the memory of this process to its present size plus bytes.
 func bound(bytes int64) {
 	debug.SetMemoryLimit(goMemory() + bytes)
 	debug.SetMaxStack(int(max(bytes/2, 1<<20)))
-	_ = limitData(bytes + margin) // what is missing was said at the start
+	_ = limitData(bytes + margin) // a missing limit was reported at the start
 }
 
 // answered returns the answer for an error.

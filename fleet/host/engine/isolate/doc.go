@@ -24,6 +24,6 @@
 // who is trusted with what.
 //
 // Begin with program.go, the host's side of a child, and child.go, the child's own; batch.go
-// has one question and its answers, launch_linux.go the floor. The package stands on procpool,
+// has one question and its answers, launch_linux.go the floor. The package uses procpool,
 // which runs the process.
 package isolate

@@ -97,7 +97,7 @@ func New(cfg Config) (*Children, error) {
 type Stats struct {
 	Running int    // children that have been started and have not ended
 	Started uint64 // children until now
-	Killed  uint64 // those that their code ended, or that were ended to end their code
+	Killed  uint64 // children that their code ended, or that were ended to end their code
 }
 
 // Stats returns the present counts.

@@ -54,12 +54,12 @@ func rlimits() error {
 	return errors.Join(errs...)
 }
 
-// dropCapabilities takes every capability from the thread, and from what it becomes:
-// a program that root runs would have them again.
+// dropCapabilities takes every capability from the thread and from the program that it
+// will run: otherwise a program that root runs would have them again.
 func dropCapabilities() error {
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
-		// EINVAL is one that this kernel does not know. EPERM is a thread without
-		// CAP_SETPCAP: it has none to gain either, with no_new_privs.
+		// With EINVAL the kernel does not know the capability. With EPERM the thread lacks
+		// CAP_SETPCAP; it cannot gain capabilities either, because of no_new_privs.
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
 		if err != nil && err != unix.EINVAL && err != unix.EPERM {
 			return err
@@ -72,7 +72,7 @@ func dropCapabilities() error {
 }
 
 // landlock lets the thread read and execute what is below read, and write below
-// write, and nothing else (landlock(7)). A path that is missing is no error.
+// write, and nothing else (landlock(7)). It ignores a path that does not exist.
 func landlock(read []string, write string) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -149,8 +149,8 @@ func become(path string, argv, env []string) error {
 
 func self() string { return "/proc/self/exe" }
 
-// limitData bounds the private writable memory of this process to what it has now
-// and bytes more.
+// limitData bounds the private writable memory of this process to its present size
+// plus bytes.
 func limitData(bytes int64) error {
 	most := uint64(dataSize() + bytes*raceFactor)
 	return unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: most, Max: most})

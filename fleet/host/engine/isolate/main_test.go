@@ -21,7 +21,7 @@ type language struct {
 	engine              engine.Engine
 }
 
-// languages are those that the machine has.
+// languages are the languages that the machine has.
 func languages() []language {
 	all := []language{
 		{"js", "text/javascript", "function handle(message) {}", js.New()},

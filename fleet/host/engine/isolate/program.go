@@ -21,7 +21,7 @@ type isolated struct {
 // MIMETypes returns the type of the engine.
 func (e *isolated) MIMETypes() []string { return []string{e.mime} }
 
-// Load starts a child and has it load the code.
+// Load starts a child and makes it load the code.
 func (e *isolated) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
 	p := e.program(code, cfg)
 	if err := p.Prepare(ctx); err != nil {
@@ -40,7 +40,7 @@ func (e *isolated) program(code []byte, cfg engine.Config) *program {
 	return &program{engine: e, code: code, cfg: cfg}
 }
 
-// program is code that a child runs when there are messages.
+// program is a worker's code, which a child process runs while there are messages.
 type program struct {
 	engine *isolated
 	cfg    engine.Config
@@ -48,8 +48,8 @@ type program struct {
 
 	mu     sync.Mutex // held during a call; guards everything below
 	closed bool
-	child  *process                 // nil when there is none
-	batch  *batch                   // of a child that handles messages ahead; nil for none
+	child  *process                 // nil when no child runs
+	batch  *batch                   // messages that the child handles ahead; nil for none
 	ahead  func() []*engine.Message // of the next Handle
 	idle   *time.Timer              // calls endIdle
 }
@@ -74,8 +74,8 @@ func (p *program) Ahead(next func() []*engine.Message) {
 	p.ahead = next
 }
 
-// Handle has the child handle the message. It loads the code first when the child has ended
-// since Prepare.
+// Handle makes the child handle the message. When the child has ended since Prepare, Handle
+// starts another one.
 func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *program) warn(what string, err error) {
 	slog.Warn("hosted worker: "+what, "worker", p.cfg.Worker, "err", err)
 }
 
-// startChild starts a child and has it load the code.
+// startChild starts a child and makes it load the code.
 func (p *program) startChild(ctx context.Context) error {
 	if p.closed {
 		return errClosed
@@ -246,7 +246,7 @@ func (p *program) endChild() error {
 	return c.end()
 }
 
-// step is what a child does for one answer. The error is late when limit is over.
+// step is the work of a child for one answer. When limit is over, the answer is the error late.
 type step struct {
 	during string // "start", "load" or "message"
 	limit  time.Duration
@@ -271,8 +271,8 @@ func (p *program) call(
 	return p.await(ctx, b, s, state)
 }
 
-// errBatchEnded says that the child ended while it had several messages: which of them ended
-// it shows when each is handled alone.
+// errBatchEnded says that the child ended while it had several messages. To find out which of
+// them ended it, the program handles each alone.
 var errBatchEnded = errors.New("the process of the code ended with several messages")
 
 // await returns the child's next answer.
@@ -299,7 +299,7 @@ func (p *program) await(ctx context.Context, b *batch, s step, state engine.Stat
 	return a, err
 }
 
-// ended ends what is left of the child, and returns why there is no answer.
+// ended ends the rest of the child, and returns why there is no answer.
 func (p *program) ended(ctx context.Context, b *batch, err error, s step) error {
 	stderr := p.child.stderr
 	cause := context.Cause(b.ctx)

@@ -7,11 +7,11 @@ import (
 )
 
 // ask is what the host asks of a child: the payload of a query of package procpool.
-// One of its fields is set; none is a question whether the child is there.
+// One of its fields is set. With none it only asks whether the child answers.
 type ask struct {
 	Load *load `json:"load,omitempty"`
-	// Handle has messages to handle in order, until one fails. The answers of all but
-	// the last one that is handled are parts of the query's answer.
+	// Handle has messages to handle in order, until one fails. The answers before the last
+	// handled message's are parts of the query's answer.
 	Handle []message `json:"handle,omitempty"`
 }
 

@@ -214,7 +214,7 @@ func thrown(reason goja.Value) error {
 	return fmt.Errorf("the promise was rejected: %.1000s", reason.String())
 }
 
-// predeclare sets the global names that the code has besides those of the language.
+// predeclare sets the global names that the code has in addition to the language's own.
 func (p *program) predeclare() error {
 	vm := p.vm
 	handling := func(what string) *call {

@@ -5,7 +5,7 @@
 // Go has no way to end a function or to bound its memory. The host abandons a function that
 // ignores its context. A panic in a goroutine that a function starts ends the process.
 //
-// Begin with [New]. It stands on internal/call, which catches a function's panics.
+// Begin with [New]. It uses internal/call, which catches a function's panics.
 package native
 
 import (

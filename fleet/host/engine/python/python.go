@@ -37,7 +37,7 @@
 // code has all rights of the host's user, for files and for the network, and only its
 // environment is its own.
 //
-// Begin with [New]. It stands on packages isolate and procpool.
+// Begin with [New]. It uses packages isolate and procpool.
 package python
 
 import (
@@ -112,7 +112,7 @@ func (e *Engine) Command(dir string) (argv, env, read []string, err error) {
 	return argv, env, e.read, nil
 }
 
-// Load starts the process, without a floor, and has it load the code.
+// Load starts the process, without a floor, and makes it load the code.
 func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
 	return isolate.Bare(e.MIMETypes()[0], e).Load(ctx, code, cfg)
 }

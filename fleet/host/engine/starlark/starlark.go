@@ -166,7 +166,7 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thr
 	return err
 }
 
-// predeclared returns the global names that the code has besides those of the language.
+// predeclared returns the global names that the code has in addition to the language's own.
 func (p *program) predeclared() starlark.StringDict {
 	env := starlark.NewDict(len(p.cfg.Env))
 	for name, v := range p.cfg.Env {

@@ -20,11 +20,11 @@ import (
 // Every action has two steps: a page says what will happen, and its button does it.
 // Both are plain forms.
 
-// action is one action: its two steps, what it needs, and what is said after it.
+// action is one action of an operator: what it needs, its two steps, and its outcome.
 type action struct {
-	method string   // of the contract, which says the role that it needs
+	method string   // of the API; the method determines the role that the action needs
 	on     *subject // what it is about
-	fields []string // of the form, besides the input and those of the subject
+	fields []string // names of fields of the form, besides the input and the subject's fields
 
 	title  string   // "" when ask sets it; the name of the subject follows it
 	does   []string // what will happen, in sentences
@@ -305,8 +305,8 @@ func workflows(d *Dashboard) operatorv1connect.WorkflowServiceHandler { return d
 func workers(d *Dashboard) operatorv1connect.WorkerServiceHandler     { return d.cfg.Workers }
 func processes(d *Dashboard) operatorv1connect.ProcessServiceHandler  { return d.cfg.Processes }
 
-// send returns the do of an action that calls one method. The fields of the form have the names
-// of the request's.
+// send returns the do of an action that calls one method. Each field of the form has the name of
+// the request's field that gets it.
 func send[H, Req, Resp any](
 	service func(*Dashboard) H, method func(H, context.Context, *Req) (*Resp, error),
 ) func(context.Context, *Dashboard, url.Values) ([]int, error) {

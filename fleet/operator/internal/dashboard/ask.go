@@ -142,8 +142,8 @@ func askRollback(ctx context.Context, d *Dashboard, form url.Values, q *question
 	return nil
 }
 
-// chosen turns the fields of a form into a choice of dead letters: all overrides a
-// group, and a group single ones.
+// chosen returns the dead letters that a form chooses: all of them, or else a group, or else
+// single ones.
 func chosen(form url.Values) (ids []string, all bool, group string) {
 	if all = form.Get("all") != ""; all {
 		form.Del("letter")

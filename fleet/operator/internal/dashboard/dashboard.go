@@ -7,7 +7,7 @@
 //
 // Begin with [New], which lists the pages. A page is a method that fills in a view, and a
 // template in pages/. actions.go has a struct for each action: its method, its form, what it
-// says before and after; ask.go completes the questions. The package stands on the handlers of
+// says before and after; ask.go completes the questions. The package uses the handlers of
 // the contract, package diagram and package diagnosis.
 package dashboard
 
@@ -191,7 +191,7 @@ func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) 
 	})))
 }
 
-// problem shows an error on a page that is there without what was asked for.
+// problem shows an error on a page that can be shown although the request has failed.
 func (v *view) problem(err error) { v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err)) }
 
 // fail turns a view into the page that says why the requested page is not shown.

@@ -509,7 +509,7 @@ type stay struct {
 	At, Long int // of its bar, in thousandths of the life
 }
 
-// barWidth is the width of a life, and barLeast that of the shortest stay.
+// barWidth is the width of a whole life, and barLeast the width of its shortest stay.
 const barWidth, barLeast = 1000, 4
 
 // maxStays is how many stays a page shows.

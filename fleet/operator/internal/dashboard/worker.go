@@ -26,7 +26,7 @@ const (
 	maxForm   = 64 << 10  // of a message that a form can edit
 )
 
-// letters shows the dead letters of a worker by reason, or those of one reason.
+// letters shows the dead letters of a worker, grouped by reason, or all with one reason.
 func (d *Dashboard) letters(r *http.Request, v *view) error {
 	id, q := r.PathValue("id"), r.URL.Query()
 	groups, err := d.cfg.Workers.ListDeadLetterGroups(r.Context(), &operatorv1.ListDeadLetterGroupsRequest{WorkerId: id})

@@ -2,8 +2,8 @@
 // value of each key. Its memory does not depend on how many readers there are or how slow
 // they are.
 //
-// It stands on package stream: a [Source] sends the items of a stream, and a [Reader] gets
-// them. The operators' server has a [Feed] of the processes and one of each type of workflow.
+// It uses package stream: a [Source] sends the items of a stream, and a [Reader] gets them. The
+// operators' server has a [Feed] of the processes and one for each type of workflow.
 // Begin with [Feed].
 package feed
 
@@ -68,7 +68,7 @@ type Options[T any] struct {
 }
 
 type entry[T any] struct {
-	value   T // of a deleted key the last one, for Reader.sees
+	value   T // for a deleted key its last value, for Reader.sees
 	seq     uint64
 	deleted bool
 }
@@ -250,9 +250,9 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 		}
 		r.at = c.seq
 		e, ok := f.latest[c.key]
-		another := r.only != "" && c.key != r.only || r.sees != nil && !r.sees(e.value)
-		if !ok || e.seq != c.seq || another {
-			continue // it changed again later, or the reader does not read it
+		isReplaced := !ok || e.seq != c.seq // the key changed again later
+		if isReplaced || !r.reads(c.key, e.value) {
+			continue
 		}
 		if e.deleted {
 			if c.seq > r.since {
@@ -262,12 +262,20 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 		}
 		items = append(items, stream.Item[T]{Kind: stream.Put, Key: c.key, Value: e.value})
 	}
-	r.at = f.seq // newer changes replace those that the log no longer has
+	r.at = f.seq // the log lacks only changes that a newer change of the same key replaces
 	if f.synced && !r.synced && len(items) < limit {
 		r.synced = true
 		items = append(items, stream.Item[T]{Kind: stream.Synced})
 	}
 	return items
+}
+
+// reads reports whether the reader reads a value of a key.
+func (r *Reader[T]) reads(key string, value T) bool {
+	if r.only != "" && key != r.only {
+		return false
+	}
+	return r.sees == nil || r.sees(value)
 }
 
 // run runs the source, again after an error, until ctx ends. It waits until the

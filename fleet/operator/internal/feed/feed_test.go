@@ -329,7 +329,7 @@ func TestSourceStopsAfterItsLastReader(t *testing.T) {
 	})
 }
 
-// A value that is no news is the latest one, and no reader gets it before the next news. It
+// A value that is not news is the latest one, and no reader gets it before the next news. It
 // is not deleted by the sync after a gap.
 func TestValuesThatAreNoNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,7 +2,7 @@
 // twice, and writes what became of them as JSON lines. "lifecyclectl prove" runs it
 // as a Job beside the service, so that no request leaves the cluster.
 //
-// Begin at [Run]; clients.go has the clients. It stands on the standard library alone, so that
+// Begin at [Run]; clients.go has the clients. It imports only the standard library, so that
 // the Job's image needs nothing else.
 package load
 
