@@ -102,7 +102,8 @@
 // A field of type [lifecycle.Secret], or with the tag secret:"true", appears as
 // [secret] in faults, logs and reports. So do the fields of a section with that tag,
 // the items of a list, and any value that was given in their place. A Secret is hidden
-// everywhere (fmt, slog, encoding/json).
+// everywhere (fmt, slog, encoding/json). Faults, logs and reports do not show the password or
+// the token in a URL, in a text either.
 //
 // # Changes
 //

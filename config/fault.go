@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -28,7 +29,8 @@ type Fault struct {
 	Err error
 }
 
-// Error is `file:line: key is "value": problem`, without the parts that are empty.
+// Error is `file:line: key is "value": problem`, without the parts that are empty and
+// without credentials in URLs.
 func (f *Fault) Error() string {
 	var b strings.Builder
 	b.WriteString("config: ")
@@ -48,13 +50,24 @@ func (f *Fault) Error() string {
 		b.WriteString(": ")
 	}
 	b.WriteString(f.Problem)
-	return b.String()
+	return withoutUser(b.String())
 }
 
 // Unwrap returns Err.
 func (f *Fault) Unwrap() error { return f.Err }
 
 const hidden = "[secret]"
+
+// userInfo matches the user and the password of a URL, or the token in their place.
+var userInfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/"'\x60]*@`)
+
+// withoutUser returns a text without the credentials of the URLs in it.
+func withoutUser(text string) string {
+	if !strings.Contains(text, "://") {
+		return text
+	}
+	return userInfo.ReplaceAllString(text, "${1}"+hidden+"@")
+}
 
 // maxShown is the maximum length of a value in a message, in bytes.
 const maxShown = 64
@@ -82,7 +95,7 @@ func shown(raw any, secret bool) string {
 	if !isText {
 		s = fmt.Sprint(raw)
 	}
-	s = text.Clip(s, maxShown)
+	s = text.Clip(withoutUser(s), maxShown)
 	if isText {
 		return strconv.Quote(s)
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -58,5 +59,36 @@ func TestURL(t *testing.T) {
 	if err != nil || !strings.Contains(string(schema), `"default": "https://me:xxxxx@localhost",
       "type": "string"`) {
 		t.Errorf("%s, %v", schema, err)
+	}
+}
+
+// A text may be a URL, or several, such as those of a broker: their passwords and tokens are
+// shown neither in faults nor in settings.
+func TestATextDoesNotShowTheCredentialsOfItsURLs(t *testing.T) {
+	type endpoint struct {
+		URL     string
+		All     []string
+		Retries int
+	}
+	load := func(content string) (*Live[endpoint], error) {
+		return Open[endpoint]("svc.yaml", WithContent([]byte(content)), WithEnviron(nil), WithArgs(nil), WithLogger(quiet))
+	}
+	live, err := load("url: 'nats://me:hunter2@a:4222,nats://hunter2@b:4222/x@y'\nall: ['https://me:hun@ter2@c', plain@d]\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Setting{
+		{Key: "url", Value: `"nats://[secret]@a:4222,nats://[secret]@b:4222/x@y"`, Source: "svc.yaml:1"},
+		{Key: "all", Value: `["https://[secret]@c", "plain@d"]`, Source: "svc.yaml:2"},
+	}
+	if got := live.Settings(); !reflect.DeepEqual(got, want) {
+		t.Errorf("the settings are %v, want %v", got, want)
+	}
+	if live.Get().URL != "nats://me:hunter2@a:4222,nats://hunter2@b:4222/x@y" {
+		t.Errorf("the value is %s", live.Get().URL)
+	}
+	_, err = load("retries: 'nats://me:hunter2@a'\n")
+	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "nats://[secret]@a") {
+		t.Errorf("the fault is %v", err)
 	}
 }

@@ -86,6 +86,7 @@ func explain(err error, n *node, settings []Setting) *Fault {
 	fault := &Fault{Key: n.key, Problem: err.Error(), Err: err}
 	var fields *lifecycle.ConfigError
 	if !errors.As(err, &fields) || structOf(n.typ) != typeLifecycle {
+		fault.Problem = withoutOwnName(fault.Problem, structOf(n.typ).Name())
 		name := subject.FindString(fault.Problem)
 		if about := n.below(name); n.key != "" && about != nil && about.isLeaf() {
 			fault.Key, fault.Problem = "", about.key+strings.TrimPrefix(fault.Problem, name)+sourcesOf(settings, about.key)
@@ -104,6 +105,16 @@ func explain(err error, n *node, settings []Setting) *Fault {
 	}
 	fault.Key, fault.Problem = "", problem+sourcesOf(settings, keys...)
 	return fault
+}
+
+// withoutOwnName returns the error of a type without the name of the type in front. A type that
+// is also used alone may say which it is: "backoff Min is -1s", "limits.time is negative".
+func withoutOwnName(problem, name string) string {
+	at := len(name)
+	if at == 0 || len(problem) <= at || !strings.EqualFold(problem[:at], name) || !strings.ContainsRune(" .", rune(problem[at])) {
+		return problem
+	}
+	return problem[at+1:]
 }
 
 // subject matches the field or the key that begins an error, with dots between levels.
@@ -175,7 +186,7 @@ func render(v reflect.Value, n *node) string {
 	}
 	switch v.Kind() {
 	case reflect.String:
-		return strconv.Quote(v.String())
+		return strconv.Quote(withoutUser(v.String()))
 	case reflect.Slice:
 		items := make([]string, v.Len())
 		for i := range items {

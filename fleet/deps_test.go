@@ -32,7 +32,7 @@ func TestConventions(t *testing.T) {
 			// Of the broker's folder, these build no server.
 			{Path: "broker/natserr", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "broker/identity"},
-			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/...", "./fleet/internal/canary", "./fleet/internal/filelock"}, Brings: []string{"..."}},
+			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/...", "./fleet/internal/canary", "./fleet/internal/filelock", "./fleet/internal/redact"}, Brings: []string{"..."}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "github.com/tidwall/gjson", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/outcome", "./fleet/internal/pace", "./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow/workflowtest", Imports: []string{nats, server, "./fleet/broker", "./fleet/internal/pace", "./fleet/workflow"}, Brings: []string{"..."}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/redact"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -96,7 +98,7 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 	} else {
 		more, err := cfg.options()
 		if err != nil {
-			return fmt.Errorf("connect to %s: %w", cfg.URL, err)
+			return fmt.Errorf("connect to %s: %w", where(cfg), err)
 		}
 		opts = append(opts, more...)
 	}
@@ -104,6 +106,10 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		opts = append(opts, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
 	}
 	nc, err := nats.Connect(cfg.URL, opts...) // it has a timeout: ctx's deadline, or 2 s
+	var invalid *url.Error
+	if errors.As(err, &invalid) {
+		err = invalid.Err // the rest of it quotes the URL
+	}
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", where(cfg), err)
 	}
@@ -124,12 +130,12 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 	return Ensure(ctx, b.js, cfg.Buckets, cfg.Streams)
 }
 
-// where names the server for an error.
+// where names the server for an error, without the credentials that its URL may have.
 func where(cfg Config) string {
 	if cfg.URL == "" {
 		return "the embedded server on " + cfg.StoreDir
 	}
-	return cfg.URL
+	return redact.Text(cfg.URL)
 }
 
 // answers waits until JetStream answers. It does not answer while a cluster has no

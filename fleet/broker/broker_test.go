@@ -131,6 +131,20 @@ func TestConfigurationIsChecked(t *testing.T) {
 	}
 }
 
+// The credentials in a URL are not in the error.
+func TestConnectDoesNotShowTheCredentialsOfAURL(t *testing.T) {
+	for _, cfg := range []broker.Config{
+		{URL: "nats://me:hunter2@127.0.0.1:1,nats://hunter2@127.0.0.1:1"},
+		{URL: "nats://me:hunter2@127.0.0.1:port"},
+		{URL: "nats://me:hunter2@127.0.0.1:1", CredentialsFile: "/none"},
+	} {
+		_, err := broker.Connect(testContext(t), cfg)
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "127.0.0.1") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+}
+
 func TestSpecsAreCreatedOrCompared(t *testing.T) {
 	b := brokertest.Embedded(t, broker.Config{})
 	ctx := testContext(t)

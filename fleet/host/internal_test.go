@@ -63,7 +63,7 @@ func TestConfigIsRefused(t *testing.T) {
 		"prefetch":        func(c *Config) { c.Prefetch = -1 },
 		"max_message":     func(c *Config) { c.MaxMessage = -1 },
 		"drain_timeout":   func(c *Config) { c.DrainTimeout = -1 },
-		"limit time":      func(c *Config) { c.Limits.Time = -1 },
+		"limits.time":     func(c *Config) { c.Limits.Time = -1 },
 	} {
 		c := Config{Engines: engines}
 		change(&c)

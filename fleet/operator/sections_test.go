@@ -75,21 +75,21 @@ operator: {addr: "127.0.0.1:9", loopback_role: viewer, links: [{name: Grafana, u
 	}
 }
 
-// K19: each fault names the key of its part.
+// K19: each fault names the key of its part, once, and where its value is from.
 func TestFaultsOfPartsNameTheirKeys(t *testing.T) {
 	_, err := loadParts(t, `
 broker: {sync: sometimes}
 presence: {ttl: 1ms}
-host: {replicas: 2}
+host: {replicas: 2, limits: {time: -1s}}
 pool: {max_workers: -1, backoff: {min: -5s}}
 operator: {rate: -1}
 `)
 	if err == nil {
 		t.Fatal("all values were taken")
 	}
-	for _, key := range []string{"broker.sync", "presence.ttl", "host.replicas", "pool.max_workers", "pool.backoff", "operator.rate"} {
-		if !strings.Contains(err.Error(), "config: "+key) {
-			t.Errorf("no fault names %s: %v", key, err)
+	for _, key := range []string{"broker.sync", "presence.ttl", "host.replicas", "host.limits.time", "pool.max_workers", "pool.backoff.min", "operator.rate"} {
+		if strings.Count(err.Error(), "config: "+key) != 1 || !strings.Contains(err.Error(), " ("+key+" is from ") {
+			t.Errorf("not one fault names %s and its source: %v", key, err)
 		}
 	}
 }

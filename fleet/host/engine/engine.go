@@ -97,7 +97,7 @@ func (l Limits) Validate() error {
 	var errs []error
 	check := func(name string, negative bool) {
 		if negative {
-			errs = append(errs, fmt.Errorf("limit %s is negative: use 0 for the default, or a positive value", name))
+			errs = append(errs, fmt.Errorf("limits.%s is negative: use 0 for the default, or a positive value", name))
 		}
 	}
 	check("time", l.Time < 0)
