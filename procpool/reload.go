@@ -189,7 +189,7 @@ func (p *Pool) keepLocked(generation int) {
 			continue
 		}
 		if errors.Is(w.due, ErrReloaded) {
-			w.due = nil
+			w.due, w.recycling = nil, false // a limit that it had reached before counts again
 		}
 		if errors.Is(w.retire, ErrReloaded) {
 			w.retire = nil

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,6 +90,32 @@ func TestSuccessorThatDoesNotStartCostsNothing(t *testing.T) {
 	if s := p.Stats(); s.Failed+s.Rejected > 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// A worker that is due for its successor while starts fail stays when a reload fails too. When
+// the program is repaired, it is replaced.
+func TestAWorkerIsRecycledAfterAReloadThatFailed(t *testing.T) {
+	var broken atomic.Bool
+	p := startPool(t, func() *exec.Cmd {
+		if broken.Load() {
+			return self("exit:disk")
+		}
+		return self("serve")
+	}, func(c *procpool.Config) {
+		c.MaxQueue = 1
+		c.Recycle = procpool.Recycle{MaxQueries: 3, Jitter: procpool.Off, Every: time.Millisecond}
+		c.Backoff.Min, c.Backoff.Max, c.BreakAfter = 200*time.Millisecond, 200*time.Millisecond, procpool.Off
+	})
+	first := do(t, p, ask{Op: "pid"}.raw())
+	broken.Store(true)
+	for p.Stats().Failures == 0 {
+		do(t, p, ask{}.raw())
+	}
+	if _, err := p.Reload(within(t), nil); err == nil {
+		t.Error("the reload did not fail")
+	}
+	broken.Store(false)
+	eventually(t, "the worker is replaced", func() bool { return do(t, p, ask{Op: "pid"}.raw()) != first })
 }
 
 func TestSurgeIsALimit(t *testing.T) {
