@@ -87,11 +87,9 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	if err := p.judgeLocked(q, q.begun); err != nil {
 		return nil, nil, err
 	}
-	if q.sticky() && p.lost[q.key] {
+	if q.sticky() && !q.anew && p.lost[q.key] {
 		delete(p.lost, q.key)
-		if !q.anew {
-			return nil, nil, &SessionLostError{Query: q.id, Key: q.key}
-		}
+		return nil, nil, &SessionLostError{Query: q.id, Key: q.key}
 	}
 	if q.alone {
 		if p.alone.Len() > p.cfg.MaxQueue {

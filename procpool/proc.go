@@ -407,9 +407,10 @@ func (w *proc) unbindLocked() {
 	p := w.p
 	lost := !w.gently || w.alone
 	for _, key := range w.keys {
-		if p.keys[key] == w {
-			delete(p.keys, key)
+		if p.keys[key] != w {
+			continue // it has another worker already
 		}
+		delete(p.keys, key)
 		if lost && len(p.lost) < maxLost {
 			p.lost[key] = true
 		}

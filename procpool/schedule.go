@@ -28,6 +28,7 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 		w.used, w.keyed, w.key = true, q.keyed, q.key
 	}
 	if q.sticky() && p.keys[q.key] != w {
+		delete(p.lost, q.key) // a new session begins
 		p.keys[q.key] = w
 		w.keys = append(w.keys, q.key)
 	}

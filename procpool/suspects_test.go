@@ -76,6 +76,79 @@ func TestLostSessionIsToldOnce(t *testing.T) {
 	}
 }
 
+// TestSessionThatHasBegunAnewIsNotLost has a query wait for the worker of its key while that
+// dies. It begins the session anew, and the next query goes on with it.
+func TestSessionThatHasBegunAnewIsNotLost(t *testing.T) {
+	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 1 })
+	bob := procpool.Key("bob")
+	pid, err := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw(), bob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _ := waits(t, p)
+	second := submit(t, p, nextOne, bob, procpool.BeginAnew())
+	kill(t, pid)
+	if _, err := first.Result(); !errors.As(err, new(*procpool.CrashError)) {
+		t.Errorf("the query of the dead worker: %v", err)
+	}
+	if got, err := second.Result(); err != nil || string(got) != "1" {
+		t.Errorf("the one that begins anew: %s, %v", got, err)
+	}
+	if got := do(t, p, nextOne, bob); got != "2" {
+		t.Errorf("the next one: %s", got)
+	}
+}
+
+// TestLossThatARejectedQueryDidNotHearIsTold has a query that might begin the session anew, and
+// for which the pool has no room.
+func TestLossThatARejectedQueryDidNotHearIsTold(t *testing.T) {
+	p := start(t, "serve", nil)
+	bob := procpool.Key("bob")
+	pid, err := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw(), bob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill(t, pid)
+	eventually(t, "it is gone", func() bool { return !alive(pid) && p.Stats().Crashed == 1 })
+	other, release := waits(t, p)
+	if _, err := p.Do(within(t), nextOne, bob, procpool.BeginAnew()); !errors.Is(err, procpool.ErrBusy) {
+		t.Errorf("the query for which there is no room: %v", err)
+	}
+	release()
+	if _, err := other.Result(); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Do(within(t), nextOne, bob); !errors.Is(err, procpool.ErrSessionLost) {
+		t.Errorf("the next one: %v", err)
+	}
+}
+
+// TestSessionThatLeftARetiredWorkerIsNotLost kills a worker that finishes its last query, when
+// its key has a session with the next worker already.
+func TestSessionThatLeftARetiredWorkerIsNotLost(t *testing.T) {
+	p := start(t, "many:2", func(c *procpool.Config) {
+		c.MaxWorkers, c.Surge = 2, procpool.Off
+		c.Recycle = procpool.Recycle{MaxQueries: 2, Jitter: procpool.Off, Every: time.Hour}
+	})
+	bob := procpool.Key("bob")
+	last, _ := waits(t, p)
+	pid, err := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw(), bob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, p, nextOne, bob)
+	if got := do(t, p, nextOne, bob); got != "1" {
+		t.Fatalf("the worker has not retired: %s", got)
+	}
+	kill(t, pid)
+	if _, err := last.Result(); !errors.As(err, new(*procpool.CrashError)) {
+		t.Errorf("its last query: %v", err)
+	}
+	if got := do(t, p, ask{Op: "env", Text: "PATH"}.raw(), bob); got == "" {
+		t.Errorf("the session with the next worker: %s", got)
+	}
+}
+
 // TestSessionThatMayBeginAnewRunsAlone has the extra worker take a query with a key, and keep
 // the key to itself while it lives.
 func TestSessionThatMayBeginAnewRunsAlone(t *testing.T) {
