@@ -140,6 +140,7 @@ const (
 	requestUpgrade             // it asks for another protocol, a websocket for one
 	requestCut                 // its context has been cancelled at the window's end
 	requestHTTP2               // it asks for HTTP/2
+	requestAsked               // its handler has asked for the notice
 )
 
 // conn is a connection that the listener handed out. TLS lies above it. It is
@@ -171,7 +172,7 @@ type conn struct {
 	cancel context.CancelCauseFunc
 	closed bool
 
-	notice notice // guarded by Server.mu
+	notice *notice // of the request in progress or of the hijacked connection, nil for none yet; guarded by Server.mu
 
 	closeOnce sync.Once
 	closeErr  error

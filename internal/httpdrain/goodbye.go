@@ -72,9 +72,10 @@ func (s *Server) sayGoodbyeLocked() (spread []*notice) {
 	s.goodbyeSaid = true
 	close(s.goodbye)
 	for _, c := range s.tracker.open() {
-		if c.servesNoRequests() || c.request.Load()&requestUpgrade != 0 || c.notice.ch != nil {
-			c.notice.scheduled = true
-			spread = append(spread, &c.notice)
+		if c.servesNoRequests() || c.request.Load()&requestUpgrade != 0 || c.notice != nil {
+			n := c.noticeLocked()
+			n.scheduled = true
+			spread = append(spread, n)
 		}
 	}
 	for st := range s.streams {
@@ -144,7 +145,9 @@ func (s *Server) tellAll() (endless []*stream, conns []*conn) {
 	}
 	conns = s.tracker.open()
 	for _, c := range conns {
-		c.notice.give()
+		if c.servesNoRequests() || c.request.Load() != 0 || c.notice != nil { // an idle one has nothing to tell
+			c.noticeLocked().give()
+		}
 	}
 	return endless, conns
 }

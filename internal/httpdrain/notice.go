@@ -64,6 +64,20 @@ func (s *Server) giveLaterLocked(n *notice) {
 	time.AfterFunc(wait, func() { s.give(n) })
 }
 
+// noticeLocked returns the notice of the request in progress, or of a hijacked connection.
+func (c *conn) noticeLocked() *notice {
+	if c.notice == nil {
+		c.notice = new(notice)
+	}
+	return c.notice
+}
+
+func (s *Server) giveConn(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.noticeLocked().give()
+}
+
 func (s *Server) give(n *notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

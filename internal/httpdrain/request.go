@@ -77,6 +77,11 @@ func (s handler) endRequest(c *conn) {
 	bits := c.request.Swap(0)
 	if bits&requestActive != 0 { // else it was hijacked
 		s.inFlight.Add(-1)
+		if bits&requestAsked != 0 || s.draining.Load() { // there may be a notice
+			s.mu.Lock()
+			c.notice = nil // the next request has its own
+			s.mu.Unlock()
+		}
 	}
 	if bits&requestCut != 0 {
 		c.contextCut = true

@@ -144,7 +144,7 @@ type Server struct {
 	windowEnd  time.Time
 	// expectedEnd is when the caller of BeginDrain expects EndWindow.
 	expectedEnd time.Time
-	closedAt    time.Time // when CloseWhenQuiet has returned
+	closedAt    time.Time // when the listener has closed, or closes in Shutdown
 	goodbyeSaid bool      // goodbye is closed
 	stopSpread  context.CancelFunc
 	spreadDone  chan struct{} // closed when the goroutine of spreadGoodbye has ended

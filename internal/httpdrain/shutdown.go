@@ -34,8 +34,20 @@ func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 		return nil
 	}
 	err := ln.closeWhenQuiet(ctx, t0, end, s.cfg)
+	s.listenerCloses()
+	if err != nil {
+		return fmt.Errorf("close the listener of server %q: %w", s.name, err)
+	}
+	return nil
+}
+
+// listenerCloses tells what has come after the window, and bounds the time of its hijacked
+// connections.
+func (s *Server) listenerCloses() {
 	s.mu.Lock()
-	s.closedAt = time.Now()
+	if s.closedAt.IsZero() {
+		s.closedAt = time.Now()
+	}
 	s.mu.Unlock()
 	_, conns := s.tellAll()
 	for _, c := range conns {
@@ -43,10 +55,6 @@ func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 			c.endAfter(lateNotice)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("close the listener of server %q: %w", s.name, err)
-	}
-	return nil
 }
 
 // lingerEnd returns when the server stops serving open connections: Linger after the window,
@@ -185,7 +193,7 @@ func (s *Server) begin() *listener {
 	ln := s.ln
 	s.mu.Unlock()
 	s.EndWindow()
-	s.tellAll()
+	s.listenerCloses()
 	return ln
 }
 

@@ -102,7 +102,8 @@ func WithGoodbye(ctx context.Context, goodbye func() <-chan struct{}) context.Co
 func (s *Server) drainingConn(c *conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.channelLocked(&c.notice)
+	c.mark(requestAsked)
+	return s.channelLocked(c.noticeLocked())
 }
 
 func (s *Server) drainingStream(st *stream) <-chan struct{} {
@@ -129,16 +130,24 @@ func Stream(ctx context.Context) (<-chan struct{}, bool) {
 	return Draining(ctx)
 }
 
-// markStream makes the HTTP/1 request in progress a stream.
-func (c *conn) markStream() {
+// mark sets a bit of the HTTP/1 request in progress. It reports false when there is none, or
+// when the bit is set already.
+func (c *conn) mark(bit uint32) bool {
 	for {
 		bits := c.request.Load()
-		if bits&requestActive == 0 || bits&requestStream != 0 {
-			return
+		if bits&requestActive == 0 || bits&bit != 0 {
+			return false
 		}
-		if c.request.CompareAndSwap(bits, bits|requestStream) {
-			break
+		if c.request.CompareAndSwap(bits, bits|bit) {
+			return true
 		}
+	}
+}
+
+// markStream makes the HTTP/1 request in progress a stream.
+func (c *conn) markStream() {
+	if !c.mark(requestStream) {
+		return
 	}
 	// After the mark, because EndWindow runs concurrently: either it sees the mark, or
 	// this sees that the window is over.
@@ -156,7 +165,7 @@ func (c *conn) cutStream() {
 			return
 		}
 		if c.request.CompareAndSwap(bits, bits|requestCut) {
-			c.server.give(&c.notice)
+			c.server.giveConn(c)
 			c.cancelContext(ErrWindowOver)
 			return
 		}

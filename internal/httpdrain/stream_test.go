@@ -301,6 +301,106 @@ func TestWebsocketAfterTheWindow(t *testing.T) {
 	}
 }
 
+// A stop without CloseWhenQuiet, such as one that a second signal makes short, has no other step
+// that tells a websocket which came after the window, or while Shutdown waits. It does not wait
+// for one that does not listen.
+func TestShutdownEndsAWebsocketThatCameAfterTheWindow(t *testing.T) {
+	for _, after := range []time.Duration{0, 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ln := newPipeListener()
+			told := false
+			s := New("sockets", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(after)
+				goodbye, _ := Draining(r.Context())
+				nc, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, nc)
+				told = isClosed(goodbye)
+			})}, Config{}, WithListener(ln))
+			if err := s.Bind(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			serve(t, s)
+			s.EndWindow()
+			c := ln.dial(t)
+			c.send(upgrade)
+			synctest.Wait()
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if cut, err := s.Shutdown(ctx); cut > 0 || err != nil {
+				t.Errorf("%d cut, %v", cut, err)
+			}
+			if took := time.Since(began); took > after+2*lateNotice+time.Second {
+				t.Errorf("it took %v with a websocket that came after %v", took, after)
+			}
+			synctest.Wait()
+			if !told {
+				t.Error("the handler was not told")
+			}
+			c.Close()
+		})
+	}
+}
+
+// A connection that was open before the window's end may bring a websocket or a poll after it,
+// when the listener still accepts. Its client is told when the listener closes, and not when it
+// comes: it would come back to this process.
+func TestTheNextRequestOfAConnectionIsToldLater(t *testing.T) {
+	for _, request := range []string{upgrade, get} {
+		for _, watches := range []bool{true, false} { // whether the request before watches Draining
+			synctest.Test(t, func(t *testing.T) {
+				ln := newPipeListener()
+				watched := watches
+				var asked, told time.Time
+				s := New("sockets", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/first" {
+						if watched {
+							_, _ = Draining(r.Context())
+						}
+						return
+					}
+					goodbye, _ := Draining(r.Context())
+					if r.Header.Get("Upgrade") != "" {
+						nc, _, err := http.NewResponseController(w).Hijack()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						defer nc.Close()
+					}
+					asked = time.Now()
+					<-goodbye
+					told = time.Now()
+				})}, Config{AcceptQuiet: 3 * time.Second, AcceptMax: time.Minute, Linger: 10 * time.Second}, WithListener(ln))
+				if err := s.Bind(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				serve(t, s)
+				c := ln.dial(t)
+				c.send(strings.Replace(get, "GET /", "GET /first", 1))
+				_, _ = c.response("GET")
+				s.BeginDrain(time.Now(), 10*time.Second)
+				time.Sleep(10 * time.Second)
+				s.EndWindow()
+				c.send(request)
+				synctest.Wait()
+				if err := s.CloseWhenQuiet(t.Context()); err != nil {
+					t.Error(err)
+				}
+				synctest.Wait()
+				if told.IsZero() || told.Sub(asked) != 3*time.Second {
+					t.Errorf("%.20q: it was told %v after it came, want when the listener closes", request, told.Sub(asked))
+				}
+				c.Close()
+			})
+		}
+	}
+}
+
 func TestDrainingOutsideOfAServer(t *testing.T) {
 	if ch, ok := Draining(t.Context()); ok || ch != nil {
 		t.Error(ch, ok)
@@ -422,7 +522,7 @@ func TestStreamsAfterTheWindow(t *testing.T) {
 			if _, body := early[i].response("GET"); body != "true drain window over" {
 				t.Error(body)
 			}
-			ask(early[i], path(next), map[bool]string{true: "true <nil>", false: "true drain window over"}[next == "/"])
+			ask(early[i], path(next), map[bool]string{true: "false <nil>", false: "true drain window over"}[next == "/"])
 		}
 		for request, want := range map[string]string{
 			events:           "true drain window over",

@@ -97,14 +97,16 @@ func (s *Server) logf(format string, args ...any) {
 
 // hijack moves a request from in-flight to hijacked.
 func (s *Server) hijack(c *conn) {
-	bits := c.request.Swap(0)
+	bits := c.request.Load()
 	if bits&requestHTTP2 != 0 {
 		c.upgraded()
 	}
+	// In this order against EndWindow: either that closes it, or it is late.
+	c.hijacked.Store(true)
 	if s.windowOver.Load() && bits&requestHTTP2 == 0 {
 		c.late.Store(true)
 	}
-	c.hijacked.Store(true)
+	c.request.Store(0)
 	if bits&requestActive != 0 {
 		s.inFlight.Add(-1)
 	}
@@ -112,7 +114,7 @@ func (s *Server) hijack(c *conn) {
 	c.tracker.wake()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.channelLocked(&c.notice)
+	s.channelLocked(c.noticeLocked())
 	if c.late.Load() && !s.closedAt.IsZero() {
 		c.endAfter(2 * lateNotice)
 	}
