@@ -27,17 +27,24 @@ import (
 // for every error, also for one of [App.Run], whose parts the App has logged already, and
 // for those from before Run, such as a database that cannot be opened. A log that blocks
 // delays the exit by one second at most. For [flag.ErrHelp], with which a parser of flags
-// ends after -h, Main writes no line, and the status is 0.
+// ends after -h, Main writes no line, and the status is 0, unless it is joined with another
+// error. The status is 1 when a method of the error does not return.
 //
 // Main calls run in its own goroutine, so the deferred calls of run come before the exit,
 // and a panic in run ends the process as in every Go program.
 func Main(run func() error) {
 	err := run()
-	if call.Is(err, flag.ErrHelp) {
-		err = nil
+	// The methods of the error are the program's own, and the process ends also when one hangs.
+	status, hangs := call.Ask(new(call.Answers), "the error of run", func() int {
+		if call.Only(err, flag.ErrHelp) {
+			return 0
+		}
+		return ExitCode(err)
+	})
+	if hangs != nil {
+		status = 1
 	}
-	status := ExitCode(err)
-	if err != nil {
+	if status != 0 {
 		signal.Ignore(syscall.SIGPIPE) // a log whose reader has ended does not change the status
 		last := call.Start("the last line", func() error {
 			slog.Error("the program failed", "error", err, "exit_status", status)

@@ -39,6 +39,10 @@ func mainProgram() int {
 			return a.Run(context.Background())
 		case "help":
 			return fmt.Errorf("parse: %w", flag.ErrHelp)
+		case "help beside a failure":
+			return errors.Join(errors.New("disk full"), flag.ErrHelp)
+		case "an error that blocks":
+			return blockingCode{}
 		case "panic":
 			panic("ouch")
 		case "a handler that panics":
@@ -52,6 +56,12 @@ func mainProgram() int {
 	})
 	return 0
 }
+
+// blockingCode is an error whose ExitCode does not return.
+type blockingCode struct{}
+
+func (blockingCode) Error() string { return "it blocks" }
+func (blockingCode) ExitCode() int { select {} }
 
 // hostileHandler is a handler of slog that calls a function for each record.
 type hostileHandler struct{ fn func() }
@@ -77,6 +87,8 @@ func TestMainSaysWhyTheProgramFailed(t *testing.T) {
 		{"a handler that blocks", 1, nil},
 		{"a clean stop", 0, nil},
 		{"help", 0, nil},
+		{"help beside a failure", 1, []string{"the program failed", "disk full", "exit_status=1"}},
+		{"an error that blocks", 1, []string{"the program failed", "blocks", "exit_status=1"}},
 		{"nothing", 0, nil},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
