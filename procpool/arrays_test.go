@@ -71,12 +71,18 @@ func TestArraysOfNumpyTravel(t *testing.T) {
 		{`"no detections"`, `{"dtype":"<f4","shape":[0,4]}`, ""},
 		{`"every second column"`, `{"dtype":"|u1","shape":[3,2],"of":"columns"}`, "\x00\x02\x04\x06\x08\x0a"},
 		{`"complex"`, `{"dtype":"<c8","shape":[1]}`, "\x00\x00\x00\x00\x00\x00\x80\x3f"},
+		{`"times"`, `{"dtype":"<M8[D]","shape":[2]}`, "\x01\x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00"},
 	} {
 		f.check(t, p, nil)
 	}
 	form{`{"dtype":"<i2","shape":[2,1]}`, `{"dtype":"<i2","shape":[2,1]}`, "\x02\x00\x04\x00"}.check(t, p, []byte("\x01\x00\x02\x00"))
 	form{`{"dtype":"<f4","shape":[0,4]}`, `{"dtype":"<f4","shape":[0,4]}`, ""}.check(t, p, nil)
-	for payload, want := range map[string]string{`{"dtype":"<i2","shape":[1]}`: "4 came", `"objects"`: "no bytes"} {
+	for payload, want := range map[string]string{
+		`{"dtype":"<i2","shape":[1]}`:  "4 came",
+		`"objects"`:                    "no bytes",
+		`{"dtype":"O","shape":[0]}`:    "no bytes", // a program that gets pointers from its caller
+		`{"dtype":"u1,O","shape":[0]}`: "no bytes",
+	} {
 		var failed *procpool.WorkerError
 		if _, _, err := p.DoBytes(within(t), json.RawMessage(payload), []byte("\x01\x00\x02\x00")); !errors.As(err, &failed) || !strings.Contains(failed.Message, want) {
 			t.Errorf("%s: %v, want %q", payload, err, want)

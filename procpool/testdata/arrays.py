@@ -23,6 +23,8 @@ def handle(query):
         return Data({"of": "columns"}, numpy.arange(12, dtype="uint8").reshape(3, 4)[:, ::2])
     if op == "complex":
         return numpy.array([1j], "complex64")
+    if op == "times":
+        return numpy.array(["1970-01-02", "1970-01-03", "1970-01-04"], "M8[D]")[::2]
     if op == "objects":
         return numpy.array([{}])
     return query.array() * 2

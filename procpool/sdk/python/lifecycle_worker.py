@@ -103,6 +103,8 @@ def is_array(value):
 def flat(data):
     """The bytes of anything with the buffer protocol, in C order. They are copied only
     when they do not lie one after the other."""
+    if is_array(data) and data.dtype.kind in "mM":  # times, which have no buffer protocol
+        data = data.view("i8")
     view = memoryview(data)
     if view.nbytes == 0:
         return b""
@@ -135,7 +137,10 @@ class Query:
         shape that the payload names."""
         import numpy
 
-        array = numpy.ndarray(tuple(self.payload["shape"]), numpy.dtype(self.payload["dtype"]), self.bytes)
+        dtype = numpy.dtype(self.payload["dtype"])
+        if dtype.hasobject:  # the bytes would be taken for pointers
+            raise TypeError("an array of Python objects has no bytes to send")
+        array = numpy.ndarray(tuple(self.payload["shape"]), dtype, self.bytes)
         if array.nbytes != len(self.bytes):
             raise ValueError("the array has %d bytes, and %d came" % (array.nbytes, len(self.bytes)))
         return array
