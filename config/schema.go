@@ -36,6 +36,8 @@ type schema struct {
 	root   *node
 	leaves []*node          // the values, in the order of the fields
 	keys   map[string]*node // sections and values, by key
+
+	lifecycles []*node // the sections that are a lifecycle.Config: one at most
 }
 
 // isLeaf reports whether n is a value and not a section.
@@ -75,15 +77,10 @@ func (n *node) below(path string) *node {
 
 // lifecycle returns the section that is a lifecycle.Config, or nil.
 func (s *schema) lifecycle() *node {
-	if s.root.typ == typeLifecycle {
-		return s.root
+	if len(s.lifecycles) == 0 {
+		return nil
 	}
-	for _, n := range s.keys {
-		if structOf(n.typ) == typeLifecycle {
-			return n
-		}
-	}
-	return nil
+	return s.lifecycles[0]
 }
 
 var (
@@ -106,12 +103,18 @@ func newSchema(t reflect.Type, section string) (*schema, error) {
 		return nil, fmt.Errorf("config: %w", err)
 	}
 	s.collect(s.root)
+	if n := s.lifecycles; len(n) > 1 {
+		return nil, fmt.Errorf("config: %s and %s are both a lifecycle.Config, and a program has one App: want one", n[0].key, n[1].key)
+	}
 	return s, nil
 }
 
 func (s *schema) collect(n *node) {
 	if n.key != "" {
 		s.keys[n.key] = n
+	}
+	if structOf(n.typ) == typeLifecycle {
+		s.lifecycles = append(s.lifecycles, n)
 	}
 	if n.isLeaf() {
 		s.leaves = append(s.leaves, n)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go"
 )
 
 // mill is the configuration of a part, with defaults that its owner fills in.
@@ -79,6 +81,18 @@ func TestSectionsAreCheckedWithTheirDefaults(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", content, got, err)
 		}
+	}
+}
+
+// A program has one App: which of two sections were its configuration, no rule could say.
+func TestTwoLifecycleSectionsAreAMistake(t *testing.T) {
+	type part struct{ Lifecycle *lifecycle.Config }
+	_, err := Load[struct {
+		Lifecycle lifecycle.Config
+		Part      part
+	}](write(t, "village.yaml", "# nothing"), WithEnviron(nil), WithArgs(nil))
+	if err == nil || !strings.Contains(err.Error(), "lifecycle and part.lifecycle") {
+		t.Errorf("the error is %v", err)
 	}
 }
 
