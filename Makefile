@@ -8,14 +8,14 @@ SHELL := /bin/bash
 MODULES  := $(shell find . -name go.mod -not -path '*/testdata/*' -not -path '*/node_modules/*' -exec dirname {} \; | LC_ALL=C sort)
 PACKAGES := $(addsuffix /...,$(MODULES))
 # What others may import; tools/release/modules.go has the same list.
-PUBLISHED := . config/cobraconfig config/kongconfig config/viperconfig fleet grpcdrain kube otel vet worker/docker
+PUBLISHED := . config/cobraconfig config/viperconfig fleet grpcdrain kube otel vet worker/docker
 # The race detector makes tests two to six times slower: "make test" runs all without it.
 # "make test-next" runs the published modules with it, "make test-long" the long tests of the
 # libraries, and "make race" all. The long tests of these modules run without it:
 PLAIN    := bench deploy deploy/e2e examples examples/http3 fleet vet
 # What takes longest is begun first.
 FIRST    := ./fleet/host ./fleet/cmd/lifecyclectl ./fleet/operator ./procpool ./worker/docker ./deploy ./fleet/workflow ./fleet/presence . \
-	./fleet/host/engine/isolate ./fleet/host/engine/python ./examples/service ./worker ./internal/httpdrain ./procpool/conformance ./examples/fleet ./examples/adopt
+	./fleet/host/engine/isolate ./fleet/host/engine/python ./examples/service ./worker ./internal/httpdrain ./procpool/conformance ./examples/shop ./examples/fleet ./examples/adopt
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -69,6 +69,10 @@ test-next-others:
 	@set -e; for m in $(filter-out fleet,$(PUBLISHED)); do \
 		echo "test $$m with $(GO_NEXT)"; (cd $$m && go test -race -short -p 4 -timeout 30m $(TESTFLAGS) ./...); done
 
+.PHONY: faults
+faults: ## inject each fault of the list into real processes, and score what doctor and the front page print of it (10 minutes; root for those of disks, memory and clocks)
+	cd fleet && go test -count 1 -timeout 20m -v -run '^(TestFaultsAreNamed|TestFullDiskIsNamed|TestEveryRuleHasAFault)$$' $(TESTFLAGS) ./cmd/lifecyclectl
+
 .PHONY: race
 race: cc ## the same, twenty times each test: flaky is broken
 	go test -race -timeout 60m -count 20 $(TESTFLAGS) $(PACKAGES)
@@ -76,7 +80,7 @@ race: cc ## the same, twenty times each test: flaky is broken
 .PHONY: test-newest
 test-newest: ## test the root module and the guests of config with the newest version of each dependency; their go.mod names old ones (network)
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
-		export GOWORK=off; for m in . config/cobraconfig config/kongconfig config/viperconfig; do (cd "$$dir/$$m" && \
+		export GOWORK=off; for m in . config/cobraconfig config/viperconfig; do (cd "$$dir/$$m" && \
 		go get -u -t ./... && go mod tidy && go list -m -f '{{if not .Indirect}}{{.}}{{end}}' all && go test -timeout 10m $(TESTFLAGS) ./...); done
 
 .PHONY: lint
@@ -102,8 +106,19 @@ chaos: cc ## a million random operations on trees, a hundred thousand on process
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
 	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator
 	CHAOS_SECONDS=600 go test -run '^TestChaos$$' -count 1 -timeout 60m -v ./fleet/host
+	HOST_ATTACKS=all go test -run '^TestAttacksOnTheHost$$' -count 1 -timeout 60m -v ./fleet/host
 	HOST_HOSTILE=600s go test -run '^TestAHostileTenantCostsItsNeighbourNothing$$' -count 1 -timeout 60m -v ./fleet/host
 	HOST_TEST_SERVERS=3 go test -race -count 1 -timeout 60m ./fleet/host
+
+.PHONY: models spin
+models: spin ## check the models of the protocols with SPIN: every property holds, and fails without any of its guards (3 minutes)
+	cd tools && MODELS=1 go test -count=1 -timeout 30m -v -run '^TestModels$$' ./models
+
+spin: cc
+	@command -v spin >/dev/null && exit 0; \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then echo "make: installing spin"; \
+		apt-get -o DPkg::Lock::Timeout=600 update -qq && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends spin >/dev/null; \
+	else echo "make: there is no spin: the models are not checked"; fi
 
 .PHONY: bench
 bench: bin/benchstat bench/procpool/testdata/node_modules ## run the benchmarks COUNT (6) times over, peers in turn, and print tables
@@ -116,10 +131,6 @@ bench: bin/benchstat bench/procpool/testdata/node_modules ## run the benchmarks 
 bench-docs: ## make docs/reference/benchmarks.md of what "make bench" and "make e2e-long" have measured last
 	[ ! -e bench/results/long-proof.txt ] || cp bench/results/long-proof.txt docs/reference/long-proof.txt
 	cd bench && go run ./cmd/benchdoc $(if $(wildcard bench/results/latest.txt),-merge results/latest.txt)
-
-.PHONY: scale
-scale: ## simulate rollouts of 10,000 pods again and write the tables of docs/reference/scale.md (a minute)
-	cd bench && go run ./cmd/scaledoc
 
 # What the clients and proxies of bench/clients need: a program or a file, and the Debian package that has it.
 PYTHON_MODULES  := /usr/lib/python3/dist-packages
@@ -181,7 +192,7 @@ e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux,
 
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code, and copy the library chart into the service chart
-	cd tools && go run ./docgen && go run ./guarantees -sort
+	cd tools && go run ./docgen && go run ./guarantees -sort && go run ./models
 	go test -count=1 -run '^TestPagesShowTheCode$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"os"
 	"reflect"
@@ -84,7 +83,7 @@ type parts struct {
 	units    []*unit
 	servers  []*server
 	drainers []drainer
-	reports  []hook // of OnReport
+	reports  []namedFunc // of OnReport
 	reloads  []*reloader
 	sockets  sdsocket.Sockets   // on which the service manager listens for this process
 	started  int                // units that have started, in order; Run's goroutine alone uses it
@@ -180,7 +179,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		a.log.Warn("the last stop did not go well", "phase", p.Phase, "exit_status", p.ExitStatus, "reason", p.Reason, "error", p.Error)
 	}
 	a.hooks = NewShutdown(a.log)
-	a.hooks.now = a.nowDoing
+	a.hooks.waiting = a.setWaiting
 	a.hooks.events = &a.events
 	a.health.reg, a.health.owner = health.NewOwned(health.WithProbeTimeout(cfg.ProbeTimeout), health.WithEvents(&a.events))
 	for _, setup := range a.parts.setups {
@@ -353,16 +352,10 @@ const (
 )
 
 // Phases returns the table of allowed phase changes. The caller owns it.
-func Phases() fsm.Table[Phase] {
-	t := maps.Clone(phases)
-	for p := range t {
-		t[p] = slices.Clone(t[p])
-	}
-	return t
-}
+func Phases() fsm.Table[Phase] { return phases.Clone() }
 
 var phases = fsm.Table[Phase]{
-	PhaseCreated:  {PhaseStarting, PhaseFailed},
+	PhaseCreated:  {PhaseStarting, PhaseFailed, PhaseKilled},
 	PhaseStarting: {PhaseRunning, PhaseStopping, PhaseKilled},
 	PhaseRunning:  {PhaseDraining, PhaseKilled},
 	PhaseDraining: {PhaseStopping, PhaseKilled},

@@ -15,6 +15,12 @@ func TestConventions(t *testing.T) {
 			{Path: ".", Imports: []string{"golang.org/x/sync", "./fsm", "./health", "./worker", "./internal/..."}},
 			{Path: "fsm"},
 			{Path: "internal/statusz", Imports: []string{"./worker", "./internal/..."}},
+			{
+				Path:    "internal/run",
+				Imports: []string{"github.com/prometheus/client_golang", ".", "./config", "./health", "./metrics", "./worker"},
+				Brings:  []string{"..."},
+			},
+			{Path: "cmd/lifecycle-run", Imports: []string{"./internal/run"}, Brings: []string{"..."}},
 			{Path: "internal/...", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "health", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "worker", Imports: []string{"./fsm", "./internal/..."}},
@@ -27,20 +33,18 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool/sdk"},
 			{Path: "procpool", Imports: []string{"./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
 			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker", "./internal/suggest"}},
-			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./health", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},
+			{
+				Path: "metrics",
+				Imports: []string{
+					"github.com/prometheus/client_golang", ".", "./fsm", "./health", "./worker", "./procpool",
+					"./internal/...",
+				},
+				Brings: []string{"..."},
+			},
 			{Path: "config", Imports: []string{
 				"github.com/knadh/koanf", "go.yaml.in/yaml/v3",
 				".", "./internal/configjson", "./internal/setting", "./internal/suggest", "./internal/text",
 			}, Brings: []string{"..."}},
-		},
-		Requires: []conventions.Require{
-			{Module: "golang.org/x/sync"},
-			{Module: "github.com/prometheus/client_golang"},
-			{Module: "github.com/knadh/koanf/v2"},
-			{Module: "github.com/knadh/koanf/parsers/toml/v2"},
-			{Module: "github.com/knadh/koanf/providers/confmap", TestOnly: true},
-			{Module: "go.yaml.in/yaml/v3"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})
 }

@@ -40,14 +40,14 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // them when no unit has started; the log and the report name those.
 func (a *App) OnDrain(name string, d Drainable) *App {
 	a.parts.add("drainer", name, missing("OnDrain", argument{"drainer", call.IsNil(d)}), func() {
-		a.parts.drainers = append(a.parts.drainers, drainer{hook{name, d.Drain}, len(a.parts.units)})
+		a.parts.drainers = append(a.parts.drainers, drainer{namedFunc{name, d.Drain}, len(a.parts.units)})
 	})
 	return a
 }
 
 // drainer is a Drainable.
 type drainer struct {
-	hook
+	namedFunc
 	unitsBefore int // how many units were registered before it
 }
 
@@ -131,10 +131,10 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	}
 	drained := a.runDrainers(ctx)
 	if waits {
-		a.nowDoing("the drain window")
+		a.setWaiting("the drain window")
 		how = a.stop.drainWindow.Wait(a.stop.skip.Signaled(), drained, a.traffic)
 	} else {
-		a.nowDoing("drainers")
+		a.setWaiting("drainers")
 		select {
 		case <-drained:
 		case <-ctx.Done():

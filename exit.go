@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -23,12 +24,13 @@ import (
 //	func main() { lifecycle.Main(run) }
 //
 // When run returns an error, the last line of the program says so: Main writes it with
-// slog.Default at the level error, with the attributes error and exit_status. It is there
-// for every error, also for one of [App.Run], whose parts the App has logged already, and
-// for those from before Run, such as a database that cannot be opened. A log that blocks
-// delays the exit by one second at most. For [flag.ErrHelp], with which a parser of flags
-// ends after -h, Main writes no line, and the status is 0, unless it is joined with another
-// error. The status is 1 when a method of the error does not return.
+// slog.Default at the level error, with the attributes error and exit_status. Between joined
+// errors the line has "; ". It is there for every error, also for one of [App.Run], whose
+// parts the App has logged already, and for those from before Run, such as a database that
+// cannot be opened. A log that blocks delays the exit by one second at most. For
+// [flag.ErrHelp], with which a parser of flags ends after -h, Main writes no line, and the
+// status is 0, unless it is joined with another error. The status is 1 when a method of the
+// error does not return.
 //
 // Main calls run in its own goroutine, so the deferred calls of run come before the exit,
 // and a panic in run ends the process as in every Go program.
@@ -47,7 +49,8 @@ func Main(run func() error) {
 	if status != 0 {
 		signal.Ignore(syscall.SIGPIPE) // a log whose reader has ended does not change the status
 		last := call.Start("the last line", func() error {
-			slog.Error("the program failed", "error", err, "exit_status", status)
+			text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+			slog.Error("the program failed", "error", text, "exit_status", status)
 			return nil
 		})
 		over := make(chan struct{})
@@ -111,7 +114,7 @@ func (a *App) die(why string, code int) {
 	if !a.forced.begun.CompareAndSwap(false, true) {
 		return // the first call is about to exit
 	}
-	if on := a.blocking(); on != "" {
+	if on := a.waitingFor(); on != "" {
 		why += "; giving up on " + on
 	}
 	// Each step has a goroutine of its own, because the lock of the phase, the file or the

@@ -48,7 +48,6 @@ func WithCache(ttl time.Duration) health.Option { return health.WithCache(ttl) }
 // WithPeriodic runs the check in the background: [health.WithPeriodic].
 func WithPeriodic(interval time.Duration) health.Option { return health.WithPeriodic(interval) }
 
-// ownHealth is the App's health registry and its health server.
 type ownHealth struct {
 	reg   *Registry
 	owner *health.Owner // the condition "lifecycle": starting, suspended, draining
@@ -196,7 +195,7 @@ func (a *App) startHealth() error {
 	if a.cfg.HealthAddr == HealthOff {
 		return nil
 	}
-	a.nowDoing("the health server")
+	a.setWaiting("the health server")
 	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.Handler(), a.log, &a.parts.sockets), make(chan struct{})
 	ctx, cancel := a.untilStop() // a name server may be slow
 	defer cancel()
@@ -226,15 +225,15 @@ func (a *App) closeHealth(end time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	if a.health.server != nil {
-		a.leave(a.health.server.Close(ctx))
+		a.noteAbandoned(a.health.server.Close(ctx))
 		<-a.health.ended
 	}
-	a.leave(a.health.reg.Close(ctx))
+	a.noteAbandoned(a.health.reg.Close(ctx))
 }
 
-// leave records the checks and clients that the stop abandoned at its end. They are
+// noteAbandoned records the checks and clients that the stop abandoned at its end. They are
 // not a failure, because every step of the stop is done.
-func (a *App) leave(err error) {
+func (a *App) noteAbandoned(err error) {
 	if err == nil {
 		return
 	}

@@ -230,6 +230,7 @@ func TestHijackedConnectionWhoseCloseHangsOrPanics(t *testing.T) {
 				hijacked := make(chan struct{})
 				r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					_, _, _ = http.NewResponseController(w).Hijack()
+					time.Sleep(200 * time.Millisecond) // one that was hijacked just before the window's end has a second
 					close(hijacked)
 				})}, lifecycle.WithListener(ln))
 				r.Go("client", func(ctx context.Context) error { <-hijacked; lifecycle.MarkStarted(ctx); <-ctx.Done(); return nil }, lifecycle.WithStartCondition()) // the App is not running before that
@@ -332,7 +333,7 @@ func TestServerOfAnotherAppIsRefused(t *testing.T) {
 	<-first.Reached(lifecycle.PhaseRunning)
 	for range 2 { // while the other App runs, and after
 		second := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
-		wantErr(t, second.Serve("http", srv).Run(t.Context()), nil, `bind server "http": its *http.Server is that of server "api"`)
+		wantErr(t, second.Serve("http", srv).Run(t.Context()), nil, `bind server "http": its *http.Server is already used by server "api"`)
 		if over != nil {
 			first.Stop(nil)
 			if err := <-over; err != nil {

@@ -341,11 +341,10 @@ func (w *failsWhenStopped) Start(context.Context) error {
 
 func (w *failsWhenStopped) Stop(context.Context) error { w.RequestStop(nil); return nil }
 
-// New, Run or Shutdown.Run refuses a nil option, and names its index.
+// New or Run refuses a nil option, and names its index.
 func TestNilOptionsAreRefused(t *testing.T) {
 	_, err := lifecycle.New(lifecycle.Config{}, lifecycle.WithLogger(nil), nil)
 	wantErr(t, err, nil, "New: option 2 is nil")
-	wantErr(t, lifecycle.NewShutdown(nil, nil).Run(t.Context(), time.Second), nil, "NewShutdown: option 1 is nil")
 	r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
 	r.Go("u", untilCancelled, nil).Supervise("s", untilCancelled, lifecycle.DefaultBackoff(), nil)
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0"}, nil)

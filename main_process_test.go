@@ -27,6 +27,8 @@ func mainProgram() int {
 		case "a bad config":
 			_, err := New(Config{DrainWait: "perhaps"})
 			return err
+		case "two bad keys":
+			return errors.Join(errors.New("config: a is wrong"), errors.New("config: b is wrong"))
 		case "its own status":
 			return coded(7)
 		case "in Run":
@@ -81,6 +83,7 @@ func TestMainSaysWhyTheProgramFailed(t *testing.T) {
 	}{
 		{"before Run", 1, []string{"the program failed", "open the store: unable to open database file", "exit_status=1"}},
 		{"a bad config", 1, []string{"the program failed", "DrainWait", "perhaps", "exit_status=1"}},
+		{"two bad keys", 1, []string{`error="config: a is wrong; config: b is wrong"`, "exit_status=1"}},
 		{"its own status", 7, []string{"the program failed", "asks for 7", "exit_status=7"}},
 		{"in Run", 1, []string{"the program failed", "unit work: boom", "exit_status=1"}},
 		{"a handler that panics", 1, nil},

@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -136,4 +137,14 @@ func TestEventsTellEachLife(t *testing.T) {
 			t.Errorf("%d attempts of the poller were seen, want 3", attempts)
 		}
 	})
+}
+
+// A process may be ended by force in every phase, also while Run refuses its registrations and
+// a hook hangs: then the phase is still created.
+func TestEveryPhaseThatIsNotTheLastMayBeKilled(t *testing.T) {
+	for phase, next := range lifecycle.Phases() {
+		if len(next) > 0 && !slices.Contains(next, lifecycle.PhaseKilled) {
+			t.Errorf("from %s no way leads to %s", phase, lifecycle.PhaseKilled)
+		}
+	}
 }

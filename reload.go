@@ -45,7 +45,7 @@ var ErrReloadRefused = errors.New("lifecycle: reload refused: the App is not run
 
 // reloader is a function of OnReload.
 type reloader struct {
-	hook
+	namedFunc
 	hung  *call.Call // the last call, when it was abandoned; guarded by the turn
 	since time.Time  // when that call began
 }
@@ -65,7 +65,7 @@ type reloader struct {
 // returned: the log and the report then say that a reload skipped it.
 func (a *App) OnReload(name string, fn func(context.Context) error) *App {
 	a.parts.add("reload", name, missing("OnReload", argument{"function", fn == nil}), func() {
-		a.parts.reloads = append(a.parts.reloads, &reloader{hook: hook{name, fn}})
+		a.parts.reloads = append(a.parts.reloads, &reloader{namedFunc: namedFunc{name, fn}})
 	})
 	return a
 }

@@ -135,7 +135,7 @@ func (a *App) Report() Report {
 // refused, or the process is killed, none runs.
 func (a *App) OnReport(name string, fn func(context.Context, Report) error) *App {
 	a.parts.add("report", name, missing("OnReport", argument{"function", fn == nil}), func() {
-		a.parts.reports = append(a.parts.reports, hook{name, func(ctx context.Context) error { return fn(ctx, a.Report()) }})
+		a.parts.reports = append(a.parts.reports, namedFunc{name, func(ctx context.Context) error { return fn(ctx, a.Report()) }})
 	})
 	return a
 }
@@ -149,7 +149,7 @@ func (a *App) reportSlice() time.Duration {
 
 // runReports runs the functions of OnReport and waits for one last scrape.
 func (a *App) runReports(base context.Context, end time.Time) {
-	a.nowDoing("the reports")
+	a.setWaiting("the reports")
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var all sync.WaitGroup
@@ -273,13 +273,14 @@ func (a *App) terminationLog() { a.exitRecord.terminationLog.Write(a.termination
 func (a *App) terminationLine() string {
 	phase := a.lastReached() // without a lock
 	line := string(phase)
-	reason, result := a.stop.outcome()
+	reason := a.stop.why().text()
+	result := a.stop.runError()
 	if reason != "" {
 		line += ": " + reason
 	}
 	switch phase {
 	case PhaseStarting, PhaseDraining, PhaseStopping:
-		if on := a.blocking(); on != "" {
+		if on := a.waitingFor(); on != "" {
 			line += "; waiting for " + on
 		}
 	case PhaseStopped, PhaseFailed:
@@ -289,15 +290,6 @@ func (a *App) terminationLine() string {
 		line += ": " + result.Error()
 	}
 	return line
-}
-
-// outcome returns the reason of the stop and the result of Run, "" and nil before
-// they are known.
-func (s *stopRecord) outcome() (reason string, result error) {
-	reason = s.why().text()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return reason, s.result.err
 }
 
 // stopTimes returns the durations of the phases of the stop, in parentheses. When the
@@ -317,14 +309,14 @@ func (a *App) stopTimes() string {
 	return " (" + strings.Join(times, ", ") + ")"
 }
 
-// blocking names the parts for which the App waits at this moment. It takes no lock,
+// waitingFor names the parts for which the App waits at this moment. It takes no lock,
 // so that the watchdog may call it when a part is stuck.
-func (a *App) blocking() string {
+func (a *App) waitingFor() string {
 	var names []string
 	if doing := a.forced.waitingFor.Load(); doing != nil && *doing != "" {
 		names = append(names, *doing)
 	}
-	if a.stop.cancelled.Load() {
+	if a.stop.unitsCancelled.Load() {
 		for _, u := range a.parts.units {
 			if u.launched.Load() && !u.over.HasSignaled() {
 				names = append(names, "unit "+u.name)
@@ -334,9 +326,9 @@ func (a *App) blocking() string {
 	return strings.Join(names, ", ")
 }
 
-// nowDoing records the part for which the App waits from now on. Run's goroutine
+// setWaiting records the part for which the App waits from now on. Run's goroutine
 // calls it.
-func (a *App) nowDoing(what string) {
+func (a *App) setWaiting(what string) {
 	a.forced.waitingFor.Store(&what)
 	a.terminationLog()
 }
@@ -379,7 +371,7 @@ func (a *App) Status() Status {
 	}
 	s.Suspended, _ = a.Suspended()
 	if p := s.Report.Phase; p != PhaseCreated && p != PhaseRunning {
-		s.Waiting = a.blocking()
+		s.Waiting = a.waitingFor()
 	}
 	units, servers := a.parts.view()
 	for _, u := range units {

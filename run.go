@@ -14,7 +14,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 	"github.com/pleme-io/lifecycle-go/internal/inbox"
-	"github.com/pleme-io/lifecycle-go/internal/watch"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -59,13 +58,6 @@ func (a *App) Run(parent context.Context) (err error) {
 	if !a.parts.seal() {
 		return ErrAlreadyRun
 	}
-	reExec := false
-	defer func() { // after everything else
-		if reExec {
-			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
-			signal.Reset(syscall.SIGHUP)
-		}
-	}()
 	if parent == nil {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
@@ -76,10 +68,13 @@ func (a *App) Run(parent context.Context) (err error) {
 	// signal is lost. They stay until the log is written: if the log's reader has
 	// ended, a write would otherwise end the process with SIGPIPE.
 	unwatch := a.watchSignals()
-	defer func() {
+	defer func() { // after everything else
 		a.queue.Close(time.Second)
 		unwatch(err == nil && a.stop.why().reExec)
-		reExec = err == nil && a.stop.why().reExec // unwatch may have handled a last signal, which undoes it
+		if err == nil && a.stop.why().reExec { // asked again: unwatch may have handled a last signal, which undoes it
+			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
+			signal.Reset(syscall.SIGHUP)
+		}
 	}()
 	defer a.disarmWatchdog()
 	if a.stop.arm() {
@@ -178,11 +173,27 @@ func (a *App) watchStart() (end func()) {
 	if timeout == Off {
 		timeout = longest
 	}
-	return watch.Long(a.unitsCtx, slowStart, timeout, func(took time.Duration) {
-		a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
-	}, func() {
-		a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), context.DeadlineExceeded))
-	})
+	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
+	began := time.Now()
+	go func() {
+		again := time.NewTimer(slowStart)
+		defer again.Stop()
+		for {
+			select {
+			case <-again.C:
+				took := time.Since(began)
+				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+				again.Reset(took)
+				continue
+			case <-ctx.Done():
+			}
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), context.DeadlineExceeded))
+			}
+			return
+		}
+	}()
+	return cancel
 }
 
 // notStarted names the units whose start has begun and not ended. Without such a unit it
@@ -195,7 +206,7 @@ func (a *App) notStarted() string {
 		}
 	}
 	if names == nil {
-		return a.blocking()
+		return a.waitingFor()
 	}
 	return strings.Join(names, ", ")
 }
@@ -203,10 +214,10 @@ func (a *App) notStarted() string {
 // serveUntilStop serves until a stop is requested, and then drains. skipLinger is the result
 // of drain.
 func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
-	a.nowDoing("the readiness probes")
+	a.setWaiting("the readiness probes")
 	a.health.owner.SetGate(StateUp, "")
 	a.probeReadinessOnce()
-	a.nowDoing("")
+	a.setWaiting("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", append([]any{"units", len(a.parts.units)}, a.budgetAttrs()...)...)
 	if len(a.parts.units) == 0 {
@@ -253,13 +264,13 @@ func (a *App) budgetAttrs() []any {
 
 // holdRestarts tells every unit that has started to restart nothing any more.
 func (a *App) holdRestarts() {
-	a.nowDoing("restarts to be held")
+	a.setWaiting("restarts to be held")
 	for _, u := range a.parts.units {
 		if u.launched.Load() {
 			u.holdRestarts()
 		}
 	}
-	a.nowDoing("")
+	a.setWaiting("")
 }
 
 // hookSlice returns the time that is reserved for hooks: none without a hook.
@@ -307,13 +318,13 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, skipLinger b
 	a.parts.ended.Close()
 	_ = group.Wait() // each unit keeps its own error
 
-	a.nowDoing("shutdown hooks")
+	a.setWaiting("shutdown hooks")
 	hooksErr := a.hooks.runUntil(base, reportsBegin)
 	a.stopIsOver(a.collect(hooksErr))
 	a.runReports(base, end.Add(-min(time.Second, a.reportSlice()/4))) // the rest is for the health server to close
-	a.nowDoing("the health server")
+	a.setWaiting("the health server")
 	a.closeHealth(end)
-	a.nowDoing("")
+	a.setWaiting("")
 	return a.finish(a.collect(hooksErr))
 }
 

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/tick"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // ErrInvalidLoop is the error of [RunLoop] for wrong arguments: an interval that is
@@ -16,12 +16,12 @@ import (
 var ErrInvalidLoop = errors.New("lifecycle: invalid loop")
 
 // LoopOption changes how [RunLoop] runs: [WithImmediateTick], [WithStopOnError].
-type LoopOption func(*tick.Loop) error
+type LoopOption func(*loop) error
 
 // WithImmediateTick ticks once on entry, before the first interval.
 func WithImmediateTick() LoopOption {
-	return func(l *tick.Loop) error {
-		l.Immediate = true
+	return func(l *loop) error {
+		l.immediate = true
 		return nil
 	}
 }
@@ -29,8 +29,8 @@ func WithImmediateTick() LoopOption {
 // WithStopOnError ends the loop at the first error of a tick. RunLoop returns that
 // error unchanged.
 func WithStopOnError() LoopOption {
-	return func(l *tick.Loop) error {
-		l.StopOnError = true
+	return func(l *loop) error {
+		l.stopOnError = true
 		return nil
 	}
 }
@@ -39,11 +39,11 @@ func WithStopOnError() LoopOption {
 // 4, 8 … intervals. The first tick without an error resets it to the interval.
 // Defaults to no backoff.
 func WithBackoff(max time.Duration) LoopOption {
-	return func(l *tick.Loop) error {
-		if max < l.Interval {
-			return fmt.Errorf("%w: backoff maximum %v is below the interval %v", ErrInvalidLoop, max, l.Interval)
+	return func(l *loop) error {
+		if max < l.interval {
+			return fmt.Errorf("%w: backoff maximum %v is below the interval %v", ErrInvalidLoop, max, l.interval)
 		}
-		l.MaxDelay = max
+		l.maxDelay = max
 		return nil
 	}
 }
@@ -52,9 +52,9 @@ func WithBackoff(max time.Duration) LoopOption {
 // after an error. Defaults to slog.Default(), also for nil: the log is the only place
 // for an error that does not end the loop.
 func WithLoopLogger(log *slog.Logger) LoopOption {
-	return func(l *tick.Loop) error {
+	return func(l *loop) error {
 		if log != nil {
-			l.Log = log
+			l.log = log
 		}
 		return nil
 	}
@@ -76,7 +76,7 @@ func WithLoopLogger(log *slog.Logger) LoopOption {
 // For wrong arguments RunLoop returns an error at once that wraps [ErrInvalidLoop] and names
 // each of them, and does not call fn.
 func RunLoop(ctx context.Context, interval time.Duration, fn func(context.Context) error, opts ...LoopOption) error {
-	l := &tick.Loop{Interval: interval, Fn: fn, Log: slog.Default()}
+	l := &loop{interval: interval, fn: fn, log: slog.Default()}
 	var faults []error
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrInvalidLoop}, args...)...))
@@ -100,5 +100,74 @@ func RunLoop(ctx context.Context, interval time.Duration, fn func(context.Contex
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
-	return l.Run(ctx)
+	return l.run(ctx)
+}
+
+// loop is one RunLoop.
+type loop struct {
+	interval    time.Duration
+	maxDelay    time.Duration // 0: no backoff
+	immediate   bool
+	stopOnError bool
+	fn          func(context.Context) error
+	log         *slog.Logger
+}
+
+func (l *loop) run(ctx context.Context) error {
+	delay := l.interval
+	if l.immediate {
+		delay = 0
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	for failures := 0; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		if ctx.Err() != nil { // both were ready; the end of ctx has priority
+			return nil
+		}
+		err := l.tick(ctx)
+		if ctx.Err() != nil && (err == nil || call.Only(err, ctx.Err(), context.Cause(ctx))) {
+			return nil
+		}
+		switch {
+		case err != nil && l.stopOnError:
+			return err
+		case err != nil:
+			failures++
+			delay = l.backoff(delay)
+			l.log.ErrorContext(ctx, "loop tick failed", "error", err, "failures", failures, "next_in", delay)
+		default:
+			if failures > 0 {
+				l.log.InfoContext(ctx, "loop tick succeeded again", "failures", failures)
+			}
+			failures, delay = 0, l.interval
+		}
+		timer.Reset(delay)
+	}
+}
+
+// backoff returns the delay after one more error.
+func (l *loop) backoff(delay time.Duration) time.Duration {
+	switch {
+	case l.maxDelay == 0:
+		return l.interval
+	case delay == 0: // the immediate tick
+		delay = l.interval
+	}
+	if delay > l.maxDelay/2 { // 2*delay may overflow
+		return l.maxDelay
+	}
+	return 2 * delay
+}
+
+// tick calls fn in a goroutine of its own, because a Goexit ends its goroutine, and
+// waits for it.
+func (l *loop) tick(ctx context.Context) error {
+	result := make(chan error, 1) // one send: done is called once
+	call.Go("loop tick", func() error { return l.fn(ctx) }, func(err error) { result <- err })
+	return <-result
 }

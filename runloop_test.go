@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
-	"github.com/pleme-io/lifecycle-go/internal/tick"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -77,8 +76,8 @@ func TestRunLoopWithoutBackoffKeepsTheInterval(t *testing.T) {
 }
 
 func TestRunLoopBackoffDoesNotOverflow(t *testing.T) {
-	l := &tick.Loop{Interval: math.MaxInt64/2 + 1, MaxDelay: math.MaxInt64}
-	if got := l.Backoff(l.Interval); got != math.MaxInt64 {
+	l := &loop{interval: math.MaxInt64/2 + 1, maxDelay: math.MaxInt64}
+	if got := l.backoff(l.interval); got != math.MaxInt64 {
 		t.Errorf("backoff is %v, want the maximum", got)
 	}
 }

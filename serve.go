@@ -46,6 +46,10 @@ func WithListener(ln net.Listener) ServeOption {
 // srv.Shutdown, because Shutdown drops requests that the server is just reading. When
 // the in-flight slice is over, the App cuts and counts the handlers that still run.
 //
+// The servers of an App leave at the same time. A server that the handlers of another one
+// call, such as the gRPC server behind a gateway, is an [App.Actor]: units are stopped when
+// the servers have finished their requests.
+//
 // The App cancels the context of a request when its client disconnects and when the
 // App is stopping. It cancels the context of a stream at the window's end: see [Stream].
 //
@@ -56,7 +60,9 @@ func WithListener(ln net.Listener) ServeOption {
 // would close the listener of the other. The App still calls the server's BaseContext,
 // ConnContext and ConnState functions, with the connection that the listener accepted
 // or the *tls.Conn around it. A hijacked connection, and the one below a *tls.Conn, is
-// of a type of the App's own; its NetConn method returns the accepted one.
+// of a type of the App's own; its NetConn method returns the accepted one. Close the
+// hijacked connection itself: the App does not see that the one below it is closed, and
+// counts it as open until the stop.
 func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	var c serveConfig
 	for i, opt := range opts {
@@ -214,7 +220,7 @@ func (a *App) server(name string) *server {
 }
 
 func (a *App) bind(s *server) error {
-	a.nowDoing("listener " + s.Name())
+	a.setWaiting("listener " + s.Name())
 	ctx, cancel := a.untilStop()
 	defer cancel()
 	if err := s.Bind(ctx); err != nil {
@@ -229,36 +235,38 @@ func (a *App) retireServers(base context.Context, end time.Time, skipLinger bool
 	if len(a.parts.servers) == 0 {
 		return
 	}
-	a.nowDoing("requests in flight")
+	a.setWaiting("requests in flight")
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
-		wg.Go(func() {
-			began := time.Now()
-			// A listener or a foreign gRPC server may hang or panic. That must not use up
-			// the time of units and hooks.
-			var cutNow atomic.Int64
-			out := callPart(ctx, "call", s.Name()+": shutdown", ctx.Done(), a.budget.Patience+settle, func() error {
-				// With DrainReadiness "serving" the App is ready until the listeners close.
-				cut, err := s.retire(ctx, skipLinger, func() { a.health.owner.SetDraining(true) })
-				cutNow.Store(int64(cut))
-				return err
-			})
-			cut, err := int(cutNow.Load()), out.err
-			if out.Result == ResultAbandoned && cut == 0 {
-				cut = int(s.Stats().InFlight)
-			}
-			if err != nil {
-				a.log.Error("server retired with an error", "server", s.Name(), "took", time.Since(began), "cut", cut, "error", err)
-			} else {
-				a.log.Info("server retired", "server", s.Name(), "took", time.Since(began))
-			}
-			a.stop.add(err)
-			a.stop.mu.Lock()
-			defer a.stop.mu.Unlock()
-			a.stop.cut += cut
-		})
+		wg.Go(func() { a.retireServer(ctx, s, skipLinger) })
 	}
 	wg.Wait()
+}
+
+// retireServer takes one server out of service, and records the requests that it has cut. A
+// listener or a foreign gRPC server may hang or panic; that does not use up the time of units
+// and hooks.
+func (a *App) retireServer(ctx context.Context, s *server, skipLinger bool) {
+	var cut atomic.Int64 // an abandoned call may still write it
+	out := callPart(ctx, "call", s.Name()+": shutdown", ctx.Done(), a.budget.Patience+settle, func() error {
+		// With DrainReadiness "serving" the App is ready until the listeners close.
+		n, err := s.retire(ctx, skipLinger, func() { a.health.owner.SetDraining(true) })
+		cut.Store(int64(n))
+		return err
+	})
+	requests := int(cut.Load())
+	if out.Result == ResultAbandoned && requests == 0 {
+		requests = int(s.Stats().InFlight)
+	}
+	if out.err != nil {
+		a.log.Error("server retired with an error", "server", s.Name(), "took", out.Took, "cut", requests, "error", out.err)
+	} else {
+		a.log.Info("server retired", "server", s.Name(), "took", out.Took)
+	}
+	a.stop.add(out.err)
+	a.stop.mu.Lock()
+	defer a.stop.mu.Unlock()
+	a.stop.cut += requests
 }

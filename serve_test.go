@@ -195,6 +195,45 @@ func TestRequestThatNeverEndsIsCutAndCounted(t *testing.T) {
 	<-ended
 }
 
+// A server that handlers of another one call is an Actor, and is there until the requests of the
+// others have ended.
+func TestActorServesTheServersToTheEnd(t *testing.T) {
+	cfg := small()
+	cfg.Linger, cfg.AcceptQuiet = lifecycle.Off, lifecycle.Off
+	r := newRig(t, cfg)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("from the back"))
+	})}
+	r.Actor("back", func() error {
+		if err := back.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}, func(error) { _ = back.Shutdown(context.Background()) })
+	r.Serve("front", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.Stop(nil)
+		r.awaitWindowEnd(req.Context())
+		time.Sleep(300 * time.Millisecond) // enough for a server to leave
+		_, _ = w.Write([]byte(fetch(t, "http://"+ln.Addr().String())))
+	})})
+	got := make(chan string, 1)
+	r.Go("client", func(context.Context) error {
+		<-r.Reached(lifecycle.PhaseRunning)
+		got <- fetch(t, "http://"+r.Addr("front").String())
+		return nil
+	})
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if s := <-got; s != "200 200 from the back" {
+		t.Errorf("the client got %q", s)
+	}
+}
+
 func TestServerThatDiesStopsTheApp(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -32,13 +32,15 @@ var ErrHookSkipped = errors.New("skipped: no time was left")
 // An [App] has one ([App.OnShutdown]). Shutdown also works without an App. All
 // methods may be called concurrently.
 type Shutdown struct {
-	log      *slog.Logger
-	minSlice time.Duration
-	now      func(string)
-	events   *eventStream // of the App; nil without one
+	log *slog.Logger
+
+	// An App sets these. A Shutdown without one has their zero values.
+	minSlice time.Duration // reserved for each hook that has not run; 0 lets a hook take all the time that is left
+	waiting  func(string)  // told which hook runs
+	events   *eventStream
 
 	mu      sync.Mutex // guards the fields below
-	hooks   []hook
+	hooks   []namedFunc
 	refused []error
 	began   bool
 	done    chan struct{}
@@ -46,36 +48,19 @@ type Shutdown struct {
 	results []Outcome
 }
 
-type hook struct {
+// namedFunc is a hook, or another part that is a function with a name.
+type namedFunc struct {
 	name string
 	fn   func(context.Context) error
 }
 
-// ShutdownOption configures a [Shutdown].
-type ShutdownOption func(*Shutdown)
-
-// WithMinSlice reserves d for every hook that has not run yet, however long the
-// earlier hooks take, or an equal share of the remaining time when that is less.
-// Without it a hook may take all the time that is left.
-func WithMinSlice(d time.Duration) ShutdownOption {
-	return func(s *Shutdown) { s.minSlice = max(d, 0) }
-}
-
 // NewShutdown returns an empty stack. It logs each hook's outcome to log; nil
-// logs nothing. A nil option is an error of Run.
-func NewShutdown(log *slog.Logger, opts ...ShutdownOption) *Shutdown {
+// logs nothing.
+func NewShutdown(log *slog.Logger) *Shutdown {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Shutdown{log: log, done: make(chan struct{})}
-	for i, opt := range opts {
-		if opt == nil {
-			s.refused = append(s.refused, fmt.Errorf("NewShutdown: %w", nilOption(i)))
-			continue
-		}
-		opt(s)
-	}
-	return s
+	return &Shutdown{log: log, done: make(chan struct{})}
 }
 
 func (s *Shutdown) len() int {
@@ -100,7 +85,7 @@ func (s *Shutdown) Add(name string, fn func(context.Context) error) {
 	case fn == nil:
 		s.refused = append(s.refused, fmt.Errorf("shutdown hook %q has no function", name))
 	default:
-		s.hooks = append(s.hooks, hook{name, fn})
+		s.hooks = append(s.hooks, namedFunc{name, fn})
 	}
 }
 
@@ -155,15 +140,15 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 
 // call runs one hook until it returns or its deadline comes. slice is the time
 // reserved for the next hook.
-func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice time.Duration) Outcome {
+func (s *Shutdown) call(ctx context.Context, h namedFunc, deadline time.Time, slice time.Duration) Outcome {
 	began := time.Now()
 	if !began.Before(deadline) {
 		s.say(slog.LevelError, "shutdown hook skipped: no time was left", "hook", h.name)
 		_ = fsm.MustNew(KindHook, h.name, steps, resultPending, s.events).To(ResultSkipped, ErrHookSkipped) // allowed
 		return Outcome{Name: h.name, Result: ResultSkipped, err: ErrHookSkipped}
 	}
-	if s.now != nil {
-		s.now("hook " + h.name)
+	if s.waiting != nil {
+		s.waiting("hook " + h.name)
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()

@@ -101,12 +101,13 @@ func TestShutdownContextIsDetachedWithDeadline(t *testing.T) {
 
 // hooks runs hooks that take the given times, in this order. It returns the time that
 // each hook had, how long all took, and the error.
-func hooks(t *testing.T, grace time.Duration, obedient bool, opts []lifecycle.ShutdownOption, takes ...time.Duration) (had []string, took time.Duration, err error) {
+func hooks(t *testing.T, grace time.Duration, obedient bool, minSlice time.Duration, takes ...time.Duration) (had []string, took time.Duration, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		began := time.Now()
-		s := lifecycle.NewShutdown(nil, opts...)
+		s := lifecycle.NewShutdown(nil)
+		s.ReserveForEach(minSlice)
 		for i := len(takes) - 1; i >= 0; i-- {
 			s.Add(fmt.Sprint("h", i), func(ctx context.Context) error {
 				deadline, _ := ctx.Deadline()
@@ -135,7 +136,7 @@ func hooks(t *testing.T, grace time.Duration, obedient bool, opts []lifecycle.Sh
 }
 
 func TestSlowHookCannotStarveTheOnesBehindIt(t *testing.T) {
-	had, took, err := hooks(t, 10*time.Second, true, []lifecycle.ShutdownOption{lifecycle.WithMinSlice(2 * time.Second)},
+	had, took, err := hooks(t, 10*time.Second, true, 2*time.Second,
 		time.Hour, 500*time.Millisecond, time.Hour)
 	want := "[h0 at 0s had 6s h1 at 6s had 2s h2 at 6.5s had 3.5s]"
 	if got := fmt.Sprint(had); got != want {
@@ -148,7 +149,7 @@ func TestSlowHookCannotStarveTheOnesBehindIt(t *testing.T) {
 }
 
 func TestHookThatIgnoresItsContextIsAbandoned(t *testing.T) {
-	had, took, err := hooks(t, 10*time.Second, false, []lifecycle.ShutdownOption{lifecycle.WithMinSlice(2 * time.Second)}, time.Hour/2, 0, 0)
+	had, took, err := hooks(t, 10*time.Second, false, 2*time.Second, time.Hour/2, 0, 0)
 	if len(had) != 3 {
 		t.Errorf("ran %v", had)
 	}
@@ -159,7 +160,7 @@ func TestHookThatIgnoresItsContextIsAbandoned(t *testing.T) {
 }
 
 func TestWithoutMinSliceTheRestIsSkippedAndReported(t *testing.T) {
-	had, took, err := hooks(t, 10*time.Second, true, nil, time.Hour, 0, 0)
+	had, took, err := hooks(t, 10*time.Second, true, 0, time.Hour, 0, 0)
 	if got := fmt.Sprint(had); got != "[h0 at 0s had 10s]" {
 		t.Errorf("got %s", got)
 	}
@@ -198,7 +199,8 @@ func ExampleShutdown() {
 
 func TestMinSliceThatDoesNotFitIsAnEqualShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := lifecycle.NewShutdown(nil, lifecycle.WithMinSlice(10*time.Second))
+		s := lifecycle.NewShutdown(nil)
+		s.ReserveForEach(10 * time.Second)
 		var had []time.Duration
 		for i := range 5 {
 			s.Add(fmt.Sprint(i), func(ctx context.Context) error {

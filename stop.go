@@ -62,11 +62,11 @@ func (a *App) ReExec(reason string) {
 
 // stopRecord is the one stop of an App: its reason, its progress and its errors.
 type stopRecord struct {
-	requested  fsm.Signal  // T0; the App's own goroutines watch it
-	draining   fsm.Signal  // T0, just after requested; users watch it
-	skip       fsm.Signal  // the App does not wait for the rest of the drain window
-	windowOver fsm.Signal  // the drain window has ended, or there was none
-	cancelled  atomic.Bool // units have been told to stop
+	requested      fsm.Signal  // T0; the App's own goroutines watch it
+	draining       fsm.Signal  // T0, just after requested; users watch it
+	skip           fsm.Signal  // the App does not wait for the rest of the drain window
+	windowOver     fsm.Signal  // the drain window has ended, or there was none
+	unitsCancelled atomic.Bool // units have been told to stop
 
 	drainWindow drainwindow.Window
 
@@ -85,7 +85,6 @@ type stopRecord struct {
 	unlogged  bool // the first part of result.err is not in the log at error level yet
 }
 
-// stopResult is the result of a stop.
 type stopResult struct {
 	at     time.Time // when the last hook had returned
 	joined bool      // err has all its parts: a later error cannot be joined to it
@@ -171,6 +170,13 @@ func (s *stopRecord) why() stopRequest {
 	return *s.request
 }
 
+// runError returns the error of Run, or nil before it is known.
+func (s *stopRecord) runError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.result.err
+}
+
 // began returns T0, or the zero time before T0.
 func (s *stopRecord) began() time.Time {
 	s.mu.Lock()
@@ -227,7 +233,7 @@ func (s *stopRecord) skipWindow() bool { return !s.windowOver.HasSignaled() && s
 func (a *App) requestStop(req stopRequest) (first bool) {
 	if req.err == nil && a.lastReached() == PhaseStarting {
 		// A start that hangs is the most frequent reason for such a request.
-		if on := a.blocking(); on != "" {
+		if on := a.waitingFor(); on != "" {
 			req.reason += " (while starting, waiting for " + on + ")"
 		}
 	}

@@ -66,6 +66,10 @@ func WithStartCondition() UnitOption { return worker.WithStartCondition() }
 // unit without one, for any other context, and when called again it does nothing.
 func MarkStarted(ctx context.Context) { worker.MarkStarted(ctx) }
 
+// Progress says that the unit with this ctx gets on: a loop calls it in each round. The operators
+// of a fleet see a unit that gave such signs and gives none any more, such as one in a deadlock.
+func Progress(ctx context.Context) { worker.Progress(ctx) }
+
 func checkOptions(opts []UnitOption) error {
 	if i := slices.IndexFunc(opts, func(opt UnitOption) bool { return opt == nil }); i >= 0 {
 		return nilOption(i)

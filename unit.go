@@ -75,10 +75,6 @@ func (u *unit) state() (s worker.State, err error) {
 	if u.isBuiltIn() {
 		return u.State(), nil
 	}
-	return u.askedState()
-}
-
-func (u *unit) askedState() (s worker.State, err error) {
 	err = call.Start(u.name+": State", func() error { s = u.State(); return nil }).Wait(nil, 0)
 	if err != nil {
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}, err
@@ -235,7 +231,7 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 		}
 		return nil
 	}
-	a.nowDoing("start of unit " + u.name)
+	a.setWaiting("start of unit " + u.name)
 	u.starting.Start(a.unitsCtx, worker.KindWorker, u.name, func() error { return u.Start(a.unitsCtx) }, func(err error) {
 		if err != nil {
 			_ = u.finish(err) // in Start's goroutine, because Start may return during a stop or later
@@ -256,60 +252,63 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 }
 
 // awaitStarted waits until the unit has met its start condition, has ended, or a stop
-// is requested.
+// is requested. When the unit has ended in a way that stops the App, it also waits for that
+// request, which watch is about to make.
 func (a *App) awaitStarted(u *unit) {
-	status := func() worker.Status {
-		s, err := u.state()
-		if err != nil {
-			a.unitFailed(u, s.Status, err)
-		}
-		return s.Status
-	}
 	if u.isFunction() {
-		if s := status(); s.Begun() && !s.Terminal() {
-			return
+		if s := a.startStatus(u); s.Begun() && !s.Terminal() {
+			return // most units: the termination log needs no line about it
 		}
 	}
 	waiting := "unit " + u.name + " to start"
-	a.nowDoing(waiting)
-	defer func() {
-		s := status()
-		failed := s == worker.StatusFailed || s == worker.StatusKilled
-		stopsApp := failed && !u.hasGivenUp() || s.Terminal() && a.endsWith(u)
-		if stopsApp {
-			<-a.stop.requested.Signaled() // watch is about to request it
-		}
-	}()
-	if status().Begun() {
-		return
+	a.setWaiting(waiting) // first, because a foreign State may not return
+	s := a.startStatus(u)
+	if !s.Begun() {
+		a.health.owner.SetGate(StateUnknown, "starting: waiting for "+waiting)
+		a.awaitBegun(u)
+		s = a.startStatus(u)
 	}
-	a.health.owner.SetGate(StateUnknown, "starting: waiting for "+waiting)
-	ctx, cancel := a.untilStop()
-	defer cancel()
-	if w, ok := u.Worker.(interface {
-		Await(context.Context, func(worker.Status) bool) (worker.Status, error)
-	}); ok {
-		a.awaitBegun(ctx, u, func() error {
-			_, err := w.Await(ctx, worker.Status.Begun)
-			return err
-		})
-		return
-	}
-	// A worker without Await has to be polled.
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !status().Begun() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	failed := s == worker.StatusFailed || s == worker.StatusKilled
+	stopsApp := failed && !u.hasGivenUp() || s.Terminal() && a.endsWith(u)
+	if stopsApp {
+		<-a.stop.requested.Signaled()
 	}
 }
 
-// awaitBegun calls the worker's Await. It does not wait for an Await that ignores the
-// end of its context. A panic fails the start.
-func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
+// startStatus returns the status of a unit that starts. A State that panics fails the unit.
+func (a *App) startStatus(u *unit) worker.Status {
+	s, err := u.state()
+	if err != nil {
+		a.unitFailed(u, s.Status, err)
+	}
+	return s.Status
+}
+
+// awaitBegun waits for the start condition: by the worker's Await, or else by looking at its
+// status every 50 ms. It does not wait for an Await that ignores the end of its context. A
+// panic of Await fails the start.
+func (a *App) awaitBegun(u *unit) {
+	ctx, cancel := a.untilStop()
+	defer cancel()
+	w, ok := u.Worker.(interface {
+		Await(context.Context, func(worker.Status) bool) (worker.Status, error)
+	})
+	if !ok {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for !a.startStatus(u).Begun() {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		return
+	}
+	await := func() error {
+		_, err := w.Await(ctx, worker.Status.Begun)
+		return err
+	}
 	if u.isFunction() {
 		_ = await() // an error says that a stop was requested
 		return
@@ -378,8 +377,8 @@ func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 // stopUnits cancels the units' context and waits for the units until end. It abandons
 // units that have not returned then.
 func (a *App) stopUnits(base context.Context, end time.Time) {
-	a.stop.cancelled.Store(true) // from now on blocking names the units that still run
-	a.nowDoing("")
+	a.stop.unitsCancelled.Store(true) // from now on waitingFor names the units that still run
+	a.setWaiting("")
 	cause := a.stopCause()
 	if cause == nil {
 		cause = ErrStopRequested

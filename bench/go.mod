@@ -16,6 +16,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/oklog/run v1.2.0
 	github.com/pleme-io/lifecycle-go v0.0.0
+	github.com/pleme-io/lifecycle-go/grpcdrain v0.0.0
 	github.com/roadrunner-server/goridge/v3 v3.8.3
 	github.com/roadrunner-server/pool v1.1.3
 	github.com/thejerf/suture/v4 v4.0.6
@@ -147,5 +148,7 @@ require (
 replace github.com/pleme-io/lifecycle-go => ../
 
 replace github.com/pleme-io/lifecycle-go/fleet => ../fleet
+
+replace github.com/pleme-io/lifecycle-go/grpcdrain => ../grpcdrain
 
 replace github.com/pleme-io/lifecycle-go/vet => ../vet

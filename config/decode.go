@@ -64,7 +64,6 @@ func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
 	}
 }
 
-// value decodes the value of one key.
 func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 	if text, ok := raw.(string); ok && strings.HasPrefix(text, zeroMark) {
 		d.fault(key, shown(raw, n.hides()), zeroProblem+", or as 0o… for octal")

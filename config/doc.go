@@ -94,8 +94,7 @@
 // [Define] adds the flags to a set that the program parses itself, for commands and
 // flags of its own. [WithFlags] takes the flags of another library. [From], [FromMap] and
 // [FromKoanf] take settings that the program has read, in place of all sources above. The
-// modules cobraconfig, viperconfig and kongconfig below this folder do so for those
-// libraries. All are as strict, and docs/guides/config.md has an example of each.
+// modules cobraconfig and viperconfig below this folder do so for those libraries. All are as strict, and docs/guides/config.md has an example of each.
 //
 // # Secrets
 //

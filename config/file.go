@@ -105,7 +105,6 @@ func checkText(content []byte) *Fault {
 	return nil
 }
 
-// lineAt returns the line of a byte, from 1.
 func lineAt(content []byte, offset int) int {
 	return 1 + bytes.Count(content[:max(0, min(offset, len(content)))], []byte("\n"))
 }

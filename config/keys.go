@@ -60,7 +60,6 @@ func (l *loader) filled() reflect.Value {
 	return v
 }
 
-// unset returns the setting of each key for which there is no source.
 func (l *loader) unset() []Setting {
 	v := l.filled()
 	all := make([]Setting, len(l.schema.leaves))

@@ -169,7 +169,6 @@ func loadOnce[T any](l *loader) (T, error) {
 	return value, nil
 }
 
-// defaults returns the defaults of T.
 func defaults[T any]() T {
 	var zero T
 	if d, ok := any(zero).(interface{ WithDefaults() T }); ok && reflect.TypeFor[T]() != typeLifecycle {

@@ -31,7 +31,6 @@ type node struct {
 	live      bool // a running App takes over a change of the value
 }
 
-// schema has the keys of a type.
 type schema struct {
 	root   *node
 	leaves []*node          // the values, in the order of the fields

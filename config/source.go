@@ -83,22 +83,21 @@ func (l *loader) checkNames() error {
 // envOf returns the environment variable of a key.
 func (l *loader) envOf(n *node) string { return l.prefix + envName(n.key) }
 
-// flagOf returns the flag of a key.
 func flagOf(n *node) string { return strings.ReplaceAll(n.key, "_", "-") }
 
 // read decodes all sources into v, a struct that has the defaults. After an error v is
 // not valid.
 func (l *loader) read(v reflect.Value) error {
 	l.file, l.asked = l.whichFile()
-	read := l.readFile
+	readFirst := l.readFile
 	if l.from != nil {
-		read = l.readFrom
+		readFirst = l.readFrom
 	}
 	var faults []error
 	var faulty []string // keys with a fault, which keep the values of earlier sources
 	given := map[string][]Setting{}
 	validates := !l.unasked
-	for _, read := range []func() (source, []error){read, l.readEnv, l.readFlags} {
+	for _, read := range []func() (source, []error){readFirst, l.readEnv, l.readFlags} {
 		src, errs := read()
 		faults = append(faults, errs...)
 		isUnread := src.tree == nil && len(errs) > 0

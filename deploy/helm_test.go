@@ -82,16 +82,20 @@ func TestChartRefusesBadValues(t *testing.T) {
 		"image.repository=":                    "repository",
 		"image.pullPolicy=Sometimes":           "pullPolicy",
 		"ports.health=70000":                   "health",
-		"config.lifecycle.drain_interval=9s":   "drain_interval",
-		"config.lifecycle.termination_grace=1": "termination_grace",
-		"config.lifecycle.drain_readiness=up":  "drain_readiness",
-		"service.externalTrafficPolicy=Near":   "externalTrafficPolicy",
-		"serviceMonitor.interval=often":        "interval",
-		"kubernetesAPI.enabled=maybe":          "enabled",
-		"kubernetesAPI.lease=a/b":              "lease",
-		"bus.enabled=true":                     "seedSecret",
-		"bus.nkey=SUABC":                       "nkey", // a seed in place of a public key
-		"bus.url=nats://ada:secret@nats":       "url",
+		"config.lifecycle.drain_interval=9s":   "drain_interval follows from drainSeconds: set that",
+		"config.lifecycle.shutdown_grace=9s":   "shutdown_grace follows from shutdownSeconds: set that",
+		"config.lifecycle.health_addr=:9":      "health_addr follows from the health port: set that",
+		"config.lifecycle.termination_grace=1": "termination_grace follows from drainSeconds and shutdownSeconds",
+		"service.nodePort=30080":               "service.nodePort needs service.type NodePort or LoadBalancer",
+		"extraPorts[0].name=grpc,extraPorts[0].port=9090,extraPorts[0].nodePort=30090": "the nodePort of grpc in extraPorts needs service.type NodePort or LoadBalancer",
+		"config.lifecycle.drain_readiness=up":                                          "drain_readiness",
+		"service.externalTrafficPolicy=Near":                                           "externalTrafficPolicy",
+		"serviceMonitor.interval=often":                                                "interval",
+		"kubernetesAPI.enabled=maybe":                                                  "enabled",
+		"kubernetesAPI.lease=a/b":                                                      "lease",
+		"bus.enabled=true":                                                             "seedSecret",
+		"bus.nkey=SUABC":                                                               "nkey", // a seed in place of a public key
+		"bus.url=nats://ada:secret@nats":                                               "url",
 	} {
 		if out, err := output(t, tool(t, "helm"), chartArgs([]string{set})...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: error %v, want one that names %s\n%.200s", set, err, want, out)

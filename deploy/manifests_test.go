@@ -220,7 +220,7 @@ var contradictions = []struct{ rule, old, new string }{
 	{"grace-too-short", "DRAIN_INTERVAL=5s", "DRAIN_INTERVAL=15s"},
 	{"grace-too-short", "SHUTDOWN_GRACE=20s", "SHUTDOWN_GRACE=24s"},
 	{"grace-declared", "TERMINATION_GRACE=30s", "TERMINATION_GRACE=29s"},
-	{"grace-undeclared", "TERMINATION_GRACE=30s", "TERMINATION=30s"},
+	{"grace-undeclared", "name: SERVICE_LIFECYCLE_TERMINATION_GRACE\n", "name: SERVICE_TERMINATION\n"},
 	{"config-refused", "TERMINATION_GRACE=30s", `TERMINATION_GRACE="30"`},
 	{"drain-unnoticed", "DRAIN_INTERVAL=5s", "DRAIN_INTERVAL=2s"},
 	{"drain-unnoticed", "failureThreshold: 2\n", "failureThreshold: 9\n"},

@@ -167,6 +167,13 @@ func TestOptionsReachTheirObjects(t *testing.T) {
 	if name := fields(t, chart(t, "serviceAccount.create=false"), "Deployment", pod+"serviceAccountName")[0]; name != "default" {
 		t.Errorf("without a service account of its own the pod has %s", name)
 	}
+	if port := fields(t, chart(t, "service.type=NodePort", "service.nodePort=30080"), "Service", "spec/ports/0/nodePort")[0]; port != "30080" {
+		t.Errorf("with service.nodePort the port of the nodes is %s", port)
+	}
+	extra := chart(t, "service.type=NodePort", "extraPorts[0].name=grpc", "extraPorts[0].port=9090", "extraPorts[0].nodePort=30090")
+	if port := fields(t, extra, "Service", "spec/ports/1/nodePort")[0]; port != "30090" {
+		t.Errorf("with the nodePort of an extra port the port of the nodes is %s", port)
+	}
 	if keys := fields(t, chart(t), "Deployment", pod+"topologySpreadConstraints/0/topologyKey", pod+"topologySpreadConstraints"); keys[0] != "kubernetes.io/hostname" || strings.Contains(keys[1], "zone") {
 		t.Errorf("the pods spread over %v", keys)
 	}
@@ -221,6 +228,8 @@ func TestChartRefusesContradictions(t *testing.T) {
 		"ports.http=9000":           "addr: :9000\n",
 		"addrKey=listen":            "listen: :8080\n",
 		"config.lifecycle.name=web": "name: web\n",
+		"extraPorts[0].name=grpc,extraPorts[0].port=9090,extraPorts[0].addrKey=grpc_listen": "grpc_listen: :9090\n",
+		"extraPorts[0].name=grpc,extraPorts[0].port=9090,config.grpc_addr=0.0.0.0:9090":     "grpc_addr: 0.0.0.0:9090\n",
 	} {
 		if file := fields(t, chart(t, set), "ConfigMap", "data/service.yaml")[0]; !strings.Contains(file+"\n", want) {
 			t.Errorf("--set %s: the file is\n%s", set, file)
@@ -233,8 +242,15 @@ func TestChartRefusesContradictions(t *testing.T) {
 func TestPortsAndVolumesAreTheirOwn(t *testing.T) {
 	for set, want := range map[string]string{
 		"ports.http=8081": "ports.health is 8081, as ports.http is",
-		"extraPorts[0].name=grpc,extraPorts[0].port=8080":                       "the port of grpc in extraPorts is 8080, as ports.http is",
-		"volumes[0].name=config":                                                "volumes has config, a name that the chart uses",
+		"extraPorts[0].name=grpc,extraPorts[0].port=8080":                                                      "the port of grpc in extraPorts is 8080, as ports.http is",
+		"extraPorts[0].name=grpc,extraPorts[0].port=9090,config.grpc_addr=:9091":                               "config.grpc_addr is \":9091\", and the port of grpc in extraPorts is 9090",
+		"extraPorts[0].name=grpc,extraPorts[0].port=9090,extraPorts[0].addrKey=g,config.g=127.0.0.1:9090":      "an address that only the pod itself reaches",
+		"extraPorts[0].name=grpc,extraPorts[0].port=9090,extraPorts[0].addrKey=g,env[0].name=SERVICE_G":        "env has SERVICE_G: set the port of grpc in extraPorts",
+		"extraPorts[0].name=grpc,extraPorts[0].port=9090,extraPorts[0].addrKey=grpc_addr,args={--grpc-addr=x}": "args has --grpc-addr=x: set the port of grpc in extraPorts",
+		"config.lifecycle.lingr=1s":         "lingr is not a key of the configuration of lifecycle: did you mean linger?",
+		"config.lifecycle.drainInterval=1s": "drainInterval is not a key of the configuration of lifecycle: did you mean drain_interval?",
+		"config.lifecycle.color=red":        "color is not a key of the configuration of lifecycle\n",
+		"volumes[0].name=config":            "volumes has config, a name that the chart uses",
 		"volumes[0].name=secret-db,secrets[0].name=db,secrets[0].mountPath=/db": "volumes has secret-db, a name that the chart uses",
 	} {
 		if _, err := output(t, tool(t, "helm"), chartArgs([]string{set})...); err == nil || !strings.Contains(err.Error(), want) {

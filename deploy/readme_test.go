@@ -1,12 +1,16 @@
 package deploy
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/internal/run"
+	"github.com/pleme-io/lifecycle-go/vet"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -78,4 +82,80 @@ func TestReadmeExamplesRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustBeClean(t, with(t, file))
+}
+
+// TestFailurePolicyOfJobs: the template is what the guide shows, and vet has nothing against a Job
+// with it.
+func TestFailurePolicyOfJobs(t *testing.T) {
+	page, err := os.ReadFile("../docs/guides/job.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown, made any
+	out := rendered(t, `{{ include "lifecycle.podFailurePolicy" . }}`, nil)
+	if err := errors.Join(yaml.Unmarshal([]byte(block(t, string(page), "podFailurePolicy")), &shown), yaml.Unmarshal([]byte(out), &made)); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(shown, made) {
+		t.Errorf("the guide shows %v, and the template renders %v", shown, made)
+	}
+	job := "apiVersion: batch/v1\nkind: Job\nmetadata: {name: migrate}\nspec:\n  " + strings.ReplaceAll(strings.TrimSpace(out), "\n", "\n  ") + `
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          env: [{name: MIGRATE_LIFECYCLE_EXIT_ON_SIGNAL, value: "true"}, {name: MIGRATE_LIFECYCLE_TERMINATION_GRACE, value: 30s}]
+`
+	if found := (vet.Checker{}).Check(vet.File{Name: "job.yaml", Data: []byte(job)}).Findings; len(found) > 0 {
+		t.Errorf("%+v", found)
+	}
+}
+
+// TestAnyProgramInTheChart renders the values that the guide gives for programs in other
+// languages. lifecycle-run takes the file, and the arguments behind "--" are the program's.
+func TestAnyProgramInTheChart(t *testing.T) {
+	page, err := os.ReadFile("../docs/guides/any-program.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for has, want := range map[string]string{
+		"gunicorn": "- -config=/etc/service/lifecycle-run.yaml\n- --\n- gunicorn\n- --bind\n- :8080\n- --graceful-timeout\n- \"15\"\n- app:app",
+		"node":     "- -config=/etc/service/lifecycle-run.yaml\n- --\n- node\n- server.js",
+		"php-fpm":  "- -config=/etc/service/lifecycle-run.yaml\n- --\n- php-fpm",
+	} {
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		if err := os.WriteFile(file, []byte(block(t, string(page), "[--, "+has)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		manifest := with(t, file)
+		mustBeClean(t, manifest)
+		container := "spec/template/spec/containers/0/"
+		got := fields(t, manifest, "Deployment", container+"command", container+"args", container+"env/0/name")
+		if got[0] != "- /lifecycle-run" || got[1] != want || got[2] != "LIFECYCLE_RUN_LIFECYCLE_DRAIN_INTERVAL" {
+			t.Errorf("%s: the container has %q", has, got)
+		}
+		for _, o := range objects(t, manifest) {
+			if o.Kind != "ConfigMap" {
+				continue
+			}
+			config := filepath.Join(t.TempDir(), "lifecycle-run.yaml")
+			if err := os.WriteFile(config, []byte(o.Data["lifecycle-run.yaml"]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if code := run.Run(t.Context(), "lifecycle-run", []string{"-config=" + config, "-lifecycle.health-addr=off", "--", "true"}, nil, t.Output(), t.Output()); code != 0 {
+				t.Errorf("%s: lifecycle-run ends with %d, with the configuration\n%s", has, code, o.Data["lifecycle-run.yaml"])
+			}
+		}
+	}
+	for args, refused := range map[string]string{
+		"{--,php-fpm,--config=x}":          "",
+		"{--config=x.yaml,--,php-fpm}":     "set configFile and config",
+		"{--lifecycle.linger=1s,--,sleep}": "set drainSeconds",
+	} {
+		_, err := output(t, tool(t, "helm"), chartArgs([]string{"args=" + args})...)
+		if refused == "" && err != nil || refused != "" && (err == nil || !strings.Contains(err.Error(), refused)) {
+			t.Errorf("args=%s: %v, want %q", args, err, refused)
+		}
+	}
 }

@@ -14,29 +14,19 @@ func TestConventions(t *testing.T) {
 			{Path: "service", Imports: []string{
 				".", "./config", "./kube", "./metrics", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
-			{Path: "consumer", Imports: []string{".", "./fleet/broker", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
+			{Path: "consumer", Imports: []string{".", "./worker", "./fleet/broker", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 			{Path: "orders", Imports: []string{".", "./config", "modernc.org/sqlite"}, Brings: []string{"..."}},
-			{Path: "tree", Imports: []string{".", "./worker", "./worker/docker", "github.com/moby/moby/client"}, Brings: []string{"..."}},
-			{Path: "mission", Imports: []string{
-				".", "./fleet/broker", "./fleet/lease", "./fleet/workflow", "github.com/nats-io/nats.go",
-			}, Brings: []string{"..."}},
+			{Path: "tree", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "mission", Imports: []string{".", "./fleet/broker", "./fleet/workflow", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 			{Path: "fleet", Imports: []string{
 				".", "./worker", "./fleet/broker", "./fleet/workflow", "./fleet/presence", "./fleet/operator", "./fleet/host/...", "github.com/nats-io/nats.go",
 			}, Brings: []string{"..."}},
+			{Path: "shop", Imports: []string{
+				"./worker", ".", "./config", "./procpool", "./procpool/sdk", "./fleet/broker", "./fleet/lease", "./fleet/workflow",
+				"./fleet/presence", "./fleet/operator", "./fleet/host/...", "github.com/nats-io/nats.go",
+			}, Brings: []string{"..."}},
 			{Path: "pool", Imports: []string{".", "./procpool", "./procpool/sdk", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "hosted", Imports: []string{".", "./fleet/broker", "./fleet/host/...", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
-		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/pleme-io/lifecycle-go/kube"},
-			{Module: "github.com/pleme-io/lifecycle-go/worker/docker"},
-			{Module: "github.com/moby/moby/client"},
-			{Module: "github.com/pleme-io/lifecycle-go/fleet"},
-			{Module: "github.com/nats-io/nats.go"},
-			{Module: "github.com/coder/websocket"},
-			{Module: "github.com/prometheus/client_golang"},
-			{Module: "modernc.org/sqlite"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})
 }

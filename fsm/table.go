@@ -67,6 +67,15 @@ func (t Table[S]) Validate() error {
 	return nil
 }
 
+// Clone returns a copy that shares nothing with the table.
+func (t Table[S]) Clone() Table[S] {
+	t = maps.Clone(t)
+	for from, to := range t {
+		t[from] = slices.Clone(to)
+	}
+	return t
+}
+
 // Has reports whether s is a state of the table.
 func (t Table[S]) Has(s S) bool {
 	_, ok := t[s]

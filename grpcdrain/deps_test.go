@@ -12,10 +12,5 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{Path: ".", Imports: []string{"google.golang.org/grpc", "."}, Brings: []string{"..."}},
 		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "google.golang.org/grpc"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
-		},
 	})
 }

@@ -77,7 +77,6 @@ func endWatch(ctx context.Context, watch func(context.Context) error) error {
 	return err
 }
 
-// stream is a grpc.ServerStream with a context of its own.
 type stream struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -3,7 +3,6 @@ package health
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -70,7 +69,7 @@ func (c *check) record(res probe.Result) (settled bool) {
 	if res.Err == nil {
 		c.bad = 0
 		c.good = min(c.good+1, c.successes)
-		c.textLocked("")
+		c.text = ""
 		if c.good >= c.successes {
 			c.toLocked(Up, nil)
 		}
@@ -81,7 +80,7 @@ func (c *check) record(res probe.Result) (settled bool) {
 		c.bad = min(c.bad+1, c.failures)
 	}
 	state, text := verdict(res.Err)
-	c.textLocked(text)
+	c.text = text
 	if c.bad >= c.failures {
 		c.toLocked(state, res.Err)
 	}
@@ -132,15 +131,7 @@ func (c *check) toLocked(state State, cause error) {
 	if state == c.machine.State() {
 		return
 	}
-	c.plane.changed()              // do this first, because a listener that probes must not get the old answer
 	_ = c.machine.To(state, cause) // the table allows every change
-}
-
-func (c *check) textLocked(text string) {
-	if text != c.text {
-		c.text = text
-		c.plane.changed()
-	}
 }
 
 // passes reports whether the check, by its last result, lets its plane pass.
@@ -163,10 +154,9 @@ type item struct {
 }
 
 // view returns the part of an answer about the check. unfinished has the runs that
-// the probe did not wait for to the end. volatile is true when the text contains a
-// duration.
-func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
-	it = item{name: c.name, nonCritical: c.nonCritical, dependsOn: c.dependsOn}
+// the probe did not wait for to the end.
+func (c *check) view(unfinished []probe.Unfinished) item {
+	it := item{name: c.name, nonCritical: c.nonCritical, dependsOn: c.dependsOn}
 	hung := c.overdue()
 	stale := ""
 	if last, _, _ := c.runner.Status(); hung == 0 && last.Run > 0 {
@@ -180,11 +170,11 @@ func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
 	c.mu.Unlock()
 	switch {
 	case hung > 0:
-		it.text, volatile = fmt.Sprintf("still running for %v", probe.Round(hung)), true
+		it.text = fmt.Sprintf("still running for %v", probe.Round(hung))
 	case stale != "":
-		it.text, volatile = stale, true
+		it.text = stale
 	}
-	return it, volatile
+	return it
 }
 
 // stale returns the reason why the last result is too old, or "".
@@ -203,10 +193,6 @@ func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
 	return ""
 }
 
-// never is earlier than every reading of the clock. 0 is not: in a synctest bubble
-// readings are negative.
-const never = time.Duration(math.MinInt64)
-
 // renewal returns the age of a result at which a probe runs the check again. With
 // 0 every probe runs it.
 func (c *check) renewal() time.Duration { return max(c.ttl, c.interval) }
@@ -224,20 +210,4 @@ func (c *check) due(now time.Duration) bool {
 		return false // the scheduler runs it
 	}
 	return now >= last.Ended+c.renewal()
-}
-
-// freshUntil returns until when an answer about the check is valid, unless the
-// check reports a change.
-func (c *check) freshUntil() time.Duration {
-	if c.renewal() == 0 {
-		return never
-	}
-	last, _, _ := c.runner.Status()
-	switch {
-	case last.Run == 0:
-		return never
-	case c.interval > 0 && c.plane.reg.active.Load():
-		return last.Ended + c.maxAge
-	}
-	return last.Ended + c.renewal()
 }

@@ -48,7 +48,8 @@ func (h handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if name == "" && req.URL.RawQuery == "" {
-		p.current(req.Context()).Write(w, req)
+		res := p.current(req.Context())
+		res.answer().Write(w, req)
 		return
 	}
 	p.part(name, req).Write(w, req)
@@ -72,8 +73,7 @@ func (h handler) route(path string) (p *plane, name string, found bool) {
 	return nil, "", false
 }
 
-// part answers a probe that has a query or asks for one check. The plane does not
-// keep the answer.
+// part answers a probe that has a query or asks for one check.
 func (p *plane) part(name string, req *http.Request) *answer.Answer {
 	if refusal := answer.QueryTooLong(req); refusal != nil {
 		return refusal
@@ -93,7 +93,7 @@ func (p *plane) part(name string, req *http.Request) *answer.Answer {
 		if c == nil {
 			return answer.Line(http.StatusNotFound, "%s has no check %q", p.kind.path(), text.Clip(name, maxNameLen))
 		}
-		res = p.alone(c, p.runPart(req, []*check{c}))
+		res = p.alone(c, p.run(req.Context(), []*check{c}))
 	}
 	if query.Has("verbose") {
 		return answer.New(statusOf(res.ok), answer.TypeText, res.verbose())
@@ -101,19 +101,10 @@ func (p *plane) part(name string, req *http.Request) *answer.Answer {
 	return res.answer()
 }
 
-// runPart runs the given checks that are due, unless the plane is frozen.
-func (p *plane) runPart(req *http.Request, checks []*check) []probe.Unfinished {
-	if p.frozen() {
-		return nil
-	}
-	return p.run(req.Context(), checks)
-}
-
-// without returns the result of the plane without the named checks.
 func (p *plane) without(names []string, req *http.Request) result {
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	kept, out, strange := exclude(names, *p.checks.Load())
-	res := p.result(kept, p.runPart(req, kept))
+	res := p.result(kept, p.run(req.Context(), kept))
 	res.unknown = strange
 	if res.ok && len(out) == 0 {
 		p.reg.passed(p.kind)
@@ -148,7 +139,7 @@ func exclude(names []string, checks []*check) (kept, out []*check, strange []str
 // alone returns the result of one check. It fails when the check fails, even if
 // the check is not critical.
 func (p *plane) alone(c *check, unfinished []probe.Unfinished) result {
-	it, _ := c.view(unfinished)
+	it := c.view(unfinished)
 	p.explain(&it)
 	ok := it.passes(p.kind) || p.reg.cond.Load().overrides(p.kind)
 	return result{plane: p.kind, ok: ok, items: []item{it}}

@@ -121,8 +121,8 @@ func (c *condition) overrides(kind planeKind) bool {
 	return kind == livenessPlane && c.draining || kind == startupPlane && c.started
 }
 
-// change replaces the condition, publishes the new state of readiness, and makes
-// every kept answer stale, all before it returns.
+// change replaces the condition and publishes the new state of readiness, both before it
+// returns.
 func (r *Registry) change(edit func(*condition)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,9 +132,6 @@ func (r *Registry) change(edit func(*condition)) {
 		return
 	}
 	r.cond.Store(&next)
-	for _, p := range r.planes {
-		p.changed()
-	}
 	if state, why := next.readiness(); state != r.lifecycle.State() {
 		var cause error
 		if why != "" {

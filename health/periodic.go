@@ -27,10 +27,10 @@ func (r *Registry) Start(ctx context.Context) error {
 	r.base.Store(&base)
 	ctx, r.stop = context.WithCancel(ctx)
 	r.stopped = make(chan struct{})
-	r.setActive(true)
+	r.active.Store(true)
 	go func() {
 		defer close(r.stopped)
-		defer r.setActive(false)
+		defer r.active.Store(false)
 		r.schedule(ctx)
 	}()
 	return nil
@@ -49,14 +49,6 @@ func (c baseContext) Value(key any) any {
 		return v
 	}
 	return c.values.Value(key)
-}
-
-// setActive sets whether the scheduler or the probes run the periodic checks.
-func (r *Registry) setActive(active bool) {
-	r.active.Store(active)
-	for _, p := range r.planes {
-		p.changed()
-	}
 }
 
 // Close ends the background runs, cancels the contexts of all checks and waits

@@ -9,6 +9,35 @@ import (
 	"time"
 )
 
+// A snapshot tells a check that takes too long from one that fails by how it ended, not by the text of its error.
+func TestSnapshotSaysSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRegistry()
+		late := func(d time.Duration, err error) ProbeFunc {
+			return func(context.Context) error { time.Sleep(d); return err }
+		}
+		for name, p := range map[string]ProbeFunc{
+			"fails":    late(0, errors.New("the queue timed out, says the peer")),
+			"late":     late(1100*time.Millisecond, nil),
+			"hangs":    late(time.Hour, nil),
+			"waits":    func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+			"deadline": late(0, context.DeadlineExceeded),
+			"passes":   late(900*time.Millisecond, nil),
+		} {
+			must(t, r.RegisterReadiness(name, p, WithPeriodic(time.Second), WithTimeout(time.Second)))
+		}
+		must(t, r.Start(t.Context()))
+		time.Sleep(30*time.Second + 50*time.Millisecond)
+		for _, c := range r.Snapshot() {
+			if isSlow := c.Name != "fails" && c.Name != "passes"; c.Slow != isSlow {
+				t.Errorf("%s is slow: %t: %+v", c.Name, c.Slow, c)
+			}
+		}
+		must(t, r.Close(context.Background()))
+		time.Sleep(2 * time.Hour)
+	})
+}
+
 func TestPeriodicCheckRunsInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Duration

@@ -2,11 +2,9 @@ package health
 
 import (
 	"context"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
@@ -33,45 +31,18 @@ func (k planeKind) String() string { return [...]string{Liveness, Readiness, Sta
 // path returns the plane's name in answers and, after a slash, in URLs.
 func (k planeKind) path() string { return [...]string{"livez", "readyz", "startupz"}[k] }
 
-// plane has the checks that answer one question, and the answer made from them.
-//
-// The plane keeps its rendered answer and uses it again while no check has
-// reported a change (version) and no result has to be renewed (kept.fresh).
+// plane has the checks that answer one question.
 type plane struct {
-	reg  *Registry
-	kind planeKind
-
-	checks  atomic.Pointer[[]*check]       // sorted by name; replaced, never changed
-	always  atomic.Pointer[[]*probe.Check] // the runners, when every probe runs every check; otherwise empty
-	version atomic.Uint64                  // counts changes that make the kept answer stale
-	kept    atomic.Pointer[kept]
+	reg    *Registry
+	kind   planeKind
+	checks atomic.Pointer[[]*check] // sorted by name; replaced, never changed
 }
 
 func newPlane(r *Registry, kind planeKind) *plane {
 	p := &plane{reg: r, kind: kind}
-	p.setChecks(nil)
+	p.checks.Store(new([]*check))
 	return p
 }
-
-// setChecks replaces the list. For a plane on which every probe runs every check
-// it also keeps the list of their runners.
-func (p *plane) setChecks(checks []*check) {
-	always := make([]*probe.Check, 0, len(checks))
-	for _, c := range checks {
-		if c.renewal() == 0 {
-			always = append(always, c.runner)
-		}
-	}
-	if len(always) < len(checks) {
-		always = nil
-	}
-	p.checks.Store(&checks)
-	p.always.Store(&always)
-	p.changed()
-}
-
-// changed makes the kept answer stale.
-func (p *plane) changed() { p.version.Add(1) }
 
 // search returns the position of the check of that name in checks, which are
 // sorted by name. If there is none, it returns the position where the check
@@ -88,32 +59,23 @@ func find(checks []*check, name string) *check {
 	return nil
 }
 
-// current returns the answer to a plain probe of the plane. It runs the checks
-// that are due and waits for them, at most until ctx is done or the probe timeout
-// has passed.
-func (p *plane) current(ctx context.Context) *kept {
-	version := p.version.Load()
-	a := p.kept.Load()
-	if a != nil && a.version == version && a.isFresh() {
-		return a
+// current returns the answer to a probe of the whole plane. It runs the checks that are
+// due and waits for them, at most until ctx is done or the probe timeout has passed.
+func (p *plane) current(ctx context.Context) result {
+	checks := *p.checks.Load()
+	res := p.result(checks, p.run(ctx, checks))
+	if res.ok {
+		p.reg.passed(p.kind)
 	}
-	if p.frozen() {
-		return p.render(nil, true)
-	}
-	always := *p.always.Load()
-	if len(always) == 0 {
-		return p.render(p.run(ctx, *p.checks.Load()), false)
-	}
-	unfinished := probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, always)
-	if unfinished == nil && a != nil && a.version == version && p.version.Load() == version {
-		return a // every check has run and none has reported a change
-	}
-	return p.render(unfinished, false)
+	return res
 }
 
 // run runs the given checks that are due, and returns the runs that it did not wait
-// for to the end.
+// for to the end. On a frozen plane none is due.
 func (p *plane) run(ctx context.Context, checks []*check) []probe.Unfinished {
+	if p.frozen() {
+		return nil
+	}
 	now := probe.Now()
 	var due []*probe.Check
 	for _, c := range checks {
@@ -135,40 +97,12 @@ func (p *plane) frozen() bool {
 	return p.kind == startupPlane && cond.started || p.kind == livenessPlane && cond.draining
 }
 
-// render makes the answer from the present states of the checks, and keeps it.
-func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *kept {
-	version := p.version.Load() // read it first: a change after this line makes the answer stale
-	checks := *p.checks.Load()
-	res := p.result(checks, unfinished)
-	fresh := time.Duration(math.MaxInt64)
-	if !frozen {
-		for _, c := range checks {
-			fresh = min(fresh, c.freshUntil())
-		}
-	}
-	if res.ok {
-		p.reg.passed(p.kind)
-	}
-	a := p.kept.Load()
-	if a == nil || a.version != version || res.volatile {
-		a = &kept{Answer: *res.answer(), version: version, ok: res.ok}
-		a.fresh.Store(int64(never))
-		if res.volatile {
-			return a
-		}
-	}
-	a.fresh.Store(int64(fresh))
-	p.kept.Store(a)
-	return a
-}
-
 // result is the answer of a plane, or of a part of it.
 type result struct {
-	plane    planeKind
-	ok       bool
-	volatile bool
-	items    []item   // sorted by name
-	unknown  []string // names that a probe excludes and the plane does not have, sorted
+	plane   planeKind
+	ok      bool
+	items   []item   // sorted by name
+	unknown []string // names that a probe excludes and the plane does not have, sorted
 }
 
 // result collects the states of the checks.
@@ -181,9 +115,7 @@ func (p *plane) result(checks []*check, unfinished []probe.Unfinished) result {
 			res.add(builtin)
 			shown = false
 		}
-		it, volatile := c.view(unfinished)
-		res.volatile = res.volatile || volatile
-		res.add(it)
+		res.add(c.view(unfinished))
 	}
 	if shown {
 		res.add(builtin)

@@ -238,7 +238,7 @@ func (r *Registry) registerLocked(kind planeKind, name string, p Probe, opts []O
 	}
 	// Handlers go on reading the old list.
 	checks := slices.Insert(slices.Clone(old), at, newCheck(pl, name, p, cfg))
-	pl.setChecks(checks)
+	pl.checks.Store(&checks)
 	r.wake.Notify()
 	return nil
 }

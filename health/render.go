@@ -5,28 +5,11 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/pleme-io/lifecycle-go/internal/answer"
-	"github.com/pleme-io/lifecycle-go/internal/probe"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
-
-// kept is the answer of a plane to a plain probe. Only the time until which it
-// is fresh changes.
-type kept struct {
-	answer.Answer
-	version uint64       // of the plane that it was made from
-	fresh   atomic.Int64 // until then it is valid without a look at the checks
-	ok      bool
-}
-
-// isFresh reports whether the answer is valid without a look at the checks.
-func (a *kept) isFresh() bool {
-	fresh := a.fresh.Load()
-	return fresh != int64(never) && int64(probe.Now()) < fresh
-}
 
 func statusOf(ok bool) int {
 	if ok {

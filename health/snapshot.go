@@ -2,12 +2,15 @@ package health
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
@@ -26,6 +29,9 @@ type Status struct {
 	// Error is the error text of the last run, "" when it passed. A check may be
 	// up and have an error while it is below its failure threshold.
 	Error string `json:"error,omitempty"`
+	// Slow says that the last run failed because it took too long, or that the run in
+	// progress takes longer than its timeout.
+	Slow bool `json:"slow,omitempty"`
 	// Checked is when the last run ended, the zero time before the first end.
 	Checked time.Time `json:"checked,omitzero"`
 	// Latency is how long the last run took.
@@ -76,13 +82,14 @@ func (r *Registry) NotReady() error {
 }
 
 func (c *check) status() Status {
-	it, _ := c.view(nil)
+	it := c.view(nil)
 	c.plane.explain(&it)
 	last, running, _ := c.runner.Status()
 	st := Status{
 		Plane: c.plane.kind.String(), Name: c.name,
 		State: it.state, Critical: !c.nonCritical,
 		DependsOn: slices.Clone(c.dependsOn), CausedBy: it.causedBy, Error: it.text,
+		Slow:    isLate(last.Err) || running >= c.timeout,
 		Latency: last.Took, Runs: last.Run, Running: running,
 	}
 	_, st.Since = c.machine.Since()
@@ -90,6 +97,12 @@ func (c *check) status() Status {
 		st.Checked = probe.At(last.Ended)
 	}
 	return st
+}
+
+// isLate reports whether a run failed because it, or something that it waited for, took too long.
+func isLate(err error) bool {
+	_, timedOut := call.As[*probe.TimeoutError](err)
+	return timedOut || call.Is(err, context.DeadlineExceeded) || call.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (r *Registry) conditionStatus() (st Status, shown bool) {

@@ -257,7 +257,7 @@ func (o object) String() string {
 // Error is an answer of the API server that is not a success. Its text names the
 // object, and for a refusal the rule that the pod's Role lacks.
 type Error struct {
-	Verb    string // of the Role's rule: get, list, watch, create, update, patch
+	Verb    string // of the Role's rule: get, list, watch, create, update
 	Object  string // "leases.coordination.k8s.io demo/sync"
 	Status  int    // of HTTP; 0 when a watch has reported an error without one
 	Reason  string // the API's: "Conflict", "Expired" …
@@ -293,7 +293,7 @@ func status(err error) int {
 	return 0
 }
 
-// do sends one request and decodes the answer into out, unless that is nil.
+// do sends one request and decodes the answer into out.
 func (c *Client) do(ctx context.Context, method, verb string, o object, query url.Values, body, out any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, fmt.Errorf("no answer in %v", c.cfg.Timeout))
 	defer cancel()
@@ -308,8 +308,6 @@ func (c *Client) do(ctx context.Context, method, verb string, o object, query ur
 		return fmt.Errorf("kube: %s %s: read the answer: %w", verb, o, because(ctx, err))
 	case len(text) > maxAnswer:
 		return fmt.Errorf("kube: %s %s: the answer has more than %d bytes", verb, o, maxAnswer)
-	case out == nil:
-		return nil
 	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return fmt.Errorf("kube: %s %s: the answer is not what the API describes: %w", verb, o, err)
@@ -347,9 +345,6 @@ func (c *Client) send(ctx context.Context, method, verb string, o object, query 
 	req.Header.Set("User-Agent", "lifecycle-go")
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
-		if method == http.MethodPatch {
-			req.Header.Set("Content-Type", "application/merge-patch+json")
-		}
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

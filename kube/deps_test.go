@@ -13,9 +13,5 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{Path: ".", Imports: []string{".", "./health"}, Brings: []string{"golang.org/x/sync"}, Never: []string{"k8s.io/client-go", "k8s.io/api"}},
 		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
-		},
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -257,20 +256,6 @@ func (f *fakeAPI) answer(r *http.Request, body []byte) (int, any) {
 			return 409, failure(409, "Conflict", "the object has been modified")
 		}
 		return 200, f.storeLocked(path, given)
-	case http.MethodPatch:
-		old := f.objects[path]
-		if old == nil {
-			return 404, missing
-		}
-		o := clone(old)
-		meta := o["metadata"].(map[string]any)
-		notes, _ := meta["annotations"].(map[string]any)
-		if notes == nil {
-			notes = map[string]any{}
-		}
-		maps.Copy(notes, given["metadata"].(map[string]any)["annotations"].(map[string]any))
-		meta["annotations"] = notes
-		return 200, f.storeLocked(path, o)
 	}
 	return 405, failure(405, "MethodNotAllowed", r.Method)
 }

@@ -145,8 +145,7 @@ const (
 
 var subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// checkName returns an error for a name that Kubernetes refuses, with a similar one that
-// it takes. Outside a cluster it is "".
+// checkName returns an error for a name that Kubernetes refuses. Outside a cluster the name is "".
 func checkName(what, name string, longest int) error {
 	isLabel := longest == maxLabel
 	switch {
@@ -161,28 +160,8 @@ func checkName(what, name string, longest int) error {
 	if isLabel {
 		want = "lower-case letters, digits and '-', with a letter or a digit at both ends"
 	}
-	if right := similarName(name, isLabel); right != "" {
-		want += fmt.Sprintf(", such as %q", right)
-	}
 	return fmt.Errorf("the %s %q is not a name of Kubernetes: want %s", what, name, want)
 }
-
-// similarName returns a valid name that resembles the given one, or "".
-func similarName(name string, isLabel bool) string {
-	if isLabel {
-		name = strings.ReplaceAll(name, ".", "-")
-	}
-	var parts []string
-	for part := range strings.SplitSeq(strings.ToLower(name), ".") {
-		part = strings.Trim(otherThanLabel.ReplaceAllString(part, "-"), "-")
-		if part != "" {
-			parts = append(parts, part)
-		}
-	}
-	return strings.Join(parts, ".")
-}
-
-var otherThanLabel = regexp.MustCompile(`[^a-z0-9-]`)
 
 // Identity returns the name under which this process holds the lease.
 func (l *Lease) Identity() string { return l.identity }

@@ -304,11 +304,11 @@ func TestLeaseNamesAreThoseOfKubernetes(t *testing.T) {
 	c, _ := newFake().client(t)
 	long := strings.Repeat("a", 64)
 	for name, right := range map[string]string{
-		"Bad Name":                          `"bad-name"`,
-		"team/Sync_Lock":                    `"sync-lock"`,
-		"Team.A/sync":                       `"team-a"`,
-		"-sync-":                            `"sync"`,
-		"a..b":                              `"a.b"`,
+		"Bad Name":                          "beside each dot",
+		"team/Sync_Lock":                    "beside each dot",
+		"Team.A/sync":                       "digits and '-'",
+		"-sync-":                            "beside each dot",
+		"a..b":                              "beside each dot",
 		"!":                                 "lower-case",
 		long + "/sync":                      "63",
 		strings.Repeat("a.", 126) + "aa":    "253",

@@ -72,7 +72,6 @@ func (p pod) main(name string) (container, bool) {
 	return container{}, false
 }
 
-// grace returns the pod's terminationGracePeriodSeconds.
 func (p pod) grace() time.Duration {
 	if s := p.Spec.TerminationGracePeriodSeconds; s != nil {
 		return time.Duration(*s) * time.Second

@@ -107,10 +107,27 @@ func (l names) missing(seen []fsm.Event, want string) string {
 	for _, e := range seen {
 		known = append(known, Describe(e), l.describe(e))
 	}
-	if near := suggest.Nearest(want, known); near != "" {
+	near := suggest.Nearest(want, known)
+	if subject, _, ok := cutLast(want); near == "" && ok { // the same part, in another state
+		for _, name := range known {
+			if of, _, _ := cutLast(name); of == subject {
+				near = name
+			}
+		}
+	}
+	if near != "" {
 		return fmt.Sprintf("%q did not happen; did you mean %q?", want, near)
 	}
 	return fmt.Sprintf("%q did not happen", want)
+}
+
+// cutLast cuts the name of an event into the part that it is about and the state.
+func cutLast(name string) (subject, state string, ok bool) {
+	i := strings.LastIndexByte(name, ' ')
+	if i < 0 {
+		return name, "", false
+	}
+	return name[:i], name[i+1:], true
 }
 
 // is reports whether want is the name of e, as Describe returns it or with its path.

@@ -17,7 +17,6 @@ func labelled(ctx context.Context, label string, fn func(context.Context)) {
 	pprof.Do(ctx, pprof.Labels(labelKey, label), fn)
 }
 
-// labelledStacks returns the stacks of the goroutines that have the label.
 func labelledStacks(label string) string {
 	var b bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&b, 1); err != nil {

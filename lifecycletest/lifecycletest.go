@@ -24,7 +24,6 @@ package lifecycletest
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -72,9 +71,8 @@ type App struct {
 	err     error         // Run's error
 	reader  *fsm.Subscription
 
-	mu       sync.Mutex // guards everything below
-	events   []fsm.Event
-	failures []string // of this App's methods
+	mu     sync.Mutex // guards events
+	events []fsm.Event
 }
 
 type lockedBuffer struct {
@@ -300,34 +298,16 @@ func (a *App) cleanup() {
 			a.patience(), a.Phase(), labelledStacks(a.label))
 	}
 	if a.t.Failed() {
-		a.t.Logf("lifecycletest: what happened:\n%s\nthe App's log:\n%s%s", a.Timeline(), a.Log(), a.again())
+		a.t.Logf("lifecycletest: what happened:\n%s\nthe App's log:\n%s", a.Timeline(), a.Log())
 	}
-}
-
-// again repeats the failures, which stand above the timeline and the log.
-func (a *App) again() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.failures) == 0 {
-		return ""
-	}
-	return "\nthe failures, once more:\n\t" + strings.Join(a.failures, "\n\t")
 }
 
 func (a *App) errorf(format string, args ...any) {
 	a.t.Helper()
-	a.t.Errorf("lifecycletest: %s", a.failure(format, args...))
+	a.t.Errorf("lifecycletest: "+format, args...)
 }
 
 func (a *App) fatal(format string, args ...any) {
 	a.t.Helper()
-	a.t.Fatalf("lifecycletest: %s", a.failure(format, args...))
-}
-
-func (a *App) failure(format string, args ...any) string {
-	text := fmt.Sprintf(format, args...)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.failures = append(a.failures, text)
-	return text
+	a.t.Fatalf("lifecycletest: "+format, args...)
 }

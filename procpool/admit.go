@@ -88,7 +88,6 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		return nil, nil, err
 	}
 	if q.sticky() && !q.anew && p.lost[q.key] {
-		delete(p.lost, q.key)
 		return nil, nil, &SessionLostError{Query: q.id, Key: q.key}
 	}
 	if q.alone {

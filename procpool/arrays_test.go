@@ -80,6 +80,7 @@ func TestArraysOfNumpyTravel(t *testing.T) {
 	for payload, want := range map[string]string{
 		`{"dtype":"<i2","shape":[1]}`:  "4 came",
 		`"objects"`:                    "no bytes",
+		`"fields"`:                     "send each field",
 		`{"dtype":"O","shape":[0]}`:    "no bytes", // a program that gets pointers from its caller
 		`{"dtype":"u1,O","shape":[0]}`: "no bytes",
 	} {

@@ -53,6 +53,8 @@ type Part struct {
 	Bytes   []byte // beside the content, nil for none
 }
 
+func (p Part) size() int { return len(p.Content) + len(p.Bytes) }
+
 // Bytes waits for the end of the query and returns the bytes that the worker answered
 // with beside the result, nil for none, or the error of [Query.Result].
 func (q *Query) Bytes() ([]byte, error) {
@@ -70,6 +72,7 @@ func (q *Query) Parts() iter.Seq2[Part, error] {
 		for {
 			select {
 			case m := <-q.messages:
+				q.drop(m.size())
 				if !yield(m, nil) {
 					return
 				}
@@ -79,6 +82,7 @@ func (q *Query) Parts() iter.Seq2[Part, error] {
 			for { // yield what arrived before the end
 				select {
 				case m := <-q.messages:
+					q.drop(m.size())
 					if !yield(m, nil) {
 						return
 					}

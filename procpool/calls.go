@@ -69,11 +69,20 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 	}
 	q := a.q
 	c.Query = q.id
+	size := len(c.Params)
+	if full := q.hold(size); full != nil {
+		p.mu.Lock()
+		w.calls--
+		p.mu.Unlock()
+		w.refuseCall(id, fmt.Errorf("what waits for an answer has too many bytes already: more than %d", p.cfg.MaxAnswer))
+		return w.ignore(nil)
+	}
 	ctx, ok := q.callContext()
 	var once sync.Once
 	answer := func(result json.RawMessage, err error) {
 		once.Do(func() {
 			w.reply(id, result, err, func() {
+				q.drop(size)
 				p.mu.Lock()
 				defer p.mu.Unlock()
 				w.calls--

@@ -2,6 +2,7 @@ package procpool
 
 import (
 	"errors"
+	"slices"
 )
 
 // Cause says why a worker process has ended.
@@ -24,13 +25,13 @@ const (
 	CauseShutdown    Cause = "shutdown"    // the pool has stopped
 )
 
-// Causes returns all causes.
-func Causes() []Cause {
-	return []Cause{
-		CauseStart, CauseIdle, CauseQuery, CauseMemory, CauseProtocol, CauseHealth, CauseWrite, CauseUnconfirmed,
-		CauseRecycled, CauseEvicted, CauseReloaded, CauseAlone, CauseShutdown,
-	}
+var causes = [...]Cause{
+	CauseStart, CauseIdle, CauseQuery, CauseMemory, CauseProtocol, CauseHealth, CauseWrite, CauseUnconfirmed,
+	CauseRecycled, CauseEvicted, CauseReloaded, CauseAlone, CauseShutdown,
 }
+
+// Causes returns all causes.
+func Causes() []Cause { return slices.Clone(causes[:]) }
 
 var (
 	errHealth      = errors.New("it has not answered a health check")

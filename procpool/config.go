@@ -134,6 +134,10 @@ type Config struct {
 	// MaxFrame bounds a message, in bytes including its newline, and with the bytes that
 	// follow its line, from 256 bytes to 2 GiB less one. Defaults to 16 MiB.
 	MaxFrame int `koanf:"max_frame"`
+	// MaxAnswer bounds a message of a worker as MaxFrame does, and together what the pool
+	// holds of a query's messages: parts that the caller has not read, for which the worker
+	// waits, and calls without an answer, beyond which a call is refused. Defaults to MaxFrame.
+	MaxAnswer int `koanf:"max_answer"`
 	// StreamBuffer is how many unread messages the pool keeps for a query; when
 	// they are that many, the worker has to wait. Defaults to 16.
 	StreamBuffer int `koanf:"stream_buffer"`
@@ -202,6 +206,7 @@ func (c Config) WithDefaults() Config {
 	or(&c.HealthTimeout, 5*time.Second)
 	or(&c.BreakAfter, 5)
 	or(&c.MaxFrame, wire.DefaultMaxFrame)
+	or(&c.MaxAnswer, c.MaxFrame)
 	or(&c.StreamBuffer, 16)
 	or(&c.OutputLines, 100)
 	or(&c.StderrTail, 8<<10)
@@ -270,6 +275,8 @@ func (c Config) Validate() error {
 	bad(c.BreakAfter < Off, "BreakAfter is %d, want 1 or more, or Off", c.BreakAfter)
 	bad(c.MaxFrame < 256 || c.MaxFrame > math.MaxInt32,
 		"MaxFrame is %d bytes, want 256 to %d", c.MaxFrame, math.MaxInt32)
+	bad(c.MaxAnswer < 256 || c.MaxAnswer > c.MaxFrame,
+		"MaxAnswer is %d bytes, want 256 to MaxFrame, which is %d", c.MaxAnswer, c.MaxFrame)
 	bad(c.StreamBuffer < 1, "StreamBuffer is %d, want 1 or more", c.StreamBuffer)
 	bad(c.OutputLines < Off, "OutputLines is %d, want 1 or more, or Off", c.OutputLines)
 	bad(c.StderrTail < 0, "StderrTail is %d bytes, want 0 or more", c.StderrTail)

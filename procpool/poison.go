@@ -177,7 +177,9 @@ func (m *memory) spent(owner string, now time.Time) time.Duration {
 	return all[len(all)-m.cfg.Deaths].Add(m.cfg.Window).Sub(now)
 }
 
-// owe has the next query of an owner, or of a fingerprint, run alone.
+// owe has the next query of an owner, or of a fingerprint, run alone. Queries that may not run
+// again and share their worker with others are never alone otherwise: nothing would count
+// against a caller who sends another one each time, and its queries would kill without end.
 func (m *memory) owe(name string, now time.Time) {
 	forgetOne(m.owing, m.cfg.Remember, time.Time.Before)
 	m.owing[name] = now

@@ -429,7 +429,6 @@ func (w *proc) unbindLocked() {
 			p.enqueueLocked(p.queue, q)
 			continue
 		}
-		delete(p.lost, q.key) // its caller learns it now
 		w.after = append(w.after, func() {
 			q.finish(QueryError, nil, &SessionLostError{Query: q.id, Key: q.key})
 		})

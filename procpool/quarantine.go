@@ -80,9 +80,6 @@ func (p *Pool) diedWithLocked(w *proc, q *Query, why error, only bool) []endedBy
 	stays := q.sticky() && !q.anew
 	repeat := q.idempotent && !q.streamed && !p.ending && !stays
 	ends := []endedBy{{q, w.queryError(q, why)}}
-	if q.sticky() {
-		delete(p.lost, q.key) // the caller learns it by this error, or lets the session begin anew
-	}
 	if why == nil || w.broke != nil { // the pool has ended it
 		if !repeat || q.attempts >= maxAttempts {
 			return ends

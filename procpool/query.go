@@ -48,6 +48,8 @@ type Query struct {
 	answer   []byte // beside the result
 	err      error
 	session  string
+	held     int             // bytes of unread messages and of calls without an answer
+	dropped  chan struct{}   // closed when held shrinks; nil when nothing waits for that
 	callCtx  context.Context // of calls, nil before the first
 	endCalls context.CancelFunc
 	late     *DeadlineError // its deadline has passed; it may wait for the worker's stacks
@@ -232,7 +234,8 @@ func (q *Query) Result() (json.RawMessage, error) {
 		select {
 		case <-done:
 			return q.result, q.err
-		case <-q.messages:
+		case m := <-q.messages:
+			q.drop(m.size())
 		}
 	}
 }
@@ -265,6 +268,11 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	}
 	unwatch, endCalls := q.unwatch, q.endCalls
 	q.mu.Unlock()
+	if to == QueryError && errors.Is(err, ErrSessionLost) {
+		q.pool.mu.Lock()
+		delete(q.pool.lost, q.key) // the caller learns it now; one that has cancelled the query does not
+		q.pool.mu.Unlock()
+	}
 	q.done.Signal()
 	if unwatch != nil {
 		unwatch()
@@ -328,6 +336,19 @@ func (q *Query) push(part Part, gone <-chan struct{}) bool {
 	if q.messages == nil {
 		return true
 	}
+	for {
+		full := q.hold(part.size())
+		if full == nil {
+			break
+		}
+		select {
+		case <-full:
+		case <-q.Done():
+			return false
+		case <-gone:
+			return false
+		}
+	}
 	select {
 	case q.messages <- part:
 		return true
@@ -340,6 +361,32 @@ func (q *Query) push(part Part, gone <-chan struct{}) bool {
 		return false
 	case <-gone:
 		return false
+	}
+}
+
+// hold counts n bytes that the pool holds for the query. When Config.MaxAnswer has no room for
+// them it counts nothing, and returns a channel that is closed when there may be room.
+func (q *Query) hold(n int) (full <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.held > 0 && q.held+n > q.pool.cfg.MaxAnswer {
+		if q.dropped == nil {
+			q.dropped = make(chan struct{})
+		}
+		return q.dropped
+	}
+	q.held += n
+	return nil
+}
+
+// drop ends a hold.
+func (q *Query) drop(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.held -= n
+	if q.dropped != nil {
+		close(q.dropped)
+		q.dropped = nil
 	}
 }
 

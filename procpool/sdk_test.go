@@ -4,6 +4,7 @@ package procpool_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -23,6 +24,22 @@ var (
 	deepPayload = strings.Repeat("[", 9000) + strings.Repeat("]", 9000)
 	bigPayload  = strings.Repeat("9", 9000)
 )
+
+// TestQueriesOfEveryLengthAreAnswered has handlers that take about as long as a worker in Go or
+// Python waits before another of its threads reads.
+func TestQueriesOfEveryLengthAreAnswered(t *testing.T) {
+	for name, command := range languages(t) {
+		t.Run(name, func(t *testing.T) {
+			p := startPool(t, command, nil)
+			for i := range 200 {
+				payload := json.RawMessage(fmt.Sprintf(`{"op":"sleep","seconds":%v}`, float64(i%13)/1000))
+				if got := do(t, p, payload, procpool.Timeout(patience/2)); got != `"slept"` {
+					t.Errorf("got %s", got)
+				}
+			}
+		})
+	}
+}
 
 // TestWorkersSurviveOddHandlers has handlers that do what they should not. Each time
 // only the query fails, and the worker goes on.

@@ -105,15 +105,15 @@ const maxPending = 16
 // empty between two spawns.
 func (p *Pool) newAcceptor(n int) (*acceptor, error) {
 	if p.cfg.Inherit {
-		return inheritedPair(p.cfg.MaxFrame)
+		return inheritedPair(p.cfg.MaxAnswer)
 	}
 	path := fmt.Sprintf("%s%06d.sock", p.prefix, n)
-	d, err := listen(path, p.cfg.MaxFrame)
+	d, err := listen(path, p.cfg.MaxAnswer)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := openDir(p.dir); err != nil {
 			return nil, err
 		}
-		d, err = listen(path, p.cfg.MaxFrame)
+		d, err = listen(path, p.cfg.MaxAnswer)
 	}
 	return d, err
 }

@@ -1,10 +1,6 @@
 package procpool
 
-import (
-	"slices"
-
-	"github.com/pleme-io/lifecycle-go/fsm"
-)
+import "github.com/pleme-io/lifecycle-go/fsm"
 
 // WorkerState is the state of a worker process.
 type WorkerState string
@@ -99,27 +95,19 @@ var (
 
 // WorkerTransitions returns the transition table of a worker process. The caller
 // owns the copy, as with the three below.
-func WorkerTransitions() fsm.Table[WorkerState] { return clone(workerTable) }
+func WorkerTransitions() fsm.Table[WorkerState] { return workerTable.Clone() }
 
 // QueryTransitions returns the transition table of a query. Each message is an
 // edge from streaming to streaming; that edge publishes no event.
-func QueryTransitions() fsm.Table[QueryState] { return clone(queryTable) }
+func QueryTransitions() fsm.Table[QueryState] { return queryTable.Clone() }
 
 // ConnTransitions returns the transition table of a connection. Each message is an
 // edge from connected to connected; that edge publishes no event.
-func ConnTransitions() fsm.Table[ConnState] { return clone(connTable) }
+func ConnTransitions() fsm.Table[ConnState] { return connTable.Clone() }
 
 // PoolTransitions returns the transition table of a pool's capacity. A pool of one
 // worker passes through active on its way from idle to at capacity and back.
-func PoolTransitions() fsm.Table[PoolState] { return clone(poolTable) }
-
-func clone[S ~string](t fsm.Table[S]) fsm.Table[S] {
-	out := make(fsm.Table[S], len(t))
-	for from, to := range t {
-		out[from] = slices.Clone(to)
-	}
-	return out
-}
+func PoolTransitions() fsm.Table[PoolState] { return poolTable.Clone() }
 
 // EventName returns the name that readers of other pools use for a change of a
 // worker's state: worker:ready, worker:busy, worker:idle, worker:crashed. This

@@ -16,7 +16,7 @@ type counters struct {
 	spawned, ready, crashed, recycled, evicted       counter
 	slow, retried, late, unknown, strangers          counter
 
-	deaths [14]counter          // of workers, in the order of Causes
+	deaths [len(causes)]counter // of workers, in the order of causes
 	took   [len(bounds)]counter // queries in each bucket: longer than the bound before, at most its own
 	longer counter              // longer than the last bound
 	spent  atomic.Int64         // total of all queries, in nanoseconds
@@ -111,7 +111,7 @@ func (p *Pool) Stats() Stats {
 			Within: make([]uint64, len(bounds)),
 		},
 	}
-	for i, cause := range Causes() {
+	for i, cause := range causes {
 		s.Ended[cause] = c.deaths[i].Load()
 	}
 	d := &s.Durations
@@ -146,7 +146,7 @@ func (p *Pool) countLocked(s WorkerState) (n int) {
 }
 
 // ended counts the end of a worker.
-func (c *counters) ended(cause Cause) { c.deaths[slices.Index(Causes(), cause)].Add(1) }
+func (c *counters) ended(cause Cause) { c.deaths[slices.Index(causes[:], cause)].Add(1) }
 
 // measured counts the duration of a query.
 func (c *counters) measured(took time.Duration) {

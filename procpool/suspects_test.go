@@ -26,7 +26,7 @@ var nextOne = ask{Op: "next"}.raw()
 func TestSessionDoesNotLeaveItsLiveWorker(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { strict(c) })
 	bob := procpool.Key("bob")
-	for i := range 3 {
+	for i := range 102 {
 		if got := do(t, p, nextOne, bob); got != strconv.Itoa(i+1) {
 			t.Errorf("before: %s", got)
 		}
@@ -36,11 +36,11 @@ func TestSessionDoesNotLeaveItsLiveWorker(t *testing.T) {
 			t.Errorf("the poison: %v", err)
 		}
 	}
-	if got := do(t, p, nextOne, bob); got != "4" {
-		t.Errorf("the session goes on with %s, want 4", got)
+	if got := do(t, p, nextOne, bob); got != "103" {
+		t.Errorf("the session goes on with %s, want 103", got)
 	}
-	if got := do(t, p, nextOne, bob, procpool.Idempotent()); got != "5" {
-		t.Errorf("the session goes on with %s, want 5", got)
+	if got := do(t, p, nextOne, bob, procpool.Idempotent()); got != "104" {
+		t.Errorf("the session goes on with %s, want 104", got)
 	}
 }
 

@@ -337,3 +337,33 @@ func TestACancelDoesNotCutALargeWrite(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestCancelsOfLargeQueriesCostNoWorker cancels queries of 50 MB, each at another moment of its
+// way to a worker that is idle and reads.
+func TestCancelsOfLargeQueriesCostNoWorker(t *testing.T) {
+	p := start(t, "serve", func(c *procpool.Config) {
+		c.CancelGrace, c.WriteTimeout, c.QueryTimeout, c.MaxQueue, c.MaxFrame = patience, patience, patience, 10, 64<<20
+	})
+	pid := do(t, p, ask{Op: "pid"}.raw())
+	large := make([]byte, 50<<20)
+	cancelled := 0
+	for i := range 8 {
+		ctx, cancel := context.WithCancel(within(t))
+		time.AfterFunc(time.Duration(i)*10*time.Millisecond, cancel)
+		_, _, err := p.DoBytes(ctx, ask{}.raw(), large)
+		if errors.Is(err, procpool.ErrCancelled) {
+			cancelled++
+		} else if err != nil && !errors.Is(err, context.Canceled) { // it may end before or after the cancel
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if cancelled == 0 {
+		t.Skip("the machine stood still: no query was under way when it was cancelled")
+	}
+	if again := do(t, p, ask{Op: "pid"}.raw()); again != pid {
+		t.Errorf("the worker was %s and is %s", pid, again)
+	}
+	if s := p.Stats(); s.Spawned != 1 || s.Crashed != 0 {
+		t.Errorf("%+v", s)
+	}
+}

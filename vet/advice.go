@@ -19,7 +19,6 @@ func stop(cfg lifecycle.Config, hook time.Duration) time.Duration {
 	return max(hook, on(cfg.PreStop)) + window(cfg) + on(cfg.ShutdownGrace) + lifecycle.Margin
 }
 
-// grace returns the grace of the pod.
 func (w *workload) grace() time.Duration {
 	if g := w.pod.TerminationGracePeriodSeconds; g != nil {
 		return sec(*g)

@@ -135,7 +135,6 @@ func (r *run) addNothingToVet(files []File) {
 	r.add("nothing-to-vet", f)
 }
 
-// run is one Check.
 type run struct {
 	Checker
 	workloads []*workload
@@ -185,10 +184,17 @@ func (r *run) at(o object, p fieldPath, rule, reason, fix string) {
 // workload checks a workload: first the containers that lifecycle runs, then the rules for the
 // pods of every program.
 func (r *run) workload(w *workload) {
+	r.refused(w)
 	if !w.compared {
-		if !w.once {
+		switch says := w.annotation(); {
+		case w.once || says == annotationIgnore:
+		case says != "":
+			w.main.fault("not-compared", fmt.Sprintf("the annotation %s is %q, want %s or %s", annotationKey, says, annotationLifecycle, annotationIgnore),
+				"correct the annotation, or remove it")
+		default:
 			w.main.fault("not-compared", "nothing in these files says that lifecycle runs it, so vet does not compare it with a configuration",
-				"name it with --only, or give the service's configuration with --config, when lifecycle runs it")
+				"when lifecycle runs it, annotate it with "+annotationKey+": "+annotationLifecycle+
+					", name it with --only, or give the service's configuration with --config; when not, the annotation's value "+annotationIgnore+" silences this note")
 		}
 		r.rollout(w)
 		return

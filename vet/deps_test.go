@@ -17,24 +17,16 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{
-				Path:    ".",
-				Imports: []string{".", "./config", "./internal/text", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", "sigs.k8s.io/yaml", yaml},
-				Brings:  []string{"..."},
-				Never:   never,
+				Path: ".",
+				Imports: []string{
+					".", "./config", "./internal/suggest", "./internal/text",
+					"k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", "sigs.k8s.io/yaml", yaml,
+				},
+				Brings: []string{"..."},
+				Never:  never,
 			},
 			{Path: "command", Imports: []string{".", "./config", "./vet", cobra}, Brings: []string{"..."}, Never: never},
 			{Path: "cmd/lifecycle-vet", Imports: []string{"./vet/command", cobra}, Brings: []string{"..."}, Never: never},
-		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: yaml},
-			{Module: cobra},
-			{Module: "k8s.io/api"},
-			{Module: "k8s.io/apimachinery"},
-			{Module: "sigs.k8s.io/json"},
-			{Module: "sigs.k8s.io/yaml"},
-			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
-			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})
 }

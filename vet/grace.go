@@ -35,15 +35,12 @@ func (c *container) graceOfPod(need time.Duration, sum string) {
 	declared := on(c.cfg.TerminationGrace)
 	short := need - sec(given)
 	if short > 0 {
-		raise := fmt.Sprintf("set %s to %d or more", field, seconds(need))
-		if declared > 0 && declared != sec(seconds(need)) {
-			raise += fmt.Sprintf(", and lifecycle.termination_grace to %v", sec(seconds(need)))
-		}
+		raise := raiseTo(field, "termination_grace", declared, need)
 		reason := fmt.Sprintf("a stop may take %s, and %s, %s gives %v: the kubelet kills the container %v before it is done",
 			sum, field, saying, sec(given), short)
 		c.faultOfPod("grace-too-short", reason, or(raise, c.lower(short)), field)
 	}
-	if reason, fix := compareDeclared(field, "termination_grace", declared, sec(given), need); reason != "" {
+	if reason, fix := compareDeclared(field, "termination_grace", declared, sec(given), need); reason != "" && short <= 0 {
 		c.faultOfPod("grace-declared", reason, fix, field)
 	}
 	if declared == 0 && short <= 0 {
@@ -69,18 +66,30 @@ func (c *container) graceOfProbe(name, key string, probe *corev1.Probe, declared
 	declared = on(declared)
 	given := sec(*probe.TerminationGracePeriodSeconds)
 	if short := need - given; short > 0 {
-		raise := fmt.Sprintf("set %s of the %s to %d or more", field, name, seconds(need))
+		raise := raiseTo(field+" of the "+name, key, declared, need)
 		remove := ""
 		if declared == 0 && need <= c.workload.grace() {
 			remove = "remove it"
-		} else if declared > 0 && declared != sec(seconds(need)) {
-			raise += fmt.Sprintf(", and lifecycle.%s to %v", key, sec(seconds(need)))
 		}
 		reason := fmt.Sprintf("a stop may take %s, and when the %s fails its own %s replaces the pod's and gives %v", sum, name, field, given)
 		c.fault("probe-grace-too-short", reason, or(raise, remove, c.lower(short)), name, field)
+		return
 	}
 	if reason, fix := compareDeclared(field+" of the "+name, key, declared, given, need); reason != "" {
 		c.fault("grace-declared", reason, fix, name, field)
+	}
+}
+
+// raiseTo says which grace is long enough, and what the configuration has to declare then: a
+// grace that it declares already, and that is long enough, is the one to give.
+func raiseTo(what, key string, declared, need time.Duration) string {
+	switch enough := sec(seconds(need)); {
+	case declared <= 0:
+		return fmt.Sprintf("set %s to %d or more", what, seconds(need))
+	case declared >= enough && declared%time.Second == 0:
+		return fmt.Sprintf("set %s to %d", what, seconds(declared))
+	default:
+		return fmt.Sprintf("set %s to %d or more, and lifecycle.%s to %v", what, seconds(need), key, enough)
 	}
 }
 
@@ -91,10 +100,7 @@ func compareDeclared(what, key string, declared, given, need time.Duration) (rea
 	}
 	reason = fmt.Sprintf("%s is %v, and lifecycle.%s says that it is %v", what, given, key, declared)
 	fix = fmt.Sprintf("set lifecycle.%s to %v", key, given)
-	if given < need { // both are to change
-		need = max(sec(seconds(need)), declared)
-		fix = fmt.Sprintf("set %s to %d, and lifecycle.%s to %v", what, seconds(need), key, need)
-	} else if declared >= need && declared%time.Second == 0 {
+	if declared >= need && declared%time.Second == 0 {
 		fix = or(fix, fmt.Sprintf("%s to %d", what, seconds(declared)))
 	}
 	return reason, fix

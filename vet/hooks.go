@@ -78,7 +78,6 @@ func (c *container) withoutHook() string {
 	return "remove the hook"
 }
 
-// checkHook checks the preStop hook, which takes this time.
 func (c *container) checkHook(takes time.Duration, known bool) {
 	h := c.hook()
 	declared := on(c.cfg.PreStop)

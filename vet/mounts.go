@@ -59,14 +59,21 @@ func (c *container) fileName(line []word, vars []variable) (name string, at plac
 		return name, at, unknown, isNamed
 	}
 	for _, v := range vars {
-		// NAME_CONFIG may belong to another program: it counts when it names a mounted file.
-		if strings.HasSuffix(v.name, "_CONFIG") && v.unknown == "" && isConfig(v.value) {
-			if f, _ := c.fileAt(v.value); f != nil {
-				return f.name, v.place, "", true
-			}
+		if f := c.fileOf(v); f != nil {
+			return f.name, v.place, "", true
 		}
 	}
 	return "", place{}, "", false
+}
+
+// fileOf returns the mounted file that a variable NAME_CONFIG names, or nil. A variable of
+// that form may belong to another program.
+func (c *container) fileOf(v variable) *mounted {
+	if !strings.HasSuffix(v.name, "_CONFIG") || v.unknown != "" || !isConfig(v.value) {
+		return nil
+	}
+	f, _ := c.fileAt(v.value)
+	return f
 }
 
 // isConfig reports whether a file may be a configuration, by its name.

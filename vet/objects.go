@@ -68,7 +68,6 @@ func sameNamespace(a, b object) bool {
 	return a.namespace == b.namespace || a.namespace == "" || b.namespace == ""
 }
 
-// workload is an object with pods.
 type workload struct {
 	object
 	pod      *corev1.PodSpec

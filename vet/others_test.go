@@ -1,6 +1,7 @@
 package vet_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -43,6 +44,48 @@ func TestManifestsOfOthers(t *testing.T) {
 	}
 }
 
+const kubebuilder = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: controller-manager%s}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: controller}}
+  template:
+    metadata: {labels: {app: controller}}
+    spec:
+      terminationGracePeriodSeconds: 10
+      containers:
+        - name: manager
+          image: controller:latest
+          command: [/manager]
+          args: [--leader-elect, --health-probe-bind-address=:8081]
+          livenessProbe: {httpGet: {path: /healthz, port: 8081}, initialDelaySeconds: 15, periodSeconds: 20}
+          readinessProbe: {httpGet: {path: /readyz, port: 8081}, initialDelaySeconds: 5, periodSeconds: 10}
+`
+
+// An operator of Kubebuilder has probes on /healthz and /readyz at port 8081: they are no
+// proof. An annotation decides where nothing else does.
+func TestWhoseProgramItIs(t *testing.T) {
+	for annotation, want := range map[string]string{
+		"": "not-compared",
+		", annotations: {lifecycle.pleme.io/vet: ignore}":    "",
+		", annotations: {lifecycle.pleme.io/vet: ours}":      "not-compared",
+		", annotations: {lifecycle.pleme.io/vet: lifecycle}": "grace-too-short",
+	} {
+		var ids []string
+		for _, f := range check(lifecycle.Config{}, fmt.Sprintf(kubebuilder, annotation)).Findings {
+			ids = append(ids, f.Rule)
+		}
+		if want == "grace-too-short" {
+			if !slices.Contains(ids, want) || slices.Contains(ids, "not-compared") {
+				t.Errorf("%q: %q, want %s among others", annotation, ids, want)
+			}
+		} else if strings.Join(ids, " ") != want {
+			t.Errorf("%q: %q, want %q", annotation, ids, want)
+		}
+	}
+}
+
 // rules returns the rules that speak, sorted, without notes about other programs.
 func rules(cfg lifecycle.Config, text string) (ids []string) {
 	found := map[string]bool{}
@@ -65,20 +108,24 @@ const (
 func TestWhoMakesThePods(t *testing.T) {
 	argo := strings.NewReplacer("apps/v1", "argoproj.io/v1alpha1", "kind: Deployment", "kind: Rollout",
 		"    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}\n", "    canary: {maxSurge: 1, maxUnavailable: 0}\n").Replace(clean)
-	only, budgeted := strings.Replace(clean, "  replicas: 3\n", "", 1), strings.Replace(clean, "maxUnavailable: 1\n", "minAvailable: 2\n", 1)
+	budgeted := strings.Replace(clean, "maxUnavailable: 1\n", "minAvailable: 2\n", 1)
+	scaled := func(text string) string { return strings.Replace(text, "  replicas: 3\n", "", 1) }
+	only := scaled(clean)
+	dumped := strings.Replace(clean, "  name: web\n", "  name: web\n  uid: a1\n", 1)
 	percent := strings.Replace(clean, "maxSurge: 1, maxUnavailable: 0", "maxSurge: 1, maxUnavailable: 25%", 1)
 	for name, tt := range map[string]struct {
 		text string
 		want []string
 	}{
 		"HPA of version 1, one replica":       {only + hpaV1, []string{"single-replica"}},
-		"HPA, a budget of two":                {budgeted + hpaV1, []string{"pdb-blocks", "single-replica"}},
-		"HPA, at the peak":                    {percent + strings.Replace(hpaV1, "minReplicas: 1", "minReplicas: 3", 1), []string{"rollout-loses-capacity"}},
+		"HPA, a budget of two":                {scaled(budgeted) + hpaV1, []string{"pdb-blocks", "single-replica"}},
+		"HPA, at the peak":                    {scaled(percent) + strings.Replace(hpaV1, "minReplicas: 1", "minReplicas: 3", 1), []string{"rollout-loses-capacity"}},
 		"the same without an HPA":             {percent, nil},
+		"HPA, in a dump of a cluster":         {dumped + hpaV1, []string{"single-replica"}},
 		"ScaledObject":                        {only + keda, []string{"single-replica"}},
-		"ScaledObject to zero":                {budgeted + strings.Replace(keda, "minReplicaCount: 1, ", "", 1), nil},
+		"ScaledObject to zero":                {scaled(budgeted) + strings.Replace(keda, "minReplicaCount: 1, ", "", 1), nil},
 		"Rollout":                             {argo, nil},
-		"Rollout, short":                      {strings.Replace(argo, "PeriodSeconds: 30", "PeriodSeconds: 20", 1), []string{"grace-declared", "grace-too-short"}},
+		"Rollout, short":                      {strings.Replace(argo, "PeriodSeconds: 30", "PeriodSeconds: 20", 1), []string{"grace-too-short"}},
 		"Rollout, default strategy":           {strings.Replace(strings.Replace(argo, "canary: {maxSurge: 1, maxUnavailable: 0}", "canary: {}", 1), "replicas: 3", "replicas: 4", 1), []string{"rollout-loses-capacity"}},
 		"Rollout, blue and green":             {strings.Replace(argo, "canary: {maxSurge: 1, maxUnavailable: 0}", "blueGreen: {activeService: web}", 1), nil},
 		"operator with a template":            {strings.NewReplacer("apps/v1", "serving.example.com/v1", "kind: Deployment", "kind: Service").Replace(clean), nil},

@@ -171,7 +171,11 @@ func (c *container) probe(name string, p *corev1.Probe) (isRight bool) {
 				"a tcpSocket probe passes as long as the listener is open, and it stays open during the whole drain window",
 				"use httpGet: "+right, name, "tcpSocket")
 		}
-		return false // exec and grpc: vet does not know what they ask
+		if p.GRPC != nil && c.health > 0 && int(p.GRPC.Port) == c.health {
+			c.fault("probe-scheme", "the probe asks by gRPC, and the service serves the planes by HTTP",
+				fmt.Sprintf("use httpGet: %s", right), name, "grpc")
+		}
+		return false // exec, and grpc on another port: vet does not know what they ask
 	}
 	get := p.HTTPGet
 	asks, _, _ := strings.Cut(get.Path, "?")

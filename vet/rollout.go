@@ -22,6 +22,12 @@ func (r *run) rollout(w *workload) {
 		r.at(o, fieldPath{"spec", field}, "no-pdb", fmt.Sprintf("there are %d replicas and no PodDisruptionBudget that selects them", w.replicas),
 			"add a PodDisruptionBudget with maxUnavailable: 1; if it is in another file, give that too")
 	}
+	isFromCluster := w.part("metadata", "uid") != nil // there the autoscaler has written them
+	if w.scaler != nil && !isFromCluster && w.part("spec", "replicas") != nil {
+		r.at(w.object, fieldPath{"spec", "replicas"}, "replicas-reset",
+			fmt.Sprintf("%s sets the replicas too: each apply of this manifest stops pods, or starts them, until the autoscaler has decided again", w.scaler),
+			"remove replicas")
+	}
 	switch {
 	case w.kind == "Deployment" && !w.isCustom():
 		r.deployment(w)

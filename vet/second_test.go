@@ -1,6 +1,8 @@
 package vet_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -174,7 +176,7 @@ func TestDumpOfACluster(t *testing.T) {
 	}{
 		"with its owner": {[]string{owned(set, "web-1", "Deployment", "web"), owned(pod, "web-1-a", "ReplicaSet", "web-1"), clean}, 1, ""},
 		"counted once":   {[]string{owned(set, "web-1", "Deployment", "web"), strings.Replace(clean, "maxUnavailable: 1\n", "minAvailable: 3\n", 1)}, 1, "pdb-blocks"},
-		"of another":     {[]string{owned(set, "web-1", "Deployment", "wep"), clean}, 2, "grace-declared grace-too-short"},
+		"of another":     {[]string{owned(set, "web-1", "Deployment", "wep"), clean}, 2, "grace-too-short"},
 	} {
 		r := check(cleanConfig(), strings.Join(tt.documents, "---\n"))
 		var rules []string
@@ -183,6 +185,42 @@ func TestDumpOfACluster(t *testing.T) {
 		}
 		if got := strings.Join(rules, " "); got != tt.rules || r.Objects != tt.objects {
 			t.Errorf("%s: %d workloads and %q, want %d and %q: %+v", name, r.Objects, got, tt.objects, tt.rules, r.Findings)
+		}
+	}
+}
+
+// A container that runs lifecycle-run is one of lifecycle. Its variables have one prefix, and
+// the command line behind its two dashes is another program's.
+func TestLifecycleRun(t *testing.T) {
+	image := "          image: example/web:1\n"
+	with := func(lines string) string { return strings.Replace(clean, image, image+lines, 1) }
+	env := func(name string) string {
+		return with("          command: [/lifecycle-run, --]\n          args: [python3, app.py]\n          env: [{name: " + name + ", value: 30s}]\n")
+	}
+	for name, tt := range map[string]struct {
+		text string
+		want []string
+		says string
+	}{
+		"its variable":         {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"), nil, ""},
+		"a key of its own":     {env("LIFECYCLE_RUN_CHECK_TIMEOUT"), []string{"grace-undeclared"}, ""},
+		"a variable's typo":    {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACES"), []string{"config-refused"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
+		"another's variable":   {env("SERVICE_LIFECYCLE_TERMINATION_GRACE"), []string{"two-prefixes"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
+		"as lifecyclectl run":  {strings.NewReplacer("[/lifecycle-run, ", "[lifecyclectl, run, ", "LIFECYCLE_RUN", "LIFECYCLECTL_RUN").Replace(env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE")), nil, ""},
+		"a flag of the other":  {with("          command: [lifecycle-run, -lifecycle.termination-grace=30s, --, app, -lifecycle.drain-interval=1h]\n"), nil, ""},
+		"a shell":              {with("          command: [tini, --, /lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, app]\n"), []string{"shell-entrypoint"}, "from lifecycle-run"},
+		"a shell that is gone": {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, exec app]\n"), nil, ""},
+		"a Job": {
+			strings.Replace(jobManifest, image, image+"          command: [lifecycle-run, -lifecycle.termination-grace=30s, --, work]\n", 1),
+			[]string{"job-exit"}, "when the program exits 0",
+		},
+	} {
+		if got := rules(lifecycle.Config{}, tt.text); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+		said := fmt.Sprint(check(lifecycle.Config{}, tt.text).Findings)
+		if !strings.Contains(said, tt.says) || strings.Contains(said, "not-compared") {
+			t.Errorf("%s: it does not say %q: %s", name, tt.says, said)
 		}
 	}
 }

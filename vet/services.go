@@ -85,9 +85,11 @@ func (r *run) mainOf(w *workload) int {
 	return 0
 }
 
-// setsLifecycle reports whether a container has a variable or a flag of lifecycle.
+// setsLifecycle reports whether a container has a variable or a flag of lifecycle, or runs
+// lifecycle-run.
 func setsLifecycle(c corev1.Container) bool {
-	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+	_, prefix := wrapped(&c)
+	return prefix != "" || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
 		_, known := keyOfVariable(e.Name)
 		return known
 	}) || slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
@@ -100,16 +102,18 @@ func setsLifecycle(c corev1.Container) bool {
 // with their configuration. A stream may have other programs too, which have nothing to do
 // with the configuration.
 //
-// A workload is a service of lifecycle when the caller names it, or when the manifest
-// shows it. With a configuration of the caller it also is one when nothing shows that it
-// is another program. When the manifest seems to show that every workload is another program,
-// vet compares them all the same, because the caller gave a configuration.
+// A workload is a service of lifecycle when the caller names it, when its annotation says
+// so, or when the manifest shows it. With a configuration of the caller it also is one when
+// nothing shows that it is another program. When the manifest seems to show that every
+// workload is another program, vet compares them all the same, because the caller gave a
+// configuration. An annotation always wins.
 func (r *run) compare() {
 	var own, unclear, foreign []*workload
 	for _, w := range r.workloads {
+		says := w.annotation()
 		switch {
-		case w.main == nil:
-		case len(r.Only) > 0 || w.main.isOfLifecycle():
+		case w.main == nil || says == annotationIgnore:
+		case says == annotationLifecycle || len(r.Only) > 0 || w.main.isOfLifecycle():
 			own = append(own, w)
 		case w.isHook() || len(probesOf(w.main.spec)) > 0:
 			foreign = append(foreign, w)
@@ -128,20 +132,42 @@ func (r *run) compare() {
 	}
 }
 
-// isOfLifecycle reports whether the manifest shows that lifecycle runs the container.
+// isOfLifecycle reports whether the manifest shows that lifecycle runs the container, by
+// what no other program has. Probes on /readyz and /livez at port 8081 are no proof:
+// Kubebuilder's operators and kube-state-metrics have them too.
 func (c *container) isOfLifecycle() bool {
 	hasSettings := len(c.places) > 0 || len(c.unknown) > 0 || c.hasOwnFault
 	hasWrongSettings := c.isSenseless && len(c.delayed) > 0 && c.file == nil
 	isNamed := c.spec.Name == c.Container && c.spec != &c.workload.pod.Containers[0]
-	if hasSettings || hasWrongSettings || isNamed {
+	_, prefix := wrapped(c.spec)
+	if hasSettings || hasWrongSettings || isNamed || prefix != "" {
 		return true
 	}
 	if l := c.spec.Lifecycle; l != nil && l.PreStop != nil && l.PreStop.HTTPGet != nil && l.PreStop.HTTPGet.Path == endpointPreStop {
 		return true
 	}
 	return slices.ContainsFunc(probesOf(c.spec), func(p *corev1.Probe) bool {
-		return asksPort(p, c.spec, c.health) && isPlane(p.HTTPGet.Path)
+		return asksPort(p, c.spec, c.health) && p.HTTPGet.Path == "/startupz"
 	})
+}
+
+// annotationKey is the annotation of a workload, or of its pod template, that says whether
+// lifecycle runs it.
+const (
+	annotationKey       = "lifecycle.pleme.io/vet"
+	annotationLifecycle = "lifecycle"
+	annotationIgnore    = "ignore"
+)
+
+// annotation returns what the workload's annotation says, "" for none. The pod template's
+// own annotation wins.
+func (w *workload) annotation() string {
+	for _, o := range [][]string{{"spec", "template"}, {"spec", "jobTemplate", "spec", "template"}, {}} {
+		if says, ok := w.part(append(o, "metadata", "annotations", annotationKey)...).(string); ok {
+			return says
+		}
+	}
+	return ""
 }
 
 // asksPort reports whether the probe asks the port by HTTP.
@@ -153,7 +179,6 @@ func asksPort(p *corev1.Probe, c *corev1.Container, port int) bool {
 	return known && asks == port
 }
 
-// probesOf returns the probes that the container has.
 func probesOf(c *corev1.Container) []*corev1.Probe {
 	all := []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe}
 	return slices.DeleteFunc(all, func(p *corev1.Probe) bool { return p == nil })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // settings is the configuration with which a container starts, as the manifest gives it.
@@ -98,7 +99,7 @@ func (c *container) readSettings() {
 	in := input{places: map[string]place{}, names: map[string]string{}}
 	vars := c.variables()
 	for _, v := range vars {
-		c.addVariable(&in, v)
+		c.addVariable(&in, v, vars)
 	}
 	c.comparePrefixes(vars)
 	line := c.commandLine()
@@ -191,6 +192,47 @@ func isOfLifecycle(fault *config.Fault) bool {
 	return strings.HasPrefix(fault.Key, "lifecycle.") && strings.Contains(fault.Problem, "did you mean")
 }
 
+// variablesOfKeys are the names of all variables of lifecycle behind the prefix, those of
+// secrets too.
+var variablesOfKeys = func() (names []string) {
+	all, err := config.Keys[lifecycle.Config]("", config.WithSection("lifecycle"), config.WithEnvPrefix(prefix))
+	if err != nil {
+		panic(err) // lifecycle.Config is a struct that config reads
+	}
+	for _, k := range all {
+		names = append(names, strings.TrimPrefix(k.Env, prefix+"_"))
+	}
+	return names
+}()
+
+// strayVariable adds a finding when a variable seems to set a key of lifecycle and is not the
+// name of one: config.Load refuses it. Another program may have a variable with the word
+// LIFECYCLE; so the name is nearly a key, or a key has the same prefix.
+func (c *container) strayVariable(v variable, all []variable) {
+	if _, prefix := wrapped(c.spec); prefix != "" && strings.HasPrefix(v.name, prefix) && !strings.HasPrefix(v.name, prefix+"LIFECYCLE_") {
+		return // a key of lifecycle-run's own
+	}
+	own := prefixOf(v.name)
+	rest := v.name[len(own):]
+	if !strings.HasPrefix(rest, "LIFECYCLE_") || slices.Contains(variablesOfKeys, rest) {
+		return
+	}
+	meant := suggest.Nearest(rest, variablesOfKeys)
+	hasKeyBeside := slices.ContainsFunc(all, func(v variable) bool {
+		_, known := keyOfVariable(v.name)
+		return known && prefixOf(v.name) == own
+	})
+	switch {
+	case meant != "":
+		c.delay(v.place, "config-refused", "there is no key "+v.name, "set "+own+meant+": the service does not start with it as it is")
+	case hasKeyBeside:
+		c.delay(v.place, "config-refused", "there is no key "+v.name, "remove it: the service does not start with it")
+	default:
+		return
+	}
+	c.isSenseless = true
+}
+
 // keyOfVariable returns the key that a variable sets. The name of the service's file, with
 // which the variable begins, may have the word LIFECYCLE too.
 func keyOfVariable(name string) (k key, known bool) {
@@ -204,17 +246,28 @@ func keyOfVariable(name string) (k key, known bool) {
 func prefixOf(name string) string { return name[:max(0, strings.LastIndex("_"+name, "_LIFECYCLE_"))] }
 
 // comparePrefixes adds a finding when variables of lifecycle have more than one prefix: a
-// program has one, and ignores the variables with the others.
+// program has one, and ignores the variables with the others. The prefix of NAME_CONFIG
+// counts, when it names a mounted file with a section lifecycle.
 func (c *container) comparePrefixes(vars []variable) {
 	var first variable
+	var prefix string
+	_, ofRun := wrapped(c.spec)
 	for _, v := range vars {
-		if _, known := keyOfVariable(v.name); !known {
+		own := strings.TrimSuffix(v.name, "CONFIG")
+		if _, known := keyOfVariable(v.name); known {
+			own = prefixOf(v.name)
+		} else if f := c.fileOf(v); f == nil || !hasSection(*f) {
 			continue
 		}
-		if first.name == "" {
-			first = v
+		if ofRun != "" && own != ofRun {
+			c.delay(v.place, "two-prefixes", fmt.Sprintf("lifecycle-run reads variables that begin with %s, and ignores %s", ofRun, v.name),
+				"set "+ofRun+strings.TrimPrefix(v.name, own))
+			return
 		}
-		if prefixOf(v.name) != prefixOf(first.name) {
+		if first.name == "" {
+			first, prefix = v, own
+		}
+		if own != prefix {
 			c.delay(v.place, "two-prefixes",
 				fmt.Sprintf("%s and %s have different prefixes: the program reads one of them and ignores the other", first.name, v.name),
 				"give both the prefix of the program, which is the name of its configuration's file")
@@ -225,9 +278,10 @@ func (c *container) comparePrefixes(vars []variable) {
 
 // addVariable adds a variable of the container, when it is one of lifecycle: its name ends
 // in LIFECYCLE_ and a key, with any name before it.
-func (c *container) addVariable(in *input, v variable) {
+func (c *container) addVariable(in *input, v variable, all []variable) {
 	k, known := keyOfVariable(v.name)
 	if !known {
+		c.strayVariable(v, all)
 		return
 	}
 	if v.unknown != "" {

@@ -17,9 +17,13 @@ func (c *container) signals() {
 		c.fault("stop-signal", fmt.Sprintf("lifecycle.stopSignal is %s, which does not begin a drain", *l.StopSignal),
 			"remove it, or set it to SIGTERM", "lifecycle", "stopSignal")
 	}
-	if shell := shellWithoutExec(slices.Concat(c.spec.Command, c.spec.Args)); shell != "" {
-		c.fault("shell-entrypoint", shell+" is the container's first process and does not pass SIGTERM on",
-			"start the program itself, or by exec: sh -c 'exec PROGRAM'", "command")
+	line, prefix := wrapped(c.spec)
+	if shell := shellWithoutExec(line); shell != "" {
+		reason := shell + " is the container's first program and does not pass SIGTERM on"
+		if prefix != "" {
+			reason = shell + " gets the stop signal from lifecycle-run, and does not pass it on"
+		}
+		c.fault("shell-entrypoint", reason, "start the program itself, or by exec: sh -c 'exec PROGRAM'", "command")
 	}
 	asked := cmp.Or(c.spec.TerminationMessagePath, "/dev/termination-log")
 	if c.cfg.TerminationLog != "off" && asked != c.cfg.TerminationLog {
@@ -35,15 +39,7 @@ func shellWithoutExec(line []string) string {
 	if i < 0 || strings.Contains(line[i], "exec ") {
 		return ""
 	}
-	return baseName(line[0])
-}
-
-// job checks work that runs to completion.
-func (c *container) job() {
-	if !c.cfg.ExitOnSignal {
-		c.faultOfPod("job-exit", "lifecycle.exit_on_signal is false: a pod that is stopped in the middle exits 0, and the Job counts as complete",
-			"set lifecycle.exit_on_signal to true")
-	}
+	return baseName(line[programAt(line)])
 }
 
 // dockerfile checks the instructions that decide which signal reaches the process.

@@ -142,9 +142,10 @@ func (c *container) commandLine() (line []word) {
 		}
 	}
 	// sh -c LINE: the line has the program and its flags.
-	i := scriptAt(slices.Concat(c.spec.Command, c.spec.Args))
+	words := slices.Concat(c.spec.Command, c.spec.Args)
+	i := scriptAt(words)
 	if i < 0 {
-		return line
+		return line[programAt(words):] // the two dashes of an init do not end the flags
 	}
 	script := line[i]
 	line = line[:0]
@@ -158,14 +159,55 @@ func (c *container) commandLine() (line []word) {
 	return line
 }
 
+// inits are programs that start another program as their only work.
+var inits = []string{"tini", "tini-static", "dumb-init", "catatonit"}
+
+// programAt returns the index of the program in a command line: the first word, or the
+// program that an init starts, as in tini -s -- sh -c LINE.
+func programAt(words []string) int {
+	if len(words) == 0 || !slices.Contains(inits, baseName(words[0])) {
+		return 0
+	}
+	for i, word := range words[1:] {
+		switch {
+		case word == "--":
+			return i + 2
+		case !strings.HasPrefix(word, "-"):
+			return i + 1
+		}
+	}
+	return len(words)
+}
+
+// wrapped returns the command line of the program that lifecycle-run runs, which stands behind
+// two dashes, and what the variables of lifecycle-run begin with: "" for another program.
+func wrapped(c *corev1.Container) (line []string, prefix string) {
+	all := slices.Concat(c.Command, c.Args)
+	first := programAt(all)
+	if first >= len(all) {
+		return all, ""
+	}
+	switch program := baseName(all[first]); {
+	case program == "lifecycle-run":
+		prefix = "LIFECYCLE_RUN_"
+	case program == "lifecyclectl" && first+1 < len(all) && all[first+1] == "run":
+		prefix = "LIFECYCLECTL_RUN_"
+	default:
+		return all, ""
+	}
+	behind := all[first+1:]
+	return behind[slices.Index(behind, "--")+1:], prefix
+}
+
 // scriptAt returns the index of the line that a shell runs, as in sh -c LINE or
 // bash -e -o pipefail -c LINE, or -1.
 func scriptAt(words []string) int {
-	if len(words) == 0 || !slices.Contains([]string{"sh", "bash", "ash", "dash"}, baseName(words[0])) {
+	first := programAt(words)
+	if first >= len(words) || !slices.Contains([]string{"sh", "bash", "ash", "dash"}, baseName(words[first])) {
 		return -1
 	}
 	runs := false
-	for i := 1; i < len(words); i++ {
+	for i := first + 1; i < len(words); i++ {
 		option, ok := strings.CutPrefix(words[i], "-")
 		switch {
 		case !ok && runs:

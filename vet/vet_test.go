@@ -57,8 +57,8 @@ var mutations = []mutation{
 		at:  "WEB_LIFECYCLE", words: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL and WEB_LIFECYCLE_SHUTDOWN_GRACE", "the prefix of the program"}},
 	{rule: "not-compared", old: clean, new: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: redis, image: redis}]\n", cfg: func(c *lifecycle.Config) { *c = lifecycle.Config{} },
 		at: "containers:", words: []string{"--only", "--config"}},
-	{rule: "grace-too-short", old: "PeriodSeconds: 30", new: "PeriodSeconds: 26", at: "terminationGracePeriodSeconds: 26", besides: []string{"grace-declared"},
-		words: []string{"drain_interval 5s + shutdown_grace 20s + margin 2s = 27s", "gives 26s", "terminationGracePeriodSeconds to 27", "shutdown_grace to 19s"}},
+	{rule: "grace-too-short", old: "PeriodSeconds: 30", new: "PeriodSeconds: 26", at: "terminationGracePeriodSeconds: 26",
+		words: []string{"drain_interval 5s + shutdown_grace 20s + margin 2s = 27s", "gives 26s", "terminationGracePeriodSeconds to 30", "shutdown_grace to 19s"}},
 	{rule: "grace-too-short", cfg: func(c *lifecycle.Config) { c.DrainInterval = 15 * time.Second }, at: "terminationGracePeriodSeconds: 30", besides: []string{"config-refused"}, words: []string{"= 37s", "to 37 or more", "shutdown_grace to 13s"}},
 	{rule: "grace-too-short", old: "      terminationGracePeriodSeconds: 30\n", new: "", cfg: func(c *lifecycle.Config) { c.ShutdownGrace = 60 * time.Second }, at: "spec:", besides: []string{"config-refused"}, words: []string{"the default", "67"}},
 	{rule: "grace-too-short", old: "          startupProbe:", new: "          lifecycle: {preStop: {sleep: {seconds: 4}}}\n          startupProbe:", at: "terminationGracePeriodSeconds",
@@ -79,6 +79,7 @@ var mutations = []mutation{
 	{rule: "probe-port", old: "{path: /livez, port: health}", new: "{path: /livez, port: healthy}", at: "healthy", words: []string{`"healthy"`, "containerPort: 8081"}},
 	{rule: "probe-path", old: "/readyz", new: "/health", at: "path: /health", words: []string{"404", "/readyz"}},
 	{rule: "probe-scheme", old: "port: 8081}", new: "port: 8081, scheme: HTTPS}", at: "HTTPS", words: []string{"TLS"}},
+	{rule: "probe-scheme", old: "httpGet: {path: /readyz, port: 8081}", new: "grpc: {port: 8081}", at: "grpc", words: []string{"gRPC", "httpGet", "/readyz"}},
 	{rule: "health-unreachable", cfg: func(c *lifecycle.Config) { c.HealthAddr = "127.0.0.1:8081" }, at: "httpGet", words: []string{"127.0.0.1:8081", ":8081"}},
 	{rule: "health-unreachable", cfg: func(c *lifecycle.Config) { c.HealthAddr = "off" }, at: "Probe:", words: []string{"off"}},
 	{rule: "health-unreachable", old: "/readyz, port: 8081}", new: "/readyz, port: 8081, host: 127.0.0.1}", at: "127.0.0.1", words: []string{"asks the node itself", "remove host"}},
@@ -98,6 +99,11 @@ var mutations = []mutation{
 	{rule: "stop-signal", old: "          startupProbe:", new: "          lifecycle: {stopSignal: SIGQUIT}\n          startupProbe:", at: "stopSignal", words: []string{"SIGQUIT", "SIGTERM"}},
 	{rule: "shell-entrypoint", old: "          startupProbe:", new: "          command: [/bin/sh, -c, /app]\n          startupProbe:", at: "command", words: []string{"SIGTERM", "exec"}},
 	{rule: "shell-entrypoint", old: "          startupProbe:", new: "          command: [/bin/bash, -e, -o, pipefail]\n          args: [-uc, /app]\n          startupProbe:", at: "command", words: []string{"bash is"}},
+	{
+		rule: "shell-entrypoint", old: "          startupProbe:",
+		new: "          command: [/usr/bin/tini, -s, --, sh, -c, /app]\n          startupProbe:",
+		at:  "command", words: []string{"sh is"},
+	},
 	{rule: "termination-log", old: "          startupProbe:", new: "          terminationMessagePath: /tmp/last\n          startupProbe:", at: "terminationMessagePath", words: []string{"/tmp/last", "/dev/termination-log"}},
 	{rule: "sidecar-stops-first", old: "          startupProbe:", new: "          startupProbe:", at: "{name: proxy", words: []string{"proxy", "main", "25s", "restartPolicy: Always", "seconds 25"}},
 	{rule: "sidecar-grace", old: "      containers:\n", new: "      initContainers:\n        - {name: proxy, restartPolicy: Always, lifecycle: {preStop: {sleep: {seconds: 30}}}}\n      containers:\n", at: "name: proxy",
@@ -108,15 +114,46 @@ var mutations = []mutation{
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  maxUnavailable: 0\n", at: "maxUnavailable: 0", words: []string{"maxUnavailable: 1"}},
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  minAvailable: 3\n", at: "minAvailable: 3", words: []string{"3 of the 3"}},
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  minAvailable: 67%\n", at: "minAvailable: 67%", words: []string{"3 of the 3"}},
+	{rule: "pdb-twice", old: "---\napiVersion: v1\nkind: Service", at: "selector: {matchExpressions",
+		new: "---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: all}\n" +
+			"spec:\n  maxUnavailable: 2\n  selector: {matchExpressions: [{key: app, operator: Exists}]}\n---\napiVersion: v1\nkind: Service",
+		words: []string{"PodDisruptionBudget/web selects the pods of Deployment/web too", "keep one"}},
+	{rule: "replicas-reset", old: "---\napiVersion: v1\nkind: Service", at: "replicas: 3",
+		new: "---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: web}\n" +
+			"spec: {minReplicas: 3, maxReplicas: 9, scaleTargetRef: {kind: Deployment, name: web}}\n---\napiVersion: v1\nkind: Service",
+		words: []string{"HorizontalPodAutoscaler/web sets the replicas too", "remove replicas"}},
 	{rule: "pdb-selects-nothing", old: "  maxUnavailable: 1\n  selector: {matchLabels: {app: web}}", new: "  maxUnavailable: 1\n  selector: {matchLabels: {app: wep}}", at: "selector", words: []string{"labels"}, besides: []string{"no-pdb"}},
 	{rule: "rollout-loses-capacity", old: "maxUnavailable: 0}", new: "maxUnavailable: 34%}", at: "maxUnavailable: 34%", words: []string{"of 3 replicas", "removes 1 before", "maxUnavailable: 0"}},
 	{rule: "rollout-loses-capacity", old: "    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}", new: "    type: RollingUpdate", cfg: nil, at: "strategy", words: []string{"25%", "of 8 replicas"}},
 	{rule: "recreate", old: "    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}", new: "    type: Recreate", at: "type: Recreate", words: []string{"RollingUpdate"}},
+	{rule: "stop-refused", old: "maxSurge: 1, maxUnavailable: 0", new: "maxSurge: 0%, maxUnavailable: 0", at: "rollingUpdate", words: []string{"neither start a pod nor stop one", "maxSurge to 1"}},
+	{rule: "stop-refused", old: "    type: RollingUpdate\n", new: "    type: Recreate\n", at: "rollingUpdate", words: []string{"beside type Recreate"}, besides: []string{"recreate"}},
+	{
+		rule: "stop-refused", old: "          startupProbe:", at: "preStop", cfg: func(c *lifecycle.Config) { c.PreStop = time.Second },
+		new:   "          lifecycle: {preStop: {sleep: {seconds: 1}, httpGet: {path: /bye, port: 8080}}}\n          startupProbe:",
+		words: []string{"2 handlers", "exactly one"}, besides: []string{"prestop-sleep"},
+	},
+	{
+		rule: "stop-refused", old: "          startupProbe:", new: "          lifecycle: {preStop: {}}\n          startupProbe:", at: "preStop",
+		cfg: func(c *lifecycle.Config) { c.PreStop = time.Second }, words: []string{"0 handlers"},
+	},
+	{
+		rule: "stop-refused", old: "            httpGet: {path: /livez, port: health}\n", at: "successThreshold: 2",
+		new: "            httpGet: {path: /livez, port: health}\n            successThreshold: 2\n", words: []string{"the livenessProbe has successThreshold 2"},
+	},
+	{
+		rule: "stop-refused", old: "      containers:\n", at: "readinessProbe: {tcp", words: []string{"init container migrate has readinessProbe", "restartPolicy: Always"},
+		new: "      initContainers:\n        - name: migrate\n          readinessProbe: {tcpSocket: {port: 1}}\n      containers:\n",
+	},
 	{rule: "single-replica", old: "replicas: 3", new: "replicas: 1", at: "replicas: 1", words: []string{"serving"}},
 	{rule: "traffic-local", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  externalTrafficPolicy: Local\n", at: "externalTrafficPolicy", words: []string{"serving"}},
 	{rule: "traffic-local", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  internalTrafficPolicy: Local\n", at: "internalTrafficPolicy", words: []string{"clients on it", "serving"}},
 	{rule: "not-ready-published", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  publishNotReadyAddresses: true\n", at: "publishNotReadyAddresses", words: []string{"Deployment/web", "remove it", "clusterIP: None"}},
 	{rule: "job-exit", old: clean, new: jobManifest, at: "spec:", words: []string{"exit_on_signal to true"}},
+	{
+		rule: "job-policy", old: clean, new: strings.Replace(jobManifest, "spec:\n", "spec:\n"+failurePolicy, 1), at: "FailJob", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
+		words: []string{"rule 1 has the action FailJob", "exits with 143", "values: [130, 143]"},
+	},
 	{rule: "nothing-to-vet", old: clean, new: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n", at: "", words: []string{"Deployment"}},
 	{rule: "not-rendered", old: "replicas: 3", new: "replicas: {{ .Values.replicas }}", at: "{{", words: []string{"helm template"}},
 	{rule: "not-rendered", old: "replicas: 3", new: `replicas: "{{ .Values.replicas }}"`, at: "{{", words: []string{"helm template"}},
@@ -130,6 +167,14 @@ var mutations = []mutation{
 	{rule: "empty", old: clean, new: " \n", at: "", words: []string{"empty"}},
 	{rule: "empty", old: clean, new: "# a comment\n---\n---\n", at: "#", words: []string{"comments"}},
 }
+
+// failurePolicy fails the Job for every exit status that the work does not explain.
+const failurePolicy = `  podFailurePolicy:
+    rules:
+      - {action: Count, onExitCodes: {operator: In, values: [75]}}
+      - {action: FailJob, onExitCodes: {operator: NotIn, values: [1]}}
+      - {action: Ignore, onPodConditions: [{type: DisruptionTarget}]}
+`
 
 const jobManifest = `apiVersion: batch/v1
 kind: Job

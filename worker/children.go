@@ -299,7 +299,6 @@ func (s *Supervisor) requestStarted(ctx context.Context, what string, handle fun
 	return s.request(ctx, what, handle)
 }
 
-// mustRun returns an error for a supervisor that was not started.
 func (s *Supervisor) mustRun() error {
 	s.startMu.Lock()
 	defer s.startMu.Unlock()

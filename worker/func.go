@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -19,6 +20,9 @@ type Func struct {
 	hasStartCondition bool        // the worker stays Starting until the function calls MarkStarted
 	conditionMet      atomic.Bool // the function has called MarkStarted
 	passesPanics      bool        // a panic of the function ends the process
+
+	progress    atomic.Int64 // when the function last called Progress, in nanoseconds since 1970; 0 for never
+	progressGap atomic.Int64 // the longest time between two calls
 }
 
 // funcKey is the key under which the context of a function has its Func.
@@ -75,6 +79,39 @@ func MarkStarted(ctx context.Context) {
 		f.conditionMet.Store(true)
 		f.MarkRunning()
 	}
+}
+
+// Progress says that the worker whose function was given ctx gets on: a loop calls it in each
+// round. [State.Progress] has it, and the operators of a fleet see a worker that gave such signs
+// and gives none any more. Progress does nothing for any other context. It may be called often: it
+// takes no lock.
+func Progress(ctx context.Context) {
+	f, ok := ctx.Value(funcKey{}).(*Func)
+	if !ok || f == nil {
+		return
+	}
+	now := time.Now().UnixNano()
+	last := f.progress.Swap(now)
+	for last != 0 {
+		longest := f.progressGap.Load()
+		if now-last <= longest || f.progressGap.CompareAndSwap(longest, now-last) {
+			return
+		}
+	}
+}
+
+// progressStep is how exactly State tells a time of progress: an announcement of a worker that gets
+// on all the time then differs only from time to time.
+const progressStep = 10 * time.Second
+
+// State returns a snapshot.
+func (f *Func) State() State {
+	s := f.BaseWorker.State()
+	if at := f.progress.Load(); at != 0 {
+		s.Progress = time.Unix(0, at).Truncate(progressStep).UTC()
+		s.ProgressGap = (time.Duration(f.progressGap.Load()) + progressStep - 1).Truncate(progressStep)
+	}
+	return s
 }
 
 // Start runs the function in a goroutine of its own and returns. Cancelling ctx

@@ -278,7 +278,6 @@ func (s *Supervisor) together(c *child) (all []*child) {
 	return all
 }
 
-// failWith ends the supervisor with err.
 func (s *Supervisor) failWith(err error) {
 	if !s.ending {
 		s.failure = err

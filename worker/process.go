@@ -24,11 +24,13 @@ const (
 
 // Process is a worker that runs a program in a process group of its own.
 //
-// Stop and the end of the context given to Start signal the whole group: SIGTERM
-// first, and SIGKILL once the grace is over. When the program has ended by
-// itself, the worker ends the other processes of the group in the same way before
-// it is done, so that no grandchild runs beside the next instance. It cannot
-// reach a grandchild that has left the group (setsid), unless the program has a
+// Stop and the end of the context given to Start send SIGTERM to the program alone, as
+// the kubelet and tini do: a program with processes of its own, such as a server that
+// forks before it serves, stops them in its own order ([WithGroupSignals] for one that
+// does not). When the program has ended, then or by itself, the worker sends SIGTERM to
+// what is left of the group before it is done, so that no grandchild runs beside the
+// next instance. SIGKILL goes to the whole group, once the grace is over. The worker
+// cannot reach a grandchild that has left the group (setsid), unless the program has a
 // cgroup ([WithCgroup]). It signals no process after it was reaped.
 //
 // The worker is Stopped when the program dies of the signal that the worker sent,
@@ -47,6 +49,7 @@ type Process struct {
 	grace   time.Duration
 	given   time.Duration // the grace, when an option has set it
 	stopBy  syscall.Signal
+	toGroup bool
 	env     []string
 	refused error // of the options
 	bounds  bounds
@@ -82,6 +85,11 @@ func WithGrace(d time.Duration) ProcessOption { return func(p *Process) { p.grac
 // WithStopSignal sets the signal that asks the program to end. Defaults to
 // SIGTERM.
 func WithStopSignal(s syscall.Signal) ProcessOption { return func(p *Process) { p.stopBy = s } }
+
+// WithGroupSignals sends the stop signal, and those of [Process.Signal], to the program's
+// whole group, as a terminal does at Ctrl-C, and not to the program alone. It suits a
+// program that leaves its processes to the signal, such as a shell script without a trap.
+func WithGroupSignals() ProcessOption { return func(p *Process) { p.toGroup = true } }
 
 // WithEnv adds variables, each "NAME=value", to the program's environment.
 func WithEnv(vars ...string) ProcessOption {

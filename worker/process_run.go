@@ -32,11 +32,13 @@ func (p *Process) live(own context.Context) error {
 	select {
 	case <-ended:
 	default:
-		p.ask()
-		select {
-		case <-ended:
-		case <-grace.C:
-		case <-p.force.Signaled():
+		if p.askProgram(grace.C) {
+			p.askGroup()
+			select {
+			case <-ended:
+			case <-grace.C:
+			case <-p.force.Signaled():
+			}
 		}
 		p.kill()
 		p.forceNow() // no process of the group needs a grace any more
@@ -51,6 +53,24 @@ func (p *Process) live(own context.Context) error {
 	p.awaitDeath()
 	p.endBounds()
 	return err
+}
+
+// askProgram asks the program to stop, when it has not ended, and reports whether it ended
+// within the grace.
+func (p *Process) askProgram(grace <-chan time.Time) bool {
+	select {
+	case <-p.exited.Signaled():
+		return true
+	default:
+	}
+	p.ask()
+	select {
+	case <-p.exited.Signaled():
+		return true
+	case <-grace:
+	case <-p.force.Signaled():
+	}
+	return false
 }
 
 // reap waits for the program, once.

@@ -43,15 +43,28 @@ func (p *Process) Stop(ctx context.Context) error {
 
 func (p *Process) forceNow() { p.force.Signal() }
 
-// ask asks the group to stop. A stopped process gets no signal but SIGKILL
-// before it is continued.
-func (p *Process) ask() {
+// ask asks the program to stop, and with WithGroupSignals its group too.
+func (p *Process) ask() { p.askBy(p.signalLocked) }
+
+// askGroup asks what is left of the group to stop, unless ask has asked all of it.
+func (p *Process) askGroup() {
+	p.signalMu.Lock()
+	askedAll := p.asked && p.toGroup
+	p.signalMu.Unlock()
+	if !askedAll {
+		p.askBy(p.signalGroupLocked)
+	}
+}
+
+// askBy sends the stop signal. A stopped process gets no signal but SIGKILL before it is
+// continued, and a suspension stops the whole group.
+func (p *Process) askBy(signal func(syscall.Signal) error) {
 	p.signalMu.Lock()
 	defer p.signalMu.Unlock()
 	if !p.reaped && !p.forced {
 		p.asked = true
-		_ = p.signalLocked(p.stopBy) // without permission to signal the group, the worker can only wait for its end
-		_ = p.signalLocked(sigCont)
+		_ = signal(p.stopBy) // without permission to signal it, the worker can only wait for its end
+		_ = p.signalGroupLocked(sigCont)
 	}
 }
 
@@ -66,18 +79,28 @@ func (p *Process) kill() {
 	default:
 		p.forced = true
 	}
-	_ = p.signalLocked(syscall.SIGKILL)
+	_ = p.signalGroupLocked(syscall.SIGKILL)
 }
 
-// Signal sends a signal to the whole group. Before the start and after the end
-// it returns [os.ErrProcessDone].
-func (p *Process) Signal(s syscall.Signal) error {
+// Signal sends a signal to the program, and with [WithGroupSignals] to its whole group.
+// Before the start and after the end it returns [os.ErrProcessDone].
+func (p *Process) Signal(s syscall.Signal) error { return p.signalBy(p.signalLocked, s) }
+
+// signalLocked sends a signal to whom the options name.
+func (p *Process) signalLocked(s syscall.Signal) error {
+	if p.toGroup {
+		return p.signalGroupLocked(s)
+	}
+	return p.signalProgramLocked(s)
+}
+
+func (p *Process) signalBy(signal func(syscall.Signal) error, s syscall.Signal) error {
 	p.signalMu.Lock()
 	defer p.signalMu.Unlock()
 	if p.pid == 0 || p.reaped {
 		return fmt.Errorf("signal %s: %w", p.Name(), os.ErrProcessDone)
 	}
-	if err := p.signalLocked(s); err != nil {
+	if err := signal(s); err != nil {
 		return fmt.Errorf("signal %s: %w", p.Name(), err)
 	}
 	return nil
@@ -95,7 +118,7 @@ func (p *Process) quiesce(ctx context.Context) error {
 	if sigStop == 0 {
 		return fmt.Errorf("%w: this system cannot stop a program", ErrNotSuspendable)
 	}
-	if err := p.Signal(sigStop); err != nil {
+	if err := p.signalBy(p.signalGroupLocked, sigStop); err != nil {
 		return err
 	}
 	for pause := time.Millisecond; !p.isStopped(); pause = min(2*pause, 50*time.Millisecond) {
@@ -117,7 +140,7 @@ func (p *Process) quiesce(ctx context.Context) error {
 }
 
 func (p *Process) proceed(_ context.Context, running func() error) error {
-	if err := p.Signal(sigCont); err != nil {
+	if err := p.signalBy(p.signalGroupLocked, sigCont); err != nil {
 		return err
 	}
 	return running()

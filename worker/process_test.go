@@ -291,6 +291,50 @@ func TestGrandchildrenDoNotSurvive(t *testing.T) {
 	})
 }
 
+// preforked is a program with a child, which it stops in its own order: by $END.
+const preforked = `
+sh -c 'trap "echo the child was asked; exit" TERM; trap "echo the child was told" USR1; echo the child is ready; while :; do sleep 0.05; done' &
+trap 'sleep 0.3; $END $!; echo the program ends; exit 0' TERM
+trap 'echo the program was told' USR1
+echo the program is ready
+while :; do wait; done`
+
+// The kubelet and tini signal the main process alone: a child that a signal reaches first
+// leaves the work that the program has given to it.
+func TestSignalsGoToTheProgramAlone(t *testing.T) {
+	begin := func(t *testing.T, end string, opts ...worker.ProcessOption) (*worker.Process, *lines) {
+		cmd, out := exec.Command("sh", "-c", preforked), newLines()
+		cmd.Stdout = out
+		p := start(t, cmd, append(opts, worker.WithGrace(time.Minute), worker.WithEnv("END="+end))...)
+		out.await(t, "the child is ready")
+		out.await(t, "the program is ready")
+		if err := p.Signal(syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		out.await(t, "the program was told")
+		return p, out
+	}
+	t.Run("alone", func(t *testing.T) {
+		p, out := begin(t, "kill -KILL")
+		if err := p.Stop(within(t)); err != nil {
+			t.Error(err)
+		}
+		if text := out.String(); !strings.Contains(text, "the program ends") || strings.Contains(text, "the child was") {
+			t.Errorf("a signal reached the child, or the program did not end:\n%s", text)
+		}
+	})
+	t.Run("group", func(t *testing.T) {
+		p, out := begin(t, "wait", worker.WithGroupSignals())
+		out.await(t, "the child was told")
+		if err := p.Stop(within(t)); err != nil {
+			t.Error(err)
+		}
+		if text := out.String(); strings.Count(text, "the child was asked") != 1 || !strings.Contains(text, "the program ends") {
+			t.Errorf("the child was not asked once:\n%s", text)
+		}
+	})
+}
+
 func TestStoppedProcessIsContinuedToEnd(t *testing.T) {
 	out := newLines()
 	p := start(t, helperCommand("polite:0", out))

@@ -30,8 +30,17 @@ func ownGroup(cmd *exec.Cmd) {
 // traced reports whether the command asks to be traced. The worker traces none that does.
 func traced(cmd *exec.Cmd) bool { return cmd.SysProcAttr != nil && cmd.SysProcAttr.Ptrace }
 
-// signalLocked signals the group and the cgroup. For an empty group it returns nil.
-func (p *Process) signalLocked(s syscall.Signal) error {
+// signalProgramLocked signals the program alone. For a program that has ended it returns nil.
+func (p *Process) signalProgramLocked(s syscall.Signal) error {
+	err := p.cmd.Process.Signal(s)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// signalGroupLocked signals the group and the cgroup. For an empty group it returns nil.
+func (p *Process) signalGroupLocked(s syscall.Signal) error {
 	if !holdsZombie && errors.Is(p.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone) {
 		return nil
 	}

@@ -16,8 +16,10 @@ func ownGroup(*exec.Cmd) {}
 
 func traced(*exec.Cmd) bool { return false }
 
-// signalLocked ends the program, because Windows has no other signals.
-func (p *Process) signalLocked(s syscall.Signal) error {
+func (p *Process) signalProgramLocked(s syscall.Signal) error { return p.signalGroupLocked(s) }
+
+// signalGroupLocked ends the program, because Windows has no other signals.
+func (p *Process) signalGroupLocked(s syscall.Signal) error {
 	if s == sigCont {
 		return nil
 	}

@@ -140,3 +140,29 @@ func TestRestartChildTellsItsOwnErrorWhenASiblingFails(t *testing.T) {
 		})
 	}
 }
+
+// A worker that gives signs of progress shows the last one, and the longest time between two.
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		worker.Progress(t.Context()) // of no worker
+		w := worker.NewFunc("loop", func(ctx context.Context) error {
+			for _, d := range []time.Duration{time.Minute, time.Second, time.Hour} {
+				worker.Progress(ctx)
+				time.Sleep(d)
+			}
+			return nil
+		})
+		if s := w.State(); !s.Progress.IsZero() {
+			t.Errorf("before its start: %+v", s)
+		}
+		if err := w.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		time.Sleep(10 * time.Minute)
+		if s := w.State(); !s.Progress.Equal(began.Add(61*time.Second).Truncate(10*time.Second)) || s.ProgressGap != time.Minute {
+			t.Errorf("the last sign was at %v, the longest gap %v", s.Progress, s.ProgressGap)
+		}
+		<-w.Done()
+	})
+}

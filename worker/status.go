@@ -1,8 +1,6 @@
 package worker
 
 import (
-	"slices"
-
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -27,13 +25,7 @@ const (
 )
 
 // Transitions returns a copy of the table of every worker.
-func Transitions() fsm.Table[Status] {
-	t := make(fsm.Table[Status], len(transitions))
-	for from, to := range transitions {
-		t[from] = slices.Clone(to)
-	}
-	return t
-}
+func Transitions() fsm.Table[Status] { return transitions.Clone() }
 
 // Five edges are not in the original description of the state machine: for a stop that comes
 // before a start (Created to Stopped) or during one (Starting to Stopped and to Stopping), a

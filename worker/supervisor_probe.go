@@ -27,7 +27,6 @@ type Prober interface {
 	Probe(ctx context.Context) ProbeResult
 }
 
-// probing has the probes of one instance.
 type probing struct {
 	check  *probe.Check
 	before *probe.Check // of the previous instance

@@ -131,7 +131,6 @@ func whyEnded(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// suspend is the Suspend of every kind.
 func (b *BaseWorker) suspend(ctx context.Context, kind pauser) error {
 	s := b.suspends()
 	own, release := s.untilResume(ctx)
@@ -187,7 +186,6 @@ func (s *suspender) proceed(ctx context.Context, b *BaseWorker, kind pauser) err
 	return err
 }
 
-// resume is the Resume of every kind.
 func (b *BaseWorker) resume(ctx context.Context, kind pauser) error {
 	s := b.suspends()
 	s.renew()

@@ -75,6 +75,11 @@ type State struct {
 	Error     string    `json:"error,omitempty"`    // the error that the worker ended with
 	Children  []State   `json:"children,omitempty"`
 
+	// Progress is the last sign of progress that the worker's function has given with
+	// [Progress], to within ten seconds. ProgressGap is the longest time between two of them.
+	Progress    time.Time     `json:"progress,omitzero"`
+	ProgressGap time.Duration `json:"progressGap,omitempty"`
+
 	Containment *Containment `json:"containment,omitempty"` // of a process that has limits or a cgroup
 }
 

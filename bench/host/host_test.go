@@ -172,9 +172,9 @@ func (bd *bed) hostedAfter(b *testing.B, req host.Spec, first, n int) {
 	req.ID, req.Topic = "w", "work.x"
 	_, err := bd.host.Create(b.Context(), req)
 	check(b, err)
-	slot := "w-w"
+	slot := "HOST_w-w"
 	if req.Group != "" {
-		slot = "g-" + req.Group
+		slot = "HOST_g-" + req.Group
 	}
 	if first > 0 {
 		bd.publish(b, first)

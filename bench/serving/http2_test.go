@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log"
 	"math/big"
 	"net"
 	"net/http"
@@ -213,7 +214,7 @@ func BenchmarkServe(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				srv := &http.Server{Handler: x.handler(b)}
+				srv := &http.Server{Handler: x.handler(b), ErrorLog: log.New(io.Discard, "", 0)}
 				transport := &http.Transport{MaxIdleConnsPerHost: x.workers, ForceAttemptHTTP2: x.http2}
 				url := "http://" + ln.Addr().String()
 				if x.tls {
@@ -227,27 +228,33 @@ func BenchmarkServe(b *testing.B) {
 				if err := x.do(client, url); err != nil {
 					b.Fatal(err)
 				}
-				b.ReportAllocs()
-				b.ResetTimer()
-				report := cpu.Measure(b)
-				var next atomic.Int64
-				var all sync.WaitGroup
-				for range x.workers {
-					all.Go(func() {
-						for next.Add(1) <= int64(b.N) {
-							if err := x.do(client, url); err != nil {
-								b.Error(err)
-								return
-							}
-						}
-					})
-				}
-				all.Wait()
-				b.StopTimer()
-				report()
+				measure(b, x.workers, func() error { return x.do(client, url) })
 			})
 		}
 	}
+}
+
+// measure lets workers do b.N exchanges, each worker one after the other.
+func measure(b *testing.B, workers int, do func() error) {
+	b.Helper()
+	b.ReportAllocs()
+	b.ResetTimer()
+	report := cpu.Measure(b)
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for next.Add(1) <= int64(b.N) {
+				if err := do(); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	b.StopTimer()
+	report()
 }
 
 // BenchmarkWebsocket measures a message that goes to the server and back on a connection

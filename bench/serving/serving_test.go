@@ -67,14 +67,21 @@ func plain(tb testing.TB, ln net.Listener, srv *http.Server) func() {
 }
 
 func tracked(tb testing.TB, ln net.Listener, srv *http.Server) func() {
+	return runApp(tb, func(a *lifecycle.App) { a.Serve("http", srv, lifecycle.WithListener(ln)) })
+}
+
+// runApp runs an App that stops at once, with the server that add gives it.
+func runApp(tb testing.TB, add func(*lifecycle.App)) (stop func()) {
 	a, err := lifecycle.New(lifecycle.Config{
-		HealthAddr: lifecycle.HealthOff, TerminationLog: "off",
-		DrainInterval: lifecycle.Off, Linger: lifecycle.Off,
+		HealthAddr:     lifecycle.HealthOff,
+		TerminationLog: "off",
+		DrainInterval:  lifecycle.Off,
+		Linger:         lifecycle.Off,
 	}, lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	a.Serve("http", srv, lifecycle.WithListener(ln))
+	add(a)
 	result := make(chan error, 1)
 	go func() { result <- a.Run(context.Background()) }()
 	<-a.Reached(lifecycle.PhaseRunning)

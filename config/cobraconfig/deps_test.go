@@ -12,11 +12,5 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{Path: ".", Imports: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "./config"}, Brings: []string{"..."}},
 		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/spf13/cobra"},
-			{Module: "github.com/spf13/pflag"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
-		},
 	})
 }

@@ -12,12 +12,5 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{Path: ".", Imports: []string{"github.com/go-viper/mapstructure", "github.com/spf13/viper", ".", "./config"}, Brings: []string{"..."}},
 		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/go-viper/mapstructure/v2"},
-			{Module: "github.com/spf13/pflag"},
-			{Module: "github.com/spf13/viper"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
-		},
 	})
 }

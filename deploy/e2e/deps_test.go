@@ -14,13 +14,5 @@ func TestConventions(t *testing.T) {
 			{Path: "."},
 			{Path: "app", Imports: []string{".", "./grpcdrain", "github.com/coder/websocket", "google.golang.org/grpc"}, Brings: []string{"..."}},
 		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/pleme-io/lifecycle-go/grpcdrain"},
-			{Module: "github.com/pleme-io/lifecycle-go/kube", TestOnly: true},
-			{Module: "github.com/coder/websocket"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
-			{Module: "google.golang.org/grpc"},
-		},
 	})
 }

@@ -13,8 +13,7 @@ import (
 var stops = flag.Int("stops", 8, "how many pods TestPropagation stops, in each of its parts")
 
 // TestPropagation measures how long a stopping pod still gets new connections: the
-// number that the drain window has to cover, and that bench/rollout is checked
-// against. It stops one pod after the other while clients open a connection for each
+// number that the drain window has to cover. It stops one pod after the other while clients open a connection for each
 // request. An answer on a new connection that says goodbye comes from a pod that
 // stops. With kube-proxy paused, the same is longer, as the other tests have it.
 func TestPropagation(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,8 +37,8 @@ type proof struct {
 }
 
 type finding struct {
-	Rule, Path, Value, Want, Fix string
-	Losses                       int
+	Rule, Path, Value, Want, Reason, Fix string
+	Losses                               int
 }
 
 // prove runs "lifecyclectl prove" on the Deployment, and returns the report.
@@ -191,6 +192,164 @@ func TestProvePythonWithoutPreStop(t *testing.T) {
 	up.change(t, d)
 	if p := up.prove(t); p.Lost != 0 {
 		t.Errorf("with %s there are %d lost: %v", f.Want, p.Lost, p.Findings)
+	}
+}
+
+// bad is a server in Python that stops badly in the way that its argument names.
+const bad = `
+import http.server, itertools, os, signal, sys, threading, time
+mode, count = sys.argv[1], itertools.count(1)
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        flaky = mode == "flaky" and self.path == "/" and next(count) % 100 == 0
+        self.send_response(500 if flaky else 200)
+        self.send_header("Content-Length", "3")
+        self.end_headers()
+        self.wfile.write(b"ok\n")
+    def log_message(self, *_): pass
+def end(code, text, after=0):
+    def do():
+        time.sleep(after)
+        print(text, flush=True)
+        os._exit(code)
+    threading.Thread(target=do).start()
+stop = {
+    "slow": lambda *_: end(0, "drained", 9),
+    "fails": lambda *_: end(1, "http: Server closed"),
+    "ignores": lambda *_: print("not now", flush=True),
+}.get(mode, lambda *_: end(0, "bye"))
+signal.signal(signal.SIGTERM, stop)
+if mode == "panics":
+    end(2, "panic: out of luck", 25)
+http.server.ThreadingHTTPServer.request_queue_size = 128
+http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
+`
+
+// TestProveBadPrograms: the finding is the true cause, which is how the containers ended, and
+// no advice contradicts it.
+func TestProveBadPrograms(t *testing.T) {
+	full(t)
+	c := onCluster(t)
+	python := func(mode string) []string { return []string{"/usr/bin/python3", "-c", bad, mode} }
+	for _, tt := range []struct {
+		mode    string
+		grace   int
+		command []string
+		rule    string
+		path    string
+		says    string
+		never   []string // rules of findings
+	}{
+		{
+			mode: "slow", grace: 4, rule: "grace-too-short", path: "spec.template.spec.terminationGracePeriodSeconds",
+			says: "ended by itself after", never: []string{"stop-signal-ignored"},
+		},
+		{
+			mode: "ignores", grace: 4, rule: "stop-signal-ignored",
+			says: "not now", never: []string{"grace-too-short"},
+		},
+		{
+			mode: "shell", grace: 4, command: append([]string{"/usr/bin/sh", "-c", `"$@"; true`, "sh"}, python("shell")...),
+			rule: "stop-signal-ignored", path: mainContainer + ".command", never: []string{"grace-too-short"},
+		},
+		{
+			mode: "panics", rule: "container-ended", says: "panic: out of luck", never: []string{"grace-too-short", "stop-signal-ignored"},
+		},
+		{
+			mode: "fails", rule: "stop-failed", says: "http: Server closed", never: []string{"grace-too-short", "container-ended"},
+		},
+	} {
+		t.Run(tt.mode, func(t *testing.T) {
+			if tt.command == nil {
+				tt.command = python(tt.mode)
+			}
+			d := c.deploy(t, deployment{
+				name: "bad-" + tt.mode, image: c.ctl, replicas: 2, command: tt.command, grace: tt.grace,
+				host: map[string]string{"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64"}, probe: object{"httpGet": object{"path": "/", "port": "http"}, "periodSeconds": 1},
+			})
+			d.pods.onStop = c.slow(t)
+			d.ready(t)
+			p := d.prove(t)
+			f := p.find(t, tt.rule, tt.path)
+			if !strings.Contains(f.Reason, tt.says) {
+				t.Errorf("it does not say %q: %s", tt.says, f.Reason)
+			}
+			for _, f := range p.Findings {
+				if slices.Contains(tt.never, f.Rule) {
+					t.Errorf("it blames %s: %s", f.Rule, f.Reason)
+				}
+			}
+		})
+	}
+	// A program that fails now and then is refused before anything is touched, or its failures
+	// are not those of its stops.
+	t.Run("flaky", func(t *testing.T) {
+		d := c.deploy(t, deployment{
+			name: "bad-flaky", image: c.ctl, replicas: 2, command: python("flaky"),
+			host: map[string]string{"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64"}, probe: object{"httpGet": object{"path": "/ready", "port": "http"}, "periodSeconds": 1},
+		})
+		d.ready(t)
+		out, stderr, code := d.lifecyclectl(t, "prove", "deployment/"+d.name, "--yes", "-o", "json", "--timeout", "5m")
+		if code != 1 {
+			t.Fatalf("exit status %d\n%s", code, stderr)
+		}
+		if strings.Contains(stderr, "loses requests before anything was touched") {
+			return
+		}
+		var p proof
+		if err := json.Unmarshal(out, &p); err != nil {
+			t.Fatalf("%v\n%s", err, stderr)
+		}
+		p.find(t, "unexplained", "")
+		for _, f := range p.Findings {
+			if f.Rule == "status" {
+				t.Errorf("it blames the stops: %s", f.Reason)
+			}
+		}
+	})
+}
+
+// TestProveOtherWorkloads proves a StatefulSet and a DaemonSet.
+func TestProveOtherWorkloads(t *testing.T) {
+	full(t)
+	c := onCluster(t)
+	for kind, change := range map[string]func(spec object){
+		"StatefulSet": func(spec object) {
+			delete(spec, "strategy")
+			spec["serviceName"] = "proven-statefulset"
+		},
+		"DaemonSet": func(spec object) {
+			delete(spec, "strategy")
+			delete(spec, "replicas")
+			spec["updateStrategy"] = object{"rollingUpdate": object{"maxSurge": 1, "maxUnavailable": 0}}
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			name := "proven-" + strings.ToLower(kind)
+			d := c.serviceOf(name, 2)
+			if kind == "DaemonSet" { // on one node: no other pod serves while the one that is deleted starts anew
+				d.args = append(d.args, "-lifecycle.drain-readiness=serving")
+			}
+			o := d.object()
+			o["kind"] = kind
+			change(o["spec"].(object))
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				if _, err := c.kubectl(ctx, "delete", kind+",service", name, "--ignore-not-found", "--wait=false"); err != nil {
+					t.Error(err)
+				}
+			})
+			c.apply(t, o, service(name, object{"deployment": name}))
+			c.must(t, "rollout", "status", strings.ToLower(kind)+"/"+name, "--timeout="+strconv.Itoa(int(patience/time.Second))+"s")
+			awaitAnswer(t, c.nodePort(t, name))
+			_, stderr, code := c.lifecyclectl(t, "prove", strings.ToLower(kind)+"/"+name, "--yes", "--timeout", "5m", "--post", "/work?note=prove")
+			if kind == "StatefulSet" && code != 0 || kind == "DaemonSet" && code > 1 {
+				t.Errorf("exit status %d\n%s", code, stderr)
+			}
+			c.noJobs(t)
+		})
 	}
 }
 

@@ -40,7 +40,10 @@ func TestProgramsStop(t *testing.T) {
 		t.Run(p+"/before", func(t *testing.T) {
 			t.Parallel()
 			addr := freeAddr(t)
-			c := start(t, "./migrate/"+p+"/before", "http://"+addr, nil, "-addr", addr)
+			c := start(t, "./migrate/"+p+"/before", "http://"+addr, "-addr", addr)
+			if p == "fx" {
+				c.says(t, "RUNNING") // fx serves before it listens for signals
+			}
 			c.terminate(t)
 			for c.status(t) != 0 { // until it no longer answers
 				time.Sleep(10 * time.Millisecond)
@@ -55,10 +58,10 @@ func TestProgramsStop(t *testing.T) {
 			t.Run(p+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				addr, health := freeAddr(t), freeAddr(t)
-				c := start(t, "./migrate/"+p+"/"+kind, "http://"+health+"/readyz", nil, "-health", health, "-addr", addr)
+				c := start(t, "./migrate/"+p+"/"+kind, "http://"+health+"/readyz", "-health", health, "-addr", addr)
 				c.stop(t)
 				for { // readiness is down a moment before the server says goodbye
-					status, goodbye, err := c.ask(t, http.MethodGet, "http://"+addr, "")
+					status, goodbye, err := c.ask(t, "http://"+addr)
 					if err != nil || status != http.StatusOK {
 						t.Fatalf("in the window it answers %d, %v, want 200", status, err)
 					}

@@ -9,11 +9,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,18 +26,44 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience bounds the waits of a test. It measures nothing: a machine may be busy.
 const patience = 2 * time.Minute
 
-// during is how long a test makes requests in the window, which is 5 s.
-const during = 2 * time.Second
-
 // program is a running program.
 type program struct {
 	cmd    *exec.Cmd
 	ready  string // the URL that answers 200 while it is ready
 	client *http.Client
+	output output
+}
+
+// output is what a program has written.
+type output struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// says waits until the program has written a text.
+func (p *program) says(t *testing.T, text string) {
+	t.Helper()
+	for end := time.Now().Add(patience); !strings.Contains(p.output.String(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it does not write %q", text)
+		}
+	}
 }
 
 // start builds the program of a folder, runs it and waits until it is ready.
-func start(t *testing.T, folder, ready string, env []string, args ...string) *program {
+func start(t *testing.T, folder, ready string, args ...string) *program {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "program")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, folder).CombinedOutput(); err != nil {
@@ -48,9 +74,7 @@ func start(t *testing.T, folder, ready string, env []string, args ...string) *pr
 		ready:  ready,
 		client: &http.Client{Timeout: patience, Transport: new(http.Transport)},
 	}
-	p.cmd.Env = append(os.Environ(), env...)
-	var output bytes.Buffer
-	p.cmd.Stdout, p.cmd.Stderr = &output, &output
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +83,7 @@ func start(t *testing.T, folder, ready string, env []string, args ...string) *pr
 		_ = p.cmd.Wait()
 		p.client.CloseIdleConnections()
 		if t.Failed() {
-			t.Logf("it wrote:\n%s", output.String())
+			t.Logf("it wrote:\n%s", p.output.String())
 		}
 	})
 	for end := time.Now().Add(patience); p.status(t) != http.StatusOK; time.Sleep(10 * time.Millisecond) {
@@ -73,7 +97,7 @@ func start(t *testing.T, folder, ready string, env []string, args ...string) *pr
 // status returns what the program answers while it is ready, 0 when there is no answer.
 func (p *program) status(t *testing.T) int {
 	t.Helper()
-	status, _, err := p.ask(t, http.MethodGet, p.ready, "")
+	status, _, err := p.ask(t, p.ready)
 	if err != nil {
 		return 0
 	}
@@ -81,14 +105,13 @@ func (p *program) status(t *testing.T) int {
 }
 
 // ask makes a request on a new connection. goodbye says that the server closes it.
-func (p *program) ask(t *testing.T, method, url, body string) (status int, goodbye bool, err error) {
+func (p *program) ask(t *testing.T, url string) (status int, goodbye bool, err error) {
 	t.Helper()
 	p.client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", "application/json")
 	res, err := p.client.Do(req)
 	if err != nil {
 		return 0, false, err
@@ -145,13 +168,4 @@ func freeAddr(t *testing.T) string {
 	}
 	t.Fatal("no port is free")
 	return ""
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	_, port, err := net.SplitHostPort(freeAddr(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }

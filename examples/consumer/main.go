@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // stream holds the orders until they are shipped. A message with the ID of one that came
@@ -68,7 +69,7 @@ func register(app *lifecycle.App, b *broker.Broker, addr string, ship func(conte
 	})
 	app.Serve("http", &http.Server{Addr: addr, Handler: mux, ReadHeaderTimeout: 5 * time.Second}).
 		Go("outbox", out.run).
-		Supervise("shipping", in.run, lifecycle.DefaultBackoff()).
+		Supervise("shipping", in.run, lifecycle.Backoff{Max: 5 * time.Second, MaxRestarts: worker.NoLimit}).
 		Probe("nats", lifecycle.ProbeFunc(b.Check)).
 		OnShutdown("nats", b.Close)
 }

@@ -12,10 +12,5 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{Path: ".", Imports: []string{".", "github.com/quic-go/quic-go"}, Brings: []string{"..."}},
 		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/quic-go/quic-go"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
-		},
 	})
 }

@@ -5,12 +5,10 @@
 //	go run ./examples/mission
 //
 // It needs no setup: a NATS server runs inside the first process, and
-// the second one connects to it on the loopback. To use your own server:
+// the second one connects to it on the loopback.
 //
-//	go run ./examples/mission -url nats://127.0.0.1:4222
-//
-// At the end every mission is in a terminal phase, also the missions of the killed process
-// too, and the history of one is printed. A hook has entered each of them in the
+// At the end every mission is in a terminal phase, also the missions of the killed process,
+// and the history of one is printed. A hook has entered each of them in the
 // logbook, and a timer has called for a pilot where none came.
 package main
 
@@ -33,7 +31,6 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
-	"github.com/pleme-io/lifecycle-go/fleet/lease"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
@@ -71,19 +68,19 @@ var phases = workflow.Transitions{
 const forgotten = "no pilot"
 
 func main() {
-	url := flag.String("url", "", "a NATS server with JetStream; empty starts one inside this process")
+	url := flag.String("url", "", "the NATS of the first process, for the second one")
 	missions := flag.Int("missions", 300, "how many to fly")
-	wing := flag.Bool("wing", false, "only fly: the second process")
 	flag.Parse()
 	ctx, stop := lifecycle.SignalContext(context.Background())
 	defer stop()
-	lifecycle.Main(func() error { return run(ctx, os.Stdout, *url, *missions, *wing) })
+	lifecycle.Main(func() error { return run(ctx, os.Stdout, *url, *missions) })
 }
 
-func run(ctx context.Context, out io.Writer, url string, missions int, wing bool) (err error) {
+// run is the first process, or with the url of its NATS the second one, the wing.
+func run(ctx context.Context, out io.Writer, url string, missions int) (err error) {
 	cfg := broker.Config{
 		Name: "mission", URL: url, Logger: slog.New(slog.DiscardHandler),
-		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), workflow.HookBucket("MISSIONS"), lease.Bucket("LEASES", 5*time.Second)},
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), workflow.HookBucket("MISSIONS")},
 		Streams: []jetstream.StreamConfig{workflow.Journal("MISSIONS")},
 	}
 	if url == "" {
@@ -106,28 +103,27 @@ func run(ctx context.Context, out io.Writer, url string, missions int, wing bool
 	if err != nil {
 		return err
 	}
-	if wing {
+	if url != "" {
 		fmt.Fprintln(out, "ready")
 		_, _ = io.Copy(io.Discard, os.Stdin) // its end says that the missions are planned
 		return fly(ctx, mgr, "wing", func(line string) { fmt.Fprintln(out, line) })
 	}
-	return command(ctx, out, mgr, b, book, missions)
+	return command(ctx, out, mgr, b.ClientURL(), book, missions)
 }
 
 // command is the first process: it plans the missions, flies too, and has the
 // second process killed half-way.
-func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broker.Broker, book *logbook, missions int) error {
+func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, url string, book *logbook, missions int) error {
 	fleet := workflow.For[*Mission](mgr, survey)
 	work, done := context.WithCancel(ctx)
 	defer done()
 	// It starts before the missions are planned, because some of them have a deadline.
-	second := startWing(work, b.ClientURL())
+	second := startWing(work, url)
 	defer second.kill()
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer done() // runs before the wait for the tasks
 
-	before := 0
 	for i := range missions {
 		m := &Mission{ID: fmt.Sprintf("m-%04d", i), State: "planning"}
 		var timers []workflow.WriteOption
@@ -135,36 +131,16 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 			m.Pilot = forgotten
 			timers = append(timers, workflow.SetTimer(workflow.Timer{Name: "call", After: time.Second}))
 		}
-		// On your own server they may exist from an earlier run.
-		err := fleet.Create(ctx, m, timers...)
-		if errors.Is(err, workflow.ErrEntityExists) {
-			before++
-		} else if err != nil {
+		if err := fleet.Create(ctx, m, timers...); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(out, "%d missions are planned\n", missions-before)
-	if before > 0 {
-		fmt.Fprintf(out, "%d were there already\n", before)
-	}
+	fmt.Fprintf(out, "%d missions are planned\n", missions)
 
-	leader, err := lease.New(ctx, b.JetStream(), lease.Config{Bucket: "LEASES", Key: "deadlines"})
-	if err != nil {
-		return err
-	}
-	// In a service: app.Lead("deadlines", leader, mgr.Deadlines), and the same for
-	// mgr.Hooks with a lease of its own.
-	leads := false
-	if granted, err := leader.Acquire(ctx); err != nil {
-		return err
-	} else if granted == 0 {
-		fmt.Fprintln(out, "another process keeps the deadlines")
-	} else {
-		defer func() { _ = leader.Release(context.WithoutCancel(ctx)) }() // otherwise it expires by itself
-		tasks.Go(func() { _ = mgr.Deadlines(work) })
-		tasks.Go(func() { _ = mgr.Hooks(work) })
-		leads = true
-	}
+	// In a service with several processes: app.Lead("deadlines", lease, mgr.Deadlines), and
+	// the same for mgr.Hooks with a lease of its own.
+	tasks.Go(func() { _ = mgr.Deadlines(work) })
+	tasks.Go(func() { _ = mgr.Hooks(work) })
 	both, began := context.WithCancel(work)
 	tasks.Go(func() {
 		defer began()
@@ -192,10 +168,10 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	if err := report(ctx, out, fleet); err != nil || !leads {
+	if err := report(ctx, out, fleet); err != nil {
 		return err
 	}
-	ended, called, err := book.await(ctx, missions-before)
+	ended, called, err := book.await(ctx, missions)
 	if err != nil {
 		return err
 	}
@@ -363,7 +339,7 @@ type wing struct {
 
 // startWing starts the second process, and waits until it is connected.
 func startWing(ctx context.Context, url string) *wing {
-	cmd := exec.CommandContext(ctx, os.Args[0], "-wing", "-url", url)
+	cmd := exec.CommandContext(ctx, os.Args[0], "-url", url)
 	cmd.Env = append(os.Environ(), "MISSION_WING="+url)
 	cmd.Stderr = os.Stderr
 	w := &wing{cmd: cmd}

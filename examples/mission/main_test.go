@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv("MISSION_WING"); url != "" { // the second process of the test
-		if err := run(context.Background(), os.Stdout, url, 0, true); err != nil {
+		if err := run(context.Background(), os.Stdout, url, 0); err != nil {
 			_, _ = io.WriteString(os.Stderr, err.Error()+"\n")
 			os.Exit(1)
 		}
@@ -28,7 +28,7 @@ func TestEveryMissionEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	var out strings.Builder
-	if err := run(ctx, &out, "", 100, false); err != nil {
+	if err := run(ctx, &out, "", 100); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	for _, want := range []string{

@@ -3,8 +3,6 @@
 //
 //	go run ./examples/tree
 //
-// With -image, and a Docker engine that has that image, it has a container too.
-//
 // Every change of a status is a line. At the end, after -for or Ctrl-C, it prints
 // the tree as a Mermaid flowchart.
 package main
@@ -34,31 +32,28 @@ func main() {
 	}
 	lasts := flag.Duration("for", 12*time.Second, "how long to run; 0 means until it is stopped")
 	pause := flag.Duration("every", 2*time.Second, "how often something is broken")
-	image := flag.String("image", "", "the image of a container, if there is a Docker engine")
 	flag.Parse()
 	if *lasts < 0 || *pause <= 0 || flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "tree: -for is %v, want 0 or more; -every is %v, want more than 0; there are %d arguments, want none\n", *lasts, *pause, flag.NArg())
 		os.Exit(2)
 	}
-	lifecycle.Main(func() error { return run(context.Background(), os.Stdout, *lasts, *pause, *image) })
+	lifecycle.Main(func() error { return run(context.Background(), os.Stdout, *lasts, *pause) })
 }
 
-func run(ctx context.Context, out io.Writer, lasts, pause time.Duration, image string) error {
+func run(ctx context.Context, out io.Writer, lasts, pause time.Duration) error {
 	if lasts > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, lasts)
 		defer cancel()
 	}
-	engine := findEngine(ctx, image, out)
-	defer engine.close()
-	tree := newTree(engine)
+	tree := newTree()
 	stop := follow(tree, out)
 	app, err := lifecycle.New(lifecycle.Config{Name: "tree", HealthAddr: "127.0.0.1:0"},
 		lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}
-	app.Add(tree).Go("vandal", func(context.Context) error { return vandalise(app.Draining(), tree, engine, out, pause) })
+	app.Add(tree).Go("vandal", func(context.Context) error { return vandalise(app.Draining(), tree, out, pause) })
 	err = app.Run(ctx)
 	stop()
 	fmt.Fprintln(out, tree.State().Mermaid())
@@ -68,7 +63,7 @@ func run(ctx context.Context, out io.Writer, lasts, pause time.Duration, image s
 // flaky fails when it receives from this channel.
 var flaky = make(chan error)
 
-func newTree(engine *containers) *worker.Supervisor {
+func newTree() *worker.Supervisor {
 	backoff := worker.Backoff{Min: 100 * time.Millisecond, Max: time.Second, MaxRestarts: 1000}
 	functions := worker.SupervisorConfig{
 		Strategy: worker.OneForAll, Backoff: backoff,
@@ -94,9 +89,6 @@ func newTree(engine *containers) *worker.Supervisor {
 			return exec.Command(self)
 		})},
 	}
-	if engine != nil {
-		programs.Children = append(programs.Children, engine.spec())
-	}
 	branch := func(name string, cfg worker.SupervisorConfig) worker.Spec {
 		return worker.Spec{Name: name, New: func(name string) (worker.Worker, error) {
 			return worker.NewSupervisor(name, cfg), nil
@@ -114,7 +106,7 @@ func idle(ctx context.Context) error {
 }
 
 // vandalise breaks one child after the other, until enough were restarted.
-func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containers, out io.Writer, pause time.Duration) error {
+func vandalise(enough <-chan struct{}, tree *worker.Supervisor, out io.Writer, pause time.Duration) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -128,11 +120,7 @@ func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containe
 			return nil
 		default:
 		}
-		if n%3 == 2 && engine != nil {
-			fmt.Fprintln(out, "--- killing the container:", engine.kill(context.Background()))
-			continue
-		}
-		if n%3 == 0 {
+		if n%2 == 0 {
 			fmt.Fprintln(out, "--- the reader fails")
 			select {
 			case flaky <- errors.New("connection reset"):

@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/dockertest"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"go.uber.org/goleak"
 )
@@ -50,7 +47,7 @@ func TestTheTreeHeals(t *testing.T) {
 	// It may have been killed once more when the end began.
 	ended := regexp.MustCompile(`program<br/>process<br/>(Stopped|Failed)`)
 	out := &log{end: cancel, enough: healed.MatchString}
-	if err := run(ctx, out, 0, 300*time.Millisecond, ""); err != nil {
+	if err := run(ctx, out, 0, 300*time.Millisecond); err != nil {
 		t.Errorf("run: %v", err)
 	}
 	text := out.text.String()
@@ -59,34 +56,5 @@ func TestTheTreeHeals(t *testing.T) {
 	}
 	if os.Getenv(worker.EnvSession) != "" {
 		t.Error("only the child may have the session")
-	}
-}
-
-func TestTheTreeHealsAContainer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: worker/docker has the tests of containers")
-	}
-	engine := dockertest.Need(t)
-	program := filepath.Join(t.TempDir(), "tree")
-	build := exec.Command("go", "build", "-o", program, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
-	if err := engine.Build(t.Context(), "tree:1", map[string]string{"/tree": program}, `ENTRYPOINT ["/tree"]`); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("DOCKER_HOST", engine.Host())
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	healed := regexp.MustCompile(`(?s)killing the container: <nil>.*container +Running -> Failed.*container +Starting -> Running`)
-	// It may have been killed once more when the end began.
-	ended := regexp.MustCompile(`container<br/>container<br/>(Stopped|Failed)`)
-	out := &log{end: cancel, enough: healed.MatchString}
-	if err := run(ctx, out, 0, 300*time.Millisecond, "tree:1"); err != nil {
-		t.Errorf("run: %v", err)
-	}
-	if text := out.text.String(); !healed.MatchString(text) || !ended.MatchString(text) {
-		t.Errorf("it printed\n%s", text)
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -30,11 +32,16 @@ type Broker struct {
 	opts   *server.Options // of the embedded server; nil for an external one
 	unlock func()          // releases the store directory; nil for an external one
 	owned  []string        // the buckets that the configuration declares
-	reboot sync.Mutex      // held while the embedded server is restarted or closed
+	cfg    Config
+	again  atomic.Bool // the connection came back, so what the configuration declares may be missing
+	reboot sync.Mutex  // held while the embedded server is restarted or closed
 	log    *slog.Logger
 	closed chan struct{} // closed when the connection and the server are closed
 	once   sync.Once
 	mu     sync.Mutex     // guards everything below
+	looked time.Time      // when checkExternal has asked the server
+	full   error          // what it has found
+	blind  bool           // the server did not answer, as it does without the permission
 	srv    *server.Server // nil for an external one
 	err    error          // of Close
 }
@@ -57,6 +64,9 @@ func Connect(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	b := &Broker{log: cfg.Logger.With("broker", cfg.Name), closed: make(chan struct{})}
+	if cfg.URL != "" && cfg.StoreDir != "" {
+		b.log.Info("url is set, so store_dir is not used", "server", where(cfg), "store_dir", cfg.StoreDir)
+	}
 	if err := b.open(ctx, cfg); err != nil {
 		_ = b.Close(context.WithoutCancel(ctx))
 		return nil, err
@@ -82,6 +92,7 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			b.log.Info("connected again", "server", nc.ConnectedServerName())
+			b.again.Store(true)
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			b.log.Warn("asynchronous error", "error", err)
@@ -95,6 +106,9 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("embed a NATS server on %s: %w", cfg.StoreDir, err)
 		}
 		opts = append(opts, nats.InProcessServer(inProcess{b}))
+		if b.opts.Authorization != "" {
+			opts = append(opts, nats.Token(b.opts.Authorization))
+		}
 	} else {
 		more, err := cfg.options()
 		if err != nil {
@@ -127,6 +141,7 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 	for _, bucket := range cfg.Buckets {
 		b.owned = append(b.owned, bucket.Bucket)
 	}
+	b.cfg = cfg
 	return Ensure(ctx, b.js, cfg.Buckets, cfg.Streams)
 }
 
@@ -185,27 +200,58 @@ func (b *Broker) ClientURL() string {
 // app.Probe("nats", b). Do not use it as a liveness probe: restarting a process because
 // NATS is away gains nothing.
 //
-// For an embedded server Check also finds out whether the declared buckets take writes:
-// when nothing was stored in one for 10 s, it stores a marker there. A server whose disk
-// was full takes no writes until it is started again. When the disk has space, Check
-// restarts the server in this process, and the connection comes back by itself;
-// otherwise it returns the reason.
+// After the connection has come back Check creates the buckets and streams of the configuration
+// that the server has lost, such as one that was started on an empty disk, and logs which. What
+// was in them stays lost.
+//
+// Check also finds out whether a write to one of the declared buckets has failed on the server's
+// disk: such a server takes no writes until it is started again, and Check returns the reason.
+// When the server is embedded and the disk has space, Check restarts the server in this process,
+// and the connection comes back by itself. For an external server Check needs the permission to
+// purge the buckets' streams; without it, it does not find out.
 func (b *Broker) Check(ctx context.Context) error {
 	if err := b.answering(ctx); err != nil {
+		return err
+	}
+	if err := b.ensureAgain(ctx); err != nil {
 		return err
 	}
 	if b.Embedded() {
 		return b.checkWrites(ctx)
 	}
+	return b.checkExternal(ctx)
+}
+
+// ensureAgain makes what the server has lost while the connection was broken.
+func (b *Broker) ensureAgain(ctx context.Context) error {
+	if !b.again.Swap(false) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	lost, err := missing(ctx, b.js, b.cfg)
+	if len(lost) > 0 {
+		b.log.Error("the server has lost what this process declares; making it again, empty", "missing", strings.Join(lost, ", "))
+	}
+	if err == nil {
+		err = Ensure(ctx, b.js, b.cfg.Buckets, b.cfg.Streams)
+	}
+	if err != nil {
+		b.again.Store(true)
+		return fmt.Errorf("make what the server has lost: %w", err)
+	}
 	return nil
 }
+
+// answerTime bounds one question to the server.
+const answerTime = 5 * time.Second
 
 // answering asks the server for a sign of life.
 func (b *Broker) answering(ctx context.Context) error {
 	if !b.nc.IsConnected() {
 		return fmt.Errorf("%w: the connection is %v", ErrNotConnected, b.nc.Status())
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the call refuses a context without a deadline
+	ctx, cancel := context.WithTimeout(ctx, answerTime) // the call refuses a context without a deadline
 	defer cancel()
 	if err := b.nc.FlushWithContext(ctx); err != nil {
 		return fmt.Errorf("%w: the server does not answer: %w", ErrNotConnected, err)

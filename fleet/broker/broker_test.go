@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,8 +11,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"io/fs"
+	"log/slog"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,7 +104,6 @@ func TestConfigurationIsChecked(t *testing.T) {
 	for says, cfg := range map[string]broker.Config{
 		"store_dir is empty":            {},
 		"credentials_file is set":       {StoreDir: dir, CredentialsFile: file},
-		"listen is set":                 {URL: "nats://x", Listen: ":1"},
 		`sync is "never"`:               {StoreDir: dir, Sync: "never"},
 		"sync_every is -1s":             {StoreDir: dir, SyncEvery: -time.Second},
 		"max_store is -1":               {StoreDir: dir, MaxStore: -1},
@@ -128,6 +131,19 @@ func TestConfigurationIsChecked(t *testing.T) {
 		if b != nil {
 			t.Errorf("%s: Connect returned a Broker together with an error", says)
 		}
+	}
+}
+
+// A program with a StoreDir by default uses the URL that its environment has.
+func TestURLReplacesTheEmbeddedServer(t *testing.T) {
+	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0"})
+	dir := filepath.Join(t.TempDir(), "unused")
+	b := brokertest.Connect(t, broker.Config{URL: srv.ClientURL(), StoreDir: dir, Listen: "127.0.0.1:0", MaxStore: 1 << 20})
+	if got := b.ClientURL(); got != srv.ClientURL() {
+		t.Errorf("it is connected to %s, want %s", got, srv.ClientURL())
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the unused folder: %v", err)
 	}
 }
 
@@ -210,6 +226,44 @@ func TestProbeAndReconnect(t *testing.T) {
 	brokertest.Await(t, "the probe to pass", func() bool { return b.Check(ctx) == nil })
 	if err := b.Check(ctx); err != nil {
 		t.Errorf("probe: %v", err)
+	}
+}
+
+// A server that comes back with an empty disk gets what the configuration declares again, and the
+// log says what was lost.
+func TestDeclaredIsMadeAgain(t *testing.T) {
+	var log bytes.Buffer // the test reads it after the Broker has closed
+	site := brokertest.NewSite(t)
+	ctx := testContext(t)
+	b, err := broker.Connect(ctx, broker.Config{
+		URL: site.URL, ReconnectWait: 10 * time.Millisecond,
+		Logger:  slog.New(slog.NewTextHandler(&log, nil)),
+		Buckets: []jetstream.KeyValueConfig{{Bucket: "B"}},
+		Streams: []jetstream.StreamConfig{{Name: "S", Subjects: []string{"s.>"}}},
+	})
+	must(t, err)
+	kv, err := b.JetStream().KeyValue(ctx, "B")
+	must(t, err)
+	_, err = kv.PutString(ctx, "k", "v")
+	must(t, err)
+	site.Stop()
+	entries, err := os.ReadDir(site.Dir)
+	must(t, err)
+	for _, e := range entries {
+		must(t, os.RemoveAll(filepath.Join(site.Dir, e.Name())))
+	}
+	site.Start()
+	brokertest.Await(t, "the declared bucket and stream", func() bool {
+		if b.Check(ctx) != nil {
+			return false
+		}
+		_, noBucket := b.JetStream().KeyValue(ctx, "B")
+		_, noStream := b.JetStream().Stream(ctx, "S")
+		return noBucket == nil && noStream == nil
+	})
+	must(t, b.Close(ctx))
+	if text := log.String(); !strings.Contains(text, "bucket B, stream S") {
+		t.Errorf("the log does not say what was lost:\n%s", text)
 	}
 }
 
@@ -310,4 +364,50 @@ func certificate(t *testing.T, dir string) (pair tls.Certificate, certFile, keyF
 	pair, err = tls.X509KeyPair(certPEM, keyPEM)
 	must(t, err)
 	return pair, certFile, keyFile
+}
+
+// A port that other machines can reach is refused without credentials; with them it refuses
+// clients that have none.
+func TestOpenPortNeedsCredentials(t *testing.T) {
+	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0", "10.0.0.1:4222"} {
+		_, err := broker.Connect(t.Context(), broker.Config{StoreDir: t.TempDir(), Listen: listen, Logger: brokertest.Quiet()})
+		if err == nil || !strings.Contains(err.Error(), "listen_token_file") {
+			t.Errorf("listen on %s: %v", listen, err)
+		}
+	}
+	const token = "0123456789-0123456789"
+	file := filepath.Join(t.TempDir(), "token")
+	for text, want := range map[string]string{"short": "has no token", "": "has no token", token: ""} {
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b, err := broker.Connect(t.Context(), broker.Config{StoreDir: t.TempDir(), Listen: "0.0.0.0:0", ListenTokenFile: file, Logger: brokertest.Quiet()})
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) || text != "" && strings.Contains(err.Error(), text) {
+				t.Errorf("the token %q: %v", text, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close(context.WithoutCancel(t.Context()))
+		if err := b.Check(t.Context()); err != nil {
+			t.Errorf("inside the process: %v", err)
+		}
+		u, err := url.Parse(b.ClientURL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := "127.0.0.1:" + u.Port()
+		if nc, err := nats.Connect("nats://" + port); err == nil {
+			nc.Close()
+			t.Error("a client without a token is let in")
+		}
+		nc, err := nats.Connect("nats://" + token + "@" + port)
+		if err != nil {
+			t.Fatalf("a client with the token: %v", err)
+		}
+		nc.Close()
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -37,7 +38,8 @@ type Config struct {
 
 	// URL is the URL of an external server, or the URLs of a cluster's servers,
 	// separated by commas: "nats://a:4222,nats://b:4222", "tls://…", "ws://…". Empty
-	// means an embedded server.
+	// means an embedded server. With a URL the settings of an embedded server, from
+	// StoreDir to MaxStore, are not used: a program may have a StoreDir by default.
 	URL string `koanf:"url"`
 	// CredentialsFile is a .creds file with the user's JWT and seed.
 	CredentialsFile string `koanf:"credentials_file"`
@@ -67,9 +69,14 @@ type Config struct {
 	// disk that outlives the process, and no two processes may share it.
 	StoreDir string `koanf:"store_dir"`
 	// Listen is the address on which other processes reach the embedded server,
-	// such as "127.0.0.1:4222"; port 0 takes a free one. Empty opens no port. The
-	// port has no authentication: keep it on the loopback.
+	// such as "127.0.0.1:4222"; port 0 takes a free one. Empty opens no port. An address
+	// that other machines can reach needs a ListenTokenFile: a client of the port can
+	// drain processes and read and delete all that is stored.
 	Listen string `koanf:"listen"`
+	// ListenTokenFile has the token that each client of the open port must give, of 20
+	// characters or more: their URL is nats://TOKEN@HOST:4222. Without it the port has no
+	// authentication, and is for the loopback only.
+	ListenTokenFile string `koanf:"listen_token_file"`
 	// Sync defaults to SyncAlways.
 	Sync Sync `koanf:"sync"`
 	// SyncEvery is the time between two flushes with SyncInterval. Defaults to
@@ -119,17 +126,11 @@ func (c Config) Validate() error {
 				fault("%s is set and url is not: an embedded server is reached inside the process, without it", name)
 			}
 		}
-	} else {
-		onlyEmbedded := map[string]bool{
-			"store_dir": c.StoreDir != "",
-			"listen":    c.Listen != "",
-			"max_store": c.MaxStore != 0,
-		}
-		for name, set := range onlyEmbedded {
-			if set {
-				fault("%s is set and so is url: it is for an embedded server only", name)
-			}
-		}
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	isLocal := host == "localhost" || net.ParseIP(host).IsLoopback()
+	if c.URL == "" && err == nil && !isLocal && c.ListenTokenFile == "" {
+		fault("listen is %q, which other machines can reach without credentials: set listen_token_file, or listen on 127.0.0.1", c.Listen)
 	}
 	if c.InboxPrefix != "" && !validInbox.MatchString(c.InboxPrefix) {
 		fault("inbox_prefix is %q, want words of letters, digits, - and _ with dots between them", c.InboxPrefix)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -45,7 +46,25 @@ func (b *Broker) embed(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("listen is %q: %w", cfg.Listen, err)
 		}
 	}
+	if cfg.ListenTokenFile != "" {
+		if b.opts.Authorization, err = readToken(cfg.ListenTokenFile); err != nil {
+			return fmt.Errorf("listen_token_file: %w", err)
+		}
+	}
 	return b.boot(ctx)
+}
+
+// readToken reads a file with one token. Its errors never have the token.
+func readToken(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimSpace(string(data))
+	if len(text) < 20 || strings.ContainsAny(text, " \t\r\n@/:") {
+		return "", fmt.Errorf("%s has no token: want 20 characters or more, without spaces and without any of @ / : in it", file)
+	}
+	return text, nil
 }
 
 // lock takes the file for this process until unlock is called or the process ends. Two

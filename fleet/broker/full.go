@@ -11,9 +11,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 )
 
-// quietTime is how long a declared bucket may store nothing before Check writes to it.
-const quietTime = 10 * time.Second
-
 // restartTime bounds the restart of the embedded server.
 const restartTime = 30 * time.Second
 
@@ -31,7 +28,7 @@ func (b *Broker) checkWrites(ctx context.Context) error {
 	b.reboot.Unlock()
 	err := errShutDown
 	if up {
-		if err = b.canaries(ctx); !errors.Is(err, canary.ErrNoWrites) {
+		if err = b.failedWrites(ctx); !errors.Is(err, canary.ErrNoWrites) {
 			return err
 		}
 	}
@@ -48,9 +45,41 @@ func (b *Broker) checkWrites(ctx context.Context) error {
 	return nil
 }
 
-func (b *Broker) canaries(ctx context.Context) error {
+// externalEvery is the least time between two questions of checkExternal, and externalTime bounds
+// one.
+const (
+	externalEvery = 5 * time.Second
+	externalTime  = time.Second
+)
+
+// checkExternal finds out whether an external server takes writes.
+func (b *Broker) checkExternal(ctx context.Context) error {
+	b.mu.Lock()
+	skip, last := b.blind || time.Since(b.looked) < externalEvery, b.full
+	b.mu.Unlock()
+	if skip || len(b.owned) == 0 {
+		return last
+	}
+	asking, cancel := context.WithTimeout(ctx, externalTime)
+	defer cancel()
+	err := b.failedWrites(asking)
+	if ctx.Err() != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.looked, b.full = time.Now(), err
+	if errors.Is(err, context.DeadlineExceeded) { // the server refuses by silence what the user may not ask
+		b.blind, b.full = true, nil
+		b.log.Info("the server does not say whether it takes writes: this user may not purge the declared buckets")
+	}
+	return b.full
+}
+
+// failedWrites returns an error when a write to a declared bucket has failed on the disk.
+func (b *Broker) failedWrites(ctx context.Context) error {
 	for _, bucket := range b.owned {
-		if err := canary.Check(ctx, b.js, bucket, quietTime); err != nil {
+		if err := canary.Failed(ctx, b.js, bucket); err != nil {
 			return err
 		}
 	}

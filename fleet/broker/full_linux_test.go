@@ -72,6 +72,57 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// The probe of a process whose external server has a full disk says so, and goes on saying so
+// when there is space again, until the server is started again.
+func TestFullDiskOfAnExternalServer(t *testing.T) {
+	dir, err := os.MkdirTemp("", "") // the folder of t.TempDir is below the first TMPDIR
+	must(t, err)
+	t.Cleanup(func() { must(t, os.Remove(dir)) })
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
+		t.Skip("needs a disk of its own, and root to mount it: ", err)
+	}
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	t.Setenv("TMPDIR", dir) // of the server's data
+	site := brokertest.NewSite(t)
+	b := site.Connect(t, broker.Config{Buckets: []jetstream.KeyValueConfig{{Bucket: "B", History: 5}}})
+	ctx := testContext(t)
+	kv, err := b.JetStream().KeyValue(ctx, "B")
+	must(t, err)
+	_, err = kv.PutString(ctx, "kept", "before")
+	must(t, err)
+	must(t, b.Check(ctx))
+	full := filepath.Join(dir, "full")
+	fill(t, full)
+	for n := 0; ; n++ {
+		brief, cancel := context.WithTimeout(ctx, time.Second)
+		_, err = kv.Put(brief, "big", make([]byte, 100<<10))
+		cancel()
+		if err != nil {
+			break
+		}
+		if n > 1000 {
+			t.Fatal("the disk does not become full")
+		}
+	}
+	brokertest.Await(t, "the probe to fail", func() bool {
+		err := b.Check(ctx)
+		return err != nil && strings.Contains(err.Error(), "no space left")
+	})
+	must(t, os.Remove(full))
+	site.Stop()
+	site.Start()
+	brokertest.Await(t, "writes to be taken again", func() bool {
+		if err := b.Check(ctx); err != nil {
+			return false
+		}
+		_, err := kv.PutString(ctx, "again", "after")
+		return err == nil
+	})
+	if e, err := kv.Get(ctx, "kept"); err != nil || string(e.Value()) != "before" {
+		t.Errorf("what was acknowledged: %v, %v", e, err)
+	}
+}
+
 // fill writes a file until there is no space.
 func fill(t *testing.T, name string) {
 	t.Helper()

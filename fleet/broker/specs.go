@@ -56,6 +56,25 @@ func Ensure(ctx context.Context, js jetstream.JetStream, buckets []jetstream.Key
 	return errors.Join(errs...)
 }
 
+// missing returns the declared buckets and streams that the server does not have.
+func missing(ctx context.Context, js jetstream.JetStream, cfg Config) (list []string, err error) {
+	look := func(what, stream string) error {
+		_, err := js.Stream(ctx, stream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			list = append(list, what)
+			return nil
+		}
+		return err
+	}
+	for _, want := range cfg.Buckets {
+		err = errors.Join(err, look("bucket "+want.Bucket, "KV_"+want.Bucket))
+	}
+	for _, want := range cfg.Streams {
+		err = errors.Join(err, look("stream "+want.Name, want.Name))
+	}
+	return list, err
+}
+
 func ensureBucket(ctx context.Context, js jetstream.JetStream, want jetstream.KeyValueConfig) error {
 	kv, err := js.KeyValue(ctx, want.Bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {

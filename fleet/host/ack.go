@@ -48,11 +48,11 @@ func (r *runner) storeDeadLetter(t *task, d *delivery, counts *Counts, decision 
 			counts.DeadLetters.Add(1)
 		}
 		r.host.log.Warn("hosted worker: dead letter",
-			"worker", letter.Worker, "message", d.id, "attempts", letter.Attempts, "err", letter.Reason)
+			"worker", letter.Worker, "message", d.id, "attempts", letter.Attempts, "error", letter.Reason)
 		err = r.partition.commit(ctx, d.attach(&effects{done: true}))
 	}
 	if err != nil {
-		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
+		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "error", err)
 		r.retryLater(t, d, r.host.cfg.RetryBase)
 		return
 	}
@@ -86,7 +86,7 @@ func (r *runner) answer(d *delivery, say func() error) {
 	}, func(err error) {
 		if err != nil {
 			r.host.log.Warn("hosted worker: answer a message that was redriven",
-				"slot", r.slot.name, "message", d.id, "err", err)
+				"slot", r.slot.name, "message", d.id, "error", err)
 		}
 		r.host.running.Done()
 	})

@@ -13,7 +13,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// attempt is one attempt to handle a delivery.
 type attempt struct {
 	*delivery
 	member *member
@@ -98,7 +97,7 @@ func (r *runner) complete(ctx context.Context, d *delivery) (exists bool, err er
 	header, data, err := r.host.letters.readBody(ctx, d.body)
 	if errors.Is(err, jetstream.ErrMsgNotFound) { // an earlier delivery was answered and its body removed
 		r.host.log.Warn("hosted worker: a message was redriven whose body is gone",
-			"slot", r.slot.name, "message", d.id, "err", err)
+			"slot", r.slot.name, "message", d.id, "error", err)
 		r.partition.skip(d.seq-1, d.seq+1)
 		r.forget(d)
 		_ = d.acker.Load().terminate("its body is gone")
@@ -172,7 +171,7 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 	r.done(t, d, &effects{}, nil)
 }
 
-// prepare waits for a place for the handler of a message and makes the program ready for it.
+// prepare waits for a place for the handler of a message, and for memory, and makes the program ready for it.
 // It returns a function that gives the place back. A program in this process needs no place.
 func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
@@ -180,7 +179,11 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(),
 	if !ok {
 		return func() {}, nil
 	}
-	leave, err := r.host.children.gate.enter(ctx, m.slow.Load())
+	leave, err := r.partition.memory.enter(ctx, waiter{
+		place:  true,
+		slow:   m.slow.Load(),
+		memory: r.host.cfg.memoryOf(m.limits, len(a.data), len(m.record.HTTP.Allow) > 0),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +227,7 @@ func (r *runner) countDelivery(ctx context.Context, t *task, a *attempt) bool {
 
 // postpone makes a message wait, because its data or its worker could not be read.
 func (r *runner) postpone(t *task, d *delivery, why error) {
-	r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", why)
+	r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "error", why)
 	r.retryLater(t, d, r.host.cfg.RetryBase)
 }
 

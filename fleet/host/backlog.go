@@ -35,7 +35,7 @@ func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Wait
 	waiting := make(map[string]Waiting, len(records))
 	for _, rec := range records {
 		n := letters[h.letters.subject(rec.Tenant, rec.ID)]
-		waiting[rec.ID] = Waiting{Backlog: backlogs[rec.slot()], DeadLetters: int(n)}
+		waiting[rec.ID] = Waiting{Backlog: backlogs[h.durable(rec)], DeadLetters: int(n)}
 	}
 	return waiting, nil
 }
@@ -76,18 +76,18 @@ func (h *Host) Backlogs(ctx context.Context) ([]Backlog, error) {
 // listFrom is how many consumers of one stream are listed, and not asked for one by one.
 const listFrom = 100
 
-// pendingOf returns how many messages wait for each slot of records: messages that no host
+// pendingOf returns how many messages wait for each consumer of records, by its name: messages that no host
 // handles yet, and messages that are being handled.
 func (h *Host) pendingOf(ctx context.Context, records []*Record) (map[string]int, error) {
-	slots := make(map[string]map[string]*Record) // by stream and name
+	consumers := make(map[string]map[string]*Record) // by stream and name
 	for _, rec := range records {
-		if slots[rec.Stream] == nil {
-			slots[rec.Stream] = make(map[string]*Record)
+		if consumers[rec.Stream] == nil {
+			consumers[rec.Stream] = make(map[string]*Record)
 		}
-		slots[rec.Stream][rec.slot()] = rec
+		consumers[rec.Stream][h.durable(rec)] = rec
 	}
 	found := make(map[string]int)
-	for name, wanted := range slots {
+	for name, wanted := range consumers {
 		if len(wanted) >= listFrom {
 			if stream, err := h.js.Stream(ctx, name); err == nil {
 				// An error, and a consumer whose leader does not answer in time, leave some

@@ -17,18 +17,23 @@ func TestBacklogsOfManyWorkers(t *testing.T) {
 	b := brokertest.Embedded(t, broker.Config{Streams: []jetstream.StreamConfig{
 		{Name: "MANY", Subjects: []string{"many.>"}}, {Name: "FEW", Subjects: []string{"few.>"}},
 	}})
-	h := &Host{js: b.JetStream()}
+	h := &Host{js: b.JetStream(), cfg: Config{Name: "HOST"}}
 	var records []*Record
 	add := func(stream, topic, id string) {
 		records = append(records, &Record{ID: id, Stream: stream})
-		_, err := h.js.CreateConsumer(t.Context(), stream, jetstream.ConsumerConfig{Durable: "w-" + id, FilterSubject: topic, AckPolicy: jetstream.AckExplicitPolicy, MemoryStorage: true})
+		_, err := h.js.CreateConsumer(t.Context(), stream, jetstream.ConsumerConfig{
+			Durable:       "HOST_w-" + id,
+			FilterSubject: topic,
+			AckPolicy:     jetstream.AckExplicitPolicy,
+			MemoryStorage: true,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := make(map[string]int)
 	publish := func(topic, id string, n int) {
-		want["w-"+id] = n
+		want["HOST_w-"+id] = n
 		for range n {
 			if _, err := h.js.Publish(t.Context(), topic, nil); err != nil {
 				t.Fatal(err)

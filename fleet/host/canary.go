@@ -347,7 +347,6 @@ func (s *slot) endCanary(ctx context.Context, rec *Record, promote bool, why str
 	return nil
 }
 
-// withCanaries returns the members and the canary of each that has one.
 func withCanaries(members []*member) []*member {
 	var both []*member
 	for _, m := range members {

@@ -26,18 +26,15 @@ import (
 // A program that does not call it names another one in Config.Isolation.
 func EngineMain(engines ...engine.Engine) { isolate.Main(engines...) }
 
-// children are the child processes of a host, and its cap on the handlers that run at
-// once.
+// children are the child processes of a host.
 type children struct {
 	*isolate.Children // nil when the host trusts all engines
 	missing           atomic.Pointer[[]string]
-	gate              gate
 }
 
 // isolateEngines replaces each engine that the host does not trust by one that runs
 // code in children.
 func (h *Host) isolateEngines() error {
-	h.children.gate = newGate(h.cfg.MaxHandlers)
 	trusts := true
 	h.cfg.Engines.Each(func(_ string, e engine.Engine) engine.Engine {
 		trusts = trusts && engine.IsTrusted(e)
@@ -65,7 +62,7 @@ func (h *Host) probeFloor(ctx context.Context) {
 		missing, err := h.children.Missing(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			h.log.Error("hosted workers: their code cannot run", "err", err)
+			h.log.Error("hosted workers: their code cannot run", "error", err)
 		case err == nil:
 			h.children.missing.Store(&missing)
 			for _, part := range missing {
@@ -98,44 +95,8 @@ func (h *Host) Isolation() Isolation {
 	return i
 }
 
-// gate caps how many children handle messages at once. A worker whose last message
-// took long gets a place only while others keep half of them, so that workers that
-// never return delay each other, but not the quick ones.
-type gate struct {
-	all, slow chan struct{}
-}
-
 // slowAfter is how long a message takes that makes its worker a slow one.
 const slowAfter = 100 * time.Millisecond
-
-func newGate(places int) gate {
-	return gate{make(chan struct{}, places), make(chan struct{}, max(1, places/2))}
-}
-
-// enter waits for a place. leave gives it back.
-func (g gate) enter(ctx context.Context, slow bool) (leave func(), err error) {
-	if slow {
-		select {
-		case g.slow <- struct{}{}:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-	select {
-	case g.all <- struct{}{}:
-		return func() {
-			<-g.all
-			if slow {
-				<-g.slow
-			}
-		}, nil
-	case <-ctx.Done():
-		if slow {
-			<-g.slow
-		}
-		return nil, context.Cause(ctx)
-	}
-}
 
 // defaultHandlers is enough for the handlers that wait for state while others compute.
 func defaultHandlers() int { return 4 * max(2, runtime.GOMAXPROCS(0)) }

@@ -231,14 +231,14 @@ func (p *partition) tidy(last bool) {
 		return
 	}
 	if err != nil {
-		p.host.log.Warn("hosted worker: write state", "slot", p.slot, "err", err)
+		p.host.log.Warn("hosted worker: write state", "slot", p.slot, "error", err)
 	}
 	keep, old := p.superfluous(flushed, last)
 	if len(old) == 0 {
 		return
 	}
 	if last { // all slots of a host that stops end at once
-		leave, err := p.host.states.asking.enter(ctx, false)
+		leave, err := p.host.states.asking.enter(ctx)
 		if err != nil {
 			return // the next holder trims
 		}
@@ -246,7 +246,7 @@ func (p *partition) tidy(last bool) {
 	}
 	if err := p.log.trim(ctx, keep, old); err != nil {
 		if !errors.Is(err, jetstream.ErrStreamNotFound) && !(last && ctx.Err() != nil) { // the next holder trims
-			p.host.log.Warn("hosted worker: trim the log", "slot", p.slot, "err", err)
+			p.host.log.Warn("hosted worker: trim the log", "slot", p.slot, "error", err)
 		}
 		return
 	}
@@ -296,4 +296,5 @@ func (p *partition) stop(ctx context.Context) {
 	p.cancel()
 	<-p.ended
 	p.relay.stop()
+	p.memory.close()
 }

@@ -98,9 +98,15 @@ type Config struct {
 	Fetch fetch.Policy `koanf:"fetch"`
 
 	// MaxHandlers bounds how many messages of all workers are handled at once in
-	// child processes. Workers whose messages take long get at most half of these
-	// places. Defaults to four times GOMAXPROCS, at least 8.
+	// child processes. Each tenant with workers on the host finds a place that others leave
+	// to it. Workers whose messages take long get at most half of the places. Defaults to four times GOMAXPROCS, at least 8.
 	MaxHandlers int `koanf:"max_handlers"`
+	// MemoryBudget is the memory, in bytes, in which the host holds what workers produce,
+	// what waits for them, and code that it loads: a message is handled when there is memory
+	// for the most that it may produce. Defaults to a third of the process's limit of memory
+	// (that of its control group, or GOMEMLIMIT), or to 256 MiB without one, and at least to
+	// what two messages may take.
+	MemoryBudget int64 `koanf:"memory_budget"`
 	// MaxKills is how many different messages may end the process of a version's
 	// code, by a limit of time or memory or by a crash, until the host puts the
 	// version into quarantine. Defaults to 10.
@@ -117,6 +123,8 @@ type Config struct {
 	// Fetcher replaces the client for code by URL, for example one with its own TLS
 	// configuration.
 	Fetcher *fetch.Client `koanf:"-"`
+
+	maxValue int64 // the server's largest message
 }
 
 // NoRetry is a value of [Config].MaxRetries. It makes a message a dead letter
@@ -177,6 +185,9 @@ func (c Config) Validate() error {
 	check(c.MaxDeadLetters > 0, "max_dead_letters: %d must be positive", c.MaxDeadLetters)
 	check(c.OutputPatience > 0, "output_patience: %v must be positive", c.OutputPatience)
 	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
+	least := 2 * c.memoryOf(c.Limits, c.MaxMessage, true)
+	check(c.MemoryBudget == 0 || c.MemoryBudget >= least,
+		"memory_budget: %d must be 0, or at least %d, which two messages may take: raise it, or lower limits.output", c.MemoryBudget, least)
 	check(c.MaxKills > 0, "max_kills: %d must be positive", c.MaxKills)
 	errs = append(errs, c.Limits.Validate(), c.HTTP.Validate(), validateGrants(c.Grants))
 	return errors.Join(errs...)

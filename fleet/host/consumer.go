@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,16 +17,18 @@ import (
 // the consumer when there is none; a new one begins with the messages published after that.
 // When keep is true, the consumer goes on to take the topics that it has.
 func (h *Host) consumer(ctx context.Context, rec *Record, topics []string, keep bool) (jetstream.Consumer, error) {
-	slot, stream := rec.slot(), rec.Stream
+	slot, stream := h.durable(rec), rec.Stream
 	c, err := h.js.Consumer(ctx, stream, slot)
 	switch {
+	case err == nil && !h.isOurs(c):
+		err = errForeignConsumer
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		c, err = h.createConsumer(ctx, rec, topics)
 		if errors.Is(err, jetstream.ErrConsumerExists) {
 			return h.consumer(ctx, rec, topics, keep) // another host was faster
 		}
 	case err == nil:
-		c, err = h.updateConsumer(ctx, stream, c, topics, keep)
+		c, err = h.updateConsumer(ctx, rec, c, topics, keep)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s of stream %s: %w", slot, stream, err)
@@ -35,12 +36,28 @@ func (h *Host) consumer(ctx context.Context, rec *Record, topics []string, keep 
 	return c, nil
 }
 
+// hostMark is in the metadata of everything that hosts create on the server, with their
+// fleet's name. Hosts touch no consumer without it.
+const hostMark = "lifecycle.host"
+
+var errForeignConsumer = errors.New("another program has made it: delete it, or give the hosts another name")
+
+// durable returns the name of the consumer of rec's slot. It has the fleet's name, because two
+// fleets may share a stream.
+func (h *Host) durable(rec *Record) string { return h.cfg.Name + "_" + rec.slot() }
+
+// isOurs reports whether a host of this fleet has made a consumer.
+func (h *Host) isOurs(c jetstream.Consumer) bool {
+	return c.CachedInfo().Config.Metadata[hostMark] == h.cfg.Name
+}
+
 func (h *Host) createConsumer(ctx context.Context, rec *Record, topics []string) (jetstream.Consumer, error) {
 	if rec.State != StateDeploying {
 		h.log.Warn("hosted worker: its consumer is gone and is made anew", "slot", rec.slot())
 	}
 	cfg := jetstream.ConsumerConfig{
-		Durable:        rec.slot(),
+		Durable:        h.durable(rec),
+		Metadata:       map[string]string{hostMark: h.cfg.Name},
 		Description:    "hosted workers of " + h.cfg.Name,
 		DeliverPolicy:  jetstream.DeliverNewPolicy,
 		AckPolicy:      jetstream.AckExplicitPolicy,
@@ -65,7 +82,7 @@ func (h *Host) createConsumer(ctx context.Context, rec *Record, topics []string)
 // updateConsumer changes the topics of a consumer. A host with another configuration may have
 // made it: this host sends heartbeats as often as its own AckWait needs them.
 func (h *Host) updateConsumer(
-	ctx context.Context, stream string, c jetstream.Consumer, topics []string, keep bool,
+	ctx context.Context, rec *Record, c jetstream.Consumer, topics []string, keep bool,
 ) (jetstream.Consumer, error) {
 	cfg := c.CachedInfo().Config
 	taken := cfg.FilterSubjects
@@ -75,18 +92,18 @@ func (h *Host) updateConsumer(
 	if keep {
 		topics = distinct(slices.Concat(taken, topics))
 	}
-	pending := h.pending(cfg.Durable)
+	pending := h.pending(rec.slot())
 	if slices.Equal(taken, topics) && cfg.AckWait == h.cfg.AckWait && cfg.MaxAckPending == pending {
 		return c, nil
 	}
 	cfg.FilterSubject, cfg.FilterSubjects = "", topics
 	cfg.AckWait, cfg.MaxAckPending = h.cfg.AckWait, pending
-	return h.js.UpdateConsumer(ctx, stream, cfg)
+	return h.js.UpdateConsumer(ctx, rec.Stream, cfg)
 }
 
 // pending returns how many messages of a slot may be unacknowledged.
 func (h *Host) pending(slot string) int {
-	if strings.HasPrefix(slot, "g-") {
+	if isGroup(slot) {
 		return 1
 	}
 	return 2 * h.cfg.Prefetch
@@ -132,14 +149,17 @@ func (h *Host) unsubscribe(ctx context.Context, rec *Record) error {
 	gone := func(err error) bool {
 		return errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
 	}
-	c, err := h.js.Consumer(ctx, rec.Stream, rec.slot())
+	c, err := h.js.Consumer(ctx, rec.Stream, h.durable(rec))
+	if err == nil && !h.isOurs(c) {
+		return nil
+	}
 	if err == nil {
-		err = h.js.DeleteConsumer(ctx, rec.Stream, rec.slot())
+		err = h.js.DeleteConsumer(ctx, rec.Stream, h.durable(rec))
 	}
 	wait := worker.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
 	for looks := 1; err == nil; looks++ {
 		var now jetstream.Consumer
-		now, err = h.js.Consumer(ctx, rec.Stream, rec.slot())
+		now, err = h.js.Consumer(ctx, rec.Stream, h.durable(rec))
 		if err == nil && !now.CachedInfo().Created.Equal(c.CachedInfo().Created) {
 			return nil // another host has created it again, for a new member of the group
 		}

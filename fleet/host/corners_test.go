@@ -223,7 +223,7 @@ func TestOtherConfig(t *testing.T) {
 	r.stop(a)
 	r.tune = func(c *host.Config) { c.AckWait, c.Prefetch = 2*bound, 7 }
 	r.start("b")
-	for slot, pending := range map[string]int{"w-w": 14, "g-g": 1} {
+	for slot, pending := range map[string]int{"HOST_w-w": 14, "HOST_g-g": 1} {
 		c, err := r.js.Consumer(t.Context(), "ONE", slot)
 		must(t, err)
 		if cfg := c.CachedInfo().Config; cfg.AckWait != 2*bound || cfg.MaxAckPending != pending {
@@ -271,9 +271,9 @@ func TestCreationCutOff(t *testing.T) {
 	for _, id := range []string{"alone", "member"} {
 		for phase, age := range map[string]time.Duration{"late": time.Minute, "young": -time.Hour} {
 			req := host.Spec{ID: id + phase, Topic: "work." + id + phase, OutputTopic: "out." + id + phase, Code: prefix("")}
-			slot := "w-" + req.ID
+			slot := "HOST_w-" + req.ID
 			if id == "member" {
-				req.Group, slot = "g"+phase, "g-g"+phase
+				req.Group, slot = "g"+phase, "HOST_g-g"+phase
 			}
 			create(t, h, req)
 			must(t, r.js.DeleteConsumer(t.Context(), "WORK", slot))

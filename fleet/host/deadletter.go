@@ -92,7 +92,6 @@ type letters struct {
 	body string // "host.body."
 }
 
-// subject returns the subject of the letters of a worker.
 func (l *letters) subject(tenant, worker string) string {
 	return l.dead + "t-" + tenant + "." + worker
 }
@@ -128,7 +127,7 @@ func (h *Host) storeLetter(ctx context.Context, tenant, key string, d *DeadLette
 	evicted, err := h.letters.bound(ctx, subject, h.cfg.MaxDeadLetters)
 	switch {
 	case err != nil:
-		h.log.Warn("hosted worker", "worker", d.Worker, "err", err)
+		h.log.Warn("hosted worker", "worker", d.Worker, "error", err)
 	case evicted > 0:
 		h.log.Warn("hosted worker: it has too many dead letters; the oldest are removed",
 			"worker", d.Worker, "removed", evicted, "kept", h.cfg.MaxDeadLetters)
@@ -380,7 +379,7 @@ func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 // publishHeld publishes again the messages of this group that were held because no member for
 // their topic was loaded, and for which members has one now.
 func (s *slot) publishHeld(ctx context.Context, members []*member) error {
-	if !strings.HasPrefix(s.name, "g-") || len(members) == 0 {
+	if !isGroup(s.name) || len(members) == 0 {
 		return nil
 	}
 	l := s.host.letters

@@ -20,6 +20,7 @@ type delivery struct {
 	topic  string
 	header nats.Header
 	data   []byte
+	size   int       // of the message that was delivered
 	seq    uint64    // in its stream; 0 for a timer
 	stored time.Time // when the stream stored it
 	timer  *pendingTimer

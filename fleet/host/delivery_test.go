@@ -91,7 +91,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 	r.eventually("it is handled", func() bool { return slices.Contains(r.outputs("out.w"), "rejectedv") })
 	r.letters(h, "w", 0)
 	r.eventually("the other worker has seen what was redriven", func() bool {
-		c, err := r.js.Consumer(t.Context(), "WORK", "w-other")
+		c, err := r.js.Consumer(t.Context(), "WORK", "HOST_w-other")
 		must(t, err)
 		info, err := c.Info(t.Context())
 		must(t, err)
@@ -361,7 +361,7 @@ func TestWaitingIsNotAnAttempt(t *testing.T) {
 	}))
 	must(t, h.StopWorker(t.Context(), "w"))
 	r.publish("work.w", "a", "b")
-	c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
+	c, err := r.js.Consumer(t.Context(), "WORK", "HOST_w-w")
 	must(t, err)
 	for range 2 * 5 {
 		m, err := c.Next(jetstream.FetchMaxWait(bound))

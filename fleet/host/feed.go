@@ -97,10 +97,13 @@ func (r *runner) refill() {
 	defer r.refilling.Unlock()
 	prefetch, expected := r.host.cfg.Prefetch, r.pull.Expected()
 	room := prefetch - expected - r.queue.Len()
+	if !r.partition.memory.hasRoomToRead() {
+		room = 1 - expected - r.queue.Len()
+	}
 	hasRoomForMany := room >= (prefetch+1)/2
 	isIdle := expected == 0 && r.queue.Due() == 0
 	if hasRoomForMany || isIdle && room > 0 {
-		_ = r.pull.Ask(pull.Request{Batch: room}) // fails without a connection; feed asks again when it is back
+		_ = r.pull.Ask(pull.Request{Batch: room, MaxBytes: r.host.maxPull()}) // fails without a connection; feed asks again when it is back
 	}
 }
 
@@ -110,7 +113,7 @@ func (r *runner) refill() {
 func (r *runner) enqueue(m *nats.Msg) error {
 	meta, err := m.Metadata()
 	if err != nil {
-		r.host.log.Error("hosted worker: a message without metadata", "slot", r.slot.name, "err", err)
+		r.host.log.Error("hosted worker: a message without metadata", "slot", r.slot.name, "error", err)
 		return nil
 	}
 	before, ok := r.order.next(meta)
@@ -142,6 +145,7 @@ func (r *runner) enqueue(m *nats.Msg) error {
 		topic:        m.Subject,
 		header:       m.Header,
 		data:         m.Data,
+		size:         m.Size(),
 		seq:          seq,
 		stored:       meta.Timestamp,
 		redriven:     m.Header.Get(HeaderFor) != "",
@@ -150,6 +154,7 @@ func (r *runner) enqueue(m *nats.Msg) error {
 	d.acker.Store(from)
 	r.inHand[seq] = d
 	r.mu.Unlock()
+	r.partition.memory.addUnread(d.held())
 	if body := m.Header.Get(HeaderBody); d.redriven && checkID("body", body) == nil {
 		d.body = body
 	}
@@ -168,9 +173,21 @@ func (r *runner) giveBack(d *delivery, delay time.Duration) {
 // forget notes that a message is no longer in the hands of the runner.
 func (r *runner) forget(d *delivery) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.inHand, d.seq)
+	known := r.inHand[d.seq] == d
+	if known {
+		delete(r.inHand, d.seq)
+	}
+	r.mu.Unlock()
+	if known {
+		r.partition.memory.addUnread(-d.held())
+	}
 }
+
+// held returns the memory that a delivery counts for while it waits.
+func (d *delivery) held() int64 { return int64(d.size + 500) }
+
+// maxPull bounds the bytes of the messages that are on their way to a slot.
+func (h *Host) maxPull() int64 { return max(4<<20, 2*h.nc.MaxPayload()) }
 
 // arrivals follows the order in which a consumer delivers.
 type arrivals struct {

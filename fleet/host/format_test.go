@@ -147,7 +147,8 @@ func readFormat(t *testing.T, file string) {
 		must(t, err)
 	}
 	_, err = r.js.CreateConsumer(t.Context(), "WORK", jetstream.ConsumerConfig{
-		Durable:       "w-w",
+		Durable:       "HOST_w-w",
+		Metadata:      map[string]string{"lifecycle.host": "HOST"},
 		FilterSubject: "work.w",
 		AckPolicy:     jetstream.AckExplicitPolicy,
 	})

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -33,6 +34,21 @@ type Grant struct {
 	Keys map[string]string `koanf:"keys"`
 	// HTTP says which requests the tenant's code may send.
 	HTTP HTTPGrant `koanf:"http"`
+	// Topics are what the tenant's workers may take, and Outputs what they may publish:
+	// subjects, with * for one token and > for the rest. A tenant that has Topics, or for
+	// which "*" has Topics, takes nothing else; Outputs likewise. Without them it may name
+	// every subject that does not belong to the server or to the hosts.
+	Topics  []string `koanf:"topics"`
+	Outputs []string `koanf:"outputs"`
+	// Handlers is how many messages of the tenant a host handles at once in children, and
+	// Memory how much of Config.MemoryBudget they take. Lines is how many lines a second a
+	// worker of the tenant may log in the long run, and Timers how many it may have. What is 0
+	// is what "*" has, and without that the host's own bound: Config.MaxHandlers, half of
+	// Config.MemoryBudget while other tenants have workers on the host, 100, and 10,000.
+	Handlers int   `koanf:"handlers"`
+	Memory   int64 `koanf:"memory"`
+	Lines    int   `koanf:"lines"`
+	Timers   int   `koanf:"timers"`
 }
 
 // ErrNotSigned is wrapped when a tenant's code must be signed and has no signature of one
@@ -57,6 +73,16 @@ func validateGrants(grants map[string]Grant) error {
 			}
 		}
 		errs = append(errs, inGrant(tenant, "http", g.HTTP.validate()))
+		if g.Handlers < 0 || g.Memory < 0 || g.Lines < 0 || g.Timers < 0 || g.Timers > maxTimers {
+			errs = append(errs, fmt.Errorf("grants.%s: handlers, memory, lines and timers must not be negative, and timers at most %d",
+				tenant, maxTimers))
+		}
+		for _, topic := range slices.Concat(g.Topics, g.Outputs) {
+			if !validPattern(topic) {
+				errs = append(errs, fmt.Errorf("grants.%s: topic %.200q: %w: want tokens between single dots, "+
+					"* for one token and > for the rest", tenant, topic, ErrInvalid))
+			}
+		}
 		for _, name := range slices.Sorted(maps.Keys(g.Keys)) {
 			_, err := codesign.ParsePublic(g.Keys[name])
 			errs = append(errs, inGrant(tenant, "keys."+name, err))
@@ -80,14 +106,38 @@ func inGrant(tenant, what string, err error) error {
 	return fmt.Errorf("grants.%s.%s: %w", tenant, what, err)
 }
 
+// namedGrant is a grant with the tenant that Config.Grants has it for.
+type namedGrant struct {
+	tenant string
+	Grant
+}
+
 // grantsOf returns the grants of a tenant: its own first, then the grant of all tenants.
-func (h *Host) grantsOf(tenant string) []Grant {
-	all := []Grant{h.cfg.Grants[anyTenant]}
+func (h *Host) grantsOf(tenant string) []namedGrant {
+	all := []namedGrant{{anyTenant, h.cfg.Grants[anyTenant]}}
 	if own, ok := h.cfg.Grants[tenant]; ok && tenant != "" && tenant != anyTenant {
-		all = slices.Insert(all, 0, own)
+		all = slices.Insert(all, 0, namedGrant{tenant, own})
 	}
 	return all
 }
+
+// bounds returns the numbers that are granted to a tenant; 0 is the host's own bound.
+func (h *Host) bounds(tenant string) Grant {
+	var all Grant
+	for _, g := range h.grantsOf(tenant) {
+		all.Handlers = cmp.Or(all.Handlers, g.Handlers)
+		all.Memory = cmp.Or(all.Memory, g.Memory)
+		all.Lines = cmp.Or(all.Lines, g.Lines)
+		all.Timers = cmp.Or(all.Timers, g.Timers)
+	}
+	return all
+}
+
+// maxTimers returns how many timers a worker may have.
+func (h *Host) maxTimers(r *Record) int { return cmp.Or(h.bounds(r.Tenant).Timers, maxTimers) }
+
+// maxLines returns how many lines a second a worker may log in the long run.
+func (h *Host) maxLines(r *Record) int { return cmp.Or(h.bounds(r.Tenant).Lines, linesRate) }
 
 // means are what a worker's code gets beside its messages and its state.
 type means struct {
@@ -96,9 +146,6 @@ type means struct {
 	web      *web
 }
 
-func envOf(g Grant) map[string]string     { return g.Env }
-func secretsOf(g Grant) map[string]string { return g.Secrets }
-
 // granted returns the means of a worker. The error wraps [ErrNotGranted] and has no value.
 func (h *Host) granted(r *Record) (*means, error) {
 	env := make(map[string]string, len(r.Env)+len(r.Secrets))
@@ -106,12 +153,12 @@ func (h *Host) granted(r *Record) (*means, error) {
 	inHeaders := make(map[string]string)
 	var errs []error
 	for _, name := range r.Env {
-		v, err := h.lookUp(r, "variable", name, envOf)
+		v, _, err := h.variable(r, name)
 		errs = append(errs, err)
 		env[name] = v
 	}
 	for _, name := range slices.Concat(r.Secrets, r.HTTP.Secrets) {
-		source, err := h.lookUp(r, "secret", name, secretsOf)
+		source, _, err := h.secret(r, name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -129,6 +176,12 @@ func (h *Host) granted(r *Record) (*means, error) {
 			inHeaders[name] = v
 		}
 	}
+	_, err := h.mayTake(r, r.Topic)
+	errs = append(errs, err)
+	if r.OutputTopic != "" {
+		_, err := h.mayPublish(r, r.OutputTopic)
+		errs = append(errs, err)
+	}
 	web, err := h.webOf(r, inHeaders)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return &means{}, err
@@ -136,16 +189,59 @@ func (h *Host) granted(r *Record) (*means, error) {
 	return &means{env: env, redactor: newRedactor(secrets), web: web}, nil
 }
 
-// lookUp returns what a name stands for in the grants of a worker's tenant.
-func (h *Host) lookUp(r *Record, what, name string, of func(Grant) map[string]string) (string, error) {
+// mayTake returns which grant lets a worker's tenant take a topic, "" when the tenant may name
+// every subject. The error wraps [ErrNotGranted].
+func (h *Host) mayTake(r *Record, topic string) (by string, err error) {
+	return h.mayName(r, "topic", topic, "topics", func(g *Grant) []string { return g.Topics }, covers)
+}
+
+// mayPublish is mayTake for an output.
+func (h *Host) mayPublish(r *Record, topic string) (by string, err error) {
+	return h.mayName(r, "output to", topic, "outputs", func(g *Grant) []string { return g.Outputs }, covers)
+}
+
+// mayName returns the first pattern that covers a name, as grants.TENANT.KEY: PATTERN.
+func (h *Host) mayName(
+	r *Record, what, name, key string, of func(*Grant) []string, covers func(pattern, name string) bool,
+) (by string, err error) {
+	var offered []string
+	for _, g := range h.grantsOf(r.Tenant) {
+		for _, offer := range of(&g.Grant) {
+			if covers(offer, name) {
+				return "grants." + g.tenant + "." + key + ": " + offer, nil
+			}
+			offered = append(offered, offer)
+		}
+	}
+	if len(offered) == 0 {
+		return "", nil
+	}
+	return "", refusal(r, what, name, offered)
+}
+
+// variable returns the value of a variable of a worker's tenant, and which grant has it.
+func (h *Host) variable(r *Record, name string) (value, by string, err error) {
+	return h.lookUp(r, "variable", name, "env", func(g *Grant) map[string]string { return g.Env })
+}
+
+// secret returns where the host reads a secret, and which grant has it.
+func (h *Host) secret(r *Record, name string) (source, by string, err error) {
+	return h.lookUp(r, "secret", name, "secrets", func(g *Grant) map[string]string { return g.Secrets })
+}
+
+// lookUp returns what a name stands for in the grants of a worker's tenant, and where it is as
+// grants.TENANT.KEY.NAME.
+func (h *Host) lookUp(
+	r *Record, what, name, key string, of func(*Grant) map[string]string,
+) (value, by string, err error) {
 	var names []string
 	for _, g := range h.grantsOf(r.Tenant) {
-		if v, ok := of(g)[name]; ok {
-			return v, nil
+		if v, ok := of(&g.Grant)[name]; ok {
+			return v, "grants." + g.tenant + "." + key + "." + name, nil
 		}
-		names = slices.AppendSeq(names, maps.Keys(of(g)))
+		names = slices.AppendSeq(names, maps.Keys(of(&g.Grant)))
 	}
-	return "", refusal(r, what, name, names)
+	return "", "", refusal(r, what, name, names)
 }
 
 func refusal(r *Record, what, name string, may []string) error {

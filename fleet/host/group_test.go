@@ -136,10 +136,10 @@ func TestStateTakesEffectOnce(t *testing.T) {
 	// Reset the consumer to the beginning, so that the server delivers everything
 	// again.
 	must(t, h.StopWorker(t.Context(), "w"))
-	c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
+	c, err := r.js.Consumer(t.Context(), "WORK", "HOST_w-w")
 	must(t, err)
 	cfg := c.CachedInfo().Config
-	must(t, r.js.DeleteConsumer(t.Context(), "WORK", "w-w"))
+	must(t, r.js.DeleteConsumer(t.Context(), "WORK", "HOST_w-w"))
 	cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, 1
 	_, err = r.js.CreateConsumer(t.Context(), "WORK", cfg)
 	must(t, err)
@@ -267,4 +267,33 @@ func TestDrainGivesWorkersAway(t *testing.T) {
 	r.stop(a)
 	r.start("b")
 	r.wantOutputs("out.w", "new 1")
+}
+
+// TestDrainHandsWorkersOver drains one of two hosts, which then goes on living for a while, as
+// in the window of a stop. The other one has its workers long before the lease runs out.
+func TestDrainHandsWorkersOver(t *testing.T) {
+	r := newRig(t)
+	r.tune = func(cfg *host.Config) { cfg.LeaseTTL = time.Minute }
+	hosts := map[string]*host.Host{"a": r.start("a"), "b": r.start("b")}
+	const workers = 10
+	for i := range workers {
+		id := fmt.Sprint("w", i)
+		create(t, hosts["a"], host.Spec{ID: id, Topic: "work." + id, OutputTopic: "out.w", Code: prefix("")})
+	}
+	r.eventually("both hosts have workers", func() bool {
+		a, b := len(hosts["a"].Local()), len(hosts["b"].Local())
+		return a > 0 && b > 0 && a+b == workers
+	})
+	must(t, hosts["a"].Drain(t.Context()))
+	r.eventually("the other host has all workers", func() bool { return len(hosts["b"].Local()) == workers })
+	var want []string
+	for i := range workers {
+		r.publish(fmt.Sprint("work.w", i), fmt.Sprint(i))
+		want = append(want, fmt.Sprint(i))
+	}
+	r.eventually("all messages are handled", func() bool {
+		got := r.outputs("out.w")
+		slices.Sort(got)
+		return slices.Equal(got, want)
+	})
 }

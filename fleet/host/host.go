@@ -72,6 +72,7 @@ type Host struct {
 	clients map[string]*outbound.Client // by tenant
 
 	children children
+	budget   *budget
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
 	wake     chan struct{}      // of size 1; makes serve assign the slots again
@@ -91,6 +92,7 @@ type Host struct {
 
 	running  sync.WaitGroup // runners and their watches
 	draining atomic.Bool
+	left     bool // this host has given up its membership; only the goroutine of serve uses it
 }
 
 // recovery is the progress of the first recovery.
@@ -117,6 +119,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
+	cfg.maxValue = js.Conn().MaxPayload()
 	policy := cfg.Fetch
 	policy.MaxSize = cmp.Or(policy.MaxSize, cfg.MaxCode)
 	h := &Host{
@@ -133,6 +136,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		tallies:  make(map[tally]*Counts),
 		lettered: make(map[string]int),
 		recovery: recoveryRuns,
+		budget:   newBudget(&cfg),
 	}
 	if cfg.RecoveryOff {
 		h.recovery = recoveryOff
@@ -148,7 +152,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		return nil, err
 	}
 	h.serving, h.cancel = context.WithCancel(context.Background()) // made here, because Stop may run while Start does
-	h.Init("host", cfg.HostID)
+	h.Init("host", "host")                                         // a name that an alert can have; HostID differs with each start
 	return h, nil
 }
 
@@ -189,7 +193,8 @@ func (h *Host) ensure(ctx context.Context) error {
 	h.records, h.logs = records, logs
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
 	h.lines = &lines{nc: h.nc, stream: printed, prefix: low + ".lines.", host: h.cfg.HostID}
-	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", asking: newGate(maxAsking)}
+	h.lines.rateOf = h.maxLines
+	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", asking: make(gate, maxAsking)}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
 	h.letters = &letters{
 		chunks: chunks{h.js, dead},
@@ -201,16 +206,29 @@ func (h *Host) ensure(ctx context.Context) error {
 	return nil
 }
 
+// ensureAgain makes the buckets and streams that the server has lost since ensure.
+func (h *Host) ensureAgain(ctx context.Context) error {
+	if !h.ready.Load() {
+		return h.ensure(ctx)
+	}
+	if err := broker.Ensure(ctx, h.js, h.buckets(), h.streams()); err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
+	return nil
+}
+
 // buckets returns the buckets that the hosts share.
 func (h *Host) buckets() []jetstream.KeyValueConfig {
 	return []jetstream.KeyValueConfig{{
 		Bucket:      h.cfg.Name + "_WORKERS",
 		Description: "hosted workers",
+		Metadata:    map[string]string{hostMark: h.cfg.Name},
 		History:     maxRevisions,
 		Replicas:    h.cfg.Replicas,
 	}, {
 		Bucket:      h.cfg.Name + "_MEMBERS",
 		Description: "hosts of hosted workers",
+		Metadata:    map[string]string{hostMark: h.cfg.Name},
 		History:     1,
 		TTL:         10 * h.cfg.LeaseTTL,
 		Replicas:    h.cfg.Replicas,
@@ -223,6 +241,7 @@ func (h *Host) streams() []jetstream.StreamConfig {
 		cfg := jetstream.StreamConfig{
 			Name:        h.cfg.Name + "_" + name,
 			Description: description,
+			Metadata:    map[string]string{hostMark: h.cfg.Name},
 			Discard:     jetstream.DiscardOld,
 			Replicas:    h.cfg.Replicas,
 		}
@@ -288,7 +307,6 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 }
 
-// close closes the manager of the records.
 func (h *Host) close() {
 	h.ensuring.Lock()
 	defer h.ensuring.Unlock()
@@ -298,8 +316,8 @@ func (h *Host) close() {
 	h.closeClients()
 }
 
-// Drain ends every worker on this host, while the verbs keep working. The other
-// hosts take the workers over once this one has stopped. Drain returns when this host
+// Drain ends every worker on this host, while the verbs keep working. As soon as the last
+// handler has returned, the other hosts take the workers over. Drain returns when this host
 // handles no message any more, or ctx's error when ctx ends first.
 func (h *Host) Drain(ctx context.Context) error {
 	h.draining.Store(true)

@@ -32,7 +32,7 @@ const (
 	MaxLines  = 1000               // of a worker that are kept; the newest
 	maxLine   = 4096               // bytes of a line
 	linesFor  = 7 * 24 * time.Hour // how long a line is kept
-	linesRate = 100                // lines a second of a worker on one host, in the long run
+	linesRate = 100                // lines a second of a worker on one host, in the long run, unless a grant says otherwise
 )
 
 // lines keeps the logs of all workers in one stream, which has the newest MaxLines
@@ -44,35 +44,39 @@ type lines struct {
 	prefix string // "host.lines."
 	host   string
 
-	mu      sync.Mutex // guards everything below
-	budgets map[string]*budget
+	rateOf func(*Record) int // lines a second of a worker in the long run
+
+	mu    sync.Mutex // guards everything below
+	rates map[string]*lineRate
 }
 
-// budget says how many lines a worker may send now.
-type budget struct {
+// lineRate says how many lines a worker may send now.
+type lineRate struct {
 	*rate.Limiter
 	dropped int
 }
 
 // storedLine is a line as the stream has it.
 type storedLine struct {
+	UID    string `json:"uid,omitempty"` // of the worker
 	Host   string `json:"host"`
 	Digest string `json:"digest"`
 	Error  bool   `json:"error,omitempty"`
 	Text   string `json:"text"`
 }
 
-// take returns whether a line may be sent, and how many were dropped before it.
-func (l *lines) take(worker string, now time.Time) (ok bool, dropped int) {
+// take returns whether a line may be sent and logged, and how many were dropped before it.
+func (l *lines) take(rec *Record, now time.Time) (ok bool, dropped int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.budgets[worker]
+	b := l.rates[rec.ID]
 	if b == nil {
-		if l.budgets == nil || len(l.budgets) >= 10_000 {
-			l.budgets = make(map[string]*budget) // a new budget is a full one
+		if l.rates == nil || len(l.rates) >= 10_000 {
+			l.rates = make(map[string]*lineRate) // a new one has all its lines
 		}
-		b = &budget{Limiter: rate.NewLimiter(linesRate, MaxLines)}
-		l.budgets[worker] = b
+		perSecond := l.rateOf(rec)
+		b = &lineRate{Limiter: rate.NewLimiter(rate.Limit(perSecond), MaxLines/linesRate*perSecond)}
+		l.rates[rec.ID] = b
 	}
 	if !b.AllowN(now, 1) {
 		b.dropped++
@@ -82,36 +86,46 @@ func (l *lines) take(worker string, now time.Time) (ok bool, dropped int) {
 	return true, dropped
 }
 
-// add sends a line.
 func (l *lines) add(rec *Record, isError bool, line string) {
-	ok, dropped := l.take(rec.ID, time.Now())
-	if dropped > 0 {
-		l.send(rec, true, fmt.Sprintf("%d lines before this one were dropped: more than %d a second", dropped, linesRate))
-	}
-	if ok {
+	if l.admit(rec) {
 		l.send(rec, isError, line)
 	}
 }
 
+// admit reports whether a worker may send a line, and notes in its log what was dropped.
+func (l *lines) admit(rec *Record) bool {
+	ok, dropped := l.take(rec, time.Now())
+	if dropped > 0 {
+		l.send(rec, true, fmt.Sprintf("%d lines before this one were dropped: more than %d a second", dropped, l.rateOf(rec)))
+	}
+	return ok
+}
+
 func (l *lines) send(rec *Record, isError bool, line string) {
-	data, err := json.Marshal(storedLine{l.host, rec.Digest, isError, text.Clip(line, maxLine)})
+	data, err := json.Marshal(storedLine{rec.UID, l.host, rec.Digest, isError, text.Clip(line, maxLine)})
 	if err == nil {
 		_ = l.nc.Publish(l.prefix+rec.ID, data) // a log is worth no retry
 	}
 }
 
-// printer returns what takes the lines that a worker's code prints.
+// printer returns what takes the lines that a worker's code prints. The host's own log has
+// the same lines as the worker's: the rate bounds both.
 func (h *Host) printer(rec *Record) func(string) {
 	return func(line string) {
-		h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
-		h.lines.add(rec, false, line)
+		if h.lines.admit(rec) {
+			h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
+			h.lines.send(rec, false, line)
+		}
 	}
 }
 
-func lineOf(seq uint64, at time.Time, data []byte) (Line, error) {
+// lineOf reads a stored line. It is of another worker when one was made anew under the same ID,
+// perhaps for another tenant.
+func lineOf(rec *Record, seq uint64, at time.Time, data []byte) (l Line, isOfOther bool, err error) {
 	var s storedLine
-	err := json.Unmarshal(data, &s)
-	return Line{Seq: seq, At: at, Text: s.Text, Host: s.Host, Digest: s.Digest, Error: s.Error}, err
+	err = json.Unmarshal(data, &s)
+	isOfOther = s.UID != "" && s.UID != rec.UID
+	return Line{Seq: seq, At: at, Text: s.Text, Host: s.Host, Digest: s.Digest, Error: s.Error}, isOfOther, err
 }
 
 // drop removes the log of a worker.
@@ -125,7 +139,8 @@ func (l *lines) drop(ctx context.Context, rec *Record) error {
 // 1000 lines at once and 100 a second after that loses lines; the log says how many. The
 // lines have no secrets.
 func (h *Host) Logs(ctx context.Context, id string, before uint64, limit int) ([]Line, error) {
-	if _, err := h.Get(ctx, id); err != nil {
+	rec, err := h.Get(ctx, id)
+	if err != nil {
 		return nil, fmt.Errorf("logs: %w", err)
 	}
 	var all []Line
@@ -133,8 +148,10 @@ func (h *Host) Logs(ctx context.Context, id string, before uint64, limit int) ([
 		if before != 0 && meta.Sequence.Stream >= before {
 			return false, nil
 		}
-		line, err := lineOf(meta.Sequence.Stream, meta.Timestamp, m.Data())
-		all = append(all, line)
+		line, isOfOther, err := lineOf(rec, meta.Sequence.Stream, meta.Timestamp, m.Data())
+		if !isOfOther {
+			all = append(all, line)
+		}
 		return true, err
 	}
 	if err := forward(ctx, h.lines.stream, h.lines.prefix+id, 1, 2*MaxLines, take); err != nil {
@@ -149,9 +166,10 @@ const pollLines = 250 * time.Millisecond
 
 // FollowLogs calls each for every line of a worker's log behind sequence after, in
 // order, until ctx ends, each returns an error or the worker is deleted. It returns
-// the error of each, or ctx's.
+// the error of each, or ctx's. A worker that is made anew under the same ID is another one.
 func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each func(Line) error) error {
-	if _, err := h.Get(ctx, id); err != nil {
+	rec, err := h.Get(ctx, id)
+	if err != nil {
 		return fmt.Errorf("logs: %w", err)
 	}
 	wait := time.NewTimer(0)
@@ -161,8 +179,11 @@ func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each fun
 		switch {
 		case err == nil:
 			after, idle = m.Sequence, 0
-			line, err := lineOf(m.Sequence, m.Time, m.Data)
-			if err == nil {
+			line, isOfOther, err := lineOf(rec, m.Sequence, m.Time, m.Data)
+			switch {
+			case isOfOther:
+				return fmt.Errorf("logs: worker %s was deleted, and another made: %w", id, ErrNotFound)
+			case err == nil:
 				err = each(line)
 			}
 			if err != nil {
@@ -172,8 +193,12 @@ func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each fun
 		case !errors.Is(err, jetstream.ErrMsgNotFound):
 			return fmt.Errorf("worker %s: read its log: %w", id, err)
 		case idle%40 == 0:
-			if _, err := h.Get(ctx, id); err != nil {
+			now, err := h.Get(ctx, id)
+			switch {
+			case err != nil:
 				return fmt.Errorf("logs: %w", err)
+			case now.UID != rec.UID:
+				return fmt.Errorf("logs: worker %s was deleted, and another made: %w", id, ErrNotFound)
 			}
 		}
 		wait.Reset(pollLines)

@@ -90,6 +90,7 @@ type output struct {
 
 	number uint64
 	id     string
+	held   int64     // bytes that it counts for in the budget
 	since  time.Time // when it was committed, by the server's clock
 
 	maybeSent bool      // an earlier holder, or an attempt without an answer, may have published it

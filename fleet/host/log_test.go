@@ -102,7 +102,7 @@ func TestOutputsBeyondTheWindow(t *testing.T) {
 	must(t, r.js.DeleteStream(t.Context(), "FAR"))
 	expect("e", "f")
 	r.eventually("the messages are handled", func() bool {
-		c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
+		c, err := r.js.Consumer(t.Context(), "WORK", "HOST_w-w")
 		must(t, err)
 		return c.CachedInfo().NumPending == 0 && c.CachedInfo().NumAckPending == 0
 	})
@@ -318,7 +318,7 @@ func TestRedeliveredWhileItsCommitWaits(t *testing.T) {
 	_, err = r.js.UpdateStream(t.Context(), away)
 	must(t, err)
 	r.publish("work.w", "second")
-	c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
+	c, err := r.js.Consumer(t.Context(), "WORK", "HOST_w-w")
 	must(t, err)
 	r.eventually("the second message is delivered again", func() bool {
 		info, err := c.Info(t.Context())

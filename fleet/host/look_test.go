@@ -267,3 +267,34 @@ func TestBacklogs(t *testing.T) {
 		t.Errorf("another host has %+v, %v", rows, err)
 	}
 }
+
+// A reader who follows a log gets no line of a worker that is made later under the same ID: it may
+// belong to another tenant.
+func TestFollowerOfAWorkerThatIsMadeAnew(t *testing.T) {
+	r := newRig(t)
+	h, other := r.start("a"), r.host("b")
+	spec := host.Spec{ID: "w", Topic: "work.w", Code: []byte("def handle(message):\n    print(message.text)\n")}
+	create(t, h, spec)
+	got := make(chan string, 100)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- other.FollowLogs(t.Context(), "w", 0, func(l host.Line) error { got <- l.Text; return nil })
+	}()
+	r.publish("work.w", "of the first")
+	if line := <-got; line != "of the first" {
+		t.Fatalf("the follower got %q", line)
+	}
+	must(t, h.Delete(t.Context(), "w"))
+	create(t, h, spec)
+	r.publish("work.w", "of the second")
+	select {
+	case err := <-ended:
+		if !errors.Is(err, host.ErrNotFound) {
+			t.Errorf("the follower ended with %v", err)
+		}
+	case line := <-got:
+		t.Errorf("the follower got %q of the other worker", line)
+	case <-time.After(bound):
+		t.Error("the follower waits on")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -25,9 +26,10 @@ type members struct {
 	id  string
 	ttl time.Duration
 
-	mu    sync.Mutex           // guards the fields below
-	kept  time.Time            // when the last successful beat began
-	heard map[string]time.Time // when each host's key came, by this process's clock: a watch does not report one that expires
+	mu       sync.Mutex           // guards the fields below
+	kept     time.Time            // when the last successful beat began
+	revision uint64               // of the last beat
+	heard    map[string]time.Time // when each host's key came, by this process's clock: a watch does not report one that expires
 }
 
 func newMembers(kv jetstream.KeyValue, id string, ttl time.Duration) *members {
@@ -37,14 +39,23 @@ func newMembers(kv jetstream.KeyValue, id string, ttl time.Duration) *members {
 // beat renews this host's key. The lease counts from the time before the attempt.
 func (m *members) beat(ctx context.Context) error {
 	began := time.Now()
-	if _, err := m.kv.Put(ctx, m.id, []byte(began.UTC().Format(time.RFC3339Nano))); err != nil {
+	revision, err := m.kv.Put(ctx, m.id, []byte(began.UTC().Format(time.RFC3339Nano)))
+	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.kept = began
+	was := m.revision
+	m.kept, m.revision = began, revision
+	if revision <= was {
+		return errReplaced
+	}
 	return nil
 }
+
+// errReplaced says that the server has lost what it stored: it was started with an empty disk, or
+// the buckets were deleted or restored from a backup.
+var errReplaced = errors.New("the store of the hosts was replaced")
 
 // held reports whether this host may trust its lease: its last successful beat began
 // less than two thirds of the lease ago.

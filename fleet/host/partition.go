@@ -26,6 +26,7 @@ type partition struct {
 	relay  *relay
 	cache  *stateCache
 	timers *timers
+	memory *account // closed when the partition has ended
 
 	ctx    context.Context // of commits; ends when the partition is abandoned
 	cancel context.CancelFunc
@@ -85,7 +86,9 @@ func (d *delivery) attach(e *effects) *effects {
 
 // claim takes a slot for this host. source names the stream of its messages, and when that
 // stream was made. failed is called when the slot is lost.
-func (h *Host) claim(ctx context.Context, slot, source string, failed func(error)) (*partition, error) {
+func (h *Host) claim(
+	ctx context.Context, slot, source string, memory *account, failed func(error),
+) (*partition, error) {
 	fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
 	if err != nil {
 		return nil, err
@@ -95,6 +98,7 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 		slot:   slot,
 		log:    h.slotLog(slot, fence),
 		failed: failed,
+		memory: memory,
 		wake:   make(chan struct{}, 1),
 		quit:   make(chan struct{}),
 		ended:  make(chan struct{}),
@@ -110,7 +114,8 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cache = newStateCache(h.states, slot, fence) // its chain is on the subject of the tokens
 	p.timers = newTimers(h.states, slot)
-	p.relay = newRelay(h, p.sent, p.holds)
+	p.cache.memory = memory
+	p.relay = newRelay(h, memory, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
 		p.cancel()
 		p.relay.stop()
@@ -246,6 +251,9 @@ func (p *partition) stage(e *effects) {
 		e.then(nil)
 		return
 	}
+	for _, o := range e.outputs {
+		o.hold(p.memory)
+	}
 	p.staged = append(p.staged, e)
 	p.timers.assignPlaces(e.writes)
 	p.cache.stage(e.writes)
@@ -289,7 +297,7 @@ func (p *partition) wakeCommits() {
 	p.host.running.Add(1)
 	call.Go("commits of slot "+p.slot, p.commits, func(err error) {
 		if err != nil && !errors.Is(err, ErrStale) {
-			p.host.log.Warn("hosted worker: its commits ended", "slot", p.slot, "err", err)
+			p.host.log.Warn("hosted worker: its commits ended", "slot", p.slot, "error", err)
 		}
 		p.host.running.Done()
 	})

@@ -164,9 +164,9 @@ func (r *rig) whereabouts(topic string, sent int, written map[string]string) str
 			missing = append(missing, what)
 		}
 	}
-	slot := "w-" + topic
+	slot := "HOST_w-" + topic
 	if topic == "g" || topic == "member" {
-		slot = "g-g"
+		slot = "HOST_g-g"
 	}
 	c, err := r.js.Consumer(r.t.Context(), "WORK", slot)
 	if err != nil {

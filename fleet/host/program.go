@@ -28,7 +28,7 @@ func (h *Host) loadCode(
 	if err != nil {
 		return nil, err
 	}
-	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Env: means.env}
+	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), MaxCall: h.cfg.maxCall(), Env: means.env}
 	if print != nil {
 		cfg.Log = func(line string) { print(means.redactor.text(line)) }
 	}
@@ -62,7 +62,7 @@ func (h *Host) closeProgram(worker string, p engine.Program) {
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
 	defer cancel()
 	if err := call.Within(ctx, "close of its program", 0, p.Close); err != nil {
-		h.log.Warn("hosted worker", "worker", worker, "err", err)
+		h.log.Warn("hosted worker", "worker", worker, "error", err)
 	}
 }
 

@@ -131,11 +131,18 @@ func (c Change) text() string {
 // slot returns the name of the worker's slot. A slot is a group, or one worker without
 // a group. It is assigned to a host as one and has one consumer.
 func (r *Record) slot() string {
-	if r.Group != "" {
+	switch {
+	case r.Group == "":
+		return "w-" + r.ID
+	case r.Tenant == "":
 		return "g-" + r.Group
 	}
-	return "w-" + r.ID
+	// The length keeps the names of two tenants and groups apart that are the same together.
+	return fmt.Sprintf("t%d-%s-%s", len(r.Tenant), r.Tenant, r.Group)
 }
+
+// isGroup reports whether a slot is a group's.
+func isGroup(slot string) bool { return !strings.HasPrefix(slot, "w-") }
 
 func (r *Record) addVersion(v Version) {
 	if n := len(r.History); n > 0 { // the newest version may have been a canary
@@ -217,7 +224,7 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 		return nil, err
 	}
 	var found workflow.Record
-	_, err := s.manager.Get(ctx, Kind, id, workflow.WithRecord(&found)) // with every acknowledged write
+	_, err := s.manager.Get(ctx, Kind, id, workflow.RecordTo(&found)) // with every acknowledged write
 	if errors.Is(err, workflow.ErrEntityNotFound) {
 		return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
 	}
@@ -292,7 +299,7 @@ func (r *Record) check(key string, revision uint64) error {
 
 func (s *records) create(ctx context.Context, r *Record) error {
 	r.bucket = s.kv.Bucket()
-	err := s.manager.Create(ctx, r, workflow.WithRevision(&r.revision))
+	err := s.manager.Create(ctx, r, workflow.RevisionTo(&r.revision))
 	if errors.Is(err, workflow.ErrEntityExists) {
 		return fmt.Errorf("worker %s: %w", r.ID, ErrExists)
 	}
@@ -336,7 +343,7 @@ func (s *records) update(
 			return nil
 		}
 		err = s.manager.TransitionWith(ctx, Kind, id, string(r.State), workflow.TransitionSourceOperator, by.text(), write,
-			workflow.IfMatch(r.revision), workflow.WithRevision(&revision))
+			workflow.IfMatch(r.revision), workflow.RevisionTo(&revision))
 		if err == nil {
 			r.revision = revision
 			return r, nil

@@ -29,10 +29,11 @@ import (
 // The relay publishes the outputs of one key in order. An output that cannot be delivered holds
 // up its key until it becomes a dead letter.
 type relay struct {
-	host  *Host
-	queue *lanes.Queue[*output]
-	sent  func(*output)               // called once an output was published or is a dead letter
-	holds func(context.Context) error // returns nil when this host had the slot less than holdFor ago
+	host   *Host
+	queue  *lanes.Queue[*output]
+	memory *account
+	sent   func(*output)               // called once an output was published or is a dead letter
+	holds  func(context.Context) error // returns nil when this host had the slot less than holdFor ago
 
 	othersPublishUntil time.Time // until then an earlier holder may still publish
 
@@ -62,12 +63,13 @@ const (
 	maxWaiting   = 4096 // outputs that wait; handlers wait while there are more
 )
 
-func newRelay(h *Host, sent func(*output), holds func(context.Context) error) *relay {
+func newRelay(h *Host, memory *account, sent func(*output), holds func(context.Context) error) *relay {
 	r := &relay{
 		host:    h,
 		queue:   lanes.New[*output](),
 		sent:    sent,
 		holds:   holds,
+		memory:  memory,
 		targets: make(map[string]*target),
 
 		othersPublishUntil: time.Now().Add(2 * holdFor),
@@ -86,10 +88,26 @@ func (r *relay) add(o *output) {
 		}
 		r.mu.Unlock()
 	}
+	o.hold(r.memory)
 	r.begin()
 	if r.queue.Add(o.Key, o, 0) != nil {
 		r.waiting.Add(-1) // the relay has ended; the log keeps the output
 	}
+}
+
+// hold counts the memory of an output, once, until it is sent.
+func (o *output) hold(memory *account) {
+	if o.held > 0 {
+		return
+	}
+	const beside = 500 // what an output takes beside its texts
+	o.held = int64(beside + len(o.Key) + len(o.Topic) + len(o.Data))
+	for name, values := range o.Header {
+		for _, v := range values {
+			o.held += int64(len(name) + len(v))
+		}
+	}
+	memory.add(o.held)
 }
 
 // begin counts an output to send, and starts the workers unless they run.
@@ -116,6 +134,7 @@ func (r *relay) begin() {
 // done notes that an output was sent. The workers end with the last one.
 func (r *relay) done(t *lanes.Task[*output]) {
 	r.sent(t.Value)
+	r.memory.add(-t.Value.held)
 	r.workersMu.Lock()
 	defer r.workersMu.Unlock()
 	if r.waiting.Add(-1) == 0 && r.endWorkers != nil {
@@ -217,7 +236,7 @@ func (h *Host) storeOutput(ctx context.Context, o *output, why error) error {
 	})
 	if err == nil {
 		h.log.Warn("hosted worker: an output is a dead letter",
-			"worker", o.Worker, "message", o.Cause, "topic", o.Topic, "err", why)
+			"worker", o.Worker, "message", o.Cause, "topic", o.Topic, "error", why)
 	}
 	return err
 }
@@ -300,6 +319,19 @@ func messageIDs(
 }
 
 var errReserved = errors.New("the topics of the server and of the hosts themselves are not for workers")
+
+// mayRead returns an error for a stream that hosts have made: it has the records, the code and
+// the messages of all tenants. A topic with wildcards is judged by the stream that has it.
+func (h *Host) mayRead(ctx context.Context, stream string) error {
+	s, err := h.js.Stream(ctx, stream)
+	if err != nil {
+		return err
+	}
+	if s.CachedInfo().Config.Metadata[hostMark] != "" {
+		return errReserved
+	}
+	return nil
+}
 
 // reserved reports whether messages on a topic act upon the server or upon the hosts: code
 // that may publish to it has all rights of the host's connection.

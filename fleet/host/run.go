@@ -19,7 +19,7 @@ func (r *runner) run(ctx context.Context, t *task, a *attempt) (*effects, error)
 		cache:  r.partition.cache,
 		record: m.record,
 		web:    m.web,
-		timers: r.timersOf(t.Key, a.delivery),
+		timers: r.timersOf(m.record, t.Key, a.delivery),
 	}
 	r.lookAhead(t, a)
 	number := a.tries.Failed + 1
@@ -125,6 +125,9 @@ func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*effe
 		if r.host.reserved(topic) {
 			return nil, engine.Reject(fmt.Sprintf("output to %s: %v", topic, errReserved))
 		}
+		if _, err := r.host.mayPublish(rec, topic); err != nil {
+			return nil, engine.Reject(err.Error())
+		}
 		out := &output{
 			Key:    key,
 			Worker: rec.ID,
@@ -137,7 +140,7 @@ func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*effe
 		}
 		e.size += len(topic) + len(o.Data) + len(rec.Tenant) + 250
 		for name, values := range o.Header {
-			if isServerHeader(name) {
+			if isServerHeader(name) || isHostHeader(name) {
 				continue
 			}
 			out.Header[name] = values
@@ -152,6 +155,10 @@ func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*effe
 
 // isServerHeader reports whether the server acts upon a header.
 func isServerHeader(name string) bool { return strings.HasPrefix(strings.ToLower(name), "nats-") }
+
+// isHostHeader reports whether hosts act upon a header: it names the slot that a message is
+// for, a timer, or where a body is. Code that could send it would speak for the host.
+func isHostHeader(name string) bool { return strings.HasPrefix(strings.ToLower(name), "lifecycle-") }
 
 // fail handles a failed attempt: the message waits for its next attempt, or becomes a dead
 // letter. t is nil when the runner was abandoned.
@@ -179,11 +186,11 @@ func (r *runner) fail(t *task, a *attempt, err error) {
 	}
 	m.counts.Failed.Add(1)
 	if err := r.note(a, &effects{tries: &counted}); err != nil {
-		r.host.log.Warn("hosted worker: note a failure", "worker", m.record.ID, "message", a.id, "err", err)
+		r.host.log.Warn("hosted worker: note a failure", "worker", m.record.ID, "message", a.id, "error", err)
 	}
 	r.host.lines.add(m.record, true, line)
 	r.host.log.Debug("hosted worker: message failed",
-		"worker", m.record.ID, "message", a.id, "attempt", number, "err", err)
+		"worker", m.record.ID, "message", a.id, "attempt", number, "error", err)
 	r.retryLater(t, a.delivery, delay)
 }
 

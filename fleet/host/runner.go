@@ -61,7 +61,7 @@ type runner struct {
 // start claims the slot and returns a runner that handles the messages of the slot's
 // consumer, from the first one that was not answered.
 func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
-	leave, err := s.host.states.asking.enter(ctx, false)
+	leave, err := s.host.states.asking.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +94,10 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.taking, r.stopTaking = context.WithCancel(r.ctx)
 	source := sourceOf(records[0].Stream, stream.CachedInfo().Created)
-	r.partition, err = s.host.claim(ctx, s.name, source, func(error) { r.halt() })
+	memory := s.host.open(records[0], s.name)
+	r.partition, err = s.host.claim(ctx, s.name, source, memory, func(error) { r.halt() })
 	if err != nil {
+		memory.close()
 		r.cancel(nil)
 		return nil, err
 	}
@@ -126,7 +128,7 @@ func sourceOf(stream string, created time.Time) string {
 // handleAll handles messages until the queue is closed.
 func (r *runner) handleAll() error {
 	for {
-		if r.partition.relay.room(r.taking, maxWaiting) != nil {
+		if r.partition.relay.room(r.taking, maxWaiting) != nil || r.partition.memory.settle(r.taking) != nil {
 			return nil //nolint:nilerr // the runner halts
 		}
 		t, err := r.queue.Next(r.taking)
@@ -236,7 +238,7 @@ func (r *runner) abandon() {
 	r.leave.Do(func() {
 		close(r.abandoned)
 		r.host.log.Warn("hosted worker: its handler does not return and is abandoned",
-			"slot", r.slot.name, "err", r.handler.Abandon())
+			"slot", r.slot.name, "error", r.handler.Abandon())
 		r.finish(nil)
 	})
 }

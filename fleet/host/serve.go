@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -30,7 +31,7 @@ func (h *Host) serve(ctx context.Context) error {
 	call.Go("sweeps of hosted workers", func() error { return h.sweeps(sweeping) }, func(error) { h.running.Done() })
 	questions, err := h.answerQuestions()
 	if err != nil {
-		h.log.Warn("hosts: this host answers no questions about its workers", "host", h.cfg.HostID, "err", err)
+		h.log.Warn("hosts: this host answers no questions about its workers", "host", h.cfg.HostID, "error", err)
 	} else {
 		defer func() { _ = questions.Unsubscribe() }() // fails when the connection is closed
 	}
@@ -38,7 +39,7 @@ func (h *Host) serve(ctx context.Context) error {
 		if err = h.session(ctx, work); ctx.Err() != nil {
 			break
 		}
-		h.log.Warn("hosts: start over", "host", h.cfg.HostID, "err", err)
+		h.log.Warn("hosts: start over", "host", h.cfg.HostID, "error", natserr.Plain(err))
 		h.checkRecoveryTime(err)
 		_ = startOver.Sleep(ctx, 1)
 	}
@@ -46,13 +47,33 @@ func (h *Host) serve(ctx context.Context) error {
 	stopSweeps()
 	h.running.Wait()
 	if h.ready.Load() {
-		leaving, cancel := context.WithTimeout(work, 2*time.Second)
-		defer cancel()
-		if err := h.members.leave(leaving); err != nil {
-			h.log.Warn("hosts: the other hosts have to wait until the lease runs out", "host", h.cfg.HostID, "err", err)
-		}
+		h.leave(work)
 	}
 	return nil
+}
+
+// handOver gives up the membership of a host that drains, once its last slot has ended: from
+// then on the other hosts have its workers.
+func (h *Host) handOver(ctx context.Context) {
+	h.mu.Lock()
+	ended := h.draining.Load() && len(h.slots) == 0
+	h.mu.Unlock()
+	if ended {
+		h.leave(ctx)
+	}
+}
+
+// leave gives up the membership.
+func (h *Host) leave(ctx context.Context) {
+	if h.left {
+		return
+	}
+	h.left = true
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := h.members.leave(ctx); err != nil {
+		h.log.Warn("hosts: the other hosts have to wait until the lease runs out", "host", h.cfg.HostID, "error", natserr.Plain(err))
+	}
 }
 
 // checkRecoveryTime marks recovery as failed once it has taken longer than AcquireTimeout.
@@ -69,11 +90,13 @@ func (h *Host) checkRecoveryTime(err error) {
 func (h *Host) session(ctx, work context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := h.ensure(attempt); err != nil {
+	if err := h.ensureAgain(attempt); err != nil {
 		return err
 	}
-	if err := h.members.beat(attempt); err != nil {
-		return fmt.Errorf("announce this host: %w", err)
+	if !h.left {
+		if err := h.members.beat(attempt); err != nil && !errors.Is(err, errReplaced) {
+			return fmt.Errorf("announce this host: %w", err)
+		}
 	}
 	hosts, err := h.members.kv.WatchAll(ctx)
 	if err != nil {
@@ -95,7 +118,12 @@ func (h *Host) session(ctx, work context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-beat.C:
-			h.beat(ctx)
+			if h.left {
+				continue
+			}
+			if err := h.beat(ctx); err != nil {
+				return err // the watches are of the old store
+			}
 		case <-h.wake:
 		case <-assignLater:
 			assignLater = nil
@@ -129,6 +157,7 @@ func (h *Host) session(ctx, work context.Context) error {
 				began := time.Now()
 				h.assign(work)
 				h.recovered()
+				h.handOver(ctx)
 				assignFrom = nextAssignment(began, time.Now())
 			}
 		}
@@ -136,13 +165,25 @@ func (h *Host) session(ctx, work context.Context) error {
 	}
 }
 
-// beat renews the lease of this host.
-func (h *Host) beat(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.LeaseTTL/3)
+// beat renews the lease of this host. It returns an error when the server has lost its buckets.
+func (h *Host) beat(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, h.cfg.LeaseTTL/3)
 	defer cancel()
-	if err := h.members.beat(ctx); err != nil {
-		h.log.Warn("hosts: the heartbeat failed", "host", h.cfg.HostID, "err", err)
+	err := h.members.beat(within)
+	if err != nil && !errors.Is(err, errReplaced) {
+		h.log.Warn("hosts: the heartbeat failed", "host", h.cfg.HostID, "error", natserr.Plain(err))
+		look, stop := context.WithTimeout(ctx, h.cfg.LeaseTTL/3)
+		defer stop()
+		if _, missing := h.js.KeyValue(look, h.cfg.Name+"_MEMBERS"); !errors.Is(missing, jetstream.ErrBucketNotFound) {
+			return nil // the server is away, or slow
+		}
+		err = errReplaced
 	}
+	if err != nil {
+		h.log.Error("hosts: the server has lost the hosted workers that it stored: this host makes their buckets and streams anew",
+			"host", h.cfg.HostID, "error", err)
+	}
+	return err
 }
 
 // observe notes an entry of the watch of the workers.
@@ -161,7 +202,7 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 	if err != nil {
 		// The worker goes on with its last valid record.
 		h.broken[entry.Key()] = err
-		h.log.Error("hosted worker: its record cannot be read", "err", err)
+		h.log.Error("hosted worker: its record cannot be read", "error", err)
 		return
 	}
 	known[r.ID] = r
@@ -224,7 +265,7 @@ func (h *Host) startSlot(work context.Context, name string, records []*Record) {
 	h.slots[name] = s
 	call.Go("slot "+name, func() error { s.run(work); return nil }, func(err error) {
 		if err != nil {
-			h.log.Error("hosted worker: the slot ended by itself", "slot", name, "err", err)
+			h.log.Error("hosted worker: the slot ended by itself", "slot", name, "error", err)
 			time.AfterFunc(retryLoad, h.poke) // wait before assign makes a new one
 		} else {
 			h.poke()

@@ -78,7 +78,7 @@ func TestOnlySignedCodeRuns(t *testing.T) {
 	_, err = h.Test(t.Context(), "w", host.TestRequest{Data: []byte("x"), Code: second.Code})
 	refused("a test of other code", err)
 	second = current.sign(t, second)
-	must(t, h.LoadCodeFromContent(t.Context(), "w", second.Code, host.WithSignature(second.Signature)))
+	must(t, h.LoadCodeFromContent(t.Context(), "w", second.Code, host.Signature(second.Signature)))
 	_, err = h.Test(t.Context(), "w", host.TestRequest{Data: []byte("x"), Digest: fetch.Digest(spec.Code)})
 	must(t, err)
 	must(t, h.Rollback(t.Context(), "w", fetch.Digest(spec.Code)))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,7 +72,7 @@ type member struct {
 	redactor *redactor
 	web      *web // sends its requests
 	kills    *kills
-	slow     *atomic.Bool // its last message took long
+	slow     *atomic.Bool // its last message took long, or it has had none
 	canary   *canary      // of the worker, nil for none
 	isCanary bool
 	tokens   *rate.Limiter // nil when it has no rate
@@ -135,7 +134,6 @@ func (s *slot) takeFailure(rec *Record) error {
 	return err
 }
 
-// worker returns the status of a worker.
 func (s *slot) worker(id string) *workerStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +163,7 @@ func (s *slot) run(ctx context.Context) {
 		retry.Reset(time.Minute) // another host that believed it owned the slot may have held messages
 		if err := s.tryApply(ctx); err != nil {
 			if !errors.Is(err, errDeploying) {
-				s.host.log.Warn("hosted worker", "slot", s.name, "err", err)
+				s.host.log.Warn("hosted worker", "slot", s.name, "error", err)
 			}
 			retry.Reset(retryLoad)
 		} else if s.soon > 0 {
@@ -196,7 +194,7 @@ func (s *slot) dropRunner(ctx context.Context) {
 		return
 	}
 	if r.err != nil {
-		s.host.log.Warn("hosted worker: consume", "slot", s.name, "err", r.err)
+		s.host.log.Warn("hosted worker: consume", "slot", s.name, "error", r.err)
 		select {
 		case <-time.After(100 * time.Millisecond): // the server may be away
 		case <-s.quit:
@@ -307,7 +305,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 	})
 	wanted := topics(records)
 	finish := slices.ContainsFunc(records, func(r *Record) bool { return r.State == StateDeploying })
-	if slices.Equal(wanted, s.covered) || !finish && !strings.HasPrefix(s.name, "g-") {
+	if slices.Equal(wanted, s.covered) || !finish && !isGroup(s.name) {
 		return nil
 	}
 	if len(records) > 0 {
@@ -357,7 +355,7 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 		return true, nil
 	})
 	if writeErr != nil && !errors.Is(writeErr, ErrNotFound) {
-		s.host.log.Warn("hosted worker: note its state", "worker", rec.ID, "state", want, "err", writeErr)
+		s.host.log.Warn("hosted worker: note its state", "worker", rec.ID, "state", want, "error", writeErr)
 	}
 }
 
@@ -401,7 +399,7 @@ func (s *slot) member(ctx context.Context, rec *Record, asked uint64) (*member, 
 
 func (s *slot) newMember(rec *Record, program engine.Program) *member {
 	means, _ := s.host.granted(rec) // the load has looked
-	return &member{
+	m := &member{
 		record:   rec,
 		program:  program,
 		limits:   s.host.limits(rec),
@@ -413,6 +411,8 @@ func (s *slot) newMember(rec *Record, program engine.Program) *member {
 		slow:     new(atomic.Bool),
 		tokens:   newTokens(rec.Rate),
 	}
+	m.slow.Store(true)
+	return m
 }
 
 // swap gives the runner its members between two messages and closes the programs that no

@@ -108,9 +108,12 @@ func (s *states) purge(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// readAll returns the messages below a prefix, without deleted values. It asks the
-// stream's leader, which has every acknowledged write.
-func (s *states) readAll(ctx context.Context, prefix string) ([]*jetstream.RawStreamMsg, error) {
+// readAll returns the messages below a prefix, without deleted values. It calls shrink for each, so
+// that it need not hold all their data. It asks the stream's leader, which has every acknowledged
+// write.
+func (s *states) readAll(
+	ctx context.Context, prefix string, shrink func(*jetstream.RawStreamMsg),
+) ([]*jetstream.RawStreamMsg, error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
 	if err != nil {
 		return nil, err
@@ -122,6 +125,7 @@ func (s *states) readAll(ctx context.Context, prefix string) ([]*jetstream.RawSt
 		group.Go(func() error {
 			m, err := last(ctx, s.stream, subject)
 			if m != nil && m.Header.Get(headerOp) == "" {
+				shrink(m)
 				read <- m
 			}
 			return err

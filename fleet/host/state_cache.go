@@ -19,6 +19,7 @@ import (
 type stateCache struct {
 	states *states
 	chain  chain
+	memory *account // counts the values that the server does not have yet; nil in a test of code
 
 	mu     sync.Mutex // guards everything below
 	values map[string]*cachedValue
@@ -78,23 +79,40 @@ func (c *stateCache) get(ctx context.Context, subject string) ([]byte, bool, err
 func (c *stateCache) set(subject string, now *cachedValue) {
 	c.drop(subject)
 	c.values[subject] = now
-	c.size += len(subject) + len(now.data)
-	if c.size <= maxCache {
+	size := len(subject) + len(now.data)
+	c.size += size
+	if !now.stored {
+		c.memory.add(int64(size))
+	}
+	most := c.room()
+	if c.size <= most {
 		return
 	}
 	for subject, v := range c.values {
 		if v.stored && v != now {
 			c.drop(subject)
 		}
-		if c.size <= maxCache/2 {
+		if c.size <= most/2 {
 			return
 		}
 	}
 }
 
+// room bounds the size of the values.
+func (c *stateCache) room() int {
+	if c.memory == nil || c.size < 64<<10 {
+		return maxCache
+	}
+	return int(c.memory.budget.cacheRoom())
+}
+
 func (c *stateCache) drop(subject string) {
 	if v := c.values[subject]; v != nil {
-		c.size -= len(subject) + len(v.data)
+		size := len(subject) + len(v.data)
+		c.size -= size
+		if !v.stored {
+			c.memory.add(-int64(size))
+		}
 		delete(c.values, subject)
 	}
 }
@@ -207,6 +225,7 @@ func (c *stateCache) flushed(writes []stateWrite) {
 		}
 		if v := c.values[subject]; v != nil && v.gen == gen {
 			v.stored = true
+			c.memory.add(-int64(len(subject) + len(v.data)))
 		}
 	}
 	c.order = slices.DeleteFunc(c.order, func(subject string) bool {

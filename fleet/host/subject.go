@@ -34,3 +34,19 @@ func matches(pattern, subject string) bool {
 		pattern, subject = restP, restS
 	}
 }
+
+// covers reports whether a pattern matches every subject that another pattern matches.
+func covers(pattern, other string) bool {
+	rest := strings.Split(other, ".")
+	for i, p := range strings.Split(pattern, ".") {
+		switch {
+		case p == ">":
+			return len(rest) > i
+		case len(rest) <= i || rest[i] == ">":
+			return false
+		case p != "*" && p != rest[i]:
+			return false
+		}
+	}
+	return strings.Count(pattern, ".") == strings.Count(other, ".")
+}

@@ -53,7 +53,7 @@ func (h *Host) sweeps(ctx context.Context) error {
 		}
 		attempt, cancel := context.WithTimeout(ctx, 10*time.Minute)
 		if err := h.sweep(attempt, keepDeleted); err != nil && ctx.Err() == nil {
-			h.log.Warn("hosted workers: remove what is left of deleted ones", "err", err)
+			h.log.Warn("hosted workers: remove what is left of deleted ones", "error", err)
 		}
 		cancel()
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/btree"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // storedTimer is a timer of a key, as it is stored: a value of the slot like those that
@@ -69,7 +70,6 @@ type workerUID struct{ id, uid string }
 
 func (r *Record) workerUID() workerUID { return workerUID{r.ID, r.UID} }
 
-// write returns the write that stores the timer with this data.
 func (t *pendingTimer) write(data []byte) stateWrite {
 	stored := t.storedTimer
 	stored.Data = data
@@ -137,7 +137,7 @@ func newTimers(s *states, slot string) *timers {
 // stored returns the timers of the slot that the server has. The log may have later ones.
 func (ts *timers) stored(ctx context.Context) ([]stateWrite, error) {
 	prefix := ts.states.prefix + ts.slot + ".tm."
-	messages, err := ts.states.readAll(ctx, prefix)
+	messages, err := ts.states.readAll(ctx, prefix, withoutData)
 	if err != nil {
 		return nil, fmt.Errorf("read the timers: %w", err)
 	}
@@ -148,6 +148,15 @@ func (ts *timers) stored(ctx context.Context) ([]stateWrite, error) {
 		writes = append(writes, stateWrite{Slot: ts.slot, Worker: worker, UID: uid, Key: place, Data: m.Data})
 	}
 	return writes, nil
+}
+
+// withoutData removes the data from a stored timer.
+func withoutData(m *jetstream.RawStreamMsg) {
+	var t storedTimer
+	if json.Unmarshal(m.Data, &t) == nil && len(t.Data) > 0 {
+		t.Data = nil
+		m.Data, _ = json.Marshal(&t) // it has nothing that JSON cannot have
+	}
 }
 
 // restore takes the writes of earlier holders, the older ones first. exists reports whether a
@@ -203,7 +212,6 @@ func (ts *timers) apply(writes []stateWrite) {
 	}
 }
 
-// name makes a timer the one of its key and name.
 func (ts *timers) name(t *pendingTimer) {
 	key := timerKey{t.worker, string(t.Key)}
 	if ts.named[key] == nil {
@@ -291,7 +299,6 @@ func (ts *timers) startClock(next *time.Timer) {
 	ts.lookNow()
 }
 
-// stopClock stops it.
 func (ts *timers) stopClock() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

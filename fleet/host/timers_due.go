@@ -76,7 +76,7 @@ func (r *runner) completeTimer(ctx context.Context, d *delivery) (exists bool, e
 		err = json.Unmarshal(data, &stored)
 	}
 	if err != nil || stored.ID != t.ID {
-		r.host.log.Error("hosted worker: a timer has no data", "worker", t.worker.id, "timer", t.Name, "err", err)
+		r.host.log.Error("hosted worker: a timer has no data", "worker", t.worker.id, "timer", t.Name, "error", err)
 		r.partition.timers.apply([]stateWrite{t.removal()})
 		return false, nil // it can never be handled
 	}
@@ -85,7 +85,7 @@ func (r *runner) completeTimer(ctx context.Context, d *delivery) (exists bool, e
 }
 
 // timersOf returns the timers of a key for the handler of a message.
-func (r *runner) timersOf(key string, d *delivery) handleTimers {
+func (r *runner) timersOf(rec *Record, key string, d *delivery) handleTimers {
 	t := handleTimers{
 		source: r.partition.timers,
 		clock:  r.host.states.now,
@@ -93,6 +93,7 @@ func (r *runner) timersOf(key string, d *delivery) handleTimers {
 		slot:   r.slot.name,
 		key:    key,
 		topic:  d.topic,
+		most:   r.host.maxTimers(rec),
 	}
 	if d.timer != nil {
 		t.fired = d.timer.Name

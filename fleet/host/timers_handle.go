@@ -23,6 +23,7 @@ type handleTimers struct {
 	slot   string
 	key    string
 	topic  string
+	most   int    // of the worker
 	fired  string // the timer that caused the message, which is over
 
 	before  map[string]*pendingTimer // the message
@@ -77,8 +78,8 @@ func (h *handle) SetTimer(ctx context.Context, timer engine.Timer) error {
 		switch {
 		case len(t.now) >= maxTimersOfKey:
 			return &engine.LimitError{What: "timers", Limit: fmt.Sprintf("%d for a key", maxTimersOfKey)}
-		case t.all >= maxTimers:
-			return &engine.LimitError{What: "timers", Limit: fmt.Sprintf("%d for a worker", maxTimers)}
+		case t.all >= t.most:
+			return &engine.LimitError{What: "timers", Limit: fmt.Sprintf("%d for a worker", t.most)}
 		}
 		t.all++
 	}

@@ -115,7 +115,7 @@ type storedTimers struct{ states *states }
 
 func (s storedTimers) ofKey(ctx context.Context, rec *Record, key string) (map[string]*pendingTimer, int, error) {
 	of, slot := rec.workerUID(), rec.slot()
-	messages, err := s.states.readAll(ctx, s.states.timersOf(slot, of))
+	messages, err := s.states.readAll(ctx, s.states.timersOf(slot, of), withoutData)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -72,7 +72,9 @@ func (h *Host) Test(ctx context.Context, id string, req TestRequest) (*Trial, er
 	if !engine.ValidTopic(m.Topic) {
 		return nil, fmt.Errorf("test: topic %.200q: %w: want the subject of a message", m.Topic, ErrInvalid)
 	}
-	leave, err := h.children.gate.enter(ctx, true)
+	memory := h.open(rec, "test")
+	defer memory.close()
+	leave, err := memory.enter(ctx, waiter{place: true, slow: true, memory: h.cfg.memoryOf(h.limits(rec), len(req.Data), req.HTTP)})
 	if err != nil {
 		return nil, fmt.Errorf("test worker %s: too many handlers run: %w", id, err)
 	}
@@ -134,6 +136,7 @@ func (h *Host) tryOut(
 			slot:   rec.slot(),
 			key:    rec.keyOfMessage(m),
 			topic:  m.Topic,
+			most:   h.maxTimers(rec),
 		},
 	}
 	if !web && means.web != nil && means.web.refused == nil {

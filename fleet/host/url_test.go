@@ -29,7 +29,7 @@ func TestCodeByURL(t *testing.T) {
 	s := httptest.NewTLSServer(mux)
 	t.Cleanup(s.Close)
 	transport, _ := s.Client().Transport.(*http.Transport)
-	client, err := fetch.New(fetch.Policy{AllowNets: []string{"127.0.0.1/32"}, MaxSize: 500, Timeout: bound}, transport)
+	client, err := fetch.New(fetch.Policy{AllowHosts: []string{"*"}, AllowNets: []string{"127.0.0.1/32"}, MaxSize: 500, Timeout: bound}, transport)
 	must(t, err)
 	r.tune = func(c *host.Config) { c.Fetcher = client }
 	h := r.start("a")
@@ -54,7 +54,7 @@ func TestCodeByURL(t *testing.T) {
 		if bad.code != nil {
 			body.Store(bad.code)
 		}
-		if err := h.LoadCodeFromURL(t.Context(), "w", s.URL+bad.url, host.WithDigest(bad.digest)); err == nil || bad.is != nil && !errors.Is(err, bad.is) {
+		if err := h.LoadCodeFromURL(t.Context(), "w", s.URL+bad.url, host.Digest(bad.digest)); err == nil || bad.is != nil && !errors.Is(err, bad.is) {
 			t.Errorf("%s: %v, want %v", bad.name, err, bad.is)
 		}
 		if _, err := h.Create(t.Context(), host.Spec{ID: "x", MIMEType: "text/x-starlark", Topic: "work.x", URL: s.URL + bad.url, Digest: bad.digest}); err == nil || bad.is != nil && !errors.Is(err, bad.is) {
@@ -65,7 +65,7 @@ func TestCodeByURL(t *testing.T) {
 	r.wantOutputs("out.w", "1a", "1b")
 
 	body.Store(prefix("2"))
-	must(t, h.LoadCodeFromURL(t.Context(), "w", s.URL+"/code", host.By("ann", ""), host.WithDigest(fetch.Digest(prefix("2")))))
+	must(t, h.LoadCodeFromURL(t.Context(), "w", s.URL+"/code", host.By("ann", ""), host.Digest(fetch.Digest(prefix("2")))))
 	r.publish("work.w", "c")
 	r.wantOutputs("out.w", "1a", "1b", "2c")
 	history, err := h.History(t.Context(), "w")

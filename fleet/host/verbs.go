@@ -27,11 +27,11 @@ type options struct {
 // By records in the history who makes the change, and why.
 func By(who, why string) Option { return func(o *options) { o.by, o.note = who, why } }
 
-// WithDigest makes the call refuse code that does not have this SHA-256, in hex.
-func WithDigest(digest string) Option { return func(o *options) { o.digest = digest } }
+// Digest makes the call refuse code that does not have this SHA-256, in hex.
+func Digest(digest string) Option { return func(o *options) { o.digest = digest } }
 
-// WithSignature gives the signature of the code: see package codesign.
-func WithSignature(signature []byte) Option {
+// Signature gives the signature of the code: see package codesign.
+func Signature(signature []byte) Option {
 	return func(o *options) { o.signature = signature }
 }
 
@@ -130,6 +130,9 @@ func (h *Host) prepare(ctx context.Context, req *Spec) (*Record, []byte, error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("topic %s: %w", req.Topic, err)
 	}
+	if err := h.mayRead(ctx, stream); err != nil {
+		return nil, nil, fmt.Errorf("topic %s: %w: %w", req.Topic, ErrInvalid, err)
+	}
 	now := time.Now().UTC()
 	code, source, err := h.source(ctx, req.Code, req.URL, req.Digest)
 	if err != nil {
@@ -159,6 +162,11 @@ func (h *Host) source(ctx context.Context, code []byte, url, digest string) ([]b
 // try loads code to check it, and closes the program. It returns the error of the
 // load.
 func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
+	leave, err := h.enterLoad(ctx, rec, len(code))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	p, err := h.loadCode(ctx, rec, code, false, nil)
 	if err != nil {
 		return err
@@ -172,6 +180,15 @@ func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
 func (h *Host) load(ctx context.Context, rec *Record, later bool) (engine.Program, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limits(rec).Load+30*time.Second)
 	defer cancel()
+	size := 0
+	if i, err := rec.version(rec.Digest); err == nil {
+		size = rec.History[i].Size
+	}
+	leave, err := h.enterLoad(ctx, rec, size)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	code, err := h.readCode(ctx, rec, rec.Digest)
 	if err != nil {
 		return nil, err
@@ -179,9 +196,26 @@ func (h *Host) load(ctx context.Context, rec *Record, later bool) (engine.Progra
 	return h.loadCode(ctx, rec, code, later, h.printer(rec))
 }
 
+// enterLoad waits for the memory that a load of code takes: the code is copied a few times on its
+// way from the server to a child.
+func (h *Host) enterLoad(ctx context.Context, rec *Record, size int) (leave func(), err error) {
+	memory := h.open(rec, "load")
+	giveBack, err := memory.enter(ctx, waiter{memory: copiesOfCode * int64(size)})
+	if err != nil {
+		memory.close()
+		return nil, fmt.Errorf("no memory for the code: %w", err)
+	}
+	return func() {
+		giveBack()
+		memory.close()
+	}, nil
+}
+
+const copiesOfCode = 4
+
 // readCode returns a version of a worker's code.
 func (h *Host) readCode(ctx context.Context, rec *Record, digest string) ([]byte, error) {
-	leave, err := h.states.asking.enter(ctx, false)
+	leave, err := h.states.asking.enter(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read code %s: %w", digest, err)
 	}
@@ -324,7 +358,7 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 	}
 	if changed.Dropped > rec.Dropped {
 		if err := h.code.prune(ctx, changed); err != nil {
-			h.log.Warn("hosted worker: remove code that is too old for a rollback", "worker", rec.ID, "err", err)
+			h.log.Warn("hosted worker: remove code that is too old for a rollback", "worker", rec.ID, "error", err)
 		}
 	}
 	return h.settle(ctx, changed)

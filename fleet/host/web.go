@@ -18,7 +18,8 @@ type HTTP struct {
 	// within one that Config.Grants has for the tenant.
 	Allow []string `json:"allow,omitempty"`
 	// Secrets are names of secrets that the code may put into headers of requests as
-	// ${NAME}. The code does not get their values.
+	// ${NAME}: each into the header and for the URLs that the grant says. The code does not
+	// get their values.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
@@ -29,6 +30,17 @@ type HTTPGrant struct {
 	// Networks are those, such as "10.1.0.0/16", that requests may reach although they
 	// are not public.
 	Networks []string `koanf:"networks"`
+	// Secrets says where each of Grant.Secrets may go. One that is not here goes into no
+	// request.
+	Secrets map[string]HTTPSecret `koanf:"secrets"`
+}
+
+// HTTPSecret says which header of which requests may have a secret.
+type HTTPSecret struct {
+	// Header is the name of the header, such as "Authorization".
+	Header string `koanf:"header"`
+	// URL is a pattern of URLs.
+	URL string `koanf:"url"`
 }
 
 func (w HTTP) validate() error {
@@ -61,6 +73,13 @@ func (g HTTPGrant) validate() error {
 	for _, text := range g.Allow {
 		_, err := outbound.Parse(text)
 		errs = append(errs, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(g.Secrets)) {
+		_, err := outbound.Parse(g.Secrets[name].URL)
+		errs = append(errs, err)
+		if g.Secrets[name].Header == "" {
+			errs = append(errs, fmt.Errorf("secrets.%s: the header is missing", name))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -106,14 +125,11 @@ var (
 var withoutHTTP = web{refused: errTestHTTP}
 
 // webOf returns what sends a worker's requests. The error wraps [ErrNotGranted].
-func (h *Host) webOf(r *Record, secrets map[string]string) (*web, error) {
+func (h *Host) webOf(r *Record, values map[string]string) (*web, error) {
 	if len(r.HTTP.Allow) == 0 {
 		return &web{refused: errNoHTTP}, nil
 	}
-	var offered []string
-	for _, g := range h.grantsOf(r.Tenant) {
-		offered = append(offered, g.HTTP.Allow...)
-	}
+	secrets := make(map[string]outbound.Secret, len(values))
 	w := &web{scope: outbound.Scope{Secrets: secrets}, most: h.cfg.HTTP.WithDefaults().MaxRequests}
 	var errs []error
 	for _, text := range r.HTTP.Allow {
@@ -122,19 +138,50 @@ func (h *Host) webOf(r *Record, secrets map[string]string) (*web, error) {
 			errs = append(errs, fmt.Errorf("http.allow: %w", err))
 			continue
 		}
-		covered := slices.ContainsFunc(offered, func(offer string) bool {
-			o, err := outbound.Parse(offer)
-			return err == nil && o.Covers(p)
-		})
-		if !covered {
-			errs = append(errs, refusal(r, "HTTP to", text, offered))
-		}
+		_, err = h.mayAsk(r, text)
+		errs = append(errs, err)
 		w.scope.Allow = append(w.scope.Allow, p)
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		to, _, err := h.secretGoes(r, name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p, err := outbound.Parse(to.URL)
+		errs = append(errs, err)
+		secrets[name] = outbound.Secret{Value: values[name], Header: to.Header, URLs: []outbound.Pattern{p}}
 	}
 	if w.client = h.clients[r.Tenant]; w.client == nil {
 		w.client = h.clients[anyTenant]
 	}
 	return w, errors.Join(errs...)
+}
+
+// mayAsk returns which grant lets a worker's tenant ask for the URLs of a pattern. The error wraps
+// [ErrNotGranted].
+func (h *Host) mayAsk(r *Record, pattern string) (by string, err error) {
+	by, err = h.mayName(r, "HTTP to", pattern, "http.allow", func(g *Grant) []string { return g.HTTP.Allow }, func(offer, pattern string) bool {
+		o, wrong := outbound.Parse(offer)
+		p, invalid := outbound.Parse(pattern)
+		return wrong == nil && invalid == nil && o.Covers(p)
+	})
+	if by == "" && err == nil {
+		err = refusal(r, "HTTP to", pattern, nil)
+	}
+	return by, err
+}
+
+// secretGoes returns where a secret of a worker's tenant may go, and which grant says so.
+func (h *Host) secretGoes(r *Record, name string) (to HTTPSecret, by string, err error) {
+	var names []string
+	for _, g := range h.grantsOf(r.Tenant) {
+		if to, ok := g.HTTP.Secrets[name]; ok {
+			return to, "grants." + g.tenant + ".http.secrets." + name, nil
+		}
+		names = slices.AppendSeq(names, maps.Keys(g.HTTP.Secrets))
+	}
+	return to, "", refusal(r, "a header with the secret", name, names)
 }
 
 // Fetch sends a request for the handler.

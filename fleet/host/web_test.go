@@ -28,7 +28,11 @@ func TestCodeFetches(t *testing.T) {
 		c.MaxRetries = host.NoRetry
 		c.HTTP = outbound.Policy{MaxRequests: 2}
 		c.Grants = map[string]host.Grant{
-			"acme":  {Secrets: map[string]string{"TOKEN": "env:HOST_TEST_TOKEN"}, HTTP: host.HTTPGrant{Allow: []string{srv.URL + "/v1/*"}, Networks: []string{"127.0.0.0/8"}}},
+			"acme": {Secrets: map[string]string{"TOKEN": "env:HOST_TEST_TOKEN"}, HTTP: host.HTTPGrant{
+				Allow:    []string{srv.URL + "/v1/*"},
+				Networks: []string{"127.0.0.0/8"},
+				Secrets:  map[string]host.HTTPSecret{"TOKEN": {Header: "authorization", URL: srv.URL + "/v1/s*"}},
+			}},
 			"inner": {HTTP: host.HTTPGrant{Allow: []string{srv.URL + "/*"}}},
 		}
 	}
@@ -107,6 +111,20 @@ def handle(m):
 	_, err = h.Apply(t.Context(), none)
 	must(t, err)
 	fails("no allow", "/v1/a", "the worker's spec has no http.allow")
+
+	// A secret that the grants bind to no header goes into no request.
+	nowhere := spec
+	nowhere.HTTP.Secrets = []string{"TOKEN"}
+	free := r.tune
+	r.tune = func(c *host.Config) {
+		free(c)
+		g := c.Grants["acme"]
+		g.HTTP.Secrets = nil
+		c.Grants["acme"] = g
+	}
+	if _, err := r.start("b").Diff(t.Context(), nowhere); !errors.Is(err, host.ErrNotGranted) || !strings.Contains(err.Error(), "a header with the secret TOKEN") {
+		t.Errorf("a secret without a header: %v", err)
+	}
 
 	bad := host.Config{Grants: map[string]host.Grant{"acme": {HTTP: host.HTTPGrant{Allow: []string{"example.com"}, Networks: []string{"10.0.0.1"}}}}}
 	if _, err := host.New(r.js, bad); err == nil || !strings.Contains(err.Error(), "grants.acme.http: ") || !strings.Contains(err.Error(), "is not a network") {

@@ -89,7 +89,6 @@ func (e end) over() bool {
 	return !now.Before(e.monotonic) || !now.Round(0).Before(e.wall)
 }
 
-// record is what the entry holds.
 type record struct {
 	Holder string `json:"holder"`
 	Nonce  string `json:"nonce"`
@@ -102,18 +101,18 @@ type record struct {
 func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error) {
 	kv, err := js.KeyValue(ctx, cfg.Bucket)
 	if err != nil {
-		return nil, fmt.Errorf("lease %s in bucket %q: %w", cfg.Key, cfg.Bucket, err)
+		return nil, fmt.Errorf("lease %s in bucket %q: %w", cfg.Key, cfg.Bucket, natserr.Plain(err))
 	}
 	status, err := kv.Status(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("lease %s in bucket %q: %w", cfg.Key, cfg.Bucket, err)
+		return nil, fmt.Errorf("lease %s in bucket %q: %w", cfg.Key, cfg.Bucket, natserr.Plain(err))
 	}
 	if status.TTL() < minTTL {
 		return nil, fmt.Errorf("lease %s: the TTL of bucket %q is %v, want %v or more: declare it with lease.Bucket",
 			cfg.Key, cfg.Bucket, status.TTL(), minTTL)
 	}
 	if _, err := kv.Get(ctx, cfg.Key); err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
-		return nil, fmt.Errorf("lease %q: %w", cfg.Key, err) // usually the key is not valid
+		return nil, fmt.Errorf("lease %q: %w", cfg.Key, natserr.Plain(err)) // usually the key is not valid
 	}
 	l := &Lease{kv: kv, key: cfg.Key, ttl: status.TTL(), holder: cfg.Holder, nonce: nuid.Next()}
 	l.holder = cmp.Or(l.holder, identity.Process())
@@ -137,7 +136,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 	for range 2 {
 		held, err := l.look(ctx)
 		if err != nil {
-			return 0, fmt.Errorf("lease %s: %w", l.key, err)
+			return 0, fmt.Errorf("lease %s: %w", l.key, natserr.Plain(err))
 		}
 		if held {
 			return 0, nil
@@ -151,7 +150,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 			l.forget()
 		default:
 			l.revision = 0 // the server may have written it: look next time
-			return 0, fmt.Errorf("lease %s: %w", l.key, err)
+			return 0, fmt.Errorf("lease %s: %w", l.key, natserr.Plain(err))
 		}
 	}
 	return 0, nil
@@ -226,7 +225,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	defer l.mu.Unlock()
 	held, err := l.look(ctx)
 	if err != nil {
-		return fmt.Errorf("release lease %s: %w", l.key, err)
+		return fmt.Errorf("release lease %s: %w", l.key, natserr.Plain(err))
 	}
 	if held || l.revision == 0 {
 		return nil
@@ -234,7 +233,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	err = l.kv.Delete(ctx, l.key, jetstream.LastRevision(l.revision))
 	if err != nil && !natserr.Conflict(err) {
 		l.revision = 0 // the server may have deleted it: look next time
-		return fmt.Errorf("release lease %s: %w", l.key, err)
+		return fmt.Errorf("release lease %s: %w", l.key, natserr.Plain(err))
 	}
 	l.forget()
 	return nil
@@ -266,7 +265,7 @@ func (l *Lease) Holder(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("lease %s: %w", l.key, err)
+		return "", fmt.Errorf("lease %s: %w", l.key, natserr.Plain(err))
 	}
 	var r record
 	if err := json.Unmarshal(entry.Value(), &r); err != nil {

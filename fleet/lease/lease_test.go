@@ -227,3 +227,17 @@ func TestAppsTakeOver(t *testing.T) {
 	}
 	other()
 }
+
+func TestOutageIsCalledOne(t *testing.T) {
+	site := brokertest.NewSite(t)
+	b := site.Connect(t, broker.Config{Buckets: []jetstream.KeyValueConfig{lease.Bucket("LEASES", ttl)}})
+	l, err := lease.New(t.Context(), b.JetStream(), lease.Config{Bucket: "LEASES", Key: "work"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site.Stop()
+	brokertest.Await(t, "the connection to be down", func() bool { return !b.Conn().IsConnected() })
+	if _, err := l.Acquire(t.Context()); err == nil || !strings.Contains(err.Error(), "disconnected") {
+		t.Errorf("Acquire without a server: %v", err)
+	}
+}

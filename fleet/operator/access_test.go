@@ -212,6 +212,27 @@ func TestLimitsOfRate(t *testing.T) {
 	}
 }
 
+// byHeader is a caller whose name and method of sign-in the request has.
+type byHeader struct{}
+
+func (byHeader) Authenticate(r *http.Request) (operator.Principal, error) {
+	return operator.Principal{Name: "ada", Method: r.Header.Get("Method"), Role: operator.RoleViewer}, nil
+}
+
+// Two ways to sign in may know the same name: each of the callers has a budget of its own.
+func TestBudgetsAreOfANameAndItsMethod(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: byHeader{}, Rate: 0.01})
+	if code, _, _ := request(t, "GET", base+"/whoami", "", "Method", "token"); code != 200 {
+		t.Fatalf("the first request: %d", code)
+	}
+	if code, _, _ := request(t, "GET", base+"/whoami", "", "Method", "token"); code != 429 {
+		t.Fatalf("the second request: %d", code)
+	}
+	if code, _, _ := request(t, "GET", base+"/whoami", "", "Method", "oidc"); code != 200 {
+		t.Errorf("another caller of that name: %d", code)
+	}
+}
+
 // A large login form is refused before the caller is authenticated.
 func TestFormOfALoginIsSmall(t *testing.T) {
 	_, auth := tokenFile(t)

@@ -65,6 +65,7 @@ func (a fleet) Events(ctx context.Context, q presence.EventQuery) ([]*operatorv1
 			Host:       e.Host,
 			ExitStatus: int32(e.ExitStatus),
 			Count:      e.Count,
+			Life:       diagnosis.Stamp(e.Life),
 		}
 	}
 	return out, next, nil
@@ -129,6 +130,13 @@ func (a fleet) Resume(ctx context.Context, id, who string) (string, error) {
 	return phase, processErr(err)
 }
 
+func growthOf(g *presence.Growth) *operatorv1.Growth {
+	if g == nil {
+		return nil
+	}
+	return &operatorv1.Growth{Since: diagnosis.Stamp(g.Since), From: g.From}
+}
+
 // processOf turns an announcement into the contract's message.
 func processOf(p presence.Process) *operatorv1.Process {
 	out := &operatorv1.Process{
@@ -143,6 +151,13 @@ func processOf(p presence.Process) *operatorv1.Process {
 		Suspect:          p.Suspect,
 		MemoryBytes:      p.Memory.Used,
 		MemoryLimitBytes: p.Memory.Limit,
+		Goroutines:       int64(p.Usage.Goroutines),
+		Threads:          int64(p.Usage.Threads),
+		Descriptors:      int64(p.Usage.Descriptors),
+		DescriptorLimit:  int64(p.Usage.DescriptorLimit),
+		ThrottledPercent: int32(p.Usage.Throttled),
+		GoroutineGrowth:  growthOf(p.Usage.GoroutineGrowth),
+		MemoryGrowth:     growthOf(p.Usage.MemoryGrowth),
 		StartedAt:        diagnosis.Stamp(p.StartedAt),
 		SeenAt:           diagnosis.Stamp(p.SeenAt),
 		SaidAt:           diagnosis.Stamp(p.AnnouncedAt),

@@ -27,7 +27,6 @@ func FromHost(h *host.Host) Workers { return hosts{h} }
 
 type hosts struct{ h *host.Host }
 
-// workerErrors are the errors of a Host.
 var workerErrors = []knownError{
 	{host.ErrNoKey, connect.CodeNotFound, ReasonNotFound, "key"},
 	{host.ErrNoTimer, connect.CodeNotFound, ReasonNotFound, "name"},
@@ -72,6 +71,7 @@ func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Work
 		Digest:      "sha256:" + rec.Digest,
 		Error:       rec.Reason,
 		UpdatedAt:   timestamppb.New(rec.Changed.At),
+		Changed:     changed(rec.Changed),
 		Versions:    a.versions(rec),
 		Backlog:     int64(waiting.Backlog),
 		DeadLetters: int64(waiting.DeadLetters),
@@ -87,6 +87,14 @@ func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Work
 		w.Host = "this host"
 	}
 	return w
+}
+
+// changed returns why a record changed, and who changed it.
+func changed(c host.Change) string {
+	if c.By == "" {
+		return c.Note
+	}
+	return strings.TrimSpace(c.Note + " (by " + c.By + ")")
 }
 
 // limitsOf turns a worker's limits into the contract's message: nil when it has none.
@@ -220,6 +228,9 @@ func (a hosts) Get(ctx context.Context, id string) (*operatorv1.Worker, error) {
 		return nil, workerErr(err)
 	}
 	w := a.workerOf(rec, waiting[rec.ID])
+	for _, m := range a.h.Explain(rec.Newest()) {
+		w.Means = append(w.Means, &operatorv1.WorkerMeans{What: m.What, Name: m.Name, Grant: m.By, Missing: m.Missing})
+	}
 	if w.GetDeadLetters() == 0 {
 		return w, nil
 	}
@@ -261,9 +272,9 @@ func (a hosts) Stop(ctx context.Context, id, who string) (*operatorv1.Worker, er
 }
 
 func (a hosts) LoadCode(ctx context.Context, id string, code *operatorv1.Code, who string) (*operatorv1.Worker, error) {
-	opts := []host.Option{host.By(who, ""), host.WithSignature(code.GetSignature())}
+	opts := []host.Option{host.By(who, ""), host.Signature(code.GetSignature())}
 	if code.GetDigest() != "" {
-		opts = append(opts, host.WithDigest(sha(code.GetDigest())))
+		opts = append(opts, host.Digest(sha(code.GetDigest())))
 	}
 	var err error
 	if code.GetUrl() != "" {

@@ -195,7 +195,7 @@ func (a *manager) Get(ctx context.Context, typ, id string) (*operatorv1.Entity, 
 		return nil, workflowErr(err)
 	}
 	var rec workflow.Record
-	if _, err := a.m.Get(ctx, typ, id, workflow.WithRecord(&rec)); err != nil {
+	if _, err := a.m.Get(ctx, typ, id, workflow.RecordTo(&rec)); err != nil {
 		return nil, workflowErr(err)
 	}
 	return entity(def.Transitions, rec), nil

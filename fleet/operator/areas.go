@@ -79,23 +79,7 @@ type Workers interface {
 	Delete(ctx context.Context, id, who string) error
 	History(ctx context.Context, id string) ([]*operatorv1.CodeVersion, error)
 	Recover(ctx context.Context, who string) (*operatorv1.RecoverWorkersResponse, error)
-	// DeadLetters returns at most limit dead letters after the one with the id after,
-	// oldest first.
-	DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error)
-	// LetterGroups returns the dead letters by reason, the largest group first.
-	LetterGroups(ctx context.Context, id string) ([]LetterGroup, error)
-	// DeadLetter returns one dead letter with its headers and its whole message;
-	// ReasonNotFound when there is none.
-	DeadLetter(ctx context.Context, id, letter string) (*operatorv1.DeadLetter, error)
-	// Redrive gives dead letters to the worker again, all of them when ids is empty,
-	// and returns how many, also with an error.
-	Redrive(ctx context.Context, id string, ids []string, who string) (int64, error)
-	// RedriveEdited gives one dead letter to the worker with other data, and returns its
-	// own data; ReasonRedriven when another call was first.
-	RedriveEdited(ctx context.Context, id, letter string, data []byte, who string) (before []byte, err error)
-	// Discard removes dead letters, all of them when ids is empty, and returns how many,
-	// also with an error. With dryRun it only counts them.
-	Discard(ctx context.Context, id string, ids []string, dryRun bool, who string) (int64, error)
+	Letters
 	// Code returns the code of two versions and how their settings differ. An empty
 	// digest is the newest version, or the one before it; ReasonNotFound when there is none.
 	Code(ctx context.Context, id, from, to string) (*CodePair, error)

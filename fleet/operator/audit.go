@@ -81,6 +81,7 @@ func OpenAuditLog(ctx context.Context, js jetstream.JetStream, c AuditLogConfig)
 	subject := "lifecycle.audit." + c.Stream
 	log, err := eventlog.Open(ctx, js, eventlog.Config{
 		Stream:      c.Stream,
+		Setting:     "AuditLogConfig.Stream",
 		Subjects:    []string{subject},
 		Description: "attempts to write through the operators' API",
 		MaxAge:      c.MaxAge,

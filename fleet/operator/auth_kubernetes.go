@@ -76,12 +76,14 @@ func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
 		cfg:     cfg,
 		client:  &http.Client{Timeout: 5 * time.Second, Transport: transport},
 		unknown: newLimiters(1, 20),
+		asking:  make(chan struct{}, maxAsking),
 		cache:   map[[sha256.Size]byte]reviewed{},
 	}, nil
 }
 
-// Bounds of the reviews that are remembered.
+// Bounds of reviews.
 const (
+	maxAsking  = 8 // at one time
 	maxReviews = 4096
 	trustedFor = time.Hour // a token that was valid within this time is always reviewed
 )
@@ -89,7 +91,8 @@ const (
 type kubernetes struct {
 	cfg     KubernetesConfig
 	client  *http.Client
-	unknown *limiters // by address: reviews of tokens that were not valid
+	unknown *limiters     // by address: reviews of texts that are no tokens of Kubernetes
+	asking  chan struct{} // bounds the reviews at one time
 
 	mu    sync.Mutex // guards the fields below
 	cache map[[sha256.Size]byte]reviewed
@@ -102,9 +105,10 @@ type reviewed struct {
 	until time.Time // then it is reviewed again
 }
 
-// Authenticate asks the API server about a token that is not in the cache. It asks for an
-// address only now and then when the answer was no, because any caller may make the API
-// server work; for a token that was valid within the last hour it always asks.
+// Authenticate asks the API server about a token that is not in the cache, a few at one time. It
+// always asks about a JWT that has not expired, and about a token that was valid within the last
+// hour: guesses from the address of a proxy must not lock out those who sign in behind it. About
+// another text it asks for an address only now and then when the answer was no.
 func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	token, err := bearer(r)
 	if err != nil {
@@ -118,9 +122,15 @@ func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	switch trusted := ok && known.err == nil && now.Sub(known.at) < trustedFor; {
 	case ok && now.Before(known.until):
 		return known.who, known.err
-	case !trusted && !k.unknown.has(remote):
+	case !trusted && !unexpired(token, now) && !k.unknown.has(remote):
 		return Principal{}, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "",
 			"too many requests without good credentials from your address: wait a moment")
+	}
+	select {
+	case k.asking <- struct{}{}:
+		defer func() { <-k.asking }()
+	case <-r.Context().Done():
+		return Principal{}, r.Context().Err()
 	}
 	who, err := k.review(r.Context(), token)
 	if err != nil && !errors.Is(err, ErrBadCredentials) {
@@ -143,6 +153,15 @@ func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	}
 	k.cache[key] = entry
 	return who, err
+}
+
+// unexpired reports whether a text is a JWT whose time is not over. Only a review says whether it
+// is genuine.
+func unexpired(jwt string, now time.Time) bool {
+	var claims struct {
+		Expires float64 `json:"exp"`
+	}
+	return part(jwt, 1, &claims) && claims.Expires > float64(now.Unix())
 }
 
 // tokenReview has the needed fields of a TokenReview.

@@ -158,7 +158,7 @@ func OIDC(cfg OIDCConfig) (Authenticator, error) {
 		cfg:     cfg,
 		sem:     make(chan struct{}, 1),
 		asks:    rate.NewLimiter(rate.Every(10*time.Second), 5),
-		refused: newLimiters(1, 20),
+		redeems: make(chan struct{}, maxAsking),
 		client: &http.Client{
 			Timeout: providerTime,
 			// A redirect would carry the code of a sign-in elsewhere.
@@ -195,7 +195,7 @@ type oidcAuth struct {
 	cfg     OIDCConfig
 	client  *http.Client
 	asks    *rate.Limiter // reads of the keys because of tokens that they do not verify, which any caller may send
-	refused *limiters     // by address: sign-ins that the provider has refused
+	redeems chan struct{} // bounds the sign-ins that ask the provider at one time
 	sem     chan struct{} // of size 1: held by the request that asks the provider
 
 	mu   sync.Mutex // guards last

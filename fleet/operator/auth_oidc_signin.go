@@ -191,7 +191,6 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 	begun := s.sessions.unseal(r, attemptName, s.signIn.secure(r), &one) && time.Now().Before(one.Until)
 	http.SetCookie(w, s.signIn.attemptCookie(r, "")) // one attempt, one answer
 	next := safeNext(one.Next)
-	remote := hostname(r.RemoteAddr)
 	q := r.URL.Query()
 	refuse := func(code int, problem string, err error) {
 		s.log.Warn("operator: a sign-in was refused", "remote", r.RemoteAddr, "reason", problem, "error", err)
@@ -207,13 +206,15 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 	case q.Has("error"):
 		refuse(http.StatusForbidden, s.signIn.cfg.Name+" has refused the sign-in: "+clip(q.Get("error"), 64), nil)
 		return
-	case !s.signIn.refused.has(remote): // each attempt asks the provider
-		s.ui.Login(w, next, "too many attempts from your address: wait a moment", http.StatusTooManyRequests)
+	}
+	select { // each attempt asks the provider
+	case s.signIn.redeems <- struct{}{}:
+		defer func() { <-s.signIn.redeems }()
+	case <-r.Context().Done():
 		return
 	}
 	who, err := s.signIn.redeem(r.Context(), q.Get("code"), one)
 	if err != nil {
-		s.signIn.refused.take(remote)
 		var refused *oauth2.RetrieveError
 		refusedByProvider := errors.As(err, &refused) && refused.Response.StatusCode < 500
 		if errors.Is(err, ErrBadCredentials) || errors.Is(err, ErrExpired) || refusedByProvider {

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"maps"
@@ -196,6 +197,46 @@ func (b *budget) give(caller string, n int64) {
 	b.held -= n
 	if b.by[caller] -= n; b.by[caller] == 0 {
 		delete(b.by, caller)
+	}
+}
+
+// maxScans is how many scans of one caller run at one time.
+const maxScans = 4
+
+// turns lets maxScans calls of each caller run at one time. The others wait.
+type turns struct {
+	mu sync.Mutex // guards the field below
+	by map[string]*turn
+}
+
+type turn struct {
+	slots chan struct{}
+	calls int // that run or wait
+}
+
+// wait waits for a turn of a caller, until ctx ends. The caller must call done.
+func (t *turns) wait(ctx context.Context, caller string) (done func(), err error) {
+	t.mu.Lock()
+	one := t.by[caller]
+	if one == nil {
+		one = &turn{slots: make(chan struct{}, maxScans)}
+		t.by[caller] = one
+	}
+	one.calls++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if one.calls--; one.calls == 0 {
+			delete(t.by, caller)
+		}
+	}
+	select {
+	case one.slots <- struct{}{}:
+		return func() { <-one.slots; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
 	}
 }
 

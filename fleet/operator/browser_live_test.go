@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,6 +104,65 @@ func TestPageOutlivesItsServer(t *testing.T) {
 	await(t, ctx, "the recovery", isLive+` && document.getElementById("notice").innerText === "" && !!document.querySelector("[data-key=m-later]")`)
 	m.add("m-last", mission{})
 	await(t, ctx, "a change after it", `document.querySelector("[data-key=m-last]")`)
+}
+
+// A server that stands still keeps its connections and sends nothing: the page says within 15
+// seconds that it is not live, and is live again when the server goes on.
+func TestPageOfAServerThatStandsStill(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(3)})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var still sync.RWMutex // held while the server stands still
+	pass := func(to, from net.Conn) {
+		defer to.Close()
+		for b := make([]byte, 32<<10); ; {
+			n, err := from.Read(b)
+			still.RLock()
+			_, failed := to.Write(b[:n])
+			still.RUnlock()
+			if err != nil || failed != nil {
+				return
+			}
+		}
+	}
+	var passing sync.WaitGroup
+	over := make(chan struct{})
+	defer func() {
+		close(over)
+		ln.Close()
+		passing.Wait()
+	}()
+	passing.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			passing.Go(func() { <-over; c.Close() })
+			up, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+			if err != nil {
+				c.Close()
+				continue
+			}
+			passing.Go(func() { pass(up, c) })
+			passing.Go(func() { pass(c, up) })
+		}
+	})
+	ctx := browser(t)
+	visit(t, ctx, "http://"+ln.Addr().String()+"/ui/workflows/drone-survey")
+	await(t, ctx, "live", isLive)
+	still.Lock()
+	begun := time.Now()
+	func() {
+		defer still.Unlock()
+		await(t, ctx, "the word that it stands still", `document.getElementById("notice").innerText.startsWith("The server sends nothing.") && !(`+isLive+`)`)
+	}()
+	if took := time.Since(begun); took > 25*time.Second { // 12.5 s, on a machine that may be busy
+		t.Errorf("the page said it after %v", took)
+	}
+	await(t, ctx, "the recovery", isLive+` && document.getElementById("notice").innerText === ""`)
 }
 
 // When an entity is deleted while its page is open, the page says so.

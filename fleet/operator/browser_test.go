@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -129,7 +128,11 @@ func (h *hosted) Recover(context.Context, string) (*operatorv1.RecoverWorkersRes
 func (h *hosted) DeadLetters(_ context.Context, id, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.dead[id]), nil
+	var list []*operatorv1.DeadLetter
+	for _, d := range h.dead[id] {
+		list = append(list, proto.CloneOf(d))
+	}
+	return list, nil
 }
 
 func (h *hosted) Redrive(_ context.Context, id string, ids []string, _ string) (int64, error) {

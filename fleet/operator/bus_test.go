@@ -106,6 +106,10 @@ func TestCommandsAreAuditedAtBothEnds(t *testing.T) {
 	if _, err := kv.Put(t.Context(), "missions.ghost", []byte(`{"id":"missions.ghost","service":"missions","ready":true,"status":{}}`)); err != nil {
 		t.Fatal(err)
 	}
+	brokertest.Await(t, "the operator to see the entry", func() bool {
+		code, _, _ := request(t, "GET", good+"/processes/missions.ghost", "")
+		return code == 200
+	})
 	if _, _, text := request(t, "GET", good+"/processes/missions.ghost", ""); !strings.Contains(text, "another client has written its entry") || strings.Contains(text, `"ready":true`) {
 		t.Errorf("a process that is not there: %s", text)
 	}

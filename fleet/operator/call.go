@@ -58,6 +58,15 @@ var looksInto = map[string]bool{
 	"ProcessService.GetConfig": true,
 }
 
+// scans are the methods that read a part of a stream to find what they return.
+var scans = map[string]bool{
+	"AccessService.ListAudit":            true,
+	"ProcessService.ListEvents":          true,
+	"WorkerService.ListDeadLetters":      true,
+	"WorkerService.ListDeadLetterGroups": true,
+	"WorkerService.ReadWorkerLogs":       true,
+}
+
 // request is one call of a method: what it does, for the checks and the audit.
 type request struct {
 	action string // "Service.Method"
@@ -66,6 +75,8 @@ type request struct {
 	target string // the same, for the audit
 	detail string
 	dryRun bool
+	// letters marks a method about dead letters, whose object may also be a hook: see Letters.
+	letters bool
 	// reading marks a call that may be one of a series, such as following a log: the audit has
 	// only the first of a series. readsOn says that this call may continue a series.
 	reading, readsOn bool
@@ -90,6 +101,13 @@ func call[A proto.Message](
 	answer, err = guarded(within, s, c.action, func(ctx context.Context) (none A, err error) {
 		if err := s.begin(ctx, c); err != nil {
 			return none, err
+		}
+		if scans[c.action] {
+			done, err := s.scanning.wait(ctx, c.who.id())
+			if err != nil {
+				return none, err
+			}
+			defer done()
 		}
 		return work(ctx)
 	})
@@ -119,14 +137,19 @@ func (s *Server) begin(ctx context.Context, c *request) (err error) {
 	if err := c.violations.err(); err != nil {
 		return err
 	}
-	if err := s.served(c.action); err != nil {
+	if err := s.served(c); err != nil {
 		return err
 	}
 	return s.permitted(ctx, c)
 }
 
-// served returns an error unless the server has the area of an action.
-func (s *Server) served(action string) error {
+// served returns an error unless the server has the area of a request.
+func (s *Server) served(c *request) error {
+	if c.letters {
+		_, err := s.letters(c.object)
+		return err
+	}
+	action := c.action
 	switch service, _, _ := strings.Cut(action, "."); {
 	case service == "WorkflowService" && s.cfg.Workflows == nil:
 		return notServed("workflows")

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	foreign "github.com/pleme-io/lifecycle-go/internal/call"
@@ -159,7 +161,10 @@ func (d *dependencies) explain(err error) error {
 		return unavailable("%s is away since %s (%v): %v",
 			o.name, o.since.UTC().Format(time.RFC3339), time.Since(o.since).Round(time.Second), o.err)
 	case away:
-		return unavailable("NATS does not answer: %v", err)
+		return unavailable("NATS does not answer: %v", natserr.Plain(err))
+	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, nats.ErrStreamNotFound),
+		natserr.Is(err, jetstream.JSErrCodeStreamNotFound):
+		return unavailable("NATS does not have what this needs, and the service that owns it has not made it again: %v", err)
 	}
 	return err
 }

@@ -33,7 +33,10 @@ func TestDeploymentBySpec(t *testing.T) {
 	}
 	t.Setenv("OPERATOR_TEST_TOKEN", "hunter2-4711")
 	h, err := host.New(js, host.Config{Engines: engines, Logger: quiet, RetryBase: time.Millisecond, MaxRetries: 1, Grants: map[string]host.Grant{
-		"acme": {Env: map[string]string{"REGION": "north"}, Secrets: map[string]string{"TOKEN": "env:OPERATOR_TEST_TOKEN"}, HTTP: host.HTTPGrant{Allow: []string{"https://*.example.com/*"}}},
+		"acme": {Env: map[string]string{"REGION": "north"}, Secrets: map[string]string{"TOKEN": "env:OPERATOR_TEST_TOKEN"}, HTTP: host.HTTPGrant{
+			Allow:   []string{"https://*.example.com/*"},
+			Secrets: map[string]host.HTTPSecret{"TOKEN": {Header: "Authorization", URL: "https://*.example.com/*"}},
+		}},
 	}})
 	if err != nil {
 		t.Fatal(err)

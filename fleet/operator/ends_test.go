@@ -85,3 +85,63 @@ func TestBadEndAmongManyCleanOnes(t *testing.T) {
 		}
 	}
 }
+
+// A process that disappeared has the end that its next life tells, whenever that begins. The end
+// of another life changes nothing.
+func TestNextLifeHasTheBetterWords(t *testing.T) {
+	l := &ledger{}
+	s, err := New(Config{Processes: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	look := func() (list []string) {
+		for _, f := range s.diagnose(t.Context()).GetFindings() {
+			list = append(list, f.GetRule()+" "+f.GetSubject()+" "+f.GetCause())
+		}
+		return list
+	}
+	now := time.Now()
+	life := func(n int) *timestamppb.Timestamp { return timestamppb.New(now.Add(-time.Duration(n) * time.Hour)) }
+	event := func(e *operatorv1.Event) {
+		e.Seq, e.At, e.Service = uint64(len(l.list)+1), timestamppb.New(now), "web"
+		l.list = append(l.list, e)
+	}
+	event(&operatorv1.Event{Kind: "joined", Process: "web.0"})
+	event(&operatorv1.Event{Kind: "lost", Process: "web.1", To: "lost", Cause: "not heard since 11:59", Life: life(1)})
+	event(&operatorv1.Event{Kind: "joined", Process: "web.9", From: "failed", Cause: "no route", Life: life(9)})
+	event(&operatorv1.Event{Kind: "joined", Process: "web.8"})
+	if list := look(); len(list) != 1 || list[0] != "process-lost process/web.1 not heard since 11:59" {
+		t.Errorf("before its next life: %q", list)
+	}
+	event(&operatorv1.Event{Kind: "joined", Process: "web.2", From: "panicked", ExitStatus: 2, Cause: "the previous life ended: index out of range", Life: life(1)})
+	list := look()
+	if len(list) != 1 || !strings.HasPrefix(list[0], "process-failed process/web.1 it panicked") || !strings.Contains(list[0], "index out of range; not heard since") {
+		t.Errorf("after its next life: %q", list)
+	}
+	event(&operatorv1.Event{Kind: "lost", Process: "web.2", To: "lost", Cause: "not heard since 12:01", Life: life(2)})
+	event(&operatorv1.Event{Kind: "joined", Process: "web.3", From: "clean", Life: life(2)})
+	if again := look(); !slices.Equal(again, list) {
+		t.Errorf("a life that ended cleanly while NATS was away: %q", again)
+	}
+}
+
+// A number of dead letters that grows says by how many, and within which time; one that stands
+// still or falls says nothing.
+func TestDeadLettersThatGrow(t *testing.T) {
+	var d diagnosed
+	now := time.Now()
+	look := func(after time.Duration, n int64) string { return d.more(now.Add(after), "w", n) }
+	for _, step := range []struct {
+		after time.Duration
+		n     int64
+		want  string
+	}{
+		{0, 5, ""}, {10 * time.Second, 9, ""}, {5 * time.Minute, 17, ", 12 of them within 5m0s"},
+		{6 * time.Minute, 17, ", 12 of them within 6m0s"}, {17 * time.Minute, 17, ""}, {18 * time.Minute, 3, ""}, {20 * time.Minute, 4, ", 1 of them within 2m0s"},
+	} {
+		if got := look(step.after, step.n); got != step.want {
+			t.Errorf("%d after %v: %q, want %q", step.n, step.after, got, step.want)
+		}
+	}
+}

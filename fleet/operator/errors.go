@@ -185,8 +185,11 @@ func wire(ctx context.Context, log *slog.Logger, action string, err error) error
 	case errors.Is(err, context.Canceled):
 		return answer(connect.CodeCanceled, ReasonStreamOver, "the caller disconnected", nil)
 	case errors.Is(err, context.DeadlineExceeded):
-		return answer(connect.CodeDeadlineExceeded, ReasonTimeout,
-			"the call took too long; a write may have been stored, so read before you try again", nil)
+		late := "the call took too long; a write may have been stored, so read before you try again"
+		if isRead := needs[action] == RoleViewer || needs[action] == RoleInspector; isRead {
+			late = "the call took too long: try again"
+		}
+		return answer(connect.CodeDeadlineExceeded, ReasonTimeout, late, nil)
 	}
 	incident := make([]byte, 6)
 	rand.Read(incident)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +50,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				"another site's page loads this: open the dashboard itself"))
 			return
 		}
-		r = r.WithContext(context.WithValue(r.Context(), remoteKey{}, r.RemoteAddr))
+		remote := s.clientAddr(r)
+		r = r.WithContext(context.WithValue(r.Context(), remoteKey{}, remote)) // a copy
+		if s.cfg.Auth != nil {
+			r.RemoteAddr = remote
+		}
 		if s.isPublic(r) {
 			next.ServeHTTP(w, r)
 			return
@@ -77,6 +82,41 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// parseProxies reads addresses and prefixes of them.
+func parseProxies(list []string) (proxies []netip.Prefix, err error) {
+	for _, text := range list {
+		p, err := netip.ParsePrefix(text)
+		if addr, e := netip.ParseAddr(text); e == nil {
+			p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("TrustedProxies has %q: want an address such as 10.1.2.3, or a prefix such as 10.0.0.0/8", text)
+		}
+		proxies = append(proxies, p.Masked())
+	}
+	return proxies, nil
+}
+
+// clientAddr returns the address of the client: that of the connection, or, behind trusted proxies,
+// the last one in X-Forwarded-For that is not theirs. A client may have written what stands
+// before it.
+func (s *Server) clientAddr(r *http.Request) string {
+	isProxy := func(text string) bool {
+		addr, err := netip.ParseAddr(hostname(text))
+		return err == nil && slices.ContainsFunc(s.proxies, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+	}
+	remote := r.RemoteAddr
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		hop = strings.TrimSpace(hop)
+		if _, err := netip.ParseAddr(hostname(hop)); err != nil || !isProxy(remote) {
+			break
+		}
+		remote = hop
+	}
+	return remote
 }
 
 type remoteKey struct{}

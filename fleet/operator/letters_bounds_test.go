@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -226,5 +227,23 @@ func TestErrorInTheMiddleOfLetters(t *testing.T) {
 		wantText(t, "redrive", text, "dead letters redriven: 3, and then: "+want)
 		_, _, text = request(t, "GET", base+"/audit", "")
 		wantText(t, "the audit", strings.ReplaceAll(text, `": "`, `":"`), `"detail":"dead letters: 3; all"`)
+	}
+}
+
+// A list has the beginning of each message for those who may read one whole, and the reasons
+// for all: a message is data, which a viewer does not see.
+func TestListsOfDeadLettersHaveDataForOperators(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	write(t, path, "inspector view "+partToken("view")+"\noperator act "+partToken("act")+"\n")
+	auth, err := operator.TokenFile(path, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := serve(t, operator.Config{Workers: newHosted(), Auth: auth})
+	for who, sees := range map[string]bool{"view": false, "act": true} {
+		code, _, text := request(t, "GET", base+"/workers/enrich-orders/deadletters", "", bearer(partToken(who))...)
+		if code != 200 || !strings.Contains(text, `"reason"`) || strings.Contains(text, `"data"`) != sees {
+			t.Errorf("%s: %d %s", who, code, text)
+		}
 	}
 }

@@ -203,6 +203,29 @@ func TestSignInsThatAreRefused(t *testing.T) {
 	}
 }
 
+// Sign-ins that the provider refuses lock out no other person behind the same address.
+func TestRefusedSignInsLockOutNoOther(t *testing.T) {
+	p := newIssuer(t)
+	base := serveSignIn(t, p, nil, strings.Repeat("k", 32))
+	for range 30 { // from the address of the ingress, behind which all others are too
+		b := newJar(t)
+		callback, err := url.Parse(b.begin(base, "/ui/"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := callback.Query()
+		q.Set("code", "a guess")
+		callback.RawQuery = q.Encode()
+		if code, _, text := b.get(callback.String()); code != 403 {
+			t.Fatalf("a wrong code: %d %s", code, text)
+		}
+	}
+	b := newJar(t)
+	if code, _, text := b.get(b.begin(base, "/ui/")); code != 200 {
+		t.Errorf("a sign-in after others were refused: %d %s", code, text)
+	}
+}
+
 func TestBearerTokensOfAProvider(t *testing.T) {
 	p := newIssuer(t)
 	base := serveSignIn(t, p, nil, "")

@@ -194,7 +194,7 @@ func unary(contentType string) bool {
 // misread matches the transcoder's errors for a request that it cannot read. Their
 // codes would blame the server. Errors of the services have details and are never
 // matched.
-var misread = regexp.MustCompile(`^(the request is not UTF-8|request should have no body|empty field path|proto:|` +
+var misread = regexp.MustCompile(`^(the request is not UTF-8|request should have no body|empty field path|unknown field in field path|proto:|` +
 	`in field path |invalid parameter |invalid value|.*unmarshal)`)
 
 // notText is the transcoder's error when it quotes a request that is not UTF-8.
@@ -228,7 +228,7 @@ func (e *explainer) Flush() {
 }
 
 // fieldName finds the field in an error of protojson or of the transcoder.
-var fieldName = regexp.MustCompile(`(?:unknown field|field path|parameter|field)\s+"?([A-Za-z_][\w.]*)"?`)
+var fieldName = regexp.MustCompile(`(?:unknown field in field path|unknown field|field path|parameter|field)\s+"?([A-Za-z_][\w.]*)"?`)
 
 func (e *explainer) finish(r *http.Request) {
 	if e.code == 0 {
@@ -289,7 +289,6 @@ func (s *Server) serveEvents(mux *http.ServeMux) {
 		})
 }
 
-// event is a message of a watch.
 type event interface {
 	proto.Message
 	GetKind() operatorv1.WatchResponse_Kind

@@ -245,8 +245,17 @@ func (p sceneProcesses) Config(context.Context, string, string) (*operatorv1.Get
 	}, nil
 }
 
-// evil returns a text that tries to become markup in any place.
+// evil returns a text that tries to become markup in any place. The id of a hosted worker
+// has no slash: with one it is a hook's.
 func evil(what string) string {
+	text := evilText(what)
+	if what == "worker" {
+		return strings.ReplaceAll(text, "/", "")
+	}
+	return text
+}
+
+func evilText(what string) string {
 	return what + `"'></title></text></script></textarea><img src=x onerror="window.pwned=1"><script>window.pwned=1</script><svg onload=window.pwned=1>{{.}}${1}&lt;`
 }
 

@@ -201,6 +201,8 @@ func (s *Server) permitted(ctx context.Context, c *request) error {
 		}
 	case service == "WorkflowService":
 		x.workflow = c.object
+	case service == "WorkerService" && c.letters && isHook(c.object):
+		x.workflow, _, _ = hookOf(c.object)
 	case service == "WorkerService" && !sees:
 		x.worker = c.object
 		var err error
@@ -278,7 +280,7 @@ func (s *Server) may(ctx context.Context, action, of string) bool {
 	if err != nil {
 		return false
 	}
-	c := &request{action: action, scope: scopeOne, object: of, who: who}
+	c := &request{action: action, scope: scopeOne, object: of, who: who, letters: isHook(of)}
 	if of == "" {
 		c.scope = scopeFleet
 	}
@@ -287,7 +289,8 @@ func (s *Server) may(ctx context.Context, action, of string) bool {
 
 // mayApply returns an error unless the caller may apply a spec. The caller needs the role at the
 // worker as the spec makes it, and at the worker as it is now: so a tenant cannot take another
-// tenant's worker.
+// tenant's worker. A worker that comes to a tenant gets what that is granted, so the caller also
+// needs the role at the tenant: a grant for names of workers is not enough.
 func (s *Server) mayApply(ctx context.Context, who Principal, spec *operatorv1.WorkerSpec) error {
 	const action = "WorkerService.ApplyWorker"
 	if who.Role.atLeast(needs[action]) {
@@ -298,13 +301,22 @@ func (s *Server) mayApply(ctx context.Context, who Principal, spec *operatorv1.W
 			who.Name, needs[action], clip(spec.GetId(), maxName), clip(spec.GetTenant(), maxName))
 	}
 	old, err := s.cfg.Workers.Get(ctx, spec.GetId())
-	switch {
-	case err == nil:
-		return s.permit(who, action, workerObject(old))
-	case missing(err):
+	if err != nil && !missing(err) {
+		return err
+	}
+	if err == nil {
+		if err := s.permit(who, action, workerObject(old)); err != nil {
+			return err
+		}
+		if old.GetSpec().GetTenant() == spec.GetTenant() {
+			return nil
+		}
+	}
+	if spec.GetTenant() == "" || who.at(object{tenant: spec.GetTenant()}).atLeast(needs[action]) {
 		return nil
 	}
-	return err
+	return forbidden("%s does not have the role %s at the tenant %q, whose secrets its worker %q would get",
+		who.Name, needs[action], clip(spec.GetTenant(), maxName), clip(spec.GetId(), maxName))
 }
 
 // seesAudit returns a function that reports whether the caller sees an entry of the audit: its
@@ -332,6 +344,9 @@ func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1
 			return who.sees(object{service: e.GetService()}) && e.GetService() != ""
 		case service == "WorkflowService" && kind != "":
 			return who.sees(object{workflow: kind})
+		case service == "WorkerService" && kind == "hook":
+			typ, _, _ := hookOf(name)
+			return typ != "" && who.sees(object{workflow: typ})
 		case service == "WorkerService" && kind == "worker" && name != "" && name != "*":
 			x := object{worker: name}
 			if w := workers[name]; !e.GetAt().AsTime().Before(w.GetCreatedAt().AsTime()) {

@@ -251,6 +251,13 @@ func TestPartsOfTheFleet(t *testing.T) {
 			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
 		}
 	}
+	// Names of workers are not a tenant: what that is granted, its secrets, would come with it.
+	for tenant, want := range map[string]int{"shop": 403, "payments": 403, "": 200} {
+		body := `{"spec":{"id":"payments-new","tenant":"` + tenant + `","mimeType":"text/x","topic":"x","code":{"content":"eA=="}},"dryRun":true}`
+		if code, _, text := request(t, "POST", base+"/workers:apply", body, bearer(partToken("pay-operator"))...); code != want {
+			t.Errorf("a new worker of the tenant %q: %d %s", tenant, code, text)
+		}
+	}
 	// A tenant takes no worker of another, and gives none away.
 	for id, tenant := range map[string]string{"shop-mail": "payments", "payments-mail": "shop"} {
 		body := `{"spec":{"id":"` + id + `","tenant":"` + tenant + `","mimeType":"text/x","topic":"x","code":{"content":"eA=="}}}`

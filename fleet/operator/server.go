@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -51,6 +52,11 @@ type Config struct {
 	// The server refuses a request whose Host header has another name. When Hosts is
 	// empty it accepts any, except on connections of the loopback.
 	Hosts []string `koanf:"hosts"`
+
+	// TrustedProxies are the addresses of proxies in front of the server, such as 10.0.0.0/8:
+	// the address of a client is then the last one in X-Forwarded-For that is not theirs. The
+	// audit has it. By default it is the address of the connection.
+	TrustedProxies []string `koanf:"trusted_proxies"`
 
 	// AuditLog keeps every attempt to write, for the audit's list. By default the
 	// server remembers the latest 1000; [OpenAuditLog] keeps them in a stream. The server
@@ -116,8 +122,10 @@ type Server struct {
 	audit    *audit
 	rates    *limiters // by caller
 	refused  repeatLog
+	proxies  []netip.Prefix
 	streams  *budget
 	bodies   *budget // bytes
+	scanning *turns
 	deps     *dependencies
 	sessions *sessions
 	readings eventlog.Readings // of logs
@@ -127,6 +135,7 @@ type Server struct {
 
 	processes *feed.Feed[*operatorv1.Process] // nil without Processes
 	flows     *flows
+	store     *store
 	diagnosed diagnosed
 }
 
@@ -145,14 +154,20 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	proxies, err := parseProxies(cfg.TrustedProxies)
+	if err != nil {
+		return nil, err
+	}
 	memory := max(4*cfg.MaxBody, 1<<20)
 	s := &Server{
 		cfg:       cfg,
 		log:       cfg.Logger,
 		audit:     &audit{log: cfg.Logger, store: cfg.AuditLog},
 		rates:     newLimiters(cfg.Rate, max(1, int(5*cfg.Rate))),
+		proxies:   proxies,
 		streams:   newBudget(int64(cfg.MaxStreams), int64(cfg.MaxStreamsEach)),
 		bodies:    newBudget(memory, memory/2),
+		scanning:  &turns{by: map[string]*turn{}},
 		sessions:  sessions,
 		signIn:    signIn,
 		diagnosed: diagnosed{sem: make(chan struct{}, 1)},
@@ -186,6 +201,7 @@ func New(cfg Config) (*Server, error) {
 	s.handler = s.guard(inner)
 	s.deps = newDependencies(cfg.Dependencies, cfg.Logger)
 	s.flows = newFlows(s)
+	s.store = newStore(cfg.Processes, func() bool { return len(s.deps.outages()) > 0 })
 	if cfg.Processes != nil {
 		s.processes = s.newProcessFeed(cfg.Processes)
 	}
@@ -252,6 +268,9 @@ func (c Config) Validate() error {
 	case c.StuckAfter < 0 || c.HotWrites < 0:
 		return fmt.Errorf("StuckAfter is %v and HotWrites %d: want more than 0", c.StuckAfter, c.HotWrites)
 	}
+	if _, err := parseProxies(c.TrustedProxies); err != nil {
+		return err
+	}
 	for _, l := range c.Links {
 		if err := l.check(); err != nil {
 			return err
@@ -296,6 +315,7 @@ func (s *Server) HTTPServer() *http.Server {
 func (s *Server) Close(context.Context) error {
 	s.deps.close()
 	s.flows.close()
+	s.store.close()
 	if s.processes != nil {
 		s.processes.Close()
 	}
@@ -345,7 +365,6 @@ func fieldsOf(p *operatorv1.Process) map[string]string {
 	}
 }
 
-// linksOf returns the links of a process.
 func (s *Server) linksOf(p *operatorv1.Process) (list []dashboard.Link) {
 	fields := fieldsOf(p)
 	escaped := func(field string) string { return url.QueryEscape(fields[field]) }

@@ -25,14 +25,18 @@ const (
 func (w workerService) ListDeadLetters(
 	ctx context.Context, req *operatorv1.ListDeadLettersRequest,
 ) (*operatorv1.ListDeadLettersResponse, error) {
-	c := w.requestAs("ListDeadLetters", "worker_id", req.GetWorkerId())
+	c := w.lettersRequest("ListDeadLetters", req.GetWorkerId())
 	c.text("group", req.GetGroup(), false, maxNote)
 	page := c.paging(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLettersResponse, error) {
-		read := w.s.cfg.Workers.DeadLetters
+		area, err := w.s.letters(req.GetWorkerId())
+		if err != nil {
+			return nil, err
+		}
+		read := area.DeadLetters
 		if req.GetGroup() != "" {
 			read = func(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
-				return lettersOf(ctx, w.s.cfg.Workers, id, req.GetGroup(), after, limit)
+				return lettersOf(ctx, area, id, req.GetGroup(), after, limit)
 			}
 		}
 		found, err := read(ctx, req.GetWorkerId(), page.after, page.size+1)
@@ -41,12 +45,17 @@ func (w workerService) ListDeadLetters(
 		}
 		answer := &operatorv1.ListDeadLettersResponse{}
 		answer.DeadLetters, answer.NextPageToken = cut(found, (*operatorv1.DeadLetter).GetId, page)
+		if !w.s.may(ctx, "WorkerService.ReadDeadLetter", req.GetWorkerId()) {
+			for _, letter := range answer.DeadLetters {
+				letter.Data = nil
+			}
+		}
 		return answer, nil
 	})
 }
 
 // lettersOf returns at most limit dead letters of a group after the one with the id after.
-func lettersOf(ctx context.Context, area Workers, id, group, after string, limit int) (page []*operatorv1.DeadLetter, err error) {
+func lettersOf(ctx context.Context, area Letters, id, group, after string, limit int) (page []*operatorv1.DeadLetter, err error) {
 	ids, err := groupIDs(ctx, area, id, group)
 	if err != nil {
 		return nil, err
@@ -88,7 +97,7 @@ func byNumber(a, b string) int {
 }
 
 // groupIDs returns the ids of a group of dead letters, none when there is no such group.
-func groupIDs(ctx context.Context, area Workers, id, group string) ([]string, error) {
+func groupIDs(ctx context.Context, area Letters, id, group string) ([]string, error) {
 	groups, err := area.LetterGroups(ctx, id)
 	for _, g := range groups {
 		if g.GetName() == group {
@@ -101,9 +110,13 @@ func groupIDs(ctx context.Context, area Workers, id, group string) ([]string, er
 func (w workerService) ListDeadLetterGroups(
 	ctx context.Context, req *operatorv1.ListDeadLetterGroupsRequest,
 ) (*operatorv1.ListDeadLetterGroupsResponse, error) {
-	c := w.requestAs("ListDeadLetterGroups", "worker_id", req.GetWorkerId())
+	c := w.lettersRequest("ListDeadLetterGroups", req.GetWorkerId())
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLetterGroupsResponse, error) {
-		groups, err := w.s.cfg.Workers.LetterGroups(ctx, req.GetWorkerId())
+		area, err := w.s.letters(req.GetWorkerId())
+		if err != nil {
+			return nil, err
+		}
+		groups, err := area.LetterGroups(ctx, req.GetWorkerId())
 		if err != nil {
 			return nil, err
 		}
@@ -138,7 +151,11 @@ func (w workerService) ReadDeadLetter(
 		c.detail += fmt.Sprintf(" from byte %d on", req.GetOffset())
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.DeadLetter, error) {
-		d, err := w.s.cfg.Workers.DeadLetter(ctx, req.GetWorkerId(), req.GetId())
+		area, err := w.s.letters(req.GetWorkerId())
+		if err != nil {
+			return nil, err
+		}
+		d, err := area.DeadLetter(ctx, req.GetWorkerId(), req.GetId())
 		if err != nil {
 			return nil, err
 		}
@@ -148,9 +165,19 @@ func (w workerService) ReadDeadLetter(
 	})
 }
 
+// lettersRequest returns a request of a method about the dead letters of a worker or a hook.
+func (w workerService) lettersRequest(method, id string) *request {
+	c := w.requestAs(method, "worker_id", id)
+	c.letters = true
+	if _, _, ok := hookOf(id); ok {
+		c.target = "hook/" + id
+	}
+	return c
+}
+
 // letterRequest returns a request of a method about one dead letter.
 func (w workerService) letterRequest(method, worker, letter string) *request {
-	c := w.requestAs(method, "worker_id", worker)
+	c := w.lettersRequest(method, worker)
 	c.text("id", letter, true, maxName)
 	return c
 }
@@ -194,7 +221,7 @@ func (c choice) String() string {
 
 // resolve returns the ids of the dead letters, none for all of them, and false when the
 // group is empty.
-func (c choice) resolve(ctx context.Context, area Workers, id string) (ids []string, some bool, err error) {
+func (c choice) resolve(ctx context.Context, area Letters, id string) (ids []string, some bool, err error) {
 	if c.group == "" {
 		return c.ids, true, nil
 	}
@@ -203,16 +230,20 @@ func (c choice) resolve(ctx context.Context, area Workers, id string) (ids []str
 }
 
 func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
-	c := w.requestAs("Redrive", "worker_id", req.GetWorkerId())
+	c := w.lettersRequest("Redrive", req.GetWorkerId())
 	chosen := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
 	c.choice(chosen)
 	c.detail = chosen.String()
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.RedriveResponse, error) {
-		ids, some, err := chosen.resolve(ctx, w.s.cfg.Workers, req.GetWorkerId())
+		area, err := w.s.letters(req.GetWorkerId())
+		if err != nil {
+			return nil, err
+		}
+		ids, some, err := chosen.resolve(ctx, area, req.GetWorkerId())
 		if err != nil || !some {
 			return &operatorv1.RedriveResponse{}, err
 		}
-		n, err := w.s.cfg.Workers.Redrive(ctx, req.GetWorkerId(), ids, c.who.Name)
+		n, err := area.Redrive(ctx, req.GetWorkerId(), ids, c.who.Name)
 		c.note("dead letters: %d", n) // also of a call that failed in the middle
 		return &operatorv1.RedriveResponse{Redriven: n}, afterSome(err, n, "redriven")
 	})
@@ -232,7 +263,11 @@ func (w workerService) RedriveEdited(
 		c.detail += ": " + req.GetNote()
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.RedriveEditedResponse, error) {
-		data, err := w.s.cfg.Workers.RedriveEdited(ctx, req.GetWorkerId(), req.GetId(), req.GetData(), c.who.Name)
+		area, err := w.s.letters(req.GetWorkerId())
+		if err != nil {
+			return nil, err
+		}
+		data, err := area.RedriveEdited(ctx, req.GetWorkerId(), req.GetId(), req.GetData(), c.who.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -250,7 +285,7 @@ func digestOf(data []byte) string {
 func (w workerService) DiscardDeadLetters(
 	ctx context.Context, req *operatorv1.DiscardDeadLettersRequest,
 ) (*operatorv1.DiscardDeadLettersResponse, error) {
-	c := w.requestAs("DiscardDeadLetters", "worker_id", req.GetWorkerId())
+	c := w.lettersRequest("DiscardDeadLetters", req.GetWorkerId())
 	c.text("note", req.GetNote(), !req.GetDryRun(), maxNote)
 	chosen := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
 	c.choice(chosen)
@@ -260,11 +295,15 @@ func (w workerService) DiscardDeadLetters(
 		c.detail = clip(req.GetNote(), 400) + "; " + c.detail // the ids may be long
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.DiscardDeadLettersResponse, error) {
-		ids, some, err := chosen.resolve(ctx, w.s.cfg.Workers, req.GetWorkerId())
+		area, err := w.s.letters(req.GetWorkerId())
+		if err != nil {
+			return nil, err
+		}
+		ids, some, err := chosen.resolve(ctx, area, req.GetWorkerId())
 		if err != nil || !some {
 			return &operatorv1.DiscardDeadLettersResponse{}, err
 		}
-		n, err := w.s.cfg.Workers.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), c.who.Name)
+		n, err := area.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), c.who.Name)
 		c.note("dead letters: %d", n) // also of a call that failed in the middle
 		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, afterSome(err, n, "discarded")
 	})

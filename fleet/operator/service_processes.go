@@ -130,28 +130,44 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 	c.text("process", req.GetProcess(), false, maxName)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
 		answer, err := p.s.diagnosisOf(ctx, c.who)
-		if err != nil || req.GetService() == "" && req.GetProcess() == "" {
-			return answer, err
+		if err != nil {
+			return nil, err
 		}
-		services := map[string]string{}
-		if p.s.cfg.Processes != nil {
-			all, err := p.s.listed(ctx)
+		findings := slices.Clone(answer.GetFindings())
+		if req.GetService() != "" || req.GetProcess() != "" {
+			chosen, err := p.s.choose(ctx, c.who, req.GetService(), req.GetProcess())
 			if err != nil {
 				return nil, err
 			}
-			for _, x := range all {
-				services["process/"+x.GetId()] = x.GetService()
-			}
+			findings = slices.DeleteFunc(findings, func(f *operatorv1.Finding) bool { return !chosen(f) })
 		}
-		answer = proto.CloneOf(answer)
-		answer.Findings = slices.DeleteFunc(answer.Findings, func(f *operatorv1.Finding) bool {
-			if id := req.GetProcess(); id != "" {
-				return f.GetSubject() != "process/"+id
-			}
-			return f.GetSubject() != "service/"+req.GetService() && services[f.GetSubject()] != req.GetService()
-		})
-		return answer, nil
+		return &operatorv1.DiagnoseResponse{
+			Findings:    diagnosis.Arrange(findings, p.s.serviceOf(ctx)),
+			LookedAt:    answer.GetLookedAt(),
+			NotLookedAt: answer.GetNotLookedAt(),
+		}, nil
 	})
+}
+
+// serviceOf returns a function that returns the service of a process, and how many processes of
+// the service live; 0 for a process that has ended.
+func (s *Server) serviceOf(ctx context.Context) func(id string) (name string, living int) {
+	services, living := map[string]string{}, map[string]int{}
+	if s.cfg.Processes != nil {
+		all, _ := s.listed(ctx) // without it, the ids have the services
+		for _, x := range all {
+			services[x.GetId()] = x.GetService()
+			living[x.GetService()]++
+		}
+	}
+	return func(id string) (string, int) {
+		name, isListed := services[id]
+		if !isListed {
+			name, _, _ = strings.Cut(id, ".")
+			return name, 0
+		}
+		return name, living[name]
+	}
 }
 
 func (p processService) GetProcess(ctx context.Context, req *operatorv1.GetProcessRequest) (*operatorv1.Process, error) {
@@ -285,7 +301,7 @@ func newsOf(p *operatorv1.Process) *operatorv1.Process {
 		Suspended:        p.GetSuspended(),
 		Reason:           p.GetReason(),
 		Waiting:          p.GetWaiting(),
-		Units:            p.GetUnits(),
+		Units:            withoutProgress(p.GetUnits()),
 		Probes:           p.GetProbes(),
 		Restarts:         p.GetRestarts(),
 		Steps:            p.GetSteps(),
@@ -304,6 +320,30 @@ func newsOf(p *operatorv1.Process) *operatorv1.Process {
 		})
 	}
 	return news
+}
+
+// withoutProgress returns units without their signs of progress, which come all the time.
+func withoutProgress(list []*operatorv1.Unit) []*operatorv1.Unit {
+	out := slices.Clone(list)
+	for i, u := range list {
+		if u.GetProgress() == nil && len(u.GetChildren()) == 0 {
+			continue
+		}
+		children := u.GetChildren()
+		u = &operatorv1.Unit{
+			Name:        u.GetName(),
+			Kind:        u.GetKind(),
+			Status:      u.GetStatus(),
+			Health:      u.GetHealth(),
+			Reason:      u.GetReason(),
+			Restarts:    u.GetRestarts(),
+			Since:       u.GetSince(),
+			Restartable: u.GetRestartable(),
+			Children:    withoutProgress(children),
+		}
+		out[i] = u
+	}
+	return out
 }
 
 // synced waits until the server has read which processes there are.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
@@ -492,23 +493,58 @@ func (w workerService) sendLines(ctx context.Context, c *request, lines []*opera
 	if err := notify(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
 		return err
 	}
-	for {
-		beat, stop := context.WithTimeout(over, heartbeat)
-		err := w.s.cfg.Workers.FollowLogs(beat, c.object, after, func(l *operatorv1.WorkerLogLine) error {
-			after = l.GetNumber()
-			return notify(operatorv1.WatchResponse_KIND_PUT, l)
+	// One call follows the log to its end: it is of the worker that the caller may see, and not of
+	// one that is made later under the same id.
+	following, stop := context.WithCancel(over)
+	defer stop()
+	found, ended := make(chan *operatorv1.WorkerLogLine), make(chan error, 1)
+	go func() {
+		_, err := guarded(following, w.s, c.action, func(ctx context.Context) (any, error) {
+			return nil, w.s.cfg.Workers.FollowLogs(ctx, c.object, after, func(l *operatorv1.WorkerLogLine) error {
+				select {
+				case found <- l:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
 		})
-		silent := beat.Err() != nil
-		stop()
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case over.Err() != nil:
+		ended <- err
+	}()
+	err = w.forward(over, found, ended, notify)
+	stop()
+	<-ended //nolint:errcheck // forward has told its error, or the caller has gone
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// forward sends the lines of a log as they come, with heartbeats between them, until the log or
+// over ends.
+func (w workerService) forward(over context.Context, found chan *operatorv1.WorkerLogLine, ended chan error,
+	notify func(operatorv1.WatchResponse_Kind, *operatorv1.WorkerLogLine) error,
+) error {
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		var err error
+		select {
+		case <-over.Done():
 			return errWatchOver()
-		case err != nil && !silent:
+		case err = <-ended:
+			ended <- nil // for the caller, who waits for it
+			if over.Err() != nil || err == nil {
+				return errWatchOver()
+			}
 			return err
+		case l := <-found:
+			err = notify(operatorv1.WatchResponse_KIND_PUT, l)
+			beat.Reset(heartbeat)
+		case <-beat.C:
+			err = notify(operatorv1.WatchResponse_KIND_HEARTBEAT, nil)
 		}
-		if err := notify(operatorv1.WatchResponse_KIND_HEARTBEAT, nil); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -137,7 +137,6 @@ func (w workflowService) GetEntity(ctx context.Context, req *operatorv1.GetEntit
 	})
 }
 
-// tag sets the response's ETag header to the tag of e.
 func tag(ctx context.Context, e *operatorv1.Entity) {
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && e.GetEtag() != "" {
 		info.ResponseHeader().Set("ETag", e.GetEtag())

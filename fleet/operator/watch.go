@@ -43,7 +43,7 @@ func follow[T any](
 	ctx context.Context, s *Server, who Principal, r *feed.Reader[T],
 	send func(operatorv1.WatchResponse_Kind, string, T) error,
 ) error {
-	return batches(ctx, s, who, r, func(items []stream.Item[T]) error {
+	return batches(ctx, s, who, r, heartbeat, func(items []stream.Item[T]) error {
 		if len(items) == 0 {
 			var none T
 			return send(operatorv1.WatchResponse_KIND_HEARTBEAT, "", none)
@@ -57,11 +57,11 @@ func follow[T any](
 	})
 }
 
-// batches passes on what r reads, and an empty batch as a heartbeat. It ends when the
+// batches passes on what r reads, and an empty batch after each silence as a heartbeat. It ends when the
 // caller goes, the stream is too old, the credentials expire, or the process begins to
 // drain. It closes r.
 func batches[T any](
-	ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func([]stream.Item[T]) error,
+	ctx context.Context, s *Server, who Principal, r *feed.Reader[T], silence time.Duration, send func([]stream.Item[T]) error,
 ) error {
 	defer r.Close()
 	streaming, leave, err := s.bounded(ctx, who)
@@ -70,7 +70,7 @@ func batches[T any](
 	}
 	defer leave()
 	for {
-		beat, stop := context.WithTimeout(streaming, heartbeat)
+		beat, stop := context.WithTimeout(streaming, silence)
 		items, err := r.Next(beat, batch)
 		stop()
 		switch {
@@ -133,6 +133,7 @@ func sendFailed(err error) error {
 
 // Times of live pages.
 const (
+	pageBeat  = 5 * time.Second        // silence until a heartbeat: live.js waits for two and a half of them
 	lookAgain = 3 * time.Second        // when a page looks again whose area does not report changes
 	gather    = 400 * time.Millisecond // changes within this time are notified as one
 )
@@ -177,7 +178,7 @@ func (s *Server) changed(ctx context.Context, topic, name string, notify func(ne
 func onChange[T any](
 	ctx context.Context, s *Server, who Principal, r *feed.Reader[T], notify func(news bool) error,
 ) error {
-	return batches(ctx, s, who, r, func(items []stream.Item[T]) error {
+	return batches(ctx, s, who, r, pageBeat, func(items []stream.Item[T]) error {
 		if err := notify(len(items) > 0); err != nil || len(items) == 0 {
 			return err
 		}

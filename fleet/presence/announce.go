@@ -120,8 +120,9 @@ type announcer struct {
 	before    map[string]int // the restarts of each unit at the last look
 	restarts  []Restart
 	suspended string // the reason of the suspension at the last look
-	words     *words // nil for none
 	limit     memoryLimit
+	meter     usageMeter
+	usage     Usage // at the time of body
 }
 
 // pace is the least time between two announcements.
@@ -164,9 +165,9 @@ func (a *announcer) run(ctx context.Context) error {
 // announce announces the process until the hook runs. It returns an error when the
 // Config turns out to be wrong.
 func (a *announcer) announce(ctx context.Context) error {
-	var before string
-	a.words, before = a.openLastWords()
-	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: cmp.Or(before, previous(a.app.Report()))}))
+	joined := previous(a.app.Report())
+	joined.Kind, joined.To = "joined", a.cfg.Version
+	a.journal.add(a.event(joined))
 	defer a.app.Events().Listen(1024, a.note)()
 	for _, ph := range a.app.Report().Phases { // the phases before Listen
 		if a.isNewPhase(ph.Phase) {
@@ -260,14 +261,37 @@ func (a *announcer) isNewPhase(p lifecycle.Phase) bool {
 	return !had
 }
 
-// previous describes the life before this one, "" when it is not known.
-func previous(r lifecycle.Report) string {
+// previous describes the end of the life before this one, as far as it is known.
+func previous(r lifecycle.Report) (e Event) {
 	last := r.Previous
 	if last == nil {
-		return ""
+		return e
+	}
+	e.Life, e.ExitStatus = began(*last), last.ExitStatus
+	switch last.Phase {
+	case lifecycle.PhaseStopped:
+		e.From = EndClean
+	case lifecycle.PhaseKilled:
+		e.From = EndForced
+	case lifecycle.PhaseFailed:
+		if e.From, _ = describeEnd(*last); e.From == EndClean {
+			e.From = EndFailed
+		}
+		if slices.ContainsFunc(last.Units, func(o lifecycle.Outcome) bool { return o.Result == lifecycle.ResultPanicked }) {
+			e.From = EndPanicked
+		}
 	}
 	why := cmp.Or(last.Error, last.Reason, "no reason is known")
-	return fmt.Sprintf("the previous life ended %s, with exit status %d: %s", last.Phase, last.ExitStatus, why)
+	e.Cause = fmt.Sprintf("the previous life ended %s, with exit status %d: %s", last.Phase, last.ExitStatus, why)
+	return e
+}
+
+// began returns when a life began: it entered its first phase.
+func began(r lifecycle.Report) time.Time {
+	if len(r.Phases) == 0 {
+		return time.Time{}
+	}
+	return r.Phases[0].Entered.UTC()
 }
 
 // sleep waits for a change, for at least pace and at most d. It returns false
@@ -315,6 +339,7 @@ func (a *announcer) look() Process {
 	if by := p.Status.Suspended; !by.Since.IsZero() {
 		p.Suspended = cmp.Or(by.Reason, "no reason given")
 	}
+	p.Usage = a.meter.look(time.Now(), p.Memory.Used)
 	a.compare(p)
 	p.Restarts = a.restarts
 	return p
@@ -325,9 +350,10 @@ func (a *announcer) look() Process {
 func (a *announcer) put(ctx context.Context) error {
 	p := a.look()
 	now, err := lasting(p)
-	if err == nil && (!bytes.Equal(now, a.lasting) || !sameMemory(p.Memory, a.memory)) {
+	isSame := bytes.Equal(now, a.lasting) && sameMemory(p.Memory, a.memory) && sameUsage(p.Usage, a.usage)
+	if err == nil && !isSame {
 		a.body, err = encode(p)
-		a.lasting, a.memory = now, p.Memory
+		a.lasting, a.memory, a.usage = now, p.Memory, p.Usage
 	}
 	if err != nil {
 		return fmt.Errorf("encode the announcement: %w", err)
@@ -430,7 +456,6 @@ func (a *announcer) leave(ctx context.Context) error {
 	if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
 		a.cfg.Logger.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
 	}
-	a.words.close()
 	if a.kv == nil {
 		return nil
 	}

@@ -66,6 +66,7 @@ type gate struct {
 	life    string                        // the fingerprint of the process's own key
 	trust   func(ed25519.PublicKey) error // nil when the key is an operator's
 	nonces  map[string]time.Time          // the used ones, and until when they count
+	latest  time.Time                     // the latest time that the clock has said
 }
 
 // admit opens a command and checks everything that does not depend on the process's
@@ -84,6 +85,13 @@ func (g *gate) admit(now time.Time, message []byte) (c command, signer string, e
 	if err := g.trust(key); err != nil {
 		return c, signer, err
 	}
+	// Nonces are forgotten by the clock. When it is set back, a command whose nonce is forgotten
+	// must not become valid again.
+	now = now.Round(0) // the wall clock's reading alone
+	if now.Before(g.latest) {
+		now = g.latest
+	}
+	g.latest = now
 	gap := func(at time.Time) string {
 		return fmt.Sprintf("at %s, and this process's clock says %s: compare the clocks",
 			at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
@@ -225,6 +233,10 @@ func (a *announcer) obey(c command, out *answer) (refused string) {
 	case "suspend":
 		if c.Reason == "" {
 			return "a suspension needs a reason"
+		}
+		if by, isSuspended := a.app.Suspended(); isSuspended && by.Reason != text.Clip(because(c), maxReason) {
+			return fmt.Sprintf("it is suspended already, since %s: %s; resume it first",
+				by.Since.UTC().Format(time.RFC3339), cmp.Or(by.Reason, "no reason given"))
 		}
 		a.app.Suspend(because(c))
 	case "resume":

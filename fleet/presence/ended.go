@@ -75,17 +75,19 @@ func eventOf(p Process, e Event) Event {
 // lostEvent describes a process that disappeared. Nothing is known but its last
 // announcement.
 func lostEvent(p Process, heard time.Time) Event {
-	e := eventOf(p, Event{Kind: "lost", From: string(p.Status.Report.Phase), To: EndLost})
+	e := eventOf(p, Event{Kind: "lost", From: string(p.Status.Report.Phase), To: EndLost, Life: began(p.Status.Report)})
 	cause := fmt.Sprintf("not heard since %s; it was %s", heard.UTC().Format(time.RFC3339), cmp.Or(e.From, "unreadable"))
 	if p.Status.Waiting != "" {
 		cause += ", and waited for " + p.Status.Waiting
 	}
 	report := p.Status.Report
+	if p.Memory != (Memory{}) {
+		cause += "; its last known memory was " + p.Memory.text()
+	}
 	switch limit := p.Memory.Limit; {
 	case limit > 0 && float64(p.Memory.Used)*100 >= float64(limit)*90: // a limit may be near the largest number
 		e.To = EndOOM
-		cause += fmt.Sprintf("; its memory was at %d of %d MiB, so the kernel probably killed it",
-			p.Memory.Used>>20, limit>>20)
+		cause += ", so the kernel probably killed it"
 	case report.Phase == lifecycle.PhaseDraining || report.Phase == lifecycle.PhaseStopping:
 		e.To = EndForced
 		took := heard.Sub(report.Requested).Round(time.Second)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
@@ -69,6 +71,81 @@ func TestTombstoneHasWhatThePlatformKnows(t *testing.T) {
 			if !strings.Contains(e.Cause, says) {
 				t.Errorf("%s: %q does not say %q", e.Process, e.Cause, says)
 			}
+		}
+	}
+}
+
+// A tombstone says how much memory the process used last, with its limit when it has one, and
+// when its life began.
+func TestTombstoneHasTheLastMemory(t *testing.T) {
+	js := nats(t)
+	f := open(t, js, presence.Config{TTL: time.Second, Logger: brokertest.Quiet()})
+	attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
+	want := map[string]string{
+		`{"used":104857600,"limit":209715200}`: "its last known memory was 100 of 200 MiB",
+		`{"used":104857600,"limit":0}`:         "its last known memory was 100 MiB",
+		`{"used":199229440,"limit":209715200}`: "its last known memory was 190 of 200 MiB, so the kernel probably killed it",
+	}
+	n := 0
+	for memory := range want {
+		n++
+		id := fmt.Sprint("s.m", n)
+		put(t, js, id, string(presence.Entry(id, fmt.Appendf(nil,
+			`{"id":%q,"service":"s","memory":%s,"status":{"report":{"phase":"running","phases":[{"phase":"starting","entered":"2026-01-02T03:04:05Z"}]}}}`, id, memory))))
+	}
+	var list []presence.Event
+	brokertest.Await(t, "the tombstones", func() bool {
+		list = events(t, f, presence.EventQuery{Kinds: []string{"lost"}})
+		return len(list) == len(want)
+	})
+	for memory, says := range want {
+		if !has(list, "lost", "", "", says) {
+			t.Errorf("of the memory %s the journal does not say %q:\n%s", memory, says, show(list))
+		}
+	}
+	for _, e := range list {
+		if !e.Life.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
+			t.Errorf("its life began at %v", e.Life)
+		}
+	}
+}
+
+// The next life of a process tells how the life before ended, and when that began: so its
+// tombstone finds it, however late.
+func TestNextLifeTellsTheEnd(t *testing.T) {
+	js := nats(t)
+	f := open(t, js, presence.Config{})
+	file := filepath.Join(t.TempDir(), "stop.json")
+	life := func(id string, run func(context.Context) error) (began time.Time) {
+		app, err := lifecycle.New(lifecycle.Config{Name: "shop", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off, LastStopFile: file},
+			lifecycle.WithLogger(brokertest.Quiet()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		presence.Announce(app, js, presence.Config{ID: id, Logger: brokertest.Quiet()})
+		app.Go("work", run)
+		_ = app.Run(t.Context())
+		return app.Report().Phases[0].Entered
+	}
+	panics := func(context.Context) error { panic("index out of range") }
+	first := life("one", panics)
+	second := life("two", func(context.Context) error { return errors.New("no route to host") })
+	life("three", func(context.Context) error { return errors.New("done") })
+	for id, want := range map[string]struct {
+		class, cause string
+		life         time.Time
+	}{
+		"two":   {presence.EndPanicked, "index out of range", first},
+		"three": {presence.EndFailed, "no route to host", second},
+	} {
+		var list []presence.Event
+		brokertest.Await(t, "the begin of a life", func() bool {
+			list = events(t, f, presence.EventQuery{Process: id, Kinds: []string{"joined"}})
+			return len(list) == 1
+		})
+		e := list[0]
+		if e.From != want.class || !strings.Contains(e.Cause, want.cause) || !e.Life.Equal(want.life) || e.ExitStatus == 0 {
+			t.Errorf("life %s tells of the one before: %+v", id, e)
 		}
 	}
 }

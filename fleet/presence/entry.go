@@ -50,7 +50,6 @@ func serviceToken(name string) string {
 // entryPurpose is what an entry of the bucket is sealed for.
 func entryPurpose(c Config, key string) string { return "entry " + c.Bucket + " " + key }
 
-// sealEntry returns an entry of the process with this id.
 func sealEntry(c Config, key ed25519.PrivateKey, id string, s stamp, process []byte) ([]byte, error) {
 	line, err := json.Marshal(s)
 	if err != nil {

@@ -112,6 +112,14 @@ func TestGateRefusesAReplay(t *testing.T) {
 			t.Fatalf("again after %v: %v", at.Sub(now), err)
 		}
 	}
+	// The clock is set on, so that the nonce is forgotten, and back again.
+	on := now.Add(time.Hour)
+	if _, _, err := g.admit(on, sealed(t, ada, subject, good(on))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := g.admit(now.Add(time.Second), m); err == nil || !strings.Contains(err.Error(), "expired") {
+		t.Errorf("again after the clock was set back: %v", err)
+	}
 	// Its memory is bounded, and what is full refuses.
 	g, refused := newGate(ada), 0
 	for range maxNonces + 10 {

@@ -33,6 +33,11 @@ type Event struct {
 	ExitStatus int    `json:"exitStatus,omitempty"`
 	Count      int64  `json:"count,omitempty"` // of events that were dropped, or of restarts
 
+	// Life is when the life that has ended began, by its process's clock: that of a process that
+	// was lost, and in "joined" that of the life before, whose end From, ExitStatus and Cause
+	// describe. So an end that only the next life knows is told, however late that begins.
+	Life time.Time `json:"life,omitzero"`
+
 	// Waited is how long the event waited in its process. The broker's time minus this is
 	// when it happened, also when the process's clock is wrong.
 	Waited time.Duration `json:"waited,omitempty"`
@@ -70,6 +75,7 @@ const (
 func openJournal(ctx context.Context, js jetstream.JetStream, c Config) (*eventlog.Log, error) {
 	log, err := eventlog.Open(ctx, js, eventlog.Config{
 		Stream:      c.Journal,
+		Setting:     "presence.Config.Journal",
 		Subjects:    []string{c.Prefix + ".event.>"},
 		Description: "the journal of the fleet",
 		MaxAge:      c.JournalAge,

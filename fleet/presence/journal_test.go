@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -274,4 +275,39 @@ func TestEventStormIsBounded(t *testing.T) {
 func connect(t *testing.T, url string) jetstream.JetStream {
 	t.Helper()
 	return brokertest.Connect(t, broker.Config{URL: url}).JetStream()
+}
+
+// With last_stop_file the event "joined" says how the life before ended.
+func TestJoinedSaysHowTheLifeBeforeEnded(t *testing.T) {
+	js := nats(t)
+	f := open(t, js, presence.Config{Logger: brokertest.Quiet()})
+	cfg := lifecycle.Config{
+		Name:          "missions",
+		HealthAddr:    lifecycle.HealthOff,
+		DrainInterval: lifecycle.Off,
+		LastStopFile:  filepath.Join(t.TempDir(), "last-stop.json"),
+	}
+	live := func(end error) {
+		app, err := lifecycle.New(cfg, lifecycle.WithLogger(brokertest.Quiet()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		presence.Announce(app, js, presence.Config{ID: "one", Logger: brokertest.Quiet()})
+		app.Go("poller", func(context.Context) error { return end })
+		if end == nil {
+			app.Job("once", func(context.Context) error { return nil })
+		}
+		_ = app.Run(t.Context())
+	}
+	live(errors.New("no such table"))
+	live(nil)
+	joined := events(t, f, presence.EventQuery{Kinds: []string{"joined"}, Process: "missions.one"})
+	if len(joined) != 2 || joined[0].Cause != "" {
+		t.Fatalf("it joined with %s", show(joined))
+	}
+	for _, says := range []string{"the previous life ended failed, with exit status 1", "no such table"} {
+		if !strings.Contains(joined[1].Cause, says) {
+			t.Errorf("the second life joined with %q, want %q", joined[1].Cause, says)
+		}
+	}
 }

@@ -22,7 +22,8 @@ type memoryLimit struct {
 }
 
 // memory returns the memory of this process's container: what is in use, without files
-// that the kernel may drop at once, as the kubelet counts it. It is zero without a limit.
+// that the kernel may drop at once, as the kubelet counts it. Without a limit it is what the
+// process itself uses.
 func (l *memoryLimit) memory() Memory {
 	if l.at.IsZero() || time.Since(l.at) >= time.Minute {
 		limit, file, err := cgroup.MemoryLimit(os.DirFS("/"))
@@ -32,7 +33,7 @@ func (l *memoryLimit) memory() Memory {
 		*l = memoryLimit{time.Now(), limit, file}
 	}
 	if l.limit <= 0 {
-		return Memory{}
+		return Memory{Used: resident()}
 	}
 	dir := path.Dir("/" + strings.TrimPrefix(l.file, "/"))
 	for _, version := range []struct{ used, inactive string }{ // of cgroups, 2 and 1
@@ -51,6 +52,22 @@ func (l *memoryLimit) memory() Memory {
 		return Memory{Used: max(0, used-inactive), Limit: l.limit}
 	}
 	return Memory{}
+}
+
+// resident returns the memory of this process without shared files, 0 where the system does not
+// tell.
+func resident() int64 {
+	text, err := os.ReadFile("/proc/self/statm") // proc(5): pages in all, resident, shared
+	words := strings.Fields(string(text))
+	if err != nil || len(words) < 3 {
+		return 0
+	}
+	all, err := strconv.ParseInt(words[1], 10, 64)
+	shared, err2 := strconv.ParseInt(words[2], 10, 64)
+	if err != nil || err2 != nil {
+		return 0
+	}
+	return max(0, all-shared) * int64(os.Getpagesize())
 }
 
 // stat returns one number of a memory.stat, 0 when it has none.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,10 +18,12 @@ import (
 // Config names a fleet. All its processes and operators have the same Bucket,
 // Prefix and TTL.
 type Config struct {
-	// Bucket is the key-value bucket. Defaults to "FLEET".
+	// Bucket is the key-value bucket, and the name of the fleet: Prefix and Journal follow from
+	// it, so two fleets in one NATS need nothing else. Defaults to "FLEET".
 	Bucket string `koanf:"bucket"`
 
-	// Prefix begins the subjects of commands. Defaults to "lifecycle.fleet".
+	// Prefix begins the subjects of commands and events. Defaults to "lifecycle." and the
+	// bucket's name in small letters: "lifecycle.fleet".
 	Prefix string `koanf:"prefix"`
 
 	// TTL is how long a process counts as alive after its last announcement.
@@ -65,17 +68,9 @@ type Config struct {
 	// a secret never leave the process. Without it operators cannot read the configuration.
 	Settings func() []Setting `koanf:"-"`
 
-	// LastWords is a file for this process alone, which its next life finds again: on a
-	// disk of the host, or in a volume of the pod. The Go runtime also writes a panic
-	// there (debug.SetCrashOutput). When a life did not report its end, the next one reads
-	// the file, and the journal gets how it ended: by a panic, with its place; because
-	// memory ran out; or by a signal. "" keeps none. Announce opens it when the App
-	// starts. A file that another process has, or that cannot be written, is logged and
-	// not used.
-	LastWords string `koanf:"last_words"`
-
 	// Journal is the name of the JetStream stream that keeps the events of the fleet.
-	// Defaults to "FLEET_JOURNAL". JournalOff keeps none.
+	// Defaults to the bucket's name and "_JOURNAL": "FLEET_JOURNAL". JournalOff keeps none. A
+	// stream of that name that has the events of another Prefix is an error.
 	Journal string `koanf:"journal"`
 
 	// JournalAge is how long an event is kept. Defaults to 7 days. JournalBytes is how
@@ -98,11 +93,11 @@ const JournalOff = "off"
 const defaultTTL = 15 * time.Second
 
 func (c Config) withDefaults() (Config, error) {
-	c.Journal = cmp.Or(c.Journal, "FLEET_JOURNAL")
 	c.JournalAge = cmp.Or(c.JournalAge, 7*24*time.Hour)
 	c.JournalBytes = cmp.Or(c.JournalBytes, 1<<30)
 	c.Bucket = cmp.Or(c.Bucket, "FLEET")
-	c.Prefix = cmp.Or(c.Prefix, "lifecycle.fleet")
+	c.Prefix = cmp.Or(c.Prefix, "lifecycle."+strings.ToLower(c.Bucket))
+	c.Journal = cmp.Or(c.Journal, c.Bucket+"_JOURNAL")
 	c.TTL = cmp.Or(c.TTL, defaultTTL)
 	c.Every = cmp.Or(c.Every, c.TTL/3)
 	c.CommandTimeout = cmp.Or(c.CommandTimeout, 5*time.Second)
@@ -202,9 +197,11 @@ type Process struct {
 	Status lifecycle.Status `json:"status"`
 	// Truncated says that units were left out.
 	Truncated bool `json:"truncated,omitempty"`
-	// Memory is what the process's container uses, as the kubelet counts it; zero when it
-	// is not known.
+	// Memory is what the process's container uses, as the kubelet counts it; without a limit
+	// what the process itself uses; zero when it is not known.
 	Memory Memory `json:"memory,omitzero"`
+	// Usage is what it uses besides.
+	Usage Usage `json:"usage,omitzero"`
 	// Restarts are the latest restarts of units, newest first, at most 20.
 	Restarts []Restart `json:"restarts,omitempty"`
 	// Number counts the announcements of this process, from 1, and AnnouncedAt is the
@@ -230,6 +227,14 @@ type End struct {
 type Memory struct {
 	Used  int64 `json:"used"`
 	Limit int64 `json:"limit"`
+}
+
+// text returns the memory for people.
+func (m Memory) text() string {
+	if m.Limit <= 0 {
+		return fmt.Sprintf("%d MiB", m.Used>>20)
+	}
+	return fmt.Sprintf("%d of %d MiB", m.Used>>20, m.Limit>>20)
 }
 
 // Restart is one restart of a unit.

@@ -20,7 +20,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	lifeMain()
 	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
 }
 
@@ -32,7 +31,8 @@ func nats(t *testing.T) jetstream.JetStream {
 // did.
 func start(t *testing.T, js jetstream.JetStream, cfg presence.Config, add func(*lifecycle.App)) (app *lifecycle.App, id string, stop func() error) {
 	t.Helper()
-	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
+	own := lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}
+	app, err := lifecycle.New(own, lifecycle.WithLogger(brokertest.Quiet()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,6 +119,15 @@ func TestOperatorSuspendsResumesAndDrains(t *testing.T) {
 	if _, err := f.Suspend(t.Context(), id, strings.Repeat("x", 300), ""); !errors.Is(err, presence.ErrRefused) {
 		t.Errorf("with an endless reason: %v", err)
 	}
+	if _, err := f.Suspend(t.Context(), id, "new disk", "ada"); err != nil {
+		t.Errorf("the same once more: %v", err)
+	}
+	if _, err := f.Suspend(t.Context(), id, "deploy", "bob"); !errors.Is(err, presence.ErrRefused) || !strings.Contains(err.Error(), "new disk (asked by ada); resume it first") {
+		t.Errorf("another operator's suspension: %v", err)
+	}
+	if by, _ := app.Suspended(); by.Reason != "new disk (asked by ada)" {
+		t.Errorf("after another operator's suspension the reason is %q", by.Reason)
+	}
 	if _, err := f.Resume(t.Context(), id, "ada"); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +146,13 @@ func TestOperatorSuspendsResumesAndDrains(t *testing.T) {
 
 func TestRequesterOfADrainIsShownWhileItLasts(t *testing.T) {
 	js := nats(t)
-	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: 2 * time.Minute, DrainMin: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
+	own := lifecycle.Config{
+		Name:          "missions",
+		HealthAddr:    lifecycle.HealthOff,
+		DrainInterval: 2 * time.Minute,
+		DrainMin:      lifecycle.Off,
+	}
+	app, err := lifecycle.New(own, lifecycle.WithLogger(brokertest.Quiet()))
 	if err != nil {
 		t.Fatal(err)
 	}

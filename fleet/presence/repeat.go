@@ -11,7 +11,7 @@ import (
 // lasting returns the JSON of p without what changes in an idle process: when it looked at
 // itself, how long its units have run, when its checks ran, and its use of memory.
 func lasting(p Process) ([]byte, error) {
-	p.Memory, p.Status.At = Memory{}, time.Time{}
+	p.Memory, p.Usage, p.Status.At = Memory{}, Usage{}, time.Time{}
 	p.Status.Probes = slices.Clone(p.Status.Probes)
 	for i := range p.Status.Probes {
 		c := &p.Status.Probes[i]
@@ -30,8 +30,15 @@ func lasting(p Process) ([]byte, error) {
 	return json.Marshal(p)
 }
 
-// sameMemory reports whether the use of memory has changed by at most 5 % of its limit.
+// sameMemory reports whether the use of memory has changed by at most 5 % of its limit, or
+// without one by at most a tenth or 16 MiB.
 func sameMemory(a, b Memory) bool {
 	moved := max(a.Used, b.Used) - min(a.Used, b.Used)
-	return a.Limit == b.Limit && moved <= a.Limit/20
+	if a.Limit != b.Limit {
+		return false
+	}
+	if a.Limit > 0 {
+		return moved <= a.Limit/20
+	}
+	return moved <= max(16<<20, max(a.Used, b.Used)/10)
 }

@@ -26,7 +26,6 @@ var (
 	errForged   = errors.New("its signature does not hold")
 )
 
-// seal signs body for one purpose.
 func seal(key ed25519.PrivateKey, purpose string, body []byte) []byte {
 	var b bytes.Buffer
 	encode := base64.RawURLEncoding.EncodeToString
@@ -77,7 +76,6 @@ func fingerprint(key ed25519.PublicKey) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
 }
 
-// readPEM reads the blocks of a PEM file.
 func readPEM(name string) (blocks []*pem.Block, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +17,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // ErrBackup is returned by [VerifyBackup] and [RestoreBackup] for a folder that is not a
@@ -57,6 +60,32 @@ func (m manifest) sum() (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
+// BackupOption configures one call of [Backup] or [RestoreBackup].
+type BackupOption func(*transfer)
+
+// TellProgress calls tell on the goroutine of the call, after each part of a stream: with the
+// stream's name and with how many bytes of its file have been written or sent.
+func TellProgress(tell func(stream string, bytes int64)) BackupOption {
+	return func(t *transfer) { t.tell = tell }
+}
+
+// transfer is one backup or restore.
+type transfer struct {
+	js   jetstream.JetStream
+	dir  string
+	tell func(stream string, bytes int64)
+
+	begun []string // the streams whose restore the server has begun
+}
+
+func newTransfer(js jetstream.JetStream, dir string, opts []BackupOption) *transfer {
+	t := &transfer{js: js, dir: dir, tell: func(string, int64) {}}
+	for _, opt := range opts {
+		opt(t)
+	}
+	return t
+}
+
 // Backup writes the progress of a bucket's hooks, its journal and the bucket, as far as
 // they exist, into a new folder. The server checks every message as it reads it. Writers
 // need not stop: the hooks' progress is from before the journal, and the journal from before
@@ -64,7 +93,7 @@ func (m manifest) sum() (string, error) {
 //
 // Use it with a connection of an operator's rights; the account must allow snapshots. A
 // folder without its manifest.json is of a Backup that failed.
-func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (err error) {
+func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string, opts ...BackupOption) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("back up bucket %s: %w", bucket, err)
@@ -74,8 +103,9 @@ func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (er
 		return err
 	}
 	m := manifest{At: time.Now().UTC(), Bucket: bucket}
+	t := newTransfer(js, dir, opts)
 	for _, name := range streamsOf(bucket) {
-		s, err := saveStream(ctx, js, name, dir)
+		s, err := t.save(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) && name != "KV_"+bucket {
 			continue
 		}
@@ -98,13 +128,13 @@ func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string) (er
 	return os.Rename(path+".part", path)
 }
 
-// saveStream writes a stream into a file.
-func saveStream(ctx context.Context, js jetstream.JetStream, name, dir string) (s savedStream, err error) {
+// save writes a stream into a file.
+func (t *transfer) save(ctx context.Context, name string) (s savedStream, err error) {
 	// A cluster does not answer a request for a snapshot of a stream that does not exist.
-	if _, err := js.Stream(ctx, name); err != nil {
+	if _, err := t.js.Stream(ctx, name); err != nil {
 		return s, err
 	}
-	nc := js.Conn()
+	nc := t.js.Conn()
 	chunks, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {
 		return s, err
@@ -119,19 +149,20 @@ func saveStream(ctx context.Context, js jetstream.JetStream, name, dir string) (
 		State  json.RawMessage     `json:"state"`
 	}
 	request := map[string]any{"deliver_subject": chunks.Subject, "no_consumers": true, "jsck": true}
-	if err := ask(ctx, js, "STREAM.SNAPSHOT."+name, request, &answer); err != nil {
+	if err := ask(ctx, t.js, "STREAM.SNAPSHOT."+name, request, &answer); err != nil {
 		return s, err
 	}
 	if answer.Error != nil {
 		return s, answer.Error
 	}
 	s = savedStream{Name: name, Config: answer.Config, State: answer.State}
-	file, err := os.OpenFile(s.path(dir), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(s.path(t.dir), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	sum := sha256.New()
+	var written int64
 	for {
 		msg, err := chunks.NextMsgWithContext(ctx)
 		if err != nil {
@@ -146,6 +177,8 @@ func saveStream(ctx context.Context, js jetstream.JetStream, name, dir string) (
 		if _, err := io.MultiWriter(file, sum).Write(msg.Data); err != nil {
 			return s, err
 		}
+		written += int64(len(msg.Data))
+		t.tell(name, written)
 		if msg.Reply != "" {
 			if err := msg.Respond(nil); err != nil {
 				return s, err
@@ -240,15 +273,19 @@ func (s savedStream) verify(dir string) (StreamBackup, error) {
 }
 
 // RestoreBackup creates the streams of a backup as they were, with their revisions and
-// times, the bucket last. It verifies all files first, and afterwards that the server has
-// as many messages, with the same first and last revision. When one of the streams exists,
-// it touches nothing and returns jetstream.ErrStreamNameAlreadyInUse. When it fails later,
-// it deletes what it has created, so that it can be called again.
+// times, the bucket last: no bucket lives without its journal and its hooks' progress. It
+// verifies all files first, and afterwards that the server has as many messages, with the
+// same first and last revision.
+//
+// A stream that is already as the backup has it counts as restored, so a restore that was
+// interrupted is called again and goes on. When a stream exists and differs, it touches
+// nothing and returns an error that wraps jetstream.ErrStreamNameAlreadyInUse. When it fails
+// later, it deletes what it has created.
 //
 // Delete the streams first to go back in time, and restart the processes that use them, or
 // let them find out by themselves. A backup of another person may configure its streams in
 // any way: restore backups that you trust.
-func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string) (err error) {
+func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string, opts ...BackupOption) error {
 	if _, err := VerifyBackup(dir); err != nil {
 		return err
 	}
@@ -256,34 +293,74 @@ func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string) (err
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBackup, err)
 	}
+	var missing []savedStream
 	for _, s := range m.Streams {
-		_, err := js.Stream(ctx, s.Name)
-		if err == nil {
-			err = jetstream.ErrStreamNameAlreadyInUse
-		}
-		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		exists, err := s.isRestored(ctx, js)
+		if err != nil {
 			return fmt.Errorf("restore stream %s: %w", s.Name, err)
 		}
+		if !exists {
+			missing = append(missing, s)
+		}
 	}
-	for i, s := range m.Streams {
-		if err := s.restore(ctx, js, dir); err != nil {
-			return errors.Join(fmt.Errorf("restore stream %s: %w", s.Name, err), undo(ctx, js, m.Streams[:i]))
+	t := newTransfer(js, dir, opts)
+	for _, s := range missing {
+		if err := t.restoreOnce(ctx, s); err != nil {
+			return errors.Join(fmt.Errorf("restore stream %s: %w", s.Name, err), t.undo(ctx))
 		}
 	}
 	return nil
 }
 
-// undo deletes the streams that a restore has created.
-func undo(ctx context.Context, js jetstream.JetStream, restored []savedStream) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
-	defer cancel()
-	var errs []error
-	for _, s := range restored {
-		if err := js.DeleteStream(ctx, s.Name); err != nil {
-			errs = append(errs, fmt.Errorf("delete stream %s, which was restored: %w", s.Name, err))
+// isRestored reports whether the stream exists as the backup has it. A stream of that name
+// with other messages is an error. The server may still be loading what an earlier restore has
+// sent, so a stream that differs is looked at again until it stands still.
+func (s savedStream) isRestored(ctx context.Context, js jetstream.JetStream) (bool, error) {
+	var saved jetstream.StreamState
+	if err := json.Unmarshal(s.State, &saved); err != nil {
+		return false, fmt.Errorf("%w: its state: %w", ErrBackup, err)
+	}
+	for before := uint64(math.MaxUint64); ; {
+		stream, err := js.Stream(ctx, s.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		found := stream.CachedInfo().State
+		same := found.Msgs == saved.Msgs && found.FirstSeq == saved.FirstSeq && found.LastSeq == saved.LastSeq &&
+			found.FirstTime.Equal(saved.FirstTime) && found.LastTime.Equal(saved.LastTime)
+		if same {
+			return true, nil
+		}
+		if found.Msgs == before {
+			return false, fmt.Errorf("%w: it has %d messages up to revision %d of %s, the backup has %d up to %d of %s",
+				jetstream.ErrStreamNameAlreadyInUse, found.Msgs, found.LastSeq, found.LastTime.Format(time.RFC3339),
+				saved.Msgs, saved.LastSeq, saved.LastTime.Format(time.RFC3339))
+		}
+		before = found.Msgs
+		if err := standstill.Sleep(ctx, 1); err != nil {
+			return false, err
 		}
 	}
-	return errors.Join(errs...)
+}
+
+// standstill is how long a stream has to stay as it is.
+var standstill = worker.Backoff{Min: 300 * time.Millisecond, Max: 300 * time.Millisecond}
+
+// undo deletes the streams that a restore has created, also one whose last answer did not come.
+// The bucket goes first, and nothing more is deleted when that fails: no bucket may live without
+// its journal and its hooks' progress.
+func (t *transfer) undo(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	for _, name := range slices.Backward(t.begun) {
+		if err := t.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("delete stream %s, which was restored: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // counted is what a restored stream must agree on.
@@ -293,23 +370,40 @@ type counted struct {
 	Last     uint64 `json:"last_seq"`
 }
 
-func (s savedStream) restore(ctx context.Context, js jetstream.JetStream, dir string) error {
+// restoreOnce creates a stream, unless the server is completing an earlier restore of it.
+func (t *transfer) restoreOnce(ctx context.Context, s savedStream) error {
+	for tries := 1; ; tries++ {
+		err := t.restore(ctx, s)
+		taken := natserr.Is(err, restoreFailed, nameTaken)
+		if !taken || tries == 10 || standstill.Sleep(ctx, 1) != nil {
+			return err
+		}
+		if exists, err := s.isRestored(ctx, t.js); exists || err != nil {
+			return err
+		}
+	}
+}
+
+// restore creates a stream from its file.
+func (t *transfer) restore(ctx context.Context, s savedStream) error {
 	var begun struct {
 		Error *jetstream.APIError `json:"error"`
 		To    string              `json:"deliver_subject"`
 	}
-	if err := ask(ctx, js, "STREAM.RESTORE."+s.Name, map[string]any{"config": s.Config, "state": s.State}, &begun); err != nil {
+	if err := ask(ctx, t.js, "STREAM.RESTORE."+s.Name, map[string]any{"config": s.Config, "state": s.State}, &begun); err != nil {
 		return err
 	}
 	if begun.Error != nil {
-		return begun.Error
+		return begun.Error // another stream of this name may exist
 	}
-	file, err := os.Open(s.path(dir))
+	t.begun = append(t.begun, s.Name)
+	file, err := os.Open(s.path(t.dir))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }()
 	chunk := make([]byte, 128<<10)
+	var sent int64
 	for {
 		n, err := io.ReadFull(file, chunk)
 		if errors.Is(err, io.EOF) {
@@ -317,16 +411,30 @@ func (s savedStream) restore(ctx context.Context, js jetstream.JetStream, dir st
 		} else if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 			return err
 		}
-		reply, err := js.Conn().RequestWithContext(ctx, begun.To, chunk[:n])
+		reply, err := t.js.Conn().RequestWithContext(ctx, begun.To, chunk[:n])
 		if err != nil {
 			return err
 		}
 		if len(reply.Data) == 0 && n > 0 {
+			sent += int64(n)
+			t.tell(s.Name, sent)
 			continue
 		}
-		return s.restored(reply)
+		err = s.restored(reply)
+		if natserr.Is(err, restoreFailed) { // it has created nothing
+			t.begun = t.begun[:len(t.begun)-1]
+		}
+		return err
 	}
 }
+
+// The server's codes for a stream of this name that was there when the restore began
+// (JSStreamNameExistRestoreFailedErr), and for a restore that it has ended (JSStreamRestoreErrF),
+// perhaps because such a stream has come.
+const (
+	nameTaken     jetstream.ErrorCode = 10130
+	restoreFailed jetstream.ErrorCode = 10062
+)
 
 // restored checks the server's last answer.
 func (s savedStream) restored(reply *nats.Msg) error {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pace"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 )
@@ -32,6 +34,8 @@ type bucket struct {
 	view   *view
 	turns  turns
 	recent recent // for workflows without a view
+
+	doubtful atomic.Bool // since the last write that was stored, the server has not answered one or could not store it
 }
 
 func newBucket(m *Manager, name string) *bucket {
@@ -125,7 +129,7 @@ func (b *bucket) get(ctx context.Context, request getRequest) (*jetstream.RawStr
 	defer cancel()
 	reply, err := b.nc.RequestWithContext(ctx, b.api+"STREAM.MSG.GET."+b.stream, request.json())
 	if err != nil {
-		return nil, fmt.Errorf("read bucket %s: %w", b.name, err)
+		return nil, fmt.Errorf("read bucket %s: %w", b.name, natserr.Plain(err))
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -208,6 +212,7 @@ type traits struct {
 	single   atomic.Bool  // it has one replica
 	allowed  atomic.Bool  // it answers direct gets
 	indirect atomic.Bool  // others answer them in its place, or none
+	history  atomic.Int64 // the writes of an entity that it keeps; 0 for not known
 	at       atomic.Int64 // when it was looked at, unix nanoseconds; 0 for never
 }
 
@@ -223,7 +228,20 @@ const traitsTime = time.Minute
 func (t *traits) learn(info *jetstream.StreamInfo) {
 	t.single.Store(info.Config.Replicas == 1)
 	t.allowed.Store(info.Config.AllowDirect && info.Config.Mirror == nil)
+	t.history.Store(info.Config.MaxMsgsPerSubject)
 	t.at.Store(time.Now().UnixNano())
+}
+
+// kept returns how many writes of an entity the bucket keeps.
+func (t *traits) kept() int {
+	switch n := t.history.Load(); {
+	case n == 0:
+		return jetstream.KeyValueMaxHistory // what Bucket declares
+	case n < 0:
+		return math.MaxInt
+	default:
+		return int(n)
+	}
 }
 
 // fresh reports whether the last look is not too old.

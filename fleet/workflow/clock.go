@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/servertime"
 )
 
@@ -24,7 +25,7 @@ func (c *clock) look(ctx context.Context, b *bucket) error {
 		defer cancel()
 		stream, err := b.js.Stream(ctx, b.stream)
 		if err != nil {
-			return time.Time{}, err
+			return time.Time{}, natserr.Plain(err)
 		}
 		return stream.CachedInfo().TimeStamp, nil
 	})

@@ -59,7 +59,7 @@ func TestDeadlinesGoByTheServersClock(t *testing.T) {
 			}
 			for _, id := range []string{"soon", "later"} {
 				var rec Record
-				_, err := m.Get(ctx, "order", id, WithRecord(&rec))
+				_, err := m.Get(ctx, "order", id, RecordTo(&rec))
 				if err != nil || rec.Phase != "late" || len(rec.Timers) != 1 || rec.Timers[0].Fired != 0 {
 					t.Errorf("%+v, %v", rec, err)
 				} else if in := time.Until(rec.Timers[0].At); in > 31*time.Minute || in < 28*time.Minute {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
 // DeadLetter is a reaction whose attempts are used up.
@@ -64,6 +66,73 @@ func (s *hookStore) readLetters(ctx context.Context) ([]DeadLetter, error) {
 	return letters, ctx.Err()
 }
 
+// HookStatus describes a hook, as far as the server knows it.
+type HookStatus struct {
+	// Workflow and Hook are the names.
+	Workflow, Hook string
+	// Waiting is how many writes of the bucket the hook has not looked at, or has not reacted to
+	// with success. It is 0 for a hook that has never run.
+	Waiting uint64
+	// DeadLetters is how many reactions it has given up.
+	DeadLetters int
+}
+
+// HookStatuses describes the hooks of a workflow, in the order of their registration. It asks
+// the server.
+func (m *Manager) HookStatuses(ctx context.Context, workflow string) ([]HookStatus, error) {
+	r, err := m.registration(workflow)
+	if err == nil {
+		var statuses []HookStatus
+		if statuses, err = r.hookStatuses(ctx); err == nil {
+			return statuses, nil
+		}
+	}
+	return nil, fmt.Errorf("hooks of %s: %w", workflow, err)
+}
+
+func (r *registration) hookStatuses(ctx context.Context) (statuses []HookStatus, err error) {
+	var last uint64
+	for _, h := range r.hooks {
+		if last == 0 {
+			stream, err := r.bucket.js.Stream(ctx, r.bucket.stream)
+			if err != nil {
+				return nil, natserr.Plain(err)
+			}
+			last = stream.CachedInfo().State.LastSeq
+		}
+		store, err := r.hookStore(ctx, h.Name)
+		if err != nil {
+			return nil, err
+		}
+		s := HookStatus{Workflow: r.workflow, Hook: h.Name}
+		p, err := store.load(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if p != nil {
+			s.Waiting = p.Done.Behind(last)
+		}
+		if s.DeadLetters, err = store.countLetters(ctx); err != nil {
+			return nil, natserr.Plain(err)
+		}
+		statuses = append(statuses, s)
+	}
+	return statuses, nil
+}
+
+// countLetters returns how many dead letters there are.
+func (s *hookStore) countLetters(ctx context.Context) (n int, err error) {
+	lister, err := s.kv.ListKeysFiltered(ctx, s.letters+">")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = lister.Stop() }()
+	for range lister.Keys() {
+		n++
+	}
+	return n, ctx.Err()
+}
+
 // hook returns a registered hook.
 func (m *Manager) hook(workflow, name string) (*registration, *Hook, error) {
 	r, err := m.registration(workflow)
@@ -94,6 +163,30 @@ func (m *Manager) DeadLetters(ctx context.Context, workflow, hook string) ([]Dea
 	return nil, fmt.Errorf("dead letters of hook %q of %s: %w", hook, workflow, err)
 }
 
+// storedLetter is a dead letter, and where it is.
+type storedLetter struct {
+	registration *registration
+	hook         *Hook
+	store        *hookStore
+	key          string
+}
+
+// letter finds a dead letter. It returns ErrEntityNotFound when there is none.
+func (m *Manager) letter(ctx context.Context, workflow, hook string, revision uint64) (l storedLetter, err error) {
+	if l.registration, l.hook, err = m.hook(workflow, hook); err != nil {
+		return l, err
+	}
+	if l.store, err = l.registration.hookStore(ctx, l.hook.Name); err != nil {
+		return l, err
+	}
+	l.key = l.store.letters + strconv.FormatUint(revision, 10)
+	_, err = l.store.kv.Get(ctx, l.key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		err = fmt.Errorf("%w: there is no such letter", ErrEntityNotFound)
+	}
+	return l, err
+}
+
 // Redrive calls a hook once more for a dead letter, in this process, and removes the
 // letter when the hook returns nil. It returns the hook's error, and ErrEntityNotFound
 // when there is no such letter or the journal no longer has its write. Later reactions
@@ -102,20 +195,11 @@ func (m *Manager) Redrive(ctx context.Context, workflow, hook string, revision u
 	fail := func(err error) error {
 		return fmt.Errorf("redrive revision %d for hook %q of %s: %w", revision, hook, workflow, err)
 	}
-	r, h, err := m.hook(workflow, hook)
+	l, err := m.letter(ctx, workflow, hook, revision)
 	if err != nil {
 		return fail(err)
 	}
-	store, err := r.hookStore(ctx, h.Name)
-	if err != nil {
-		return fail(err)
-	}
-	key := store.letters + strconv.FormatUint(revision, 10)
-	if _, err := store.kv.Get(ctx, key); errors.Is(err, jetstream.ErrKeyNotFound) {
-		return fail(fmt.Errorf("%w: there is no such letter", ErrEntityNotFound))
-	} else if err != nil {
-		return fail(err)
-	}
+	r, h := l.registration, l.hook
 	journal := r.bucket.journal()
 	e, err := journal.at(ctx, revision)
 	if err != nil {
@@ -126,8 +210,24 @@ func (m *Manager) Redrive(ctx context.Context, workflow, hook string, revision u
 	if _, err := h.call(ctx, re); err != nil {
 		return fail(err)
 	}
-	if err := store.kv.Purge(ctx, key); err != nil {
+	if err := l.store.kv.Purge(ctx, l.key); err != nil {
 		return fail(fmt.Errorf("the hook has run, and its letter could not be removed: %w", err))
+	}
+	return nil
+}
+
+// Discard removes a dead letter of a hook for good. It returns ErrEntityNotFound when there is no
+// such letter.
+func (m *Manager) Discard(ctx context.Context, workflow, hook string, revision uint64) error {
+	fail := func(err error) error {
+		return fmt.Errorf("discard revision %d of hook %q of %s: %w", revision, hook, workflow, err)
+	}
+	l, err := m.letter(ctx, workflow, hook, revision)
+	if err != nil {
+		return fail(err)
+	}
+	if err := l.store.kv.Purge(ctx, l.key); err != nil {
+		return fail(err)
 	}
 	return nil
 }

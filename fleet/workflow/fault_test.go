@@ -244,6 +244,30 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 	}
 }
 
+// TestOutageIsCalledOne checks the texts of what a process without a server does.
+func TestOutageIsCalledOne(t *testing.T) {
+	site := brokertest.NewSite(t)
+	ctx := testContext(t)
+	r := rigOn(t, site.Connect(t, broker.Config{Buckets: buckets()}))
+	must(t, r.Ready(ctx))
+	site.Stop()
+	brokertest.Await(t, "the connection to be down", func() bool { return !r.js.Conn().IsConnected() })
+	said := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "disconnected") || strings.Contains(err.Error(), "buffer") {
+			t.Errorf("%s without a server: %v", what, err)
+		}
+	}
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	said("Create", r.missions.Create(short, &Mission{ID: "m1", State: "planning"}))
+	_, err := r.missions.Get(ctx, "m1")
+	said("Get", err)
+	late := rigOn(t, r.b)
+	brokertest.Await(t, "the view to say why it does not follow", func() bool { return late.Views()[0].Trouble != "" })
+	said("Ready", late.Ready(short))
+}
+
 func TestBucketThatIsNotThere(t *testing.T) {
 	b := brokertest.Server(t, broker.Config{})
 	r := rigOn(t, b)
@@ -259,14 +283,20 @@ func TestBucketThatIsNotThere(t *testing.T) {
 	if _, err := r.missions.List(short, workflow.ListOptions{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("list: %v", err)
 	}
+	// Once that it is missing is known, a list says so at once, as Get does.
+	if _, err := r.missions.List(ctx, workflow.ListOptions{}); !errors.Is(err, jetstream.ErrBucketNotFound) {
+		t.Errorf("list: %v", err)
+	}
+	if err := r.Ready(ctx); !errors.Is(err, jetstream.ErrBucketNotFound) {
+		t.Errorf("ready: %v", err)
+	}
 	// It is created, and everything works without another Register.
 	must(t, broker.Ensure(ctx, b.JetStream(), buckets(), nil))
 	r.create(t, "m1", "planning")
-	list, err := r.missions.List(ctx, workflow.ListOptions{})
-	must(t, err)
-	if len(list) != 1 {
-		t.Errorf("list: %+v", list)
-	}
+	brokertest.Await(t, "the view to find the bucket", func() bool {
+		list, err := r.missions.List(ctx, workflow.ListOptions{})
+		return err == nil && len(list) == 1
+	})
 }
 
 func TestBucketThatIsFull(t *testing.T) {

@@ -83,7 +83,6 @@ func (fs *fields) read(typ reflect.Type, sf reflect.StructField) error {
 	return nil
 }
 
-// readTag notes what the words of a field's tag say.
 func (fs *fields) readTag(typ reflect.Type, sf reflect.StructField, f *field, tag string) error {
 	readonly := false
 	for word := range strings.SplitSeq(tag, ",") {

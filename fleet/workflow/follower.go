@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
@@ -41,10 +42,12 @@ type follower struct {
 	endPause chan struct{} // of size 1; asks for pending messages at once; nil for a follower that never pauses
 
 	current func(upTo uint64) // called when it has everything up to a revision; nil for none
+	lost    func()            // called when gone becomes true; nil for none
 
 	asOf   atomic.Pointer[time.Time] // when the follower last had all of the bucket, by both clocks; nil for never
 	own    atomic.Pointer[ownWrite]  // this process's last write; nil for none
 	reason atomic.Value              // why it does not follow, a text
+	gone   atomic.Bool               // the bucket has been missing for a while
 
 	// Only the goroutine of run uses the fields below.
 	created   time.Time // when the stream that it follows was created; zero before the first
@@ -96,7 +99,7 @@ func wake(c chan struct{}) {
 func (f *follower) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		before := f.read
-		err := f.session(ctx)
+		err := natserr.Plain(f.session(ctx))
 		if ctx.Err() != nil {
 			return
 		}
@@ -127,12 +130,21 @@ func (f *follower) noteMissing(missing bool) {
 	switch {
 	case !missing:
 		f.missing = time.Time{}
+		f.gone.Store(false)
+		return
 	case f.missing.IsZero():
 		f.missing = time.Now()
-	case !f.created.IsZero() && time.Since(f.missing) > f.b.pace.Of(lookTime):
+		return
+	case time.Since(f.missing) <= f.b.pace.Of(lookTime):
+		return
+	}
+	if !f.created.IsZero() {
 		f.created = time.Time{}
 		f.forget()
 		f.to.Gap()
+	}
+	if !f.gone.Swap(true) && f.lost != nil {
+		f.lost()
 	}
 }
 
@@ -298,7 +310,7 @@ func (f *follower) readAll(ctx context.Context, p *puller) error {
 			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
 		}
 		e := newEntry(f.b.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
-		if !f.enter(ctx) {
+		if !f.lockTurn(ctx) {
 			return context.Cause(ctx)
 		}
 		f.passed = p.read
@@ -306,7 +318,7 @@ func (f *follower) readAll(ctx context.Context, p *puller) error {
 		if meta.NumPending == 0 && !f.synced {
 			f.sync()
 		}
-		f.leave()
+		f.unlockTurn()
 		if !strings.HasPrefix(e.op, f.b.ops) {
 			p.news++
 		}
@@ -342,8 +354,8 @@ func (f *follower) sync() {
 	f.to.Sync()
 }
 
-// enter waits for the turn to pass something on. It returns false when ctx ends first.
-func (f *follower) enter(ctx context.Context) bool {
+// lockTurn waits for the turn to pass something on. It returns false when ctx ends first.
+func (f *follower) lockTurn(ctx context.Context) bool {
 	select {
 	case f.turn <- struct{}{}:
 		return true
@@ -352,4 +364,4 @@ func (f *follower) enter(ctx context.Context) bool {
 	}
 }
 
-func (f *follower) leave() { <-f.turn }
+func (f *follower) unlockTurn() { <-f.turn }

@@ -38,13 +38,13 @@ func formatSteps(ctx context.Context, r *rig) error {
 	count := func(m *Mission) error { m.Count++; return nil }
 	for _, step := range []func() error{
 		func() error {
-			return r.missions.Create(ctx, &Mission{ID: "m1", State: "planning", Org: "acme"}, workflow.WithKey("create"))
+			return r.missions.Create(ctx, &Mission{ID: "m1", State: "planning", Org: "acme"}, workflow.Key("create"))
 		},
 		func() error {
 			return r.missions.Transition(ctx, "m1", "flying", workflow.TransitionSourceOperator, "wind: 3 | 50 %\nfine",
 				workflow.SetTimer(workflow.Timer{Name: "t 1", At: at, Every: time.Hour, Keep: true}))
 		},
-		func() error { return r.missions.Update(ctx, "m1", count, workflow.WithKey("count")) },
+		func() error { return r.missions.Update(ctx, "m1", count, workflow.Key("count")) },
 		func() error { return r.missions.Create(ctx, &Mission{ID: "m2", State: "landing", Parent: "m1"}) },
 		func() error { return r.missions.Fail(ctx, "m2", "no fuel") },
 		func() error { return r.missions.Create(ctx, &Mission{ID: "m3", State: "planning"}) },
@@ -73,8 +73,8 @@ func formatOf(ctx context.Context, t *testing.T, s jetstream.Stream) []storedMes
 		}
 		parts := strings.Split(m.Header["Lifecycle"], "|")
 		parts[0] = "op." + strconv.FormatUint(seq, 10)
-		if last := &parts[len(parts)-1]; *last != "" {
-			*last = "1700000000000000000"
+		if since := &parts[7]; *since != "" {
+			*since = "1700000000000000000"
 		}
 		m.Header["Lifecycle"] = strings.Join(parts, "|")
 		stored = append(stored, m)

@@ -35,6 +35,8 @@ type meta struct {
 	from     string           // the phase that a transition left
 	source   TransitionSource // what caused the transition
 	since    int64            // when the phase was entered, in unix nanoseconds; 0 for a write that enters it
+	change   uint64           // the revision of the last write before this one that changes; 0 for none, or unknown
+	pending  int              // how many writes ago the first change was that the journal may not have; 0 for none
 	note     string
 	timers   string
 	fired    string
@@ -42,8 +44,8 @@ type meta struct {
 	removal  string // "DEL" or "PURGE" for a deletion, "" for a record
 }
 
-// write returns the value of headerWrite: the members of meta from op to since, without
-// chained. They share one header, because eight headers take the server and every reader longer.
+// write returns the value of headerWrite: the members of meta from op to pending, without
+// chained. They share one header, because ten headers take the server and every reader longer.
 func (m *meta) write() string {
 	line := make([]byte, 0, 128)
 	for _, text := range []string{
@@ -60,13 +62,21 @@ func (m *meta) write() string {
 	if m.since != 0 {
 		line = strconv.AppendInt(line, m.since, 10)
 	}
+	line = append(line, '|')
+	if m.change != 0 {
+		line = strconv.AppendUint(line, m.change, 10)
+	}
+	line = append(line, '|')
+	if m.pending != 0 {
+		line = strconv.AppendInt(line, int64(m.pending), 10)
+	}
 	return string(line)
 }
 
 // readWrite reads a line that write has made. For any other line it does not change m.
 func (m *meta) readWrite(line string) {
 	parts := strings.Split(line, "|")
-	if len(parts) != 8 {
+	if len(parts) != 10 {
 		return
 	}
 	on, err := strconv.ParseUint(parts[2], 10, 64)
@@ -79,6 +89,8 @@ func (m *meta) readWrite(line string) {
 		m.source = source
 	}
 	m.since, _ = strconv.ParseInt(parts[7], 10, 64) // 0 for none
+	m.change, _ = strconv.ParseUint(parts[8], 10, 64)
+	m.pending, _ = strconv.Atoi(parts[9])
 }
 
 func unescaped(raw string) string {
@@ -140,7 +152,6 @@ func (r *registration) message(key string, d *decision) *nats.Msg {
 	return &nats.Msg{Subject: r.bucket.put + key, Data: d.data, Header: h}
 }
 
-// entry is one revision of one key.
 type entry struct {
 	key      string
 	revision uint64
@@ -166,6 +177,21 @@ func (e *entry) erased() bool { return !e.chained && e.removal == "PURGE" }
 
 // moved reports whether the write entered a phase.
 func (e *entry) moved() bool { return e.entered != "" }
+
+// changes reports whether the write is one that a trail or a hook tells of: it entered a phase,
+// deleted the entity, or was made by a timer.
+func (e *entry) changes() bool { return e.moved() || e.deleted() || e.fired != "" }
+
+// lastChange returns the revision of the entity's last write that changes, this one included.
+func (e *entry) lastChange() uint64 {
+	switch {
+	case e == nil:
+		return 0
+	case e.changes():
+		return e.revision
+	}
+	return e.change
+}
 
 // sinceTime returns when the phase was entered.
 func (e *entry) sinceTime() time.Time {

@@ -10,7 +10,7 @@ type Trail struct {
 	Events []TransitionEvent
 	// Truncated says that events are missing, at the beginning or between others. The
 	// bucket keeps the last 64 writes of an entity, updates included. A [Journal] keeps
-	// all, within its own limits, except writes that it missed while it lagged.
+	// every change of phase, within its own limits.
 	Truncated bool
 }
 
@@ -31,9 +31,10 @@ func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, 
 		return Trail{}, fmt.Errorf("history of %s: %w", workflow, err)
 	}
 	var t Trail
-	phase, last := "", uint64(0) // of the revision before
+	phase, last, changed := "", uint64(0), uint64(0) // of the revision before
 	err = r.revisions(ctx, key, func(e *entry) bool {
-		cut := e.chained && e.on != 0 && e.on != last || last == 0 && e.erased()
+		isNext := e.on == 0 || e.on == last || e.change != 0 && e.change == changed // updates between them may be missing
+		cut := e.chained && !isNext || last == 0 && e.erased()
 		t.Truncated = t.Truncated || cut
 		if event, ok := r.event(e, phase, cut); ok {
 			t.Events = append(t.Events, event)
@@ -41,7 +42,7 @@ func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, 
 		} else if cut || last == 0 {
 			phase = r.phaseOf(e)
 		}
-		last = e.revision
+		last, changed = e.revision, e.lastChange()
 		return true
 	})
 	if err != nil {

@@ -89,8 +89,8 @@ type Reaction struct {
 	Timer string
 	// Attempt is 1 for the first call, as far as this process knows.
 	Attempt int
-	// Gap says that earlier reactions of this entity may be missing: the journal does
-	// not have the write before this one. The record is complete.
+	// Gap says that earlier reactions of this entity are missing: the journal does not
+	// have the change of phase before this one. The record is complete.
 	Gap bool
 }
 
@@ -144,9 +144,8 @@ func (h *Hook) wants(r *registration, e *entry) bool {
 	if e.workflow != r.workflow {
 		return false
 	}
-	changed := e.deleted() || e.moved()
 	if len(h.On) == 0 && len(h.Timers) == 0 {
-		return changed || e.fired != ""
+		return e.changes()
 	}
 	if e.fired != "" && slices.Contains(h.Timers, e.fired) {
 		return true
@@ -155,7 +154,7 @@ func (h *Hook) wants(r *registration, e *entry) bool {
 	if e.deleted() {
 		phase = PhaseDeleted
 	}
-	return changed && slices.Contains(h.On, phase)
+	return (e.deleted() || e.moved()) && slices.Contains(h.On, phase)
 }
 
 // reaction makes a reaction of an entry. before returns an earlier revision: a deletion

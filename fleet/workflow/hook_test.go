@@ -247,11 +247,17 @@ func TestHookIsToldOfAGap(t *testing.T) {
 	journal, err := b.JetStream().Stream(ctx, missionsJournal.Name)
 	must(t, err)
 	must(t, journal.DeleteMsg(ctx, 3))
+	for range 3 {
+		must(t, r.missions.Update(ctx, "m2", func(m *Mission) error { m.Count++; return nil })) // 6 to 8
+	}
+	r.move(t, "m2", "landing") // 9
+	r.copied(t)
+	must(t, journal.DeleteMsg(ctx, 7)) // no reaction is missing
 	stop := r.hooks(t)
 	got.await(t, "m1", "[>planning flying>landing gap]")
-	got.await(t, "m2", "[>planning planning>flying]")
+	got.await(t, "m2", "[>planning planning>flying flying>landing]")
 	stop()
-	r.move(t, "m1", "completed") // 6, goes
+	r.move(t, "m1", "completed") // 10, goes
 	r.copied(t)
 	must(t, journal.Purge(ctx))
 	must(t, r.missions.Delete(ctx, "m1"))
@@ -297,4 +303,43 @@ func TestHooksWithoutAJournal(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	must(t, m.Hooks(ctx)) // it keeps trying
+}
+
+// TestStatusOfAHook counts what a hook has given up, and what waits for it once it is stopped.
+func TestStatusOfAHook(t *testing.T) {
+	b := hookServer(t)
+	r := hooked(t, b, workflow.Hook{Attempts: 1, Backoff: quick, On: []string{"planning"}, Do: func(context.Context, workflow.Reaction) error {
+		return errors.New("no")
+	}})
+	ctx := testContext(t)
+	status := func() workflow.HookStatus {
+		t.Helper()
+		all, err := r.HookStatuses(ctx, survey)
+		must(t, err)
+		return all[0]
+	}
+	stop := r.hooks(t)
+	brokertest.Await(t, "the hook to have begun", func() bool {
+		kv, err := r.js.KeyValue(ctx, "MISSIONS_HOOKS")
+		must(t, err)
+		keys, _ := kv.Keys(ctx)
+		return len(keys) > 0
+	})
+	r.create(t, "m1", "planning")
+	r.create(t, "m2", "planning")
+	brokertest.Await(t, "two dead letters", func() bool { return status().DeadLetters == 2 && status().Waiting == 0 })
+	stop()
+	r.create(t, "m3", "planning")
+	if s := status(); s.Workflow != survey || s.Hook != "test" || s.Waiting != 1 || s.DeadLetters != 2 {
+		t.Errorf("a hook that is stopped: %+v", s)
+	}
+	letters, err := r.DeadLetters(ctx, survey, "test")
+	must(t, err)
+	must(t, r.Discard(ctx, survey, "test", letters[0].Revision))
+	if err := r.Discard(ctx, survey, "test", letters[0].Revision); !errors.Is(err, workflow.ErrEntityNotFound) {
+		t.Errorf("discarded twice: %v", err)
+	}
+	if n := status().DeadLetters; n != 1 {
+		t.Errorf("%d dead letters after one was discarded", n)
+	}
 }

@@ -22,11 +22,14 @@ var errSuperseded = errors.New("another process runs it")
 // bucket. It is written with the revision that was read, so a process that was replaced
 // cannot set it back.
 type hookProgress struct {
-	// Done are the writes of the journal that need no more calls.
+	// Done are the writes of the journal that need no more calls. Of the spans between
+	// reactions that fail or wait, only the first maxStored are stored: after a restart the
+	// hook repeats what is in the others.
 	Done lanes.Progress `json:"progress"`
 	// Missing are writes that the journal does not have.
 	Missing lanes.Progress `json:"missing"`
-	// Failed counts the failures of reactions that are not done.
+	// Failed counts the failures of reactions that are not done, maxStored of them. After a
+	// restart the others have all of their attempts again.
 	Failed map[uint64]int `json:"failed,omitempty"`
 	// Mark is a write that the journal must have: otherwise it is another one.
 	Mark     uint64    `json:"mark"`
@@ -44,9 +47,21 @@ func (p *hookProgress) done(w written) {
 	}
 }
 
-func (p *hookProgress) clone() *hookProgress {
+// failed notes how often a reaction has failed.
+func (p *hookProgress) failed(revision uint64, times int) {
+	if p.Failed == nil {
+		p.Failed = make(map[uint64]int)
+	}
+	if _, known := p.Failed[revision]; known || len(p.Failed) < maxStored {
+		p.Failed[revision] = times
+	}
+}
+
+// stored returns a copy of the progress as the hooks' bucket gets it.
+func (p *hookProgress) stored() *hookProgress {
 	c := *p
 	c.Done, c.Missing, c.Failed = p.Done.Clone(), p.Missing.Clone(), maps.Clone(p.Failed)
+	c.Done.Trim(maxStored)
 	return &c
 }
 
@@ -63,7 +78,7 @@ func (r *registration) hookStore(ctx context.Context, hook string) (*hookStore, 
 		return nil, fmt.Errorf("bucket %s: %w: declare it to the broker, see workflow.HookBucket", hooksOf(r.name), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("bucket %s: %w", hooksOf(r.name), err)
+		return nil, fmt.Errorf("bucket %s: %w", hooksOf(r.name), natserr.Plain(err))
 	}
 	// A workflow's name can have any character, a key cannot.
 	of := strings.ToLower(fmt.Sprintf("%x", r.workflow)) + "." + hook

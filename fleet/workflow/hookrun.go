@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -60,6 +61,9 @@ const (
 	maxAbandoned = 1024
 	// maxSpans is how many spans of missing writes a hook remembers.
 	maxSpans = 512
+	// maxStored is how many spans of done writes, and how many counts of failures, a hook
+	// stores. It keeps the record of its progress below 100 KB, also when every reaction fails.
+	maxStored = 4096
 )
 
 // hookMemory is what the runs of a hook in one process share.
@@ -74,7 +78,7 @@ func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
 	lastLogged, memory := "", &hookMemory{abandoned: make(map[string]*call.Call)}
 	for n := 1; ctx.Err() == nil; n++ {
 		began := time.Now()
-		err := runHookOnce(ctx, r, h, memory, log)
+		err := natserr.Plain(runHookOnce(ctx, r, h, memory, log))
 		if ctx.Err() != nil {
 			return
 		}
@@ -258,7 +262,7 @@ func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 	run.mu.Lock()
 	maps.DeleteFunc(run.abandoned, func(_ string, c *call.Call) bool { ended, _ := c.Ended(); return ended })
 	earlier, many := run.abandoned[e.key], len(run.abandoned) >= maxAbandoned
-	gap := e.on > 0 && run.progress.Missing.Has(e.on)
+	gap := e.change > 0 && run.progress.Missing.Has(e.change)
 	run.mu.Unlock()
 	if earlier != nil {
 		return lanes.Uncounted(errors.New("the call before has not returned"))
@@ -293,10 +297,7 @@ func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], why error)
 	run.log.Info("a hook failed; trying again", "key", t.Key, "revision", t.Value.revision, "failures", t.Failed, "error", why)
 	run.mu.Lock()
 	defer run.mu.Unlock()
-	if run.progress.Failed == nil {
-		run.progress.Failed = make(map[uint64]int)
-	}
-	run.progress.Failed[t.Value.revision] = t.Failed
+	run.progress.failed(t.Value.revision, t.Failed)
 	run.changed = true
 }
 
@@ -327,7 +328,7 @@ func (run *hookRun) done(t *lanes.Task[written]) {
 func (run *hookRun) saveRegularly(ctx context.Context) {
 	tick := time.NewTicker(run.journal.pace.Of(saveEvery))
 	defer tick.Stop()
-	for {
+	for warned := false; ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -340,9 +341,10 @@ func (run *hookRun) saveRegularly(ctx context.Context) {
 			run.fail(err)
 			return
 		}
-		if err != nil && ctx.Err() == nil {
-			run.log.Debug("cannot store a hook's progress; trying again", "error", err)
+		if err != nil && ctx.Err() == nil && !warned {
+			run.log.Warn("cannot store a hook's progress; trying again", "error", natserr.Plain(err))
 		}
+		warned = err != nil
 	}
 }
 
@@ -354,7 +356,7 @@ func (run *hookRun) save(ctx context.Context) error {
 		return nil
 	}
 	run.changed = false
-	copied := run.progress.clone()
+	copied := run.progress.stored()
 	run.mu.Unlock()
 	err := run.store.save(ctx, copied)
 	run.mu.Lock()

@@ -274,8 +274,19 @@ func TestLongIDsAndNotes(t *testing.T) {
 	}
 	r.create(t, strings.Repeat("x", 1000), "planning")
 	r.create(t, "m1", "planning")
-	if err := r.missions.Transition(ctx, "m1", "flying", "rule", strings.Repeat("n", 100_000)); err == nil || errors.Is(err, workflow.ErrOutcomeUnknown) {
-		t.Errorf("a note of 100 kB: %v", err)
+	must(t, r.missions.Transition(ctx, "m1", "flying", "rule", strings.Repeat("ä", 100_000)))
+	events, err := r.missions.History(ctx, "m1")
+	must(t, err)
+	note := events[len(events)-1].Note
+	if len(note) > workflow.MaxNote || len(note) < workflow.MaxNote-10 || !strings.HasSuffix(note, "ä…") {
+		t.Errorf("of a note of 200 kB %d bytes are stored, which end in %q", len(note), note[len(note)-10:])
+	}
+	large := strings.Repeat("s", int(r.b.Conn().MaxPayload())-150)
+	err = r.missions.Transition(ctx, "m1", "landing", "rule", strings.Repeat("n", 1000), workflow.Key("k"))
+	must(t, err)
+	err = r.missions.Update(ctx, "m1", func(m *Mission) error { m.Secret = large; return nil }, workflow.Key(strings.Repeat("k", 500)))
+	if err == nil || errors.Is(err, workflow.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "its headers have") {
+		t.Errorf("a record that is too large with its headers: %v", err)
 	}
 	if r.b.Conn().Statistics.Reconnects != 0 {
 		t.Error("the connection was lost")

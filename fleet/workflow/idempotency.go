@@ -9,26 +9,26 @@ import (
 	"strings"
 )
 
-// WithKey gives a write an idempotency key, for a caller that may crash or lose the
+// Key gives a write an idempotency key, for a caller that may crash or lose the
 // answer and then asks again, from any process: the write with that key happens once. A
 // later write of the same entity with the same key writes nothing and returns nil, also
-// when it is not the same verb. [WithRevision] gets the revision of the first.
+// when it is not the same verb. [RevisionTo] gets the revision of the first.
 //
 //	key := "order-77/ship" // the same after a restart
-//	err := orders.Transition(ctx, "77", "shipped", workflow.TransitionSourceComponent, "", workflow.WithKey(key))
+//	err := orders.Transition(ctx, "77", "shipped", workflow.TransitionSourceComponent, "", workflow.Key(key))
 //
 // Every write of an entity, a deletion too, carries the keys of its last [MaxKeys] writes with
 // a key. So the check is part of the compare-and-set, without another request. An older key is
 // not known any more: a write with it happens again. The keys are also lost when another program
 // writes the entity. An empty key does nothing.
-func WithKey(key string) WriteOption {
+func Key(key string) WriteOption {
 	return func(w *writeOptions) { w.key = keyHash(key) }
 }
 
 // MaxKeys is how many idempotency keys an entity remembers.
 const MaxKeys = 64
 
-// Landed answers a caller that does not know whether its write with [WithKey] happened:
+// Landed answers a caller that does not know whether its write with [Key] happened:
 // the revision of that write, and whether there is one among the entity's last [MaxKeys]
 // writes with a key. It asks the server.
 func (m *Manager) Landed(ctx context.Context, workflow, entityID, key string) (revision uint64, landed bool, err error) {

@@ -39,11 +39,11 @@ func TestAWriteWithAKeyHappensOnce(t *testing.T) {
 		if _, landed, err := r.Landed(ctx, survey, "m1", s.key); landed || err != nil {
 			t.Errorf("%s has landed before it was made: %v", s.key, err)
 		}
-		must(t, s.do(r, workflow.WithKey(s.key), workflow.WithRevision(&revisions[i])))
+		must(t, s.do(r, workflow.Key(s.key), workflow.RevisionTo(&revisions[i])))
 		for j, earlier := range steps[:i+1] {
 			for _, from := range []*rig{r, rigOn(t, r.b, workflow.WithJournal())} {
 				var at uint64
-				if err := earlier.do(from, workflow.WithKey(earlier.key), workflow.WithRevision(&at)); err != nil || at != revisions[j] {
+				if err := earlier.do(from, workflow.Key(earlier.key), workflow.RevisionTo(&at)); err != nil || at != revisions[j] {
 					t.Errorf("%s after %s: revision %d, %v; want %d", earlier.key, s.key, at, err, revisions[j])
 				}
 			}
@@ -70,7 +70,7 @@ func TestKeysOfManyWriters(t *testing.T) {
 				if c == 2 {
 					err = from.missions.Update(ctx, "m1", func(m *Mission) error { m.Replicas++; return nil })
 				} else {
-					err = from.missions.Update(ctx, "m1", count, workflow.WithKey(fmt.Sprint(i)))
+					err = from.missions.Update(ctx, "m1", count, workflow.Key(fmt.Sprint(i)))
 				}
 				if err != nil {
 					t.Error(err)
@@ -79,7 +79,7 @@ func TestKeysOfManyWriters(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	must(t, r.missions.Update(ctx, "m1", count, workflow.WithKey("0")))
+	must(t, r.missions.Update(ctx, "m1", count, workflow.Key("0")))
 	m, err := r.missions.Get(ctx, "m1")
 	must(t, err)
 	if m.Count != n || m.Replicas != n {
@@ -98,14 +98,14 @@ func TestAnEntityRemembersItsLastKeys(t *testing.T) {
 	r.create(t, "m1", "planning")
 	count := func(m *Mission) error { m.Count++; return nil }
 	for i := range workflow.MaxKeys + 1 {
-		must(t, r.missions.Update(ctx, "m1", count, workflow.WithKey(fmt.Sprint(i))))
+		must(t, r.missions.Update(ctx, "m1", count, workflow.Key(fmt.Sprint(i))))
 	}
 	for range 200 {
 		must(t, r.missions.Update(ctx, "m1", func(m *Mission) error { m.Replicas++; return nil }))
 	}
 	counted := workflow.MaxKeys + 1
 	for i := 1; i <= workflow.MaxKeys; i++ {
-		must(t, other.missions.Update(ctx, "m1", count, workflow.WithKey(fmt.Sprint(i))))
+		must(t, other.missions.Update(ctx, "m1", count, workflow.Key(fmt.Sprint(i))))
 		if at, landed, err := other.Landed(ctx, survey, "m1", fmt.Sprint(i)); !landed || err != nil || at == 0 {
 			t.Errorf("key %d: %d, %v, %v", i, at, landed, err)
 		}
@@ -116,7 +116,7 @@ func TestAnEntityRemembersItsLastKeys(t *testing.T) {
 	if _, landed, err := r.Landed(ctx, survey, "m1", "0"); landed || err != nil {
 		t.Errorf("the key before the last %d: %v, %v", workflow.MaxKeys, landed, err)
 	}
-	must(t, r.missions.Update(ctx, "m1", count, workflow.WithKey("0")))
+	must(t, r.missions.Update(ctx, "m1", count, workflow.Key("0")))
 	if m, err := r.missions.Get(ctx, "m1"); err != nil || m.Count != counted+1 {
 		t.Errorf("%+v, %v; want %d", m, err, counted+1)
 	}
@@ -135,7 +135,7 @@ func TestKeyedUpdatesOfManyProcessesLandOnce(t *testing.T) {
 	for n := range 2 * keys {
 		r := rigs[n/keys]
 		all.Go(func() {
-			key := workflow.WithKey(strconv.Itoa(n % keys))
+			key := workflow.Key(strconv.Itoa(n % keys))
 			if err := r.missions.Update(ctx, "hot", func(m *Mission) error { m.Count++; return nil }, key); err != nil {
 				t.Error(err)
 			}

@@ -17,6 +17,8 @@ type entity struct {
 	due      int64  // when its deadline or first timer is, 0 for none
 	timers   string // as in the header
 	keys     string // as in the header
+	change   uint64 // see entry.lastChange
+	pending  int    // as in the header
 	version  string // of the record
 	data     []byte
 	own      bool  // times are by this process's clock: the follower has not seen the write yet
@@ -36,7 +38,6 @@ type group struct {
 // groups are the groups of one kind, by value.
 type groups map[any]*group
 
-// add adds an entity to the group of a value, and returns the group.
 func (gs groups) add(value any, en *entity) *group {
 	g := gs[value]
 	if g == nil {
@@ -117,6 +118,8 @@ func newEntity(r *registration, e *entry, p Participant, err error) *entity {
 		since:    e.sinceTime().UnixNano(),
 		timers:   e.timers,
 		keys:     e.keys,
+		change:   e.lastChange(),
+		pending:  e.pending,
 		version:  e.version,
 		data:     e.data,
 		degraded: err,
@@ -145,6 +148,7 @@ func (en *entity) inPhase(e *entry, phase string) *entity {
 	next := *en
 	next.revision, next.at, next.since = e.revision, e.at.UnixNano(), e.at.UnixNano()
 	next.data, next.timers, next.keys = e.data, e.timers, e.keys
+	next.change, next.pending = e.lastChange(), e.pending
 	next.phase = &group{value: phase}
 	next.due = en.index.r.dueAt(phase, next.since, next.timers)
 	return &next
@@ -166,7 +170,14 @@ func (en *entity) entry() *entry {
 		data:     en.data,
 		phase:    en.phaseName(),
 		guessed:  en.own && en.since == en.at,
-		meta:     meta{version: en.version, since: en.since, timers: en.timers, keys: en.keys},
+		meta: meta{
+			version: en.version,
+			since:   en.since,
+			timers:  en.timers,
+			keys:    en.keys,
+			change:  en.change,
+			pending: en.pending,
+		},
 	}
 }
 

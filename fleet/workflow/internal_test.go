@@ -202,10 +202,36 @@ func FuzzMeta(f *testing.F) {
 	f.Fuzz(func(t *testing.T, workflow, entered, from, note, fired string, since int64, on uint64) {
 		want := meta{
 			op: "op.1", workflow: workflow, on: on, chained: true, version: "2", entered: entered, from: from,
-			source: TransitionSourceRule, since: since, note: note, timers: "[]", fired: fired, keys: "a@1,b", removal: "DEL",
+			source: TransitionSourceRule, since: since, change: on / 2, pending: int(on % 64), note: note, timers: "[]", fired: fired, keys: "a@1,b", removal: "DEL",
 		}
 		if got := readMeta(want.header()); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	})
+}
+
+// TestProgressOfAHookIsBounded lets every second of many reactions fail, and the others end.
+func TestProgressOfAHookIsBounded(t *testing.T) {
+	p := new(hookProgress)
+	for revision := uint64(1); revision < 300_000; revision += 2 {
+		p.failed(revision, 11)
+		p.done(written{revision + 1, time.Now()})
+	}
+	data, err := json.Marshal(p.stored())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(data) > 100<<10 {
+		t.Errorf("the record has %d bytes", len(data))
+	}
+	var read hookProgress
+	if err := json.Unmarshal(data, &read); err != nil {
+		t.Fatal(err)
+	}
+	if read.Done.Has(1) || !read.Done.Has(2) || read.Done.Has(299_999) || read.Failed[1] != 11 {
+		t.Errorf("the record is wrong about the first or the last reactions: %d spans", read.Done.Gaps())
+	}
+	if !p.Done.Has(300_000) {
+		t.Error("the process itself has forgotten what it has done")
+	}
 }

@@ -8,12 +8,14 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 )
 
 // ErrJournal is returned when a workflow that was registered with [WithJournal] has no
 // usable journal: it was never declared, it was deleted, or it belongs to an earlier
-// bucket of the same name.
+// bucket of the same name. A write gets it when it would push a change of phase out of the
+// bucket that the journal does not have yet, and its time is over. Nothing was written then.
 var ErrJournal = errors.New("workflow: the journal is not usable")
 
 // Journal declares the journal of a bucket, for broker.Config.Streams. A bucket keeps
@@ -23,9 +25,11 @@ var ErrJournal = errors.New("workflow: the journal is not usable")
 // never cuts the history of a living entity.
 //
 // The server copies each write from the bucket to the journal after it has acknowledged
-// the write, with the write's revision, time and headers. No write waits for the
-// journal. The journal lags when the server is busy. When one entity is written more
-// than 64 times within that lag, the journal misses some of the writes; [Trail] says so.
+// the write, with the write's revision, time and headers. The journal lags when the server
+// is busy, and misses updates when one entity is written more than 64 times within that
+// lag. It misses no change of phase: a write that would push one out of the bucket waits
+// until the journal has it, and ends with [ErrJournal] when that takes too long. Writes of
+// other programs do not wait; [Trail] says when events are missing.
 //
 // The server also lets the journal answer direct gets of the bucket, such as those of
 // jetstream.KeyValue.Get, with what it has copied so far. The Manager reads single
@@ -86,7 +90,7 @@ func (b *bucket) checkJournal(ctx context.Context) error {
 		return fail("there is no such stream: declare it to the broker, see workflow.Journal")
 	}
 	if err != nil {
-		return fmt.Errorf("look at the journal of %s: %w", b.name, err)
+		return fmt.Errorf("look at the journal of %s: %w", b.name, natserr.Plain(err))
 	}
 	info := j.CachedInfo()
 	if info.Config.Mirror == nil || info.Config.Mirror.Name != b.stream {
@@ -105,7 +109,7 @@ func (b *bucket) checkJournal(ctx context.Context) error {
 	}
 	origin, err := b.js.Stream(ctx, b.stream)
 	if err != nil {
-		return fmt.Errorf("look at the bucket %s: %w", b.name, err)
+		return fmt.Errorf("look at the bucket %s: %w", b.name, natserr.Plain(err))
 	}
 	const restored = "the bucket was recreated, or restored from a backup: restore the journal too, or delete it"
 	if last := origin.CachedInfo().State.LastSeq; last < mine.revision {
@@ -119,6 +123,51 @@ func (b *bucket) checkJournal(ctx context.Context) error {
 		return fail("it and the bucket %s have different writes at revision %d: %s", b.name, mine.revision, restored)
 	}
 	return err
+}
+
+// pendingAfter returns how many writes before the one that follows cur the first change is that
+// the journal may not have, 0 for none. When that write would push the change out of the bucket,
+// pendingAfter waits until the journal has it.
+func (b *bucket) pendingAfter(ctx context.Context, cur *entry) (int, error) {
+	if cur == nil || b.journalName() == b.stream {
+		return 0, nil
+	}
+	last := cur.lastChange()
+	if cur.pending == 0 && last != cur.revision {
+		return 0, nil
+	}
+	if pending := cur.pending + 1; pending < b.traits.kept() {
+		return pending, nil
+	}
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	for n := 1; ; n++ {
+		copied, err := b.journalState(ctx)
+		switch {
+		case errors.Is(err, ErrJournal):
+			return 0, err
+		case err == nil && copied >= last:
+			return 0, nil
+		case err == nil:
+			err = fmt.Errorf("it has copied up to revision %d", copied)
+		}
+		if collision.Sleep(ctx, n) != nil {
+			return 0, fmt.Errorf("%w: %s does not have the change of phase at revision %d yet, which this write would push out of the bucket: %w: %w",
+				ErrJournal, journalOf(b.name), last, context.Cause(ctx), err)
+		}
+	}
+}
+
+// journalState returns up to which revision the journal has the bucket's writes.
+func (b *bucket) journalState(ctx context.Context) (uint64, error) {
+	j, err := b.js.Stream(ctx, journalOf(b.name))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0, fmt.Errorf("%w: %s: there is no such stream: declare it to the broker, see workflow.Journal", ErrJournal, journalOf(b.name))
+	}
+	if err != nil {
+		return 0, natserr.Plain(err)
+	}
+	return j.CachedInfo().State.LastSeq, nil
 }
 
 // revisions calls take for every kept revision of a key, oldest first: the journal's if
@@ -164,7 +213,7 @@ func (b *bucket) replay(ctx context.Context, key string, take func(*entry) bool)
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", b.stream, err)
+		return fmt.Errorf("read %s: %w", b.stream, natserr.Plain(err))
 	}
 	return nil
 }

@@ -30,11 +30,6 @@ func TestHistoryWithoutACap(t *testing.T) {
 	r.create(t, "m1", "flying")
 	for i := range 400 {
 		must(t, r.missions.Transition(ctx, "m1", []string{"capturing", "flying"}[i%2], "rule", fmt.Sprint(i)))
-		// The journal copies at its own pace. A bucket that is written faster than
-		// its journal copies loses what both do not have.
-		if i%32 == 0 {
-			r.copied(t)
-		}
 	}
 	trail, err := r.Trail(ctx, survey, "m1")
 	must(t, err)
@@ -48,6 +43,62 @@ func TestHistoryWithoutACap(t *testing.T) {
 	}
 	if _, err := r.missions.History(ctx, "m2"); !errors.Is(err, workflow.ErrEntityNotFound) {
 		t.Errorf("history of no entity: %v", err)
+	}
+}
+
+// TestWritesWaitForTheJournal has a journal that copies nothing at first. The bucket keeps 64 writes
+// of an entity: the write that would push a change of phase out waits, and is refused when its time
+// is over. When the journal has the change, updates are free again, and none of them costs an event.
+func TestWritesWaitForTheJournal(t *testing.T) {
+	ctx := testContext(t)
+	r := rigOn(t, brokertest.Embedded(t, broker.Config{Buckets: buckets()}), workflow.WithJournal())
+	lagging := missionsJournal
+	lagging.Mirror = &jetstream.StreamSource{Name: "KV_MISSIONS", FilterSubject: "$KV.MISSIONS.none"}
+	_, err := r.js.CreateStream(ctx, lagging)
+	must(t, err)
+	r.create(t, "m1", "flying")
+	update := func(ctx context.Context) error {
+		return r.missions.Update(ctx, "m1", func(m *Mission) error { m.Count++; return nil })
+	}
+	for range 63 {
+		must(t, update(ctx))
+	}
+	before, err := r.record(ctx, "m1")
+	must(t, err)
+	for name, write := range map[string]func(context.Context) error{
+		"an update":    update,
+		"a transition": func(ctx context.Context) error { return r.missions.Transition(ctx, "m1", "landing", "rule", "") },
+		"a deletion":   func(ctx context.Context) error { return r.missions.Delete(ctx, "m1") },
+	} {
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		if err := write(short); !errors.Is(err, workflow.ErrJournal) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s that would push a change out ends with %v", name, err)
+		}
+		cancel()
+	}
+	if now, err := r.record(ctx, "m1"); err != nil || now.Revision != before.Revision {
+		t.Errorf("it is at revision %d after the refusals, %v; before at %d", now.Revision, err, before.Revision)
+	}
+	must(t, r.js.DeleteStream(ctx, lagging.Name))
+	if err := update(ctx); !errors.Is(err, workflow.ErrJournal) {
+		t.Errorf("without a journal: %v", err)
+	}
+	_, err = r.js.CreateStream(ctx, missionsJournal)
+	must(t, err)
+	for range 100 {
+		must(t, update(ctx))
+	}
+	r.move(t, "m1", "landing")
+	r.copied(t)
+	journal, err := r.js.Stream(ctx, missionsJournal.Name)
+	must(t, err)
+	for seq := uint64(2); seq < 100; seq++ { // as if it had lagged: updates may be missing
+		must(t, journal.DeleteMsg(ctx, seq))
+	}
+	trail, err := r.Trail(ctx, survey, "m1")
+	must(t, err)
+	if trail.Truncated || len(trail.Events) != 2 || trail.Events[1].From != "flying" || trail.Events[1].To != "landing" {
+		t.Errorf("the trail is %+v", trail)
 	}
 }
 

@@ -156,7 +156,7 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 		return nil
 	}
 	var err error
-	written := workflow.WithRevision(&out.revision)
+	written := workflow.RevisionTo(&out.revision)
 	switch in.verb {
 	case "create":
 		err = r.missions.Create(ctx, &Mission{ID: id, State: "planning"}, written)

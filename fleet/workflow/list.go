@@ -167,7 +167,6 @@ func (en *entity) record(r *registration, p Participant) Record {
 	return rec
 }
 
-// record describes an entry.
 func (r *registration) record(e *entry) Record {
 	p, err := r.decode(e)
 	return r.describe(e, p, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 )
 
@@ -103,10 +104,10 @@ func (m *Manager) CloseContext(ctx context.Context) error {
 // Ready waits until the views have read their buckets. It returns ErrStale for a view
 // that has not been up to date for 10 s, because the server or the bucket is away.
 //
-// In a process that has begun a write, Ready also finds out whether the buckets take
-// writes: a server whose disk was full may answer reads and no writes. When nothing was
-// stored in a bucket for 10 s, Ready stores a marker under a reserved key, which no
-// query and no watch shows.
+// After a write of this process that was sent and got no answer, or that the server could not
+// store, Ready also finds out whether the bucket takes writes: a server whose disk was full may
+// answer reads and no writes. Until one succeeds, Ready stores a marker under a reserved key,
+// which no query and no watch shows.
 //
 // With
 // app.Probe("missions", lifecycle.ProbeFunc(mgr.Ready)) a process becomes ready when
@@ -124,13 +125,14 @@ func (m *Manager) Ready(ctx context.Context) error {
 			return fmt.Errorf("workflow %q: %w", r.workflow, v.late(ErrStale))
 		}
 	}
-	if m.lastOp.Load() == 0 {
-		return nil
-	}
 	for _, b := range m.allBuckets() {
-		if err := canary.Check(ctx, m.js, b.name, staleTime); err != nil {
-			return err
+		if !b.doubtful.Load() {
+			continue
 		}
+		if err := canary.Check(ctx, m.js, b.name); err != nil {
+			return natserr.Plain(err)
+		}
+		b.doubtful.Store(false)
 	}
 	return nil
 }

@@ -80,7 +80,6 @@ func (m *Manager) TransitionMany(ctx context.Context, workflow string, moves []M
 // maxMoves is how many moves are under way at once.
 const maxMoves = 256
 
-// move does one move.
 func (m *Manager) move(ctx context.Context, r *registration, mv *Move) (moved Moved) {
 	w := options(mv.Options)
 	if w.revision == nil {

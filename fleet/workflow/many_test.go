@@ -36,7 +36,7 @@ func moveCases() map[string]struct {
 	}{
 		"allowed":      {"planning", workflow.Move{To: "flying", Source: rule, Note: "two\nlines"}},
 		"timer":        {"planning", with(workflow.SetTimer(workflow.Timer{Name: "t", At: time.Unix(1<<33, 0)}))},
-		"key":          {"planning", with(workflow.WithKey("k"))},
+		"key":          {"planning", with(workflow.Key("k"))},
 		"match":        {"planning", with(workflow.IfMatch(1 << 40))},
 		"dry":          {"planning", with(workflow.DryRun(nil))},
 		"nil-option":   {"planning", with(nil)},
@@ -86,7 +86,7 @@ func TestManyMovesDoWhatSingleOnesDo(t *testing.T) {
 			for i, name := range names {
 				mv := moves[i]
 				var revision uint64
-				one := r.missions.Transition(ctx, "one."+name, mv.To, mv.Source, mv.Note, append(slices.Clip(mv.Options), workflow.WithRevision(&revision))...)
+				one := r.missions.Transition(ctx, "one."+name, mv.To, mv.Source, mv.Note, append(slices.Clip(mv.Options), workflow.RevisionTo(&revision))...)
 				got, want := told(results[i].Err, "many."+name, name), told(one, "one."+name, name)
 				if got != want || (revision == 0) != (results[i].Revision == 0) {
 					t.Errorf("%s: %d\n%s\nwant as %d\n%s", name, results[i].Revision, got, revision, want)

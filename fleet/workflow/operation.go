@@ -83,7 +83,7 @@ func (o *operation) persist(ctx context.Context) error {
 		cur, d, err := o.consider(ctx, n > 0 || o.options.dry)
 		var a *attempt
 		if err == nil {
-			a, err = o.attempt(cur, d)
+			a, err = o.attempt(ctx, cur, d)
 		}
 		if err != nil || o.options.dry {
 			return o.repeated(cur, err)
@@ -176,7 +176,7 @@ func (o *operation) decideOn(cur *entry) (decision, error) {
 }
 
 // attempt makes the message of a decision.
-func (o *operation) attempt(cur *entry, d decision) (*attempt, error) {
+func (o *operation) attempt(ctx context.Context, cur *entry, d decision) (*attempt, error) {
 	if d.next != nil {
 		if err := askAll(d.next); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrInvalidParticipant, err)
@@ -192,6 +192,12 @@ func (o *operation) attempt(cur *entry, d decision) (*attempt, error) {
 	d.op = o.m.ops + strconv.FormatUint(o.m.lastOp.Add(1), 36)
 	d.workflow = o.r.workflow
 	d.on, d.chained = revisionOf(cur), true
+	d.change = cur.lastChange()
+	if o.r.journaled && !o.options.dry {
+		if d.pending, err = o.r.bucket.pendingAfter(ctx, cur); err != nil {
+			return nil, err
+		}
+	}
 	d.keys = addKey(cur, o.options.key)
 	return &attempt{d: d, msg: o.r.message(o.key, &d)}, nil
 }

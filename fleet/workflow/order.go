@@ -37,7 +37,6 @@ func (r *registration) ordered(name, what string) (*field, error) {
 	return nil, fmt.Errorf("%w: %s %q: a %v has no order, want a number or a string", ErrFieldType, what, name, f.typ)
 }
 
-// within returns the bounds of a range.
 func (r *registration) within(name string, in Range) (bounds, error) {
 	f, err := r.ordered(name, "range")
 	if err != nil {

@@ -47,6 +47,30 @@ type answer struct {
 // publish sends a message once. The client library would send it again when no answer comes, and
 // could take an answer to the first message for an answer to the second.
 func (b *bucket) publish(ctx context.Context, msg *nats.Msg) *answer {
+	got := b.send(ctx, msg)
+	switch {
+	case got.err == nil && b.doubtful.Load():
+		b.doubtful.Store(false)
+	case got.isDoubtful():
+		b.doubtful.Store(true)
+	}
+	return got
+}
+
+// isDoubtful reports whether the server may take no writes at all: it has not answered a message
+// that was sent, or it could not store it.
+func (a *answer) isDoubtful() bool {
+	switch {
+	case a.err == nil, a.unsent, isUnsent(a.err), natserr.Conflict(a.err):
+		return false
+	case natserr.Is(a.err, natserr.StoreFailed, natserr.StorageExceeded, natserr.MemoryExceeded, natserr.InsufficientResources):
+		return true
+	}
+	return !isRefusal(a.err)
+}
+
+// send is publish without its conclusions about the bucket.
+func (b *bucket) send(ctx context.Context, msg *nats.Msg) *answer {
 	if ctx.Err() != nil {
 		return &answer{err: context.Cause(ctx), unsent: true}
 	}
@@ -57,7 +81,7 @@ func (b *bucket) publish(ctx context.Context, msg *nats.Msg) *answer {
 	defer cancel()
 	reply, err := b.nc.RequestMsgWithContext(ctx, msg)
 	if err != nil {
-		return &answer{err: err}
+		return &answer{err: natserr.Plain(err)}
 	}
 	return answerOf(reply)
 }
@@ -193,8 +217,24 @@ func isAnyOf(err error, targets ...error) bool {
 
 // explain adds the missing detail to a refusal.
 func (b *bucket) explain(msg *nats.Msg, err error) error {
-	if errors.Is(err, nats.ErrMaxPayload) {
-		return fmt.Errorf("the record has %d bytes and the server takes %d: %w", len(msg.Data), b.nc.MaxPayload(), err)
+	switch {
+	case natserr.TooLarge(err):
+		return fmt.Errorf("the record has %d bytes and its headers have %d; the server takes %d: %w",
+			len(msg.Data), headerSize(msg.Header), b.nc.MaxPayload(), err)
+	case natserr.Is(err, natserr.HeadersTooLarge):
+		return fmt.Errorf("the record's headers (its note, timers and idempotency keys) have %d bytes; the server takes 65535: %w",
+			headerSize(msg.Header), err)
 	}
 	return err
+}
+
+// headerSize returns how many bytes headers take in a message.
+func headerSize(h nats.Header) int {
+	size := len("NATS/1.0\r\n\r\n")
+	for name, values := range h {
+		for _, value := range values {
+			size += len(name) + len(": ") + len(value) + len("\r\n")
+		}
+	}
+	return size
 }

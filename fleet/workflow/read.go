@@ -16,10 +16,10 @@ type reading struct {
 	removed bool
 }
 
-// WithRecord stores the entity with its metadata, such as its revision, in *rec. Get then
+// RecordTo stores the entity with its metadata, such as its revision, in *rec. Get then
 // returns a degraded entity without an error, and without a participant if it cannot be
 // decoded: see Record.Degraded.
-func WithRecord(rec *Record) ReadOption { return func(r *reading) { r.record = rec } }
+func RecordTo(rec *Record) ReadOption { return func(r *reading) { r.record = rec } }
 
 // Removed makes Get also find an entity that was deleted or archived: it returns the last
 // record that the entity had, from the bucket or its [Journal].

@@ -88,7 +88,6 @@ func versionOf(text string) (int, error) {
 	return version, nil
 }
 
-// encode returns the JSON of a participant.
 func (r *registration) encode(p Participant) (data []byte, err error) {
 	err = call.Do("participant", func() (err error) {
 		data, err = json.Marshal(p)

@@ -40,7 +40,7 @@ func TestRegionReadsTheMirror(t *testing.T) {
 	write := func(id string) {
 		t.Helper()
 		r.create(t, id, "planning")
-		must(t, r.missions.Transition(testContext(t), id, "flying", workflow.TransitionSourceRule, "", workflow.WithRevision(&revision)))
+		must(t, r.missions.Transition(testContext(t), id, "flying", workflow.TransitionSourceRule, "", workflow.RevisionTo(&revision)))
 	}
 	seen := func(id string) {
 		t.Helper()

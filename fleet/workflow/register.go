@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -62,7 +61,6 @@ func WithVersion(version int, migrate func(from int, record []byte) ([]byte, err
 	return func(r *registration) { r.version, r.migrate = version, migrate }
 }
 
-// registration is one workflow.
 type registration struct {
 	workflow  string
 	factory   func() Participant
@@ -94,7 +92,7 @@ type registration struct {
 // ErrMissingPhaseField or ErrInvalidParticipant for a type that cannot work, and
 // ErrClosed after Close.
 func (m *Manager) Register(workflow string, factory func() Participant, transitions Transitions, opts ...RegisterOption) error {
-	r := &registration{workflow: workflow, factory: factory, table: cloneTable(transitions)}
+	r := &registration{workflow: workflow, factory: factory, table: transitions.Clone()}
 	for i, opt := range opts {
 		if opt == nil {
 			return fmt.Errorf("register workflow %q: option %d is nil", workflow, i+1)
@@ -313,7 +311,6 @@ func validKey(key string) bool {
 	return before != '.'
 }
 
-// deadline returns the deadline of a phase.
 func (r *registration) deadline(phase string) (Deadline, bool) {
 	for _, d := range r.deadlines {
 		if d.From == phase {
@@ -323,14 +320,6 @@ func (r *registration) deadline(phase string) (Deadline, bool) {
 	return Deadline{}, false
 }
 
-func cloneTable(t Transitions) Transitions {
-	t = maps.Clone(t)
-	for phase, next := range t {
-		t[phase] = slices.Clone(next)
-	}
-	return t
-}
-
 func (r *registration) def() WorkflowDef {
 	completion := ""
 	if r.completes != nil {
@@ -338,7 +327,7 @@ func (r *registration) def() WorkflowDef {
 	}
 	return WorkflowDef{
 		Workflow:               r.workflow,
-		Transitions:            cloneTable(r.table),
+		Transitions:            r.table.Clone(),
 		KVBucket:               r.name,
 		Version:                r.version,
 		OperatorWritableFields: r.fields.names(func(f *field) bool { return f.writable }),

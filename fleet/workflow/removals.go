@@ -31,12 +31,12 @@ type bucketState struct {
 
 // inspect looks at the bucket. It returns true when the follower has to begin again.
 func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (again bool) {
-	if !f.enter(ctx) {
+	if !f.lockTurn(ctx) {
 		return false
 	}
 	again = f.compare(ctx, stream, consumer)
 	extra := f.extra
-	f.leave()
+	f.unlockTurn()
 	if extra != 0 && !again {
 		return f.reconcile(ctx)
 	}
@@ -128,7 +128,7 @@ func (f *follower) lose(key string) {
 // follower has to read everything again: there are too many, or none of them can be found.
 func (f *follower) reconcile(ctx context.Context) (again bool) {
 	names, err := f.names(ctx)
-	if err != nil || !f.enter(ctx) {
+	if err != nil || !f.lockTurn(ctx) {
 		return false
 	}
 	// The pages of names are of different times, so ask for each key that is in none.
@@ -139,7 +139,7 @@ func (f *follower) reconcile(ctx context.Context) (again bool) {
 		}
 	}
 	more := f.extra > 0
-	f.leave()
+	f.unlockTurn()
 	if len(missing) > maxChecks {
 		f.readAgain = true
 		return true
@@ -148,14 +148,14 @@ func (f *follower) reconcile(ctx context.Context) (again bool) {
 	for key, revision := range missing {
 		if _, err := f.b.last(ctx, key); err == nil {
 			continue
-		} else if !isNotFound(err) || !f.enter(ctx) {
+		} else if !isNotFound(err) || !f.lockTurn(ctx) {
 			return false
 		}
 		if f.keys[key] == revision { // not written meanwhile
 			f.lose(key)
 			lost++
 		}
-		f.leave()
+		f.unlockTurn()
 	}
 	if lost > 0 {
 		f.look()

@@ -122,7 +122,7 @@ func TestBucketThatIsDeleted(t *testing.T) {
 	})
 	_, err = r.js.CreateKeyValue(ctx, missionsBucket)
 	must(t, err)
-	must(t, r.Ready(ctx))
+	brokertest.Await(t, "Ready to say that the bucket is there", func() bool { return r.Ready(ctx) == nil })
 	if got := listIDs(t, r, workflow.ListOptions{}); got != "" {
 		t.Errorf("in the new bucket: %s", got)
 	}

@@ -97,7 +97,7 @@ func testContext(t testing.TB) context.Context {
 
 // record reads a mission with its metadata.
 func (r *rig) record(ctx context.Context, id string, opts ...workflow.ReadOption) (rec workflow.Record, err error) {
-	_, err = r.Get(ctx, survey, id, append(opts, workflow.WithRecord(&rec))...)
+	_, err = r.Get(ctx, survey, id, append(opts, workflow.RecordTo(&rec))...)
 	return rec, err
 }
 

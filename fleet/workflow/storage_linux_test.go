@@ -205,7 +205,8 @@ func (s *storage) write(ctx context.Context, id, note string, do func(context.Co
 	if err != nil {
 		s.failed++
 		s.last = err
-		if !faulty && !s.faulty && brief.Err() == nil && !errors.Is(err, workflow.ErrEntityNotFound) && !errors.Is(err, workflow.ErrInvalidTransition) && !errors.Is(err, workflow.ErrEntityExists) {
+		isAnswer := errors.Is(err, workflow.ErrEntityNotFound) || errors.Is(err, workflow.ErrInvalidTransition) || errors.Is(err, workflow.ErrEntityExists)
+		if !faulty && !s.faulty && brief.Err() == nil && !isAnswer {
 			s.t.Errorf("%s, without a fault: %v", id, err)
 		}
 		return false

@@ -209,7 +209,7 @@ func TestAWriteOfAnotherProgramForgetsKeys(t *testing.T) {
 			kv, err := r.js.KeyValue(ctx, "MISSIONS")
 			must(t, err)
 			count := func() error {
-				return r.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }, workflow.WithKey("once"))
+				return r.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }, workflow.Key("once"))
 			}
 			r.create(t, id, "planning")
 			must(t, count())
@@ -244,9 +244,9 @@ func TestDryRunOfAWriteThatHasHappened(t *testing.T) {
 	r := newRig(t)
 	ctx := testContext(t)
 	r.create(t, "m1", "planning")
-	must(t, r.missions.Transition(ctx, "m1", "flying", "rule", "", workflow.WithKey("once")))
+	must(t, r.missions.Transition(ctx, "m1", "flying", "rule", "", workflow.Key("once")))
 	var result workflow.Participant
-	must(t, r.missions.Transition(ctx, "m1", "flying", "rule", "", workflow.WithKey("once"), workflow.DryRun(&result)))
+	must(t, r.missions.Transition(ctx, "m1", "flying", "rule", "", workflow.Key("once"), workflow.DryRun(&result)))
 	if m, ok := result.(*Mission); !ok || m.State != "flying" {
 		t.Errorf("the result is %#v", result)
 	}

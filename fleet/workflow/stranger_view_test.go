@@ -56,9 +56,9 @@ func (s *stranger) step(t *testing.T) {
 	case 0, 1, 2:
 		_ = s.b.Conn().PublishMsg(s.message(id))
 	case 3:
-		_ = s.missions.Create(ctx, &Mission{ID: id, State: "planning"}, workflow.WithKey(s.pick("", "a", "b")))
+		_ = s.missions.Create(ctx, &Mission{ID: id, State: "planning"}, workflow.Key(s.pick("", "a", "b")))
 	case 4:
-		_ = s.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }, workflow.WithKey(s.pick("", "a", "c")))
+		_ = s.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }, workflow.Key(s.pick("", "a", "c")))
 	case 5:
 		_ = s.missions.Transition(ctx, id, s.pick("flying", "landing", "aborted"), "rule", "\xff\r\n|,")
 	case 6:

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Create stores a new entity, in any phase of its table. It returns
@@ -77,9 +78,13 @@ func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator
 	return nil
 }
 
+// MaxNote is how many bytes of a transition's note are stored. A longer note is cut there
+// and ends with "…".
+const MaxNote = 8 << 10
+
 // Transition moves an entity to another phase when the table has that edge from
 // the entity's phase at the moment of the write. source and note are stored in the
-// same message; History returns them.
+// same message; History returns them. A note has up to [MaxNote] bytes.
 //
 // It returns ErrTerminalPhase when the entity's phase is terminal,
 // ErrInvalidTransition when the table does not have the edge or the phase, and the
@@ -131,7 +136,7 @@ func (m *Manager) transition(ctx context.Context, r *registration, id string, t 
 		if !r.table.IsValidTransition(from, to) {
 			return meta{}, r.refusal(id, from, to, cur)
 		}
-		return meta{entered: to, from: from, source: t.source, note: t.note}, nil
+		return meta{entered: to, from: from, source: t.source, note: text.Clip(t.note, MaxNote)}, nil
 	}, t.mutator)
 	return r.transitionError(id, err)
 }
@@ -230,8 +235,8 @@ func quoted(phases []string) string {
 	return `"` + strings.Join(phases, `", "`) + `"`
 }
 
-// Fail moves an entity to the phase "failed" with the reason as its note. It
-// returns ErrInvalidTransition when the table has no such phase, and an error when
+// Fail moves an entity to the phase "failed" with the reason as its note, up to
+// [MaxNote] bytes of it. It returns ErrInvalidTransition when the table has no such phase, and an error when
 // the reason is empty.
 func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, opts ...WriteOption) error {
 	r, err := m.registration(workflow)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
@@ -48,6 +50,7 @@ func newView(m *Manager, b *bucket) *view {
 	v.follow = b.follower(m.log, v.take)
 	v.follow.endPause = make(chan struct{}, 1)
 	v.follow.current = v.current
+	v.follow.lost = v.progress.notify
 	return v
 }
 
@@ -257,8 +260,8 @@ func (v *view) entryOf(r *registration, key string) *entry {
 	return nil
 }
 
-// wait waits until the view has read the bucket. After the Manager's Close it returns
-// ErrClosed.
+// wait waits until the view has read the bucket. It returns jetstream.ErrBucketNotFound when
+// the bucket has been missing for a while, and ErrClosed after the Manager's Close.
 func (v *view) wait(ctx context.Context, until func() bool) error {
 	for {
 		if v.m.alive.Err() != nil {
@@ -270,6 +273,9 @@ func (v *view) wait(ctx context.Context, until func() bool) error {
 		v.mu.RUnlock()
 		if ok {
 			return nil
+		}
+		if v.follow.gone.Load() {
+			return v.late(jetstream.ErrBucketNotFound)
 		}
 		select {
 		case <-progress:

@@ -350,7 +350,7 @@ func TestOperatorPatches(t *testing.T) {
 		t.Errorf("something was written: %+v", rec)
 	}
 	var revision uint64
-	must(t, patch("replica_count", uint32(5), workflow.IfMatch(1), workflow.WithRevision(&revision)))
+	must(t, patch("replica_count", uint32(5), workflow.IfMatch(1), workflow.RevisionTo(&revision)))
 	must(t, patch("owner_org_id", "me", workflow.IfMatch(revision)))
 	if m, _ := r.missions.Get(ctx, "m1"); m.Replicas != 5 || m.Owner != "me" {
 		t.Errorf("patched: %+v", m)

@@ -22,7 +22,7 @@ type writeOptions struct {
 }
 
 // IfMatch lets the write happen only when the record has this revision, which
-// [Record] and [WithRevision] return. Otherwise the error is a [*RevisionError], and
+// [Record] and [RevisionTo] return. Otherwise the error is a [*RevisionError], and
 // the write does not try again. Revision 0 means that the key was never written.
 func IfMatch(revision uint64) WriteOption { return func(w *writeOptions) { w.match = &revision } }
 
@@ -32,8 +32,8 @@ func DryRun(result *Participant) WriteOption {
 	return func(w *writeOptions) { w.dry, w.result = true, result }
 }
 
-// WithRevision stores the written revision in *revision.
-func WithRevision(revision *uint64) WriteOption {
+// RevisionTo stores the written revision in *revision.
+func RevisionTo(revision *uint64) WriteOption {
 	return func(w *writeOptions) { w.revision = revision }
 }
 

@@ -65,5 +65,4 @@ func exitStatus(err error, stuck int, left *int) int {
 	return 0
 }
 
-// joinType is the type of errors.Join.
 var joinType = reflect.TypeOf(errors.Join(ErrGoexit))

@@ -53,7 +53,6 @@ func catch(name string, err *error) {
 	}
 }
 
-// panicked returns the error for a panic with v.
 func panicked(name string, v any, stack []byte) *PanicError {
 	p := &PanicError{Name: name, Value: v, Stack: stack, text: textOf(v)}
 	if err, ok := v.(error); ok {

@@ -1,6 +1,6 @@
 // Package conventions turns the conventions of this repository into tests: which package
-// may import which, what a go.mod may require, that every package has a doc comment, and
-// that every tested package looks for leaked goroutines. Each module has a deps_test.go
+// may import which, which modules that brings to its build, that every package has a doc
+// comment, and that every tested package looks for leaked goroutines. Each module has a deps_test.go
 // with its table; begin with [Check].
 //
 // # Nil
@@ -32,13 +32,11 @@ import (
 // writes as "./fsm" is Repo's package fsm, and "." is the root package.
 const Repo = "github.com/pleme-io/lifecycle-go"
 
-// Module says what one module of the repository may import and require.
+// Module says what one module of the repository may import.
 type Module struct {
 	// Rooms are its packages. Every package must be in one; the first room
 	// whose Path covers it counts.
 	Rooms []Room
-	// Requires are the modules that its go.mod may require directly.
-	Requires []Require
 }
 
 // Room is one row of the import table.
@@ -56,13 +54,6 @@ type Room struct {
 	Brings []string
 	// Never lists modules that must not be in the build, not even indirectly.
 	Never []string
-}
-
-// Require is one module that a go.mod may require.
-type Require struct {
-	Module string
-	// TestOnly says that packages may need the module only in tests.
-	TestOnly bool
 }
 
 // Check fails t for everything in the module of the current folder that the table does not
@@ -86,11 +77,7 @@ var platforms = []string{"linux", "darwin", "windows"}
 // error says why it could not read the module.
 func inspect(repo, dir string, m Module) (faults []string, err error) {
 	var mod struct {
-		Module  struct{ Path string }
-		Require []struct {
-			Path     string
-			Indirect bool
-		}
+		Module struct{ Path string }
 	}
 	// The test cache notices the files that a test opens, but not the files that its commands open.
 	if _, err := os.ReadFile(filepath.Join(dir, "go.mod")); err != nil {
@@ -103,12 +90,7 @@ func inspect(repo, dir string, m Module) (faults []string, err error) {
 	if err := json.Unmarshal(text, &mod); err != nil {
 		return nil, err
 	}
-	for _, r := range mod.Require {
-		if !r.Indirect && !slices.ContainsFunc(m.Requires, func(allowed Require) bool { return allowed.Module == r.Path }) {
-			faults = append(faults, fmt.Sprintf("go.mod requires %s: add a row for it to deps_test.go", r.Path))
-		}
-	}
-	t := table{repo: repo, module: mod.Module.Path, rooms: m.Rooms, requires: m.Requires}
+	t := table{repo: repo, module: mod.Module.Path, rooms: m.Rooms}
 	for _, platform := range platforms {
 		packages, err := readPackages(dir, platform)
 		if err != nil {

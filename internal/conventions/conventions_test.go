@@ -30,7 +30,6 @@ func sound() (map[string]string, Module) {
 			{Path: "internal/..."},
 			{Path: "cmd/..."},
 		},
-		Requires: []Require{{Module: "example.com/sync"}, {Module: "example.com/helper", TestOnly: true}},
 	}
 }
 
@@ -64,19 +63,17 @@ func TestEveryBrokenConventionIsNamed(t *testing.T) {
 			f["internal/a/a_windows.go"] = "package a\n\nimport _ \"example.com/helper\"\n"
 		}, []string{
 			"example.com/house/internal/a imports example.com/helper",
-			"module example.com/helper is for tests only, and is in the build of example.com/house/internal/a:",
-			"module example.com/helper is for tests only, and is in the build of example.com/house:",
+			"the build of example.com/house/internal/a has example.com/helper in it",
+			"the build of example.com/house has example.com/helper in it",
 		}},
 		{"a package without a row", func(f map[string]string, m *Module) {
 			m.Rooms = m.Rooms[:2]
 		}, []string{`package example.com/house/cmd/tool is in no room: add a row for "cmd/tool"`}},
 		{"a module drawn in by an allowed one", func(f map[string]string, m *Module) {
 			f["_sync/errgroup/e.go"] = "package errgroup\n\nimport _ \"example.com/helper\"\n"
-			m.Requires[1].TestOnly = false
 		}, []string{"the build of example.com/house has example.com/helper in it, which its room does not name: example.com/house -> example.com/sync/errgroup -> example.com/helper"}},
 		{"the same, named", func(f map[string]string, m *Module) {
 			f["_sync/errgroup/e.go"] = "package errgroup\n\nimport _ \"example.com/helper\"\n"
-			m.Requires[1].TestOnly = false
 			m.Rooms[0].Brings = []string{"example.com/helper"}
 		}, nil},
 		{"the same, forbidden", func(f map[string]string, m *Module) {
@@ -85,11 +82,7 @@ func TestEveryBrokenConventionIsNamed(t *testing.T) {
 		}, []string{"the build of example.com/house must never have example.com/helper in it"}},
 		{"a test helper outside tests", func(f map[string]string, m *Module) {
 			f["house.go"] = "// Package house is the root.\npackage house\n\nimport _ \"example.com/helper\"\n"
-			m.Rooms[0].Imports = []string{"example.com/helper"}
-		}, []string{"module example.com/helper is for tests only, and is in the build of example.com/house"}},
-		{"a requirement too many", func(f map[string]string, m *Module) {
-			m.Requires = m.Requires[:1]
-		}, []string{"go.mod requires example.com/helper: add a row"}},
+		}, []string{"example.com/house imports example.com/helper", "the build of example.com/house has example.com/helper in it"}},
 		{"no package doc", func(f map[string]string, m *Module) {
 			f["internal/a/a.go"] = "package a\n"
 		}, []string{"package example.com/house/internal/a has no doc comment"}},

@@ -64,7 +64,6 @@ var nilOptions = []struct {
 	}},
 
 	{"lifecycle.Option", func() error { _, err := lifecycle.New(lifecycle.Config{}, nil); return err }},
-	{"lifecycle.ShutdownOption", func() error { return lifecycle.NewShutdown(nil, nil).Run(context.Background(), time.Second) }},
 	{"lifecycle.UnitOption", func() error { return refused(func(a *lifecycle.App) { a.Go("y", idle, nil) }) }},
 	{"lifecycle.ServeOption", func() error {
 		return refused(func(a *lifecycle.App) { a.Serve("y", &http.Server{Addr: "127.0.0.1:0"}, nil) })

@@ -10,14 +10,12 @@ import (
 	"strings"
 )
 
-// table is what a module may import and require.
+// table is what a module may import.
 type table struct {
 	repo, module string
 	rooms        []Room
-	requires     []Require
 }
 
-// check returns the faults of the packages of one platform.
 func (t table) check(packages map[string]pkg, platform string) (faults []string, err error) {
 	found := false
 	for _, name := range slices.Sorted(maps.Keys(packages)) {
@@ -93,8 +91,6 @@ func (t table) checkPackage(packages map[string]pkg, p pkg) (faults []string) {
 		switch {
 		case slices.Contains(room.Never, from.Path):
 			fault("the build of %s must never have %s in it, and has: %s", p.ImportPath, from.Path, chain(via, p.ImportPath, name))
-		case slices.Contains(t.requires, Require{Module: from.Path, TestOnly: true}):
-			fault("module %s is for tests only, and is in the build of %s: %s", from.Path, p.ImportPath, chain(via, p.ImportPath, name))
 		case !t.brought(allowed, from.Path):
 			fault("the build of %s has %s in it, which its room does not name: %s", p.ImportPath, from.Path, chain(via, p.ImportPath, name))
 		}

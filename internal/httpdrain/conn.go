@@ -102,7 +102,7 @@ func (t *tracker) countLocked() (served, hijacked int) {
 }
 
 // awaitedLocked returns how many connections the server waits for: all that serve requests, and
-// hijacked ones that came after the window and have not had their time.
+// hijacked ones that have not had their time.
 func (t *tracker) awaitedLocked() (n int) {
 	for c := range t.conns {
 		if !c.servesNoRequests() || c.late.Load() {
@@ -152,11 +152,13 @@ type conn struct {
 
 	used  atomic.Bool // the peer has sent a byte
 	http1 atomic.Bool // it has carried an HTTP/1 request
+	told  atomic.Bool // an HTTP/1 response tells its client that it closes
 
 	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
 	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
-	late     atomic.Bool   // it was hijacked after the window: told when the listener closes, closed lateNotice later
+	takenAt  time.Time     // when it was hijacked; written before hijacked is set
+	late     atomic.Bool   // it may close after the window: it was told at its end, or was hijacked after it
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
 
 	awaitsRequest atomic.Bool // net/http has written its last response and waits for the next request
@@ -174,8 +176,10 @@ type conn struct {
 
 	notice *notice // of the request in progress or of the hijacked connection, nil for none yet; guarded by Server.mu
 
-	closeOnce sync.Once
-	closeErr  error
+	beginClose sync.Once
+	inStages   bool // set by beginClose
+	closeOnce  sync.Once
+	closeErr   error
 }
 
 // idle reports whether the connection waits for its next HTTP/1 request, and its last
@@ -277,7 +281,57 @@ func (c *conn) NetConn() net.Conn { return c.Conn }
 // Close closes the connection, cancels the contexts of its requests and takes
 // it out of the set. Later calls return what the first one returned. A connection
 // of a foreign listener may panic: that is the error.
+//
+// The client of an HTTP/1 connection that was told to close may still be sending: the rest of
+// an upload that was answered early, or a request behind the answered one. Its connection is
+// closed in stages, because a reset would destroy the answer on its way (RFC 9112, section 9.6).
 func (c *conn) Close() error {
+	c.beginClose.Do(func() {
+		if !c.told.Load() || c.hijacked.Load() {
+			return
+		}
+		if err := call.Do("close the write side", c.CloseWrite); err != nil {
+			return // a foreign connection may have no such method
+		}
+		c.inStages = true
+		c.cancelContext(nil)
+		go c.closeAfterClient()
+	})
+	if c.inStages {
+		return nil
+	}
+	return c.closeNow()
+}
+
+const (
+	// closeQuiet is how long a connection that closes in stages waits for its client's next
+	// byte, as net/http does (rstAvoidanceDelay).
+	closeQuiet = 500 * time.Millisecond
+	// closeMax is how long it drops what its client sends.
+	closeMax = 5 * time.Second
+)
+
+// closeAfterClient drops what the client sends until the client closes its side, has sent nothing
+// for closeQuiet, or closeMax is over. Then it closes the connection.
+func (c *conn) closeAfterClient() {
+	end := time.Now().Add(closeMax)
+	dropped := make([]byte, 32<<10)
+	_ = call.Do("read until the client closes", func() error {
+		for time.Now().Before(end) {
+			if err := c.Conn.SetReadDeadline(time.Now().Add(closeQuiet)); err != nil {
+				return err
+			}
+			if _, err := c.Conn.Read(dropped); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	_ = c.closeNow() // Close has returned
+}
+
+// closeNow closes the connection without a look at what its client still sends.
+func (c *conn) closeNow() error {
 	c.closeOnce.Do(func() {
 		defer c.release() // also when the connection ends the goroutine
 		c.closeErr = call.Do("close a connection", c.Conn.Close)

@@ -89,8 +89,8 @@ func (s *Server) sayGoodbyeLocked() (spread []*notice) {
 
 // EndWindow ends the drain window. It begins the goodbye on HTTP/2 connections, and cancels
 // the contexts of streams with ErrWindowOver. It tells hijacked connections, if that has not
-// happened yet, and closes them, except connections that carry HTTP/2: these go on like other
-// connections, and the contexts of their requests are not cancelled. Ordinary requests go on.
+// happened yet, and closes them, a second after their notice at the earliest, except connections
+// that carry HTTP/2: these go on like other connections, and the contexts of their requests are not cancelled. Ordinary requests go on.
 // EndWindow may come early, and without BeginDrain: it then does BeginDrain's work too. A
 // second call does nothing.
 //
@@ -118,18 +118,37 @@ func (s *Server) EndWindow() {
 	s.sayGoodbyeHTTP2()
 
 	for _, st := range endless {
-		st.cancel(ErrWindowOver)
+		st.cancellable().cancel(ErrWindowOver)
 	}
 	for _, c := range conns {
 		switch {
 		case c.late.Load(): // hijacked after the window: CloseWhenQuiet ends it
 		case c.servesNoRequests():
-			c.cancelContext(ErrWindowOver)
-			_ = c.Close() // the handler reports what it was doing
+			s.endHijacked(c)
 		default:
 			c.cutStream()
 		}
 	}
+}
+
+// endHijacked closes a hijacked connection at the window's end, and lateNotice after its notice
+// when its handler has just been told: what its client sends until it has read the goodbye is
+// answered. A connection that was hijacked a moment ago has the same time: its handler may not
+// have come to ask for the notice.
+func (s *Server) endHijacked(c *conn) {
+	s.mu.Lock()
+	rest := c.noticeLocked().rest()
+	s.mu.Unlock()
+	if time.Since(c.takenAt) < timeToAsk {
+		rest = lateNotice
+	}
+	if rest <= 0 {
+		c.cancelContext(ErrWindowOver)
+		_ = c.Close() // the handler reports what it was doing
+		return
+	}
+	c.late.Store(true)
+	c.endAfter(rest)
 }
 
 // tellAll gives every notice. It returns the streams that end with the window, and the open

@@ -46,7 +46,7 @@ const goAwayHead = 50 * time.Millisecond
 // on an open connection loses no request. Requests cannot be seen without
 // importing grpc, so Stats counts connections.
 //
-// Its methods may be called concurrently and in any order.
+// Its methods may be called concurrently. Call Bind once, and then Serve once.
 type GRPC struct {
 	name    string
 	srv     GRPCServer
@@ -58,7 +58,6 @@ type GRPC struct {
 
 	mu        sync.Mutex // guards everything below
 	ln        *listener
-	serving   bool
 	closing   bool
 	said      bool // goodbye is closed
 	began     bool
@@ -85,26 +84,16 @@ func (g *GRPC) Configure(cfg Config) {
 // Name returns the name given to NewGRPC.
 func (g *GRPC) Name() string { return g.name }
 
-// Bind takes the listener. It fails when the server or the listener is nil,
-// and when it is called twice or after Shutdown. The listener is bound already;
+// Bind takes the listener. It fails after Shutdown. The listener is bound already;
 // ctx bounds the wait for its Addr.
 func (g *GRPC) Bind(ctx context.Context) error {
-	switch {
-	case g.srv == nil:
-		return fmt.Errorf("bind gRPC server %q: nil server", g.name)
-	case g.given == nil:
-		return fmt.Errorf("bind gRPC server %q: nil listener", g.name)
-	}
 	addr, err := addrOf(ctx, g.given)
 	if err != nil {
 		return fmt.Errorf("bind gRPC server %q to the given listener: %w", g.name, err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case g.ln != nil:
-		return fmt.Errorf("bind gRPC server %q: already bound to %s", g.name, g.ln.Addr())
-	case g.closing:
+	if g.closing {
 		return fmt.Errorf("bind gRPC server %q: stopped", g.name)
 	}
 	g.ln = newListener(g.given, addr, g.tracker)
@@ -123,25 +112,15 @@ func (g *GRPC) Addr() net.Addr {
 }
 
 // Serve serves until Shutdown or Close and then returns nil. It returns an
-// error when the server ends by itself, when it was not bound, and when it is
-// called twice. The context is not used: RPCs have contexts of grpc's own.
+// error when the server ends by itself. The context is not used: RPCs have contexts
+// of grpc's own.
 func (g *GRPC) Serve(context.Context) error {
 	g.mu.Lock()
-	switch {
-	case g.ln == nil:
-		g.mu.Unlock()
-		return fmt.Errorf("serve gRPC %q: not bound: call Bind first", g.name)
-	case g.serving:
-		g.mu.Unlock()
-		return fmt.Errorf("serve gRPC %q on %s: already serving", g.name, g.ln.Addr())
-	case g.closing:
-		g.mu.Unlock()
+	ln, closing := g.ln, g.closing
+	g.mu.Unlock()
+	if closing {
 		return nil
 	}
-	g.serving = true
-	ln := g.ln
-	g.mu.Unlock()
-
 	err := g.srv.Serve(ln)
 	ln.Close()
 	g.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -73,23 +72,13 @@ func NewHealthServer(address string, h http.Handler, log *slog.Logger, sockets *
 	}}
 }
 
-// Bind opens the listener; ctx bounds the lookup of the address's host name. A
-// second call returns an error, and so does a call after Close, which wraps
-// net.ErrClosed.
+// Bind opens the listener; ctx bounds the lookup of the address's host name. Call it once.
 func (s *HealthServer) Bind(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return fmt.Errorf("listen on health address %s: %w", s.address, net.ErrClosed)
-	case s.listener != nil:
-		return fmt.Errorf("listen on health address %s: it is bound already", s.address)
-	}
 	ln, err := s.listen(ctx)
 	if err != nil {
 		return fmt.Errorf("listen on health address: %w", err)
 	}
-	s.listener = ln
+	s.Use(ln)
 	return nil
 }
 
@@ -123,9 +112,6 @@ func (s *HealthServer) Serve() error {
 	s.mu.Lock()
 	ln := s.listener
 	s.mu.Unlock()
-	if ln == nil {
-		return fmt.Errorf("serve health on %s: the address is not bound", s.address)
-	}
 	err := s.srv.Serve(ln)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,28 +144,13 @@ func (s *HealthServer) Close(ctx context.Context) error {
 	return err
 }
 
-// Route returns a handler that serves the extra handlers before h. A path of
-// extra that ends in a slash stands for everything below it; any other path
-// stands for itself. The longest match wins.
+// Route returns a handler that serves the paths of extra by their own handlers, and all
+// others by h.
 func Route(h http.Handler, extra map[string]http.Handler) http.Handler {
-	if len(extra) == 0 {
-		return h
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		path := req.URL.Path
-		if exact := extra[path]; exact != nil {
-			exact.ServeHTTP(w, req)
+		if own := extra[req.URL.Path]; own != nil {
+			own.ServeHTTP(w, req)
 			return
-		}
-		for i := len(path); i > 0; {
-			i = strings.LastIndexByte(path[:i], '/')
-			if i < 0 {
-				break
-			}
-			if below := extra[path[:i+1]]; below != nil {
-				below.ServeHTTP(w, req)
-				return
-			}
 		}
 		h.ServeHTTP(w, req)
 	})

@@ -71,16 +71,13 @@ func TestHealthServerServesPlanesAndExtras(t *testing.T) {
 	text := func(s string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s) })
 	}
-	s := startServer(t, planes, map[string]http.Handler{"/metrics": text("metrics"), "/debug/": text("debug"), "/debug/deep/": text("deep")})
+	s := startServer(t, planes, map[string]http.Handler{"/metrics": text("metrics")})
 	for path, want := range map[string]string{
-		"/readyz":        "200 planes: /readyz",
-		"/livez":         "200 planes: /livez",
-		"/metrics":       "200 metrics",
-		"/debug/":        "200 debug",
-		"/debug/x/y":     "200 debug",
-		"/debug/deep/xy": "200 deep",
-		"/metrics/x":     "200 planes: /metrics/x",
-		"/":              "200 planes: /",
+		"/readyz":    "200 planes: /readyz",
+		"/livez":     "200 planes: /livez",
+		"/metrics":   "200 metrics",
+		"/metrics/x": "200 planes: /metrics/x",
+		"/":          "200 planes: /",
 	} {
 		status, body, err := fetchHealth(t, s, path)
 		must(t, err)
@@ -224,21 +221,12 @@ func TestHealthServerBindErrors(t *testing.T) {
 	if s.Addr() != nil {
 		t.Error("an address before bind")
 	}
-	if err := s.Serve(); err == nil {
-		t.Error("serve before bind returned nil")
-	}
 	must(t, s.Bind(t.Context()))
-	if err := s.Bind(t.Context()); err == nil {
-		t.Error("a second bind returned nil")
-	}
 	taken := NewHealthServer(s.Addr().String(), planes, nil, nil)
 	if err := taken.Bind(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "listen on health address: ") {
 		t.Errorf("bind to a taken address: %v", err)
 	}
 	must(t, s.Close(t.Context())) // bound and never served
-	if err := s.Bind(t.Context()); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("bind after close: %v, want net.ErrClosed", err)
-	}
 	must(t, s.Serve())
 	again := NewHealthServer(s.address, planes, nil, nil)
 	must(t, again.Close(t.Context())) // never bound

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -197,6 +198,21 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 			w.WriteHeader(http.StatusOK)
 			h.entered <- struct{}{}
 			<-r.Context().Done()
+		case "/asks": // never for Done
+			Stream(r.Context())
+			h.entered <- struct{}{}
+			for r.Context().Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+		case "/child":
+			Stream(r.Context())
+			ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), t, t), patience)
+			defer cancel()
+			h.entered <- struct{}{}
+			<-ctx.Done()
+			if err := context.Cause(ctx); !errors.Is(err, ErrWindowOver) {
+				t.Errorf("the child ends by %v", err)
+			}
 		default:
 			Draining(r.Context()) // which changes nothing
 			h.entered <- struct{}{}
@@ -208,7 +224,7 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 		h = &handler{release: make(chan struct{}), entered: make(chan struct{})}
 		fetch(t, client, url+"/first") // from here on the client's pool has a connection for all
 		var wg sync.WaitGroup
-		for _, path := range []string{"/poll", "/events", "/answers", "/slow"} {
+		for _, path := range []string{"/poll", "/events", "/answers", "/asks", "/child", "/slow"} {
 			wg.Go(func() {
 				r, _ := http.NewRequest("GET", url+path, nil)
 				if path == "/events" {
@@ -224,7 +240,7 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 			})
 			receive(t, path, h.entered)
 		}
-		if st := s.Stats(); st.InFlight != 4 || st.Conns != 1 {
+		if st := s.Stats(); st.InFlight != 6 || st.Conns != 1 {
 			t.Errorf("stats %+v", st)
 		}
 		s.BeginDrain(time.Now(), 0)
@@ -233,9 +249,54 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 		close(h.release)
 		wg.Wait()
 		eventually(t, "streams are forgotten", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.streams) == 0 })
-		for path, want := range map[string]string{"/poll": ErrWindowOver.Error(), "/events": ErrWindowOver.Error(), "/answers": ErrWindowOver.Error(), "/slow": "<nil>"} {
+		for _, path := range []string{"/poll", "/events", "/answers", "/asks", "/child", "/slow"} {
+			want := ErrWindowOver.Error()
+			if path == "/slow" {
+				want = "<nil>"
+			}
 			if got, _ := h.causes.Load(path); got != want {
 				t.Errorf("%s: %v, want %s", path, got, want)
+			}
+		}
+	})
+}
+
+// The context of an HTTP/2 request ends with its handler and with its client, as net/http's
+// does, whether Done was asked for before or is only asked for afterwards.
+func TestHTTP2ContextsEnd(t *testing.T) {
+	contexts := make(chan context.Context, 1)
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/early") {
+			r.Context().Done()
+		}
+		contexts <- r.Context()
+		if strings.HasPrefix(r.URL.Path, "/left") {
+			<-r.Context().Done()
+		}
+	}
+	both(t, Config{}, serve, func(t *testing.T, s *Server, url string, client *http.Client) {
+		for _, path := range []string{"/ends", "/ends/early", "/left", "/left/early"} {
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			r, err := http.NewRequestWithContext(ctx, "GET", url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				if res, err := client.Do(r); err == nil {
+					res.Body.Close()
+				}
+			}()
+			served := receive(t, path, contexts)
+			if strings.HasPrefix(path, "/left") {
+				leave()
+			}
+			receive(t, path+" is answered", answered)
+			receive(t, path+" ends", served.Done())
+			if !errors.Is(served.Err(), context.Canceled) || !errors.Is(context.Cause(served), context.Canceled) {
+				t.Errorf("%s: %v, %v", path, served.Err(), context.Cause(served))
 			}
 		}
 	})

@@ -189,12 +189,6 @@ func TestServeErrors(t *testing.T) {
 			}
 		}
 	}
-	check(New("early", &http.Server{}, Config{}).Serve(t.Context()), `serve "early"`, "call Bind first")
-
-	s := start(t, &http.Server{}, Config{})
-	eventually(t, "serving", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.serving })
-	check(s.Serve(t.Context()), "already serving", s.Addr().String())
-
 	bind := func(srv *http.Server, wrap func(net.Listener) net.Listener) *Server {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -206,7 +200,7 @@ func TestServeErrors(t *testing.T) {
 		}
 		return s
 	}
-	s = bind(&http.Server{}, func(ln net.Listener) net.Listener { return failingListener{ln} })
+	s := bind(&http.Server{}, func(ln net.Listener) net.Listener { return failingListener{ln} })
 	check(s.Serve(t.Context()), `serve "odd" on `+s.Addr().String(), "out of luck")
 
 	srv := &http.Server{}

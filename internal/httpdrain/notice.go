@@ -6,16 +6,17 @@ import "time"
 // has asked for its channel has a place of its own in the spread, so that the clients of
 // streams, polls and websockets do not all come back at once. Server.mu guards it.
 type notice struct {
-	given     bool
+	asked     bool          // a handler looks at it
+	given     time.Time     // when it was given, zero for not yet
 	scheduled bool          // it has its place in the spread
 	ch        chan struct{} // made when a handler asks for it
 }
 
 func (n *notice) give() {
-	if n.given {
+	if !n.given.IsZero() {
 		return
 	}
-	n.given = true
+	n.given = time.Now()
 	if n.ch != nil {
 		close(n.ch)
 	}
@@ -24,16 +25,28 @@ func (n *notice) give() {
 func (n *notice) channel() <-chan struct{} {
 	if n.ch == nil {
 		n.ch = make(chan struct{})
-		if n.given {
+		if !n.given.IsZero() {
 			close(n.ch)
 		}
 	}
 	return n.ch
 }
 
-// lateNotice is the time that a connection hijacked after the window has to close, once it is
-// told. A handler that asks after the listener has closed is told after the same time.
+// rest returns how much of its time a hijacked connection still has: lateNotice from the
+// notice on, if its handler looks at that.
+func (n *notice) rest() time.Duration {
+	if !n.asked || n.given.IsZero() {
+		return 0
+	}
+	return lateNotice - time.Since(n.given)
+}
+
+// lateNotice is the time that a hijacked connection has to close, once it is told. A handler
+// that asks after the listener has closed is told after the same time.
 const lateNotice = time.Second
+
+// timeToAsk is how long a handler may take from its hijack until it asks for its notice.
+const timeToAsk = 100 * time.Millisecond
 
 // channelLocked returns the channel of a notice, for a handler that asks for it. A handler that
 // asks after the goodbye has no place in the spread. It is told when half of the time that is

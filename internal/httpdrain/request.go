@@ -30,7 +30,7 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 		// through our listener.
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
-		s.callHandler(next, w, r, nil)
+		s.callHandler(next, w, r, nil, nil)
 		return
 	}
 	s.inFlight.Add(1)
@@ -53,20 +53,23 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 	if mayStream(r) {
 		watched = c
 	}
-	s.callHandler(next, w, r, watched)
+	s.callHandler(next, w, r, c, watched)
 }
 
-// callHandler calls the handler of an HTTP/1 request. When the request arrived after T0, or its
-// answer may say that it is a stream (watched is its connection then), the handler gets an
-// http1Wrapper in place of net/http's writer.
-func (s handler) callHandler(next http.Handler, w http.ResponseWriter, r *http.Request, watched *conn) {
+// callHandler calls the handler of an HTTP/1 request on c, if that is known. When the request
+// arrived after T0, or its answer may say that it is a stream (watched is its connection then),
+// the handler gets an http1Wrapper in place of net/http's writer.
+func (s handler) callHandler(next http.Handler, w http.ResponseWriter, r *http.Request, c, watched *conn) {
 	closing := s.draining.Load()
+	if closing && c != nil {
+		c.told.Store(true)
+	}
 	full, ok := w.(http1Writer)
 	if !ok || !closing && watched == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
-	own := &http1Wrapper{http1Writer: full, watched: watched, closing: closing}
+	own := &http1Wrapper{http1Writer: full, server: s.Server, watched: watched, closing: closing}
 	next.ServeHTTP(own, r)
 	if closing {
 		own.beforeHeader() // a handler that wrote nothing; not reached by a panic, which aborts the response
@@ -105,7 +108,7 @@ func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) 
 func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
-	st := s.newStream(r.Context())
+	st := &stream{parent: r.Context(), server: s.Server}
 	defer s.endStream(st)
 	h2 := http2Of(r.Context())
 	if h2 != nil {

@@ -109,9 +109,8 @@ func WithSockets(sockets *sdsocket.Sockets) Option {
 	return func(s *Server) { s.sockets = sockets }
 }
 
-// Server is one http.Server with its goodbye. Its methods may be called
-// concurrently and in any order. A call out of order returns an error or does
-// nothing.
+// Server is one http.Server with its goodbye. Its methods may be called concurrently.
+// Call Bind once, and then Serve once. The steps of the goodbye may come at any time.
 type Server struct {
 	name    string
 	srv     *http.Server
@@ -130,14 +129,12 @@ type Server struct {
 	goodbye     chan struct{} // closed at T0+GoAwayAfter
 
 	mu         sync.Mutex // guards everything below, and notices
-	binding    bool       // Bind is looking up the address, or listening
 	ln         *listener
 	tls        bool
 	idle       time.Duration // of HTTP/2 connections; set by Bind
 	registered bool          // golang.org/x/net/http2 has net/http serve HTTP/2
 	oneStep    bool          // HTTP/2 is the user's own: a response says goodbye
 	base       context.Context
-	serving    bool
 	closing    bool // Shutdown or Close was called
 	began      bool // BeginDrain or EndWindow was called
 	t0         time.Time
@@ -177,8 +174,7 @@ func (s *Server) Name() string { return s.name }
 // when srv.TLSConfig has Certificates, GetCertificate or GetConfigForClient.
 //
 // It fails when the address cannot be bound before ctx is done, when the server
-// is nil or belongs to another Server, when it is called a second time, also
-// concurrently, and after Shutdown. The error has the name and the address. A
+// belongs to another Server, and after Shutdown. The error has the name and the address. A
 // Bind that waits for a name server delays no other call: Shutdown and Close
 // return at once, and Bind then closes the listener that it gets.
 func (s *Server) Bind(ctx context.Context) error {
@@ -190,7 +186,6 @@ func (s *Server) Bind(ctx context.Context) error {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.binding = false
 	if err != nil {
 		return err
 	}
@@ -205,25 +200,16 @@ func (s *Server) Bind(ctx context.Context) error {
 	return nil
 }
 
-// beginBind makes sure that there is one Bind at a time and returns where to
-// listen.
+// beginBind returns where to listen.
 func (s *Server) beginBind() (addr string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.srv == nil:
-		return "", fmt.Errorf("bind server %q: nil *http.Server", s.name)
-	case s.ln != nil:
-		return "", fmt.Errorf("bind server %q: already bound to %s", s.name, s.ln.Addr())
-	case s.binding:
-		return "", fmt.Errorf("bind server %q: it is being bound already", s.name)
-	case s.closing:
+	if s.closing {
 		return "", fmt.Errorf("bind server %q: %w", s.name, http.ErrServerClosed)
 	}
 	if other, is := s.srv.Handler.(handler); is {
-		return "", fmt.Errorf("bind server %q: its *http.Server is that of server %q, which runs or has run it: give each its own", s.name, other.name)
+		return "", fmt.Errorf("bind server %q: its *http.Server is already used by server %q; give each its own", s.name, other.name)
 	}
-	s.binding = true
 	addr, s.tls = listenAddr(s.srv)
 	return addr, nil
 }
@@ -288,25 +274,16 @@ func (s *Server) Addr() net.Addr {
 // BaseContext come first. Cancel base only when the process is stopping, after
 // Shutdown.
 //
-// It returns an error when the server ends by itself, when other code closed the
-// http.Server, when it was not bound, and when it is called twice.
+// It returns an error when the server ends by itself, and when other code closed the
+// http.Server.
 func (s *Server) Serve(base context.Context) error {
 	s.mu.Lock()
-	switch {
-	case s.ln == nil:
-		s.mu.Unlock()
-		return fmt.Errorf("serve %q: not bound: call Bind first", s.name)
-	case s.serving:
-		s.mu.Unlock()
-		return fmt.Errorf("serve %q on %s: already serving", s.name, s.ln.Addr())
-	case s.closing:
-		s.mu.Unlock()
+	s.base = base
+	ln, withTLS, closing := s.ln, s.tls, s.closing
+	s.mu.Unlock()
+	if closing {
 		return nil
 	}
-	s.serving = true
-	s.base = base
-	ln, withTLS := s.ln, s.tls
-	s.mu.Unlock()
 
 	var err error
 	if withTLS {
@@ -317,7 +294,7 @@ func (s *Server) Serve(base context.Context) error {
 	// ServeTLS leaves the listener open when it fails before it serves.
 	ln.Close()
 	s.mu.Lock()
-	closing := s.closing
+	closing = s.closing
 	s.mu.Unlock()
 	err = call.Keep(s.name, err) // a foreign listener may have returned it
 	if call.Is(err, http.ErrServerClosed) {

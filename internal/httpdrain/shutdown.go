@@ -203,7 +203,7 @@ func (s *Server) closeAll(ln *listener) error {
 		err = lerr // the server had not begun to serve
 	}
 	for _, c := range s.tracker.open() {
-		_ = c.Close()
+		_ = c.closeNow() // also one that is closing in stages
 	}
 	if err != nil {
 		return fmt.Errorf("close server %q: %w", s.name, err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"time"
 )
 
 // A stream is a request that would go on for ever. EndWindow cancels its context. After
@@ -54,11 +56,11 @@ func isEndless(header http.Header) bool {
 }
 
 // requestBits says what kind of request this is. A request is a stream from its arrival only
-// when its Accept is text/event-stream alone: clients that accept JSON as well send ordinary
-// requests.
+// when it may be one and its Accept is text/event-stream alone: clients that accept JSON as
+// well send ordinary requests.
 func requestBits(r *http.Request) uint32 {
 	bits := uint32(requestActive)
-	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == "text/event-stream" {
+	if accept := r.Header["Accept"]; mayStream(r) && len(accept) == 1 && accept[0] == "text/event-stream" {
 		bits |= requestStream
 	}
 	if upgrade := r.Header["Upgrade"]; len(upgrade) > 0 || r.Method == http.MethodConnect {
@@ -103,7 +105,9 @@ func (s *Server) drainingConn(c *conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.mark(requestAsked)
-	return s.channelLocked(c.noticeLocked())
+	n := c.noticeLocked()
+	n.asked = true
+	return s.channelLocked(n)
 }
 
 func (s *Server) drainingStream(st *stream) <-chan struct{} {
@@ -172,11 +176,12 @@ func (c *conn) cutStream() {
 	}
 }
 
-// stream is the context of one HTTP/2 request, and its writer. It is a child of net/http's
-// context that the server can cancel.
+// stream is the context of one HTTP/2 request, and its writer. The server can cancel it; so can
+// net/http's context, its parent. Most handlers look neither at Done nor for the end of the
+// window, so the context that can be cancelled is made when it is first needed.
 type stream struct {
-	context.Context
-	cancel context.CancelCauseFunc
+	parent context.Context
+	own    atomic.Pointer[cancellable]
 	server *Server
 	writer http2Wrapper
 
@@ -186,24 +191,49 @@ type stream struct {
 	endless bool // EndWindow cancels it
 }
 
-func (s *Server) newStream(parent context.Context) *stream {
-	st := &stream{server: s}
-	st.Context, st.cancel = context.WithCancelCause(parent)
-	return st
+// cancellable is a context with the function that cancels it.
+type cancellable struct {
+	context.Context
+	cancel context.CancelCauseFunc
 }
+
+// cancellable returns the child of net/http's context that the server can cancel.
+func (st *stream) cancellable() *cancellable {
+	if own := st.own.Load(); own != nil {
+		return own
+	}
+	ctx, cancel := context.WithCancelCause(st.parent)
+	if own := (&cancellable{ctx, cancel}); st.own.CompareAndSwap(nil, own) {
+		return own
+	}
+	cancel(nil) // another goroutine was first
+	return st.own.Load()
+}
+
+// current returns what can be asked without Done: the child if there is one, and else the parent.
+func (st *stream) current() context.Context {
+	if own := st.own.Load(); own != nil {
+		return own
+	}
+	return st.parent
+}
+
+func (st *stream) Deadline() (time.Time, bool) { return st.parent.Deadline() }
+func (st *stream) Done() <-chan struct{}       { return st.cancellable().Done() }
+func (st *stream) Err() error                  { return st.current().Err() }
 
 func (st *stream) Value(k any) any {
 	if k == (key{}) {
 		return st
 	}
-	return st.Context.Value(k)
+	return st.current().Value(k)
 }
 
 // markStream makes the request of st a stream.
 func (s *Server) markStream(st *stream) {
 	if !s.addStream(st) {
 		s.give(&st.notice)
-		st.cancel(ErrWindowOver)
+		st.cancellable().cancel(ErrWindowOver)
 	}
 }
 
@@ -227,7 +257,9 @@ func (s *Server) listLocked(st *stream) {
 }
 
 func (s *Server) endStream(st *stream) {
-	st.cancel(nil)
+	if own := st.own.Load(); own != nil {
+		own.cancel(nil)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.ended = true

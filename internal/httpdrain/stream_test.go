@@ -7,9 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -301,6 +303,98 @@ func TestWebsocketAfterTheWindow(t *testing.T) {
 	}
 }
 
+// A websocket that is told as the window ends has a second to close, and what its client sends
+// in it is answered. One whose handler does not listen is closed at the end.
+func TestWebsocketThatIsToldAtTheEndOfTheWindow(t *testing.T) {
+	for _, listens := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			ln := newPipeListener()
+			var told, ended time.Duration
+			var t0 time.Time
+			s := New("sockets", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if listens {
+					goodbye, _ := Draining(r.Context())
+					go func() {
+						<-goodbye
+						told = time.Since(t0)
+					}()
+				}
+				nc, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(nc, nc)
+				ended = time.Since(t0)
+			})}, Config{GoAwayAfter: time.Second, AcceptQuiet: time.Millisecond, Linger: 10 * time.Second}, WithListener(ln))
+			if err := s.Bind(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			serve(t, s)
+			t0 = time.Now()
+			const window = 4 * time.Second
+			s.BeginDrain(t0, window)
+			time.Sleep(window - 300*time.Millisecond)
+			c := ln.dial(t)
+			c.send(upgrade)
+			synctest.Wait()
+			time.Sleep(time.Until(t0.Add(window)))
+			s.EndWindow()
+			synctest.Wait()
+			if listens {
+				if told != window || ended != 0 {
+					t.Errorf("told after %v, ended after %v", told, ended)
+				}
+				time.Sleep(900 * time.Millisecond)
+				c.send("late")
+				echo := make([]byte, 4)
+				if _, err := io.ReadFull(c, echo); string(echo) != "late" {
+					t.Errorf("a message of the last second: %q, %v", echo, err)
+				}
+			}
+			s.LingerOpen(t.Context())
+			synctest.Wait()
+			want := window
+			if listens {
+				want += lateNotice
+			}
+			if ended != want || time.Since(t0) != want {
+				t.Errorf("it ended after %v, LingerOpen after %v, want %v", ended, time.Since(t0), want)
+			}
+			c.Close()
+		})
+	}
+}
+
+// A handler that has just hijacked its connection when the window ends may not have asked for the
+// notice yet. It still gets it, and time to say goodbye.
+func TestWebsocketThatAsksJustAfterTheWindow(t *testing.T) {
+	hijacked, ended := make(chan struct{}), make(chan struct{})
+	s := start(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		nc, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer nc.Close()
+		_, _ = io.WriteString(nc, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+		close(hijacked)
+		<-ended
+		goodbye, _ := Draining(r.Context())
+		<-goodbye
+		_, _ = io.WriteString(nc, "goodbye")
+	})}, Config{})
+	c := dial(t, s)
+	c.send(upgrade)
+	<-hijacked
+	s.EndWindow()
+	close(ended)
+	c.response("GET")
+	if got := c.rest(); got != "goodbye" {
+		t.Errorf("the client got %q", got)
+	}
+}
+
 // A stop without CloseWhenQuiet, such as one that a second signal makes short, has no other step
 // that tells a websocket which came after the window, or while Shutdown waits. It does not wait
 // for one that does not listen.
@@ -407,12 +501,12 @@ func TestDrainingOutsideOfAServer(t *testing.T) {
 	}
 }
 
-// An early end (a second signal) tells and cuts at once.
+// An early end (a second signal) tells at once, and cuts a second later.
 func TestEndWindowEarly(t *testing.T) {
 	for _, begin := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			ln := newPipeListener()
-			var told, cut bool
+			var told, cut atomic.Bool
 			s := New("pipes", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				nc, _, err := w.(http.Hijacker).Hijack()
 				if err != nil {
@@ -421,9 +515,9 @@ func TestEndWindowEarly(t *testing.T) {
 				}
 				goodbye, _ := Draining(r.Context())
 				<-goodbye
-				told = true
+				told.Store(true)
 				_, err = nc.Read(make([]byte, 1))
-				cut = err != nil
+				cut.Store(err != nil)
 			})}, Config{GoAwayAfter: time.Minute}, WithListener(ln))
 			if err := s.Bind(t.Context()); err != nil {
 				t.Fatal(err)
@@ -437,8 +531,13 @@ func TestEndWindowEarly(t *testing.T) {
 			}
 			s.EndWindow()
 			synctest.Wait()
-			if !told || !cut {
-				t.Errorf("begin %v: told %v, cut %v", begin, told, cut)
+			if !told.Load() || cut.Load() {
+				t.Errorf("begin %v: told %v, cut %v", begin, told.Load(), cut.Load())
+			}
+			time.Sleep(lateNotice)
+			synctest.Wait()
+			if !cut.Load() {
+				t.Errorf("begin %v: it is not cut", begin)
 			}
 		})
 	}
@@ -588,5 +687,17 @@ func TestStreamsAreToldOneAfterTheOther(t *testing.T) {
 				client.CloseIdleConnections()
 			})
 		})
+	}
+}
+
+// A POST that accepts events alone asks for one piece of work, and no client can ask for the
+// rest of its answer: it is whole, as every other answer.
+func TestPOSTIsNoStreamByWhatItAccepts(t *testing.T) {
+	for method, want := range map[string]bool{http.MethodGet: true, http.MethodPost: false} {
+		r := httptest.NewRequest(method, "/", nil)
+		r.Header.Set("Accept", "text/event-stream")
+		if got := requestBits(r)&requestStream != 0; got != want {
+			t.Errorf("%s is a stream from its arrival: %v, want %v", method, got, want)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -101,6 +102,7 @@ func (s *Server) hijack(c *conn) {
 	if bits&requestHTTP2 != 0 {
 		c.upgraded()
 	}
+	c.takenAt = time.Now()
 	// In this order against EndWindow: either that closes it, or it is late.
 	c.hijacked.Store(true)
 	if s.windowOver.Load() && bits&requestHTTP2 == 0 {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -56,9 +58,11 @@ func setClose(header http.Header) {
 // in that header, over any value of the handler, and never in an informational header.
 type http1Wrapper struct {
 	http1Writer
+	server  *Server
 	watched *conn // the request's connection when the answer may be a stream's, else nil
 	closing bool  // the request arrived after T0
 	final   bool  // the final header is written or the connection is hijacked
+	taken   bool  // the connection is hijacked
 }
 
 // Unwrap is for http.ResponseController.
@@ -80,6 +84,9 @@ func (w *http1Wrapper) beforeHeader() {
 
 func (w *http1Wrapper) WriteHeader(code int) {
 	switch {
+	case w.final && !w.taken:
+		w.server.logSuperfluous()
+		return
 	case code == http.StatusSwitchingProtocols:
 		// The final header, and Connection: Upgrade is part of the protocol.
 		w.final = true
@@ -99,9 +106,15 @@ func (w *http1Wrapper) WriteString(p string) (int, error) {
 	return w.http1Writer.WriteString(p)
 }
 
+// ReadFrom writes no header when src has nothing: a handler may still answer with an error.
 func (w *http1Wrapper) ReadFrom(src io.Reader) (int64, error) {
+	before := w.final
 	w.beforeHeader()
-	return w.http1Writer.ReadFrom(src)
+	n, err := w.http1Writer.ReadFrom(src)
+	if n == 0 {
+		w.final = before
+	}
+	return n, err
 }
 
 func (w *http1Wrapper) Flush() {
@@ -117,9 +130,28 @@ func (w *http1Wrapper) FlushError() error {
 func (w *http1Wrapper) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	nc, rw, err := w.http1Writer.Hijack()
 	if err == nil {
-		w.final = true
+		w.final, w.taken = true, true
 	}
 	return nc, rw, err
+}
+
+// logSuperfluous logs a second WriteHeader as net/http does, which would name the wrapper as
+// its caller, and not the handler.
+func (s *Server) logSuperfluous() {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
+	caller, more := frames.Next()
+	for more && isBetween(caller.Function) {
+		caller, more = frames.Next()
+	}
+	s.logf("http: superfluous response.WriteHeader call from %s (%s:%d)", caller.Function, path.Base(caller.File), caller.Line)
+}
+
+// isBetween reports whether a function lies between a handler and net/http's writer.
+func isBetween(function string) bool {
+	return strings.HasPrefix(function, "net/http.") ||
+		strings.Contains(function, "/httpdrain.(*http1Wrapper).") ||
+		strings.HasSuffix(function, "/httpdrain.(*Server).logSuperfluous")
 }
 
 // http2Wrapper does the same on HTTP/2. On a connection that does not pass through an

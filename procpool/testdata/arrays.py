@@ -25,6 +25,8 @@ def handle(query):
         return numpy.array([1j], "complex64")
     if op == "times":
         return numpy.array(["1970-01-02", "1970-01-03", "1970-01-04"], "M8[D]")[::2]
+    if op == "fields":
+        return numpy.zeros(2, [("x", "<f4"), ("label", "u1")])
     if op == "objects":
         return numpy.array([{}])
     return query.array() * 2

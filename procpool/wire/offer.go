@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // Version is the version of the contract. A worker that says nothing of a version in its
@@ -40,8 +41,8 @@ type Offer struct {
 
 // whole returns a whole number from least to most.
 func whole[N int | int64](field string, raw []byte, least, most N) (N, error) {
-	var n float64
-	if json.Unmarshal(raw, &n) != nil || raw[0] == 'n' || n < float64(least) || n > float64(most) || n != math.Trunc(n) {
+	n, err := strconv.ParseFloat(string(raw), 64) // raw is valid JSON, so it is no other form of a number
+	if err != nil || n < float64(least) || n > float64(most) || n != math.Trunc(n) {
 		return 0, fmt.Errorf("%w: %s is %s, want a whole number from %d to %d", ErrField, field, Excerpt(raw), least, most)
 	}
 	return N(n), nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 )
 
@@ -200,24 +201,33 @@ func (w *Writer) write(length int, parts ...[]byte) error {
 	if size > w.limit {
 		return &TooLongError{Limit: w.limit, Length: length, Head: bytes.Clone(parts[0][:min(len(parts[0]), 256)])}
 	}
-	var before net.Buffers
+	large := slices.ContainsFunc(parts[1:], func(part []byte) bool { return len(part) >= bufferSize })
+	if large {
+		w.broken = w.writeLarge(parts)
+		return w.broken
+	}
+	for _, part := range parts[1:] {
+		w.buf = append(w.buf, part...)
+	}
+	_, w.broken = w.w.Write(w.buf)
+	return w.broken
+}
+
+// writeLarge writes parts of which some are large, without a copy of these.
+func (w *Writer) writeLarge(parts [][]byte) error {
 	b := parts[0]
+	var all net.Buffers
 	for _, part := range parts[1:] {
 		if len(part) >= bufferSize {
-			before = append(before, b, part)
+			all = append(all, b, part)
 			b = nil
 			continue
 		}
 		b = append(b, part...)
 	}
-	if before == nil {
-		w.buf = b
-		_, w.broken = w.w.Write(b)
-		return w.broken
-	}
-	before = append(before, b)
-	_, w.broken = before.WriteTo(w.w)
-	return w.broken
+	all = append(all, b)
+	_, err := all.WriteTo(w.w)
+	return err
 }
 
 // appendString appends s as a JSON string.

@@ -66,7 +66,6 @@ func run(args []string) error {
 	return nil
 }
 
-// metricTable returns the reference of all metrics.
 func metricTable(string) (string, error) {
 	var rows [][]string
 	for _, m := range metrics.Reference() {

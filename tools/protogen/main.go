@@ -93,12 +93,7 @@ func generate(ctx context.Context, dir, bin string) (map[string][]byte, error) {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	comments := map[string]string{}
-	for _, file := range sources {
-		commentsIn(file, comments)
-	}
-	files[commentsFile], err = commentsSource(comments)
-	return files, err
+	return files, nil
 }
 
 // compile returns the files of the contract. The annotations of google.api come from their

@@ -25,6 +25,7 @@ var stranger embed.FS
 // commands are the programs whose installation is documented, by the module's folder, and the
 // argument that prints their version.
 var commands = map[string]struct{ folder, version string }{
+	".":     {"cmd/lifecycle-run", "--version"},
 	"fleet": {"cmd/lifecyclectl", "version"},
 	"vet":   {"cmd/lifecycle-vet", "--version"},
 }

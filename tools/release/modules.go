@@ -16,7 +16,7 @@ import (
 // that only this repository uses. A module that is in neither is an error.
 var (
 	published = []string{
-		".", "config/cobraconfig", "config/kongconfig", "config/viperconfig", "fleet", "grpcdrain", "kube", "otel", "vet", "worker/docker",
+		".", "config/cobraconfig", "config/viperconfig", "fleet", "grpcdrain", "kube", "otel", "vet", "worker/docker",
 	}
 	private = []string{
 		"bench", "deploy", "deploy/e2e", "examples", "examples/adopt", "examples/http3", "tools",

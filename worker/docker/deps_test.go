@@ -10,15 +10,15 @@ import (
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
-			{Path: ".", Imports: []string{"./worker", "github.com/moby/moby/client", "github.com/moby/moby/api", "github.com/containerd/errdefs"}, Brings: []string{"..."}},
+			{
+				Path: ".",
+				Imports: []string{
+					"./worker", "github.com/moby/moby/client", "github.com/moby/moby/api",
+					"github.com/containerd/errdefs",
+				},
+				Brings: []string{"..."},
+			},
 			{Path: "internal/..."},
-		},
-		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/moby/moby/client"},
-			{Module: "github.com/moby/moby/api"},
-			{Module: "github.com/containerd/errdefs"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})
 }

@@ -5,11 +5,13 @@
 // the server.
 //
 // Begin with [Is] for a code and with [Conflict], [Away] and [TooLarge] for a meaning.
+// [Plain] is for the text of an outage.
 package natserr
 
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -60,6 +62,25 @@ func Away(err error) bool {
 	return slices.ContainsFunc(away, func(target error) bool { return errors.Is(err, target) }) ||
 		Is(err, ClusterNotAvailable, InsufficientResources)
 }
+
+// Plain returns an error whose text says "disconnected" where the client says "outbound
+// buffer limit exceeded". A broker's connection keeps no writes for later, so this is what
+// every request returns while there is no server. The chain of err stays as it is.
+func Plain(err error) error {
+	if !errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return err
+	}
+	return plain{err}
+}
+
+// plain is an error during an outage.
+type plain struct{ error }
+
+func (p plain) Error() string {
+	return strings.ReplaceAll(p.error.Error(), nats.ErrReconnectBufExceeded.Error(), "nats: disconnected")
+}
+
+func (p plain) Unwrap() error { return p.error }
 
 // TooLarge reports whether a server, or the client before it, refuses a message because of
 // its size. It would refuse it again.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
@@ -29,5 +30,15 @@ func TestConflictGoesByTheServersCode(t *testing.T) {
 	}
 	if natserr.Is(errors.New("other"), 0) || !natserr.Is(refusal(natserr.HeadersTooLarge), natserr.StoreFailed, natserr.HeadersTooLarge) {
 		t.Error("Is does not go by the server's code")
+	}
+}
+
+func TestPlainNamesAnOutage(t *testing.T) {
+	err := natserr.Plain(fmt.Errorf("create m-1: %w", nats.ErrReconnectBufExceeded))
+	if err.Error() != "create m-1: nats: disconnected" || !errors.Is(err, nats.ErrReconnectBufExceeded) || !natserr.Away(err) {
+		t.Errorf("an outage: %v", err)
+	}
+	if other := errors.New("other"); !errors.Is(natserr.Plain(other), other) || natserr.Plain(nil) != nil {
+		t.Error("another error is changed")
 	}
 }

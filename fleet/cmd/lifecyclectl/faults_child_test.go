@@ -64,7 +64,7 @@ func faultMain() {
 	}
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(brokertest.Quiet()))
 	fail(err)
-	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: cmp.Or(os.Getenv("FAULT_VERSION"), "1.2.3"), LastWords: os.Getenv("FAULT_WORDS"), Logger: brokertest.Quiet()})
+	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: cmp.Or(os.Getenv("FAULT_VERSION"), "1.2.3"), Logger: brokertest.Quiet()})
 	if off := os.Getenv("FAULT_CLOCK_THEN"); off != "" {
 		clock(off) // before its first announcement
 	}
@@ -74,8 +74,6 @@ func faultMain() {
 	go func() {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 			switch what, _, _ := strings.Cut(lines.Text(), " "); what {
-			case "panic":
-				dropTable()
 			case "suspend": // sixteen minutes ago
 				clock("-16m")
 				app.Suspend("new disk")
@@ -85,6 +83,21 @@ func faultMain() {
 				_, _ = fmt.Sscanf(lines.Text(), "fill %d", &limit)
 				for resident() < limit*94/100 {
 					eat(1 << 20)
+				}
+			case "leak":
+				go func() {
+					for range 2000 {
+						for range 20 {
+							go func() { select {} }()
+						}
+						time.Sleep(100 * time.Millisecond)
+					}
+				}()
+			case "files":
+				fail(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 200, Max: 200}))
+				for range 170 {
+					_, err := syscall.Open(os.DevNull, syscall.O_RDONLY, 0)
+					fail(err)
 				}
 			case "burst":
 				for {
@@ -99,8 +112,6 @@ func faultMain() {
 	}
 	os.Exit(0)
 }
-
-func dropTable() { panic("no such table") }
 
 // eat takes memory for good.
 func eat(bytes int) {

@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -45,8 +48,91 @@ func fleetFaults() []fault {
 				t.Fatal(err)
 			}
 		}},
+		{"a canary that fails", "worker/bird", "canary-rolled-back", "the canary is rolled back", func(t *testing.T, s *site) {
+			apply := func(code string) {
+				t.Helper()
+				if _, err := s.workers.Apply(t.Context(), &operatorv1.WorkerSpec{
+					Id: "bird", MimeType: "text/x-starlark", Topic: "orders.bird", Rollout: &operatorv1.Rollout{Canary: 50, Messages: 1},
+					Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
+				}, false, "test"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			apply("def handle(message):\n  return None\n")
+			apply("def handle(message):\n  fail(\"boom\")\n")
+			for i := range 40 {
+				if _, err := s.js.Publish(t.Context(), "orders.bird", fmt.Append(nil, i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
 		{"a process of a release whose announcements have another form", "till.next-1", "announcement-unreadable", "its announcement cannot be read", func(t *testing.T, s *site) {
 			s.announceInAnotherForm(t, "till", "next-1")
+		}},
+	}
+}
+
+// storeFaults are faults of streams and of their readers.
+func storeFaults() []fault {
+	stream := func(t *testing.T, s *site, cfg jetstream.StreamConfig) jetstream.Stream {
+		t.Helper()
+		made, err := s.js.CreateStream(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	publish := func(s *site, subject string) error {
+		_, err := s.js.Publish(context.Background(), subject, []byte("{}"))
+		return err
+	}
+	return []fault{
+		{"a stream that is nearly full", "stream/LEDGER", "stream-full", "the stream LEDGER has 10 of at most 10 messages", func(t *testing.T, s *site) {
+			stream(t, s, jetstream.StreamConfig{Name: "LEDGER", Subjects: []string{"ledger"}, MaxMsgs: 10, Discard: jetstream.DiscardNew})
+			for range 10 {
+				if err := publish(s, "ledger"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+		{"a consumer that stands still", "stream/INVOICES", "consumer-stalled", "while 36 messages wait", func(t *testing.T, s *site) {
+			made := stream(t, s, jetstream.StreamConfig{Name: "INVOICES", Subjects: []string{"invoices"}})
+			if _, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+				t.Fatal(err)
+			}
+			for range 36 {
+				if err := publish(s, "invoices"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+		{"a consumer that is too slow", "stream/CLICKS", "backlog-grows", "the consumer counter of the stream CLICKS has grown", func(t *testing.T, s *site) {
+			made := stream(t, s, jetstream.StreamConfig{Name: "CLICKS", Subjects: []string{"clicks"}})
+			c, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "counter", AckPolicy: jetstream.AckExplicitPolicy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				tick := time.NewTicker(time.Second)
+				defer tick.Stop()
+				for {
+					for range 3 {
+						_ = publish(s, "clicks")
+					}
+					if m, err := c.Next(jetstream.FetchMaxWait(time.Second)); err == nil {
+						_ = m.Ack()
+					}
+					select {
+					case <-ctx.Done():
+						return
+					case <-tick.C:
+					}
+				}
+			}()
+			t.Cleanup(func() { stop(); <-done })
 		}},
 	}
 }
@@ -124,7 +210,14 @@ func clockFaults() []fault {
 // Each rule has a fault that TestFaultsAreNamed injects.
 func TestEveryRuleHasAFault(t *testing.T) {
 	full, killed, _ := memoryFaults("")
-	all := append(append(append(faults(), fleetFaults()...), clockFaults()...), append(killed, full, fault{rule: "dependency-away"})...)
+	all := slices.Concat(faults(), fleetFaults(), storeFaults(), clockFaults(), killed, []fault{
+		full,
+		{rule: "dependency-away"},
+		{rule: "store-replaced"},
+		{rule: "store-refuses-writes"}, // TestFullDiskIsNamed
+		{rule: "memory-grows"},         // it takes ten minutes: TestFaults of diagnosis
+		{rule: "throttled"},            // it needs a processor of its own: the same
+	})
 	injected := map[string]bool{}
 	for _, f := range all {
 		injected[f.rule] = true

@@ -71,6 +71,25 @@ func faults() []fault {
 				under(t, app, spec)
 			})
 		}},
+		{"a deadlock", "deadlock-1", "unit-stands-still", "unit consumer has given no sign of progress", func(t *testing.T, s *site) {
+			s.app(t, "deadlock-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				app.Go("consumer", func(ctx context.Context) error {
+					for range 5 {
+						lifecycle.Progress(ctx)
+					}
+					<-ctx.Done() // for a lock that nothing gives back
+					return nil
+				})
+			})
+		}},
+		{"a leak of goroutines", "till.leak-1", "goroutines-grow", "its goroutines have only grown for", func(t *testing.T, s *site) {
+			_, in := s.child(t, "till.leak-1")
+			fmt.Fprintln(in, "leak")
+		}},
+		{"many open files", "till.files-1", "descriptors-high", "of at most 200 open files", func(t *testing.T, s *site) {
+			_, in := s.child(t, "till.files-1")
+			fmt.Fprintln(in, "files")
+		}},
 		{"a slow probe", "slow-1", "probe-slow", "probe db is down", func(t *testing.T, s *site) {
 			never := make(chan struct{})
 			t.Cleanup(func() { close(never) })
@@ -122,7 +141,7 @@ func faults() []fault {
 				t.Fatal(err)
 			}
 		}},
-		{"a stuck entity", "drone-survey", "entity-stuck", "have been planning for longer", func(t *testing.T, s *site) {
+		{"a stuck entity", "drone-survey", "entity-stuck", "in the phase planning for longer", func(t *testing.T, s *site) {
 			if err := s.mgr.Create(t.Context(), &survey{ID: "stuck", State: "planning"}); err != nil {
 				t.Fatal(err)
 			}
@@ -147,25 +166,17 @@ func faults() []fault {
 
 // moreFaults returns the faults that were not in the operators' trial.
 func moreFaults() []fault {
-	lives := func(t *testing.T, s *site, id string, end func(cmd *exec.Cmd, say func(string))) {
-		words := "FAULT_WORDS=" + filepath.Join(t.TempDir(), "words")
-		cmd, in := s.child(t, id, words)
-		end(cmd, func(what string) { fmt.Fprintln(in, what) })
-		_ = cmd.Wait()
-		s.child(t, id, words) // its starter starts it again
-	}
 	return []fault{
-		{"a panic, and the starter is not Kubernetes", "till.panic-1", "process-failed", "panic: no such table in github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl.dropTable (faults_child_test.go:", func(t *testing.T, s *site) {
-			lives(t, s, "till.panic-1", func(_ *exec.Cmd, say func(string)) { say("panic") })
-		}},
-		{"a kill, and the starter is not Kubernetes", "till.killed-1", "process-lost", "it did not panic: a signal such as SIGKILL ended it", func(t *testing.T, s *site) {
-			lives(t, s, "till.killed-1", func(cmd *exec.Cmd, _ func(string)) { _ = cmd.Process.Kill() })
-		}},
 		{"a process that disappears for good", "till.lost-1", "process-lost", "it was running", func(t *testing.T, s *site) {
 			cmd, _ := s.child(t, "till.lost-1")
 			_ = cmd.Process.Kill()
 		}},
-		{"a service whose processes end badly", "service/till", "crash-loop", "processes of till ended badly within", func(*testing.T, *site) {}}, // the four above
+		{"a service whose processes end badly", "service/till", "crash-loop", "processes of till ended badly within", func(t *testing.T, s *site) {
+			for _, id := range []string{"till.lost-2", "till.lost-3"} {
+				cmd, _ := s.child(t, id)
+				_ = cmd.Process.Kill()
+			}
+		}},
 		{"a probe that fails", "down-1", "probe-down", "connection refused", func(t *testing.T, s *site) {
 			s.app(t, "down-1", lifecycle.Config{}, func(app *lifecycle.App) {
 				app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("connection refused") }), lifecycle.WithPeriodic(50*time.Millisecond))
@@ -215,7 +226,7 @@ func moreFaults() []fault {
 			s.seen(t, "twin-1")
 			s.app(t, "twin-1", lifecycle.Config{}, func(*lifecycle.App) {})
 		}},
-		{"a record that cannot be read", "drone-survey", "entity-degraded", "stored records cannot be read", func(t *testing.T, s *site) {
+		{"a record that cannot be read", "drone-survey", "entity-degraded", "1 stored record cannot be read", func(t *testing.T, s *site) {
 			kv, err := s.js.KeyValue(t.Context(), "MISSIONS")
 			if err != nil {
 				t.Fatal(err)

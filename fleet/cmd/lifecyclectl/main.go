@@ -5,7 +5,6 @@
 //	lifecyclectl transition drone-survey m-17 landing --note "wind from the east"
 //	lifecyclectl watch drone-survey -o json | jq .entity.phase
 //	lifecyclectl processes drain web-7f9c --reason "new node"
-//	lifecyclectl top
 //	lifecyclectl vet deployment.yaml --config service.yaml
 //	lifecyclectl run -- ./server
 //
@@ -42,10 +41,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/processes"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove"
-	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/run"
-	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/top"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/workers"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/workflows"
+	"github.com/pleme-io/lifecycle-go/internal/run"
 	"github.com/pleme-io/lifecycle-go/vet/command"
 )
 
@@ -68,7 +66,6 @@ func commands() []*cobra.Command {
 		[]*cobra.Command{
 			workers.Command(),
 			explain.Command(),
-			top.Command(),
 			diagram.Command(),
 			contexts.Command(),
 			runCommand(),
@@ -134,7 +131,7 @@ var groups = []struct {
 	title    string
 	commands []string
 }{
-	{"Processes:", []string{"processes", "describe", "doctor", "events", "logs", "stacks", "bundle", "top"}},
+	{"Processes:", []string{"processes", "describe", "doctor", "events", "logs", "stacks", "bundle"}},
 	{"Workflows:", []string{"workflows", "definitions", "list", "get", "history", "watch", "transition", "patch"}},
 	{"Hosted workers and dead letters:", []string{"workers", "dead-letters", "redrive", "discard"}},
 	{"The server and who may do what:", []string{"contexts", "login", "logout", "whoami", "audit"}},
@@ -162,13 +159,13 @@ func runCommand() *cobra.Command {
 		Use:   "run [FLAGS] -- PROGRAM [ARG...]",
 		Args:  cobra.ArbitraryArgs,
 		Short: "Run any program with health planes, a drain before its end, and PID 1's work",
-		Long:  run.About,
+		Long:  run.About("lifecyclectl run"),
 		// Its flags are the keys of its configuration, which package config parses.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// Not the context of main, which ends with the first signal: the App
 			// handles and counts the signals.
-			code := run.Run(context.WithoutCancel(cmd.Context()), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			code := run.Run(context.WithoutCancel(cmd.Context()), "lifecyclectl run", args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if code != cli.ExitOK {
 				return cli.Exit(code)
 			}

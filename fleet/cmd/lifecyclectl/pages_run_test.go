@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
@@ -51,6 +52,8 @@ var excused = []struct{ line, why string }{
 	{"go get github.com/pleme-io/lifecycle-go", "make release-check runs it in a module of a stranger, with the version that it releases"},
 	{"go install github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl@latest", "make release-check runs it on a bare machine, with the version that it releases"},
 	{"go install github.com/pleme-io/lifecycle-go/vet/cmd/lifecycle-vet@latest", "make release-check runs it on a bare machine, with the version that it releases"},
+	{"go install github.com/pleme-io/lifecycle-go/cmd/lifecycle-run@latest", "make release-check runs it on a bare machine, with the version that it releases"},
+	{"go install -ldflags='-s -w'", "it is an option of the command above it"},
 	{"go install ./fleet/cmd/lifecyclectl", "it installs into the reader's folder; the tests here build the package"},
 	{"go install ./vet/cmd/lifecycle-vet", "it installs into the reader's folder; the tests of vet build the package"},
 	{"go run ./tools/guarantees R13", "TestPrint of tools/guarantees prints a statement"},
@@ -83,6 +86,7 @@ var excused = []struct{ line, why string }{
 	{`lifecyclectl workers apply --file workers.yaml --signatures workers.sig`, "the signatures are the reader's: TestSign reads such a file"},
 	{`lifecyclectl workers dev workers.yaml --message "one two" --message three`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
+	{"lifecyclectl workers bus --config service.yaml > tenants.conf", "the configuration is the reader's: TestBusIsTheShippedOne makes one"},
 	{`lifecyclectl workers logs thumbs --limit 20`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers logs thumbs --follow`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers state counter`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
@@ -219,12 +223,18 @@ type place struct {
 
 func (p *place) openSite(t *testing.T) {
 	p.site = newSite(t)
+	if err := p.site.process("web", "web-1", nil); err != nil { // the service that the pages name
+		t.Fatal(err)
+	}
 	url, err := p.site.serve(p.site.config())
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.env = append(slices.Clone(p.env), "LIFECYCLECTL_SERVER="+url)
 	p.dir = t.TempDir()
+	brokertest.Await(t, "the process of web", func() bool {
+		return p.command(t.Context(), "lifecyclectl doctor --service web").Run() == nil
+	})
 	if err := os.WriteFile(filepath.Join(p.dir, "other.json"), []byte(`{"priority": 4, "org": "globex"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +274,7 @@ func (p *place) prepare(t *testing.T) {
 			t.Fatal(err)
 		}
 		var rec workflow.Record
-		if _, err := p.site.mgr.Get(t.Context(), "drone-survey", "m-17", workflow.WithRecord(&rec)); err != nil {
+		if _, err := p.site.mgr.Get(t.Context(), "drone-survey", "m-17", workflow.RecordTo(&rec)); err != nil {
 			t.Fatal(err)
 		}
 		revision = rec.Revision

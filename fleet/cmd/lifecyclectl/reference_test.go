@@ -44,6 +44,12 @@ func reference(root *cobra.Command) []byte {
 	b.WriteString("Until v0.1.0 is tagged, that command finds no version: run `go install ./fleet/cmd/lifecyclectl` in a checkout of the repository instead.\n\n")
 	b.WriteString("`source <(lifecyclectl completion bash)` completes commands, flags, and the types, ids and phases that the server has; zsh, fish and PowerShell likewise.\n")
 
+	b.WriteString("\n## Size\n\nOn Linux and amd64 `go install` makes a program of 63 MB. " +
+		"Without symbols (`go install -ldflags='-s -w'`) it has 44 MB. `workers dev` is in it with three engines, and 15 MB are there " +
+		"because of JavaScript's: goja finds methods by their names at run time, so the linker cannot remove methods that no other " +
+		"code calls. A build without JavaScript has 29 MB, and one without any engine 26 MB. No such build is published: " +
+		"`workers dev` would not run what the hosts run.\n")
+
 	b.WriteString("\n## Exit status\n\n| status | meaning |\n| --- | --- |\n")
 	for _, s := range cli.Statuses {
 		fmt.Fprintf(&b, "| %d | %s |\n", s.Status, s.Means)

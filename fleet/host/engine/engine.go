@@ -52,6 +52,9 @@ type Config struct {
 	Worker string
 	// Limits bound each call. Zero fields have their defaults.
 	Limits Limits
+	// MaxCall is the largest value of state, or body of a request, that the code may give
+	// to the host in one call, in bytes. Defaults to 1 MiB.
+	MaxCall int64
 	// Disposable says that the caller ends this process when a call takes too long. The
 	// engine then need not be able to interrupt code, which costs time.
 	Disposable bool
@@ -166,7 +169,7 @@ func Reject(reason string) error { return &RejectError{Reason: reason} }
 
 // LimitError says which limit the code broke. It wraps [ErrLimit].
 type LimitError struct {
-	What  string // "time", "memory", "output", "outputs", "state" or "timers"
+	What  string // "time", "memory", "output", "outputs", "state", "timers" or "threads"
 	Limit string // in the form that people write, such as "30s"
 }
 

@@ -40,11 +40,10 @@ var (
 	ErrDigest = errors.New("digest differs")
 )
 
-// Policy says which URLs may be fetched. The zero value allows https from public
-// addresses.
+// Policy says which URLs may be fetched. The zero value allows none.
 type Policy struct {
-	// AllowHosts lists the allowed hosts: "example.com", or "*.example.com" for
-	// every host below it. Empty allows every host.
+	// AllowHosts lists the allowed hosts: "example.com", "*.example.com" for every host
+	// below it, or "*" for every host. Empty allows none.
 	AllowHosts []string `koanf:"allow_hosts"`
 	// AllowHTTP allows http. Every network on the way can then change the code.
 	AllowHTTP bool `koanf:"allow_http"`
@@ -83,6 +82,9 @@ func New(p Policy, transport *http.Transport) (*Client, error) {
 		return nil, fmt.Errorf("fetch policy: allow_nets: %w", err)
 	}
 	for _, h := range p.AllowHosts {
+		if h == "*" {
+			continue
+		}
 		if h == "" || strings.ContainsAny(h, ":/") || strings.Contains(strings.TrimPrefix(h, "*."), "*") {
 			return nil, fmt.Errorf("fetch policy: allow_hosts: %q is not a host: write example.com or *.example.com", h)
 		}
@@ -186,12 +188,12 @@ func (c *Client) allowed(u *url.URL) error {
 	case u.User != nil:
 		return fmt.Errorf("%s: %w: it has a user name", u.Redacted(), ErrForbidden)
 	case len(c.policy.AllowHosts) == 0:
-		return nil
+		return fmt.Errorf("%s: %w: the policy allows no host: fetch.allow_hosts is empty", u.Redacted(), ErrForbidden)
 	}
 	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 	for _, h := range c.policy.AllowHosts {
 		h = strings.ToLower(h)
-		if host == h || strings.HasPrefix(h, "*.") && strings.HasSuffix(host, h[1:]) {
+		if h == "*" || host == h || strings.HasPrefix(h, "*.") && strings.HasSuffix(host, h[1:]) {
 			return nil
 		}
 	}
@@ -206,10 +208,12 @@ func (c *Client) redirect(req *http.Request, via []*http.Request) error {
 	return c.allowed(req.URL)
 }
 
-// Addresses are what a client may connect to: public addresses, and the addresses of some networks.
+// Addresses are what a client may connect to: public addresses that are not this machine's own,
+// and the addresses of some networks.
 type Addresses struct{ networks []netip.Prefix }
 
-// ParseAddresses returns the public addresses and the addresses of networks, such as "10.1.0.0/16".
+// ParseAddresses returns the public addresses of other machines and the addresses of networks,
+// such as "10.1.0.0/16".
 func ParseAddresses(networks []string) (Addresses, error) {
 	var a Addresses
 	for _, text := range networks {
@@ -230,11 +234,32 @@ func (a Addresses) Control(_, address string, _ syscall.RawConn) error {
 		return ErrForbidden
 	}
 	addr := to.Addr().Unmap().WithZone("")
-	if Public(addr) || slices.ContainsFunc(a.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
+	inNetworks := slices.ContainsFunc(a.networks, func(n netip.Prefix) bool { return n.Contains(addr) })
+	if inNetworks || Public(addr) && !isOwn(addr) {
 		return nil
 	}
-	return fmt.Errorf("its address is %w: it is not a public address, and in none of the networks that are allowed",
+	return fmt.Errorf("its address is %w: it is not a public address of another machine, and in none of the networks that are allowed",
 		ErrForbidden)
+}
+
+// interfaceAddrs returns the addresses of this machine.
+var interfaceAddrs = net.InterfaceAddrs
+
+// isOwn reports whether an interface of this machine has the address. A service that listens on
+// every address may trust those that reach it by a public one.
+func isOwn(addr netip.Addr) bool {
+	own, err := interfaceAddrs()
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(own, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			return false
+		}
+		ip, ok := netip.AddrFromSlice(n.IP)
+		return ok && ip.Unmap() == addr
+	})
 }
 
 // special lists the networks that the IANA registries of special-purpose
@@ -242,24 +267,27 @@ func (a Addresses) Control(_, address string, _ syscall.RawConn) error {
 // method for. It also lists those whose IPv6 addresses contain an IPv4 address.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"),   // shared, RFC 6598: some clouds' metadata services
-	netip.MustParsePrefix("192.0.0.0/24"),    // IETF protocol assignments
-	netip.MustParsePrefix("192.0.2.0/24"),    // documentation
-	netip.MustParsePrefix("198.18.0.0/15"),   // benchmarking
-	netip.MustParsePrefix("198.51.100.0/24"), // documentation
-	netip.MustParsePrefix("203.0.113.0/24"),  // documentation
-	netip.MustParsePrefix("240.0.0.0/4"),     // reserved, and broadcast
-	netip.MustParsePrefix("::/96"),           // IPv4-compatible, deprecated
-	netip.MustParsePrefix("64:ff9b::/96"),    // NAT64
-	netip.MustParsePrefix("64:ff9b:1::/48"),  // local NAT64
-	netip.MustParsePrefix("100::/64"),        // discard
-	netip.MustParsePrefix("100:0:0:1::/64"),  // dummy, RFC 9780
-	netip.MustParsePrefix("2001::/23"),       // IETF protocol assignments, Teredo
-	netip.MustParsePrefix("2001:db8::/32"),   // documentation
-	netip.MustParsePrefix("2002::/16"),       // 6to4
-	netip.MustParsePrefix("3fff::/20"),       // documentation, RFC 9637
-	netip.MustParsePrefix("5f00::/16"),       // segment routing, RFC 9602
-	netip.MustParsePrefix("fec0::/10"),       // site-local, deprecated
+	netip.MustParsePrefix("100.64.0.0/10"),    // shared, RFC 6598: some clouds' metadata services
+	netip.MustParsePrefix("192.0.0.0/24"),     // IETF protocol assignments
+	netip.MustParsePrefix("192.0.2.0/24"),     // documentation
+	netip.MustParsePrefix("192.88.99.0/24"),   // 6to4 relays, deprecated
+	netip.MustParsePrefix("168.63.129.16/32"), // Azure's agent, which every virtual machine reaches
+	netip.MustParsePrefix("198.18.0.0/15"),    // benchmarking
+	netip.MustParsePrefix("198.51.100.0/24"),  // documentation
+	netip.MustParsePrefix("203.0.113.0/24"),   // documentation
+	netip.MustParsePrefix("240.0.0.0/4"),      // reserved, and broadcast
+	netip.MustParsePrefix("::/96"),            // IPv4-compatible, deprecated
+	netip.MustParsePrefix("::ffff:0:0:0/96"),  // IPv4-translated, RFC 2765
+	netip.MustParsePrefix("64:ff9b::/96"),     // NAT64
+	netip.MustParsePrefix("64:ff9b:1::/48"),   // local NAT64
+	netip.MustParsePrefix("100::/64"),         // discard
+	netip.MustParsePrefix("100:0:0:1::/64"),   // dummy, RFC 9780
+	netip.MustParsePrefix("2001::/23"),        // IETF protocol assignments, Teredo
+	netip.MustParsePrefix("2001:db8::/32"),    // documentation
+	netip.MustParsePrefix("2002::/16"),        // 6to4
+	netip.MustParsePrefix("3fff::/20"),        // documentation, RFC 9637
+	netip.MustParsePrefix("5f00::/16"),        // segment routing, RFC 9602
+	netip.MustParsePrefix("fec0::/10"),        // site-local, deprecated
 }
 
 // Public reports whether addr is globally reachable, and not in a special-purpose

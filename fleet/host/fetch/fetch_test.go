@@ -3,6 +3,7 @@ package fetch
 import (
 	"compress/gzip"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -66,19 +67,23 @@ func TestGet(t *testing.T) {
 	s, transport := server(t)
 	// The policy allows 127.0.0.1, the address of the test server, and no other
 	// address.
-	c, err := New(Policy{AllowNets: []string{"127.0.0.1/32"}, MaxSize: 5000, Timeout: time.Minute}, transport)
+	c, err := New(Policy{AllowHosts: []string{"*"}, AllowNets: []string{"127.0.0.1/32"}, MaxSize: 5000, Timeout: time.Minute}, transport)
 	if err != nil {
 		t.Fatal(err)
 	}
-	hasty, err := New(Policy{AllowNets: []string{"127.0.0.1/32"}, Timeout: time.Second}, transport)
+	hasty, err := New(Policy{AllowHosts: []string{"*"}, AllowNets: []string{"127.0.0.1/32"}, Timeout: time.Second}, transport)
 	if err != nil {
 		t.Fatal(err)
 	}
-	strict, err := New(Policy{Timeout: time.Minute}, transport)
+	strict, err := New(Policy{AllowHosts: []string{"*"}, Timeout: time.Minute}, transport)
 	if err != nil {
 		t.Fatal(err)
 	}
 	listed, err := New(Policy{AllowHosts: []string{"code.example.com", "*.trusted.example"}, Timeout: time.Second}, transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none, err := New(Policy{AllowNets: []string{"127.0.0.1/32"}, Timeout: time.Minute}, transport)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,6 +120,7 @@ func TestGet(t *testing.T) {
 		{"redirect to link-local", c, to("https://169.254.169.254/"), "", ErrForbidden, "169.254.169.254"},
 		{"redirect to http", c, to("http://127.0.0.1/"), "", ErrForbidden, "scheme"},
 		{"redirects without end", c, to(s.URL + "/to?url=" + s.URL + "/to?url=" + s.URL + "/to?url=/to"), "", ErrForbidden, ""},
+		{"no list", none, s.URL + "/code", "", ErrForbidden, "fetch.allow_hosts is empty"},
 		{"not listed", listed, "https://example.com/", "", ErrForbidden, "not one of code.example.com"},
 		{"not below", listed, "https://untrusted.example/", "", ErrForbidden, "not one of"},
 	} {
@@ -157,6 +163,7 @@ func TestPublic(t *testing.T) {
 		"127.0.0.1": false, "10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "169.254.169.254": false, "100.64.0.1": false,
 		"0.0.0.0": false, "255.255.255.255": false, "224.0.0.1": false, "192.0.2.1": false, "::": false, "::1": false, "fe80::1": false,
 		"fd00::1": false, "::ffff:10.0.0.1": false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "ff02::1": false, "fec0::1": false, "3fff::1": false, "5f00::1": false, "100:0:0:1::1": false,
+		"168.63.129.16": false, "192.88.99.1": false, "::ffff:0:a00:1": false,
 	} {
 		if got := Public(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %v", text, got)
@@ -183,4 +190,28 @@ func FuzzAllowed(f *testing.F) {
 			t.Errorf("%q is allowed", raw)
 		}
 	})
+}
+
+// The machine's own public addresses are refused, and those of others are not.
+func TestOwnAddressesAreRefused(t *testing.T) {
+	real := interfaceAddrs
+	defer func() { interfaceAddrs = real }()
+	interfaceAddrs = func() ([]net.Addr, error) {
+		return []net.Addr{
+			&net.IPNet{IP: net.ParseIP("8.8.4.4"), Mask: net.CIDRMask(24, 32)},
+			&net.IPNet{IP: net.ParseIP("2606:4700::1"), Mask: net.CIDRMask(64, 128)},
+		}, nil
+	}
+	networks, err := ParseAddresses([]string{"10.0.0.0/8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for address, allowed := range map[string]bool{
+		"8.8.4.4:80": false, "[::ffff:8.8.4.4]:80": false, "[2606:4700::1]:80": false,
+		"8.8.4.5:80": true, "[2606:4700::2]:80": true, "10.1.2.3:80": true,
+	} {
+		if err := networks.Control("tcp", address, nil); (err == nil) != allowed {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
 }

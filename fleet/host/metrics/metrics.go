@@ -51,6 +51,9 @@ var (
 	started  = desc("children_started_total", "Child processes that were started for the code of hosted workers.")
 	killed   = desc("children_killed_total", "Child processes that their code ended, or that were ended to end their code.")
 	missing  = desc("floor_missing", "Parts of the containment of hosted code that this system does not have.")
+	memory   = desc("memory_bytes", "Memory of the host for what workers produce and what waits for them: the budget, and what is taken of it.", "what")
+	waiting  = desc("waiting", "Messages, and loads of code, that wait for a place or for memory of this host.", "for")
+	waits    = desc("waits_total", "Messages, and loads of code, that had to wait for a place or for memory of this host.", "for")
 	backlog  = desc("backlog", "Messages that wait for a hosted worker of this host, or for its group.", "worker", "group")
 	letters  = desc("dead_letters", "Dead letters of a hosted worker of this host that have not been redriven.", "worker")
 	workers  = desc("workers", "Hosted workers that are loaded on this host.")
@@ -61,7 +64,7 @@ func New(h *host.Host) *Collector { return &Collector{host: h} }
 
 // Describe sends the descriptions of the metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{messages, dropped, workers, children, started, killed, missing, backlog, letters} {
+	for _, d := range []*prometheus.Desc{messages, dropped, workers, children, started, killed, missing, memory, waiting, waits, backlog, letters} {
 		ch <- d
 	}
 }
@@ -83,6 +86,13 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(missing, len(i.Missing))
 	counter(started, i.Started)
 	counter(killed, i.Killed)
+	w := c.host.Waits()
+	gauge(memory, int(w.Memory), "budget")
+	gauge(memory, int(w.UsedMemory), "taken")
+	gauge(waiting, w.ForPlace, "place")
+	gauge(waiting, w.ForMemory, "memory")
+	counter(waits, w.ForPlaces, "place")
+	counter(waits, w.ForMemories, "memory")
 	ctx, cancel := context.WithTimeout(context.Background(), askFor)
 	defer cancel()
 	rows, _ := c.host.Backlogs(ctx) // there are none without an answer

@@ -33,7 +33,7 @@ func TestCountsPerVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := host.New(b.JetStream(), host.Config{Engines: engines, MaxRetries: host.NoRetry, Logger: slog.New(slog.DiscardHandler)})
+	h, err := host.New(b.JetStream(), host.Config{Engines: engines, MaxRetries: host.NoRetry, MemoryBudget: 128 << 20, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,11 +78,23 @@ lifecycle_hosted_dropped_total{generation="1",what="output",worker="w"} 0
 # HELP lifecycle_hosted_floor_missing Parts of the containment of hosted code that this system does not have.
 # TYPE lifecycle_hosted_floor_missing gauge
 lifecycle_hosted_floor_missing 0
+# HELP lifecycle_hosted_memory_bytes Memory of the host for what workers produce and what waits for them: the budget, and what is taken of it.
+# TYPE lifecycle_hosted_memory_bytes gauge
+lifecycle_hosted_memory_bytes{what="budget"} 1.34217728e+08
+lifecycle_hosted_memory_bytes{what="taken"} 0
 # HELP lifecycle_hosted_messages_total Results of the messages of a hosted worker on this host, by version of its code.
 # TYPE lifecycle_hosted_messages_total counter
 lifecycle_hosted_messages_total{generation="1",result="dead",worker="w"} 1
 lifecycle_hosted_messages_total{generation="1",result="failed",worker="w"} 1
 lifecycle_hosted_messages_total{generation="1",result="succeeded",worker="w"} 2
+# HELP lifecycle_hosted_waiting Messages, and loads of code, that wait for a place or for memory of this host.
+# TYPE lifecycle_hosted_waiting gauge
+lifecycle_hosted_waiting{for="memory"} 0
+lifecycle_hosted_waiting{for="place"} 0
+# HELP lifecycle_hosted_waits_total Messages, and loads of code, that had to wait for a place or for memory of this host.
+# TYPE lifecycle_hosted_waits_total counter
+lifecycle_hosted_waits_total{for="memory"} 0
+lifecycle_hosted_waits_total{for="place"} 0
 # HELP lifecycle_hosted_workers Hosted workers that are loaded on this host.
 # TYPE lifecycle_hosted_workers gauge
 lifecycle_hosted_workers 1

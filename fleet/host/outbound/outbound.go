@@ -93,8 +93,25 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // Scope says what one worker may ask for.
 type Scope struct {
 	Allow []Pattern
-	// Secrets are the values that replace ${NAME} in the headers of requests.
-	Secrets map[string]string
+	// Secrets replace ${NAME} in the headers of requests.
+	Secrets map[string]Secret
+}
+
+// Secret is a value that the code may send and not see.
+type Secret struct {
+	Value  string
+	Header string    // the only header that may have it; "" for every header
+	URLs   []Pattern // the only URLs that may get it
+}
+
+func (s *Secret) goesTo(u *url.URL) bool {
+	return slices.ContainsFunc(s.URLs, func(p Pattern) bool { return p.Matches(u) })
+}
+
+// asked is a request that is under way.
+type asked struct {
+	scope *Scope
+	used  []Secret // in its headers
 }
 
 func (s *Scope) allowed(u *url.URL) error {
@@ -110,29 +127,33 @@ func (s *Scope) allowed(u *url.URL) error {
 	return nil
 }
 
-type scopeKey struct{}
+type askedKey struct{}
 
 func redirect(req *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
 		return fmt.Errorf("%w: more than %d redirects", fetch.ErrForbidden, maxRedirects)
 	}
-	scope, ok := req.Context().Value(scopeKey{}).(*Scope)
+	a, ok := req.Context().Value(askedKey{}).(*asked)
 	if !ok {
 		return fetch.ErrForbidden
 	}
 	req.Header.Del("Referer")
-	if first := via[0].URL; first.Scheme != req.URL.Scheme || first.Host != req.URL.Host {
-		clear(req.Header) // they may have secrets for the first server
+	first := via[0].URL
+	otherServer := first.Scheme != req.URL.Scheme || first.Host != req.URL.Host
+	beyondSecret := slices.ContainsFunc(a.used, func(s Secret) bool { return !s.goesTo(req.URL) })
+	if otherServer || beyondSecret {
+		clear(req.Header)
 	}
-	return scope.allowed(req.URL)
+	return a.scope.allowed(req.URL)
 }
 
 // Do sends a request. It waits for a place when the tenant sends too many at once.
 func (c *Client) Do(ctx context.Context, scope *Scope, r *engine.Request) (*engine.Response, error) {
 	late := fmt.Errorf("it took longer than %v", c.policy.Timeout)
-	ctx, cancel := context.WithTimeoutCause(context.WithValue(ctx, scopeKey{}, scope), c.policy.Timeout, late)
+	a := &asked{scope: scope}
+	ctx, cancel := context.WithTimeoutCause(context.WithValue(ctx, askedKey{}, a), c.policy.Timeout, late)
 	defer cancel()
-	answer, err := c.do(ctx, scope, r)
+	answer, err := c.do(ctx, a, r)
 	var failed *url.Error
 	if errors.As(err, &failed) {
 		err = failed.Err // its text has the URL, and the code knows which one
@@ -149,8 +170,8 @@ func (c *Client) Do(ctx context.Context, scope *Scope, r *engine.Request) (*engi
 	return nil, fmt.Errorf("fetch: %w", err)
 }
 
-func (c *Client) do(ctx context.Context, scope *Scope, r *engine.Request) (*engine.Response, error) {
-	req, err := c.request(ctx, scope, r)
+func (c *Client) do(ctx context.Context, a *asked, r *engine.Request) (*engine.Response, error) {
+	req, err := c.request(ctx, a, r)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +193,43 @@ func (c *Client) do(ctx context.Context, scope *Scope, r *engine.Request) (*engi
 	if len(body) > c.policy.MaxResponse {
 		return nil, fmt.Errorf("the answer has more than %d bytes", c.policy.MaxResponse)
 	}
-	return &engine.Response{Status: resp.StatusCode, URL: resp.Request.URL.String(), Header: resp.Header, Body: body}, nil
+	answer := &engine.Response{Status: resp.StatusCode, URL: resp.Request.URL.String(), Header: resp.Header, Body: body}
+	if len(a.used) > 0 {
+		a.scope.cover(answer)
+	}
+	return answer, nil
+}
+
+// minCovered is the length of the shortest value that cover replaces. A shorter one occurs in
+// ordinary words.
+const minCovered = 4
+
+// cover replaces the secrets in an answer by as many asterisks: a server may send back what it got.
+func (s *Scope) cover(r *engine.Response) {
+	var values []string
+	for _, secret := range s.Secrets {
+		if len(secret.Value) >= minCovered {
+			values = append(values, secret.Value)
+		}
+	}
+	// The longest first: a secret may begin with another one.
+	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
+	for _, value := range values {
+		stars := strings.Repeat("*", len(value))
+		r.URL = strings.ReplaceAll(r.URL, value, stars)
+		for _, texts := range r.Header {
+			for i := range texts {
+				texts[i] = strings.ReplaceAll(texts[i], value, stars)
+			}
+		}
+		for rest := r.Body; ; {
+			at := bytes.Index(rest, []byte(value))
+			if at < 0 {
+				break
+			}
+			rest = rest[at+copy(rest[at:], stars):]
+		}
+	}
 }
 
 // methods are the methods that code may use.
@@ -182,7 +239,7 @@ var methods = []string{
 }
 
 // request checks a request and makes it.
-func (c *Client) request(ctx context.Context, scope *Scope, r *engine.Request) (*http.Request, error) {
+func (c *Client) request(ctx context.Context, a *asked, r *engine.Request) (*http.Request, error) {
 	method := strings.ToUpper(r.Method)
 	method = cmp.Or(method, http.MethodGet)
 	if !slices.Contains(methods, method) {
@@ -195,7 +252,7 @@ func (c *Client) request(ctx context.Context, scope *Scope, r *engine.Request) (
 	if err != nil {
 		return nil, errors.New("the URL is not valid")
 	}
-	if err := scope.allowed(u); err != nil {
+	if err := a.scope.allowed(u); err != nil {
 		return nil, err
 	}
 	if len(r.Body) > c.policy.MaxRequest {
@@ -213,15 +270,13 @@ func (c *Client) request(ctx context.Context, scope *Scope, r *engine.Request) (
 		}
 		req.Header.Del(name)
 		for _, v := range values {
-			if v, err = scope.reveal(name, v); err != nil {
+			size += len(name)
+			if v, err = a.reveal(u, name, v, maxHeaders-size); err != nil {
 				return nil, err
 			}
-			size += len(name) + len(v)
+			size += len(v)
 			req.Header.Add(name, v)
 		}
-	}
-	if size > 32<<10 {
-		return nil, errors.New("the headers have more than 32 KiB")
 	}
 	return req, nil
 }
@@ -241,22 +296,35 @@ func checkHeader(name string) error {
 	return nil
 }
 
-// reveal replaces ${NAME} by a secret. The error does not have the value.
-func (s *Scope) reveal(header, v string) (string, error) {
+// maxHeaders bounds the names and values of all headers of a request, with their secrets.
+const maxHeaders = 32 << 10
+
+// reveal replaces ${NAME} by a secret, and stops as soon as the value has more than room
+// bytes. The error does not have the value.
+func (a *asked) reveal(u *url.URL, header, v string, room int) (string, error) {
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(v, "${")
+		if out.Len()+len(before) > room {
+			return "", fmt.Errorf("the headers have more than %d KiB", maxHeaders>>10)
+		}
 		out.WriteString(before)
 		if !found {
 			break
 		}
 		name, after, closed := strings.Cut(rest, "}")
-		secret, known := s.Secrets[name]
+		secret, known := a.scope.Secrets[name]
 		if !closed || !known {
 			return "", fmt.Errorf("the header %s has ${%.50s}, which is %w: the spec's http.secrets does not have it",
 				header, name, fetch.ErrForbidden)
 		}
-		out.WriteString(secret)
+		otherHeader := secret.Header != "" && http.CanonicalHeaderKey(header) != http.CanonicalHeaderKey(secret.Header)
+		if otherHeader || !secret.goesTo(u) {
+			return "", fmt.Errorf("the header %s has ${%.50s}, which is %w there: the grant is for one header, %s, and some URLs",
+				header, name, fetch.ErrForbidden, secret.Header)
+		}
+		a.used = append(a.used, secret)
+		out.WriteString(secret.Value)
 		v = after
 	}
 	return out.String(), nil

@@ -33,7 +33,7 @@ func newClient(t *testing.T, p outbound.Policy, networks ...string) *outbound.Cl
 
 func scope(t *testing.T, patterns ...string) *outbound.Scope {
 	t.Helper()
-	s := &outbound.Scope{Secrets: map[string]string{"TOKEN": "hunter2", "LINES": "a\r\nB: c"}}
+	s := &outbound.Scope{Secrets: make(map[string]outbound.Secret)}
 	for _, text := range patterns {
 		p, err := outbound.Parse(text)
 		if err != nil {
@@ -41,6 +41,8 @@ func scope(t *testing.T, patterns ...string) *outbound.Scope {
 		}
 		s.Allow = append(s.Allow, p)
 	}
+	s.Secrets["TOKEN"] = outbound.Secret{Value: "hunter2", Header: "Authorization", URLs: s.Allow[:1]}
+	s.Secrets["LINES"] = outbound.Secret{Value: "a\r\nB: c", Header: "Authorization", URLs: s.Allow[:1]}
 	return s
 }
 
@@ -57,6 +59,9 @@ const loopback = "127.0.0.0/8"
 // a response.
 func TestARequestIsSent(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if got := r.Header.Get("Authorization"); got != "Bearer hunter2" {
+			t.Errorf("the server gets %q", got)
+		}
 		var body bytes.Buffer
 		_, _ = body.ReadFrom(r.Body)
 		w.Header().Set("Answer", "yes")
@@ -65,7 +70,40 @@ func TestARequestIsSent(t *testing.T) {
 	})
 	c := newClient(t, outbound.Policy{}, loopback)
 	got, err := c.Do(t.Context(), scope(t, s.URL+"/v1/*"), &engine.Request{Method: "post", URL: s.URL + "/v1/x?q=1#f", Header: map[string][]string{"authorization": {"Bearer ${TOKEN}"}}, Body: []byte("hello")})
-	if err != nil || got.Status != http.StatusTeapot || got.Header["Answer"][0] != "yes" || string(got.Body) != "POST /v1/x?q=1 [Bearer hunter2] [lifecycle-host] hello" {
+	if err != nil || got.Status != http.StatusTeapot || got.Header["Answer"][0] != "yes" || string(got.Body) != "POST /v1/x?q=1 [Bearer *******] [lifecycle-host] hello" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A redirect beyond the URLs of a secret does not take it along, also on the same server.
+func TestSecretsStayAtTheirURLs(t *testing.T) {
+	var seen http.Header
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		seen = r.Header.Clone()
+		if to := r.URL.Query().Get("to"); to != "" {
+			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
+		}
+	})
+	c := newClient(t, outbound.Policy{}, loopback)
+	allow := scope(t, s.URL+"/own/*", s.URL+"/*")
+	for to, want := range map[string]string{"/own/x": "hunter2", "/log": ""} {
+		header := map[string][]string{"Authorization": {"${TOKEN}"}}
+		_, err := c.Do(t.Context(), allow, &engine.Request{URL: s.URL + "/own/?to=" + to, Header: header})
+		if err != nil || seen.Get("Authorization") != want {
+			t.Errorf("redirected to %s: %v, %v", to, seen, err)
+		}
+	}
+}
+
+// A server that sends a secret back does not show it to the code.
+func TestSecretsAreCovered(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Echo", r.Header.Get("Authorization"))
+		fmt.Fprintf(w, "%s and %s", r.Header.Get("Authorization"), r.Header.Get("Authorization"))
+	})
+	c := newClient(t, outbound.Policy{}, loopback)
+	got, err := c.Do(t.Context(), scope(t, s.URL+"/*"), &engine.Request{URL: s.URL + "/", Header: map[string][]string{"Authorization": {"Bearer ${TOKEN}"}}})
+	if err != nil || string(got.Body) != "Bearer ******* and Bearer *******" || got.Header["Echo"][0] != "Bearer *******" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -90,6 +128,8 @@ func TestAttacksAreRefused(t *testing.T) {
 		"metadata":              {open, engine.Request{URL: "http://169.254.169.254/latest"}, "its address is not allowed"},
 		"another path":          {open, engine.Request{URL: s.URL + "/v2/"}, "not allowed by the worker's spec"},
 		"dots":                  {open, engine.Request{URL: s.URL + "/v1/../v2"}, "segment of dots"},
+		"dots and parameters":   {open, engine.Request{URL: s.URL + "/v1/..;x=1/v2"}, "segment of dots"},
+		"a secret many times":   {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"authorization": {strings.Repeat("${TOKEN}", 100_000)}}}, "32 KiB"},
 		"encoded dots":          {open, engine.Request{URL: s.URL + "/v1/%2e%2e/v2"}, "%2e"},
 		"an encoded slash":      {open, engine.Request{URL: s.URL + "/v1/..%2Fv2"}, "%2f"},
 		"a backslash":           {open, engine.Request{URL: s.URL + `/v1/..\v2`}, "not allowed"},
@@ -104,8 +144,10 @@ func TestAttacksAreRefused(t *testing.T) {
 		"a line in a path":      {open, engine.Request{URL: s.URL + "/v1/\r\nX: y"}, "not valid"},
 		"a line in a header":    {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"A": {"b\r\nC: d"}}}, "invalid header field value"},
 		"a line in a name":      {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"A\r\nC": {"b"}}}, "invalid header field name"},
-		"a line in a secret":    {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"A": {"${LINES}"}}}, "invalid header field value"},
+		"a line in a secret":    {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"Authorization": {"${LINES}"}}}, "invalid header field value"},
 		"another secret":        {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"A": {"${OTHER}"}}}, "http.secrets"},
+		"another header":        {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"A": {"${TOKEN}"}}}, "one header, Authorization"},
+		"a secret elsewhere":    {open, engine.Request{URL: "http://localhost:" + port + "/x", Header: map[string][]string{"Authorization": {"${TOKEN}"}}}, "some URLs"},
 		"a secret without end":  {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"A": {"${TOKEN"}}}, "http.secrets"},
 		"Host":                  {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"host": {"internal"}}}, "header Host"},
 		"smuggling":             {open, engine.Request{URL: s.URL + "/v1/", Header: map[string][]string{"transfer-encoding": {"chunked"}}}, "header Transfer-Encoding"},
@@ -140,7 +182,7 @@ func TestRedirectsAreChecked(t *testing.T) {
 	allow := scope(t, s.URL+"/*", other.URL+"/ok", "http://169.254.169.254/*", "http://localhost.invalid/*")
 	ask := func(to string) error {
 		seen = nil
-		_, err := c.Do(t.Context(), allow, &engine.Request{URL: s.URL + "/?to=" + url.QueryEscape(to), Header: map[string][]string{"X-Key": {"${TOKEN}"}, "Authorization": {"${TOKEN}"}}})
+		_, err := c.Do(t.Context(), allow, &engine.Request{URL: s.URL + "/?to=" + url.QueryEscape(to), Header: map[string][]string{"X-Key": {"mine"}, "Authorization": {"${TOKEN}"}}})
 		return err
 	}
 	if err := ask(other.URL + "/ok"); err != nil || seen == nil || seen.Get("X-Key") != "" || seen.Get("Authorization") != "" || seen.Get("Referer") != "" {

@@ -93,7 +93,9 @@ func plain(u *url.URL) error {
 		}
 	}
 	for segment := range strings.SplitSeq(u.Path, "/") {
-		if segment == "." || segment == ".." {
+		// A server may cut a segment at a semicolon (RFC 3986, 3.3), and then read the dots.
+		name, _, _ := strings.Cut(segment, ";")
+		if name == "." || name == ".." {
 			return errors.New("its path has a segment of dots")
 		}
 	}

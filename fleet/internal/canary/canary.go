@@ -1,9 +1,9 @@
 // Package canary finds out whether a bucket takes writes. A server whose disk was full
 // accepts connections and answers reads, and gives a write no answer, also when there
-// is space again: only a write tells.
+// is space again.
 //
-// Begin with [Check], which writes to [Key]. Package broker calls it, and readers of a bucket,
-// such as package workflow, skip the key.
+// Begin with [Check], which writes to [Key]: a process calls it when it has a reason to doubt. Readers
+// of a bucket, such as package workflow, skip the key. [Failed] stores nothing.
 package canary
 
 import (
@@ -18,17 +18,16 @@ import (
 // Key is the key that a canary is written to. The package workflow hides it.
 const Key = "_lifecycle.canary"
 
-// ErrNoWrites is wrapped by the error of [Check] for a bucket that takes no writes.
+// ErrNoWrites is wrapped by the error of [Check] and [Failed] for a bucket that takes no writes.
 var ErrNoWrites = errors.New("the bucket takes no writes")
 
-// answerTime is how long Check waits for the server.
+// answerTime is how long Check and Failed wait for the server.
 const answerTime = 2 * time.Second
 
-// Check returns nil when the bucket takes writes. It writes nothing when another write
-// was stored within quiet, by the server's clock. Otherwise it stores a purge marker,
-// which takes the place of the last one. Check returns nil for a bucket that does not
-// exist.
-func Check(ctx context.Context, js jetstream.JetStream, bucket string, quiet time.Duration) error {
+// Check returns nil when the bucket takes a write. It stores a purge marker, which takes the
+// place of the last one in the bucket, but not in a mirror of it. Check returns nil for a
+// bucket that does not exist.
+func Check(ctx context.Context, js jetstream.JetStream, bucket string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	kv, err := js.KeyValue(ctx, bucket)
@@ -38,16 +37,27 @@ func Check(ctx context.Context, js jetstream.JetStream, bucket string, quiet tim
 	if err != nil {
 		return fmt.Errorf("check bucket %s: %w", bucket, err)
 	}
-	status, err := kv.Status(ctx)
+	if err := kv.Purge(ctx, Key); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrNoWrites, bucket, err)
+	}
+	return nil
+}
+
+// Failed returns an error when a write to the bucket has failed on the server's disk: the server
+// stores nothing in it from then on. It asks the server to remove what is under a key that has
+// nothing, which such a server refuses. It needs the right to purge the bucket's stream. Failed
+// returns nil for a bucket that does not exist.
+func Failed(ctx context.Context, js jetstream.JetStream, bucket string) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	stream, err := js.Stream(ctx, "KV_"+bucket)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("check bucket %s: %w", bucket, err)
 	}
-	if s, ok := status.(*jetstream.KeyValueBucketStatus); ok && quiet > 0 {
-		if info := s.StreamInfo(); info.TimeStamp.Sub(info.State.LastTime) < quiet {
-			return nil
-		}
-	}
-	if err := kv.Purge(ctx, Key); err != nil {
+	if err := stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+bucket+"."+Key+".none")); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrNoWrites, bucket, err)
 	}
 	return nil

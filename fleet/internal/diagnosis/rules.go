@@ -35,6 +35,7 @@ const (
 	clockTime     = 30 * time.Second // a clock may differ by this much
 	memoryShare   = 90               // percent of the limit
 	endShown      = time.Hour        // how long a bad end is shown
+	canaryShown   = 24 * time.Hour   // or until the worker is changed again
 	backlogTime   = 5 * time.Minute  // a worker that should run and does not, with messages waiting
 )
 
@@ -54,6 +55,11 @@ func severity(rule string) string {
 // Rules lists all rules.
 var Rules = []Rule{
 	{"dependency-away", Error, "A service behind the operator, such as NATS, does not answer; what is shown may be old."},
+	{"store-refuses-writes", Error, "NATS answers reads and takes no writes: its disk is full, for example."},
+	{"store-replaced", Error, "NATS has lost streams or buckets: they are missing, or were made anew, empty."},
+	{"stream-full", Error, "A stream or a bucket that refuses writes when it is full has less than a tenth left."},
+	{"consumer-stalled", Error, "A consumer, such as the one of a hosted worker, finishes nothing while messages wait."},
+	{"backlog-grows", Warning, "What waits for a consumer has grown in each of the last three minutes."},
 	{"crash-loop", Error, "A unit, or the processes of a service, fail and start again and again."},
 	{"unit-failed", Error, "A unit has failed and is not started again."},
 	{"worker-ignores-stop", Error, "A worker did not end when it was asked to, and was ended by force."},
@@ -67,13 +73,19 @@ var Rules = []Rule{
 	{"process-lost", Error, "A process disappeared without a word."},
 	{"process-failed", Error, "A process ended with an error, or with a panic."},
 	{"process-evicted", Error, "The host of a process ran out of a resource and gave the process up."},
+	{"unit-stands-still", Error, "A unit that gave signs of progress gives none any more: it may be in a deadlock."},
+	{"goroutines-grow", Error, "The goroutines of a process only grow: it leaks them."},
+	{"memory-grows", Warning, "The memory of a process only grows."},
+	{"descriptors-high", Error, "The open files and connections of a process are near its limit."},
+	{"throttled", Warning, "A process waits for processor time, because the limit of its container is used up."},
 	{"memory-high", Warning, "The memory of a process is near its limit."},
 	{"suspended-long", Warning, "Readiness has been suspended for longer than 15 minutes."},
 	{"reload-refused", Warning, "The last reload failed; the old configuration is still in use."},
 	{"version-skew", Warning, "The processes of a service have different versions, and no rollout is in progress."},
 	{"clock-skew", Warning, "The clock of a host differs from the broker's."},
 	{"journal-dropped", Warning, "Events are missing in the journal: a process had too many."},
-	{"dead-letters", Warning, "A hosted worker failed to handle messages."},
+	{"dead-letters", Warning, "A hosted worker failed to handle messages, or a hook of a workflow gave up reactions."},
+	{"canary-rolled-back", Warning, "The newest version of a hosted worker failed as a canary and was rolled back: the version before it runs."},
 	{"worker-failed", Error, "A hosted worker does not do what it should."},
 	{"entity-degraded", Error, "Stored records cannot be read."},
 	{"entity-stuck", Warning, "Entities have not left a phase for longer than allowed."},
@@ -91,10 +103,19 @@ type Fleet struct {
 	Killed    []*operatorv1.Event // units that were ended by force in the last hour
 	Workers   []*operatorv1.Worker
 	Letters   map[string]string // by worker: the reason of its oldest dead letter
+	More      map[string]string // by worker: how many dead letters have come, and within which time
 	Workflows []*operatorv1.Definition
+	Hooks     []Hook
 	Stuck     []Stuck
 	Hot       []Hot
 	Away      []Away
+	Store     Store
+}
+
+// Hook is a hook of a workflow.
+type Hook struct {
+	Type, Name  string
+	DeadLetters int
 }
 
 // Away is a dependency that does not answer.
@@ -120,7 +141,7 @@ type Hot struct {
 }
 
 // Diagnose applies all rules. The worst findings come first, and of equal ones the
-// oldest.
+// newest. Arrange groups them.
 func Diagnose(f Fleet) []*operatorv1.Finding {
 	var list []*operatorv1.Finding
 	for _, a := range f.Away {
@@ -131,15 +152,16 @@ func Diagnose(f Fleet) []*operatorv1.Finding {
 	for _, p := range f.Processes {
 		list = append(list, Process(p, f.Now)...)
 	}
-	return Sort(slices.Concat(list, ends(f), killed(f.Killed), skew(f), hosted(f), entities(f)))
+	return Sort(slices.Concat(list, ends(f), killed(f.Killed), skew(f), hosted(f), entities(f), stored(f)))
 }
 
-// Sort puts the worst findings first, and of equal ones the oldest.
+// Sort puts the worst findings first, and of equal ones the newest.
 func Sort(list []*operatorv1.Finding) []*operatorv1.Finding {
 	slices.SortStableFunc(list, func(a, b *operatorv1.Finding) int {
 		return cmp.Or(
 			cmp.Compare(a.GetSeverity(), b.GetSeverity()),
-			a.GetSince().AsTime().Compare(b.GetSince().AsTime()),
+			cmp.Compare(roots[b.GetRule()], roots[a.GetRule()]),
+			b.GetSince().AsTime().Compare(a.GetSince().AsTime()),
 			cmp.Compare(a.GetSubject(), b.GetSubject()),
 		)
 	})
@@ -222,6 +244,7 @@ func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) 
 			because("it uses %s of its limit of %s", size(used), size(limit)).
 			do(fmt.Sprintf("resources.limits.memory (now %s)", size(limit)), describe))
 	}
+	list = append(list, usage(p, now)...)
 	for _, s := range LastReloads(p.GetSteps()) {
 		if s.GetResult() == "failed" || s.GetResult() == "panicked" {
 			add(found("reload-refused", subject, time.Time{}, 1).
@@ -313,7 +336,6 @@ func restarts(p *operatorv1.Process, now time.Time) map[string]*loop {
 	return all
 }
 
-// entered returns when the process entered its phase.
 func entered(p *operatorv1.Process, phase string) time.Time {
 	for _, ph := range p.GetPhases() {
 		if ph.GetPhase() == phase {
@@ -334,7 +356,6 @@ func starting(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding)
 		do("", Command("describe %s", p.GetId())))
 }
 
-// waitsFor names the units that have not started.
 func waitsFor(p *operatorv1.Process) string {
 	var names []string
 	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {
@@ -361,9 +382,6 @@ func stopping(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding)
 		do("", Command("describe %s", p.GetId())))
 }
 
-// slow matches the error of a check that did not answer within its timeout.
-var slow = regexp.MustCompile(`still running for|deadline exceeded|timed out|did not return`)
-
 func probes(p *operatorv1.Process) (list []*operatorv1.Finding) {
 	if p.GetPhase() != "running" {
 		return nil
@@ -373,7 +391,7 @@ func probes(p *operatorv1.Process) (list []*operatorv1.Finding) {
 			continue
 		}
 		rule, change := "probe-down", ""
-		if slow.MatchString(c.GetError()) {
+		if c.GetSlow() {
 			rule, change = "probe-slow", "lifecycle.probe_timeout, or the timeout of the check "+c.GetName()
 		}
 		list = append(list, found(rule, "process/"+p.GetId(), c.GetSince().AsTime(), 1).
@@ -470,7 +488,7 @@ func ends(f Fleet) (list []*operatorv1.Finding) {
 	for _, id := range slices.Sorted(maps.Keys(dropped)) {
 		d := dropped[id]
 		list = append(list, found("journal-dropped", "process/"+id, d.GetAt().AsTime(), int(d.GetCount())).
-			because("%d events of this process are not in the journal: it had more than the journal takes", d.GetCount()).
+			because("%s of this process not in the journal: it had more than the journal takes", count(d.GetCount(), "event is", "events are")).
 			do("", Command("events --process %s", id)))
 	}
 	return list
@@ -585,15 +603,23 @@ func clock(p *operatorv1.Process) time.Duration {
 	return p.GetSaidAt().AsTime().Sub(p.GetSeenAt().AsTime())
 }
 
+// rolledBack begins the note of a host that has rolled a canary back.
+const rolledBack = "the canary is rolled back"
+
 // hosted applies the rules about hosted workers.
 func hosted(f Fleet) (list []*operatorv1.Finding) {
 	for _, w := range f.Workers {
 		subject, updated := "worker/"+w.GetId(), w.GetUpdatedAt().AsTime()
 		if n := w.GetDeadLetters(); n > 0 {
 			list = append(list, found("dead-letters", subject, updated, int(n)).
-				because("%d messages could not be handled; the oldest: %s",
-					n, cmp.Or(f.Letters[w.GetId()], "its reason is not known")).
+				because("%s could not be handled%s; the oldest: %s",
+					count(n, "message", "messages"), f.More[w.GetId()], cmp.Or(f.Letters[w.GetId()], "its reason is not known")).
 				do("", Command("dead-letters %s", w.GetId())))
+		}
+		if strings.HasPrefix(w.GetChanged(), rolledBack) && f.Now.Sub(updated) <= canaryShown {
+			list = append(list, found("canary-rolled-back", subject, updated, 1).
+				because("%s; the version before it runs", w.GetChanged()).
+				do("the code of the new version", Command("workers history %s", w.GetId())))
 		}
 		state, desired := strings.ToLower(w.GetState()), strings.ToLower(w.GetDesired())
 		switch {
@@ -603,7 +629,7 @@ func hosted(f Fleet) (list []*operatorv1.Finding) {
 				do("", Command("workers get %s", w.GetId())))
 		case desired == "running" && state != "running" && f.Now.Sub(updated) > backlogTime:
 			list = append(list, found("worker-failed", subject, updated, int(w.GetBacklog())).
-				because("it should run and is %s; %d messages wait%s", w.GetState(), w.GetBacklog(), after(w.GetError())).
+				because("it should run and is %s; %s%s", w.GetState(), count(w.GetBacklog(), "message waits", "messages wait"), after(w.GetError())).
 				do("", "lifecyclectl workers recover"))
 		}
 	}
@@ -615,13 +641,21 @@ func entities(f Fleet) (list []*operatorv1.Finding) {
 	for _, d := range f.Workflows {
 		if n := d.GetDegraded(); n > 0 {
 			list = append(list, found("entity-degraded", "workflow/"+d.GetType(), time.Time{}, int(n)).
-				because("%d stored records cannot be read", n).
+				because("%s cannot be read", count(n, "stored record", "stored records")).
 				do("", Command("list %s", d.GetType())))
+		}
+	}
+	for _, h := range f.Hooks {
+		if h.DeadLetters > 0 {
+			list = append(list, found("dead-letters", "workflow/"+h.Type, time.Time{}, h.DeadLetters).
+				because("the hook %s has given up %s", h.Name, count(h.DeadLetters, "reaction", "reactions")).
+				do("", Command("dead-letters %s", h.Type+"/"+h.Name)))
 		}
 	}
 	for _, s := range f.Stuck {
 		list = append(list, found("entity-stuck", "workflow/"+s.Type, s.Since, s.Count).
-			because("%d entities have been %s for longer than %v; the oldest is %s", s.Count, s.Phase, s.Limit, s.ID).
+			because("%s in the phase %s for longer than %v; the oldest is %s",
+				count(s.Count, "entity is", "entities are"), s.Phase, s.Limit, s.ID).
 			do("", Command("history %s %s", s.Type, s.ID)))
 	}
 	for _, h := range f.Hot {

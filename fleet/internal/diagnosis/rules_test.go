@@ -56,7 +56,7 @@ func restarted(unit string, ago ...time.Duration) func(*operatorv1.Process) {
 
 func probe(state, text string, critical bool) func(*operatorv1.Process) {
 	return func(p *operatorv1.Process) {
-		p.Probes = append(p.Probes, &operatorv1.Probe{Plane: "readiness", Name: "queue", State: state, Error: text, Critical: critical, Since: before(time.Minute)})
+		p.Probes = append(p.Probes, &operatorv1.Probe{Plane: "readiness", Name: "queue", State: state, Error: text, Slow: strings.HasPrefix(text, "still running"), Critical: critical, Since: before(time.Minute)})
 	}
 }
 
@@ -73,6 +73,8 @@ func fleet(list ...*operatorv1.Process) diagnosis.Fleet {
 func ended(kind, class string, ago time.Duration, cause string) diagnosis.Fleet {
 	return diagnosis.Fleet{Now: now, Ends: []*operatorv1.Event{{Kind: kind, To: class, At: before(ago), Service: "web", Process: "web-1", Cause: cause}}}
 }
+
+func storing(s diagnosis.Store) diagnosis.Fleet { return diagnosis.Fleet{Now: now, Store: s} }
 
 func hosted(w *operatorv1.Worker) diagnosis.Fleet {
 	return diagnosis.Fleet{Now: now, Workers: []*operatorv1.Worker{w}, Letters: map[string]string{w.GetId(): "json: unexpected end"}}
@@ -94,11 +96,21 @@ func TestFaults(t *testing.T) {
 		"a grace too short":          {ended("exit", "cut", time.Minute, "SIGTERM; 3 requests were cut"), "grace-too-short", "3 requests were cut", "lifecycle.shutdown_grace"},
 		"a crash loop":               {fleet(process(restarted("poller", time.Second, time.Minute, 2*time.Minute, 3*time.Minute))), "crash-loop", "started again 4 times", "describe web-1"},
 		"a worker that ignores TERM": {diagnosis.Fleet{Now: now, Killed: []*operatorv1.Event{{Kind: "unit", Name: "py", To: "Killed", Process: "web-1", At: before(time.Minute)}}}, "worker-ignores-stop", "unit py did not end when it was asked to", "grace of the worker"},
-		"a stuck entity":             {diagnosis.Fleet{Now: now, Stuck: []diagnosis.Stuck{{Type: "order", Phase: "paying", ID: "o-1", Count: 2, Since: now.Add(-30 * time.Hour), Limit: 24 * time.Hour}}}, "entity-stuck", "2 entities have been paying for longer than 24h0m0s; the oldest is o-1", "history order o-1"},
+		"a stuck entity":             {diagnosis.Fleet{Now: now, Stuck: []diagnosis.Stuck{{Type: "order", Phase: "paying", ID: "o-1", Count: 2, Since: now.Add(-30 * time.Hour), Limit: 24 * time.Hour}}}, "entity-stuck", "2 entities are in the phase paying for longer than 24h0m0s; the oldest is o-1", "history order o-1"},
 		"a hot entity":               {diagnosis.Fleet{Now: now, Hot: []diagnosis.Hot{{Type: "order", ID: "o-1", Writes: 300}}}, "entity-hot", "entity o-1 was written 300 times within a minute", "history order o-1"},
-		"NATS is down":               {diagnosis.Fleet{Now: now, Away: []diagnosis.Away{{Name: "NATS", Err: "connection refused", Since: now.Add(-time.Minute)}}}, "dependency-away", "NATS does not answer: connection refused", "doctor"},
-		"an OOM kill":                {ended("lost", "oom", time.Minute, "not heard since 11:59; its memory was at 99 of 100 MiB"), "out-of-memory", "99 of 100 MiB", "resources.limits.memory"},
-		"an OOM kill of a worker":    {fleet(process(unit("py", "Pending", "out of memory: signal: killed"))), "out-of-memory", "worker pool/py: out of memory", "memory limit of the worker"},
+		"a growing number of dead letters": {diagnosis.Fleet{Now: now, Workers: []*operatorv1.Worker{{Id: "thumbs", State: "running", Desired: "running", DeadLetters: 18}}, More: map[string]string{"thumbs": ", 12 of them within 5m0s"}},
+			"dead-letters", "18 messages could not be handled, 12 of them within 5m0s; the oldest", "dead-letters thumbs"},
+		"one stuck entity": {diagnosis.Fleet{Now: now, Stuck: []diagnosis.Stuck{{Type: "order", Phase: "paying", ID: "o-1", Count: 1, Limit: time.Hour}}}, "entity-stuck", "1 entity is in the phase paying", "history order o-1"},
+		"a full disk":      {storing(diagnosis.Store{Refused: "no space left on device", RefusedSince: now.Add(-time.Minute)}), "store-refuses-writes", "NATS takes no writes: no space left on device", "the disk of NATS"},
+		"an empty disk": {storing(diagnosis.Store{Replaced: true, Lost: []diagnosis.Lost{{Stream: "KV_ORDERS", Messages: 1, Missing: true}, {Stream: "WORK"}}}),
+			"store-replaced", "NATS has nothing of what it had on disk: the bucket ORDERS is missing (it had 1 message), the stream WORK was made anew, empty (it had 0 messages)", "restore"},
+		"a lost stream":           {storing(diagnosis.Store{Lost: []diagnosis.Lost{{Stream: "WORK", Messages: 7, Missing: true}}}), "store-replaced", "data was lost: the stream WORK is missing (it had 7 messages)", "restore"},
+		"a full stream":           {storing(diagnosis.Store{Full: []diagnosis.Full{{Stream: "WORK", What: "bytes", Used: 99, Most: 100}}}), "stream-full", "the stream WORK has 99 of at most 100 bytes", "the limit of the stream"},
+		"a dead consumer":         {storing(diagnosis.Store{Stalled: []diagnosis.Backlog{{Stream: "WORK", Consumer: "billing", Left: 36, Since: now.Add(-3 * time.Minute)}}}), "consumer-stalled", "the consumer billing of the stream WORK has finished nothing for 3m0s while 36 messages wait", ""},
+		"a slow consumer":         {storing(diagnosis.Store{Growing: []diagnosis.Backlog{{Stream: "WORK", Consumer: "billing", From: 36, Left: 360, Since: now.Add(-3 * time.Minute)}}}), "backlog-grows", "has grown from 36 to 360 messages within 3m0s", "the number of its processes"},
+		"NATS is down":            {diagnosis.Fleet{Now: now, Away: []diagnosis.Away{{Name: "NATS", Err: "connection refused", Since: now.Add(-time.Minute)}}}, "dependency-away", "NATS does not answer: connection refused", "doctor"},
+		"an OOM kill":             {ended("lost", "oom", time.Minute, "not heard since 11:59; its memory was at 99 of 100 MiB"), "out-of-memory", "99 of 100 MiB", "resources.limits.memory"},
+		"an OOM kill of a worker": {fleet(process(unit("py", "Pending", "out of memory: signal: killed"))), "out-of-memory", "worker pool/py: out of memory", "memory limit of the worker"},
 		// Ten more.
 		"a hook that was abandoned": {ended("exit", "hung", time.Minute, "hook flush abandoned in 5s"), "stop-hung", "hook flush abandoned", "lifecycle.shutdown_grace"},
 		"a kill in the middle":      {ended("lost", "forced", time.Minute, "it was killed about 5s after its stop began, and its budget is 30s"), "grace-too-short", "its budget is 30s", "terminationGracePeriodSeconds"},
@@ -113,10 +125,26 @@ func TestFaults(t *testing.T) {
 		"a reload that was refused": {fleet(process(func(p *operatorv1.Process) {
 			p.Steps = []*operatorv1.Step{{Kind: "reload", Name: "config", Result: "ok"}, {Kind: "reload", Name: "config", Result: "failed", Error: "yaml: line 3"}}
 		})), "reload-refused", "reload config was refused: yaml: line 3", "describe web-1"},
-		"memory near the limit":       {fleet(process(func(p *operatorv1.Process) { p.MemoryBytes, p.MemoryLimitBytes = 95<<20, 100<<20 })), "memory-high", "95 MiB of its limit of 100 MiB", "resources.limits.memory (now 100 MiB)"},
-		"two versions for an hour":    {fleet(process(), process(func(p *operatorv1.Process) { p.Id, p.Version = "web-2", "2" })), "version-skew", "1 with 1, 1 with 2", "processes list --service web"},
-		"a clock an hour ahead":       {fleet(process(func(p *operatorv1.Process) { p.Host, p.SaidAt = "node-3", before(-time.Hour) })), "clock-skew", "the clock of node-3 differs from the broker's by 1h0m1s", "time service"},
-		"an event storm":              {ended("dropped", "", time.Minute, ""), "journal-dropped", "events of this process are not in the journal", "events --process web-1"},
+		"a deadlock": {fleet(process(func(p *operatorv1.Process) {
+			p.Units[1].Progress, p.Units[1].ProgressGap = before(5*time.Minute), durationpb.New(10*time.Second)
+		})), "unit-stands-still", "unit poller has given no sign of progress for 4m59s; the longest time between two was 10s", "stacks web-1"},
+		"a leak of goroutines": {fleet(process(func(p *operatorv1.Process) {
+			p.Goroutines, p.GoroutineGrowth = 175_000, &operatorv1.Growth{Since: before(2 * time.Minute), From: 40}
+		})), "goroutines-grow", "its goroutines have only grown for 1m59s: from 40 to 175000", "stacks web-1"},
+		"a slow leak of goroutines": {fleet(process(func(p *operatorv1.Process) {
+			p.Goroutines, p.GoroutineGrowth = 1200, &operatorv1.Growth{Since: before(20 * time.Minute), From: 40}
+		})), "goroutines-grow", "from 40 to 1200", "stacks web-1"},
+		"a leak of memory": {fleet(process(func(p *operatorv1.Process) {
+			p.MemoryBytes, p.MemoryLimitBytes, p.MemoryGrowth = 400<<20, 1<<30, &operatorv1.Growth{Since: before(20*time.Minute + time.Second), From: 100 << 20}
+		})), "memory-grows", "only grown for 20m0s: from 100 MiB to 400 MiB; at this pace it reaches its limit of 1.0 GiB in about 42m0s", "what the process keeps"},
+		"many open files":          {fleet(process(func(p *operatorv1.Process) { p.Descriptors, p.DescriptorLimit = 950, 1024 })), "descriptors-high", "950 of at most 1024 open files", "the limit of open files"},
+		"processor time used":      {fleet(process(func(p *operatorv1.Process) { p.ThrottledPercent = 60 })), "throttled", "used up in 60 % of the last minute", "resources.limits.cpu"},
+		"memory near the limit":    {fleet(process(func(p *operatorv1.Process) { p.MemoryBytes, p.MemoryLimitBytes = 95<<20, 100<<20 })), "memory-high", "95 MiB of its limit of 100 MiB", "resources.limits.memory (now 100 MiB)"},
+		"two versions for an hour": {fleet(process(), process(func(p *operatorv1.Process) { p.Id, p.Version = "web-2", "2" })), "version-skew", "1 with 1, 1 with 2", "processes list --service web"},
+		"a clock an hour ahead":    {fleet(process(func(p *operatorv1.Process) { p.Host, p.SaidAt = "node-3", before(-time.Hour) })), "clock-skew", "the clock of node-3 differs from the broker's by 1h0m1s", "time service"},
+		"an event storm":           {ended("dropped", "", time.Minute, ""), "journal-dropped", "of this process not in the journal", "events --process web-1"},
+		"a canary that was rolled back": {hosted(&operatorv1.Worker{Id: "thumbs", State: "running", Desired: "running", UpdatedAt: before(time.Hour), Changed: "the canary is rolled back: it failed 9 of 20 messages"}),
+			"canary-rolled-back", "the canary is rolled back: it failed 9 of 20 messages; the version before it runs", "workers history thumbs"},
 		"a hosted worker that failed": {hosted(&operatorv1.Worker{Id: "thumbs", State: "failed", Desired: "running", Error: "no memory"}), "worker-failed", "it has failed: no memory", "workers get thumbs"},
 		"records that cannot be read": {diagnosis.Fleet{Now: now, Workflows: []*operatorv1.Definition{{Type: "order", Degraded: 2}}}, "entity-degraded", "2 stored records cannot be read", "list order"},
 		"a service that crashes": {diagnosis.Fleet{Now: now, Ends: []*operatorv1.Event{
@@ -156,6 +184,23 @@ func TestFaults(t *testing.T) {
 // What looks like a fault and is none raises nothing.
 func TestLookalikes(t *testing.T) {
 	tests := map[string]diagnosis.Fleet{
+		"a rollback that an operator asked for":   hosted(&operatorv1.Worker{Id: "thumbs", State: "running", Desired: "running", UpdatedAt: before(time.Hour), Changed: "rollback (by ada)"}),
+		"a canary that was rolled back last week": hosted(&operatorv1.Worker{Id: "thumbs", State: "running", Desired: "running", UpdatedAt: before(170 * time.Hour), Changed: "the canary is rolled back: it failed"}),
+		"a unit that gets on": fleet(process(func(p *operatorv1.Process) {
+			p.Units[1].Progress, p.Units[1].ProgressGap = before(5*time.Minute), durationpb.New(2*time.Minute)
+		})),
+		"a unit that finished its work": fleet(process(func(p *operatorv1.Process) {
+			p.Units[1].Status, p.Units[1].Progress = "Finished", before(time.Hour)
+		})),
+		"goroutines of a burst": fleet(process(func(p *operatorv1.Process) {
+			p.Goroutines, p.GoroutineGrowth = 9000, &operatorv1.Growth{Since: before(90 * time.Second), From: 40}
+		})),
+		"goroutines of a day that begins": fleet(process(func(p *operatorv1.Process) {
+			p.Goroutines, p.GoroutineGrowth = 1900, &operatorv1.Growth{Since: before(time.Hour), From: 1000}
+		})),
+		"a cache that fills": fleet(process(func(p *operatorv1.Process) {
+			p.MemoryBytes, p.MemoryGrowth = 200<<20, &operatorv1.Growth{Since: before(time.Hour), From: 100 << 20}
+		})),
 		"all is well":                         fleet(process()),
 		"a unit that finished on purpose":     fleet(process(unit("migrate", "Finished", ""))),
 		"a unit that was stopped":             fleet(process(unit("old", "Stopped", ""))),
@@ -256,6 +301,32 @@ func TestOperatorsRestartsAreNoCrashLoop(t *testing.T) {
 	}
 	if list := diagnosis.Process(p, now); len(list) != 0 {
 		t.Errorf("four restarts by an operator are %v", list)
+	}
+}
+
+// The backlog of a hosted worker is the worker's, and that of a worker that should not run is none.
+func TestBacklogOfAHostedWorker(t *testing.T) {
+	for _, test := range []struct {
+		consumer, want string
+		worker         *operatorv1.Worker
+	}{
+		{"HOST_w-thumbs", "worker/thumbs", &operatorv1.Worker{Id: "thumbs", Desired: "Running"}},
+		{"HOST_w-thumbs", "", &operatorv1.Worker{Id: "thumbs", Desired: "Stopped"}},
+		{"HOST_w-other", "", &operatorv1.Worker{Id: "thumbs", Desired: "Running"}},
+		{"HOST_g-images", "worker/thumbs", &operatorv1.Worker{Id: "thumbs", Desired: "Running", Group: "images"}},
+		{"HOST_t4-shop-images", "worker/thumbs", &operatorv1.Worker{Id: "thumbs", Desired: "Running", Group: "images", Spec: &operatorv1.WorkerSpec{Tenant: "shop"}}},
+	} {
+		f := storing(diagnosis.Store{Stalled: []diagnosis.Backlog{{Stream: "WORK", Consumer: test.consumer, Host: "HOST", Left: 3, Since: now.Add(-time.Hour)}}})
+		f.Workers = []*operatorv1.Worker{test.worker}
+		got := ""
+		for _, x := range diagnosis.Diagnose(f) {
+			if x.GetRule() == "consumer-stalled" {
+				got = x.GetSubject()
+			}
+		}
+		if got != test.want {
+			t.Errorf("the consumer %s of %v: the subject is %q, want %q", test.consumer, test.worker, got, test.want)
+		}
 	}
 }
 

@@ -34,6 +34,7 @@ func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
 			State:    string(c.State),
 			Error:    c.Error,
 			Critical: c.Critical,
+			Slow:     c.Slow,
 			Since:    Stamp(c.Since),
 		})
 	}
@@ -134,7 +135,7 @@ func unitsOf(list []worker.State, supervised, runs bool) []*operatorv1.Unit {
 			reason = "the last run ended with: " + e.Error
 		}
 		supervises := u.Kind == "supervisor" || u.Kind == "dynamic"
-		out = append(out, &operatorv1.Unit{
+		unit := &operatorv1.Unit{
 			Name:        u.Name,
 			Kind:        u.Kind,
 			Status:      string(u.Status),
@@ -144,7 +145,12 @@ func unitsOf(list []worker.State, supervised, runs bool) []*operatorv1.Unit {
 			Since:       Stamp(u.UpdatedAt),
 			Restartable: runs && (supervised && u.Status != worker.StatusStopping || restartsItself(u)),
 			Children:    unitsOf(u.Children, supervises, runs),
-		})
+			Progress:    Stamp(u.Progress),
+		}
+		if u.ProgressGap > 0 {
+			unit.ProgressGap = durationpb.New(u.ProgressGap)
+		}
+		out = append(out, unit)
 	}
 	return out
 }

@@ -7,13 +7,11 @@ import "strings"
 const style = `<style>
 .diagram {
 	--panel: #fff; --ink: #1b2230; --soft: #59657a; --line: #dde2ea; --accent: #1d5fd0; --accent-ink: #fff;
-	--good: #13693a; --bad: #b3201f; --wait: #7d5200;
 	background: #f6f7f9
 }
 @media (prefers-color-scheme: dark) {
 	.diagram {
 		--panel: #181e28; --ink: #e4e9f1; --soft: #9aa7bb; --line: #2a3342; --accent: #7fb0ff; --accent-ink: #0d1420;
-		--good: #79dda0; --bad: #ff9c96; --wait: #f3c75f;
 		background: #10141b
 	}
 }
@@ -21,12 +19,6 @@ const style = `<style>
 .diagram .inner { fill: none; stroke: var(--line); stroke-width: 1 }
 .diagram text { fill: var(--ink); font: 550 13px system-ui, sans-serif; text-anchor: middle }
 .diagram .count { fill: var(--soft); font-weight: 400; font-size: 12px }
-.diagram .good rect { stroke: var(--good) }
-.diagram .good .count { fill: var(--good) }
-.diagram .bad rect { stroke: var(--bad) }
-.diagram .bad .count { fill: var(--bad) }
-.diagram .wait rect { stroke: var(--wait) }
-.diagram .wait .count { fill: var(--wait) }
 .diagram .been > rect:first-of-type { stroke: var(--accent); stroke-width: 1.8 }
 .diagram .now > rect:first-of-type { fill: var(--accent); stroke: var(--accent) }
 .diagram .now .inner { stroke: var(--accent-ink) }

@@ -11,17 +11,6 @@ import (
 type State struct {
 	Name string
 	Next []string
-
-	Label string // the text in the drawing; Name when it is empty
-	Note  string // a second line
-	Class string // a class of its own, for the style
-}
-
-func (s State) label() string {
-	if s.Label != "" {
-		return s.Label
-	}
-	return s.Name
 }
 
 // Measures of a drawing, in its own units, which are CSS pixels at full size.
@@ -30,7 +19,7 @@ const (
 	rowGap     = 26.0
 	layerGap   = 64.0
 	margin     = 26.0
-	maxLabel   = 22 // characters; a longer label is cut, and its title has the whole text
+	maxLabel   = 22 // characters; a longer name is cut, and its title has the whole text
 )
 
 // node is a state, or a bend of an edge that spans several layers.
@@ -123,7 +112,7 @@ func (e edge) ends() (left, right int) {
 // layer puts each state one layer to the right of the last state that leads to it.
 func (l *layout) layer() {
 	for i, s := range l.states {
-		chars := min(max(utf8.RuneCountInString(s.label()), utf8.RuneCountInString(s.Note)), maxLabel)
+		chars := min(utf8.RuneCountInString(s.Name), maxLabel)
 		l.nodes = append(l.nodes, node{state: i, w: math.Max(84, 7.7*float64(chars)+34)})
 	}
 	for range l.states { // no path is longer than the number of states

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html"
 	"html/template"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -88,10 +87,7 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	if s.Name == d.Current {
 		class += " now"
 	}
-	if s.Class != "" {
-		class += " " + html.EscapeString(s.Class)
-	}
-	name := html.EscapeString(s.label())
+	name := html.EscapeString(s.Name)
 	link := ""
 	if d.Link != nil {
 		link = d.Link(s.Name)
@@ -104,7 +100,7 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	}
 	x, y := n.x-n.w/2, n.y-nodeHeight/2
 	title := "<title>" + name + "</title>"
-	if link != "" && utf8.RuneCountInString(s.label()) <= maxLabel {
+	if link != "" && utf8.RuneCountInString(s.Name) <= maxLabel {
 		title = "" // the text of the link is its name
 	}
 	fmt.Fprintf(b, `<g class="%s">%s`, class, title)
@@ -113,15 +109,11 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 		fmt.Fprintf(b, `<rect class="inner" x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="6"/>`,
 			x+3.5, y+3.5, n.w-7, nodeHeight-7)
 	}
-	second := s.Note
-	if d.Counts != nil {
-		second = strconv.FormatInt(d.Counts[s.Name], 10)
-	}
-	if second == "" {
-		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y+4.5, short(s.label()))
+	if d.Counts == nil {
+		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y+4.5, short(s.Name))
 	} else {
-		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y-2.5, short(s.label()))
-		fmt.Fprintf(b, `<text class="count" x="%.1f" y="%.1f">%s</text>`, n.x, n.y+14, short(second))
+		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y-2.5, short(s.Name))
+		fmt.Fprintf(b, `<text class="count" x="%.1f" y="%.1f">%d</text>`, n.x, n.y+14, d.Counts[s.Name])
 	}
 	b.WriteString(`</g>`)
 	if link != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,6 +18,7 @@ import (
 // Config describes the stream.
 type Config struct {
 	Stream      string
+	Setting     string // the user's setting for Stream, for errors
 	Subjects    []string
 	Description string
 	MaxAge      time.Duration // how long a record is kept
@@ -31,11 +33,11 @@ type Log struct {
 }
 
 // Open opens a log and creates its stream when it is missing. It does not change a
-// stream that exists.
+// stream that exists. A stream with other subjects belongs to another log: that is an error.
 func Open(ctx context.Context, js jetstream.JetStream, c Config) (*Log, error) {
-	_, err := js.Stream(ctx, c.Stream)
+	stream, err := js.Stream(ctx, c.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateStream(ctx, jetstream.StreamConfig{
+		stream, err = js.CreateStream(ctx, jetstream.StreamConfig{
 			Name:        c.Stream,
 			Subjects:    c.Subjects,
 			Description: c.Description,
@@ -47,13 +49,26 @@ func Open(ctx context.Context, js jetstream.JetStream, c Config) (*Log, error) {
 			Storage:     jetstream.FileStorage,
 		})
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
-			err = nil
+			stream, err = js.Stream(ctx, c.Stream)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", c.Stream, err)
 	}
+	has := stream.CachedInfo().Config.Subjects
+	for _, subject := range c.Subjects {
+		if !slices.ContainsFunc(has, func(s string) bool { return covers(s, subject) }) {
+			return nil, fmt.Errorf("stream %s has the subjects %q and not %s: it is of another fleet; %s must name another stream",
+				c.Stream, has, subject, c.Setting)
+		}
+	}
 	return &Log{js, c.Stream}, nil
+}
+
+// covers reports whether a subject of a stream has all of another one.
+func covers(s, other string) bool {
+	before, isOpen := strings.CutSuffix(s, ">")
+	return s == other || isOpen && strings.HasPrefix(other, before)
 }
 
 // Append stores a record and waits until the stream has it. A second record with the
@@ -108,48 +123,66 @@ func (l *Log) Back(ctx context.Context, q Query) (page []Record, next uint64, er
 		return nil, 0, nil
 	}
 	scanned := 0
-	for window := uint64(firstWindow); last >= first && last > 0; window *= 4 {
+	for window := uint64(firstWindow); last >= first && last > 0; {
 		from := first
 		if last >= window && last-window+1 > from {
 			from = last - window + 1
 		}
-		found, err := l.between(ctx, stream, q.Subjects, from, last)
+		found, n, isOver, err := l.between(ctx, stream, q, from, last, q.Limit-len(page))
 		if err != nil {
 			return nil, 0, fmt.Errorf("stream %s: %w", l.name, err)
 		}
-		for _, r := range slices.Backward(found) {
-			if r.At.Before(q.Since) {
-				return page, 0, nil // so is the rest
-			}
-			if scanned++; q.Keep == nil || q.Keep(r) {
-				page = append(page, r)
-			}
-			if len(page) == q.Limit || scanned == maxScan {
-				if r.Seq > first {
-					next = r.Seq
-				}
-				return page, next, nil
-			}
-		}
+		page = append(page, found...)
+		scanned += n
 		last = from - 1
+		switch {
+		case len(page) == q.Limit:
+			if end := page[len(page)-1].Seq; end > first {
+				next = end
+			}
+			return page, next, nil
+		case isOver:
+			return page, 0, nil
+		case scanned >= maxScan:
+			if from > first {
+				next = from
+			}
+			return page, next, nil
+		case n*4 <= maxScan-scanned: // the next window has as many of its records, as it seems
+			window *= 4
+		}
 	}
 	return page, 0, nil
 }
 
-// between returns the records with sequences from first to last, oldest first.
+// between returns the newest records with sequences from first to last that the query keeps,
+// newest first and at most limit, and how many it has looked at. It holds no more than those in
+// memory. isOver says that some, and so all before them, are older than the query wants.
 func (l *Log) between(
-	ctx context.Context, stream jetstream.Stream, subjects []string, first, last uint64,
-) (list []Record, err error) {
-	by := jetstream.ConsumerConfig{FilterSubjects: subjects, OptStartSeq: first}
+	ctx context.Context, stream jetstream.Stream, q Query, first, last uint64, limit int,
+) (list []Record, scanned int, isOver bool, err error) {
+	by := jetstream.ConsumerConfig{FilterSubjects: q.Subjects, OptStartSeq: first}
 	err = replay.Each(ctx, stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		if meta.Sequence.Stream > last {
+		r := Record{meta.Sequence.Stream, m.Subject(), meta.Timestamp, m.Data()}
+		switch {
+		case r.Seq > last:
 			return false, nil
+		case r.At.Before(q.Since):
+			isOver = true
+			return true, nil
 		}
-		list = append(list, Record{meta.Sequence.Stream, m.Subject(), meta.Timestamp, m.Data()})
+		if scanned++; q.Keep == nil || q.Keep(r) {
+			if len(list) >= 2*limit {
+				list = slices.Delete(list, 0, limit)
+			}
+			list = append(list, r)
+		}
 		return true, nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, false, err
 	}
-	return list, nil
+	list = list[max(0, len(list)-limit):]
+	slices.Reverse(list)
+	return list, scanned, isOver, nil
 }

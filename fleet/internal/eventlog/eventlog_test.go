@@ -2,8 +2,10 @@ package eventlog_test
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"go.uber.org/goleak"
 
@@ -89,5 +91,41 @@ func TestPagesHaveEveryRecord(t *testing.T) {
 	}
 	if n := len(all("log.>", 5, nil)); n != 1 {
 		t.Errorf("%d records after a purge", n)
+	}
+}
+
+// A query that keeps few of many records holds no more of them in memory than its page has.
+func TestScanHoldsOnlyItsPage(t *testing.T) {
+	js := brokertest.Embedded(t, broker.Config{}).JetStream()
+	log, err := eventlog.Open(t.Context(), js, eventlog.Config{Stream: "LOG", Subjects: []string{"log.>"}, MaxAge: time.Hour, MaxBytes: 256 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const records, size = 5300, 1 << 10
+	for range records {
+		if _, err := js.PublishAsync("log.a", make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	seen, live := 0, 0
+	var all []weak.Pointer[byte]
+	page, _, err := log.Back(t.Context(), eventlog.Query{Subjects: []string{"log.>"}, Limit: 5, Keep: func(r eventlog.Record) bool {
+		all = append(all, weak.Make(&r.Data[0]))
+		if seen++; seen == records-100 {
+			runtime.GC()
+			for _, p := range all {
+				if p.Value() != nil {
+					live++
+				}
+			}
+		}
+		return r.Seq%2000 == 0
+	}})
+	if err != nil || len(page) != 2 || page[0].Seq != 4000 {
+		t.Fatalf("%d records, %v", len(page), err)
+	}
+	if live == 0 || live > records/3 { // a batch of the client is some hundred
+		t.Errorf("a scan of %d records held %d of them", records, live)
 	}
 }

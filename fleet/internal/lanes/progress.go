@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 )
 
 // Progress says which of a stream's numbered messages are done: all up to the floor,
@@ -27,6 +28,17 @@ func (p *Progress) Floor() uint64 { return p.floor }
 
 // Gaps returns how many spans are done above the floor.
 func (p *Progress) Gaps() int { return len(p.spans) }
+
+// Behind returns how many messages up to last are not done.
+func (p *Progress) Behind(last uint64) uint64 {
+	behind := last - min(last, p.floor)
+	for _, s := range p.spans {
+		if s.first <= last {
+			behind -= min(s.last, last) - s.first + 1
+		}
+	}
+	return behind
+}
 
 // Has reports whether message n is done.
 func (p *Progress) Has(n uint64) bool {
@@ -60,10 +72,7 @@ func (p *Progress) Skip(first, last uint64) {
 		return
 	}
 	// The spans from i to j meet the new one.
-	i := 0
-	for i < len(p.spans) && p.spans[i].last+1 < first {
-		i++
-	}
+	i := sort.Search(len(p.spans), func(i int) bool { return p.spans[i].last+1 >= first })
 	j := i
 	for j < len(p.spans) && p.spans[j].first <= last+1 {
 		first, last = min(first, p.spans[j].first), max(last, p.spans[j].last)
@@ -76,6 +85,9 @@ func (p *Progress) Skip(first, last uint64) {
 	}
 	p.spans = slices.Replace(p.spans, i, j, span{first, last})
 }
+
+// Trim forgets all but the first n spans above the floor: what they have is not done any more.
+func (p *Progress) Trim(n int) { p.spans = p.spans[:min(n, len(p.spans))] }
 
 // Clone returns a copy.
 func (p *Progress) Clone() Progress { return Progress{p.floor, slices.Clone(p.spans)} }

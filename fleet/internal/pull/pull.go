@@ -116,6 +116,9 @@ func Open(nc *nats.Conn, cfg Config) (*Puller, error) {
 type Request struct {
 	Batch  int
 	NoWait bool // the server answers with what it has, and does not keep the request
+	// MaxBytes ends the request before the message that would exceed it; 0 is no limit. It must
+	// not be less than the largest message.
+	MaxBytes int64
 }
 
 // Expected returns how many messages were asked for and have not come.
@@ -131,6 +134,9 @@ func (p *Puller) Ask(r Request) error {
 	question := fmt.Sprintf(`{"batch":%d,"no_wait":true}`, r.Batch)
 	if !r.NoWait {
 		question = fmt.Sprintf(`{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, r.Batch, p.cfg.Expires, p.cfg.Heartbeat)
+	}
+	if r.MaxBytes > 0 {
+		question = fmt.Sprintf(`%s,"max_bytes":%d}`, strings.TrimSuffix(question, "}"), r.MaxBytes)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +222,7 @@ func (p *Puller) take(ctx context.Context, m *nats.Msg) (over bool, err error) {
 	case m.Reply != "", status == heartbeat:
 		p.refused = time.Time{}
 		return false, nil
-	case status == noMessages, status == timeout:
+	case status == noMessages, status == timeout, description == "Message Size Exceeds MaxBytes":
 		p.refused = time.Time{}
 		return true, nil
 	case description == "Consumer Deleted":

@@ -53,7 +53,7 @@ type Process struct {
 	Counts *UnitCounts `protobuf:"bytes,17,opt,name=counts,proto3" json:"counts,omitempty"`
 	// What is wrong with it, the worst first.
 	Findings []*Finding `protobuf:"bytes,18,rep,name=findings,proto3" json:"findings,omitempty"`
-	// The memory of its container and the limit; 0 when they are not known.
+	// The memory of its container, or without a limit its own; 0 when it is not known.
 	MemoryBytes      int64 `protobuf:"varint,19,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	MemoryLimitBytes int64 `protobuf:"varint,20,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"` // The memory that its container may have; 0 when there is no limit, or it is not known.
 	// Its latest restarts of units, newest first, at most 20.
@@ -68,9 +68,20 @@ type Process struct {
 	SaidAt *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=said_at,json=saidAt,proto3" json:"said_at,omitempty"`
 	// Why the entry, or a recent one of the same id, was not written by the process: another
 	// client has forged it. Empty when all is well.
-	Suspect       string `protobuf:"bytes,26,opt,name=suspect,proto3" json:"suspect,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Suspect         string `protobuf:"bytes,26,opt,name=suspect,proto3" json:"suspect,omitempty"`
+	Goroutines      int64  `protobuf:"varint,27,opt,name=goroutines,proto3" json:"goroutines,omitempty"`                                  // Goroutines of its program; 0 when it does not say.
+	Threads         int64  `protobuf:"varint,28,opt,name=threads,proto3" json:"threads,omitempty"`                                        // Threads of the operating system; 0 when it does not say.
+	Descriptors     int64  `protobuf:"varint,29,opt,name=descriptors,proto3" json:"descriptors,omitempty"`                                // Open files and connections; 0 when it does not say.
+	DescriptorLimit int64  `protobuf:"varint,30,opt,name=descriptor_limit,json=descriptorLimit,proto3" json:"descriptor_limit,omitempty"` // How many it may have open; 0 when it does not say.
+	// The share of the last minute, in percent, in which its processor time was used up and it
+	// had to wait.
+	ThrottledPercent int32 `protobuf:"varint,31,opt,name=throttled_percent,json=throttledPercent,proto3" json:"throttled_percent,omitempty"`
+	// Since when its goroutines, and its memory, have only grown, and from which number. Empty
+	// when they have not.
+	GoroutineGrowth *Growth `protobuf:"bytes,32,opt,name=goroutine_growth,json=goroutineGrowth,proto3" json:"goroutine_growth,omitempty"`
+	MemoryGrowth    *Growth `protobuf:"bytes,33,opt,name=memory_growth,json=memoryGrowth,proto3" json:"memory_growth,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
@@ -285,6 +296,108 @@ func (x *Process) GetSuspect() string {
 	return ""
 }
 
+func (x *Process) GetGoroutines() int64 {
+	if x != nil {
+		return x.Goroutines
+	}
+	return 0
+}
+
+func (x *Process) GetThreads() int64 {
+	if x != nil {
+		return x.Threads
+	}
+	return 0
+}
+
+func (x *Process) GetDescriptors() int64 {
+	if x != nil {
+		return x.Descriptors
+	}
+	return 0
+}
+
+func (x *Process) GetDescriptorLimit() int64 {
+	if x != nil {
+		return x.DescriptorLimit
+	}
+	return 0
+}
+
+func (x *Process) GetThrottledPercent() int32 {
+	if x != nil {
+		return x.ThrottledPercent
+	}
+	return 0
+}
+
+func (x *Process) GetGoroutineGrowth() *Growth {
+	if x != nil {
+		return x.GoroutineGrowth
+	}
+	return nil
+}
+
+func (x *Process) GetMemoryGrowth() *Growth {
+	if x != nil {
+		return x.MemoryGrowth
+	}
+	return nil
+}
+
+// Growth says since when a number has only grown.
+type Growth struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"` // When it had that number.
+	From          int64                  `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`  // The number that it had then.
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Growth) Reset() {
+	*x = Growth{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Growth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Growth) ProtoMessage() {}
+
+func (x *Growth) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Growth.ProtoReflect.Descriptor instead.
+func (*Growth) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Growth) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Growth) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
 // UnitCounts counts the units of a process and their children. A unit that finished on
 // purpose is neither running nor failed.
 type UnitCounts struct {
@@ -303,7 +416,7 @@ type UnitCounts struct {
 
 func (x *UnitCounts) Reset() {
 	*x = UnitCounts{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +428,7 @@ func (x *UnitCounts) String() string {
 func (*UnitCounts) ProtoMessage() {}
 
 func (x *UnitCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +441,7 @@ func (x *UnitCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnitCounts.ProtoReflect.Descriptor instead.
 func (*UnitCounts) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{1}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *UnitCounts) GetAll() int32 {
@@ -387,7 +500,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +512,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +525,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{2}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Restart) GetUnit() string {
@@ -461,14 +574,19 @@ type Finding struct {
 	// What to change; empty when the rule knows no number.
 	Change string `protobuf:"bytes,7,opt,name=change,proto3" json:"change,omitempty"`
 	// The next command, to copy.
-	Next          string `protobuf:"bytes,8,opt,name=next,proto3" json:"next,omitempty"`
+	Next string `protobuf:"bytes,8,opt,name=next,proto3" json:"next,omitempty"`
+	// What it is about when it is about several, as in subject: at most 20, the newest first.
+	Subjects []string `protobuf:"bytes,9,rep,name=subjects,proto3" json:"subjects,omitempty"`
+	// The findings that it explains, and that are not listed for themselves: at most 20.
+	Explains      []*Finding `protobuf:"bytes,10,rep,name=explains,proto3" json:"explains,omitempty"`
+	Explained     int64      `protobuf:"varint,11,opt,name=explained,proto3" json:"explained,omitempty"` // How many those are.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -480,7 +598,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -493,7 +611,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{3}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Finding) GetRule() string {
@@ -552,6 +670,27 @@ func (x *Finding) GetNext() string {
 	return ""
 }
 
+func (x *Finding) GetSubjects() []string {
+	if x != nil {
+		return x.Subjects
+	}
+	return nil
+}
+
+func (x *Finding) GetExplains() []*Finding {
+	if x != nil {
+		return x.Explains
+	}
+	return nil
+}
+
+func (x *Finding) GetExplained() int64 {
+	if x != nil {
+		return x.Explained
+	}
+	return 0
+}
+
 // Event is one entry of the journal of the fleet.
 type Event struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -578,14 +717,17 @@ type Event struct {
 	// Of an exit.
 	ExitStatus int32 `protobuf:"varint,13,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"`
 	// How many events a "dropped" stands for.
-	Count         int64 `protobuf:"varint,14,opt,name=count,proto3" json:"count,omitempty"`
+	Count int64 `protobuf:"varint,14,opt,name=count,proto3" json:"count,omitempty"`
+	// Of "lost", and of an end that the next life of the process tells in its "joined": when the
+	// life that has ended began, by the process's clock.
+	Life          *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +739,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -610,7 +752,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -711,6 +853,13 @@ func (x *Event) GetCount() int64 {
 	return 0
 }
 
+func (x *Event) GetLife() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
 // Unit is one worker of a process, with its children.
 type Unit struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -724,14 +873,18 @@ type Unit struct {
 	Since    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`        // When its status or its health changed.
 	Children []*Unit                `protobuf:"bytes,8,rep,name=children,proto3" json:"children,omitempty"`  // The units that it keeps alive, or its present run.
 	// RestartUnit may restart it now: it is supervised, and it is not stopping.
-	Restartable   bool `protobuf:"varint,9,opt,name=restartable,proto3" json:"restartable,omitempty"`
+	Restartable bool `protobuf:"varint,9,opt,name=restartable,proto3" json:"restartable,omitempty"`
+	// Its last call of lifecycle.Progress, to within ten seconds. Empty for a unit that gives no
+	// sign of progress.
+	Progress      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=progress,proto3" json:"progress,omitempty"`
+	ProgressGap   *durationpb.Duration   `protobuf:"bytes,11,opt,name=progress_gap,json=progressGap,proto3" json:"progress_gap,omitempty"` // The longest time between two of them.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Unit) Reset() {
 	*x = Unit{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +896,7 @@ func (x *Unit) String() string {
 func (*Unit) ProtoMessage() {}
 
 func (x *Unit) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +909,7 @@ func (x *Unit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unit.ProtoReflect.Descriptor instead.
 func (*Unit) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Unit) GetName() string {
@@ -822,6 +975,20 @@ func (x *Unit) GetRestartable() bool {
 	return false
 }
 
+func (x *Unit) GetProgress() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *Unit) GetProgressGap() *durationpb.Duration {
+	if x != nil {
+		return x.ProgressGap
+	}
+	return nil
+}
+
 type Probe struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Plane         string                 `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`        // What it decides: "readiness", "liveness" or "startup".
@@ -830,13 +997,14 @@ type Probe struct {
 	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`        // Why its last run failed.
 	Critical      bool                   `protobuf:"varint,5,opt,name=critical,proto3" json:"critical,omitempty"` // Whether its failure takes its plane down.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`        // When it entered the state.
+	Slow          bool                   `protobuf:"varint,7,opt,name=slow,proto3" json:"slow,omitempty"`         // Its last run failed because it took too long, or takes too long now.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1016,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1029,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Probe) GetPlane() string {
@@ -906,6 +1074,13 @@ func (x *Probe) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Probe) GetSlow() bool {
+	if x != nil {
+		return x.Slow
+	}
+	return false
+}
+
 type Server struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                          // The name of its unit.
@@ -918,7 +1093,7 @@ type Server struct {
 
 func (x *Server) Reset() {
 	*x = Server{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1105,7 @@ func (x *Server) String() string {
 func (*Server) ProtoMessage() {}
 
 func (x *Server) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1118,7 @@ func (x *Server) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Server.ProtoReflect.Descriptor instead.
 func (*Server) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Server) GetName() string {
@@ -985,7 +1160,7 @@ type PhaseTime struct {
 
 func (x *PhaseTime) Reset() {
 	*x = PhaseTime{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1172,7 @@ func (x *PhaseTime) String() string {
 func (*PhaseTime) ProtoMessage() {}
 
 func (x *PhaseTime) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1185,7 @@ func (x *PhaseTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PhaseTime.ProtoReflect.Descriptor instead.
 func (*PhaseTime) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PhaseTime) GetPhase() string {
@@ -1057,7 +1232,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1244,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1257,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListProcessesRequest) GetService() string {
@@ -1147,7 +1322,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1334,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1347,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -1211,7 +1386,7 @@ type ProcessTotals struct {
 
 func (x *ProcessTotals) Reset() {
 	*x = ProcessTotals{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1398,7 @@ func (x *ProcessTotals) String() string {
 func (*ProcessTotals) ProtoMessage() {}
 
 func (x *ProcessTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1411,7 @@ func (x *ProcessTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessTotals.ProtoReflect.Descriptor instead.
 func (*ProcessTotals) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProcessTotals) GetAll() int64 {
@@ -1303,7 +1478,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1490,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1503,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListEventsRequest) GetService() string {
@@ -1398,7 +1573,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1585,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1598,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -1451,7 +1626,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1638,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1651,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DiagnoseRequest) GetService() string {
@@ -1508,7 +1683,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1695,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1708,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -1566,7 +1741,7 @@ type GetProcessRequest struct {
 
 func (x *GetProcessRequest) Reset() {
 	*x = GetProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1753,7 @@ func (x *GetProcessRequest) String() string {
 func (*GetProcessRequest) ProtoMessage() {}
 
 func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1766,7 @@ func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessRequest.ProtoReflect.Descriptor instead.
 func (*GetProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetProcessRequest) GetId() string {
@@ -1611,7 +1786,7 @@ type WatchProcessesRequest struct {
 
 func (x *WatchProcessesRequest) Reset() {
 	*x = WatchProcessesRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1798,7 @@ func (x *WatchProcessesRequest) String() string {
 func (*WatchProcessesRequest) ProtoMessage() {}
 
 func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1811,7 @@ func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesRequest.ProtoReflect.Descriptor instead.
 func (*WatchProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchProcessesRequest) GetId() string {
@@ -1656,7 +1831,7 @@ type WatchProcessesResponse struct {
 
 func (x *WatchProcessesResponse) Reset() {
 	*x = WatchProcessesResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1843,7 @@ func (x *WatchProcessesResponse) String() string {
 func (*WatchProcessesResponse) ProtoMessage() {}
 
 func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1856,7 @@ func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesResponse.ProtoReflect.Descriptor instead.
 func (*WatchProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchProcessesResponse) GetKind() WatchResponse_Kind {
@@ -1708,7 +1883,7 @@ type DrainProcessRequest struct {
 
 func (x *DrainProcessRequest) Reset() {
 	*x = DrainProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +1895,7 @@ func (x *DrainProcessRequest) String() string {
 func (*DrainProcessRequest) ProtoMessage() {}
 
 func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +1908,7 @@ func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProcessRequest.ProtoReflect.Descriptor instead.
 func (*DrainProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{19}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DrainProcessRequest) GetId() string {
@@ -1761,7 +1936,7 @@ type SuspendProcessRequest struct {
 
 func (x *SuspendProcessRequest) Reset() {
 	*x = SuspendProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1948,7 @@ func (x *SuspendProcessRequest) String() string {
 func (*SuspendProcessRequest) ProtoMessage() {}
 
 func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1961,7 @@ func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendProcessRequest.ProtoReflect.Descriptor instead.
 func (*SuspendProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SuspendProcessRequest) GetId() string {
@@ -1812,7 +1987,7 @@ type ResumeProcessRequest struct {
 
 func (x *ResumeProcessRequest) Reset() {
 	*x = ResumeProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +1999,7 @@ func (x *ResumeProcessRequest) String() string {
 func (*ResumeProcessRequest) ProtoMessage() {}
 
 func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +2012,7 @@ func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeProcessRequest.ProtoReflect.Descriptor instead.
 func (*ResumeProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeProcessRequest) GetId() string {
@@ -1860,7 +2035,7 @@ type RestartUnitRequest struct {
 
 func (x *RestartUnitRequest) Reset() {
 	*x = RestartUnitRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +2047,7 @@ func (x *RestartUnitRequest) String() string {
 func (*RestartUnitRequest) ProtoMessage() {}
 
 func (x *RestartUnitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +2060,7 @@ func (x *RestartUnitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartUnitRequest.ProtoReflect.Descriptor instead.
 func (*RestartUnitRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RestartUnitRequest) GetId() string {
@@ -1922,7 +2097,7 @@ type RestartUnitResponse struct {
 
 func (x *RestartUnitResponse) Reset() {
 	*x = RestartUnitResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2109,7 @@ func (x *RestartUnitResponse) String() string {
 func (*RestartUnitResponse) ProtoMessage() {}
 
 func (x *RestartUnitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2122,7 @@ func (x *RestartUnitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartUnitResponse.ProtoReflect.Descriptor instead.
 func (*RestartUnitResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RestartUnitResponse) GetPhase() string {
@@ -1974,7 +2149,7 @@ type CommandResponse struct {
 
 func (x *CommandResponse) Reset() {
 	*x = CommandResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2161,7 @@ func (x *CommandResponse) String() string {
 func (*CommandResponse) ProtoMessage() {}
 
 func (x *CommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2174,7 @@ func (x *CommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResponse.ProtoReflect.Descriptor instead.
 func (*CommandResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{24}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CommandResponse) GetPhase() string {
@@ -2013,7 +2188,8 @@ var File_lifecycle_operator_v1_process_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\n" +
-	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a(lifecycle/operator/v1/process_look.proto\x1a$lifecycle/operator/v1/workflow.proto\"\x92\b\n" +
+	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a(lifecycle/operator/v1/process_look.proto\x1a$lifecycle/operator/v1/workflow.proto\"\xd4\n" +
+	"\n" +
 	"\aProcess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
@@ -2042,7 +2218,19 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x06budget\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\x06budget\x12\x18\n" +
 	"\awaiting\x18\x18 \x01(\tR\awaiting\x123\n" +
 	"\asaid_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\x06saidAt\x12\x18\n" +
-	"\asuspect\x18\x1a \x01(\tR\asuspect\"\xa2\x01\n" +
+	"\asuspect\x18\x1a \x01(\tR\asuspect\x12\x1e\n" +
+	"\n" +
+	"goroutines\x18\x1b \x01(\x03R\n" +
+	"goroutines\x12\x18\n" +
+	"\athreads\x18\x1c \x01(\x03R\athreads\x12 \n" +
+	"\vdescriptors\x18\x1d \x01(\x03R\vdescriptors\x12)\n" +
+	"\x10descriptor_limit\x18\x1e \x01(\x03R\x0fdescriptorLimit\x12+\n" +
+	"\x11throttled_percent\x18\x1f \x01(\x05R\x10throttledPercent\x12H\n" +
+	"\x10goroutine_growth\x18  \x01(\v2\x1d.lifecycle.operator.v1.GrowthR\x0fgoroutineGrowth\x12B\n" +
+	"\rmemory_growth\x18! \x01(\v2\x1d.lifecycle.operator.v1.GrowthR\fmemoryGrowth\"N\n" +
+	"\x06Growth\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x03R\x04from\"\xa2\x01\n" +
 	"\n" +
 	"UnitCounts\x12\x10\n" +
 	"\x03all\x18\x01 \x01(\x05R\x03all\x12\x18\n" +
@@ -2055,7 +2243,7 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x04unit\x18\x01 \x01(\tR\x04unit\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
 	"\x05cause\x18\x03 \x01(\tR\x05cause\x12\x10\n" +
-	"\x03who\x18\x04 \x01(\tR\x03who\"\xdd\x01\n" +
+	"\x03who\x18\x04 \x01(\tR\x03who\"\xd3\x02\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
@@ -2064,7 +2252,11 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
 	"\x05count\x18\x06 \x01(\x03R\x05count\x12\x16\n" +
 	"\x06change\x18\a \x01(\tR\x06change\x12\x12\n" +
-	"\x04next\x18\b \x01(\tR\x04next\"\xd2\x02\n" +
+	"\x04next\x18\b \x01(\tR\x04next\x12\x1a\n" +
+	"\bsubjects\x18\t \x03(\tR\bsubjects\x12:\n" +
+	"\bexplains\x18\n" +
+	" \x03(\v2\x1e.lifecycle.operator.v1.FindingR\bexplains\x12\x1c\n" +
+	"\texplained\x18\v \x01(\x03R\texplained\"\x82\x03\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
@@ -2081,7 +2273,8 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x04host\x18\f \x01(\tR\x04host\x12\x1f\n" +
 	"\vexit_status\x18\r \x01(\x05R\n" +
 	"exitStatus\x12\x14\n" +
-	"\x05count\x18\x0e \x01(\x03R\x05count\"\x9f\x02\n" +
+	"\x05count\x18\x0e \x01(\x03R\x05count\x12.\n" +
+	"\x04life\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x04life\"\x95\x03\n" +
 	"\x04Unit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x16\n" +
@@ -2091,14 +2284,18 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\brestarts\x18\x06 \x01(\x05R\brestarts\x120\n" +
 	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x127\n" +
 	"\bchildren\x18\b \x03(\v2\x1b.lifecycle.operator.v1.UnitR\bchildren\x12 \n" +
-	"\vrestartable\x18\t \x01(\bR\vrestartable\"\xab\x01\n" +
+	"\vrestartable\x18\t \x01(\bR\vrestartable\x126\n" +
+	"\bprogress\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\bprogress\x12<\n" +
+	"\fprogress_gap\x18\v \x01(\v2\x19.google.protobuf.DurationR\vprogressGap\"\xbf\x01\n" +
 	"\x05Probe\x12\x14\n" +
 	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x1a\n" +
 	"\bcritical\x18\x05 \x01(\bR\bcritical\x120\n" +
-	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"o\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
+	"\x04slow\x18\a \x01(\bR\x04slow\"o\n" +
 	"\x06Server\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x1b\n" +
@@ -2211,108 +2408,116 @@ func file_lifecycle_operator_v1_process_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_process_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_lifecycle_operator_v1_process_proto_goTypes = []any{
 	(*Process)(nil),                // 0: lifecycle.operator.v1.Process
-	(*UnitCounts)(nil),             // 1: lifecycle.operator.v1.UnitCounts
-	(*Restart)(nil),                // 2: lifecycle.operator.v1.Restart
-	(*Finding)(nil),                // 3: lifecycle.operator.v1.Finding
-	(*Event)(nil),                  // 4: lifecycle.operator.v1.Event
-	(*Unit)(nil),                   // 5: lifecycle.operator.v1.Unit
-	(*Probe)(nil),                  // 6: lifecycle.operator.v1.Probe
-	(*Server)(nil),                 // 7: lifecycle.operator.v1.Server
-	(*PhaseTime)(nil),              // 8: lifecycle.operator.v1.PhaseTime
-	(*ListProcessesRequest)(nil),   // 9: lifecycle.operator.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),  // 10: lifecycle.operator.v1.ListProcessesResponse
-	(*ProcessTotals)(nil),          // 11: lifecycle.operator.v1.ProcessTotals
-	(*ListEventsRequest)(nil),      // 12: lifecycle.operator.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),     // 13: lifecycle.operator.v1.ListEventsResponse
-	(*DiagnoseRequest)(nil),        // 14: lifecycle.operator.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),       // 15: lifecycle.operator.v1.DiagnoseResponse
-	(*GetProcessRequest)(nil),      // 16: lifecycle.operator.v1.GetProcessRequest
-	(*WatchProcessesRequest)(nil),  // 17: lifecycle.operator.v1.WatchProcessesRequest
-	(*WatchProcessesResponse)(nil), // 18: lifecycle.operator.v1.WatchProcessesResponse
-	(*DrainProcessRequest)(nil),    // 19: lifecycle.operator.v1.DrainProcessRequest
-	(*SuspendProcessRequest)(nil),  // 20: lifecycle.operator.v1.SuspendProcessRequest
-	(*ResumeProcessRequest)(nil),   // 21: lifecycle.operator.v1.ResumeProcessRequest
-	(*RestartUnitRequest)(nil),     // 22: lifecycle.operator.v1.RestartUnitRequest
-	(*RestartUnitResponse)(nil),    // 23: lifecycle.operator.v1.RestartUnitResponse
-	(*CommandResponse)(nil),        // 24: lifecycle.operator.v1.CommandResponse
-	nil,                            // 25: lifecycle.operator.v1.ProcessTotals.PhasesEntry
-	nil,                            // 26: lifecycle.operator.v1.ProcessTotals.ServicesEntry
-	nil,                            // 27: lifecycle.operator.v1.ProcessTotals.VersionsEntry
-	(*timestamppb.Timestamp)(nil),  // 28: google.protobuf.Timestamp
-	(*Step)(nil),                   // 29: lifecycle.operator.v1.Step
-	(*durationpb.Duration)(nil),    // 30: google.protobuf.Duration
-	(WatchResponse_Kind)(0),        // 31: lifecycle.operator.v1.WatchResponse.Kind
-	(*GetLogsRequest)(nil),         // 32: lifecycle.operator.v1.GetLogsRequest
-	(*GetStacksRequest)(nil),       // 33: lifecycle.operator.v1.GetStacksRequest
-	(*GetConfigRequest)(nil),       // 34: lifecycle.operator.v1.GetConfigRequest
-	(*GetLogsResponse)(nil),        // 35: lifecycle.operator.v1.GetLogsResponse
-	(*GetStacksResponse)(nil),      // 36: lifecycle.operator.v1.GetStacksResponse
-	(*GetConfigResponse)(nil),      // 37: lifecycle.operator.v1.GetConfigResponse
+	(*Growth)(nil),                 // 1: lifecycle.operator.v1.Growth
+	(*UnitCounts)(nil),             // 2: lifecycle.operator.v1.UnitCounts
+	(*Restart)(nil),                // 3: lifecycle.operator.v1.Restart
+	(*Finding)(nil),                // 4: lifecycle.operator.v1.Finding
+	(*Event)(nil),                  // 5: lifecycle.operator.v1.Event
+	(*Unit)(nil),                   // 6: lifecycle.operator.v1.Unit
+	(*Probe)(nil),                  // 7: lifecycle.operator.v1.Probe
+	(*Server)(nil),                 // 8: lifecycle.operator.v1.Server
+	(*PhaseTime)(nil),              // 9: lifecycle.operator.v1.PhaseTime
+	(*ListProcessesRequest)(nil),   // 10: lifecycle.operator.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),  // 11: lifecycle.operator.v1.ListProcessesResponse
+	(*ProcessTotals)(nil),          // 12: lifecycle.operator.v1.ProcessTotals
+	(*ListEventsRequest)(nil),      // 13: lifecycle.operator.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),     // 14: lifecycle.operator.v1.ListEventsResponse
+	(*DiagnoseRequest)(nil),        // 15: lifecycle.operator.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),       // 16: lifecycle.operator.v1.DiagnoseResponse
+	(*GetProcessRequest)(nil),      // 17: lifecycle.operator.v1.GetProcessRequest
+	(*WatchProcessesRequest)(nil),  // 18: lifecycle.operator.v1.WatchProcessesRequest
+	(*WatchProcessesResponse)(nil), // 19: lifecycle.operator.v1.WatchProcessesResponse
+	(*DrainProcessRequest)(nil),    // 20: lifecycle.operator.v1.DrainProcessRequest
+	(*SuspendProcessRequest)(nil),  // 21: lifecycle.operator.v1.SuspendProcessRequest
+	(*ResumeProcessRequest)(nil),   // 22: lifecycle.operator.v1.ResumeProcessRequest
+	(*RestartUnitRequest)(nil),     // 23: lifecycle.operator.v1.RestartUnitRequest
+	(*RestartUnitResponse)(nil),    // 24: lifecycle.operator.v1.RestartUnitResponse
+	(*CommandResponse)(nil),        // 25: lifecycle.operator.v1.CommandResponse
+	nil,                            // 26: lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	nil,                            // 27: lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	nil,                            // 28: lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	(*timestamppb.Timestamp)(nil),  // 29: google.protobuf.Timestamp
+	(*Step)(nil),                   // 30: lifecycle.operator.v1.Step
+	(*durationpb.Duration)(nil),    // 31: google.protobuf.Duration
+	(WatchResponse_Kind)(0),        // 32: lifecycle.operator.v1.WatchResponse.Kind
+	(*GetLogsRequest)(nil),         // 33: lifecycle.operator.v1.GetLogsRequest
+	(*GetStacksRequest)(nil),       // 34: lifecycle.operator.v1.GetStacksRequest
+	(*GetConfigRequest)(nil),       // 35: lifecycle.operator.v1.GetConfigRequest
+	(*GetLogsResponse)(nil),        // 36: lifecycle.operator.v1.GetLogsResponse
+	(*GetStacksResponse)(nil),      // 37: lifecycle.operator.v1.GetStacksResponse
+	(*GetConfigResponse)(nil),      // 38: lifecycle.operator.v1.GetConfigResponse
 }
 var file_lifecycle_operator_v1_process_proto_depIdxs = []int32{
-	28, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	28, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
-	5,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
-	6,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
-	7,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
-	8,  // 5: lifecycle.operator.v1.Process.phases:type_name -> lifecycle.operator.v1.PhaseTime
-	1,  // 6: lifecycle.operator.v1.Process.counts:type_name -> lifecycle.operator.v1.UnitCounts
-	3,  // 7: lifecycle.operator.v1.Process.findings:type_name -> lifecycle.operator.v1.Finding
-	2,  // 8: lifecycle.operator.v1.Process.restarts:type_name -> lifecycle.operator.v1.Restart
-	29, // 9: lifecycle.operator.v1.Process.steps:type_name -> lifecycle.operator.v1.Step
-	30, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
-	28, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
-	28, // 12: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
-	28, // 13: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
-	28, // 14: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
-	28, // 15: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
-	5,  // 16: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
-	28, // 17: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
-	28, // 18: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
-	30, // 19: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
-	0,  // 20: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
-	11, // 21: lifecycle.operator.v1.ListProcessesResponse.totals:type_name -> lifecycle.operator.v1.ProcessTotals
-	25, // 22: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
-	26, // 23: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
-	27, // 24: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
-	28, // 25: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	28, // 26: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	4,  // 27: lifecycle.operator.v1.ListEventsResponse.events:type_name -> lifecycle.operator.v1.Event
-	3,  // 28: lifecycle.operator.v1.DiagnoseResponse.findings:type_name -> lifecycle.operator.v1.Finding
-	31, // 29: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	0,  // 30: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
-	9,  // 31: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
-	16, // 32: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
-	17, // 33: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
-	12, // 34: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
-	14, // 35: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
-	32, // 36: lifecycle.operator.v1.ProcessService.GetLogs:input_type -> lifecycle.operator.v1.GetLogsRequest
-	33, // 37: lifecycle.operator.v1.ProcessService.GetStacks:input_type -> lifecycle.operator.v1.GetStacksRequest
-	34, // 38: lifecycle.operator.v1.ProcessService.GetConfig:input_type -> lifecycle.operator.v1.GetConfigRequest
-	19, // 39: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
-	20, // 40: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
-	21, // 41: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
-	22, // 42: lifecycle.operator.v1.ProcessService.RestartUnit:input_type -> lifecycle.operator.v1.RestartUnitRequest
-	10, // 43: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
-	0,  // 44: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
-	18, // 45: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
-	13, // 46: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
-	15, // 47: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
-	35, // 48: lifecycle.operator.v1.ProcessService.GetLogs:output_type -> lifecycle.operator.v1.GetLogsResponse
-	36, // 49: lifecycle.operator.v1.ProcessService.GetStacks:output_type -> lifecycle.operator.v1.GetStacksResponse
-	37, // 50: lifecycle.operator.v1.ProcessService.GetConfig:output_type -> lifecycle.operator.v1.GetConfigResponse
-	24, // 51: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	24, // 52: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	24, // 53: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	23, // 54: lifecycle.operator.v1.ProcessService.RestartUnit:output_type -> lifecycle.operator.v1.RestartUnitResponse
-	43, // [43:55] is the sub-list for method output_type
-	31, // [31:43] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	29, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	29, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
+	6,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
+	7,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
+	8,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
+	9,  // 5: lifecycle.operator.v1.Process.phases:type_name -> lifecycle.operator.v1.PhaseTime
+	2,  // 6: lifecycle.operator.v1.Process.counts:type_name -> lifecycle.operator.v1.UnitCounts
+	4,  // 7: lifecycle.operator.v1.Process.findings:type_name -> lifecycle.operator.v1.Finding
+	3,  // 8: lifecycle.operator.v1.Process.restarts:type_name -> lifecycle.operator.v1.Restart
+	30, // 9: lifecycle.operator.v1.Process.steps:type_name -> lifecycle.operator.v1.Step
+	31, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
+	29, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
+	1,  // 12: lifecycle.operator.v1.Process.goroutine_growth:type_name -> lifecycle.operator.v1.Growth
+	1,  // 13: lifecycle.operator.v1.Process.memory_growth:type_name -> lifecycle.operator.v1.Growth
+	29, // 14: lifecycle.operator.v1.Growth.since:type_name -> google.protobuf.Timestamp
+	29, // 15: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
+	29, // 16: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	4,  // 17: lifecycle.operator.v1.Finding.explains:type_name -> lifecycle.operator.v1.Finding
+	29, // 18: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
+	29, // 19: lifecycle.operator.v1.Event.life:type_name -> google.protobuf.Timestamp
+	29, // 20: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
+	6,  // 21: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
+	29, // 22: lifecycle.operator.v1.Unit.progress:type_name -> google.protobuf.Timestamp
+	31, // 23: lifecycle.operator.v1.Unit.progress_gap:type_name -> google.protobuf.Duration
+	29, // 24: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
+	29, // 25: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
+	31, // 26: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
+	0,  // 27: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
+	12, // 28: lifecycle.operator.v1.ListProcessesResponse.totals:type_name -> lifecycle.operator.v1.ProcessTotals
+	26, // 29: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	27, // 30: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	28, // 31: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	29, // 32: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	29, // 33: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	5,  // 34: lifecycle.operator.v1.ListEventsResponse.events:type_name -> lifecycle.operator.v1.Event
+	4,  // 35: lifecycle.operator.v1.DiagnoseResponse.findings:type_name -> lifecycle.operator.v1.Finding
+	32, // 36: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
+	0,  // 37: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
+	10, // 38: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
+	17, // 39: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
+	18, // 40: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
+	13, // 41: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
+	15, // 42: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
+	33, // 43: lifecycle.operator.v1.ProcessService.GetLogs:input_type -> lifecycle.operator.v1.GetLogsRequest
+	34, // 44: lifecycle.operator.v1.ProcessService.GetStacks:input_type -> lifecycle.operator.v1.GetStacksRequest
+	35, // 45: lifecycle.operator.v1.ProcessService.GetConfig:input_type -> lifecycle.operator.v1.GetConfigRequest
+	20, // 46: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
+	21, // 47: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
+	22, // 48: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
+	23, // 49: lifecycle.operator.v1.ProcessService.RestartUnit:input_type -> lifecycle.operator.v1.RestartUnitRequest
+	11, // 50: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
+	0,  // 51: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
+	19, // 52: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
+	14, // 53: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
+	16, // 54: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
+	36, // 55: lifecycle.operator.v1.ProcessService.GetLogs:output_type -> lifecycle.operator.v1.GetLogsResponse
+	37, // 56: lifecycle.operator.v1.ProcessService.GetStacks:output_type -> lifecycle.operator.v1.GetStacksResponse
+	38, // 57: lifecycle.operator.v1.ProcessService.GetConfig:output_type -> lifecycle.operator.v1.GetConfigResponse
+	25, // 58: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	25, // 59: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	25, // 60: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	24, // 61: lifecycle.operator.v1.ProcessService.RestartUnit:output_type -> lifecycle.operator.v1.RestartUnitResponse
+	50, // [50:62] is the sub-list for method output_type
+	38, // [38:50] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_process_proto_init() }
@@ -2328,7 +2533,7 @@ func file_lifecycle_operator_v1_process_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_process_proto_rawDesc), len(file_lifecycle_operator_v1_process_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -2,19 +2,25 @@
 //
 //	prometheus.MustRegister(metrics.New(mgr))
 //
-// Each has the label bucket:
+// Those of a view have the label bucket, and those of a hook the labels workflow and hook:
 //
 //	lifecycle_workflow_view_ready        1 for a view that has read its bucket, else 0
 //	lifecycle_workflow_view_entities     entities in the view
 //	lifecycle_workflow_view_age_seconds  how long ago the bucket was as the view has it; absent before the view is ready
+//	lifecycle_workflow_hook_waiting       writes of the bucket that the hook has not looked at or not reacted to with success
+//	lifecycle_workflow_hook_dead_letters  reactions that the hook has given up
 //
 // The age of a view that follows its bucket stays below a few seconds. It grows while
 // the server or the bucket is away.
+//
+// Every process that registers a hook shows the same figures of it: take the maximum. A server
+// that does not answer leaves them out.
 //
 // Begin with [New]. It asks the Manager at each scrape, and keeps nothing.
 package metrics
 
 import (
+	"context"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
@@ -32,9 +38,21 @@ var (
 	age      = describe("age_seconds", "How long ago the bucket was as the view has it.")
 )
 
+var (
+	waiting = describeHook("waiting", "Writes that a hook has not looked at, or not reacted to with success.")
+	letters = describeHook("dead_letters", "Reactions that a hook has given up.")
+)
+
 func describe(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("lifecycle_workflow_view_"+name, help, []string{"bucket"}, nil)
 }
+
+func describeHook(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("lifecycle_workflow_hook_"+name, help, []string{"workflow", "hook"}, nil)
+}
+
+// askFor bounds the requests of a scrape.
+const askFor = 5 * time.Second
 
 // New returns a collector for m.
 func New(m *workflow.Manager) *Collector { return &Collector{m: m} }
@@ -44,10 +62,21 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- ready
 	ch <- entities
 	ch <- age
+	ch <- waiting
+	ch <- letters
 }
 
 // Collect sends the present values.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), askFor)
+	defer cancel()
+	for _, def := range c.m.ListWorkflows() {
+		hooks, _ := c.m.HookStatuses(ctx, def.Workflow) // there are none without an answer
+		for _, h := range hooks {
+			ch <- prometheus.MustNewConstMetric(waiting, prometheus.GaugeValue, float64(h.Waiting), h.Workflow, h.Hook)
+			ch <- prometheus.MustNewConstMetric(letters, prometheus.GaugeValue, float64(h.DeadLetters), h.Workflow, h.Hook)
+		}
+	}
 	for _, v := range c.m.Views() {
 		is := 0.0
 		if v.Ready {

@@ -66,3 +66,33 @@ func TestViewsAreShown(t *testing.T) {
 		t.Errorf("%d ages, want 1", n)
 	}
 }
+
+func TestHooksAreShown(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("NOTES"), workflow.HookBucket("NOTES")},
+		Streams: []jetstream.StreamConfig{workflow.Journal("NOTES")},
+	})
+	m := workflow.NewManager(b.JetStream(), brokertest.Quiet())
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	mail := workflow.Hook{Name: "mail", Do: func(context.Context, workflow.Reaction) error { return nil }}
+	opts := []workflow.RegisterOption{workflow.WithJournal(), workflow.WithHook(mail)}
+	if err := m.Register("notes", func() workflow.Participant { return new(note) }, workflow.Transitions{"a": {}}, opts...); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+		# HELP lifecycle_workflow_hook_dead_letters Reactions that a hook has given up.
+		# TYPE lifecycle_workflow_hook_dead_letters gauge
+		lifecycle_workflow_hook_dead_letters{hook="mail",workflow="notes"} 0
+		# HELP lifecycle_workflow_hook_waiting Writes that a hook has not looked at, or not reacted to with success.
+		# TYPE lifecycle_workflow_hook_waiting gauge
+		lifecycle_workflow_hook_waiting{hook="mail",workflow="notes"} 0
+	`
+	names := []string{"lifecycle_workflow_hook_dead_letters", "lifecycle_workflow_hook_waiting"}
+	if err := testutil.CollectAndCompare(New(m), strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+}

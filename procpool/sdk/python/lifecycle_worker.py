@@ -59,9 +59,12 @@ ENV_FD = "LIFECYCLE_WORKER_FD"
 ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
 
 CHUNK = 64 << 10  # read at once
+PATIENCE = 0.01  # seconds that a handler may take before a second thread reads
 
 # The beginning of a query, to find the id of one whose payload is not readable.
 QUERY = re.compile(rb'\{"type":"query","requestId":("(?:[^"\\]|\\.)+"),(?:"bytes":(\d+),)?')
+
+encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Cancelled(Exception):
@@ -89,6 +92,8 @@ class Data:
         if is_array(bytes) and (value is None or isinstance(value, dict)):
             if bytes.dtype.hasobject:
                 raise TypeError("an array of Python objects has no bytes to send")
+            if bytes.dtype.names:  # dtype.str does not have them
+                raise TypeError("an array with fields would lose their names: send each field")
             value = {"dtype": bytes.dtype.str, "shape": list(bytes.shape), **(value or {})}
         self.value = value
         self.bytes = bytes
@@ -188,30 +193,32 @@ class _Worker:
         self._connection = connection
         self._max_frame = max_frame
         self._concurrency = concurrency
+        self._lines = io.BufferedReader(_Stream(connection), CHUNK)  # one thread at a time reads
         self._writing = threading.Lock()
+        self._wake = threading.Event()  # for watch
         self._state = threading.Lock()  # guards the fields below
         self._running = {}  # id to query
         self._began = time.monotonic()
         self._queries = 0
         self._calls = {}  # id to the queue that waits for the reply; None once the pool is gone
         self._last_call = 0
-        self.todo = queue.SimpleQueue()
+        self._now = None  # what the main thread works at; None while it waits for work
+        self._watching = False  # the thread of watch reads
+        self._asleep = False  # that thread waits until there is work
+        self._todo = queue.SimpleQueue()  # work that another thread has read
 
     def write(self, message, query=None, data=b""):
-        line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        line = encode(message).encode() + b"\n"
         size = len(line) + (len(data) + 1 if data else 0)
         if size > self._max_frame:
             raise TooLong("a message of %d bytes is longer than the limit of %d" % (size, self._max_frame))
-        if data and len(data) < 64 << 10:
-            line = b"".join((line, data, b"\n"))
-            data = b""
+        parts = (line, data, b"\n") if data else (line,)
         with self._writing:
             if query is not None and query._answered:
                 raise RuntimeError("the query has been answered")
-            self._connection.sendall(line)
-            if data:
-                self._connection.sendall(data)
-                self._connection.sendall(b"\n")
+            sent = self._connection.sendmsg(parts)
+            if sent < size:  # a signal came
+                self._connection.sendall(memoryview(b"".join(parts))[sent:])
 
     def write_value(self, message, field, value, query=None):
         """Write a message with a value, which may be a Data."""
@@ -245,6 +252,7 @@ class _Worker:
             self._calls[call_id] = answer
         try:
             self.write({"type": "call", "requestId": query.id, "callId": call_id, "method": str(method), "params": params}, query)
+            self._wake.set()
             reply = answer.get()
         finally:
             with self._state:
@@ -254,30 +262,78 @@ class _Worker:
             raise CallError("%s: %s" % (method, reply["error"]))
         return reply.get("result")
 
-    def read(self):
-        """The reader's thread: handles every message, but runs no handler."""
+    def _read(self):
+        """Take messages until one is work, and return that: a query, "shutdown", or None
+        when the pool is gone."""
         try:
-            with io.BufferedReader(_Stream(self._connection), CHUNK) as lines:
-                for line in lines:
-                    if not line.endswith(b"\n"):
-                        break  # a truncated line: the pool is gone
-                    if not line.strip():
-                        continue
-                    message = self._parse(line)
-                    length = message.get("bytes", 0)
-                    data = lines.read(length) if length else b""
-                    if len(data) < length or length and lines.read(1) != b"\n":
-                        break  # truncated as well
-                    self._take(message, data)
+            while True:
+                line = self._lines.readline()
+                if not line.endswith(b"\n"):
+                    break  # the end, or a truncated line: the pool is gone
+                if not line.strip():
+                    continue
+                message = self._parse(line)
+                length = message.get("bytes", 0)
+                data = self._lines.read(length) if length else b""
+                if len(data) < length or length and self._lines.read(1) != b"\n":
+                    break  # truncated as well
+                work = self._take(message, data)
+                if work is not None:
+                    return work
         except Exception as err:  # any error: a worker that does not read must end
             print("lifecycle_worker: the pool is gone:", describe(err), file=sys.stderr)
         self._gone()
+        return None
+
+    def _read_on(self):
+        """Read to the end, for handlers in other threads."""
+        work = ""
+        while work is not None:
+            work = self._read()
+            self._todo.put(work)
+
+    def _watch(self):
+        """Read while the handler takes longer than PATIENCE or waits for a reply, so that it
+        sees a cancel. The main thread reads otherwise: handing a query from thread to thread
+        takes as long as the rest of a round trip."""
+        late = False
+        while True:
+            with self._state:
+                seen = self._now
+                self._asleep = seen is None
+            self._wake.wait(None if seen is None else PATIENCE)
+            self._wake.clear()
+            with self._state:
+                late = self._now is not None and (self._now is seen or bool(self._calls))
+                self._watching = late
+            while late:
+                work = self._read()
+                with self._state:
+                    self._watching = late = work == "shutdown"  # the handler still runs
+                    self._todo.put(work)
+                if work is None:
+                    return
+
+    def _next(self):
+        """The next work of the main thread."""
+        if self._concurrency > 1:
+            return self._todo.get()
+        with self._state:
+            self._now = None
+            mine = not self._watching and self._todo.empty()
+        work = self._read() if mine else self._todo.get()
+        with self._state:
+            self._now = work
+            wake, self._asleep = self._asleep, False
+        if wake:
+            self._wake.set()
+        return work
 
     def _parse(self, line):
         """Python does not read all that is JSON: what is nested too deep, and
         numbers of thousands of digits. That is the query's error."""
         try:
-            return json.loads(line)
+            return json.loads(str(line, "utf-8"))
         except (ValueError, RecursionError) as err:
             begin = QUERY.match(line)
             if not begin:
@@ -292,7 +348,6 @@ class _Worker:
             waiting, self._calls = self._calls, None
         for answer in waiting.values():
             answer.put({"error": "the pool is gone"})
-        self.todo.put(None)
         # End the process even when the handler ignores the cancellation: no other
         # process would.
         leave = threading.Timer(2, os._exit, args=(1,))
@@ -300,20 +355,21 @@ class _Worker:
         leave.start()
 
     def _take(self, message, data):
+        """Act on a message. Return the work that it is, None when it is none."""
         kind = message.get("type")
         request_id = message.get("requestId")
         if kind == "query":
             if not isinstance(request_id, str) or not request_id or "payload" not in message:
                 if isinstance(request_id, str) and request_id:
                     self.fail(request_id, "a query without payload")
-                return
+                return None
             with self._state:
                 busy = len(self._running) >= self._concurrency or request_id in self._running
                 if not busy:
                     query = self._running[request_id] = Query(self, request_id, message, data)
-                    self.todo.put(query)
-            if busy:
-                self.fail(request_id, "busy with %d of %d queries" % (len(self._running), self._concurrency))
+            if not busy:
+                return query
+            self.fail(request_id, "busy with %d of %d queries" % (len(self._running), self._concurrency))
         elif kind == "cancel":
             with self._state:
                 if request_id in self._running:
@@ -334,8 +390,8 @@ class _Worker:
                 with self._state:
                     for query in self._running.values():
                         query._cancelled.set()
-            self.todo.put("shutdown")
-        # Ignore other types: they are from a newer pool.
+            return "shutdown"
+        return None  # other types are from a newer pool
 
     def ready(self):
         """Say ready, and what this worker is able to do."""
@@ -355,9 +411,12 @@ class _Worker:
                 text = text[: len(text) // 2]
 
     def work(self, handler):
+        """Answer queries until the pool sends shutdown or is gone. Return the exit code."""
+        reader = self._watch if self._concurrency == 1 else self._read_on
+        threading.Thread(target=reader, daemon=True).start()
         threads = set()
         while True:
-            query = self.todo.get()
+            query = self._next()
             if query is None:
                 return 1
             if query == "shutdown":
@@ -465,7 +524,6 @@ def serve(handler, concurrency=1, on_startup=None, on_shutdown=None):
         on_startup()
     worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)), concurrency)
     worker.ready()
-    threading.Thread(target=worker.read, daemon=True).start()
     try:
         code = worker.work(handler)
     except OSError as err:

@@ -60,8 +60,8 @@ var causes = []cause{
 		regexp.MustCompile(`^Chromium websocket$`),
 		regexp.MustCompile(`1001`),
 		"The message was on its way when the server closed the websocket with 1001: a websocket cannot say which message was the last one. " +
-			"A handler that watches `Draining` closes a socket that comes after the window at once, and the first message on it is lost; " +
-			"a server without `Draining` goes on answering until it ends.",
+			"This handler closes the socket as soon as it is told. One that says a goodbye of its own, and answers until its client has closed, " +
+			"has a second for that (`chat` in deploy/e2e/app).",
 		"a drain window (`drain_interval`) as long as the balancer's lag; send a message without an answer again after 1001, on the next socket",
 	},
 	{

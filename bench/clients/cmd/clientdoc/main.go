@@ -94,7 +94,6 @@ func pairs(rs clients.Results, proxy bool) (all map[[2]string]pair, names, scena
 	return all, names, scenarios
 }
 
-// clientTable has a row for each client.
 func clientTable(rs clients.Results) string {
 	all, names, scenarios := pairs(rs, false)
 	head := append([]string{"client", "version"}, scenarios...)

@@ -56,6 +56,25 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- regexReplaceAll "[^A-Za-z0-9]" (trimSuffix (ext .Values.configFile) .Values.configFile) "_" | upper }}
 {{- end }}
 
+{{/* The keys of config that have the address of a port, with its number and its value's name, as JSON. */}}
+{{- define "lifecycle-service.addresses" -}}
+{{- $all := list -}}
+{{- with .Values.addrKey -}}
+{{- $all = append $all (dict "key" . "port" $.Values.ports.http "value" "ports.http") -}}
+{{- end -}}
+{{- range .Values.extraPorts -}}
+{{- $key := .addrKey | default "" -}}
+{{- $usual := printf "%s_addr" (replace "-" "_" .name) -}}
+{{- if and (not $key) (hasKey ($.Values.config | default dict) $usual) -}}
+{{- $key = $usual -}}
+{{- end -}}
+{{- if $key -}}
+{{- $all = append $all (dict "key" $key "port" .port "value" (printf "the port of %s in extraPorts" .name)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $all -}}
+{{- end }}
+
 {{/* The service's configuration file. */}}
 {{- define "lifecycle-service.config" -}}
 {{- $config := .Values.config | default dict | deepCopy -}}
@@ -66,15 +85,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $_ := set $own "report_slice" (printf "%ds" (add 2 (div (add (include "lifecycle.nanoseconds" .Values.serviceMonitor.interval) 999999999) 1000000000))) -}}
 {{- end -}}
 {{- $_ := set $config "lifecycle" (mergeOverwrite $own $lifecycle) -}}
-{{- with .Values.addrKey -}}
-{{- $port := int $.Values.ports.http -}}
-{{- $given := get $config . -}}
+{{- range include "lifecycle-service.addresses" . | fromYamlArray -}}
+{{- $port := int .port -}}
+{{- $given := get $config .key -}}
 {{- if not $given -}}
-{{- $_ := set $config . (printf ":%d" $port) -}}
+{{- $_ := set $config .key (printf ":%d" $port) -}}
 {{- else if not (hasSuffix (printf ":%d" $port) (toString $given)) -}}
-{{- fail (printf "\nconfig.%s is %q, and ports.http is %d: set ports.http to the port on which the service listens, and remove config.%s" . (toString $given) $port .) -}}
+{{- fail (printf "\nconfig.%s is %q, and %s is %d: set %s to the port on which the service listens, and remove config.%s" .key (toString $given) .value $port .value .key) -}}
 {{- else if regexMatch "^(127\\.|localhost:|\\[::1\\])" (toString $given) -}}
-{{- fail (printf "\nconfig.%s is %q, an address that only the pod itself reaches" . (toString $given)) -}}
+{{- fail (printf "\nconfig.%s is %q, an address that only the pod itself reaches" .key (toString $given)) -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $config }}
@@ -103,22 +122,32 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- if and (hasPrefix (printf "%s_LIFECYCLE_" $prefix) .name) (not (and .valueFrom (hasSuffix "_ADMIN_TOKEN" .name))) -}}
 {{- fail (printf "\nenv has %s, which the chart cannot check: set drainSeconds, shutdownSeconds, ports.health or a key of config.lifecycle" .name) -}}
 {{- end -}}
-{{- if and $.Values.addrKey (eq .name (printf "%s_%s" $prefix (regexReplaceAll "[^A-Za-z0-9]" $.Values.addrKey "_" | upper))) -}}
-{{- fail (printf "\nenv has %s: set ports.http" .name) -}}
+{{- $name := .name -}}
+{{- range include "lifecycle-service.addresses" $ | fromYamlArray -}}
+{{- if eq $name (printf "%s_%s" $prefix (regexReplaceAll "[^A-Za-z0-9]" .key "_" | upper)) -}}
+{{- fail (printf "\nenv has %s: set %s" $name .value) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.env }}{{ toYaml . }}{{ end }}
 {{- end }}
 
-{{/* The arguments of the service. A flag wins over the variables and the file. */}}
+{{/* The arguments of the service. A flag wins over the variables and the file. What stands after
+     "--" is a program's that lifecycle-run runs. */}}
 {{- define "lifecycle-service.args" -}}
 {{- range .Values.args -}}
-{{- if regexMatch "^--?lifecycle[.]" . -}}
+{{- if eq . "--" -}}
+{{- break -}}
+{{- else if regexMatch "^--?lifecycle[.]" . -}}
 {{- fail (printf "\nargs has %s, which the chart cannot check: set drainSeconds, shutdownSeconds, ports.health or a key of config.lifecycle" .) -}}
 {{- else if regexMatch "^--?config(=|$)" . -}}
 {{- fail (printf "\nargs has %s: set configFile and config" .) -}}
-{{- else if and $.Values.addrKey (regexMatch (printf "^--?%s(=|$)" (regexReplaceAll "[^A-Za-z0-9]" $.Values.addrKey "-")) .) -}}
-{{- fail (printf "\nargs has %s: set ports.http" .) -}}
+{{- end -}}
+{{- $arg := . -}}
+{{- range include "lifecycle-service.addresses" $ | fromYamlArray -}}
+{{- if regexMatch (printf "^--?%s(=|$)" (regexReplaceAll "[^A-Za-z0-9]" .key "-")) $arg -}}
+{{- fail (printf "\nargs has %s: set %s" $arg .value) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- prepend (.Values.args | default list) (printf "-config=/etc/service/%s" .Values.configFile) | toYaml }}

@@ -6,6 +6,34 @@
 {{- end -}}
 
 {{/*
+lifecycle.meant returns the question whether one of the known names was meant: one that is the
+same without capitals, dashes and underscores, or with one letter missing, added, changed or
+moved by one place.
+*/}}
+{{- define "lifecycle.meant" -}}
+{{- $mine := include "lifecycle.spellings" .name | fromYamlArray -}}
+{{- $found := "" -}}
+{{- range $known := .known -}}
+{{- range include "lifecycle.spellings" $known | fromYamlArray -}}
+{{- if and (not $found) (has . $mine) -}}
+{{- $found = $known -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with $found -}}{{ printf ": did you mean %s?" . }}{{- end -}}
+{{- end -}}
+
+{{/* lifecycle.spellings returns a name, and it with one letter less, as a list in JSON. */}}
+{{- define "lifecycle.spellings" -}}
+{{- $name := lower . | replace "_" "" | replace "-" "" -}}
+{{- $all := list $name -}}
+{{- range $i := until (len $name) -}}
+{{- $all = append $all (printf "%s%s" (substr 0 $i $name) (substr (int (add1 $i)) (len $name) $name)) -}}
+{{- end -}}
+{{- toJson $all -}}
+{{- end -}}
+
+{{/*
 lifecycle.problems returns a line for each rule of lifecycle.Config.Validate that the
 settings break, and nothing when they break none.
 */}}
@@ -16,7 +44,7 @@ settings break, and nothing when they break none.
 {{- $known := include "lifecycle.defaults" . | fromYaml -}}
 {{- range $key, $_ := $s -}}
 {{- if not (or (hasKey $known $key) (eq $key "global")) -}}
-{{- $problems = append $problems (printf "%s is no setting of lifecycle" $key) -}}
+{{- $problems = append $problems (printf "%s is no setting of lifecycle%s" $key (include "lifecycle.meant" (dict "name" $key "known" (keys $known | sortAlpha)))) -}}
 {{- end -}}
 {{- end -}}
 {{- range $key, $bounds := dict "drainSeconds" (list 3 600) "shutdownSeconds" (list 4 3600) "preStopSeconds" (list 0 600) "startSeconds" (list 1 3600) "healthPort" (list 1 65535) -}}
@@ -40,12 +68,14 @@ settings break, and nothing when they break none.
 {{- $keys := concat (include "lifecycle.liveKeys" . | fromYamlArray) (include "lifecycle.startKeys" . | fromYamlArray) (include "lifecycle.derivedKeys" . | fromYamlArray) -}}
 {{- range $key, $_ := $config -}}
 {{- if not (has $key $keys) -}}
-{{- $problems = append $problems (printf "%s is no key of the configuration of lifecycle" $key) -}}
+{{- $problems = append $problems (printf "%s is not a key of the configuration of lifecycle%s" $key (include "lifecycle.meant" (dict "name" $key "known" $keys))) -}}
 {{- end -}}
 {{- end -}}
+{{- $sources := dict "drain_interval" "drainSeconds" "shutdown_grace" "shutdownSeconds" "pre_stop" "preStopSeconds" "health_addr" "the health port" -}}
 {{- range include "lifecycle.derivedKeys" . | fromYamlArray -}}
 {{- if hasKey $config . -}}
-{{- $problems = append $problems (printf "%s follows from drainSeconds, shutdownSeconds, preStopSeconds and the health port: remove it from the configuration" .) -}}
+{{- $source := get $sources . | default "drainSeconds and shutdownSeconds" -}}
+{{- $problems = append $problems (printf "%s follows from %s: set that, and remove it from the configuration" . $source) -}}
 {{- end -}}
 {{- end -}}
 {{- $longest := 31536000000000000 -}}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +17,19 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A port that another program has is an error that says which server wanted it.
+func TestPortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	err = serve(lifecycletest.New(t, lifecycle.Config{}).App, taken.Addr().String())
+	if err == nil || !strings.Contains(err.Error(), "listen for gRPC: ") || !strings.Contains(err.Error(), taken.Addr().String()) {
+		t.Errorf("serve on a port in use: %v", err)
+	}
+}
 
 // A stop under load loses no call.
 func TestDrainUnderLoad(t *testing.T) {

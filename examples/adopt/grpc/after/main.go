@@ -38,7 +38,7 @@ func run(port int, planes string) error {
 func serve(app *lifecycle.App, addr string) error {
 	lis, err := net.Listen("tcp", addr)
 	if err != nil {
-		return err
+		return fmt.Errorf("listen for gRPC: %w", err)
 	}
 	srv, states := grpc.NewServer(grpcdrain.Options(app, "grpc")...), health.NewServer()
 	echo.RegisterEchoServer(srv, new(server))

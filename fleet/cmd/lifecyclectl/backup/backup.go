@@ -33,9 +33,9 @@ type Server struct {
 }
 
 // Create backs up a bucket into a new folder and verifies the result.
-func Create(ctx context.Context, s Server, bucket, dir string) (workflow.BackupStatus, error) {
+func Create(ctx context.Context, s Server, bucket, dir string, opts ...workflow.BackupOption) (workflow.BackupStatus, error) {
 	err := s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return workflow.Backup(ctx, js, bucket, dir)
+		return workflow.Backup(ctx, js, bucket, dir, opts...)
 	})
 	if err != nil {
 		return workflow.BackupStatus{}, err
@@ -50,13 +50,13 @@ func Verify(dir string) (workflow.BackupStatus, error) {
 }
 
 // Restore verifies a backup and creates its streams.
-func Restore(ctx context.Context, s Server, dir string) (workflow.BackupStatus, error) {
+func Restore(ctx context.Context, s Server, dir string, opts ...workflow.BackupOption) (workflow.BackupStatus, error) {
 	status, err := Verify(dir)
 	if err != nil {
 		return status, err
 	}
 	return status, s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return workflow.RestoreBackup(ctx, js, dir)
+		return workflow.RestoreBackup(ctx, js, dir, opts...)
 	})
 }
 
@@ -161,7 +161,7 @@ func explained(err error) error {
 	case isStatus(jetstream.ErrStreamNotFound):
 		return cli.Fail(cli.ExitNotFound, "%w", err).Hint("lifecyclectl definitions TYPE names the bucket of a workflow")
 	case exists || isStatus(jetstream.ErrStreamNameAlreadyInUse):
-		return cli.Fail(cli.ExitConflict, "%w", err).Hint("a stream that exists is not touched: delete it first, to go back in time")
+		return cli.Fail(cli.ExitConflict, "%w", err).Hint("a stream that differs from the backup is not touched: delete it first, to go back in time")
 	case isStatus(nats.ErrNoResponders, jetstream.ErrJetStreamNotEnabled):
 		return unreachable("%w", err)
 	case isStatus(fs.ErrExist, fs.ErrNotExist, fs.ErrPermission):

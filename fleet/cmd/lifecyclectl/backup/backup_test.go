@@ -110,6 +110,11 @@ func TestPermissions(t *testing.T) {
 	if e, err := again.Get(ctx, "k"); err != nil || e.Revision() != 100 {
 		t.Errorf("restored: %+v, %v", e, err)
 	}
+	if _, err := backup.Restore(ctx, as(restorerFile), dir); err != nil {
+		t.Errorf("what is restored already: %v", err)
+	}
+	_, err = again.Put(ctx, "k", []byte("newer"))
+	must(t, err)
 	if _, err := backup.Restore(ctx, as(restorerFile), dir); cli.StatusOf(err) != cli.ExitConflict {
 		t.Errorf("over a bucket that exists: %v", err)
 	}

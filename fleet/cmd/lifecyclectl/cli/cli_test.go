@@ -12,7 +12,7 @@ func TestReasonsAreThoseOfTheServer(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		reasonUnknownType: operator.ReasonUnknownType, reasonNotFound: operator.ReasonNotFound, reasonStale: operator.ReasonStale,
 		reasonContention: operator.ReasonContention, reasonExpired: operator.ReasonExpired, reasonForbidden: operator.ReasonForbidden,
-		reasonTimeout: operator.ReasonTimeout, reasonInvalid: operator.ReasonInvalidTransition, reasonNotWritable: operator.ReasonNotWritable,
+		reasonInvalid: operator.ReasonInvalidTransition, reasonNotWritable: operator.ReasonNotWritable,
 	} {
 		if ours != theirs {
 			t.Errorf("%s is %s on the server", ours, theirs)

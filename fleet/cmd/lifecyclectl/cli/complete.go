@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,6 +82,26 @@ func nextPhases(ctx context.Context, s *Server, args []string, _ string) []strin
 func processes(ctx context.Context, s *Server, _ []string, _ string) []string {
 	list, err := s.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: 1000})
 	return ids(list.GetProcesses(), err)
+}
+
+// CompleteFilters completes the flags --service and --process of a command that has them.
+func CompleteFilters(cmd *cobra.Command) {
+	for name, words := range map[string]wordsOf{"service": services, "process": processes} {
+		if cmd.Flags().Lookup(name) == nil {
+			continue
+		}
+		_ = cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			return complete(cmd, func(ctx context.Context, s *Server) []string { return words(ctx, s, args, word) })
+		}) // the flag exists
+	}
+}
+
+func services(ctx context.Context, s *Server, _ []string, _ string) []string {
+	list, err := s.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: 1})
+	if err != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(list.GetTotals().GetServices()))
 }
 
 func workers(ctx context.Context, s *Server, _ []string, _ string) []string {

@@ -29,7 +29,6 @@ const (
 	reasonContention  = "CONTENTION"
 	reasonExpired     = "CREDENTIALS_EXPIRED"
 	reasonForbidden   = "ROLE_NOT_SUFFICIENT"
-	reasonTimeout     = "DEADLINE_EXCEEDED"
 	reasonInvalid     = "INVALID_TRANSITION"
 	reasonNotWritable = "FIELD_NOT_WRITABLE"
 )
@@ -70,11 +69,10 @@ func (s *Server) Explain(ctx context.Context, err error, about Subject, args []s
 	case reason == reasonInvalid:
 		f.addHint("to see the table: lifecyclectl diagram workflow %s", typ)
 	case reason == reasonNotWritable:
+		f.Status = ExitUsage
 		f.addHint("to list the writable fields: lifecyclectl definitions %s", typ)
 	case reason == reasonForbidden:
 		f.addHint("lifecyclectl whoami shows your role")
-	case reason == reasonTimeout:
-		f.addHint("a write may have been stored: read before trying again")
 	case reason == reasonExpired:
 		f.addHint("get new credentials, and put them into --token-file or --cert-file; or sign in again: lifecyclectl login")
 	case answer.Code() == connect.CodeUnauthenticated:
@@ -111,10 +109,10 @@ func (s *Server) unreachable(err error) error {
 		f.addHint("%s", where)
 	case errors.As(err, &slow) && slow.Timeout():
 		f.Err = fmt.Errorf("%s did not answer in time", s.URL)
-		f.addHint("a write may have been stored: read before trying again; --timeout waits longer")
+		f.addHint("if the command writes, its write may have been stored: read before trying again; --timeout waits longer")
 	case errors.As(err, &dialing):
 		f.Err = fmt.Errorf("the connection to %s broke: %s", s.URL, text)
-		f.addHint("a write may have been stored: read before trying again")
+		f.addHint("if the command writes, its write may have been stored: read before trying again")
 	default:
 		f.Err = fmt.Errorf("the server at %s is not an operator server: %s", s.URL, text)
 		if strings.HasPrefix(s.URL, "http:") {
@@ -201,7 +199,7 @@ var Statuses = []struct {
 	{ExitConflict, "it has changed since, or exists already"},
 	{ExitDenied, "the credentials or the role do not suffice"},
 	{ExitUnreachable, "the server, or the process behind it, does not answer: try again"},
-	{ExitInterrupted, "interrupted before it was done; watch and top end with 0"},
+	{ExitInterrupted, "interrupted before it was done; watch ends with 0"},
 }
 
 // ExitHelp is the part of the help about exit statuses.

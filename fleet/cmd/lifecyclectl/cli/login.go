@@ -41,7 +41,6 @@ type Login struct {
 	mu sync.Mutex // guards the tokens and Expiry while commands run
 }
 
-// loginFile returns the path of the file of a server's login.
 func loginFile(server string) (string, error) {
 	path, err := configFile()
 	if err != nil {

@@ -41,7 +41,8 @@ func list() *cobra.Command {
 		Long: `List the messages that a hosted worker failed to handle, oldest first. With
 --by-reason count them by reason; reasons that differ only in numbers are one group. With
 ID show one with its headers and its whole message, which needs the role operator; with
---raw write the message as it is.`,
+--raw write the message as it is. TYPE/HOOK in place of WORKER lists the reactions that a
+hook of a workflow has given up.`,
 		Example: `  lifecyclectl dead-letters thumbs --by-reason
   lifecyclectl dead-letters thumbs --limit 20`,
 	}, cli.OfWorker, func(c *cli.Call) error {
@@ -251,7 +252,9 @@ one part fails, the error says how many were redriven before.
 
 With --data-file one message goes with other data. It keeps its topic, its key and its
 other headers. When another operator redrives it first, the command fails with the
-exit status of a conflict, and sends nothing.`,
+exit status of a conflict, and sends nothing.
+
+With TYPE/HOOK in place of WORKER the server calls the hook of a workflow once more.`,
 		Example: `  lifecyclectl dead-letters thumbs
   lifecyclectl redrive thumbs 18 19
   lifecyclectl redrive thumbs 18 --data-file fixed.json --note "a typo"
@@ -317,7 +320,8 @@ func discard() *cobra.Command {
 		Long: `Remove dead letters of a hosted worker for good: those with these ids, those with
 one reason, or with --all those that exist when it begins. The note goes into the audit.
 With --dry-run it only counts them. It discards 1000 at a time; when one part fails, the
-error says how many were discarded before.`,
+error says how many were discarded before. TYPE/HOOK in place of WORKER removes reactions
+that a hook of a workflow has given up.`,
 		Example: `  lifecyclectl discard thumbs 18 --note "a test message"
   lifecyclectl discard thumbs --all --dry-run`,
 	}, cli.OfWorker, func(c *cli.Call) error {

@@ -127,7 +127,11 @@ func (r *Runner) allow(o Options) (err error) {
 		}
 		r.scope.Allow = append(r.scope.Allow, p)
 	}
-	r.scope.Secrets = only(o.Env, r.spec.GetHttp().GetSecrets())
+	// Which header of which URLs a secret is for, only the hosts' configuration says.
+	r.scope.Secrets = make(map[string]outbound.Secret)
+	for name, value := range only(o.Env, r.spec.GetHttp().GetSecrets()) {
+		r.scope.Secrets[name] = outbound.Secret{Value: value, URLs: r.scope.Allow}
+	}
 	r.client, err = outbound.New(outbound.Policy{}, o.Networks)
 	return err
 }

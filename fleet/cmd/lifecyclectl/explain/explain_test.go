@@ -1,19 +1,13 @@
 package explain
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/health"
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
@@ -91,108 +85,5 @@ func TestEveryWordIsExplained(t *testing.T) {
 	}
 	if code, out := explain(t, "Pendin"); code != cli.ExitNotFound || !strings.Contains(out, "did you mean Pending?") {
 		t.Errorf("a typo: %d %s", code, out)
-	}
-}
-
-// Every field of every answer is explained, which is what -o json prints. The texts are the
-// contract's own.
-func TestEveryFieldIsExplained(t *testing.T) {
-	seen := map[protoreflect.FullName]bool{}
-	var visit func(m protoreflect.MessageDescriptor)
-	visit = func(m protoreflect.MessageDescriptor) {
-		if m == nil || seen[m.FullName()] || m.FullName().Parent() == "google.protobuf" {
-			return
-		}
-		seen[m.FullName()] = true
-		for i := range m.Fields().Len() {
-			f := m.Fields().Get(i)
-			if text := operatorv1.Comment(f); !m.IsMapEntry() && !strings.HasSuffix(text, ".") {
-				t.Errorf("%s has the comment %q, want a sentence", f.FullName(), text)
-			}
-			visit(f.Message())
-		}
-	}
-	for _, file := range operatorv1.Files() {
-		for i := range file.Services().Len() {
-			for j := range file.Services().Get(i).Methods().Len() {
-				visit(file.Services().Get(i).Methods().Get(j).Output())
-			}
-		}
-	}
-	if len(seen) < 40 {
-		t.Errorf("only %d messages are printed", len(seen))
-	}
-	for word, says := range map[string]string{
-		"process.ready": "Whether /readyz answers 200 now.", "process.units.restarts": "How often it was started again.", "deadletter.reason": "Why the last attempt failed.",
-		"dead-letter": "dead_letter.attempts", "Process.SEEN_AT": "process.seen_at", "process.seen_at.x": "there is no word", "process.x": "did you mean process",
-		"BACKLOG": "(worker.backlog)", "units": "How many units run",
-	} {
-		if _, out := explain(t, word); !strings.Contains(out, says) {
-			t.Errorf("explain %s does not say %q: %s", word, says, out)
-		}
-	}
-}
-
-// Every column of every table is explained.
-func TestEveryColumnIsExplained(t *testing.T) {
-	files, err := filepath.Glob("../*/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := map[string]bool{}
-	var texts func(list []ast.Expr)
-	texts = func(list []ast.Expr) {
-		for _, x := range list {
-			if list, ok := x.(*ast.CompositeLit); ok { // of Rows
-				texts(list.Elts)
-			}
-			if lit, ok := x.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				name, _ := strconv.Unquote(lit.Value)
-				found[name] = name != "|" && name != ""
-			}
-		}
-	}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.CallExpr:
-				if f, ok := n.Fun.(*ast.SelectorExpr); ok && (f.Sel.Name == "Head" || f.Sel.Name == "Rows") {
-					texts(n.Args)
-				}
-			case *ast.KeyValueExpr:
-				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Head" {
-					if list, ok := n.Value.(*ast.CompositeLit); ok {
-						texts(list.Elts)
-					}
-				}
-			}
-			return true
-		})
-	}
-	if len(found) < 50 {
-		t.Errorf("only %d columns are found", len(found))
-	}
-	for name, is := range found {
-		explained := len(file.Columns[name]) > 0 || slices.ContainsFunc(meanings(), func(m meaning) bool { return m.kind == "column" && m.name == name })
-		if is && !explained {
-			t.Errorf("the column %s is not explained", name)
-		}
-	}
-	for name, paths := range file.Columns {
-		if !found[name] {
-			t.Errorf("no table has the column %s", name)
-		}
-		for _, path := range paths {
-			if list := explainFields(path); len(list) == 0 || list[0].name != path || list[0].means == "" {
-				t.Errorf("the column %s shows %s, which is not explained", name, path)
-			}
-		}
 	}
 }

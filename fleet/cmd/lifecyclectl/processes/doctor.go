@@ -63,9 +63,10 @@ Exit status: 0 when nothing is wrong and everything could be looked at, 1 otherw
 		return verdict(cli.LocalCall(cmd, args), answer)
 	}
 	cmd.Flags().StringVar(&req.Service, "service", "", "only this `service`")
-	cmd.Flags().StringVar(&req.Process, "process", "", "only the process with this `id`")
+	cmd.Flags().StringVar(&req.Process, "process", "", "only the process with this `id`; it may lack the service")
 	cmd.Flags().StringVar(&statusz, "statusz", "", "the `URL` of a process's /statusz, or a file with its JSON")
 	cli.WatchFlag(cmd, &watch)
+	cli.CompleteFilters(cmd)
 	return cmd
 }
 
@@ -90,7 +91,6 @@ func ruleCell(f *operatorv1.Finding) output.Cell {
 	return output.Wait(f.GetRule())
 }
 
-// findingTable lists findings with what to do.
 func findingTable(t *output.Table, list []*operatorv1.Finding) {
 	t.Head("RULE", "SUBJECT", "SINCE", "COUNT", "CAUSE", "CHANGE", "NEXT")
 	now := time.Now()
@@ -100,8 +100,19 @@ func findingTable(t *output.Table, list []*operatorv1.Finding) {
 			since = output.Age(f.GetSince(), now)
 		}
 		t.Row(ruleCell(f), f.GetSubject(), since, fmt.Sprint(f.GetCount()), f.GetCause(), f.GetChange(), f.GetNext())
+		below := f.GetExplains()
+		below = below[:min(len(below), maxBelow)]
+		for _, x := range below {
+			t.Row(output.Faint("└ "+x.GetRule()), x.GetSubject(), output.Age(x.GetSince(), now), fmt.Sprint(x.GetCount()), x.GetCause(), "", x.GetNext())
+		}
+		if more := f.GetExplained() - int64(len(below)); more > 0 {
+			t.Row(output.Faint(fmt.Sprintf("└ and %d more that %s explains", more, f.GetRule())))
+		}
 	}
 }
+
+// maxBelow is how many of the findings that another one explains are shown below it.
+const maxBelow = 5
 
 // verdict writes a diagnosis. It returns an error when something is wrong, or could not be
 // looked at.

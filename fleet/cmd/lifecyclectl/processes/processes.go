@@ -77,6 +77,7 @@ func list() *cobra.Command {
 	f.StringVar(&req.Sort, "sort", "service", "`order`: service, problems or started")
 	f.IntVar(&limit, "limit", 0, "at most `N`; 0 is all")
 	f.BoolVarP(&follow, "watch", "w", false, "then show every change")
+	cli.CompleteFilters(cmd)
 	return cmd
 }
 
@@ -145,8 +146,11 @@ func isSame(a, b *operatorv1.Process) bool {
 
 // memory returns the memory of a process, "" when it is not known.
 func memory(p *operatorv1.Process) string {
-	if p.GetMemoryLimitBytes() == 0 {
+	switch {
+	case p.GetMemoryBytes() == 0:
 		return ""
+	case p.GetMemoryLimitBytes() == 0:
+		return fmt.Sprintf("%d MiB", p.GetMemoryBytes()>>20)
 	}
 	return fmt.Sprintf("%d/%d MiB", p.GetMemoryBytes()>>20, p.GetMemoryLimitBytes()>>20)
 }

@@ -22,24 +22,28 @@ func prove() *cobra.Command {
 		format string
 	)
 	cmd := &cobra.Command{
-		Use:   "prove deployment/NAME [--image IMAGE]",
-		Short: "Roll, scale and delete a Deployment's pods under load, and account for every request",
-		Long: `Roll, scale and delete the pods of a Deployment under load, and account for every
-request. It works on any cluster, through kubectl and its current context. The
-load is a Job in the Deployment's namespace, so no request leaves the cluster.
+		Use:   "prove KIND/NAME [--image IMAGE]",
+		Short: "Roll, scale and delete a workload's pods under load, and account for every request",
+		Long: `Roll, scale and delete the pods of a Deployment, a StatefulSet or a DaemonSet under
+load, and account for every request. It works on any cluster, through kubectl and its
+current context. The load is a Job in the same namespace, so no request leaves the
+cluster.
 
-The steps: a rolling restart, a scale down and up, the deletion of a pod. The
+The steps: a rolling restart, a scale down and up, the deletion of a pod; a DaemonSet
+is not scaled. When the kubelet had to kill pods, the one that is deleted gets a
+minute more, which shows whether its program ends at all. The
 clients never send a request twice: HTTP/1.1 on connections that are kept and idle
 for up to 4 s, HTTP/1.1 on new connections, HTTP/2 POST with a body that cannot be
 read again, and with --stream a stream of events. A request is lost when it gets no
 answer, or a status of 500 or more.
 
 The report says what was lost, when in the pod's life, and which number or line of
-the manifest to change. prove starts only when all replicas are available and the
+the manifest to change. How containers ended comes first: their exit statuses, their
+restarts, the last lines of their logs. prove starts only when all replicas are available and the
 service answers without a loss. In the end, also after Ctrl-C, it deletes the Job
 and puts the replicas back.
 
-It asks first, unless the Deployment has the label ` + Label + `=allowed.
+It asks first, unless the workload has the label ` + Label + `=allowed.
 IMAGE is an image whose entry point is this version of lifecyclectl; a released
 version has one.
 
@@ -47,7 +51,7 @@ Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
 		Example: `  lifecyclectl prove deployment/web
   lifecyclectl prove deployment/web --image $IMAGE --get /healthz --post /orders --stream /events
   lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json`,
-		Args: cli.Words("deployment/NAME"),
+		Args: cli.Words("KIND/NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "text" && format != "json" {
 				return fmt.Errorf("-o is %q, want text or json", format)

@@ -3,6 +3,7 @@ package prove
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -35,9 +36,10 @@ type Finding struct {
 type group struct {
 	count       int
 	first, last time.Duration // after the deletion of the pod
-	endedEarly  bool          // a pod's container ended within a second of the deletion
+	soonest     time.Duration // after the deletion, the first end of a pod's container; -1 for none
 	example     string
-	pods        map[string]bool
+	pod         *Pod // the one that lost the latest
+	rate        bool // stops lost no more than all other times
 }
 
 // A cause of a loss.
@@ -45,36 +47,45 @@ const (
 	noEndpoint    = "no-endpoint"         // no pod was ready
 	tooEarly      = "ready-too-early"     // a new pod did not answer yet
 	unknown       = "unexplained"         // no pod stopped or started
+	crashed       = "container-ended"     // the container had ended by itself
+	failedStop    = "stop-failed"         // the container failed during its stop
 	answered      = "status"              // an answer of 500 or more while a pod stopped
 	arrival       = "arrival"             // a new connection to a pod that accepts none any more
 	unannounced   = "close-not-announced" // a kept connection was closed without Connection: close or GOAWAY
 	goAwayTooSoon = "goaway-too-soon"     // HTTP/2's GOAWAY excluded a request that was on its way
 	cutShort      = "request-cut"         // a request was being worked on
-	killed        = "killed"              // the same, by SIGKILL
+	killed        = "killed"              // the kubelet killed the container, because its grace was over
 	streamCut     = "stream-cut"          // a stream ended in the middle
 )
 
 // causes are in the order of the report.
-var causes = []string{noEndpoint, arrival, killed, cutShort, unannounced, goAwayTooSoon, streamCut, answered, tooEarly, unknown}
+var causes = []string{crashed, killed, failedStop, noEndpoint, arrival, cutShort, unannounced, goAwayTooSoon, streamCut, answered, tooEarly, unknown}
 
 // attribute names the pod on which a request was probably lost, and why. A client
 // sees only the Service's address, so the pod is the one whose stop was the latest.
-func attribute(l lostRequest, pods []Pod, none bool, grace time.Duration) (*Pod, string) {
+// How the container ended is evidence, and comes before what the client saw.
+func attribute(l lostRequest, pods []Pod, none bool) (*Pod, string) {
 	at := l.at()
 	var on *Pod
 	var latest time.Time
+	isCrash := false
 	for i, p := range pods {
+		for _, r := range p.Restarts {
+			if near(at, r.At, r.At) && r.At.After(latest) {
+				on, latest, isCrash = &pods[i], r.At, true
+			}
+		}
 		if p.Deleted.IsZero() || at.Before(p.Deleted.Add(-seenLate)) {
 			continue
 		}
 		critical := p.Deleted
 		if !p.Ended.IsZero() && at.After(p.Ended.Add(-seenLate)) {
-			if critical = p.Ended; at.After(p.Ended.Add(linger)) {
+			if critical = p.Ended; !near(at, p.Deleted, p.Ended) {
 				continue
 			}
 		}
 		if on == nil || critical.After(latest) {
-			on, latest = &pods[i], critical
+			on, latest, isCrash = &pods[i], critical, false
 		}
 	}
 	var fresh *Pod
@@ -84,27 +95,123 @@ func attribute(l lostRequest, pods []Pod, none bool, grace time.Duration) (*Pod,
 		}
 	}
 	waited := l.Lost.Sub(l.Sent)
+	isOver := on != nil && !on.Ended.IsZero() && at.After(on.Ended.Add(-seenLate))
+	isArrival := l.How == load.Refused || l.How == load.Unreachable || l.How == load.Late || !l.Kept && waited < inFlight
 	switch {
+	case isCrash:
+		return on, crashed
 	case none:
 		return on, noEndpoint
 	case fresh != nil && (on == nil || l.How == load.Refused && at.Sub(latest) > newFor):
 		return fresh, tooEarly
 	case on == nil:
 		return nil, unknown
+	case isOver && on.wasKilled():
+		return on, killed
+	case isOver && on.hasFailed() && !isArrival && l.How != load.Status:
+		return on, failedStop
 	case l.How == load.Status:
 		return on, answered
 	case l.Kind == load.Stream && l.How == load.Cut:
 		return on, streamCut
-	case l.How == load.Refused, l.How == load.Unreachable, l.How == load.Late, !l.Kept && waited < inFlight:
+	case isArrival:
 		return on, arrival
 	case l.How == load.GoAway:
 		return on, goAwayTooSoon
 	case waited < inFlight:
 		return on, unannounced
-	case on.ExitCode != nil && *on.ExitCode == 137 && on.Ended.Sub(on.Deleted) > grace-time.Second:
-		return on, killed
 	}
 	return on, cutShort
+}
+
+// near reports whether a request that was lost at that time may have been lost because a
+// container stopped: it began to at from, and had ended at end.
+func near(at, from, end time.Time) bool {
+	return !at.Before(from.Add(-seenLate)) && !at.After(end.Add(linger))
+}
+
+// baselines takes losses away from stops that explain no more of them than chance does: a
+// program that answers 500 once in 300 does so during a stop too. The losses without a stop
+// near them say how many to expect. A loss that the end of a container proves stays.
+func (p *proof) baselines(losses []Loss, pods []Pod) {
+	quiet, busy := p.shares(pods)
+	type count struct{ far, near int }
+	counts := map[string]*count{}
+	key := func(l Loss) string {
+		if l.How == string(load.Status) {
+			return l.Why
+		}
+		return l.How
+	}
+	isProven := func(l Loss) bool { return slices.Contains([]string{crashed, killed, failedStop, noEndpoint}, l.Cause) }
+	for _, l := range losses {
+		c := counts[key(l)]
+		if c == nil {
+			c = new(count)
+			counts[key(l)] = c
+		}
+		switch {
+		case l.Cause == unknown:
+			c.far++
+		case !isProven(l):
+			c.near++
+		}
+	}
+	for i, l := range losses {
+		c := counts[key(l)]
+		expected := float64(c.far) * busy.Seconds() / quiet.Seconds()
+		// Two standard deviations of what chance makes of the expectation, and one loss.
+		if isChance := float64(c.near) <= expected+2*math.Sqrt(expected)+1; c.far > 0 && isChance && !isProven(l) && l.Cause != unknown {
+			losses[i] = Loss{
+				Kind: l.Kind, How: l.How, Why: l.Why, Kept: l.Kept, Idle: l.Idle, Waited: l.Waited, Step: l.Step, Cause: unknown, At: l.At,
+				nearAStop: true,
+			}
+		}
+	}
+}
+
+// shares returns how long the load ran without a stop or a start near it, and with one.
+func (p *proof) shares(pods []Pod) (quiet, busy time.Duration) {
+	type span struct{ from, to time.Time }
+	var spans []span
+	for _, pod := range pods {
+		for _, r := range pod.Restarts {
+			spans = append(spans, span{r.At.Add(-seenLate), r.At.Add(linger)})
+		}
+		if end := pod.Ended; !pod.Deleted.IsZero() {
+			if end.IsZero() {
+				end = p.ended
+			}
+			spans = append(spans, span{pod.Deleted.Add(-seenLate), end.Add(linger)})
+		}
+		if !pod.Ready.IsZero() {
+			spans = append(spans, span{pod.Ready.Add(-seenLate), pod.Ready.Add(newFor)})
+		}
+	}
+	slices.SortFunc(spans, func(x, y span) int { return x.from.Compare(y.from) })
+	at := p.began
+	for _, s := range spans {
+		from, to := latest(s.from, at), earliest(s.to, p.ended)
+		if to.After(from) {
+			busy += to.Sub(from)
+			at = to
+		}
+	}
+	return max(p.ended.Sub(p.began)-busy, time.Second), busy
+}
+
+func latest(x, y time.Time) time.Time {
+	if x.After(y) {
+		return x
+	}
+	return y
+}
+
+func earliest(x, y time.Time) time.Time {
+	if x.Before(y) {
+		return x
+	}
+	return y
 }
 
 // judge groups the losses by cause, and names the line that prevents each.
@@ -117,26 +224,30 @@ func (p *proof) judge(losses []Loss, pods []Pod) []Finding {
 	for _, l := range losses {
 		g := groups[l.Cause]
 		if g == nil {
-			g = &group{first: math.MaxInt64, pods: make(map[string]bool), example: l.Why}
+			g = &group{first: math.MaxInt64, soonest: -1, example: l.Why}
 			groups[l.Cause] = g
 		}
 		g.count++
+		g.rate = g.rate || l.nearAStop
 		pod, ok := byName[l.Pod]
-		if !ok || pod.Deleted.IsZero() {
+		if !ok {
 			continue
 		}
-		g.pods[pod.Name] = true
+		g.pod = &pod
+		if pod.Deleted.IsZero() {
+			continue
+		}
 		after := max(0, l.At.Sub(pod.Deleted))
 		g.first, g.last = min(g.first, after), max(g.last, after)
-		if !pod.Ended.IsZero() && pod.Ended.Sub(pod.Deleted) < time.Second {
-			g.endedEarly = true
+		if took := pod.Ended.Sub(pod.Deleted); !pod.Ended.IsZero() && (g.soonest < 0 || took < g.soonest) {
+			g.soonest = took
 		}
 	}
 	var all []Finding
 	for _, cause := range causes {
 		if g := groups[cause]; g != nil {
-			f := p.finding(cause, g)
-			f.Object, f.Losses = "Deployment/"+p.d.Name, g.count
+			f := p.finding(cause, g, pods)
+			f.Object, f.Losses = p.d.kind()+"/"+p.d.Name, g.count
 			all = append(all, f)
 		}
 	}
@@ -170,10 +281,10 @@ var programCauses = map[string]struct{ what, reason, fix string }{
 	},
 }
 
-func (p *proof) finding(cause string, g *group) Finding {
+func (p *proof) finding(cause string, g *group, pods []Pod) Finding {
 	if say, ok := programCauses[cause]; ok {
 		f := Finding{Rule: cause, Fix: "no line of the manifest helps: " + say.fix}
-		f.Reason = fmt.Sprintf(say.reason, number(g.count, say.what), g.example)
+		f.Reason = fmt.Sprintf(say.reason, number(g.count, say.what), g.example) + g.evidence()
 		if cause == answered {
 			f.Reason += fmt.Sprintf(", from %s to %s after the deletion of a pod", clock(g.first), clock(g.last))
 		}
@@ -185,16 +296,19 @@ func (p *proof) finding(cause string, g *group) Finding {
 		return p.noEndpoint(lost)
 	case arrival:
 		return p.windowFinding(g, lost)
+	case crashed:
+		return p.crashFinding(lost, pods)
 	case killed:
-		grace := p.d.grace()
-		return Finding{
-			Rule:   "grace-too-short",
-			Path:   "spec.template.spec.terminationGracePeriodSeconds",
-			Value:  fmt.Sprint(grace),
-			Want:   fmt.Sprint(2 * grace),
-			Reason: fmt.Sprintf("the kubelet killed the container %d s after the deletion, while it worked on %s", grace, lost),
-			Fix:    fmt.Sprintf("set terminationGracePeriodSeconds to more than a stop takes, such as %d, or make the program end sooner", 2*grace),
+		return p.killFinding(lost, g, pods)
+	case failedStop:
+		f := Finding{Rule: cause, Reason: fmt.Sprintf("the container failed during its stop, with %s open: %s%s", lost, g.example, g.evidence())}
+		f.Fix = "no line of the manifest helps: the program has to end with 0 once its requests have their answers; " +
+			"a main function that returns, or fails, when its listener closes ends before that"
+		if g.pod.Reason == outOfMemory {
+			f.Path = containerPath(p.at) + ".resources.limits.memory"
+			f.Fix = "set resources.limits.memory to more than a stop needs, or make the program need less"
 		}
+		return f
 	case tooEarly:
 		return Finding{
 			Rule:   cause,
@@ -204,19 +318,122 @@ func (p *proof) finding(cause string, g *group) Finding {
 				"or a plane that waits for it",
 		}
 	}
-	return Finding{
+	f := Finding{
 		Rule:   cause,
 		Reason: fmt.Sprintf("the service lost %s while no pod of %s stopped or started: %s", lost, p.d, g.example),
 		Fix:    "look at the program, its other pods and the network: this has nothing to do with stops",
 	}
+	if g.rate {
+		f.Reason = fmt.Sprintf("the service lost %s, during stops no more often than at all other times: %s", lost, g.example)
+	}
+	return f
+}
+
+// evidence says how the container of the group's pod ended, "" when that was not seen.
+func (g *group) evidence() string {
+	if g.pod == nil || g.pod.ExitCode == nil {
+		return ""
+	}
+	return fmt.Sprintf("; the container of pod %s ended %s after the deletion, %s",
+		g.pod.Name, clock(g.pod.Ended.Sub(g.pod.Deleted)), ending(*g.pod.ExitCode, g.pod.Reason, g.pod.Said))
+}
+
+// ending describes the end of a container.
+func ending(code int, reason, said string) string {
+	text := fmt.Sprintf("with exit status %d", code)
+	if reason == outOfMemory {
+		text += " (" + reason + ")"
+	}
+	if said != "" {
+		text += fmt.Sprintf(", and its last line was %q", said)
+	}
+	return text
+}
+
+// crashFinding is about containers that ended without a deletion of their pods.
+func (p *proof) crashFinding(lost string, pods []Pod) Finding {
+	f := Finding{Rule: crashed, Fix: "look at the log of the container before its restart: this has nothing to do with stops"}
+	count := 0
+	var last Restart
+	for _, pod := range pods {
+		count += len(pod.Restarts)
+		for _, r := range pod.Restarts {
+			if r.At.After(last.At) {
+				last = r
+			}
+		}
+	}
+	f.Reason = fmt.Sprintf("the container ended by itself %s, and lost %s; the last time it ended %s",
+		number(count, "time"), lost, ending(last.ExitCode, last.Reason, last.Said))
+	switch last.ExitCode {
+	case 137, 143:
+		if last.Reason != outOfMemory {
+			f.Fix = "a failed liveness probe ends a container so: kubectl describe pod has its events"
+			break
+		}
+		f.Path = containerPath(p.at) + ".resources.limits.memory"
+		f.Fix = "set resources.limits.memory to more than the program needs, or make it need less"
+	}
+	return f
+}
+
+// killFinding is about containers that the kubelet killed because their grace was over. The
+// pod with more time shows whether they end at all.
+func (p *proof) killFinding(lost string, g *group, pods []Pod) Finding {
+	grace := p.d.grace()
+	f := Finding{
+		Rule:   "grace-too-short",
+		Path:   "spec.template.spec.terminationGracePeriodSeconds",
+		Value:  fmt.Sprint(grace),
+		Reason: fmt.Sprintf("the kubelet killed containers when their grace of %d s was over, and so lost %s: %s", grace, lost, g.example),
+	}
+	want := 2 * grace
+	s := p.d.stopOf(p.at)
+	for _, pod := range pods {
+		if pod.Grace <= grace || pod.ExitCode == nil {
+			continue
+		}
+		if pod.wasKilled() {
+			f.Rule, f.Path, f.Value = "stop-signal-ignored", p.d.signalless(p.at), ""
+			f.Reason += fmt.Sprintf("; with a grace of %d s pod %s did not end either%s", pod.Grace, pod.Name, said(pod))
+			f.Fix = "no grace helps: the program has to end at SIGTERM. A shell does not pass the signal on, " +
+				"and the first process of a container gets no signal that it has no handler for: run the program under an init, such as lifecycle-run"
+			if f.Path != "" {
+				f.Fix = "begin the last command of the shell's script with exec, or start the program without a shell: a shell does not pass SIGTERM on"
+			}
+			return f
+		}
+		took := pod.Ended.Sub(pod.Deleted)
+		want = int(math.Ceil(took.Seconds())) + margin
+		f.Reason += fmt.Sprintf("; with a grace of %d s pod %s ended by itself after %s", pod.Grace, pod.Name, clock(took))
+	}
+	if window := s.sleep + s.drain.value; window.Seconds() >= float64(want-margin) {
+		want = int(math.Ceil(window.Seconds())) + grace
+	}
+	f.Want = fmt.Sprint(want)
+	f.Fix = fmt.Sprintf("set terminationGracePeriodSeconds to more than a stop takes, such as %d, or make the program end sooner", want)
+	return f
+}
+
+func said(pod Pod) string {
+	if pod.Said == "" {
+		return ""
+	}
+	return fmt.Sprintf(", and its last line was %q", pod.Said)
 }
 
 func (p *proof) noEndpoint(lost string) Finding {
 	f := Finding{Rule: noEndpoint, Reason: fmt.Sprintf("service/%s had no ready endpoint for %s", p.svc.Name, lost)}
 	switch s := p.d.Spec.Strategy; {
+	case p.d.isDaemonSet():
+		f.Path, f.Want = "spec.updateStrategy.rollingUpdate", "{maxSurge: 1, maxUnavailable: 0}"
+		f.Fix = "set spec.updateStrategy.rollingUpdate to {maxSurge: 1, maxUnavailable: 0}, so that a node keeps its pod until the next one is ready"
 	case p.d.replicas() == 1:
 		f.Path, f.Value, f.Want = "spec.replicas", "1", "2"
 		f.Fix = "set spec.replicas to 2 or more: when the only pod goes, no other can answer"
+	case p.d.kind() == "StatefulSet":
+		f.Path = containerPath(p.at) + ".readinessProbe"
+		f.Fix = "find out why the readinessProbe of running pods fails: a StatefulSet replaces one pod at a time"
 	case s.Type == appsv1.RecreateDeploymentStrategyType:
 		f.Path, f.Value, f.Want = "spec.strategy.type", "Recreate", "RollingUpdate"
 		f.Fix = "set spec.strategy.type to RollingUpdate, with maxUnavailable: 0"
@@ -237,7 +454,20 @@ func (p *proof) windowFinding(g *group, lost string) Finding {
 	need := int(math.Ceil(g.last.Seconds())) + margin
 	reason := fmt.Sprintf("%s reached stopping pods that took no new connection any more, from %s to %s after the deletion: the Service still sent them there",
 		lost, clock(g.first), clock(g.last))
-	f := Finding{Path: s.path, Reason: reason}
+	f := Finding{Path: s.path, Reason: reason + g.evidence()}
+	window := s.sleep + s.drain.value
+	isTold := s.known || s.drain.path != ""
+	if endedIn := g.soonest; isTold && endedIn >= 0 && endedIn < window-time.Second {
+		// A longer wait would not be kept either.
+		f.Rule = "window-not-kept"
+		f.Value = window.String()
+		f.Fix = fmt.Sprintf("find out why the container ended after %s, within a window of %v", clock(endedIn), window)
+		if s.drain.path != "" {
+			f.Path = s.drain.path
+			f.Fix += fmt.Sprintf(": perhaps the program does not read %s", s.drain.name)
+		}
+		return f
+	}
 	longer := func(by time.Duration) string {
 		return fmt.Sprintf("; then terminationGracePeriodSeconds, which is %d, has to be %d or more", p.d.grace(), p.d.grace()+int(math.Ceil(by.Seconds())))
 	}
@@ -254,7 +484,7 @@ func (p *proof) windowFinding(g *group, lost string) Finding {
 	case s.hook:
 		f.Rule, f.Want = "prestop-too-short", fmt.Sprint(need)
 		f.Fix = fmt.Sprintf("make the hook at %s take %d s or more%s", s.path, need, longer(time.Duration(need)*time.Second))
-	case g.first > time.Second && !g.endedEarly:
+	case g.first > time.Second && (g.soonest < 0 || g.soonest >= time.Second):
 		f.Rule, f.Want = "drain-window-too-short", fmt.Sprintf("%ds", need)
 		f.Path = ""
 		f.Fix = fmt.Sprintf("the program itself goes on for about %s after SIGTERM: "+

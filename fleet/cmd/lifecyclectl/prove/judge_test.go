@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,14 +30,14 @@ func lost(kind string, how load.How, kept bool, waited, at float64) lostRequest 
 // stopped returns a pod that was deleted at T0 and whose container ended this many
 // seconds later.
 func stopped(ended float64, code int) Pod {
-	return Pod{Name: "web-1", Ready: after(-60), Deleted: t0, Unready: after(0.1), Removed: after(ended), Ended: after(ended), ExitCode: &code}
+	return Pod{Name: "web-1", Ready: after(-60), Deleted: t0, Unready: after(0.1), Removed: after(ended), Ended: after(ended), ExitCode: &code, Grace: 30}
 }
 
 // of returns a proof of a Deployment with these additional fields in its spec and in its
 // container.
 func of(t *testing.T, spec, container string) *proof {
 	t.Helper()
-	d := new(deployment)
+	d := new(workload)
 	text := strings.NewReplacer(`"name": "main"`, `"name": "main"`+container, `"replicas": 2, "selector"`, `"replicas": 2`+spec+`, "selector"`).Replace(webDeployment)
 	if err := json.Unmarshal([]byte(text), d); err != nil {
 		t.Fatal(err)
@@ -45,7 +47,7 @@ func of(t *testing.T, spec, container string) *proof {
 		t.Fatal(err)
 	}
 	return &proof{d: d, svc: svc, k: &kubectl{namespace: "shop"}, port: svc.Spec.Ports[0], pods: &timeline{slices: map[string]map[types.UID]bool{}}, load: newAccount(),
-		steps: []Step{{Name: "rolling restart", Began: after(-10), Ended: after(60)}}}
+		steps: []Step{{Name: "rolling restart", Began: after(-10), Ended: after(60)}}, began: after(-20), ended: after(80)}
 }
 
 // Each loss has one cause, and each cause names the line that prevents it.
@@ -124,13 +126,162 @@ func TestTheRightNumberIsNamed(t *testing.T) {
 	}
 }
 
+// Ten programs that stop badly, and what the judge says of each. What the client saw is often
+// the same: how the container ended makes the difference, and no advice contradicts it.
+func TestTenBadPrograms(t *testing.T) {
+	const main = "spec.template.spec.containers[0]"
+	// ended returns a pod whose container ended some seconds after its deletion.
+	ended := func(name string, deleted, took float64, grace, code int, reason, said string) Pod {
+		return Pod{
+			Name: name, Ready: after(deleted - 60), Deleted: after(deleted), Unready: after(deleted + 0.1), Removed: after(deleted + 0.2),
+			Ended: after(deleted + took), ExitCode: &code, Grace: grace, Reason: reason, Said: said,
+		}
+	}
+	keptAt := func(at float64) lostRequest { return lost(load.Kept, load.Closed, true, 0, at) }
+	for name, tt := range map[string]struct {
+		grace     int64 // of the manifest; 0 for 30
+		container string
+		pods      []Pod
+		losses    []lostRequest
+		want      Finding // Rule, Path and Want
+		says      []string
+		never     []string
+	}{
+		"a grace that is too short": {
+			grace:  5,
+			pods:   []Pod{ended("web-1", 0, 5.3, 5, 137, "Error", "draining"), ended("web-2", 30, 8.2, 65, 0, "Completed", "drained")},
+			losses: []lostRequest{keptAt(5.2), lost(load.Kept, load.Cut, true, 3, 5.3), lost(load.Fresh, load.Refused, false, 0, 5.4)},
+			want:   Finding{Rule: "grace-too-short", Path: "spec.template.spec.terminationGracePeriodSeconds", Want: "11"},
+			says:   []string{"their grace of 5 s was over", "3 requests", "with a grace of 65 s pod web-2 ended by itself after 8.2s"},
+			never:  []string{"preStop", "Connection: close"},
+		},
+		"a program that ignores SIGTERM": {
+			grace:  5,
+			pods:   []Pod{ended("web-1", 0, 5.3, 5, 137, "Error", "serving"), ended("web-2", 30, 65.4, 65, 137, "Error", "serving")},
+			losses: []lostRequest{keptAt(5.2), keptAt(95.2)},
+			want:   Finding{Rule: "stop-signal-ignored"},
+			says:   []string{"with a grace of 65 s pod web-2 did not end either", `"serving"`, "end at SIGTERM"},
+			never:  []string{"set terminationGracePeriodSeconds", "preStop"},
+		},
+		"a shell as process 1": {
+			grace:     5,
+			container: `, "command": ["/bin/sh", "-c", "python3 app.py; true"]`,
+			pods:      []Pod{ended("web-1", 0, 5.3, 5, 137, "Error", ""), ended("web-2", 30, 65.4, 65, 137, "Error", "")},
+			losses:    []lostRequest{keptAt(5.2)},
+			want:      Finding{Rule: "stop-signal-ignored", Path: main + ".command"},
+			says:      []string{"exec"},
+		},
+		"a panic 20 s after each start": {
+			pods: []Pod{
+				{Name: "web-3", Ready: after(-40), Restarts: []Restart{{At: after(-20), ExitCode: 2}, {At: after(2), ExitCode: 2, Said: "panic: out of luck"}}},
+				ended("web-1", 0, 6, 30, 0, "Completed", ""),
+			},
+			losses: []lostRequest{lost(load.Fresh, load.Refused, false, 0, 2.1), keptAt(2.1), lost(load.Fresh, load.Refused, false, 0, 4)},
+			want:   Finding{Rule: "container-ended"},
+			says:   []string{"by itself 2 times", "exit status 2", "panic: out of luck"},
+			never:  []string{"preStop"},
+		},
+		"no memory": {
+			pods:   []Pod{{Name: "web-3", Ready: after(-40), Restarts: []Restart{{At: after(2), ExitCode: 137, Reason: "OOMKilled"}}}},
+			losses: []lostRequest{keptAt(2.1)},
+			want:   Finding{Rule: "container-ended", Path: main + ".resources.limits.memory"},
+			says:   []string{"OOMKilled"},
+		},
+		"500 once in 300": {
+			pods: []Pod{ended("web-1", 0, 6, 30, 0, "Completed", ""), ended("web-2", 22, 6, 30, 0, "Completed", "")},
+			losses: []lostRequest{
+				lost(load.Kept, load.Status, true, 0, -15), lost(load.Kept, load.Status, true, 0, 1), lost(load.Fresh, load.Status, false, 0, 8),
+				lost(load.Kept, load.Status, true, 0, 17), lost(load.Kept, load.Status, true, 0, 31), lost(load.Kept, load.Status, true, 0, 70),
+			},
+			want:  Finding{Rule: "unexplained"},
+			says:  []string{"6 requests, during stops no more often than at all other times"},
+			never: []string{"preStop", "while it stops"},
+		},
+		"an end at SIGTERM": {
+			pods:   []Pod{ended("web-1", 0, 0.3, 30, 143, "Error", "")},
+			losses: []lostRequest{lost(load.Fresh, load.Refused, false, 0, 0.4), lost(load.Fresh, load.Refused, false, 0, 1.4)},
+			want:   Finding{Rule: "prestop-missing", Path: main + ".lifecycle.preStop", Want: "sleep: {seconds: 4}"},
+			says:   []string{"ended 0.3s after the deletion, with exit status 143"},
+		},
+		"a main function that fails when its listener closes": {
+			pods:   []Pod{ended("web-1", 0, 0.3, 30, 1, "Error", "http: Server closed")},
+			losses: []lostRequest{lost(load.Kept, load.Cut, true, 1, 0.2), keptAt(0.3)},
+			want:   Finding{Rule: "stop-failed"},
+			says:   []string{"2 requests open", "exit status 1", "http: Server closed"},
+			never:  []string{"preStop"},
+		},
+		"a window that the program does not read": {
+			container: `, "env": [{"name": "DRAIN_DELAY", "value": "10"}]`,
+			pods:      []Pod{ended("web-1", 0, 0.3, 30, 0, "Completed", "bye")},
+			losses:    []lostRequest{lost(load.Fresh, load.Refused, false, 0, 0.5), lost(load.Fresh, load.Refused, false, 0, 1.5)},
+			want:      Finding{Rule: "window-not-kept", Path: main + ".env[0].value"},
+			says:      []string{"ended after 0.3s, within a window of 10s", "does not read DRAIN_DELAY", `"bye"`},
+		},
+		"a goodbye that is not said": {
+			pods:   []Pod{ended("web-1", 0, 6, 30, 0, "Completed", "")},
+			losses: []lostRequest{keptAt(6), keptAt(6.1)},
+			want:   Finding{Rule: "close-not-announced"},
+			says:   []string{"Connection: close", "exit status 0"},
+			never:  []string{"set terminationGracePeriodSeconds"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := of(t, "", tt.container)
+			if tt.grace > 0 {
+				p.d.Spec.Template.Spec.TerminationGracePeriodSeconds = &tt.grace
+			}
+			for _, pod := range tt.pods {
+				p.pods.pods = append(p.pods.pods, &pod)
+			}
+			p.load.first = &load.Hello{}
+			for _, l := range tt.losses {
+				p.load.lost = append(p.load.lost, l.Loss)
+			}
+			r := p.report()
+			if len(r.Findings) != 1 {
+				t.Fatalf("%d findings, want one: %+v", len(r.Findings), r.Findings)
+			}
+			f := r.Findings[0]
+			if f.Rule != tt.want.Rule || f.Path != tt.want.Path || f.Want != tt.want.Want || f.Losses != len(tt.losses) {
+				t.Errorf("found %+v\nwant  %+v", f, tt.want)
+			}
+			for _, text := range tt.says {
+				if !strings.Contains(f.Reason+f.Fix, text) {
+					t.Errorf("it does not say %q:\n%s\n%s", text, f.Reason, f.Fix)
+				}
+			}
+			for _, text := range tt.never {
+				if strings.Contains(f.Reason+f.Fix, text) {
+					t.Errorf("it says %q:\n%s\n%s", text, f.Reason, f.Fix)
+				}
+			}
+		})
+	}
+}
+
+// Losses that stops explain and chance does not stay with the stops, also when the service
+// lost one at another time.
+func TestOneStrayLossExplainsNothingElse(t *testing.T) {
+	p := of(t, "", "")
+	pod := stopped(0.3, 0)
+	p.pods.pods = []*Pod{&pod}
+	p.load.first = &load.Hello{}
+	for _, at := range []float64{-10, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2} {
+		p.load.lost = append(p.load.lost, lost(load.Fresh, load.Refused, false, 0, at).Loss)
+	}
+	r := p.report()
+	if len(r.Findings) != 2 || r.Findings[0].Rule != "prestop-missing" || r.Findings[0].Losses != 9 || r.Findings[1].Losses != 1 {
+		t.Errorf("%+v", r.Findings)
+	}
+}
+
 // Of pods that stop at the same time, the loss belongs to the one that ended latest
 // before it.
 func TestTheLatestEndIsTheCause(t *testing.T) {
 	old, next := stopped(6, 0), stopped(6, 0)
 	next.Name, next.Deleted, next.Ended = "web-2", after(3), after(9)
 	for at, want := range map[float64]string{1: "web-1", 6.5: "web-1", 9.5: "web-2"} {
-		pod, _ := attribute(lost(load.Fresh, load.Refused, false, 0, at), []Pod{old, next}, false, 30*time.Second)
+		pod, _ := attribute(lost(load.Fresh, load.Refused, false, 0, at), []Pod{old, next}, false)
 		if pod == nil || pod.Name != want {
 			t.Errorf("at T0+%v: %+v, want %s", at, pod, want)
 		}
@@ -141,7 +292,7 @@ func TestTheLatestEndIsTheCause(t *testing.T) {
 func TestAYoungPodIsSuspected(t *testing.T) {
 	old, next := stopped(1, 0), Pod{Name: "web-2", Ready: after(8)}
 	for at, want := range map[float64]string{5: arrival, 8.2: tooEarly, 14: arrival, 17: unknown} {
-		if _, cause := attribute(lost(load.Fresh, load.Refused, false, 0, at), []Pod{old, next}, false, 30*time.Second); cause != want {
+		if _, cause := attribute(lost(load.Fresh, load.Refused, false, 0, at), []Pod{old, next}, false); cause != want {
 			t.Errorf("at T0+%v: %s, want %s", at, cause, want)
 		}
 	}
@@ -214,6 +365,125 @@ func TestTimeline(t *testing.T) {
 	tl.takeSlice("DELETED", endpoint)
 	if p := tl.copies()[0]; p.Removed.IsZero() || p.Deleted.IsZero() || p.ExitCode == nil || *p.ExitCode != 137 {
 		t.Errorf("%+v", p)
+	}
+}
+
+// An end of a container without a deletion is a restart, once, with what the container said.
+// What ended before the proof is none.
+func TestRestartsAreSeen(t *testing.T) {
+	tl := &timeline{container: "main", slices: map[string]map[types.UID]bool{}}
+	var asked []string
+	tl.ended = func(pod string, isOver bool, take func(string)) {
+		asked = append(asked, fmt.Sprint(pod, isOver))
+		take("last words")
+	}
+	see := func(meta, status string) {
+		t.Helper()
+		var pod corev1.Pod
+		text := `{"metadata": {"name": "web-1", "uid": "1"` + meta + `}, "status": {"containerStatuses": [{"name": "main", ` + status + `}]}}`
+		if err := json.Unmarshal([]byte(text), &pod); err != nil {
+			t.Fatal(err)
+		}
+		tl.takePod("MODIFIED", pod)
+	}
+	end := func(id, rest string) string {
+		return `{"terminated": {"containerID": "` + id + `", ` + rest + `}}`
+	}
+	see("", `"state": {"running": {}}, "lastState": `+end("0", `"exitCode": 1`))
+	see("", `"state": `+end("1", `"exitCode": 2`))
+	see("", `"state": {"waiting": {}}, "lastState": `+end("1", `"exitCode": 2`))
+	see("", `"state": {"running": {}}, "lastState": `+end("2", `"exitCode": 137, "reason": "OOMKilled", "message": "one\ntwo\n"`))
+	see(`, "deletionTimestamp": "2026-01-02T03:04:05Z", "deletionGracePeriodSeconds": 7`, `"state": {"running": {}}, "lastState": `+end("2", `"exitCode": 137`))
+	see(`, "deletionTimestamp": "2026-01-02T03:04:05Z", "deletionGracePeriodSeconds": 7`, `"state": `+end("3", `"exitCode": 1, "reason": "Error"`))
+	pod := tl.copies()[0]
+	if len(pod.Restarts) != 2 || pod.Restarts[0].ExitCode != 2 || pod.Restarts[0].Said != "last words" || pod.Restarts[1].Reason != outOfMemory || pod.Restarts[1].Said != "two" {
+		t.Errorf("the restarts are %+v", pod.Restarts)
+	}
+	if pod.Grace != 7 || pod.ExitCode == nil || *pod.ExitCode != 1 || pod.Said != "last words" || !pod.hasFailed() || pod.wasKilled() {
+		t.Errorf("%+v", pod)
+	}
+	if got := strings.Join(asked, " "); got != "web-1true web-1false" {
+		t.Errorf("it asked for the logs of %s", got)
+	}
+}
+
+// The last line of a container's log is read while it stops. A log that is gone is no evidence.
+func TestTheLastLineIsRead(t *testing.T) {
+	f := newFake(t)
+	p := of(t, "", "")
+	p.pods.container = "main"
+	var started sync.WaitGroup
+	ended := p.listen(t.Context(), &started)
+	var said string
+	f.set("logs", "draining\n\x1b[1mbye\x1b[0m\n\n")
+	ended("web-1", false, func(line string) { said = line })
+	started.Wait()
+	if said != "\x1b[1mbye\x1b[0m" || !strings.Contains(f.calls(), "logs --container main --tail=1 --follow=true --previous=false web-1") {
+		t.Errorf("it read %q with\n%s", said, f.calls())
+	}
+	f.set("logs", "")
+	ended("web-1", true, func(line string) { t.Errorf("it read %q", line) })
+	started.Wait()
+	if !strings.Contains(f.calls(), "--follow=false --previous=true") {
+		t.Errorf("the log of the container before was not read:\n%s", f.calls())
+	}
+}
+
+// When pods were killed, the one that is deleted has more time, which shows whether the
+// program ends at all.
+func TestAPodThatIsDeletedHasTimeToEnd(t *testing.T) {
+	for grace, want := range map[int]string{30: "--grace-period=90", 40: ""} { // 40 s were not over
+		f := newFake(t)
+		f.set("get-pods", `{"items": [{"metadata": {"name": "web-9"}}]}`)
+		p := of(t, "", "")
+		p.d.resource, p.k.limit = "deployments.apps", time.Minute
+		pod := stopped(30.2, 137)
+		pod.Grace = grace
+		p.pods.pods = []*Pod{&pod}
+		p.opts.Step, p.opts.Now = func(string) {}, func(string) {}
+		_ = p.deletePod(t.Context()) // the fake keeps the pod
+		calls := f.calls()
+		if !strings.Contains(calls, "delete pod web-9 --wait=false") || strings.Contains(calls, "--grace-period") != (want != "") || !strings.Contains(calls, want) {
+			t.Errorf("a grace of %d s: kubectl was called with\n%s", grace, calls)
+		}
+	}
+}
+
+// A StatefulSet and a DaemonSet have rolled when their own numbers say so.
+func TestOtherWorkloads(t *testing.T) {
+	for resource, text := range map[string]string{
+		"statefulsets.apps": `{"metadata": {"name": "db", "generation": 2}, "spec": {"replicas": 3},
+			"status": {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3, "availableReplicas": 3}}`,
+		"daemonsets.apps": `{"metadata": {"name": "db", "generation": 2}, "spec": {},
+			"status": {"observedGeneration": 2, "desiredNumberScheduled": 3, "currentNumberScheduled": 3, "updatedNumberScheduled": 3, "numberAvailable": 3}}`,
+	} {
+		for from, has := range map[string]bool{"": true, `"observedGeneration": 2`: false, `"updated`: false, `vailable": 3`: false, `vailableReplicas": 3`: false} {
+			if from != "" && !strings.Contains(text, from) {
+				continue
+			}
+			d := &workload{resource: resource}
+			if err := json.Unmarshal([]byte(strings.Replace(text, from, strings.NewReplacer("2", "1", "3", "2", "updated", "other").Replace(from), 1)), d); err != nil {
+				t.Fatal(err)
+			}
+			if d.replicas() != 3 || d.hasRolled(3) != has {
+				t.Errorf("%s with another %s: %d replicas, rolled %v", d, from, d.replicas(), d.hasRolled(3))
+			}
+		}
+	}
+	p := of(t, "", "")
+	p.d.resource = "statefulsets.apps"
+	headless := *p.svc
+	headless.Name, headless.Spec.ClusterIP = "web-peers", "None"
+	if svc, err := choose([]service{headless, *p.svc}, "", p.d); err != nil || svc.Name != "web" {
+		t.Errorf("of a headless and a balancing Service it takes %v: %v", svc, err)
+	}
+	if p.d.String() != "statefulset/web" || p.d.kind() != "StatefulSet" {
+		t.Errorf("it is %s", p.d)
+	}
+	daemon := of(t, "", "")
+	daemon.d.resource, daemon.d.Status.DesiredNumberScheduled = "daemonsets.apps", 1
+	if f := daemon.noEndpoint("1 request"); f.Path != "spec.updateStrategy.rollingUpdate" {
+		t.Errorf("%+v", f)
 	}
 }
 

@@ -57,16 +57,23 @@ func (k *kubectl) run(ctx context.Context, stdin io.Reader, args ...string) ([]b
 // explain turns kubectl's error into an error that says what to do.
 func (k *kubectl) explain(ctx context.Context, args []string, stderr string, err error) error {
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
-	said := strings.TrimSpace(strings.TrimPrefix(lines[len(lines)-1], "error: "))
+	said := lines[len(lines)-1]
 	what := "kubectl " + strings.Join(args, " ")
-	has := func(words ...string) bool {
-		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(stderr, w) })
+	has := func(words ...string) bool { // then said is the line that has one
+		i := slices.IndexFunc(lines, func(line string) bool {
+			return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) })
+		})
+		if i >= 0 {
+			said = lines[i]
+		}
+		said = strings.TrimSpace(strings.TrimPrefix(said, "error: "))
+		return i >= 0
 	}
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return cli.Fail(cli.ExitUsage, "there is no kubectl in PATH: prove asks the cluster through it")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return cli.Fail(cli.ExitUnreachable, "the API server did not answer within %v: %s", k.limit, what)
+		return cli.Fail(cli.ExitUnreachable, "%s did not answer within %v: %s", k.server(ctx), k.limit, strings.TrimSuffix(what+": "+said, ": "))
 	case ctx.Err() != nil:
 		return context.Canceled
 	case has("(NotFound)"):
@@ -75,13 +82,26 @@ func (k *kubectl) explain(ctx context.Context, args []string, stderr string, err
 		return cli.Fail(cli.ExitDenied, "%s", strings.TrimPrefix(said, "Error from server (Forbidden): "))
 	case has("(Unauthorized)", "must be logged in"):
 		return cli.Fail(cli.ExitDenied, "the API server does not accept the credentials: %s", said)
+	case has("getting credentials"):
+		return cli.Fail(cli.ExitDenied, "kubectl cannot sign in: %s", said)
 	case has("Unable to connect", "connection refused", "was refused", "i/o timeout", "context deadline exceeded",
 		"TLS handshake", "no such host", "EOF"):
-		return cli.Fail(cli.ExitUnreachable, "the API server does not answer: %s", said)
+		return cli.Fail(cli.ExitUnreachable, "%s does not answer: %s", k.server(ctx), said)
 	case said == "":
 		return cli.Fail(cli.ExitFindings, "%s: %v", what, err)
 	}
 	return cli.Fail(cli.ExitFindings, "%s: %s", what, said)
+}
+
+// server names the API server with its address, when kubectl knows one.
+func (k *kubectl) server(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	out, err := k.command(ctx, "config", "view", "--minify", "--output", "jsonpath={.clusters[0].cluster.server}").Output()
+	if at := strings.TrimSpace(string(out)); err == nil && at != "" {
+		return "the API server at " + at
+	}
+	return "the API server"
 }
 
 // get reads objects into o.
@@ -121,6 +141,15 @@ func (k *kubectl) create(ctx context.Context, took func(*json.Decoder) error, ob
 // follow starts kubectl and calls take with a decoder of its output until that
 // returns an error. It returns when kubectl has ended; the error is only kubectl's.
 func (k *kubectl) follow(ctx context.Context, take func(*json.Decoder) error, args ...string) error {
+	return k.stream(ctx, func(out io.Reader) {
+		lines := json.NewDecoder(out)
+		for take(lines) == nil {
+		}
+	}, args...)
+}
+
+// stream starts kubectl and calls read with its output. It returns when kubectl has ended.
+func (k *kubectl) stream(ctx context.Context, read func(io.Reader), args ...string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := k.command(ctx, args...)
@@ -134,9 +163,7 @@ func (k *kubectl) follow(ctx context.Context, take func(*json.Decoder) error, ar
 	if err != nil {
 		return k.explain(ctx, args, "", err)
 	}
-	lines := json.NewDecoder(out)
-	for take(lines) == nil {
-	}
+	read(out)
 	asked := ctx.Err() != nil
 	cancel()
 	if err := cmd.Wait(); err != nil && !asked && stderr.Len() > 0 {
@@ -145,27 +172,31 @@ func (k *kubectl) follow(ctx context.Context, take func(*json.Decoder) error, ar
 	return nil
 }
 
-// rights are all that prove needs.
-var rights = []authv1.ResourceAttributes{
-	{Group: "apps", Resource: "deployments", Verb: "get"},
-	{Group: "apps", Resource: "deployments", Verb: "patch"},
-	{Resource: "pods", Verb: "list"},
-	{Resource: "pods", Verb: "watch"},
-	{Resource: "pods", Verb: "delete"},
-	{Resource: "pods", Subresource: "log", Verb: "get"},
-	{Resource: "services", Verb: "list"},
-	{Group: "discovery.k8s.io", Resource: "endpointslices", Verb: "list"},
-	{Group: "discovery.k8s.io", Resource: "endpointslices", Verb: "watch"},
-	{Group: "batch", Resource: "jobs", Verb: "create"},
-	{Group: "batch", Resource: "jobs", Verb: "get"},
-	{Group: "batch", Resource: "jobs", Verb: "delete"},
+// rights returns all that prove needs for a workload of that kind.
+func rights(resource string) []authv1.ResourceAttributes {
+	kind := strings.TrimSuffix(resource, ".apps")
+	return []authv1.ResourceAttributes{
+		{Group: "apps", Resource: kind, Verb: "get"},
+		{Group: "apps", Resource: kind, Verb: "patch"},
+		{Resource: "pods", Verb: "list"},
+		{Resource: "pods", Verb: "watch"},
+		{Resource: "pods", Verb: "delete"},
+		{Resource: "pods", Subresource: "log", Verb: "get"},
+		{Resource: "services", Verb: "list"},
+		{Group: "discovery.k8s.io", Resource: "endpointslices", Verb: "list"},
+		{Group: "discovery.k8s.io", Resource: "endpointslices", Verb: "watch"},
+		{Group: "batch", Resource: "jobs", Verb: "create"},
+		{Group: "batch", Resource: "jobs", Verb: "get"},
+		{Group: "batch", Resource: "jobs", Verb: "delete"},
+	}
 }
 
 // permitted asks the API server for every permission that the proof needs. The error has
 // every rule that the user lacks.
-func (p *proof) permitted(ctx context.Context) error {
+func (p *proof) permitted(ctx context.Context, resource string) error {
+	needed := rights(resource)
 	var questions []any
-	for _, r := range rights {
+	for _, r := range needed {
 		r.Namespace = p.k.namespace
 		questions = append(questions, authv1.SelfSubjectAccessReview{
 			TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
@@ -191,7 +222,7 @@ func (p *proof) permitted(ctx context.Context) error {
 		return err
 	}
 	f := cli.Fail(cli.ExitDenied, "you lack %d of the %d permissions that prove needs in namespace %s; a Role with these rules gives them:",
-		len(missing), len(rights), p.k.namespace)
+		len(missing), len(needed), p.k.namespace)
 	f.Hints = missing
 	return f
 }

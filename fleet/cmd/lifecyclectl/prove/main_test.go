@@ -17,7 +17,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fake is a kubectl that answers from the files of a folder. The files
 // get-deployments.apps, get-services … have the output of "get", and the file reviews has
 // the user's permissions. With a file error every call fails with its text, and with a
-// file hang every call hangs. The file calls lists the calls.
+// file hang every call hangs. The file logs has what the load prints. The file calls lists
+// the calls.
 type fake struct {
 	t      *testing.T
 	folder string
@@ -25,6 +26,7 @@ type fake struct {
 
 const script = `#!/bin/sh
 cd "${0%/*}" || exit 1
+case "$*" in *"config view"*) echo https://10.0.0.9:6443; exit ;; esac
 echo "$*" >>calls
 [ ! -e hang ] || exec sleep 60
 if [ -e error ]; then cat error >&2; exit 1; fi
@@ -39,6 +41,8 @@ create)
 	case $asked in *SelfSubjectAccessReview*) cat reviews; exit ;; esac
 	if [ -e create-error ]; then cat create-error >&2; exit 1; fi
 	echo "$asked" ;;
+logs)
+	cat logs ;;
 esac
 `
 
@@ -92,7 +96,7 @@ func (f *fake) calls() string {
 func (f *fake) deny(verbs ...string) {
 	f.t.Helper()
 	var answers strings.Builder
-	for _, r := range rights {
+	for _, r := range rights("deployments.apps") {
 		var q authv1.SelfSubjectAccessReview
 		q.Spec.ResourceAttributes, q.Status.Allowed = &r, !slices.Contains(verbs, r.Verb)
 		text, err := json.Marshal(q)

@@ -20,23 +20,98 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
 )
 
-// Label on a Deployment with the value "allowed" lets prove touch it without asking.
+// Label on a workload with the value "allowed" lets prove touch it without asking.
 const Label = "lifecycle.pleme.io/prove"
 
-type deployment struct{ appsv1.Deployment }
+// resources are the kinds of workloads that can be proven, by their names for kubectl.
+var resources = map[string]string{
+	"deployment": "deployments.apps", "deployments": "deployments.apps", "deploy": "deployments.apps",
+	"statefulset": "statefulsets.apps", "statefulsets": "statefulsets.apps", "sts": "statefulsets.apps",
+	"daemonset": "daemonsets.apps", "daemonsets": "daemonsets.apps", "ds": "daemonsets.apps",
+}
 
-func (d *deployment) String() string { return "deployment/" + d.Name }
+// workload is a Deployment, a StatefulSet or a DaemonSet: the parts that they share have the
+// same names.
+type workload struct {
+	resource string // as rights and kubectl name it
 
-func (d *deployment) selector() string { return metav1.FormatLabelSelector(d.Spec.Selector) }
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Replicas       *int32                    `json:"replicas"`
+		Selector       *metav1.LabelSelector     `json:"selector"`
+		Template       corev1.PodTemplateSpec    `json:"template"`
+		Paused         bool                      `json:"paused"`
+		Strategy       appsv1.DeploymentStrategy `json:"strategy"`
+		UpdateStrategy struct {
+			Type          string `json:"type"`
+			RollingUpdate struct {
+				Partition int `json:"partition"`
+			} `json:"rollingUpdate"`
+		} `json:"updateStrategy"`
+	} `json:"spec"`
+	Status struct {
+		ObservedGeneration int64 `json:"observedGeneration"`
+		Replicas           int   `json:"replicas"`
+		UpdatedReplicas    int   `json:"updatedReplicas"`
+		AvailableReplicas  int   `json:"availableReplicas"`
+		// Of a DaemonSet.
+		DesiredNumberScheduled int                          `json:"desiredNumberScheduled"`
+		CurrentNumberScheduled int                          `json:"currentNumberScheduled"`
+		UpdatedNumberScheduled int                          `json:"updatedNumberScheduled"`
+		NumberAvailable        int                          `json:"numberAvailable"`
+		Conditions             []appsv1.DeploymentCondition `json:"conditions"`
+	} `json:"status"`
+}
 
-func (d *deployment) replicas() int {
-	if d.Spec.Replicas == nil {
+// String returns the workload as kubectl takes it, such as deployment/web.
+func (d *workload) String() string { return strings.ToLower(d.kind()) + "/" + d.Name }
+
+// kind returns the kind of the object, such as StatefulSet.
+func (d *workload) kind() string {
+	switch d.resource {
+	case "statefulsets.apps":
+		return "StatefulSet"
+	case "daemonsets.apps":
+		return "DaemonSet"
+	}
+	return "Deployment"
+}
+
+func (d *workload) isDaemonSet() bool { return d.kind() == "DaemonSet" }
+
+func (d *workload) selector() string { return metav1.FormatLabelSelector(d.Spec.Selector) }
+
+// replicas returns how many pods there have to be. A DaemonSet has one on each of its nodes.
+func (d *workload) replicas() int {
+	switch {
+	case d.isDaemonSet():
+		return d.Status.DesiredNumberScheduled
+	case d.Spec.Replicas == nil:
 		return 1
 	}
 	return int(*d.Spec.Replicas)
 }
 
-func (d *deployment) grace() int {
+func (d *workload) available() int {
+	if d.isDaemonSet() {
+		return d.Status.NumberAvailable
+	}
+	return d.Status.AvailableReplicas
+}
+
+// hasRolled reports whether all of so many pods are new and available.
+func (d *workload) hasRolled(want int) bool {
+	s := d.Status
+	if s.ObservedGeneration < d.Generation || d.available() != want {
+		return false
+	}
+	if d.isDaemonSet() {
+		return s.UpdatedNumberScheduled == want && s.CurrentNumberScheduled == want
+	}
+	return s.UpdatedReplicas == want && s.Replicas == want
+}
+
+func (d *workload) grace() int {
 	if g := d.Spec.Template.Spec.TerminationGracePeriodSeconds; g != nil {
 		return int(*g)
 	}
@@ -44,7 +119,7 @@ func (d *deployment) grace() int {
 }
 
 // serving returns the index of the container that has the Service's port.
-func (d *deployment) serving(p corev1.ServicePort) int {
+func (d *workload) serving(p corev1.ServicePort) int {
 	for i, c := range d.Spec.Template.Spec.Containers {
 		for _, own := range c.Ports {
 			if p.TargetPort.StrVal == own.Name && own.Name != "" || p.TargetPort.IntVal == own.ContainerPort {
@@ -55,11 +130,11 @@ func (d *deployment) serving(p corev1.ServicePort) int {
 	return 0
 }
 
-// usable returns an error when a proof of the Deployment makes no sense now. i is the index
+// usable returns an error when a proof of the workload makes no sense now. i is the index
 // of its serving container.
-func (d *deployment) usable(i int) error {
+func (d *workload) usable(i int) error {
 	c := d.Spec.Template.Spec.Containers[i]
-	available := int(d.Status.AvailableReplicas)
+	rolling := d.Spec.UpdateStrategy
 	switch {
 	case c.ReadinessProbe == nil:
 		return cli.Fail(cli.ExitUsage, "%s: container %s has no readinessProbe: a new pod gets requests as soon as its container runs, "+
@@ -68,10 +143,15 @@ func (d *deployment) usable(i int) error {
 			Hint("lifecyclectl vet checks the whole manifest")
 	case d.Spec.Paused:
 		return cli.Fail(cli.ExitUsage, "%s is paused, and would not roll", d).Hint("kubectl rollout resume %s", d)
+	case rolling.Type == string(appsv1.OnDeleteStatefulSetStrategyType), rolling.RollingUpdate.Partition > 0:
+		return cli.Fail(cli.ExitUsage, "%s would not replace all of its pods: spec.updateStrategy is OnDelete, or has a partition", d).
+			Hint("set spec.updateStrategy to {type: RollingUpdate} for the proof")
+	case d.isDaemonSet() && d.replicas() == 0:
+		return cli.Fail(cli.ExitUsage, "%s runs on no node: there is no pod to prove", d)
 	case d.replicas() == 0:
 		return cli.Fail(cli.ExitUsage, "%s has spec.replicas 0: there is no pod to prove", d)
-	case available < d.replicas():
-		return cli.Fail(cli.ExitUsage, "%s has %d of %d replicas available: prove starts only when all are", d, available, d.replicas()).
+	case d.available() < d.replicas():
+		return cli.Fail(cli.ExitUsage, "%s has %d of %d replicas available: prove starts only when all are", d, d.available(), d.replicas()).
 			Hint("kubectl rollout status %s", d)
 	}
 	return nil
@@ -81,8 +161,12 @@ func containerPath(i int) string { return fmt.Sprintf("spec.template.spec.contai
 
 type service struct{ corev1.Service }
 
-// selects reports whether the Service sends requests to the Deployment's pods.
-func (s *service) selects(d *deployment) bool {
+func (s service) isHeadless() bool {
+	return s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone
+}
+
+// selects reports whether the Service sends requests to the workload's pods.
+func (s *service) selects(d *workload) bool {
 	for k, v := range s.Spec.Selector {
 		if d.Spec.Template.Labels[k] != v {
 			return false
@@ -91,8 +175,9 @@ func (s *service) selects(d *deployment) bool {
 	return len(s.Spec.Selector) > 0
 }
 
-// choose returns the Service with this name, or the only one for the Deployment.
-func choose(all []service, name string, d *deployment) (*service, error) {
+// choose returns the Service with this name, or the only one for the
+// workload that balances: a StatefulSet has a headless one too.
+func choose(all []service, name string, d *workload) (*service, error) {
 	labels := pairs(d.Spec.Template.Labels)
 	if name != "" {
 		i := slices.IndexFunc(all, func(s service) bool { return s.Name == name })
@@ -108,6 +193,9 @@ func choose(all []service, name string, d *deployment) (*service, error) {
 		return &all[i], nil
 	}
 	all = slices.DeleteFunc(all, func(s service) bool { return !s.selects(d) })
+	if balancing := slices.DeleteFunc(slices.Clone(all), service.isHeadless); len(balancing) > 0 {
+		all = balancing
+	}
 	switch len(all) {
 	case 0:
 		return nil, cli.Fail(cli.ExitUsage, "no Service in this namespace selects the pods of %s, whose labels are %s", d, labels)
@@ -124,7 +212,7 @@ func choose(all []service, name string, d *deployment) (*service, error) {
 // port returns the port with this name or number, or the only one for HTTP.
 func (s *service) port(name string) (corev1.ServicePort, error) {
 	none := corev1.ServicePort{}
-	if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone {
+	if s.isHeadless() {
 		return none, cli.Fail(cli.ExitUsage, "service/%s has no cluster IP (headless, or ExternalName): its clients choose pods by themselves; "+
 			"prove needs one that balances", s.Name)
 	}
@@ -192,7 +280,7 @@ type setting struct {
 var drainName = regexp.MustCompile(`(?i)drain[-_.]?(interval|window|delay|seconds|time|period)|(shutdown|termination)[-_.]?delay`)
 
 // stopOf reads the container's part of a stop.
-func (d *deployment) stopOf(i int) stop {
+func (d *workload) stopOf(i int) stop {
 	c := d.Spec.Template.Spec.Containers[i]
 	s := stop{path: containerPath(i) + ".lifecycle.preStop", drain: drainOf(c, containerPath(i))}
 	if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
@@ -209,6 +297,29 @@ func (d *deployment) stopOf(i int) stop {
 	}
 	return s
 }
+
+// signalless returns the path of a command that keeps SIGTERM from the program: a shell that
+// goes on waiting while its last command runs. It is "" when the manifest shows none.
+func (d *workload) signalless(i int) string {
+	c := d.Spec.Template.Spec.Containers[i]
+	line := append(slices.Clone(c.Command), c.Args...)
+	for len(line) > 0 && slices.Contains([]string{"tini", "dumb-init", "--", "-g"}, base(line[0])) {
+		line = line[1:]
+	}
+	isShell := len(line) > 2 && slices.Contains([]string{"sh", "bash", "ash", "dash"}, base(line[0])) && line[1] == "-c"
+	if !isShell || execs.MatchString(line[2]) {
+		return ""
+	}
+	if len(c.Command) == 0 {
+		return containerPath(i) + ".args"
+	}
+	return containerPath(i) + ".command"
+}
+
+// execs matches a script whose shell becomes its last command.
+var execs = regexp.MustCompile(`(?:^|[\s;&])exec\s`)
+
+func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
 // drainOf finds the program's own drain window among its variables and arguments.
 func drainOf(c corev1.Container, path string) (found setting) {
@@ -278,6 +389,8 @@ func jobObject(name, image string, secrets []corev1.LocalObjectReference, plan l
 		"name":  "load",
 		"image": image,
 		"args":  []string{Command, string(text)},
+		// What keeps a program from starting is in the log, such as "exec /app: no such file".
+		"terminationMessagePolicy": "FallbackToLogsOnError",
 		"securityContext": object{
 			"allowPrivilegeEscalation": false,
 			"readOnlyRootFilesystem":   true,

@@ -1,8 +1,8 @@
-// Package prove puts a Deployment to the test on its own cluster: a Job sends requests
+// Package prove puts a workload (a Deployment, a StatefulSet or a DaemonSet) to the test on its own cluster: a Job sends requests
 // through its Service while its pods are rolled, scaled and deleted, and every request
 // is accounted for. It asks the cluster through kubectl.
 //
-// Begin at [Run]: objects.go has the Deployment, its Service and the Job that sends the
+// Begin at [Run]: objects.go has the workload, its Service and the Job that sends the
 // requests, watch.go what the cluster and the load do meanwhile, and judge.go what became of
 // each request. report.go writes it down.
 package prove
@@ -30,7 +30,7 @@ import (
 
 // Options say what to prove, and how.
 type Options struct {
-	// Target is the Deployment, as deployment/NAME.
+	// Target is the workload, as deployment/NAME, statefulset/NAME or daemonset/NAME.
 	Target string
 	// Namespace, Context and Kubeconfig are kubectl's. Without a namespace it is the
 	// context's.
@@ -50,7 +50,7 @@ type Options struct {
 	// Timeout bounds the proof. Defaults to 20 minutes.
 	Timeout time.Duration
 
-	// Ask asks the user whether to go on with a Deployment that does not have the
+	// Ask asks the user whether to go on with a workload that does not have the
 	// label. An error ends the proof.
 	Ask func(what string) error
 	// Step reports what begins or has happened. Now reports, often, what is under way.
@@ -59,11 +59,12 @@ type Options struct {
 	callIn time.Duration // for tests: the maximum time of a call; defaults to callIn
 }
 
-// The times of a proof.
+// The times of a proof. The load before and after the steps shows what the service loses
+// without them.
 const (
-	baseline  = 4 * time.Second  // of load before anything is touched
+	baseline  = 10 * time.Second // of load before anything is touched
 	between   = 2 * time.Second  // one step and the next
-	afterward = 6 * time.Second  // of load after the last step
+	afterward = 10 * time.Second // of load after the last step
 	maxWait   = 60 * time.Second // for an API server or a load that does not answer meanwhile
 )
 
@@ -76,7 +77,7 @@ type list[T any] struct {
 type proof struct {
 	opts Options
 	k    *kubectl
-	d    *deployment
+	d    *workload
 	svc  *service
 	port corev1.ServicePort
 	at   int // index of the serving container
@@ -86,9 +87,11 @@ type proof struct {
 	load   *account
 	steps  []Step
 	scaled bool // the proof has changed the number of replicas
+
+	began, ended time.Time // of the load
 }
 
-// Run proves the Deployment and returns the report. It leaves nothing behind: it
+// Run proves the workload and returns the report. It leaves nothing behind: it
 // deletes the Job and puts the replicas back, also when ctx ends or a step fails.
 // Then the report is nil and the error says why; it is a [*cli.Failure], or
 // context.Canceled after ctx has ended.
@@ -97,13 +100,9 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 		o.Timeout = 20 * time.Minute
 	}
 	kind, name, _ := strings.Cut(o.Target, "/")
-	switch kind {
-	case "deployment", "deployments", "deploy", "deployment.apps", "deployments.apps":
-	default:
-		name = ""
-	}
-	if name == "" {
-		return nil, cli.Fail(cli.ExitUsage, "%q is not deployment/NAME: prove can roll, scale and heal only Deployments", o.Target)
+	resource := resources[strings.TrimSuffix(kind, ".apps")]
+	if resource == "" || name == "" {
+		return nil, cli.Fail(cli.ExitUsage, "%q is not deployment/NAME, statefulset/NAME or daemonset/NAME: prove can roll and heal only these", o.Target)
 	}
 	if o.Image == "" {
 		return nil, cli.Fail(cli.ExitUsage, "no image is given: the load runs in the cluster, from an image whose entry point is this version of lifecyclectl").
@@ -117,9 +116,9 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 		p.k.flags = append(p.k.flags, "--kubeconfig", o.Kubeconfig)
 	}
 	whole, cancel := context.WithTimeoutCause(ctx, o.Timeout, cli.Fail(cli.ExitFindings, "%s: the proof was not done within %v", o.Target, o.Timeout).
-		Hint("--timeout gives it longer; kubectl -n %s describe deployment %s says what it waits for", o.Namespace, name))
+		Hint("--timeout gives it longer; kubectl -n %s describe %s says what it waits for", o.Namespace, o.Target))
 	defer cancel()
-	if err := p.look(whole, name); err != nil {
+	if err := p.look(whole, resource, name); err != nil {
 		return nil, causeOr(whole, err)
 	}
 	if err := p.consent(); err != nil {
@@ -135,7 +134,7 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 }
 
 // look reads the cluster, and refuses what cannot be proven.
-func (p *proof) look(ctx context.Context, name string) error {
+func (p *proof) look(ctx context.Context, resource, name string) error {
 	p.opts.Now("reading the cluster")
 	if p.k.namespace == "" {
 		out, err := p.k.run(ctx, nil, "config", "view", "--minify", "--output", "jsonpath={..namespace}")
@@ -146,10 +145,10 @@ func (p *proof) look(ctx context.Context, name string) error {
 			p.k.namespace = "default"
 		}
 	}
-	if err := p.permitted(ctx); err != nil {
+	if err := p.permitted(ctx, resource); err != nil {
 		return err
 	}
-	d, err := p.deployment(ctx, name)
+	d, err := p.workload(ctx, resource, name)
 	if err != nil {
 		return err
 	}
@@ -185,12 +184,14 @@ func (p *proof) look(ctx context.Context, name string) error {
 	return d.usable(p.at)
 }
 
-func (p *proof) deployment(ctx context.Context, name string) (*deployment, error) {
-	d := new(deployment)
-	if err := p.k.get(ctx, d, "deployments.apps", name); err != nil {
+func (p *proof) workload(ctx context.Context, resource, name string) (*workload, error) {
+	d := &workload{resource: resource}
+	if err := p.k.get(ctx, d, resource, name); err != nil {
 		var e *cli.Failure
 		if errors.As(err, &e) && e.Status == cli.ExitNotFound {
-			return nil, cli.Fail(cli.ExitNotFound, "there is no deployment/%s in namespace %s", name, p.k.namespace).Hint("kubectl -n %s get deployments", p.k.namespace)
+			d.Name = name
+			missing := cli.Fail(cli.ExitNotFound, "there is no %s in namespace %s", d, p.k.namespace)
+			return nil, missing.Hint("kubectl -n %s get %s", p.k.namespace, strings.TrimSuffix(resource, ".apps"))
 		}
 		return nil, err
 	}
@@ -239,6 +240,8 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	defer cancel()
 	p.pods = &timeline{container: p.d.Spec.Template.Spec.Containers[p.at].Name, slices: make(map[string]map[types.UID]bool)}
 	p.load = newAccount()
+	p.pods.ended = p.listen(watching, &watches)
+	p.began = time.Now()
 	watches.Go(func() { watch(watching, p.k, p.pods.takePod, "pods", "--selector", p.d.selector()) })
 	watches.Go(func() {
 		watch(watching, p.k, p.pods.takeSlice, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Name)
@@ -253,6 +256,7 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	if err := p.rest(ctx, afterward); err != nil {
 		return nil, err
 	}
+	p.ended = time.Now()
 	p.opts.Now("waiting for the last answers")
 	if err := p.load.drained(ctx, time.Now()); err != nil {
 		return nil, err
@@ -317,8 +321,15 @@ type Step struct {
 	Skipped string    `json:"skipped,omitempty"`
 }
 
-// errChanged says that something else changes the replicas.
-var errChanged = errors.New("something else changes spec.replicas, perhaps a HorizontalPodAutoscaler")
+// Why a step is left out.
+var (
+	errChanged = errors.New("something else changes the number of pods, perhaps a HorizontalPodAutoscaler")
+	errNodes   = errors.New("a DaemonSet has a pod on each of its nodes")
+)
+
+// longer is how much more time than its own grace a pod gets that shows whether the
+// program ends at all.
+const longer = 60 // seconds
 
 func (p *proof) takeSteps(ctx context.Context) error {
 	n := p.d.replicas()
@@ -326,12 +337,19 @@ func (p *proof) takeSteps(ctx context.Context) error {
 	if n == 1 {
 		other = 2
 	}
+	scaling := fmt.Sprintf("scale to %d and to %d", other, n)
+	if p.d.isDaemonSet() {
+		scaling = "scale"
+	}
 	steps := []struct {
 		name string
 		do   func(context.Context) error
 	}{
 		{"rolling restart", p.restart},
-		{fmt.Sprintf("scale to %d and to %d", other, n), func(ctx context.Context) error {
+		{scaling, func(ctx context.Context) error {
+			if p.d.isDaemonSet() {
+				return errNodes
+			}
 			if err := p.scale(ctx, other); err != nil {
 				return err
 			}
@@ -346,7 +364,7 @@ func (p *proof) takeSteps(ctx context.Context) error {
 		step := Step{Name: s.name, Began: time.Now()}
 		p.opts.Now(s.name)
 		err := s.do(ctx)
-		if errors.Is(err, errChanged) {
+		if errors.Is(err, errChanged) || errors.Is(err, errNodes) {
 			step.Skipped, err = err.Error(), nil
 		}
 		if err == nil {
@@ -390,13 +408,13 @@ func number(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// patch merges a change into the Deployment.
+// patch merges a change into the workload.
 func (p *proof) patch(ctx context.Context, change object) error {
 	text, err := json.Marshal(change)
 	if err != nil {
 		return err
 	}
-	_, err = p.k.run(ctx, nil, "patch", "deployments.apps", p.d.Name, "--type=merge", "--patch", string(text))
+	_, err = p.k.run(ctx, nil, "patch", p.d.resource, p.d.Name, "--type=merge", "--patch", string(text))
 	return err
 }
 
@@ -429,7 +447,14 @@ func (p *proof) deletePod(ctx context.Context) error {
 	if i < 0 {
 		return cli.Fail(cli.ExitFindings, "%s has no pod that could be deleted", p.d)
 	}
-	if _, err := p.k.run(ctx, nil, "delete", "pod", pods[i].Name, "--wait=false"); err != nil {
+	args := []string{"delete", "pod", pods[i].Name, "--wait=false"}
+	if copies := p.pods.copies(); slices.ContainsFunc(copies, func(pod Pod) bool { return pod.wasKilled() }) {
+		// How long would its stop take? Only a pod with more time can show it.
+		grace := p.d.grace() + longer
+		p.opts.Step(fmt.Sprintf("the kubelet killed pods after their grace of %d s: the next one has %d s", p.d.grace(), grace))
+		args = append(args, fmt.Sprintf("--grace-period=%d", grace))
+	}
+	if _, err := p.k.run(ctx, nil, args...); err != nil {
 		return err
 	}
 	if !cli.Pause(ctx, time.Second) { // until the controller has seen it
@@ -444,7 +469,7 @@ func (p *proof) listPods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods.Items, err
 }
 
-// rolled waits until the Deployment has that many new pods, all of them available,
+// rolled waits until the workload has that many new pods, all of them available,
 // and no pod that stops.
 func (p *proof) rolled(ctx context.Context, want int) error {
 	answered := time.Now()
@@ -470,7 +495,7 @@ func unreachable(err error) bool {
 }
 
 func (p *proof) isRolled(ctx context.Context, want int) (bool, error) {
-	d, err := p.deployment(ctx, p.d.Name)
+	d, err := p.workload(ctx, p.d.resource, p.d.Name)
 	if err != nil {
 		return false, err
 	}
@@ -483,9 +508,7 @@ func (p *proof) isRolled(ctx context.Context, want int) (bool, error) {
 				Hint("kubectl -n %s describe %s", p.k.namespace, p.d)
 		}
 	}
-	s := d.Status
-	isSeen := s.ObservedGeneration >= d.Generation
-	if !isSeen || int(s.UpdatedReplicas) != want || int(s.Replicas) != want || int(s.AvailableReplicas) != want {
+	if !d.hasRolled(want) {
 		return false, nil
 	}
 	pods, err := p.listPods(ctx)

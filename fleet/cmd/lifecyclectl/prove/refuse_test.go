@@ -33,11 +33,18 @@ func TestRefusals(t *testing.T) {
 		status int
 		says   []string
 	}{
-		"a stateful set": {nil, func(o *Options) { o.Target = "statefulset/db" }, cli.ExitUsage, []string{`"statefulset/db" is not deployment/NAME`}},
-		"no name":        {nil, func(o *Options) { o.Target = "deployment/" }, cli.ExitUsage, []string{"not deployment/NAME"}},
-		"no image":       {nil, func(o *Options) { o.Image = "" }, cli.ExitUsage, []string{"no image is given", "--image"}},
-		"no JSON":        {func(f *fake) { f.set(deployments, "<html>") }, nil, cli.ExitFindings, []string{"kubectl get deployments.apps web", "invalid character"}},
-		"no service":     {func(f *fake) { f.set(services, `{"items": []}`) }, nil, cli.ExitUsage, []string{"no Service", "deployment/web", "app=web"}},
+		"another kind": {nil, func(o *Options) { o.Target = "replicaset/db" }, cli.ExitUsage, []string{`"replicaset/db" is not deployment/NAME, statefulset/NAME or daemonset/NAME`}},
+		"on delete": {func(f *fake) {
+			f.set("get-statefulsets.apps", strings.Replace(webDeployment, `"replicas": 2, "selector"`, `"replicas": 2, "updateStrategy": {"type": "OnDelete"}, "selector"`, 1))
+		}, func(o *Options) { o.Target = "sts/web" }, cli.ExitUsage, []string{"statefulset/web would not replace all of its pods"}},
+		"a partition": {func(f *fake) {
+			f.set("get-statefulsets.apps", strings.Replace(webDeployment, `"replicas": 2, "selector"`, `"replicas": 2, "updateStrategy": {"rollingUpdate": {"partition": 1}}, "selector"`, 1))
+		}, func(o *Options) { o.Target = "statefulset/web" }, cli.ExitUsage, []string{"or has a partition"}},
+		"no node":    {func(f *fake) { f.set("get-daemonsets.apps", webDeployment) }, func(o *Options) { o.Target = "daemonset/web" }, cli.ExitUsage, []string{"daemonset/web runs on no node"}},
+		"no name":    {nil, func(o *Options) { o.Target = "deployment/" }, cli.ExitUsage, []string{"not deployment/NAME"}},
+		"no image":   {nil, func(o *Options) { o.Image = "" }, cli.ExitUsage, []string{"no image is given", "--image"}},
+		"no JSON":    {func(f *fake) { f.set(deployments, "<html>") }, nil, cli.ExitFindings, []string{"kubectl get deployments.apps web", "invalid character"}},
+		"no service": {func(f *fake) { f.set(services, `{"items": []}`) }, nil, cli.ExitUsage, []string{"no Service", "deployment/web", "app=web"}},
 		"two services": {func(f *fake) {
 			f.set(services, `{"items": [`+webService+","+strings.Replace(webService, `"web"`, `"www"`, 1)+`]}`)
 		}, nil, cli.ExitUsage, []string{"2 Services select the pods of deployment/web", "--service web, or www"}},
@@ -60,9 +67,19 @@ func TestRefusals(t *testing.T) {
 		"not signed in":   {func(f *fake) { f.set("error", "error: You must be logged in to the server (Unauthorized)") }, nil, cli.ExitDenied, []string{"does not accept the credentials"}},
 		"an API server away": {func(f *fake) {
 			f.set("error", "The connection to the server 10.0.0.9:6443 was refused - did you specify the right host or port?")
-		}, nil, cli.ExitUnreachable, []string{"10.0.0.9:6443"}},
-		"an API server hangs": {func(f *fake) { f.set("hang", "") }, func(o *Options) { o.callIn = 500 * time.Millisecond }, cli.ExitUnreachable, []string{"the API server did not answer within 500ms"}},
-		"not allowed":         {func(f *fake) { f.change(deployments, "allowed", "no") }, func(o *Options) { o.Ask = func(what string) error { return errors.New(what) } }, -1, []string{"deployment/web in namespace shop does not have the label lifecycle.pleme.io/prove=allowed", "service/web"}},
+		}, nil, cli.ExitUnreachable, []string{"the API server at https://10.0.0.9:6443 does not answer: The connection to the server 10.0.0.9:6443 was refused"}},
+		"a plugin that is missing": {func(f *fake) {
+			f.set("error", "E1127 memcache.go:265] couldn't get current server API group list\n"+
+				"Unable to connect to the server: getting credentials: exec: fork/exec /app: no such file or directory\n\n"+
+				"To learn more about this feature, consult the documentation available at:\n      https://kubernetes.io/docs/\n")
+		}, nil, cli.ExitDenied, []string{"kubectl cannot sign in", "/app: no such file"}},
+		"an API server hangs": {
+			func(f *fake) { f.set("hang", "") },
+			func(o *Options) { o.callIn = 500 * time.Millisecond },
+			cli.ExitUnreachable,
+			[]string{"the API server at https://10.0.0.9:6443 did not answer within 500ms"},
+		},
+		"not allowed": {func(f *fake) { f.change(deployments, "allowed", "no") }, func(o *Options) { o.Ask = func(what string) error { return errors.New(what) } }, -1, []string{"deployment/web in namespace shop does not have the label lifecycle.pleme.io/prove=allowed", "service/web"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -128,6 +145,15 @@ func TestTheJobIsDeleted(t *testing.T) {
 		"it is another program": {func(f *fake) {
 			f.set("get-pods", `{"items": [{"status": {"containerStatuses": [{"state": {"terminated": {"exitCode": 2, "reason": "Error"}}}]}}]}`)
 		}, []string{"image ctl:1 did not run as the load: exit status 2, Error"}},
+		"it cannot be executed": {func(f *fake) {
+			f.set("get-pods", `{"items": [{"status": {"containerStatuses": [{"state": {"terminated": {
+				"exitCode": 255, "reason": "Error", "message": "exec /app: no such file or directory"
+			}}}]}}]}`)
+		}, []string{"did not run as the load: exit status 255, Error exec /app: no such file"}},
+		"it prints something else": {func(f *fake) {
+			f.set("get-pods", `{"items": [{"metadata": {"name": "load-1"}, "status": {"containerStatuses": [{"state": {"running": {}}}]}}]}`)
+			f.set("logs", "exec /app: no such file or directory\n")
+		}, []string{"the load does not report. It printed: exec /app: no such file or directory", "--image"}},
 		"the Job is refused": {func(f *fake) { f.set("create-error", `Error from server (Forbidden): exceeded quota: jobs`) }, []string{"exceeded quota"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,18 +13,18 @@ import (
 
 // Report is what a proof has found.
 type Report struct {
-	Deployment string    `json:"deployment"`
-	Namespace  string    `json:"namespace"`
-	Service    string    `json:"service"`
-	Port       int       `json:"port"`
-	TLS        bool      `json:"tls"`
-	Took       float64   `json:"tookSeconds"`
-	Sent       int       `json:"sent"`
-	Lost       int       `json:"lost"`
-	Kinds      []Kind    `json:"kinds"`
-	Steps      []Step    `json:"steps"`
-	Findings   []Finding `json:"findings"`
-	Pods       []Pod     `json:"pods"`
+	Workload  string    `json:"workload"` // such as deployment/web
+	Namespace string    `json:"namespace"`
+	Service   string    `json:"service"`
+	Port      int       `json:"port"`
+	TLS       bool      `json:"tls"`
+	Took      float64   `json:"tookSeconds"`
+	Sent      int       `json:"sent"`
+	Lost      int       `json:"lost"`
+	Kinds     []Kind    `json:"kinds"`
+	Steps     []Step    `json:"steps"`
+	Findings  []Finding `json:"findings"`
+	Pods      []Pod     `json:"pods"`
 	// Losses are the lost requests in the order of their loss. When there are very many,
 	// it has only the first.
 	Losses []Loss `json:"losses"`
@@ -58,6 +58,8 @@ type Loss struct {
 	Cause         string   `json:"cause"`
 	// At is when the request was lost, by the clock of this machine.
 	At time.Time `json:"at"`
+
+	nearAStop bool // and chance explains it as well
 }
 
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
@@ -74,7 +76,7 @@ func since(event, at time.Time) *float64 {
 // report makes the Report, once nothing runs any more.
 func (p *proof) report() *Report {
 	r := &Report{
-		Deployment: p.d.Name, Namespace: p.k.namespace, Service: p.svc.Name, Port: int(p.port.Port), TLS: speaksTLS(p.port),
+		Workload: p.d.String(), Namespace: p.k.namespace, Service: p.svc.Name, Port: int(p.port.Port), TLS: speaksTLS(p.port),
 		Pods: p.pods.copies(), Findings: []Finding{}, Losses: []Loss{},
 	}
 	counts := p.load.counts()
@@ -84,7 +86,6 @@ func (p *proof) report() *Report {
 		r.Sent += c.Sent
 		r.Lost += c.Lost
 	}
-	grace := time.Duration(p.d.grace()) * time.Second
 	for _, l := range p.load.losses() {
 		at := l.at()
 		one := Loss{
@@ -95,7 +96,7 @@ func (p *proof) report() *Report {
 				one.Step = p.steps[i].Name
 			}
 		}
-		pod, cause := attribute(l, r.Pods, p.pods.none(at), grace)
+		pod, cause := attribute(l, r.Pods, p.pods.none(at))
 		if one.Cause = cause; pod != nil {
 			one.Pod = pod.Name
 			one.AfterDeletion, one.AfterUnready = since(pod.Deleted, at), since(pod.Unready, at)
@@ -103,6 +104,7 @@ func (p *proof) report() *Report {
 		}
 		r.Losses = append(r.Losses, one)
 	}
+	p.baselines(r.Losses, r.Pods)
 	for i := range p.steps {
 		p.stepResult(&p.steps[i])
 	}
@@ -121,7 +123,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 // WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "deployment/%s in namespace %s, through service/%s port %d, in %.0f s\n\n", r.Deployment, r.Namespace, r.Service, r.Port, r.Took)
+	fmt.Fprintf(&b, "%s in namespace %s, through service/%s port %d, in %.0f s\n\n", r.Workload, r.Namespace, r.Service, r.Port, r.Took)
 	for _, k := range r.Kinds {
 		if k.Skipped != "" {
 			fmt.Fprintf(&b, "  %-18s %s\n", k.Kind, k.Skipped)
@@ -206,7 +208,7 @@ func (r *Report) writeLosses(b *bytes.Buffer) {
 // describePod says when each step of the pod's stop happened.
 func (r *Report) describePod(name string) string {
 	if name == "" {
-		return "while no pod stopped"
+		return "by no stop"
 	}
 	for _, p := range r.Pods {
 		if p.Name != name || p.Deleted.IsZero() {
@@ -224,7 +226,10 @@ func (r *Report) describePod(name string) string {
 		if p.ExitCode != nil {
 			parts = append(parts, fmt.Sprintf("exit status %d", *p.ExitCode))
 		}
+		if p.Said != "" {
+			parts = append(parts, fmt.Sprintf("last line %q", p.Said))
+		}
 		return "pod " + name + ": " + strings.Join(parts, ", ")
 	}
-	return "pod " + name
+	return "pod " + name + ", which was not deleted"
 }

@@ -1,10 +1,15 @@
 package prove
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,15 +29,48 @@ type Pod struct {
 	Deleted  time.Time `json:"deleted,omitzero"` // its deletionTimestamp was set
 	Unready  time.Time `json:"unready,omitzero"` // its endpoint was not ready
 	Removed  time.Time `json:"removed,omitzero"` // its endpoint was in no EndpointSlice
-	Ended    time.Time `json:"ended,omitzero"`   // its serving container had ended
+	Ended    time.Time `json:"ended,omitzero"`   // its serving container had ended, after the deletion
 	ExitCode *int      `json:"exitCode,omitempty"`
-	uid      types.UID
+	Reason   string    `json:"reason,omitempty"` // of that end, as the kubelet has it, such as OOMKilled
+	Said     string    `json:"said,omitempty"`   // the last line of the container's log
+	Grace    int       `json:"graceSeconds,omitempty"`
+	Restarts []Restart `json:"restarts,omitempty"`
+
+	uid    types.UID
+	ends   map[string]bool // the ends of containers that were seen, by the container's id
+	listed bool            // the watch has shown the pod before
 }
+
+// Restart is an end of the serving container without a deletion of its pod.
+type Restart struct {
+	At       time.Time `json:"at"`
+	ExitCode int       `json:"exitCode"`
+	Reason   string    `json:"reason,omitempty"`
+	Said     string    `json:"said,omitempty"`
+}
+
+// wasKilled reports whether the kubelet killed the container because the pod's grace was over.
+func (p *Pod) wasKilled() bool {
+	isKilled := p.ExitCode != nil && *p.ExitCode == 137 && p.Reason != outOfMemory
+	return isKilled && p.Ended.Sub(p.Deleted) > time.Duration(p.Grace)*time.Second-time.Second
+}
+
+// hasFailed reports whether the container failed during its stop. A program that SIGTERM or
+// SIGINT ends without a handler has not.
+func (p *Pod) hasFailed() bool {
+	return p.ExitCode != nil && !slices.Contains([]int{0, 128 + 2, 128 + 15}, *p.ExitCode) && !p.wasKilled()
+}
+
+// outOfMemory is the kubelet's reason for the end of a container that exceeded its limit.
+const outOfMemory = "OOMKilled"
 
 // timeline follows the pods of a Deployment and the endpoints of a Service. It is
 // for the report alone: the proof asks the API server anew for what it waits for.
 type timeline struct {
 	container string // the serving one
+	// ended is called, without the lock, when a pod begins to stop, and when a container has
+	// ended by itself. take gets the last line that the container has logged.
+	ended func(pod string, isOver bool, take func(line string))
 
 	mu     sync.Mutex // guards the fields below
 	pods   []*Pod
@@ -69,6 +107,28 @@ func watch[T any](ctx context.Context, k *kubectl, take func(kind string, o T), 
 }
 
 func (t *timeline) takePod(_ string, o corev1.Pod) {
+	isStopping, restarts := t.takeStatus(o)
+	if t.ended == nil {
+		return
+	}
+	take := func(said func(*Pod) *string) func(string) {
+		return func(line string) {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			*said(t.podLocked(o.UID)) = line
+		}
+	}
+	if isStopping {
+		t.ended(o.Name, false, take(func(p *Pod) *string { return &p.Said }))
+	}
+	for _, i := range restarts {
+		t.ended(o.Name, true, take(func(p *Pod) *string { return &p.Restarts[i].Said }))
+	}
+}
+
+// takeStatus takes a pod over. It reports whether the pod begins to stop, and which of its
+// restarts are new and have no message.
+func (t *timeline) takeStatus(o corev1.Pod) (isStopping bool, restarts []int) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,14 +140,91 @@ func (t *timeline) takePod(_ string, o corev1.Pod) {
 		}
 	}
 	if o.DeletionTimestamp != nil {
+		isStopping = pod.Deleted.IsZero()
 		first(&pod.Deleted, now)
-	}
-	for _, c := range o.Status.ContainerStatuses {
-		if end := c.State.Terminated; end != nil && c.Name == t.container && pod.Ended.IsZero() {
-			code := int(end.ExitCode)
-			pod.Ended, pod.ExitCode = now, &code
+		if grace := o.DeletionGracePeriodSeconds; grace != nil && isStopping {
+			pod.Grace = int(*grace)
 		}
 	}
+	for _, c := range o.Status.ContainerStatuses {
+		if c.Name != t.container {
+			continue
+		}
+		for _, end := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
+			if end == nil || pod.ends[end.ContainerID] {
+				continue
+			}
+			pod.ends[end.ContainerID] = true
+			code, said := int(end.ExitCode), lastLine(end.Message)
+			switch isOld := !pod.listed; {
+			case !pod.Deleted.IsZero() && end == c.State.Terminated:
+				pod.Ended, pod.ExitCode, pod.Reason = now, &code, end.Reason
+				if said != "" {
+					pod.Said = said
+				}
+			case isOld: // before the proof
+			default:
+				pod.Restarts = append(pod.Restarts, Restart{At: now, ExitCode: code, Reason: end.Reason, Said: said})
+				if said == "" {
+					restarts = append(restarts, len(pod.Restarts)-1)
+				}
+			}
+		}
+	}
+	pod.listed = true
+	return isStopping, restarts
+}
+
+// longestLine is how much of a line of a log a report has.
+const longestLine = 200
+
+// lastLine returns the last line of a text that is not empty.
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	line := strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
+	return strings.ToValidUTF8(line[:min(len(line), longestLine)], "")
+}
+
+// listeners are how many logs of pods are read at once.
+const listeners = 8
+
+// listen reads the logs of containers that end. A rollout of a hundred pods does not read
+// them all.
+func (p *proof) listen(ctx context.Context, started *sync.WaitGroup) func(pod string, isOver bool, take func(string)) {
+	places := make(chan struct{}, listeners)
+	return func(pod string, isOver bool, take func(string)) {
+		select {
+		case places <- struct{}{}:
+		default:
+			return
+		}
+		started.Go(func() {
+			defer func() { <-places }()
+			said := p.logged(ctx, pod, !isOver, false)
+			if said == "" && isOver { // the next container runs already
+				said = p.logged(ctx, pod, false, true)
+			}
+			if said != "" {
+				take(said)
+			}
+		})
+	}
+}
+
+// logged returns the last line that the serving container of the pod has logged. With follow
+// it waits for the end of the container.
+func (p *proof) logged(ctx context.Context, pod string, follow, previous bool) (said string) {
+	args := []string{
+		"logs", "--container", p.pods.container, "--tail=1", fmt.Sprintf("--follow=%t", follow), fmt.Sprintf("--previous=%t", previous), pod,
+	}
+	_ = p.k.stream(ctx, func(out io.Reader) { // a log that is gone is no evidence
+		for in := bufio.NewScanner(out); in.Scan(); {
+			if line := lastLine(in.Text()); line != "" {
+				said = line
+			}
+		}
+	}, args...)
+	return said
 }
 
 // podLocked returns the pod, a new one when it is not known yet.
@@ -97,7 +234,7 @@ func (t *timeline) podLocked(uid types.UID) *Pod {
 			return p
 		}
 	}
-	t.pods = append(t.pods, &Pod{uid: uid})
+	t.pods = append(t.pods, &Pod{uid: uid, ends: make(map[string]bool)})
 	return t.pods[len(t.pods)-1]
 }
 
@@ -175,7 +312,6 @@ func (t *timeline) none(at time.Time) bool {
 	return i > 0 && t.ready[i-1].count == 0
 }
 
-// account is what the load has reported.
 type account struct {
 	mu       sync.Mutex // guards the fields below
 	seq      int        // of the latest record
@@ -187,7 +323,8 @@ type account struct {
 	// a record took to arrive.
 	behind time.Duration
 	lost   []load.Loss
-	fault  error // of the latest kubectl logs
+	fault  error  // of the latest kubectl logs
+	alien  string // what the load has printed that is no record
 }
 
 func newAccount() *account { return &account{received: time.Now()} }
@@ -199,6 +336,7 @@ func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 		err := k.follow(ctx, func(lines *json.Decoder) error {
 			var r load.Record
 			if err := lines.Decode(&r); err != nil {
+				a.takeAlien(err, lines.Buffered())
 				return err
 			}
 			a.take(r)
@@ -211,6 +349,21 @@ func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 			return
 		}
 	}
+}
+
+// takeAlien keeps a line that is no record: another program has printed it, or the one
+// that could not start it.
+func (a *account) takeAlien(err error, rest io.Reader) {
+	var syntax *json.SyntaxError
+	var mismatch *json.UnmarshalTypeError
+	if !errors.As(err, &syntax) && !errors.As(err, &mismatch) {
+		return
+	}
+	text, _ := io.ReadAll(io.LimitReader(rest, 1<<10))
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.alien = line
 }
 
 func (a *account) take(r load.Record) {
@@ -275,6 +428,10 @@ func (a *account) await(ctx context.Context, isLocked func() bool) error {
 func (a *account) overdue() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.alien != "" {
+		return cli.Fail(cli.ExitFindings, "the load does not report. It printed: %s", a.alien).
+			Hint("its image has to be one whose entry point is this version of lifecyclectl; give it with --image")
+	}
 	if time.Since(a.received) <= maxWait {
 		return nil
 	}

@@ -71,12 +71,10 @@ func readSpecs(file string, stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
 	return specs, errors.Join(f.faults...)
 }
 
-// wrong notes a fault in the line of a node.
 func (f *specFile) wrong(n *yaml.Node, format string, args ...any) {
 	f.faults = append(f.faults, fmt.Errorf("%s:%d: %s", f.name, n.Line, fmt.Sprintf(format, args...)))
 }
 
-// required notes the fields that every worker has.
 func (f *specFile) required(s *operatorv1.WorkerSpec, n *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
 		return

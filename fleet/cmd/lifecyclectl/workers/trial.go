@@ -242,7 +242,6 @@ func (d *devRun) handle(c *cli.Call, r *dev.Runner, header map[string][]string, 
 	return handled, failed, nil
 }
 
-// spec returns the spec to run.
 func (d *devRun) spec(c *cli.Call) (*operatorv1.WorkerSpec, error) {
 	file := c.Args[0]
 	specs, err := readSpecs(file, c.InOrStdin())

@@ -2,7 +2,7 @@
 // them from flags or from the files of apply, run their code here or against a sample
 // message, and read what they print and store.
 //
-// Each command asks an operator server through package cli, except sign and dev, which need
+// Each command asks an operator server through package cli, except sign, bus and dev, which need
 // none; begin at [Command]. specfile.go reads the files of apply, diff, sign and dev.
 package workers
 
@@ -29,8 +29,8 @@ func Command() *cobra.Command {
 		Aliases: []string{"worker"},
 		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
 	},
-		list(), get(), describe(), create(), update(), apply(), diff(), logs(), state(), timers(), cancelTimer(),
-		test(), develop(), sign(), promote(), rollback(), history(), remove(), recoverAll(), start(), stop(),
+		list(), get(), explain(), describe(), create(), update(), apply(), diff(), logs(), state(), timers(), cancelTimer(),
+		test(), develop(), sign(), bus(), promote(), rollback(), history(), remove(), recoverAll(), start(), stop(),
 	)
 }
 
@@ -51,6 +51,37 @@ func one(use, short string, do func(c *cli.Call, id string) (*operatorv1.Worker,
 func get() *cobra.Command {
 	return one("get ID", "Show one hosted worker", func(c *cli.Call, id string) (*operatorv1.Worker, error) {
 		return c.Workers.GetWorker(c.Context(), &operatorv1.GetWorkerRequest{Id: id})
+	})
+}
+
+func explain() *cobra.Command {
+	return cli.Command(&cobra.Command{
+		Use:   "explain ID",
+		Short: "Show what a worker may have, and which grant of the hosts' configuration allows it",
+		Long: `Show each name that the worker's spec asks for and each bound of its tenant, with the
+grant that allows it. A name without a grant is allowed to every tenant. What the hosts'
+configuration does not grant is in the last column, and the status is 1.`,
+	}, cli.OfWorker, func(c *cli.Call) error {
+		w, err := c.Workers.GetWorker(c.Context(), &operatorv1.GetWorkerRequest{Id: c.Args[0]})
+		if err != nil {
+			return err
+		}
+		missing := 0
+		for _, m := range w.GetMeans() {
+			if m.GetMissing() != "" {
+				missing++
+			}
+		}
+		err = c.Write(&operatorv1.Worker{Id: w.GetId(), Means: w.GetMeans()}, func(t *output.Table) {
+			t.Head("WHAT", "NAME", "GRANT", "MISSING")
+			for _, m := range w.GetMeans() {
+				t.Row(m.GetWhat(), m.GetName(), m.GetGrant(), output.Bad(m.GetMissing()))
+			}
+		})
+		if err == nil && missing > 0 {
+			err = cli.Fail(cli.ExitFindings, "%d of the names of %s are not granted", missing, w.GetId())
+		}
+		return err
 	})
 }
 

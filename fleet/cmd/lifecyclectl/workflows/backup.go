@@ -60,7 +60,7 @@ workflow. Without manifest.json the folder is of a backup that failed.`,
 		Example: `  lifecyclectl workflows backup MISSIONS missions-monday`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := cli.Begin(cmd.ErrOrStderr(), "backing up "+args[0])
-			status, err := backup.Create(cmd.Context(), d.server(), args[0], args[1])
+			status, err := backup.Create(cmd.Context(), d.server(), args[0], args[1], tell(p, "backing up"))
 			p.End()
 			if err != nil {
 				return failed(cmd, err)
@@ -84,8 +84,9 @@ func restore() *cobra.Command {
 with their revisions and times. With --check it verifies the files and asks no
 server. A damaged backup is refused before anything is created.
 
-When one of the streams exists it creates none: to go back in time, delete the streams
-first (KV_BUCKET, JOURNAL_BUCKET and KV_BUCKET_HOOKS). Running processes notice.
+A restore that was interrupted is called again and goes on. When one of the streams
+exists and differs from the backup, it creates none: to go back in time, delete the
+streams first (KV_BUCKET, JOURNAL_BUCKET and KV_BUCKET_HOOKS). Running processes notice.
 Revisions are given a second time: see docs/guides/workflows.md. Restore only a backup that
 you trust: it configures its streams. It asks NATS itself; the user needs
 $JS.API.STREAM.INFO.* and $JS.API.STREAM.RESTORE.*, and may publish on
@@ -99,7 +100,7 @@ $JS.API.STREAM.RESTORE.> and $JS.SNAPSHOT.RESTORE.>.`,
 				status, err = backup.Verify(args[0])
 			} else {
 				p := cli.Begin(cmd.ErrOrStderr(), "restoring "+args[0])
-				status, err = backup.Restore(cmd.Context(), d.server(), args[0])
+				status, err = backup.Restore(cmd.Context(), d.server(), args[0], tell(p, "restoring"))
 				p.End()
 			}
 			if err != nil {
@@ -111,6 +112,13 @@ $JS.API.STREAM.RESTORE.> and $JS.SNAPSHOT.RESTORE.>.`,
 	cmd.Flags().BoolVar(&check, "check", false, "verify the files only")
 	d.register(cmd)
 	return cmd
+}
+
+// tell shows how far a backup or a restore is.
+func tell(p *cli.Progress, doing string) workflow.BackupOption {
+	return workflow.TellProgress(func(stream string, bytes int64) {
+		p.Say("%s %s: %.1f MB", doing, stream, float64(bytes)/1e6)
+	})
 }
 
 func writeBackup(w io.Writer, status workflow.BackupStatus) error {

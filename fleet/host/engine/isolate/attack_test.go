@@ -204,3 +204,52 @@ func TestAttacksEndTheirChild(t *testing.T) {
 		})
 	}
 }
+
+// A child that starts threads with small stacks takes little memory for each. It is ended, also when
+// it does so between two messages, and its neighbour goes on.
+func TestThreadsEndTheirChild(t *testing.T) {
+	w := newWall(t)
+	if w.engines["python"] == nil {
+		t.Skip("there is no python3 here")
+	}
+	limits := engine.Limits{Time: time.Minute, Memory: 128 << 20}
+	body := `import threading, time
+threading.stack_size(32768)
+def grow():
+    for i in range(6000):
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+`
+	for name, end := range map[string]string{
+		"in the handler":     "grow()\ntime.sleep(1000)",
+		"behind the handler": "threading.Thread(target=grow, daemon=True).start()",
+	} {
+		t.Run(name, func(t *testing.T) {
+			code := body + "if message.id == '1':\n    " + strings.ReplaceAll(end, "\n", "\n    ")
+			p, err := w.engines["python"].Load(t.Context(), handler("python", code), engine.Config{Worker: "bad", Limits: limits})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = p.Handle(t.Context(), message("1"), enginetest.NewState())
+			if limit := new(engine.LimitError); name == "in the handler" && (!errors.As(err, &limit) || limit.What != "threads") {
+				t.Errorf("it ended with %v", err)
+			}
+			started := w.children.Stats().Started
+			for deadline := time.Now().Add(time.Minute); name == "behind the handler"; time.Sleep(10 * time.Millisecond) {
+				// The message that finds its child ended by the watch may fail.
+				_, err := p.Handle(t.Context(), message("2"), enginetest.NewState())
+				if limit := new(engine.LimitError); errors.As(err, &limit) && limit.What == "threads" || w.children.Stats().Started > started {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("it was not ended: %v", err)
+				}
+			}
+			if out, err := w.good.Handle(t.Context(), message("good"), enginetest.NewState()); err != nil || len(out) != 1 {
+				t.Errorf("the good worker: %v, %v", out, err)
+			}
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

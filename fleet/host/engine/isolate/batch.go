@@ -24,22 +24,23 @@ type batch struct {
 	messages []*engine.Message
 	states   []*messageState // of the messages
 	at       int             // the message that the child answers next
+	values   int             // the most that an answer may have
 }
 
-// begin sends a question to the child.
-func (c *process) begin(question ask, messages []*engine.Message) (*batch, error) {
+// begin sends a question to the child, with code to load.
+func (c *process) begin(question ask, code []byte, messages []*engine.Message) (*batch, error) {
 	payload, err := json.Marshal(question)
 	if err != nil {
 		return nil, err
 	}
-	b := &batch{messages: messages, states: make([]*messageState, max(1, len(messages)))}
+	b := &batch{values: c.values, messages: messages, states: make([]*messageState, max(1, len(messages)))}
 	for i := range b.states {
 		b.states[i] = &messageState{given: make(chan struct{})}
 	}
 	// The pool would ask a worker whose deadline has passed for its stacks. So there is no
 	// deadline: a call that takes too long is cancelled.
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
-	if b.query, err = c.pool.Submit(b.ctx, payload, procpool.Calls(b.answer)); err != nil {
+	if b.query, err = c.pool.Submit(b.ctx, payload, procpool.Calls(b.answer), procpool.Bytes(code)); err != nil {
 		b.cancel(nil)
 		return b, err
 	}
@@ -76,8 +77,10 @@ func (b *batch) read(printer *engine.Printer) (a *answer, last bool, err error) 
 			break // the result says the same
 		}
 		var p part
+		if err := decode(raw, b.values, &p); err != nil {
+			return nil, true, fmt.Errorf("a part of its answer: %w", err)
+		}
 		switch {
-		case json.Unmarshal(raw, &p) != nil:
 		case p.Answer != nil:
 			return p.Answer, false, nil
 		case p.Print != nil:
@@ -88,7 +91,7 @@ func (b *batch) read(printer *engine.Printer) (a *answer, last bool, err error) 
 	if err != nil {
 		return nil, true, err
 	}
-	if err := json.Unmarshal(raw, &a); err != nil || a == nil {
+	if err := decode(raw, b.values, &a); err != nil || a == nil {
 		return nil, true, fmt.Errorf("its answer: %w", errors.Join(err, errNoAnswer))
 	}
 	return a, true, nil
@@ -128,7 +131,7 @@ func (s *messageState) end() {
 // the call waits until it does.
 func (b *batch) answer(ctx context.Context, c procpool.Call) (json.RawMessage, error) {
 	var a access
-	if err := json.Unmarshal(c.Params, &a); err != nil {
+	if err := decode(c.Params, maxValuesOfCall, &a); err != nil {
 		return nil, err
 	}
 	if a.Index < 0 || a.Index >= len(b.states) {

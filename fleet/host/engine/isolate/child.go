@@ -51,6 +51,8 @@ func run(engines []engine.Engine) error {
 type runner struct {
 	engines *engine.Registry
 	program engine.Program
+	limits  engine.Limits
+	maxCall int64
 	out     *child.Query // of the call in progress, where lines go
 }
 
@@ -62,7 +64,7 @@ func (r *runner) answer(ctx context.Context, q *child.Query) (any, error) {
 	r.out = q
 	switch {
 	case question.Load != nil:
-		return r.load(ctx, question.Load), nil
+		return r.load(ctx, question.Load, q.Bytes), nil
 	case question.Handle == nil:
 		return answer{}, nil
 	case r.program == nil:
@@ -80,10 +82,12 @@ func (r *runner) answer(ctx context.Context, q *child.Query) (any, error) {
 	return answer{}, nil
 }
 
-// handle handles one message.
 func (r *runner) handle(ctx context.Context, q *child.Query, i int, m *message) (answer, error) {
 	m.Message.Timer = m.Timer.fired()
-	outputs, err := r.program.Handle(ctx, m.Message, remote{q, i})
+	outputs, err := r.program.Handle(ctx, m.Message, remote{q, i, r.maxCall})
+	if err == nil {
+		err = r.limits.Check(outputs) // the host reads no answer that is larger
+	}
 	a := answered(err)
 	if !errors.Is(err, engine.ErrLimit) { // otherwise the outputs may be larger than the connection takes
 		a.Outputs = outputs
@@ -91,13 +95,14 @@ func (r *runner) handle(ctx context.Context, q *child.Query, i int, m *message) 
 	return a, err
 }
 
-func (r *runner) load(ctx context.Context, l *load) answer {
+func (r *runner) load(ctx context.Context, l *load, code []byte) answer {
 	e, err := r.engines.Lookup(l.MIMEType)
 	if err != nil {
 		return answer{Error: "the program of the children: " + err.Error() + ": give its Main the engine"}
 	}
 	bound(l.Limits.Memory)
-	r.program, err = e.Load(ctx, l.Code, engine.Config{
+	r.limits, r.maxCall = l.Limits, l.MaxCall
+	r.program, err = e.Load(ctx, code, engine.Config{
 		Worker:     l.Worker,
 		Limits:     l.Limits,
 		Disposable: true,
@@ -114,7 +119,6 @@ func bound(bytes int64) {
 	_ = limitData(bytes + margin) // a missing limit was reported at the start
 }
 
-// answered returns the answer for an error.
 func answered(err error) answer {
 	var limit *engine.LimitError
 	var reject *engine.RejectError
@@ -139,8 +143,9 @@ func unwrapBad(err error) string {
 
 // remote is the state of the message in progress, which the host keeps.
 type remote struct {
-	query *child.Query
-	index int
+	query   *child.Query
+	index   int
+	maxCall int64 // bytes of a value
 }
 
 func (s remote) call(ctx context.Context, method string, a access) (access, error) {
@@ -151,6 +156,13 @@ func (s remote) call(ctx context.Context, method string, a access) (access, erro
 }
 
 func (s remote) ask(ctx context.Context, method string, a access) (access, error) {
+	size := len(a.Value)
+	if a.Request != nil {
+		size = len(a.Request.Body)
+	}
+	if int64(size) > s.maxCall {
+		return access{}, fmt.Errorf("%s: %d bytes are more than %d", nameOf(method), size, s.maxCall)
+	}
 	a.Index = s.index
 	raw, err := s.query.Call(ctx, method, a)
 	if err != nil {

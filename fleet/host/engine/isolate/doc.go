@@ -11,12 +11,13 @@
 // A launcher raises the floor and then becomes the child by execve(2), so that the
 // floor holds from the child's first instruction. It needs no privileges:
 //
-//   - rlimits: memory (RLIMIT_DATA, for Python RLIMIT_AS), open files, the size of a
-//     file, no core files
+//   - rlimits: memory (RLIMIT_DATA, for Python RLIMIT_AS), open files, no bytes in
+//     files, no core files
 //   - no_new_privs, no capabilities, a nice value
+//   - a watch of the host, which ends a child with too many threads
 //   - a seccomp filter: no new processes, no network, no signals to other processes,
 //     no access to other processes, no shared memory, no namespaces
-//   - Landlock: the code reads system libraries, and writes its own temporary folder
+//   - Landlock: the code reads system libraries, and writes no file
 //   - an environment that has nothing of the host's
 //   - an inherited connection to the host
 //

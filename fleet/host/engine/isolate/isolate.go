@@ -45,10 +45,9 @@ type Config struct {
 // this package.
 type External interface {
 	engine.Engine
-	// Command writes the program's own files into dir, and returns its arguments, the
-	// first of which is a path, its environment, and the files and folders that it
-	// reads.
-	Command(dir string) (argv, env, read []string, err error)
+	// Command returns the program's arguments, the first of which is a path, its
+	// environment, and the files and folders that it reads.
+	Command() (argv, env, read []string)
 }
 
 // Children makes engines whose code runs in children. Its methods may be called
@@ -59,6 +58,7 @@ type Children struct {
 
 	started, killed atomic.Uint64
 	running         atomic.Int64
+	threads         threadWatch
 }
 
 // selfRuns is set once this process has called [Main].
@@ -123,5 +123,4 @@ func Bare(mimeType string, e External) interface {
 	return &isolated{children: withoutFloor, mime: mimeType, inner: e}
 }
 
-// withoutFloor are the children without a floor.
 var withoutFloor = &Children{cfg: Config{Idle: time.Minute, StartTimeout: 30 * time.Second}}

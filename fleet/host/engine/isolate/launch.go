@@ -25,9 +25,8 @@ const margin = 32 << 20
 
 // The rlimits of a child.
 const (
-	maxFiles    = 256
-	maxFileSize = 64 << 20
-	niceness    = 5 // the host's own work goes first
+	maxFiles = 256
+	niceness = 5 // the host's own work goes first
 )
 
 // launch raises the floor and becomes the program of the spec. It returns only an

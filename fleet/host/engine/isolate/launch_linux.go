@@ -26,7 +26,7 @@ func raise(s spec) (missing []string) {
 	step("nice", unix.Setpriority(unix.PRIO_PROCESS, 0, niceness))
 	step("capabilities", dropCapabilities())
 	step("no_new_privs", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-	step("landlock", landlock(append(s.Read, self()), s.Write))
+	step("landlock", landlock(append(s.Read, self())))
 	step("seccomp", seccomp()) // last: it forbids what the others do
 	return missing
 }
@@ -39,7 +39,7 @@ func rlimits() error {
 	}{
 		{unix.RLIMIT_CORE, 0},
 		{unix.RLIMIT_NOFILE, maxFiles},
-		{unix.RLIMIT_FSIZE, maxFileSize},
+		{unix.RLIMIT_FSIZE, 0}, // no file can be written, also without Landlock
 		{unix.RLIMIT_MEMLOCK, 0},
 		{unix.RLIMIT_MSGQUEUE, 0},
 	} {
@@ -71,9 +71,9 @@ func dropCapabilities() error {
 	return unix.Capset(&header, &none[0])
 }
 
-// landlock lets the thread read and execute what is below read, and write below
-// write, and nothing else (landlock(7)). It ignores a path that does not exist.
-func landlock(read []string, write string) error {
+// landlock lets the thread read and execute what is below read, and nothing else
+// (landlock(7)). It ignores a path that does not exist.
+func landlock(read []string) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return fmt.Errorf("the kernel does not have it: %w", errno)
@@ -126,9 +126,6 @@ func landlock(read []string, write string) error {
 	var errs []error
 	for _, path := range read {
 		errs = append(errs, allow(path, reads))
-	}
-	if write != "" {
-		errs = append(errs, allow(write, attr.Handled_access_fs))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

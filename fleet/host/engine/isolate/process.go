@@ -1,13 +1,12 @@
 package isolate
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math"
-	"os"
 	"os/exec"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
@@ -19,8 +18,10 @@ import (
 type process struct {
 	children *Children
 	pool     *procpool.Pool
+	cmd      atomic.Pointer[exec.Cmd] // of its process
+	tooMany  atomic.Bool              // it had more than maxThreads threads
 	stderr   *stderrText
-	dir      string // private to it; "" for none
+	values   int // the most in an answer
 }
 
 const (
@@ -30,22 +31,46 @@ const (
 	maxFrame = 64 << 20
 	// endTakes bounds the end of a child. The kernel ends a process that was killed sooner.
 	endTakes = 10 * time.Second
-	// maxThreads bounds the threads of a child with a cgroup.
+	// maxThreads bounds the threads of a child.
 	maxThreads = 256
 )
 
+// maxAnswer bounds a message of a child by what the limits of its worker allow: the outputs of
+// one message as JSON, or one call.
+func maxAnswer(cfg engine.Config) int {
+	l := cfg.Limits
+	outputs := 2*min(l.Output, maxFrame) + 64*int64(min(l.Outputs, maxFrame))
+	call := min(cfg.MaxCall, maxFrame) * 4 / 3
+	return int(min(max(outputs, call)+64<<10, maxFrame))
+}
+
+// Holds returns the most memory in which the host holds the answer to one message: a line
+// while it is read, the messages that wait for the host, and an answer that is decoded.
+func Holds(cfg engine.Config) int64 {
+	return 4 * int64(maxAnswer(withDefaults(cfg)))
+}
+
+func withDefaults(cfg engine.Config) engine.Config {
+	cfg.Limits = cfg.Limits.WithDefaults()
+	cfg.MaxCall = cmp.Or(cfg.MaxCall, 1<<20)
+	return cfg
+}
+
 // start starts a child for the code of one program.
 func (e *isolated) start(cfg engine.Config) (*process, error) {
-	c := &process{children: e.children, stderr: new(stderrText)}
+	c := &process{children: e.children, stderr: new(stderrText), values: maxValues(cfg.Limits)}
 	s := spec{Read: systemFiles, Required: e.children.cfg.Required}
 	if ext, ok := e.inner.(External); ok {
-		if err := c.prepareExternal(ext, &s); err != nil {
-			return nil, errors.Join(err, c.removeDir())
-		}
+		argv, env, read := ext.Command()
+		s.Exec, s.Env, s.Read = argv, env, append(read, s.Read...)
 	}
 	pool, err := procpool.New(procpool.Config{
-		Name:           "engine-" + cfg.Worker,
-		Command:        func() *exec.Cmd { return e.children.command(s, c.stderr) },
+		Name: "engine-" + cfg.Worker,
+		Command: func() *exec.Cmd {
+			cmd := e.children.command(s, c.stderr)
+			c.cmd.Store(cmd)
+			return cmd
+		},
 		Process:        e.children.processOptions(cfg.Limits.Memory + margin),
 		MaxWorkers:     1,
 		MaxQueue:       1,
@@ -59,6 +84,7 @@ func (e *isolated) start(cfg engine.Config) (*process, error) {
 		DrainTimeout:   soon,
 		HealthInterval: procpool.Off,
 		MaxFrame:       maxFrame,
+		MaxAnswer:      maxAnswer(cfg),
 		OutputLines:    procpool.Off,
 		Logger:         slog.New(slog.DiscardHandler),
 	})
@@ -66,29 +92,12 @@ func (e *isolated) start(cfg engine.Config) (*process, error) {
 		err = pool.Start(context.Background())
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.removeDir())
+		return nil, err
 	}
 	c.pool = pool
 	e.children.running.Add(1)
 	e.children.started.Add(1)
 	return c, nil
-}
-
-// prepareExternal makes a private folder for another program, and writes the program into s.
-func (c *process) prepareExternal(ext External, s *spec) (err error) {
-	if c.dir, err = os.MkdirTemp("", "lifecycle-engine-"); err != nil {
-		return fmt.Errorf("make a folder for a child: %w", err)
-	}
-	if cfg := c.children.cfg; cfg.UID != 0 {
-		if err := os.Chown(c.dir, cfg.UID, cfg.GID); err != nil {
-			return err
-		}
-	}
-	var read []string
-	s.Exec, s.Env, read, err = ext.Command(c.dir)
-	s.Read = append(read, s.Read...)
-	s.Write = c.dir
-	return err
 }
 
 // processOptions returns the options of a child's process.
@@ -115,18 +124,12 @@ func (c *Children) command(s spec, stderr *stderrText) *exec.Cmd {
 	return cmd
 }
 
-// end ends the process and removes its folder.
+// end ends the process.
 func (c *process) end() error {
+	c.children.threads.remove(c)
 	ctx, cancel := context.WithTimeout(context.Background(), endTakes)
 	defer cancel()
 	err := c.pool.Stop(ctx)
 	c.children.running.Add(-1)
-	return errors.Join(err, c.removeDir())
-}
-
-func (c *process) removeDir() error {
-	if c.dir == "" {
-		return nil
-	}
-	return os.RemoveAll(c.dir)
+	return err
 }

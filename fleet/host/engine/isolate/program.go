@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
 // isolated is an engine whose code runs in children.
@@ -36,8 +38,7 @@ func (e *isolated) LoadLater(code []byte, cfg engine.Config) engine.Program {
 }
 
 func (e *isolated) program(code []byte, cfg engine.Config) *program {
-	cfg.Limits = cfg.Limits.WithDefaults()
-	return &program{engine: e, code: code, cfg: cfg}
+	return &program{engine: e, code: code, cfg: withDefaults(cfg)}
 }
 
 // program is a worker's code, which a child process runs while there are messages.
@@ -134,7 +135,7 @@ func (p *program) ask(ctx context.Context, messages []*engine.Message, s engine.
 	for i, m := range messages {
 		question.Handle[i] = message{m, timerOf(m.Timer)}
 	}
-	return p.call(ctx, question, p.handling(), s, messages)
+	return p.call(ctx, question, nil, p.handling(), s, messages)
 }
 
 // answeredAhead returns the answer of a child that has handled the message ahead, nil when
@@ -178,7 +179,6 @@ func (p *program) resetIdle() {
 	}
 }
 
-// endIdle ends a child that is idle.
 func (p *program) endIdle() {
 	if p.mu.TryLock() { // otherwise a call runs, and resets the time when it ends
 		defer p.mu.Unlock()
@@ -189,7 +189,7 @@ func (p *program) endIdle() {
 }
 
 func (p *program) warn(what string, err error) {
-	slog.Warn("hosted worker: "+what, "worker", p.cfg.Worker, "err", err)
+	slog.Warn("hosted worker: "+what, "worker", p.cfg.Worker, "error", err)
 }
 
 // startChild starts a child and makes it load the code.
@@ -208,21 +208,23 @@ func (p *program) startChild(ctx context.Context) error {
 		limit:  p.engine.children.cfg.StartTimeout,
 		late:   errors.New("the process for the code did not start in time"),
 	}
-	if _, err := p.call(ctx, ask{}, starting, nil, nil); err != nil {
+	if _, err := p.call(ctx, ask{}, nil, starting, nil, nil); err != nil {
 		return errors.Join(err, p.endChild())
 	}
 	return p.load(ctx)
 }
 
+// load makes a child that has answered load the code.
 func (p *program) load(ctx context.Context) error {
+	p.engine.children.threads.add(p.child)
 	l := p.cfg.Limits
-	question := ask{Load: &load{p.engine.mime, p.cfg.Worker, l, p.code, p.cfg.Env}}
+	question := ask{Load: &load{p.engine.mime, p.cfg.Worker, l, p.cfg.MaxCall, p.cfg.Env}}
 	loading := step{
 		during: "load",
 		limit:  l.Load,
 		late:   &engine.LimitError{What: "load time", Limit: l.Load.String()},
 	}
-	_, err := p.call(ctx, question, loading, nil, nil)
+	_, err := p.call(ctx, question, p.code, loading, nil, nil)
 	if err == nil {
 		return nil
 	}
@@ -259,9 +261,9 @@ func (p *program) handling() step {
 
 // call asks the child. It ends the child when the step takes too long or ctx ends.
 func (p *program) call(
-	ctx context.Context, question ask, s step, state engine.State, messages []*engine.Message,
+	ctx context.Context, question ask, code []byte, s step, state engine.State, messages []*engine.Message,
 ) (*answer, error) {
-	b, err := p.child.begin(question, messages)
+	b, err := p.child.begin(question, code, messages)
 	if b == nil {
 		return nil, err
 	}
@@ -301,7 +303,7 @@ func (p *program) await(ctx context.Context, b *batch, s step, state engine.Stat
 
 // ended ends the rest of the child, and returns why there is no answer.
 func (p *program) ended(ctx context.Context, b *batch, err error, s step) error {
-	stderr := p.child.stderr
+	stderr, tooMany := p.child.stderr, p.child.tooMany.Load()
 	cause := context.Cause(b.ctx)
 	b.end()
 	if err := p.endChild(); err != nil {
@@ -331,10 +333,16 @@ func (p *program) ended(ctx context.Context, b *batch, err error, s step) error 
 	case late:
 		killed.Err = errors.New("it did not return in time")
 		return fmt.Errorf("%w: %w", cause, killed)
+	case tooMany:
+		return fmt.Errorf("%w: %w", &engine.LimitError{What: "threads", Limit: strconv.Itoa(maxThreads)}, killed)
 	case stderr.outOfMemory():
 		return fmt.Errorf("%w: %w", p.cfg.Limits.MemoryLimit(), killed)
 	case s.during == "load":
 		return engine.BadCode(killed)
+	case errors.Is(err, engine.ErrLimit):
+		return fmt.Errorf("%w: %w", err, killed)
+	case errors.As(err, new(*wire.TooLongError)):
+		return fmt.Errorf("%w: %w", p.cfg.Limits.OutputLimit(), killed)
 	}
 	return killed
 }

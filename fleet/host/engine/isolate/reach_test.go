@@ -23,9 +23,20 @@ var reaches = []attack{
 	{"the host's descriptors", `return str(os.listdir("/proc/%d/fd" % os.getppid()))`},
 	{"a file of the host", `return open(@FILE@).read()`},
 	{"a folder of the host", `return str(os.listdir(os.path.dirname(@FILE@)))`},
-	{"other workers' folders", `return str([d for d in os.listdir(os.path.dirname(os.environ["TMPDIR"]))])`},
+	{"temporary files of others", `return str(os.listdir("/tmp"))`},
 	{"passwords", `return open("/etc/passwd").read()`},
-	{"a file beside", `open("/tmp/attack", "w").write("x"); return "written"`},
+	{"a file", `open("/tmp/attack", "w").write("x"); return "written"`},
+	{"a file in memory", `open("/dev/shm/attack", "w").write("x"); return "written"`},
+	{"a file in the working folder", `open("attack", "w").write("x"); return "written"`},
+	{"a temporary file", `import tempfile; tempfile.TemporaryFile().write(b"x"); return "written"`},
+	{"a file without a name", `return str(os.open("/tmp", os.O_TMPFILE | os.O_RDWR))`},
+	{"a folder", `os.mkdir("/tmp/attack"); return "made"`},
+	{"a link", `os.symlink("/etc", "/tmp/attack"); return "made"`},
+	{"rights of a file of the host", `os.chmod(@FILE@, 0o777); return "changed"`},
+	{"rights of a descriptor", `os.fchmod(0, 0o777); return "changed"`},
+	{"the owner of a file of the host", `os.chown(@FILE@, os.getuid(), os.getgid()); return "changed"`},
+	{"the times of a file of the host", `os.utime(@FILE@, (0, 0)); return "changed"`},
+	{"an attribute of a file of the host", `os.setxattr(@FILE@, "user.attack", b"x"); return "changed"`},
 	{"a socket of the host", `s = socket.socket(socket.AF_UNIX); s.connect(@SOCKET@); return "connected"`},
 	{"the network", `socket.create_connection(("127.0.0.1", @PORT@)); return "connected"`},
 	{"a listener", `s = socket.socket(); s.bind(("127.0.0.1", 0)); return "bound"`},
@@ -174,25 +185,28 @@ def handle(message):
 	}
 }
 
-// A child's folder goes with it.
-func TestFoldersGo(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
+// A child has no folder, so it can leave nothing behind. It starts also where the folder of
+// temporary files is gone.
+func TestChildrenLeaveNoFiles(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
 	w := newWall(t)
 	if w.engines["python"] == nil {
 		t.Skip("there is no python3 here")
 	}
-	folders := func() []string {
-		found, err := filepath.Glob(filepath.Join(os.TempDir(), "lifecycle-engine-*"))
+	for range 2 {
+		p, err := w.engines["python"].Load(t.Context(), []byte("def handle(message): pass"), engine.Config{Worker: "w"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return found
-	}
-	p, err := w.engines["python"].Load(t.Context(), []byte("def handle(message): pass"), engine.Config{Worker: "w"})
-	if err != nil || len(folders()) != 1 {
-		t.Fatalf("folders of a child: %q, %v", folders(), err)
-	}
-	if err := p.Close(); err != nil || len(folders()) != 0 {
-		t.Errorf("folders after Close: %q, %v", folders(), err)
+		if found, err := os.ReadDir(dir); len(found) > 0 {
+			t.Errorf("in the folder of temporary files are %v, %v", found, err)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(dir); err != nil { // as a cleaner does
+			t.Fatal(err)
+		}
 	}
 }

@@ -15,12 +15,13 @@ type ask struct {
 	Handle []message `json:"handle,omitempty"`
 }
 
-// load has the child load code. It must be the first ask that is not empty.
+// load has the child load code: the bytes beside the query. It must be the first ask that is not
+// empty.
 type load struct {
 	MIMEType string        `json:"mime"`
 	Worker   string        `json:"worker"`
 	Limits   engine.Limits `json:"limits"`
-	Code     []byte        `json:"code"`
+	MaxCall  int64         `json:"maxCall"`
 
 	Env map[string]string `json:"env,omitempty"`
 }
@@ -100,10 +101,9 @@ const (
 
 // spec tells a launcher what to do.
 type spec struct {
-	Exec  []string `json:"exec,omitempty"`  // the program and its arguments; empty for the launcher's own, as an engine
-	Env   []string `json:"env,omitempty"`   // of that program, beside the pool's
-	Read  []string `json:"read,omitempty"`  // files and folders that it may read, and whose programs it may execute
-	Write string   `json:"write,omitempty"` // the folder in which it may write, "" for none
+	Exec []string `json:"exec,omitempty"` // the program and its arguments; empty for the launcher's own, as an engine
+	Env  []string `json:"env,omitempty"`  // of that program, beside the pool's
+	Read []string `json:"read,omitempty"` // files and folders that it may read, and whose programs it may execute
 	// Required makes the launcher fail when a part of the floor is missing.
 	Required bool `json:"required,omitempty"`
 }

@@ -196,7 +196,6 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*goja.Runtime
 	return err
 }
 
-// thrown returns the error of a rejected promise.
 func thrown(reason goja.Value) error {
 	if reason == nil {
 		return errors.New("the promise was rejected")

@@ -27,7 +27,8 @@
 // whose timer has name, due (milliseconds since 1970) and attempt. message.timer of any
 // other message is None.
 //
-// Globals last from one message to the next, and are lost when the process ends. The memory
+// The code writes no file: what lasts belongs into state. Globals last from one message to the
+// next, and are lost when the process ends. The memory
 // of the code is the process's address space beyond what the interpreter takes (RLIMIT_AS,
 // which macOS does not enforce).
 //
@@ -96,20 +97,28 @@ func New() (*Engine, error) {
 // MIMETypes returns the MIME types of Python code.
 func (*Engine) MIMETypes() []string { return []string{"text/x-python", "application/x-python"} }
 
-// Command writes the runner into dir, and returns the command that runs it.
-func (e *Engine) Command(dir string) (argv, env, read []string, err error) {
-	for name, text := range map[string]string{"runner.py": runner, "lifecycle_worker.py": sdk.Python} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			return nil, nil, nil, err
-		}
-	}
-	argv = []string{e.python, "-u", filepath.Join(dir, "runner.py")}
+// begin runs the runner and the module that it imports, which are in the environment: the
+// process needs no folder of its own.
+const begin = `import os, sys, types
+module = sys.modules["lifecycle_worker"] = types.ModuleType("lifecycle_worker")
+exec(compile(os.environ.pop("LIFECYCLE_MODULE"), "lifecycle_worker.py", "exec"), module.__dict__)
+exec(compile(os.environ.pop("LIFECYCLE_RUNNER"), "runner.py", "exec"))
+`
+
+// Command returns the command that runs the runner.
+func (e *Engine) Command() (argv, env, read []string) {
+	// Isolated: neither the working folder nor the user's has modules. B: it writes no byte code.
+	argv = []string{e.python, "-I", "-B", "-u", "-c", begin}
 	env = []string{
-		"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "HOME=" + dir, "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1",
+		"LIFECYCLE_MODULE=" + sdk.Python,
+		"LIFECYCLE_RUNNER=" + runner,
+		"PATH=/usr/bin:/bin",
+		"LANG=C.UTF-8",
+		"HOME=/",
 		// glibc reserves 64 MiB or more for each thread that allocates, and the limit counts them (mallopt(3)).
 		"MALLOC_ARENA_MAX=1",
 	}
-	return argv, env, e.read, nil
+	return argv, env, e.read
 }
 
 // Load starts the process, without a floor, and makes it load the code.

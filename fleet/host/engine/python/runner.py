@@ -8,7 +8,7 @@ import sys
 
 import lifecycle_worker
 
-limit_output = limit_outputs = 0  # of the load
+limit_output = limit_outputs = limit_call = 0  # of the load
 query = None  # in progress
 index = 0  # of the message in it
 
@@ -52,6 +52,9 @@ class Message:
 def ask(op, fields, value=None):
     """Calls the host for the message in progress."""
     fields["i"] = index
+    body = value if value is not None else fields.get("request", {}).get("body", "")
+    if len(body) > limit_call * (1 if value is not None else 4 / 3) + 4:
+        raise RuntimeError("%s: the value is larger than %d bytes" % (op, limit_call))
     if value is not None:
         fields["value"] = base64.b64encode(value).decode()
     try:
@@ -170,8 +173,8 @@ loaded = False
 
 def load(fields):
     """Loads code within limits that nothing in this process can raise again."""
-    global loaded, limit_output, limit_outputs
-    limits = fields["limits"]
+    global loaded, limit_output, limit_outputs, limit_call
+    limits, limit_call = fields["limits"], fields["maxCall"]
     limit_output, limit_outputs = limits["output"], limits["outputs"]
     if hasattr(resource, "RLIMIT_AS"):
         # The interpreter has mapped what it needs by now.
@@ -181,7 +184,7 @@ def load(fields):
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ.update(fields.get("env") or {})
-    code = base64.b64decode(fields["code"])
+    code = bytes(query.bytes)
     printed.left = limit_output
     exec(compile(code, "hosted.py", "exec"), names)
     if not callable(names.get("handle")):

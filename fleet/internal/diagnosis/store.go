@@ -1,0 +1,155 @@
+package diagnosis
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Store is what is known of the streams of the NATS that the fleet is in.
+type Store struct {
+	Refused      string // why a write was refused, "" when the last one was taken
+	RefusedSince time.Time
+	Lost         []Lost // the largest first
+	Replaced     bool   // each stream on disk that was there is among Lost
+	Full         []Full
+	Stalled      []Backlog
+	Growing      []Backlog
+}
+
+// Lost is a stream whose messages are gone: it is missing, or was made anew.
+type Lost struct {
+	Stream   string
+	Messages uint64 // that it had
+	Since    time.Time
+	Missing  bool // it has not been made again
+}
+
+// Full is a stream that refuses writes when it is full, and nearly is.
+type Full struct {
+	Stream     string
+	What       string // "bytes" or "messages"
+	Used, Most int64
+}
+
+// Backlog is what waits for a consumer that finishes nothing, or not enough.
+type Backlog struct {
+	Stream, Consumer string
+	Host             string // the name of the hosts that have made the consumer, "" for none
+	Left             uint64
+	From             uint64 // what was left at Since, for a backlog that grows
+	Since            time.Time
+}
+
+// streamName names a stream for people: a bucket by its own name.
+func streamName(s string) string {
+	if bucket, ok := strings.CutPrefix(s, "KV_"); ok {
+		return "the bucket " + bucket
+	}
+	return "the stream " + s
+}
+
+// maxLostNamed is how many lost streams a finding names.
+const maxLostNamed = 8
+
+// stored applies the rules about the streams of the fleet.
+func stored(f Fleet) (list []*operatorv1.Finding) {
+	if why := f.Store.Refused; why != "" {
+		list = append(list, found("store-refuses-writes", "dependency/NATS", f.Store.RefusedSince, 1).
+			because("NATS takes no writes: %s", why).
+			do("the disk of NATS; a server whose disk was full takes writes again after its restart", "lifecyclectl doctor"))
+	}
+	if n := len(f.Store.Lost); n > 0 {
+		var parts []string
+		since := f.Store.Lost[0].Since
+		for i, l := range f.Store.Lost {
+			if l.Since.Before(since) {
+				since = l.Since
+			}
+			if i < maxLostNamed {
+				parts = append(parts, l.text())
+			}
+		}
+		if n > maxLostNamed {
+			parts = append(parts, fmt.Sprintf("and %d more", n-maxLostNamed))
+		}
+		what := "data was lost"
+		if f.Store.Replaced {
+			what = "the store was replaced: NATS has nothing of what it had on disk"
+		}
+		list = append(list, found("store-replaced", "dependency/NATS", since, n).
+			because("%s: %s", what, strings.Join(parts, ", ")).
+			do("the disk of NATS, which must outlive it; restore the buckets from a backup", "lifecyclectl help restore"))
+	}
+	for _, s := range f.Store.Full {
+		list = append(list, found("stream-full", "stream/"+s.Stream, time.Time{}, 1).
+			because("%s has %d of at most %d %s, and refuses writes when it is full", streamName(s.Stream), s.Used, s.Most, s.What).
+			do("the limit of the stream, or what it keeps", ""))
+	}
+	for _, b := range f.Store.Stalled {
+		if subject, ok := b.subject(f.Workers); ok {
+			list = append(list, found("consumer-stalled", subject, b.Since, int(b.Left)).
+				because("the consumer %s of %s has finished nothing for %v while %d messages wait",
+					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second), b.Left).
+				do("", b.next(subject)))
+		}
+	}
+	for _, b := range f.Store.Growing {
+		if subject, ok := b.subject(f.Workers); ok {
+			list = append(list, found("backlog-grows", subject, b.Since, int(b.Left)).
+				because("what waits for the consumer %s of %s has grown from %d to %d messages within %v",
+					b.Consumer, streamName(b.Stream), b.From, b.Left, f.Now.Sub(b.Since).Round(time.Second)).
+				do("the number of its processes, or what it does for each message", b.next(subject)))
+		}
+	}
+	return list
+}
+
+// text says what is lost of one stream.
+func (l Lost) text() string {
+	fate := "was made anew, empty"
+	if l.Missing {
+		fate = "is missing"
+	}
+	return fmt.Sprintf("%s %s (it had %s)", streamName(l.Stream), fate, count(l.Messages, "message", "messages"))
+}
+
+// subject returns what the backlog is of: the hosted worker, or the stream. ok is false for a
+// backlog of workers that no operator wants to run.
+func (b Backlog) subject(workers []*operatorv1.Worker) (subject string, ok bool) {
+	slot, isHosted := strings.CutPrefix(b.Consumer, b.Host+"_")
+	if b.Host == "" || !isHosted {
+		return "stream/" + b.Stream, true
+	}
+	of := func(w *operatorv1.Worker) bool {
+		group := w.GetGroup()
+		isOf := slot == "w-"+w.GetId()
+		if group != "" {
+			isOf = slot == "g-"+group || strings.HasSuffix(slot, "-"+w.GetSpec().GetTenant()+"-"+group)
+		}
+		return isOf && strings.EqualFold(w.GetDesired(), "running")
+	}
+	if i := slices.IndexFunc(workers, of); i >= 0 {
+		return "worker/" + workers[i].GetId(), true
+	}
+	return "", false
+}
+
+// next returns the next command.
+func (b Backlog) next(subject string) string {
+	if id, ok := strings.CutPrefix(subject, "worker/"); ok {
+		return Command("workers get %s", id)
+	}
+	return ""
+}
+
+// count returns a number with its noun.
+func count[N int | int64 | uint64](n N, one, many string) string {
+	if n == 1 {
+		many = one
+	}
+	return fmt.Sprint(n, " ", many)
+}

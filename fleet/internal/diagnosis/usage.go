@@ -1,0 +1,95 @@
+package diagnosis
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Times and numbers from which on what a process uses is a finding.
+const (
+	stillTime       = time.Minute      // and four times the longest time between two signs of progress
+	stillGaps       = 4                //
+	goroutineGrowth = time.Minute      // goroutines that grow for this long
+	goroutinesMany  = 10_000           // are a leak from this number on
+	goroutinesLong  = 3 * time.Minute  // and after this long
+	goroutinesSome  = 1000             // from this one
+	memoryGrowth    = 10 * time.Minute // memory that grows for this long
+	memoryGrown     = 128 << 20        // and by this much
+	descriptorShare = 90               // percent of the limit
+	throttledShare  = 25               // percent of the last minute
+)
+
+// usage applies the rules about what a process uses, and whether it gets on.
+func usage(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
+	subject, seen, said := "process/"+p.GetId(), p.GetSeenAt().AsTime(), p.GetSaidAt().AsTime()
+	stacks, describe := Command("stacks %s", p.GetId()), Command("describe %s", p.GetId())
+	if p.GetPhase() == "running" {
+		list = append(list, still(p, now)...)
+	}
+	if g, n := p.GetGoroutineGrowth(), p.GetGoroutines(); g != nil && n >= 2*g.GetFrom() {
+		took := said.Sub(g.GetSince().AsTime())
+		if took >= goroutineGrowth && n >= goroutinesMany || took >= goroutinesLong && n >= goroutinesSome {
+			list = append(list, found("goroutines-grow", subject, g.GetSince().AsTime(), int(n)).
+				because("its goroutines have only grown for %v: from %d to %d", took.Round(time.Second), g.GetFrom(), n).
+				do("", stacks))
+		}
+	}
+	if g, n := p.GetMemoryGrowth(), p.GetMemoryBytes(); g != nil && n-g.GetFrom() >= memoryGrown {
+		if took := said.Sub(g.GetSince().AsTime()); took >= memoryGrowth {
+			list = append(list, found("memory-grows", subject, g.GetSince().AsTime(), 1).
+				because("its memory has only grown for %v: from %s to %s%s",
+					took.Round(time.Second), size(g.GetFrom()), size(n), until(p, took)).
+				do("what the process keeps", describe))
+		}
+	}
+	if n, most := p.GetDescriptors(), p.GetDescriptorLimit(); most > 0 && n*100 >= most*descriptorShare {
+		list = append(list, found("descriptors-high", subject, seen, int(n)).
+			because("it has %d of at most %d open files and connections", n, most).
+			do("the limit of open files, or what the process leaves open", stacks))
+	}
+	if n := p.GetThrottledPercent(); n >= throttledShare {
+		list = append(list, found("throttled", subject, seen, int(n)).
+			because("its processor time was used up in %d %% of the last minute", n).
+			do("resources.limits.cpu", describe))
+	}
+	return list
+}
+
+// until says when memory that goes on growing reaches its limit.
+func until(p *operatorv1.Process, took time.Duration) string {
+	n, limit := p.GetMemoryBytes(), p.GetMemoryLimitBytes()
+	if limit <= n {
+		return ""
+	}
+	left := time.Duration(float64(took) * float64(limit-n) / float64(n-p.GetMemoryGrowth().GetFrom()))
+	if left > 48*time.Hour {
+		return ""
+	}
+	return fmt.Sprintf("; at this pace it reaches its limit of %s in about %v", size(limit), left.Round(time.Minute))
+}
+
+// still finds the units that gave signs of progress and give none any more. The times of units are
+// by the clock of the process.
+func still(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
+	if p.GetSaidAt() != nil {
+		now = p.GetSaidAt().AsTime()
+	}
+	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {
+		last := u.GetProgress()
+		if last == nil || worker.Status(u.GetStatus()) != worker.StatusRunning {
+			return
+		}
+		quiet := now.Sub(last.AsTime())
+		if quiet <= max(stillTime, stillGaps*u.GetProgressGap().AsDuration()) {
+			return
+		}
+		list = append(list, found("unit-stands-still", "process/"+p.GetId(), last.AsTime(), 1).
+			because("unit %s has given no sign of progress for %v; the longest time between two was %v",
+				path, quiet.Round(time.Second), u.GetProgressGap().AsDuration()).
+			do("", Command("stacks %s", p.GetId())))
+	})
+	return list
+}

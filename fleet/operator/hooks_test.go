@@ -1,0 +1,140 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+)
+
+// TestDeadLettersOfAHook lists, redrives and discards what a hook has given up, as an operator
+// does with the dead letters of a hosted worker. The server has no hosted workers.
+func TestDeadLettersOfAHook(t *testing.T) {
+	js := brokertest.Embedded(t, broker.Config{
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), workflow.HookBucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{workflow.Journal("MISSIONS")},
+	}).JetStream()
+	var mended atomic.Bool
+	mgr := workflow.NewManager(js, brokertest.Quiet())
+	t.Cleanup(func() { mgr.Close() })
+	invoice := workflow.Hook{Name: "invoice", Replay: true, Attempts: 1, Do: func(context.Context, workflow.Reaction) error {
+		if mended.Load() {
+			return nil
+		}
+		return errors.New("no such account 17")
+	}}
+	opts := []workflow.RegisterOption{workflow.WithJournal(), workflow.WithHook(invoice)}
+	if err := mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys, opts...); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, id := range []string{"a", "b", "c"} {
+		if err := mgr.Create(ctx, &survey{ID: id, State: "planning"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hooks, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Hooks(hooks) }()
+	brokertest.Await(t, "three dead letters", func() bool {
+		letters, err := mgr.DeadLetters(ctx, "drone-survey", "invoice")
+		return err == nil && len(letters) == 3
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	base, _ := serve(t, operator.Config{Workflows: operator.FromManager(mgr)})
+	c := operatorv1connect.NewWorkerServiceClient(http.DefaultClient, base)
+	const id = "drone-survey/invoice"
+	list := func() []*operatorv1.DeadLetter {
+		t.Helper()
+		page, err := c.ListDeadLetters(ctx, &operatorv1.ListDeadLettersRequest{WorkerId: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page.GetDeadLetters()
+	}
+	letters := list()
+	if len(letters) != 3 || letters[0].GetTopic() != "a" || letters[0].GetReason() != "no such account 17" {
+		t.Fatalf("dead letters: %v", letters)
+	}
+	groups, err := c.ListDeadLetterGroups(ctx, &operatorv1.ListDeadLetterGroupsRequest{WorkerId: id})
+	if err != nil || len(groups.GetGroups()) != 1 || groups.GetGroups()[0].GetName() != "no such account #" || groups.GetGroups()[0].GetCount() != 3 {
+		t.Errorf("groups: %v, %v", groups, err)
+	}
+	one, err := c.ReadDeadLetter(ctx, &operatorv1.ReadDeadLetterRequest{WorkerId: id, Id: letters[0].GetId()})
+	if err != nil || !strings.Contains(one.GetMessage(), "MISSIONS/a@1.") {
+		t.Errorf("one: %v, %v", one, err)
+	}
+	findings, err := operatorv1connect.NewProcessServiceClient(http.DefaultClient, base).Diagnose(ctx, &operatorv1.DiagnoseRequest{})
+	if err != nil || len(findings.GetFindings()) != 1 || findings.GetFindings()[0].GetCause() != "the hook invoice has given up 3 reactions" {
+		t.Errorf("doctor: %v, %v", findings, err)
+	}
+	_, err = c.Redrive(ctx, &operatorv1.RedriveRequest{WorkerId: id, Ids: []string{letters[0].GetId()}})
+	if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "no such account 17") {
+		t.Errorf("a redrive that fails again: %v", err)
+	}
+	if _, err := c.RedriveEdited(ctx, &operatorv1.RedriveEditedRequest{WorkerId: id, Id: letters[0].GetId()}); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("an edit: %v", err)
+	}
+	would, err := c.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{WorkerId: id, All: true, DryRun: true})
+	if err != nil || would.GetDiscarded() != 3 || len(list()) != 3 {
+		t.Errorf("a dry run: %v, %v", would, err)
+	}
+	gone, err := c.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{WorkerId: id, Ids: []string{letters[2].GetId()}, Note: "a test"})
+	if err != nil || gone.GetDiscarded() != 1 {
+		t.Errorf("discard: %v, %v", gone, err)
+	}
+	mended.Store(true)
+	redriven, err := c.Redrive(ctx, &operatorv1.RedriveRequest{WorkerId: id, All: true})
+	if err != nil || redriven.GetRedriven() != 2 || len(list()) != 0 {
+		t.Errorf("redrive: %v, %v", redriven, err)
+	}
+	code, _, text := request(t, "GET", base+"/ui/workers/drone-survey%2Finvoice/deadletters", "")
+	if code != 200 || !strings.Contains(text, `href="/ui/workflows/drone-survey"`) {
+		t.Errorf("the page: %d %.300s", code, text)
+	}
+	for wrong, want := range map[string]connect.Code{
+		"drone-survey/none": connect.CodeNotFound, "none/invoice": connect.CodeNotFound, "worker": connect.CodeUnimplemented,
+	} {
+		if _, err := c.ListDeadLetters(ctx, &operatorv1.ListDeadLettersRequest{WorkerId: wrong}); connect.CodeOf(err) != want {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	write(t, tokens, "operator flows "+partToken("flows")+" workflows=drone-*\noperator works "+partToken("works")+" workers=*\n")
+	auth, err := operator.TokenFile(tokens, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ = serve(t, operator.Config{Workflows: operator.FromManager(mgr), Auth: auth})
+	for name, want := range map[string]connect.Code{"flows": 0, "works": connect.CodeNotFound} {
+		c := operatorv1connect.NewWorkerServiceClient(http.DefaultClient, base, connect.WithInterceptors(connect.UnaryInterceptorFunc(
+			func(next connect.UnaryFunc) connect.UnaryFunc {
+				return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+					req.Header().Set("Authorization", "Bearer "+partToken(name))
+					return next(ctx, req)
+				}
+			})))
+		_, err := c.Redrive(ctx, &operatorv1.RedriveRequest{WorkerId: id, All: true})
+		if err != nil && connect.CodeOf(err) != want || err == nil && want != 0 {
+			t.Errorf("the role of %s: %v", name, err)
+		}
+	}
+}

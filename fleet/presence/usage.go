@@ -1,0 +1,152 @@
+package presence
+
+import (
+	"bytes"
+	"os"
+	"path"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/cgroup"
+)
+
+// Usage is what a process uses besides memory. A number that is not known is 0.
+type Usage struct {
+	Goroutines      int `json:"goroutines,omitempty"`
+	Threads         int `json:"threads,omitempty"`
+	Descriptors     int `json:"descriptors,omitempty"` // open files and connections
+	DescriptorLimit int `json:"descriptorLimit,omitempty"`
+	// Throttled is the share of the last minute, in percent, in which the processor time of
+	// the container was used up and the process had to wait.
+	Throttled int `json:"throttled,omitempty"`
+	// GoroutineGrowth and MemoryGrowth are set while the number has only grown.
+	GoroutineGrowth *Growth `json:"goroutineGrowth,omitempty"`
+	MemoryGrowth    *Growth `json:"memoryGrowth,omitempty"`
+}
+
+// Growth says since when a number has only grown, and from which value.
+type Growth struct {
+	Since time.Time `json:"since"`
+	From  int64     `json:"from"`
+}
+
+// Times of the looks at a process's own usage. The values of the system cost system calls, so an
+// idle process asks for them once a minute.
+const (
+	usageEvery  = time.Minute
+	growthEvery = 15 * time.Second // between two samples of a growth
+	growthLeast = time.Minute      // a growth that has lasted shorter is not told
+)
+
+// usageMeter measures the usage of this process.
+type usageMeter struct {
+	at                 time.Time // of last
+	last               Usage
+	periods, throttled int64
+	goroutines, memory growthMeter
+}
+
+// look returns the usage now. memory is what the process uses, in bytes.
+func (m *usageMeter) look(now time.Time, memory int64) Usage {
+	if m.at.IsZero() || now.Sub(m.at) >= usageEvery {
+		m.at = now
+		m.last = m.ask()
+	}
+	u := m.last
+	u.Goroutines = runtime.NumGoroutine()
+	u.GoroutineGrowth = m.goroutines.look(now, int64(u.Goroutines))
+	u.MemoryGrowth = m.memory.look(now, memory)
+	return u
+}
+
+// ask asks the system, where it tells: Linux does.
+func (m *usageMeter) ask() (u Usage) {
+	if status, err := os.ReadFile("/proc/self/status"); err == nil {
+		u.Threads = int(field(status, "Threads:"))
+	}
+	if dir, err := os.Open("/proc/self/fd"); err == nil {
+		names, _ := dir.Readdirnames(maxDescriptors)
+		u.Descriptors = max(0, len(names)-1) // without the one of this look
+		_ = dir.Close()
+	}
+	if limits, err := os.ReadFile("/proc/self/limits"); err == nil {
+		u.DescriptorLimit = int(field(limits, "Max open files"))
+	}
+	periods, throttled := throttling()
+	if all := periods - m.periods; m.periods > 0 && all > 0 {
+		u.Throttled = int(min(100, max(0, (throttled-m.throttled)*100/all)))
+	}
+	m.periods, m.throttled = periods, throttled
+	return u
+}
+
+// maxDescriptors bounds how many descriptors are counted.
+const maxDescriptors = 1 << 20
+
+// throttling returns in how many periods the container used processor time, and in how many it had
+// to wait for it. It is zero without a limit.
+func throttling() (periods, throttled int64) {
+	_, file, err := cgroup.MemoryLimit(os.DirFS("/"))
+	if err != nil || file == "" {
+		return 0, 0
+	}
+	dir := path.Dir("/" + strings.TrimPrefix(file, "/"))
+	for _, name := range []string{path.Join(dir, "cpu.stat"), strings.Replace(path.Join(dir, "cpu.stat"), "/memory/", "/cpu/", 1)} {
+		if text, err := os.ReadFile(name); err == nil {
+			return field(text, "nr_periods"), field(text, "nr_throttled")
+		}
+	}
+	return 0, 0
+}
+
+// field returns the first number behind a name that begins a line, 0 when there is none.
+func field(text []byte, name string) int64 {
+	for line := range bytes.Lines(text) {
+		if rest, ok := bytes.CutPrefix(line, []byte(name)); ok {
+			for _, word := range bytes.Fields(rest) {
+				n, _ := strconv.ParseInt(string(word), 10, 64)
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// growthMeter notes since when a number has only grown, apart from a fiftieth.
+type growthMeter struct {
+	from, last int64
+	since, at  time.Time
+}
+
+// look notes a value, and returns the growth while it lasts.
+func (g *growthMeter) look(now time.Time, value int64) *Growth {
+	switch {
+	case g.at.IsZero() || value < g.last-g.last/50:
+		*g = growthMeter{from: value, last: value, since: now, at: now}
+	case now.Sub(g.at) >= growthEvery:
+		if value <= g.last {
+			g.from, g.since = value, now
+		}
+		g.last, g.at = value, now
+	}
+	if g.at.Sub(g.since) < growthLeast || g.last <= g.from {
+		return nil
+	}
+	return &Growth{Since: g.since.UTC(), From: g.from}
+}
+
+// sameUsage reports whether nothing has changed that an operator needs to know at once.
+func sameUsage(a, b Usage) bool {
+	return near(a.Goroutines, b.Goroutines) && near(a.Threads, b.Threads) && near(a.Descriptors, b.Descriptors) &&
+		a.DescriptorLimit == b.DescriptorLimit && max(a.Throttled, b.Throttled)-min(a.Throttled, b.Throttled) <= 10 &&
+		sameGrowth(a.GoroutineGrowth, b.GoroutineGrowth) && sameGrowth(a.MemoryGrowth, b.MemoryGrowth)
+}
+
+// near reports whether two numbers differ by at most a tenth, or by twenty.
+func near(a, b int) bool { return max(a, b)-min(a, b) <= max(20, max(a, b)/10) }
+
+func sameGrowth(a, b *Growth) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Since.Equal(b.Since)
+}

@@ -1,0 +1,390 @@
+// Package run gives any program the lifecycle that this project gives to Go
+// programs: health planes, a drain before it is stopped, restarts, and PID 1's
+// work in a container. It implements the command lifecycle-run, and "lifecyclectl run".
+//
+// Begin at [Run], which makes an App whose unit is the program. check.go asks the program for
+// its health.
+package run
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/health"
+	"github.com/pleme-io/lifecycle-go/metrics"
+	"github.com/pleme-io/lifecycle-go/worker"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Exit statuses besides the program's own, as env(1) and shells use them.
+const (
+	exitUsage         = 2
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// Usage returns the usage text of the command, whose name is how the user calls it.
+func Usage(name string) string {
+	return "usage: " + name + " [FLAGS] -- PROGRAM [ARG...]\n\n" + About(name) + `
+  ` + name + ` --ready http://127.0.0.1:8080/ -- python3 -m http.server 8080
+`
+}
+
+// About says what the command does and which flags most programs need. It fits on a screen.
+func About(name string) string { return about + prefixOf(name) + "_…\n" }
+
+const about = `Runs PROGRAM with /livez, /readyz, /startupz and /metrics on the health address.
+At SIGTERM readiness goes down first, and the program goes on serving for the drain interval.
+Then it is asked to stop, and killed after its grace. As PID 1 it reaps orphans.
+It exits with the status of the program's last run: its own, or 128+n when signal n
+ended it. It is 127 when there is no such program, 126 when it cannot be executed,
+2 for wrong use, 70 when something was abandoned.
+
+  --ready CHECKS        ready while all of these answer, with commas between them:
+                        http://…, https://…, tcp://HOST:PORT, exec:PROGRAM ARG…
+  --live CHECKS         alive while all of these answer; default: while PROGRAM runs
+  --check-timeout TIME  how long one check may take
+  --on-drain CALLS      call these when the drain begins: http://… (POST), exec:…
+  --proxy URL           http://127.0.0.1:PORT, where PROGRAM listens: serve in front of it and
+                        say goodbye to its clients, so that PROGRAM needs no drain of its own
+  --addr ADDRESS        where the proxy listens; default :8080
+  --restart WHEN        always, on-failure or never; default never
+  --stop-signal SIGNAL  asks the program to end; default TERM
+  --signal WHOM         main or group: the program alone gets the signals, as from the
+                        kubelet, or all of its process group; default main
+  --forward SIGNALS     pass these on; default HUP,USR1,USR2,WINCH
+  --config FILE         read these settings from a file
+  --lifecycle.health-addr ADDRESS     of the health planes; default :8081
+  --lifecycle.drain-interval TIME     serve on for this long; default 5s
+  --lifecycle.shutdown-grace TIME     then end within this; default 20s
+  --lifecycle.termination-grace TIME  what the pod's manifest says
+  --help-all            show every flag, with its variable `
+
+// prefixOf returns what the command's variables begin with: its name in capitals.
+func prefixOf(name string) string {
+	return strings.ToUpper(strings.NewReplacer(" ", "_", "-", "_").Replace(name))
+}
+
+// Run runs the program that args name until it ends, or ctx does, and returns
+// the exit status. name is how the user calls the command. The program inherits stdin
+// (unless that is a terminal, which only a foreground process can read), stdout and stderr.
+// Errors before the program starts, and the log, go to stderr.
+func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	flags, command := split(args)
+	if wantsHelp(flags) {
+		fmt.Fprint(stdout, Usage(name))
+		return 0
+	}
+	cfg, err := config.Load[Config]("", config.WithArgs(flags), config.WithEnvPrefix(prefixOf(name)), config.WithOutput(stdout))
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "%s: %v\n\n%[1]s --help lists the flags\n", name, err)
+		return exitUsage
+	case len(command) == 0:
+		fmt.Fprintf(stderr, "%s: no program is given: want it after two dashes\n\n%s", name, Usage(name))
+		return exitUsage
+	}
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		if errors.Is(err, fs.ErrPermission) {
+			return exitNotExecutable
+		}
+		return exitNotFound
+	}
+	if cfg.Lifecycle.Name == "" {
+		cfg.Lifecycle.Name = filepath.Base(path)
+	}
+	p := &program{name: name, cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, started: make(chan *worker.Process, 1)}
+	return p.run(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
+}
+
+// wantsHelp reports whether the flags ask for the usage. It turns --help-all into the flag
+// with which package config lists every flag.
+func wantsHelp(flags []string) bool {
+	for i, arg := range flags {
+		switch strings.TrimLeft(arg, "-") {
+		case "h", "help":
+			return true
+		case "help-all":
+			flags[i] = "-h"
+		}
+	}
+	return false
+}
+
+// split separates the flags from the command. Without "--" the command begins at
+// the first word that is not a flag; then write a flag's value as -flag=value.
+func split(args []string) (flags, command []string) {
+	if i := slices.Index(args, "--"); i >= 0 {
+		return args[:i:i], args[i+1:]
+	}
+	for i, arg := range args {
+		if arg == "" || arg[0] != '-' {
+			return args[:i:i], args[i:]
+		}
+	}
+	return args, nil
+}
+
+// program runs the program, one instance after the other.
+type program struct {
+	name           string // of the command
+	cfg            Config
+	path           string
+	argv           []string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	started chan *worker.Process // the newest instance, for watch
+	current atomic.Pointer[instance]
+	status  int // exit status of the last instance
+}
+
+func (p *program) run(ctx context.Context, log *slog.Logger) int {
+	app, err := lifecycle.New(p.cfg.Lifecycle, lifecycle.WithLogger(log), metrics.With(prometheus.NewRegistry()))
+	if err != nil {
+		fmt.Fprintf(p.stderr, "%s: %v\n", p.name, err)
+		return exitUsage
+	}
+	tree := worker.NewSupervisor(p.cfg.Lifecycle.Name, worker.SupervisorConfig{
+		Backoff: p.cfg.Backoff,
+		Children: []worker.Spec{{
+			Name:        "program",
+			New:         p.next,
+			Restart:     p.cfg.Restart,
+			StopTimeout: p.cfg.Lifecycle.WithDefaults().ShutdownGrace,
+		}},
+	})
+	app.Add(tree).
+		Probe("program", lifecycle.ProbeFunc(func(context.Context) error { return running(tree.State()) })).
+		Go("watch", func(ctx context.Context) error { return p.watch(ctx, app, log) }).
+		Go("signals", func(ctx context.Context) error { return p.forwardAll(ctx, log) })
+	if slices.ContainsFunc(p.cfg.Forward, func(name string) bool { sig, _ := parseSignal(name); return sig == syscall.SIGHUP }) {
+		app.OnReload("forward SIGHUP", func(context.Context) error { return p.forward(syscall.SIGHUP) })
+	}
+	if os.Getpid() == 1 {
+		app.Add(worker.NewReaper("reaper"))
+	}
+	if p.cfg.Proxy != "" {
+		to, _ := parseProxy(p.cfg.Proxy) // validated by Load
+		app.Serve("proxy", newProxy(cmp.Or(p.cfg.Addr, defaultAddr), to, log))
+		if len(p.cfg.Ready) == 0 {
+			p.cfg.Ready = []string{"tcp://" + to.Host}
+		}
+	}
+	p.checks(app)
+	err = app.Run(ctx)
+	if p.status != 0 {
+		return p.status
+	}
+	if err != nil {
+		fmt.Fprintf(p.stderr, "%s: %v\n", p.name, err)
+	}
+	// A program that was asked to stop is Stopped for its supervisor, with any exit
+	// status. A parent that waits, such as the kubelet, needs the status itself.
+	if status := p.lastStatus(); status != 0 {
+		return status
+	}
+	return lifecycle.ExitCode(err)
+}
+
+// lastStatus returns the exit status of the last instance that began, or 0 when it
+// has not ended.
+func (p *program) lastStatus() int {
+	last := p.current.Load()
+	if last == nil {
+		return 0
+	}
+	select {
+	case <-last.proc.Done():
+	default:
+		return 0 // abandoned
+	}
+	if last.cmd.ProcessState == nil {
+		return 0
+	}
+	return shellStatus(last.cmd.ProcessState)
+}
+
+// instance is one run of the program.
+type instance struct {
+	proc *worker.Process
+	cmd  *exec.Cmd
+}
+
+// next makes the next instance.
+func (p *program) next(name string) (worker.Worker, error) {
+	cmd := exec.Command(p.path, p.argv[1:]...) //nolint:gosec // the operator configured the program
+	cmd.Args[0] = p.argv[0]
+	cmd.Stdout, cmd.Stderr = p.stdout, p.stderr
+	if f, ok := p.stdin.(*os.File); !ok || !isTerminal(f) {
+		cmd.Stdin = p.stdin
+	}
+	stop, err := parseSignal(p.cfg.StopSignal)
+	if err != nil {
+		return nil, err
+	}
+	opts := []worker.ProcessOption{
+		worker.WithGrace(p.cfg.Lifecycle.WithDefaults().ShutdownGrace), // all of the time; the supervisor's Stop shortens it
+		worker.WithStopSignal(stop),
+	}
+	if p.cfg.Signal == "group" {
+		opts = append(opts, worker.WithGroupSignals())
+	}
+	proc := worker.NewProcess(name, cmd, opts...)
+	select {
+	case <-p.started: // discard the previous one, which watch has not taken
+	default:
+	}
+	p.started <- proc
+	p.current.Store(&instance{proc, cmd})
+	return proc, nil
+}
+
+// watch ends the App when the program has ended and will not be started again.
+func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logger) error {
+	for {
+		var proc *worker.Process
+		select {
+		case proc = <-p.started:
+		case <-ctx.Done():
+			return nil
+		}
+		select {
+		case <-proc.Done():
+		case <-ctx.Done():
+			return nil
+		}
+		s := proc.State()
+		if s.Status == worker.StatusStopped {
+			continue // the App stops it
+		}
+		log.Info("the program has ended", "status", string(s.Status), "error", s.Error)
+		finished := s.Status == worker.StatusFinished
+		if p.cfg.Restart == worker.Always || !finished && p.cfg.Restart == worker.OnFailure {
+			continue
+		}
+		// No program serves any more: a drain window would only delay the next container.
+		cfg := app.Config()
+		cfg.DrainWait = lifecycle.WaitNever
+		if _, _, err := app.Reconfigure(cfg); err != nil && !errors.Is(err, lifecycle.ErrReloadRefused) {
+			log.Warn("cannot skip the drain window", "error", err)
+		}
+		if finished {
+			app.Stop(nil)
+		} else {
+			p.status = statusOf(proc)
+			app.Stop(proc.Err())
+		}
+	}
+}
+
+// statusOf returns the exit status that a shell would show.
+func statusOf(proc *worker.Process) int {
+	var exit *exec.ExitError
+	if err := proc.Err(); !errors.As(err, &exit) {
+		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
+			return exitNotExecutable
+		}
+		return 1
+	}
+	return shellStatus(exit.ProcessState)
+}
+
+// shellStatus returns the exit status that a shell would show for a process that has
+// ended.
+func shellStatus(end *os.ProcessState) int {
+	if ws, ok := end.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return end.ExitCode()
+}
+
+// running returns an error unless the program runs.
+func running(s worker.State) error {
+	for _, c := range s.Children {
+		if c.Status != worker.StatusRunning {
+			if c.Error != "" {
+				return fmt.Errorf("%s: %s", c.Status, c.Error)
+			}
+			return fmt.Errorf("%s", c.Status)
+		}
+	}
+	return nil
+}
+
+// checks registers the configured checks.
+func (p *program) checks(app *lifecycle.App) {
+	var opts []health.Option
+	if p.cfg.CheckTimeout > 0 {
+		opts = append(opts, health.WithTimeout(p.cfg.CheckTimeout))
+	}
+	for _, text := range p.cfg.Ready {
+		check, _ := ParseCheck(text) // validated by Load
+		app.Probe(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...)
+	}
+	for _, text := range p.cfg.Live {
+		check, _ := ParseCheck(text)
+		_ = app.Registry().RegisterLiveness(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...) // Run returns the error
+	}
+	for _, text := range p.cfg.OnDrain {
+		check, _ := ParseCheck(text)
+		app.OnDrain(text, lifecycle.DrainFunc(check.Tell))
+	}
+}
+
+// forward passes one signal on to the program.
+func (p *program) forward(sig syscall.Signal) error {
+	if last := p.current.Load(); last != nil {
+		return last.proc.Signal(sig)
+	}
+	return os.ErrProcessDone
+}
+
+// isTerminal reports whether f is a character device, like a terminal. That
+// includes /dev/null, which does no harm.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// forwardAll passes on the configured signals, except SIGHUP, which comes
+// as a reload.
+func (p *program) forwardAll(ctx context.Context, log *slog.Logger) error {
+	ch := make(chan os.Signal, 16)
+	for _, name := range p.cfg.Forward {
+		if sig, _ := parseSignal(name); sig > 0 && sig != syscall.SIGHUP {
+			signal.Notify(ch, sig)
+		}
+	}
+	defer signal.Stop(ch)
+	for {
+		select {
+		case sig := <-ch:
+			if err := p.forward(sig.(syscall.Signal)); err != nil { //nolint:errcheck // every os.Signal is a syscall.Signal
+				log.Warn("signal not passed on", "signal", sig.String(), "error", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,2 @@
+# An application for puma.
+run ->(_env) { [200, { "content-type" => "text/plain" }, ["ok\n"]] }

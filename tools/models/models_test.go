@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const repository = "../.."
+
+func modelText(t *testing.T, model string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, folder, model+".pml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The states of the models are those of the tables in the code.
+func TestStatesAreThoseOfTheCode(t *testing.T) {
+	want, err := statesFile(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := modelText(t, "states"); got != want {
+		t.Error("states.pml is stale: run \"make docs\" and commit what it writes")
+	}
+}
+
+// A property stands on a line with the number of the guarantee that it checks.
+func TestPropertiesNameTheirGuarantees(t *testing.T) {
+	numbers := ""
+	pages, err := filepath.Glob(filepath.Join(repository, "docs/reference/guarantees/*.md"))
+	if err != nil || len(pages) == 0 {
+		t.Fatal(err, pages)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		numbers += string(text)
+	}
+	for _, model := range protocols {
+		found := 0
+		for line := range strings.Lines(modelText(t, model)) {
+			if !property.MatchString(line) {
+				continue
+			}
+			named := number.FindAllString(line, -1)
+			if len(named) == 0 {
+				t.Errorf("%s: no number beside %s", model, strings.TrimSpace(line))
+			}
+			for _, n := range named {
+				found++
+				if !strings.Contains(numbers, "**"+n+"**") {
+					t.Errorf("%s: there is no guarantee %s", model, n)
+				}
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s has no property", model)
+		}
+	}
+}
+
+// Every property of every model holds in all states, and fails without any of the guards.
+func TestModels(t *testing.T) {
+	if os.Getenv("MODELS") == "" {
+		t.Skip("it takes minutes: make models runs it")
+	}
+	for _, model := range protocols {
+		found, err := check(repository, model, "")
+		if errors.Is(err, errNoSpin) {
+			t.Skip(err)
+		}
+		if err != nil || found.broken != "" {
+			t.Errorf("%s: %v, and %q fails:\n%s", model, err, found.broken, strings.Join(found.steps, "\n"))
+			continue
+		}
+		t.Logf("%-8s %9s states in %s", model, found.states, found.took)
+		mutants := mutantsOf(modelText(t, model))
+		if len(mutants) == 0 {
+			t.Errorf("%s has no mutant", model)
+		}
+		for _, m := range mutants {
+			found, err := check(repository, model, m.name)
+			switch {
+			case err != nil:
+				t.Errorf("%s without %s: %v", model, m.name, err)
+			case !number.MatchString(found.broken):
+				t.Errorf("%s without %s: no property fails: %q", model, m.name, found.broken)
+			default:
+				t.Logf("%-8s without %s: %s fails after %s states", model, m.name, found.broken, found.states)
+			}
+		}
+	}
+}
