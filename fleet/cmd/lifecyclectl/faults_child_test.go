@@ -95,8 +95,9 @@ func faultMain() {
 				}()
 			case "files":
 				fail(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 200, Max: 200}))
-				for range 170 {
-					_, err := syscall.Open(os.DevNull, syscall.O_RDONLY, 0)
+				for fd := 0; fd < 190; { // whatever this process was given and has opened before
+					var err error
+					fd, err = syscall.Open(os.DevNull, syscall.O_RDONLY, 0)
 					fail(err)
 				}
 			case "burst":
