@@ -95,6 +95,9 @@ type TransitionEvent struct {
 	Triggered TransitionSource `json:"triggered"`
 	// Note is free text; for Fail the reason.
 	Note string `json:"note,omitempty"`
+	// Pause is "pause" or "resume" for [Manager.Pause] and [Manager.Resume], and "" for a
+	// change of phase. From and To are the entity's phase then.
+	Pause string `json:"pause,omitempty"`
 }
 
 // WorkflowDef describes a registered workflow.
