@@ -343,7 +343,7 @@ type Status struct {
 	// Suspended is the result of [App.Suspended]. Since is zero when the App is not
 	// suspended.
 	Suspended Suspension      `json:"suspended,omitzero"`
-	Units     []worker.State  `json:"units,omitempty"` // each with its children
+	Units     []worker.State  `json:"units,omitempty"` // each with its children; the Kind of a job is "job"
 	Servers   []ServerStatus  `json:"servers,omitempty"`
 	Probes    []health.Status `json:"probes,omitempty"` // with their last results; Status runs no probe
 }

@@ -82,8 +82,8 @@ func (u *unit) state() (s worker.State, err error) {
 	return s, nil
 }
 
-// shown returns the worker's State for display. For a worker that does not answer it
-// shows StatusRunning.
+// shown returns the worker's State for display, with the kind "job" for a job. For a worker
+// that does not answer it shows StatusRunning.
 func (u *unit) shown() worker.State {
 	s, err := askUnit(u, "State", u.State)
 	switch {
@@ -91,6 +91,9 @@ func (u *unit) shown() worker.State {
 		return worker.State{Name: u.name, Status: worker.StatusRunning, Error: err.Error()}
 	case err != nil:
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
+	}
+	if u.kind == kindJob {
+		s.Kind = kindJob
 	}
 	return s
 }

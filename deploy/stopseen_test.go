@@ -249,20 +249,26 @@ func (p *stopped) provoke(t *testing.T, client *http.Client) {
 		var asked sync.WaitGroup
 		asked.Go(func() { post("/work?sleep=1m") })
 		t.Cleanup(asked.Wait)
-		until(t, patience, "the request to be in flight", func() bool {
-			resp, err := client.Get("http://" + p.health + "/metrics")
-			if err != nil {
-				return false
-			}
-			defer resp.Body.Close()
-			page, _ := io.ReadAll(resp.Body)
-			return strings.Contains(string(page), `lifecycle_requests_in_flight{server="http"} 1`)
-		})
+		p.awaitRequest(t, client)
 	case "stuck":
 		post("/fail?how=stuck-unit")
 	case "good":
 		post("/work?note=hello")
 	}
+}
+
+// awaitRequest waits until a handler works on a request.
+func (p *stopped) awaitRequest(t *testing.T, client *http.Client) {
+	t.Helper()
+	until(t, patience, "the request to be in flight", func() bool {
+		resp, err := client.Get("http://" + p.health + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		page, _ := io.ReadAll(resp.Body)
+		return strings.Contains(string(page), `lifecycle_requests_in_flight{server="http"} 1`)
+	})
 }
 
 // stop ends the process as a kubelet does, and waits for it.

@@ -228,6 +228,7 @@ func (c *Client) token() (string, error) {
 type object struct {
 	group, version, resource string // group is "" for the core API
 	namespace, name          string // name is "" for a collection
+	sub                      string // a subresource, such as "status"
 }
 
 func (o object) path() string {
@@ -239,12 +240,23 @@ func (o object) path() string {
 	if o.name != "" {
 		path += "/" + url.PathEscape(o.name)
 	}
+	if o.sub != "" {
+		path += "/" + o.sub
+	}
 	return path
+}
+
+// rule is the resource in a Role: "leases" or "evictions/status".
+func (o object) rule() string {
+	if o.sub == "" {
+		return o.resource
+	}
+	return o.resource + "/" + o.sub
 }
 
 // String names the object for people: "leases.coordination.k8s.io demo/sync".
 func (o object) String() string {
-	s := o.resource
+	s := o.rule()
 	if o.group != "" {
 		s += "." + o.group
 	}
@@ -257,7 +269,7 @@ func (o object) String() string {
 // Error is an answer of the API server that is not a success. Its text names the
 // object, and for a refusal the rule that the pod's Role lacks.
 type Error struct {
-	Verb    string // of the Role's rule: get, list, watch, create, update
+	Verb    string // of the Role's rule: get, list, watch, create, update, patch
 	Object  string // "leases.coordination.k8s.io demo/sync"
 	Status  int    // of HTTP; 0 when a watch has reported an error without one
 	Reason  string // the API's: "Conflict", "Expired" …
@@ -343,7 +355,10 @@ func (c *Client) send(ctx context.Context, method, verb string, o object, query 
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "lifecycle-go")
-	if body != nil {
+	switch {
+	case method == http.MethodPatch:
+		req.Header.Set("Content-Type", "application/strategic-merge-patch+json")
+	case body != nil:
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := c.http.Do(req)
@@ -374,7 +389,7 @@ func newError(verb string, o object, status int, reason, message string) *Error 
 		Status:  status,
 		Reason:  reason,
 		Message: message,
-		rule:    fmt.Sprintf("{apiGroups: [%q], resources: [%q], verbs: [%q]} in the namespace %s", o.group, o.resource, verb, o.namespace),
+		rule:    fmt.Sprintf("{apiGroups: [%q], resources: [%q], verbs: [%q]} in the namespace %s", o.group, o.rule(), verb, o.namespace),
 	}
 }
 

@@ -8,6 +8,7 @@
 //	app, err := lifecycle.New(cfg,
 //		cluster.Window(kube.WindowConfig{}), // the drain window ends when the cluster has noticed
 //		cluster.Self(kube.SelfConfig{}),     // the pod's own manifest has to fit the configuration
+//		cluster.Evictions(kube.EvictionConfig{Wait: tasks.Wait}), // a node's drain waits for long tasks
 //	)
 //	if err != nil {
 //		return err
@@ -30,5 +31,7 @@
 //	Lease         coordination.k8s.io  leases          get, create, update
 //	Window        discovery.k8s.io     endpointslices  list, watch
 //	Self          ""                   pods            get, watch
+//	Evictions     lifecycle.k8s.io     evictions       list, watch
+//	                                   evictions/status  patch
 //	Ended         ""                   pods            get
 package kube

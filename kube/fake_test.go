@@ -27,6 +27,7 @@ type fakeAPI struct {
 	history  []fakeEvent
 	changed  chan struct{} // closed and replaced with every change
 	oldest   int           // a watch from an older version gets 410
+	token    string
 	requests []string
 	// fault may answer a request in place of the server: it returns true when it has.
 	fault func(w http.ResponseWriter, r *http.Request) bool
@@ -61,6 +62,7 @@ func (f *fakeAPI) client(t *testing.T, change ...func(*Config)) (*Client, *logLi
 	for _, c := range change {
 		c(&cfg)
 	}
+	f.token = string(cfg.Token)
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +203,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.requests = append(f.requests, what)
 	fault, after := f.fault, f.after
 	f.mu.Unlock()
-	if got := r.Header.Get("Authorization"); got != "Bearer secret" {
+	if got := r.Header.Get("Authorization"); got != "Bearer "+f.token {
 		refuse(w, 401, "Unauthorized", "Unauthorized")
 		return
 	}
@@ -256,6 +258,17 @@ func (f *fakeAPI) answer(r *http.Request, body []byte) (int, any) {
 			return 409, failure(409, "Conflict", "the object has been modified")
 		}
 		return 200, f.storeLocked(path, given)
+	case http.MethodPatch:
+		path = strings.TrimSuffix(path, "/status")
+		old := f.objects[path]
+		if old == nil {
+			return 404, missing
+		}
+		old = clone(old) // others read the stored one
+		if text := f.patchResponders(old, given); text != "" {
+			return 422, failure(422, "Invalid", text)
+		}
+		return 200, f.storeLocked(path, old)
 	}
 	return 405, failure(405, "MethodNotAllowed", r.Method)
 }

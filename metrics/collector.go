@@ -189,6 +189,7 @@ func (s scrape) budget(cfg lifecycle.Config) {
 	longest := max(window, cfg.DrainMax)
 	s.add(drainInterval, window.Seconds())
 	s.add(shutdownGrace, cfg.ShutdownGrace.Seconds())
+	s.add(reportSlice, cfg.ReportSlice.Seconds())
 	s.add(stopBudget, (preStop + longest + cfg.ShutdownGrace + lifecycle.Margin).Seconds())
 	if cfg.TerminationGrace > 0 {
 		s.add(declaredGrace, cfg.TerminationGrace.Seconds())

@@ -100,7 +100,7 @@ func TestMetricsFollowALife(t *testing.T) {
 		app, ln, slow := busyApp(t, metrics.With(reg))
 		want(t, values(t, reg), map[string]float64{
 			`lifecycle_phase{phase="created"}`: 1, `lifecycle_phase{phase="running"}`: 0,
-			`lifecycle_drain_interval_seconds`: 5, `lifecycle_shutdown_grace_seconds`: 20, `lifecycle_stop_budget_seconds`: 30, `lifecycle_termination_grace_seconds`: 60,
+			`lifecycle_drain_interval_seconds`: 5, `lifecycle_shutdown_grace_seconds`: 20, `lifecycle_report_slice_seconds`: 0, `lifecycle_stop_budget_seconds`: 30, `lifecycle_termination_grace_seconds`: 60,
 			`lifecycle_unit_status{status="Created",unit="poller"}`:               1,
 			`lifecycle_probe_last_duration_seconds{plane="readiness",probe="db"}`: -1, `lifecycle_phase_duration_seconds{phase="draining"}`: -1,
 		})

@@ -77,7 +77,8 @@ var (
 	drainInterval = gauge("lifecycle_drain_interval_seconds", "Length of the drain window, as configured.")
 	shutdownGrace = gauge("lifecycle_shutdown_grace_seconds",
 		"Time for everything after the drain window together, as configured.")
-	stopBudget = gauge("lifecycle_stop_budget_seconds",
+	reportSlice = gauge("lifecycle_report_slice_seconds", "The part of the shutdown grace that is kept for reports, as configured.")
+	stopBudget  = gauge("lifecycle_stop_budget_seconds",
 		"Longest time that a stop may take: preStop hook, drain window, shutdown grace and margin. The pod's "+
 			"grace may not be shorter.")
 	declaredGrace = gauge("lifecycle_termination_grace_seconds",

@@ -8,14 +8,18 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // faults breaks the service on purpose, so that a test can watch the
 // effect. It is served only with -allow-faults.
 type faults struct {
 	fail      chan string
+	restart   chan struct{}
+	lose      chan struct{}
 	stuckUnit atomic.Bool
 	stuckHook atomic.Bool
 	unready   atomic.Bool
@@ -28,15 +32,25 @@ const (
 	failStuckUnit = "stuck-unit" // from now on a unit ignores its cancellation
 	failStuckHook = "stuck-hook" // the last hook never returns
 	failUnready   = "unready"    // a readiness probe fails, until the next request
+	failRestart   = "restart"    // a worker fails, and is started again
+	failLose      = "lose"       // a worker fails, and the App runs on without it
 )
 
-var failures = []string{failError, failPanic, failStuckUnit, failStuckHook, failUnready}
+var failures = []string{failError, failPanic, failStuckUnit, failStuckHook, failUnready, failRestart, failLose}
 
-func newFaults() *faults { return &faults{fail: make(chan string, 1)} }
+func newFaults() *faults {
+	return &faults{fail: make(chan string, 1), restart: make(chan struct{}), lose: make(chan struct{})}
+}
 
-// register adds the unit, the hook and the probe that can be broken.
+// register adds the units, the hook and the probe that can be broken.
 func (f *faults) register(app *lifecycle.App) {
+	lost := worker.FuncSpec("lost", failOn(f.lose))
+	lost.Restart = worker.Never
 	app.Go("faulty", f.unit).
+		Add(worker.NewSupervisor("fragile", worker.SupervisorConfig{
+			Backoff:  lifecycle.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond, MaxRestarts: worker.NoLimit},
+			Children: []worker.Spec{worker.FuncSpec("restarted", failOn(f.restart)), lost},
+		})).
 		Probe("faulty", lifecycle.ProbeFunc(func(context.Context) error {
 			if f.unready.Load() {
 				return errors.New("was told to be unready")
@@ -49,6 +63,18 @@ func (f *faults) register(app *lifecycle.App) {
 			}
 			return nil
 		})
+}
+
+// failOn returns work that fails when it is asked to.
+func failOn(asked <-chan struct{}) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-asked:
+			return errors.New("was told to fail")
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 func (f *faults) unit(ctx context.Context) error {
@@ -73,6 +99,13 @@ func (f *faults) serve(w http.ResponseWriter, r *http.Request) {
 		select {
 		case f.fail <- how:
 		default: // it fails already
+		}
+	case failRestart, failLose:
+		worker := map[string]chan struct{}{failRestart: f.restart, failLose: f.lose}[how]
+		select {
+		case worker <- struct{}{}:
+		case <-r.Context().Done(): // it has failed already
+			return
 		}
 	case failStuckUnit:
 		f.stuckUnit.Store(true)

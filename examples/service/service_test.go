@@ -224,7 +224,7 @@ func TestUnreadyIsNotDead(t *testing.T) {
 	mustCall(t, h1, "GET", health+"/livez", 200)
 	mustCall(t, h1, "POST", url+"/fail?how=unready", 202)
 	mustCall(t, h1, "GET", health+"/readyz", 200)
-	if body := mustCall(t, h1, "POST", url+"/fail?how=badly", 400); !strings.Contains(body, "want one of error, panic, stuck-hook, stuck-unit, unready") {
+	if body := mustCall(t, h1, "POST", url+"/fail?how=badly", 400); !strings.Contains(body, "want one of error, lose, panic, restart, stuck-hook, stuck-unit, unready") {
 		t.Errorf("a failure that it does not know: %s", body)
 	}
 }
