@@ -120,6 +120,8 @@ type WorkflowDef struct {
 	Deadlines []Deadline `json:"deadlines,omitempty"`
 	// Completion is the phase of [WithCompletion], or "".
 	Completion string `json:"completion,omitempty"`
+	// Hooks are the names of its hooks, in the order of registration.
+	Hooks []string `json:"hooks,omitempty"`
 }
 
 // Deadline says that an entity that has been in phase From for the time After is
