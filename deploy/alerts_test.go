@@ -168,7 +168,7 @@ func instant(t *testing.T, client *http.Client, prometheus, expr string) []map[s
 			Result []struct{ Metric map[string]string }
 		}
 	}
-	get(t, client, "http://"+prometheus+"/api/v1/query?query="+url.QueryEscape(expr), &answer)
+	get(t, client, queryURL(prometheus, expr), &answer)
 	if answer.Status != "success" {
 		t.Errorf("%s: %s", expr, answer.Error)
 	}
@@ -177,4 +177,8 @@ func instant(t *testing.T, client *http.Client, prometheus, expr string) []map[s
 		all = append(all, s.Metric)
 	}
 	return all
+}
+
+func queryURL(prometheus, expr string) string {
+	return "http://" + prometheus + "/api/v1/query?query=" + url.QueryEscape(expr)
 }

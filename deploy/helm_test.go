@@ -93,6 +93,9 @@ func TestChartRefusesBadValues(t *testing.T) {
 		"serviceMonitor.interval=often":                                                "interval",
 		"kubernetesAPI.enabled=maybe":                                                  "enabled",
 		"kubernetesAPI.lease=a/b":                                                      "lease",
+		"kubernetesAPI.evictions=often":                                                "evictions",
+		"rolloutGate.prometheus=prometheus:9090":                                       "prometheus",
+		"rolloutGate.selector={job=web}":                                               "selector",
 		"bus.enabled=true":                                                             "seedSecret",
 		"bus.nkey=SUABC":                                                               "nkey", // a seed in place of a public key
 		"bus.url=nats://ada:secret@nats":                                               "url",
@@ -116,8 +119,11 @@ func TestPermissionsAreOffAndMinimal(t *testing.T) {
 		"chart, not enabled": {chart(t, "kubernetesAPI.lease=sync"), nil},
 		"chart, all": {chart(t, "kubernetesAPI.enabled=true", "kubernetesAPI.lease=sync"), append(slices.Clone(base),
 			`[coordination.k8s.io] [leases] [] [create]`, `[coordination.k8s.io] [leases] [sync] [get update]`)},
-		"base":      {kustomize(t, "base"), nil},
-		"component": {withComponent(t), base},
+		"chart, evictions": {chart(t, "kubernetesAPI.enabled=true", "kubernetesAPI.evictions=true"), append(slices.Clone(base),
+			`[lifecycle.k8s.io] [evictions] [] [list watch]`, `[lifecycle.k8s.io] [evictions/status] [] [patch]`)},
+		"chart, evictions not enabled": {chart(t, "kubernetesAPI.evictions=true", "kubernetesAPI.evictionPolicy=true"), nil},
+		"base":                         {kustomize(t, "base"), nil},
+		"component":                    {withComponent(t), base},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var rules []string
@@ -131,6 +137,11 @@ func TestPermissionsAreOffAndMinimal(t *testing.T) {
 			}
 			if token := strings.Contains(tt.manifest, "automountServiceAccountToken: true"); token != (tt.rules != nil) {
 				t.Errorf("the pods have a token: %v", token)
+			}
+			for _, want := range []string{"evictionResponders: [{name: lifecycle.pleme.io/app, priority: 20000}]", "SERVICE_KUBE_EVICTIONS"} {
+				if strings.Contains(tt.manifest, want) != (name == "chart, evictions") {
+					t.Errorf("%q is there or is missing", want)
+				}
 			}
 			for _, want := range []string{"SERVICE_KUBE", "fieldPath: metadata.name", "port: 6443"} {
 				if strings.Contains(tt.manifest, want) != (tt.rules != nil) {

@@ -105,7 +105,8 @@ func TestEverythingIsClean(t *testing.T) {
 		kinds = append(kinds, o.Kind)
 	}
 	slices.Sort(kinds)
-	const want = "ConfigMap ConfigMap Deployment HTTPRoute HorizontalPodAutoscaler Ingress NetworkPolicy PodDisruptionBudget Role RoleBinding Service Service ServiceAccount ServiceMonitor"
+	const want = "AnalysisTemplate ConfigMap ConfigMap Deployment HTTPRoute HorizontalPodAutoscaler Ingress MetricTemplate NetworkPolicy PodDisruptionBudget " +
+		"Role RoleBinding Service Service ServiceAccount ServiceMonitor ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding"
 	if got := strings.Join(kinds, " "); got != want {
 		t.Errorf("it has %s, want %s", got, want)
 	}
@@ -131,11 +132,13 @@ func TestOptionsReachTheirObjects(t *testing.T) {
 		{"Deployment", pod + "topologySpreadConstraints/1/topologyKey", "topology.kubernetes.io/zone"},
 		{"Deployment", pod + "initContainers/0/restartPolicy", "Always"},
 		{"Deployment", pod + "terminationGracePeriodSeconds", "65"}, // drain_max 20 + 40 + 5
+		{"Deployment", pod + "evictionResponders/0/name", "lifecycle.pleme.io/app"},
+		{"AnalysisTemplate", "spec/metrics/0/count", "60"},
 		{"Deployment", pod + "volumes/2/secret/secretName", "orders-tls"},
 		{"Deployment", pod + "volumes/3/persistentVolumeClaim/claimName", "orders"},
 		{"Deployment", main + "image", "registry.example/orders@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"},
 		{"Deployment", main + "args", "- -config=/etc/service/orders.yaml\n- -poll=2s"},
-		{"Deployment", main + "env/7/valueFrom/secretKeyRef/name", "orders-db"},
+		{"Deployment", main + "env/8/valueFrom/secretKeyRef/name", "orders-db"},
 		{"Deployment", main + "envFrom/0/secretRef/name", "orders-env"},
 		{"Deployment", main + "terminationMessagePolicy", "FallbackToLogsOnError"},
 		{"Deployment", main + "ports/2", "containerPort: 9090\nname: grpc"},

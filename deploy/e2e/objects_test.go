@@ -29,6 +29,7 @@ type deployment struct {
 	host     map[string]string // folders of the node, by where they are mounted
 	account  string            // a service account whose token the pod has, with its name in POD_NAME
 	probe    object            // the only probe, for readiness, of a program without planes
+	answers  string            // the pod's eviction responder
 }
 
 func (d deployment) object() object {
@@ -91,6 +92,15 @@ func (d deployment) object() object {
 		volumes = append(volumes, object{"name": name, "hostPath": object{"path": d.host[at], "type": "Directory"}})
 		container["volumeMounts"] = append(container["volumeMounts"].([]object), object{"name": name, "mountPath": at, "readOnly": true})
 	}
+	spec := object{
+		"terminationGracePeriodSeconds": d.grace, "automountServiceAccountToken": false, "enableServiceLinks": false,
+		"serviceAccountName": d.account,
+		"containers":         []object{container},
+		"volumes":            volumes,
+	}
+	if d.answers != "" {
+		spec["evictionResponders"] = []object{{"name": d.answers, "priority": 20000}}
+	}
 	return object{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": d.name},
 		"spec": object{
@@ -99,12 +109,7 @@ func (d deployment) object() object {
 			"strategy": object{"rollingUpdate": object{"maxSurge": surge, "maxUnavailable": 0}},
 			"template": object{
 				"metadata": object{"labels": object{"deployment": d.name}},
-				"spec": object{
-					"terminationGracePeriodSeconds": d.grace, "automountServiceAccountToken": false, "enableServiceLinks": false,
-					"serviceAccountName": d.account,
-					"containers":         []object{container},
-					"volumes":            volumes,
-				},
+				"spec":     spec,
 			},
 		},
 	}

@@ -98,6 +98,11 @@ func (p *prometheus) scrape(t *testing.T, all []*deleted) {
 	for _, d := range all {
 		targets = append(targets, object{"targets": []string{d.health}, "labels": object{"pod": d.name}})
 	}
+	p.setTargets(t, targets...)
+}
+
+func (p *prometheus) setTargets(t *testing.T, targets ...object) {
+	t.Helper()
 	text, err := json.Marshal(targets)
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +126,21 @@ func (p *prometheus) get(t *testing.T, path string, v any) {
 	if err := json.NewDecoder(resp.Body).Decode(v); err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%s: %s, %v", path, resp.Status, err)
 	}
+}
+
+// firing returns the label sets of the alerts of this name that fire now.
+func (p *prometheus) firing(t *testing.T, name string) (series []map[string]string) {
+	t.Helper()
+	var answer struct {
+		Data struct {
+			Result []struct{ Metric map[string]string }
+		}
+	}
+	p.get(t, "query?query="+url.QueryEscape(`ALERTS{alertstate="firing",alertname="`+name+`"}`), &answer)
+	for _, r := range answer.Data.Result {
+		series = append(series, r.Metric)
+	}
+	return series
 }
 
 // ever returns the label sets of all series of the metric that have been 1 in the last

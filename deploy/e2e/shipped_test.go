@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -87,12 +88,14 @@ func helm(t *testing.T, args ...string) (out string) {
 }
 
 // TestEveryOptionIsAccepted: the API server accepts all that the service chart can render,
-// in a dry run. It does not know the kinds of the Prometheus Operator and the Gateway API.
+// in a dry run. It does not know the kinds of the Prometheus Operator, the Gateway API, Argo
+// Rollouts and Flagger, and before 1.37 not the field for evictions.
 func TestEveryOptionIsAccepted(t *testing.T) {
 	c := onCluster(t)
 	full(t)
 	manifest := helm(t, "template", "web", "../helm/lifecycle-service", "--namespace", c.namespace, "--values", "../testdata/everything.yaml",
-		"--set", "serviceMonitor.enabled=false", "--set", "httpRoute.enabled=false")
+		"--set", "serviceMonitor.enabled=false,httpRoute.enabled=false,rolloutGate.argoRollouts=false,rolloutGate.flagger=false",
+		"--set", fmt.Sprintf("kubernetesAPI.evictions=%v", c.hasEvictions(t)))
 	accepted := run(t, manifest, "kubectl", "--namespace", c.namespace, "apply", "--dry-run=server", "--filename", "-")
 	if n := strings.Count(accepted, "(server dry run)"); n != strings.Count(manifest, "\nkind: ") || n == 0 {
 		t.Errorf("it accepts %d objects of\n%s\nand says\n%s", n, manifest, accepted)

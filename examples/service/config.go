@@ -20,7 +20,9 @@ type Config struct {
 	Log         string        `usage:"format of the log: text, json, or auto, which is json in Kubernetes"`
 	AllowFaults bool          `usage:"serve POST /fail, which breaks the service on purpose; for tests"`
 	Kube        bool          `usage:"ask Kubernetes when the cluster has noticed a stop, and whether the pod's manifest fits; needs permissions"`
-	Lifecycle   lifecycle.Config
+	// KubeEvictions is apart, because Kubernetes has the API only since 1.37, as alpha.
+	KubeEvictions bool `usage:"answer for the eviction of the pod: its streams may end first; needs permissions and Kube"`
+	Lifecycle     lifecycle.Config
 }
 
 // WithDefaults returns the defaults.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 )
 
 // hub sends texts to all connected members, and knows when the
@@ -55,6 +56,20 @@ func (h *hub) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.members)
+}
+
+// Wait waits until no member is connected, and tells no member to go.
+func (h *hub) Wait(ctx context.Context) error {
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for h.Len() > 0 {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // Drain waits until all members have disconnected. Their handlers learn from

@@ -44,7 +44,7 @@ func run() error {
 	}
 	svc := newService(log, db)
 
-	opts, err := options(cfg.Kube)
+	opts, err := options(cfg, svc.hub)
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
@@ -65,15 +65,19 @@ func run() error {
 }
 
 // options returns the options of the App that ask Kubernetes, or none.
-func options(ask bool) ([]lifecycle.Option, error) {
-	if !ask {
+func options(cfg Config, streams *hub) ([]lifecycle.Option, error) {
+	if !cfg.Kube {
 		return nil, nil
 	}
 	cluster, err := kube.New(kube.Config{})
 	if err != nil {
 		return nil, err
 	}
-	return []lifecycle.Option{cluster.Window(kube.WindowConfig{}), cluster.Self(kube.SelfConfig{})}, nil
+	opts := []lifecycle.Option{cluster.Window(kube.WindowConfig{}), cluster.Self(kube.SelfConfig{})}
+	if cfg.KubeEvictions {
+		opts = append(opts, cluster.Evictions(kube.EvictionConfig{Wait: streams.Wait}))
+	}
+	return opts, nil
 }
 
 // newServer speaks HTTP/1.1 and, without TLS too, HTTP/2.

@@ -29,7 +29,7 @@ config: {}
 file: {}
 liveKeys: []
 scrape: false
-kubernetesAPI: {enabled: false, lease: ""}
+kubernetesAPI: {enabled: false, lease: "", evictions: false}
 {{- end -}}
 
 {{/* The keys of lifecycle.Config that a running process takes over from its file. */}}

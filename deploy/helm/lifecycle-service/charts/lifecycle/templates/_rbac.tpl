@@ -6,6 +6,11 @@
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
 # kube.Self
 - {apiGroups: [""], resources: [pods], verbs: [get, watch]}
+{{- if .evictions }}
+# kube.Evictions. RBAC cannot limit them to the pod's own, whose name the cluster chooses.
+- {apiGroups: [lifecycle.k8s.io], resources: [evictions], verbs: [list, watch]}
+- {apiGroups: [lifecycle.k8s.io], resources: [evictions/status], verbs: [patch]}
+{{- end }}
 {{- with .lease }}
 # kube.Lease. RBAC cannot limit create to a name.
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}

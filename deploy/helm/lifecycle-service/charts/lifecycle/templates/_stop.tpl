@@ -5,6 +5,12 @@ the stop, and sends SIGKILL at its end.
 {{- define "lifecycle.stop" -}}
 {{- include "lifecycle.check" . -}}
 terminationGracePeriodSeconds: {{ (include "lifecycle.numbers" . | fromYaml).grace }}
+{{- with (include "lifecycle.settings" . | fromYaml).kubernetesAPI }}
+{{- if and .enabled .evictions }}
+# Before a controller of the pod's, which has 10000.
+evictionResponders: [{name: lifecycle.pleme.io/app, priority: 20000}]
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/*
