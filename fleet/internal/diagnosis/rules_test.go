@@ -127,7 +127,7 @@ func TestFaults(t *testing.T) {
 		})), "reload-refused", "reload config was refused: yaml: line 3", "describe web-1"},
 		"a deadlock": {fleet(process(func(p *operatorv1.Process) {
 			p.Units[1].Progress, p.Units[1].ProgressGap = before(5*time.Minute), durationpb.New(10*time.Second)
-		})), "unit-stands-still", "unit poller has given no sign of progress for 4m59s; the longest time between two was 10s", "stacks web-1"},
+		})), "unit-stands-still", "unit poller has given no sign of progress for 4m59s; the longest time between two signs of progress was 10s", "stacks web-1"},
 		"a deadlock in a server": {fleet(process(func(p *operatorv1.Process) {
 			p.Servers = []*operatorv1.Server{{Name: "http", InFlight: 12}}
 			p.Units[0].Progress, p.Units[0].ProgressGap = before(5*time.Minute), durationpb.New(10*time.Second)
