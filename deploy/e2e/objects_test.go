@@ -30,6 +30,7 @@ type deployment struct {
 	account  string            // a service account whose token the pod has, with its name in POD_NAME
 	probe    object            // the only probe, for readiness, of a program without planes
 	answers  string            // the pod's eviction responder
+	change   func(pod object)  // changes the pod's spec
 }
 
 func (d deployment) object() object {
@@ -100,6 +101,9 @@ func (d deployment) object() object {
 	}
 	if d.answers != "" {
 		spec["evictionResponders"] = []object{{"name": d.answers, "priority": 20000}}
+	}
+	if d.change != nil {
+		d.change(spec)
 	}
 	return object{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": d.name},
