@@ -166,7 +166,7 @@ bench-rest bench-workers bench-workflows bench-pools bench-hosted: bench-%: ## m
 	@COUNT='$(COUNT)' BENCH='$(BENCH)' BENCHTIME='$(BENCHTIME)' tools/bench.sh $(PART_$*) | tee bench/results/$*.txt
 	cd bench && go run ./cmd/benchdoc -merge results/$*.txt
 
-bench/procpool/testdata/node_modules bench/clients/testdata/node/node_modules: %/node_modules: %/package-lock.json
+bench/procpool/testdata/node_modules bench/clients/testdata/node/node_modules fleet/operator/testdata/clients/node_modules: %/node_modules: %/package-lock.json
 	@if command -v npm >/dev/null; then cd $(@D) && npm ci --silent --no-audit --no-fund && touch node_modules; \
 	else echo "make: there is no npm: what needs $@ is left out"; fi
 

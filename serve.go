@@ -161,6 +161,13 @@ func (s *server) Start(ctx context.Context) error {
 	return nil
 }
 
+// State returns a snapshot.
+func (s *server) State() worker.State {
+	state, stats := s.BaseWorker.State(), s.Stats()
+	state.Progress, state.ProgressGap = stats.Progress, stats.ProgressGap
+	return state
+}
+
 // Stop closes the listener and every open connection.
 func (s *server) Stop(ctx context.Context) error {
 	if live := s.RequestStop(worker.ErrStopRequested); !live {

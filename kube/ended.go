@@ -18,6 +18,8 @@ type Ending struct {
 	ExitStatus int
 	// Message is the end of its termination message, or the kubelet's own words.
 	Message string
+	// Restarts is how often the kubelet has started the container again, in the life of the pod.
+	Restarts int
 }
 
 // ErrNoEnding is returned by [Client.Ended] when the pod's status does not have the end of
@@ -35,8 +37,9 @@ type podEnd struct {
 }
 
 type containerStatus struct {
-	State     containerState `json:"state"`
-	LastState containerState `json:"lastState"`
+	State        containerState `json:"state"`
+	LastState    containerState `json:"lastState"`
+	RestartCount int            `json:"restartCount"`
 }
 
 type containerState struct {
@@ -82,7 +85,7 @@ func (c *Client) Ended(ctx context.Context, pod string, started time.Time) (Endi
 			if t == nil || started.Before(t.StartedAt.Add(-time.Second)) || started.After(t.FinishedAt.Add(time.Second)) {
 				continue
 			}
-			e := Ending{Reason: t.Reason, ExitStatus: t.ExitCode, Message: t.Message}
+			e := Ending{Reason: t.Reason, ExitStatus: t.ExitCode, Message: t.Message, Restarts: s.RestartCount}
 			if t.Signal != 0 && e.ExitStatus == 0 {
 				e.ExitStatus = 128 + t.Signal
 			}

@@ -24,14 +24,14 @@ func TestHowAProcessEnded(t *testing.T) {
 		want   Ending
 		err    error
 	}{
-		"out of memory, and restarted": {status(sidecar, fields{"state": running, "lastState": died("OOMKilled", 137, 5, 10)}), Ending{"OOMKilled", 137, "last words of OOMKilled"}, nil},
-		"a panic":                      {status(fields{"state": died("Error", 2, 5, 10)}), Ending{"Error", 2, "last words of Error"}, nil},
-		"a signal":                     {status(fields{"state": fields{"terminated": fields{"reason": "Error", "signal": 11, "startedAt": at(5), "finishedAt": at(10)}}}), Ending{"Error", 139, ""}, nil},
+		"out of memory, and restarted": {status(sidecar, fields{"state": running, "lastState": died("OOMKilled", 137, 5, 10), "restartCount": 3}), Ending{"OOMKilled", 137, "last words of OOMKilled", 3}, nil},
+		"a panic":                      {status(fields{"state": died("Error", 2, 5, 10)}), Ending{"Error", 2, "last words of Error", 0}, nil},
+		"a signal":                     {status(fields{"state": fields{"terminated": fields{"reason": "Error", "signal": 11, "startedAt": at(5), "finishedAt": at(10)}}}), Ending{"Error", 139, "", 0}, nil},
 		"the life before it":           {status(fields{"state": running, "lastState": died("OOMKilled", 137, 1, 2)}), Ending{}, ErrNoEnding},
 		"it runs":                      {status(fields{"state": running}), Ending{}, ErrNoEnding},
-		"evicted":                      {fields{"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory", "containerStatuses": []any{fields{"state": died("Error", 137, 5, 10)}}}, Ending{"Evicted", 137, "the node was low on memory"}, nil},
-		"evicted, without containers":  {fields{"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}, Ending{"Evicted", -1, "the node was low on memory"}, nil},
-		"long words":                   {status(fields{"state": fields{"terminated": fields{"reason": "Error", "exitCode": 1, "message": strings.Repeat("x", 5000) + "!", "startedAt": at(5), "finishedAt": at(10)}}}), Ending{"Error", 1, strings.Repeat("x", maxEndMessage-1) + "!"}, nil},
+		"evicted":                      {fields{"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory", "containerStatuses": []any{fields{"state": died("Error", 137, 5, 10)}}}, Ending{"Evicted", 137, "the node was low on memory", 0}, nil},
+		"evicted, without containers":  {fields{"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}, Ending{"Evicted", -1, "the node was low on memory", 0}, nil},
+		"long words":                   {status(fields{"state": fields{"terminated": fields{"reason": "Error", "exitCode": 1, "message": strings.Repeat("x", 5000) + "!", "startedAt": at(5), "finishedAt": at(10)}}}), Ending{"Error", 1, strings.Repeat("x", maxEndMessage-1) + "!", 0}, nil},
 		"nothing":                      {fields{}, Ending{}, ErrNoEnding},
 	} {
 		synctest.Test(t, func(t *testing.T) {

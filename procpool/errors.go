@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/stderr"
 )
 
 var (
@@ -215,7 +216,7 @@ func (e *CrashError) Error() string {
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
-	if last := lastLine(e.Stderr); last != "" {
+	if last := stderr.LastLine(e.Stderr); last != "" {
 		fmt.Fprintf(&b, "; last line of stderr: %s", last)
 	}
 	return b.String()
@@ -223,28 +224,6 @@ func (e *CrashError) Error() string {
 
 // Unwrap returns Err.
 func (e *CrashError) Unwrap() error { return e.Err }
-
-// lastLine returns the line of a standard error that says most: the message of what was
-// thrown last, when Node or Python has printed that, and else the last line.
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	last := lines[len(lines)-1]
-	for i := len(lines) - 2; i >= 0; i-- {
-		rest := lines[i+1:]
-		switch line := strings.TrimSpace(lines[i]); {
-		case strings.HasPrefix(last, "Node.js v") && line != "" && strings.Trim(line, "^") == "": // under the place in the source
-			rest = slices.DeleteFunc(rest, func(line string) bool { return strings.TrimSpace(line) == "" })
-		case line == "Traceback (most recent call last):": // the message follows the indented frames
-			rest = slices.DeleteFunc(rest, func(line string) bool { return line == "" || line[0] == ' ' })
-		default:
-			continue
-		}
-		if len(rest) > 0 {
-			return rest[0]
-		}
-	}
-	return last
-}
 
 // ProtocolError says how a worker broke the protocol. It wraps [ErrProtocol].
 type ProtocolError struct {

@@ -41,10 +41,10 @@ func (w *proc) wire(cmd *exec.Cmd) {
 		w.outputs = append(w.outputs, o)
 		return o
 	}
-	w.stderr.next = cmd.Stderr
+	w.stderr.Next = cmd.Stderr
 	if w.p.cfg.OutputLines != Off {
 		if cmd.Stderr == nil {
-			w.stderr.next = logged("stderr")
+			w.stderr.Next = logged("stderr")
 		}
 		if cmd.Stdout == nil {
 			cmd.Stdout = logged("stdout")

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/internal/stderr"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -28,7 +29,7 @@ func TestLossThatACancelledQueryDidNotHearIsTold(t *testing.T) {
 		if err := q.machine.To(QueryProcessing, nil); err != nil {
 			t.Fatal(err)
 		}
-		w := &proc{p: p, process: worker.NewProcess("w", nil), stderr: &tail{}}
+		w := &proc{p: p, process: worker.NewProcess("w", nil), stderr: &stderr.Tail{}}
 		p.mu.Lock()
 		p.lost["bob"] = true
 		ended := p.diedWithLocked(w, q, errGone, true)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/stderr"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -25,7 +26,7 @@ type proc struct {
 	machine *fsm.Machine[WorkerState]
 	link    *fsm.Machine[ConnState]
 	process *worker.Process
-	stderr  *tail
+	stderr  *stderr.Tail
 	limits  limits
 	stop    fsm.Signal // the worker has to end; gently says how
 	acked   fsm.Signal // it has sent shutdown_ack
@@ -121,7 +122,7 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 		name:         name,
 		machine:      workerModel.New(name, WorkerStarting, &p.events),
 		link:         connModel.New(name, ConnDisconnected, &p.events),
-		stderr:       &tail{size: p.cfg.StderrTail},
+		stderr:       &stderr.Tail{Size: p.cfg.StderrTail},
 		limits:       p.cfg.Recycle.draw(),
 		readEnd:      make(chan error, 1),
 		created:      now,

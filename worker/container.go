@@ -83,8 +83,9 @@ func WithEnginePatience(d time.Duration) ContainerOption {
 // drops it. One goroutine writes to both. After an outage of the engine the
 // copying continues where it stopped. A failed write ends the copying, not the
 // container; the worker then fails with that error where it would have Finished.
-// Once the container has ended, the worker takes 2 seconds at most to copy the
-// rest.
+// Once the container has ended, the worker copies the rest, as long as bytes
+// arrive: a pause of 2 seconds to 4 ends the copying, and [Exit] then says that
+// the output was Cut. After a kill the copying may take 2 seconds in all.
 func WithContainerOutput(stdout, stderr io.Writer) ContainerOption {
 	return func(c *Container) { c.stdout, c.stderr = stdout, stderr }
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -47,6 +48,7 @@ type containerLife struct {
 	unsure bool   // the engine has not said whether the container runs
 	killed bool   // SIGKILL ended it
 
+	bytes   atomic.Int64  // copied so far
 	copied  chan struct{} // closed when copying has ended; nil when the output is dropped
 	copyErr error         // set before copied is closed
 }
@@ -75,7 +77,7 @@ func (v *containerLife) run(own context.Context) error {
 	defer endCopy()
 	if v.stdout != nil || v.stderr != nil {
 		v.copied = make(chan struct{})
-		call.Go(v.Name(), func() error { return v.copyLogs(copying, v.id, over) }, func(err error) {
+		call.Go(v.Name(), func() error { return v.copyLogs(copying, over) }, func(err error) {
 			v.copyErr = err
 			close(v.copied)
 		})
@@ -222,8 +224,8 @@ func (v *containerLife) endWith(err error) {
 
 // copyLogs copies the output until the container has ended and all its output was
 // copied.
-func (c *Container) copyLogs(ctx context.Context, id string, over <-chan struct{}) error {
-	stdout, stderr := &sink{to: c.stdout}, &sink{to: c.stderr}
+func (v *containerLife) copyLogs(ctx context.Context, over <-chan struct{}) error {
+	stdout, stderr := &sink{to: v.stdout, bytes: &v.bytes}, &sink{to: v.stderr, bytes: &v.bytes}
 	var last time.Time
 	for {
 		final := false
@@ -232,9 +234,9 @@ func (c *Container) copyLogs(ctx context.Context, id string, over <-chan struct{
 			final = true
 		default:
 		}
-		at, err := c.engine.Logs(ctx, id, last, stdout, stderr)
+		at, err := v.engine.Logs(ctx, v.id, last, stdout, stderr)
 		if failed := errors.Join(stdout.failed, stderr.failed); failed != nil {
-			return fmt.Errorf("copy the output of container %s: %w", id, failed)
+			return fmt.Errorf("copy the output of container %s: %w", v.id, failed)
 		}
 		if final || ctx.Err() != nil || errors.Is(err, ErrNoContainer) {
 			return nil //nolint:nilerr // Wait reports what became of the container
@@ -259,29 +261,62 @@ func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
 	if v.copied == nil {
 		return err
 	}
-	for _, patience := range []time.Duration{defaultWaitDelay, engineRetry} {
-		timer := time.NewTimer(patience)
+	if !v.copiedAll() {
+		v.cut()
+		endCopy()
 		select {
 		case <-v.copied:
-			timer.Stop()
-			v.copied = nil
+		case <-time.After(engineRetry):
 			if err == nil {
-				err = v.copyErr
+				err = fmt.Errorf("copy the output of container %s: a write did not return", v.id)
 			}
 			return err
-		case <-timer.C:
-			endCopy()
 		}
 	}
+	v.copied = nil
 	if err == nil {
-		err = fmt.Errorf("copy the output of container %s: a write did not return", v.id)
+		err = v.copyErr
 	}
 	return err
 }
 
-// sink keeps the first error of a writer. A nil writer takes everything.
+// copiedAll waits until the copying has ended. It returns false when no byte was copied for a
+// while. Once the container was killed, a while is all that the copying gets.
+func (v *containerLife) copiedAll() bool {
+	for before := int64(-1); ; {
+		pause := time.NewTimer(defaultWaitDelay)
+		select {
+		case <-v.copied:
+			pause.Stop()
+			return true
+		case <-pause.C:
+		}
+		now := v.bytes.Load()
+		select {
+		case <-v.force.Signaled():
+			return false
+		default:
+		}
+		if now == before {
+			return false
+		}
+		before = now
+	}
+}
+
+// cut notes that some output of the container was not copied.
+func (v *containerLife) cut() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.exit != nil {
+		v.exit.Cut = true
+	}
+}
+
+// sink counts what a writer takes, and keeps its first error. A nil writer takes everything.
 type sink struct {
 	to     io.Writer
+	bytes  *atomic.Int64
 	failed error
 }
 
@@ -290,6 +325,7 @@ func (s *sink) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	n, err := s.to.Write(b)
+	s.bytes.Add(int64(n))
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
 	}

@@ -229,6 +229,33 @@ func (s stubborn) Write(b []byte) (int, error) {
 	return 0, errBoom
 }
 
+// The output of a container that has ended is copied to its end, however long that takes. An
+// engine that gives no more of it is not waited for, and the exit says that output is missing.
+func TestOutputIsCopiedToItsEnd(t *testing.T) {
+	for rest, want := range map[int]struct {
+		lines int
+		cut   bool
+	}{
+		0:   {4, false},
+		100: {104, false},
+		-1:  {4, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEngine()
+			e.rest = rest
+			var out strings.Builder
+			w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {
+				time.Sleep(3*time.Second + time.Millisecond)
+				e.exit("id1", worker.ContainerExit{})
+			}, worker.WithContainerOutput(&out, nil))
+			exit := w.State().Exit
+			if got := strings.Count(out.String(), "line"); got != want.lines || exit == nil || exit.Cut != want.cut || w.Status() != worker.StatusFinished {
+				t.Errorf("with a rest of %d: %d lines, the exit is %+v, it is %s", rest, got, exit, w.Status())
+			}
+		})
+	}
+}
+
 func TestOutputWhoseWriterFailsOrBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine()

@@ -28,6 +28,7 @@ type engine struct {
 	stopBy   string // the image's stop signal
 	signals  []string
 	panics   bool                  // in Wait
+	rest     int                   // lines that Logs writes after the container's end, -1 for none and no end
 	exitSoon *worker.ContainerExit // each container ends at once, with this exit
 }
 
@@ -60,10 +61,17 @@ func (e *engine) Logs(ctx context.Context, id string, after time.Time, stdout, _
 	defer tick.Stop()
 	for {
 		e.mu.Lock()
-		err, running := e.call("Logs"), e.running[id] != nil
+		err, running, rest := e.call("Logs"), e.running[id] != nil, e.rest
+		if !running && e.rest > 0 {
+			e.rest--
+		}
 		e.mu.Unlock()
-		if err != nil || !running {
+		if err != nil || !running && rest == 0 {
 			return after, err
+		}
+		if !running && rest < 0 {
+			<-ctx.Done()
+			return after, ctx.Err()
 		}
 		select {
 		case <-tick.C:

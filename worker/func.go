@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/progress"
 )
 
 // Func is a worker that runs a function.
@@ -21,8 +22,7 @@ type Func struct {
 	conditionMet      atomic.Bool // the function has called MarkStarted
 	passesPanics      bool        // a panic of the function ends the process
 
-	progress    atomic.Int64 // when the function last called Progress, in nanoseconds since 1970; 0 for never
-	progressGap atomic.Int64 // the longest time between two calls
+	progress progress.Meter // of the calls of Progress, in nanoseconds since 1970
 }
 
 // funcKey is the key under which the context of a function has its Func.
@@ -90,27 +90,13 @@ func Progress(ctx context.Context) {
 	if !ok || f == nil {
 		return
 	}
-	now := time.Now().UnixNano()
-	last := f.progress.Swap(now)
-	for last != 0 {
-		longest := f.progressGap.Load()
-		if now-last <= longest || f.progressGap.CompareAndSwap(longest, now-last) {
-			return
-		}
-	}
+	f.progress.Sign(time.Now().UnixNano())
 }
-
-// progressStep is how exactly State tells a time of progress: an announcement of a worker that gets
-// on all the time then differs only from time to time.
-const progressStep = 10 * time.Second
 
 // State returns a snapshot.
 func (f *Func) State() State {
 	s := f.BaseWorker.State()
-	if at := f.progress.Load(); at != 0 {
-		s.Progress = time.Unix(0, at).Truncate(progressStep).UTC()
-		s.ProgressGap = (time.Duration(f.progressGap.Load()) + progressStep - 1).Truncate(progressStep)
-	}
+	s.Progress, s.ProgressGap = f.progress.Told(time.Unix(0, 0))
 	return s
 }
 

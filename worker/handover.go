@@ -25,7 +25,7 @@ type Exit struct {
 	Signal string `json:"signal,omitempty"` // the signal that ended it: SIGSEGV
 	OOM    bool   `json:"oom,omitempty"`    // the kernel killed it for lack of memory, as far as the worker can tell
 	// Cut says that the worker stopped reading the program's output before its end: another
-	// process kept it open, or its Writer did not take it.
+	// process kept it open, its Writer did not take it, or the engine of a container did not give it.
 	Cut bool      `json:"cut,omitempty"`
 	At  time.Time `json:"at,omitzero"` // when it ended
 }

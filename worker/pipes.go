@@ -13,6 +13,8 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/stderr"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // pipes copies between a program and the Stdin, Stdout and Stderr of its command.
@@ -21,7 +23,15 @@ import (
 type pipes struct {
 	input   *pipe
 	outputs []*pipe
+	stderr  stderr.Tail
 }
+
+// stderrKept is how much of a program's standard error is kept to find its last line, in bytes, and
+// maxLastLine how much of that line.
+const (
+	stderrKept  = 4 << 10
+	maxLastLine = 256
+)
 
 // pipe is one of the program's three streams, which a goroutine copies.
 type pipe struct {
@@ -35,7 +45,7 @@ type pipe struct {
 
 // newPipes gives cmd a pipe in place of each stream that is not a file.
 func newPipes(cmd *exec.Cmd) (*pipes, error) {
-	p := &pipes{}
+	p := &pipes{stderr: stderr.Tail{Size: stderrKept}}
 	var err error
 	if from := cmd.Stdin; from != nil && !isFile(from) {
 		var in *pipe
@@ -51,7 +61,7 @@ func newPipes(cmd *exec.Cmd) (*pipes, error) {
 	if to := cmd.Stdout; to != nil && !isFile(to) {
 		stream := "Stdout"
 		if both {
-			stream = "Stdout and Stderr"
+			stream, to = "Stdout and Stderr", io.MultiWriter(&p.stderr, to)
 		}
 		if cmd.Stdout, err = p.output(stream, to); err != nil {
 			return nil, err
@@ -61,7 +71,7 @@ func newPipes(cmd *exec.Cmd) (*pipes, error) {
 		}
 	}
 	if to := cmd.Stderr; to != nil && !isFile(to) {
-		if cmd.Stderr, err = p.output("Stderr", to); err != nil {
+		if cmd.Stderr, err = p.output("Stderr", io.MultiWriter(&p.stderr, to)); err != nil {
 			return nil, err
 		}
 	}
@@ -208,6 +218,15 @@ func (p *pipes) blocked(name string) error {
 	return errors.Join(errs...)
 }
 
+// withLastLine adds the last line of the standard error to the error of a program that failed.
+func (p *pipes) withLastLine(err error) error {
+	line := stderr.LastLine(p.stderr.String())
+	if line == "" {
+		return err
+	}
+	return fmt.Errorf("%w; last line of stderr: %s", err, text.Clip(line, maxLastLine))
+}
+
 // wait waits until the Writers have returned.
 func (p *pipes) wait() {
 	for _, out := range p.outputs {
@@ -224,6 +243,9 @@ func (p *Process) endStreams(waited, err error, killed bool) error {
 	cut, failed := p.pipes.endOutput(p.cmd.WaitDelay)
 	if err == nil {
 		err = cmp.Or(unread, failed)
+	}
+	if err != nil && !killed && !errors.Is(err, ErrInterrupted) {
+		err = p.pipes.withLastLine(err)
 	}
 	p.recordEnd(err, cut)
 	if killed {

@@ -203,3 +203,36 @@ func TestExitIsKeptWhenAWriterIsGivenUp(t *testing.T) {
 		}
 	}
 }
+
+// The error of a program that failed has the last line of its standard error, which the caller's
+// Writer gets too.
+func TestErrorHasTheLastLine(t *testing.T) {
+	for name, test := range map[string]struct {
+		script, want, written string
+		both                  bool
+	}{
+		"a failure":           {"echo begin >&2; echo no such table >&2; exit 3", "exit status 3; last line of stderr: no such table", "begin\nno such table\n", false},
+		"a success":           {"echo all is well >&2", "", "all is well\n", false},
+		"one Writer for both": {"echo out; echo no such table >&2; exit 3", "exit status 3; last line of stderr: no such table", "out\n", true},
+		"silence":             {"exit 3", "exit status 3", "", false},
+	} {
+		var text strings.Builder
+		cmd := exec.Command("/bin/sh", "-c", test.script)
+		cmd.Stderr = &text
+		if test.both {
+			cmd.Stdout = cmd.Stderr
+		}
+		p := worker.NewProcess("child", cmd)
+		if err := p.Start(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		<-p.Gone()
+		var exit *exec.ExitError
+		if s := p.State(); s.Error != test.want || s.Exit.Error != test.want || errors.As(p.Err(), &exit) != (test.want != "") {
+			t.Errorf("%s: %q, exit %+v", name, s.Error, s.Exit)
+		}
+		if got := text.String(); !strings.Contains(got, test.written) {
+			t.Errorf("%s: the Writer got %q", name, got)
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package worker
 
 import (
+	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -33,24 +36,59 @@ func (p *Process) awaitDeath() {
 	}
 }
 
-// isStopped reports whether the kernel has stopped the program.
+// isStopped reports whether the kernel has stopped the program. A program that has called vfork
+// waits in the kernel until its child has called exec, and is not stopped before that: then it
+// cannot run while the child is stopped.
 func (p *Process) isStopped() bool {
-	s, ok := readStat(p.PID())
-	return ok && (s.state == 'T' || s.state == 't')
+	pid := p.PID()
+	s, ok := readStat(pid)
+	if !ok || s.state != 'D' {
+		return ok && s.stopped()
+	}
+	for _, member := range groupMembers(pid) {
+		if child, ok := readStat(member); ok && child.ppid == pid && child.stopped() {
+			return true
+		}
+	}
+	return false
 }
+
+// stopped reports whether the kernel has stopped the process.
+func (s procStat) stopped() bool { return s.state == 'T' || s.state == 't' }
 
 // groupLives reports whether a process of the group runs, besides the leader,
 // which has ended.
 func groupLives(pgid int) bool {
-	lives := false
-	eachPID(func(pid int) bool {
-		// The system call costs a twentieth of reading /proc/PID/stat.
-		if got, err := syscall.Getpgid(pid); err != nil || got != pgid || pid == pgid {
-			return true
-		}
+	return slices.ContainsFunc(groupMembers(pgid), func(pid int) bool {
 		s, ok := readStat(pid)
-		lives = ok && s.state != 'Z' && s.state != 'X'
-		return !lives
+		return ok && s.state != 'Z' && s.state != 'X'
 	})
-	return lives
+}
+
+// groups are the members of each process group besides the leader, as the last look at /proc found
+// them. All that wait for the end of a group share its looks.
+var groups struct {
+	looks atomic.Uint64 // that have begun
+	sync.Mutex
+	members map[int][]int
+}
+
+// groupMembers returns the members of a process group besides the leader, by a look at /proc that
+// began after the call.
+func groupMembers(pgid int) []int {
+	before := groups.looks.Load()
+	groups.Lock()
+	defer groups.Unlock()
+	if groups.looks.Load() == before {
+		groups.looks.Add(1)
+		groups.members = make(map[int][]int)
+		eachPID(func(pid int) bool {
+			// The system call costs a twentieth of reading /proc/PID/stat.
+			if of, err := syscall.Getpgid(pid); err == nil && of != pid {
+				groups.members[of] = append(groups.members[of], pid)
+			}
+			return true
+		})
+	}
+	return groups.members[pgid]
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -201,5 +202,30 @@ func TestAttributesThatTheWorkerSets(t *testing.T) {
 	p := worker.NewProcess("traced", cmd)
 	if err := p.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "SysProcAttr.Ptrace is set") {
 		t.Errorf("a traced program: %v", err)
+	}
+}
+
+// A shell that starts a program waits in the kernel until the program runs. A SIGSTOP that comes
+// before that stops the new process, and with it the shell: Suspend returns, and Resume lets both
+// go on.
+func TestSuspendBetweenVforkAndExec(t *testing.T) {
+	out := newLines()
+	cmd := exec.Command("/bin/sh", "-c", "while :; do /bin/true; /bin/true; echo tick; done")
+	cmd.Stdout = out
+	p := start(t, cmd)
+	for round := range 100 {
+		had := strings.Count(out.String(), "tick")
+		for strings.Count(out.String(), "tick") <= had {
+			time.Sleep(time.Millisecond)
+		}
+		if err := p.Suspend(within(t)); err != nil {
+			t.Fatalf("the suspend of round %d: %v", round, err)
+		}
+		if err := p.Resume(within(t)); err != nil {
+			t.Fatalf("the resume of round %d: %v", round, err)
+		}
+	}
+	if err := p.Stop(within(t)); err != nil {
+		t.Error(err)
 	}
 }

@@ -61,7 +61,8 @@ type Spec struct {
 	// StopTimeout bounds the child's Stop. Defaults to 15 seconds, and for a
 	// Supervisor to the time that its children may take. The child gets less when
 	// less time remains for the stop of the whole tree. [NoLimit] sets no other
-	// bound than that one, and [BrutalKill] leaves the child no time.
+	// bound than that one, and [BrutalKill] leaves the child no time. A Stop that
+	// does not return when its context ends is given up a second later.
 	StopTimeout time.Duration
 	// Probe returns the health of the running child. Nil means the child's own
 	// Probe, if it is a [Prober].

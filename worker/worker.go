@@ -76,7 +76,8 @@ type State struct {
 	Children  []State   `json:"children,omitempty"`
 
 	// Progress is the last sign of progress that the worker's function has given with
-	// [Progress], to within ten seconds. ProgressGap is the longest time between two of them.
+	// [Progress], to within ten seconds; of a server for which several requests wait, when it last
+	// finished one or sent something. ProgressGap is the longest time between two of them.
 	Progress    time.Time     `json:"progress,omitzero"`
 	ProgressGap time.Duration `json:"progressGap,omitempty"`
 

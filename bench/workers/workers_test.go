@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -256,5 +258,62 @@ func BenchmarkProcess(b *testing.B) {
 			}
 		}
 		b.ReportMetric(spawned.Seconds()/float64(b.N), "spawn-sec")
+	})
+}
+
+// BenchmarkStopProcesses stops a thousand programs at once, until the last one has been reaped.
+func BenchmarkStopProcesses(b *testing.B) {
+	n := 1000
+	if testing.Short() {
+		n = 50
+	}
+	command := func() *exec.Cmd { return exec.Command("sleep", "1000") }
+	b.Run("peer=os-exec", func(b *testing.B) {
+		var took time.Duration
+		for b.Loop() {
+			var all []*exec.Cmd
+			for range n {
+				cmd := command()
+				if err := cmd.Start(); err != nil {
+					b.Fatal(err)
+				}
+				all = append(all, cmd)
+			}
+			began := time.Now()
+			var ends sync.WaitGroup
+			for _, cmd := range all {
+				ends.Go(func() {
+					_ = cmd.Process.Signal(syscall.SIGTERM)
+					_ = cmd.Wait() // it was terminated
+				})
+			}
+			ends.Wait()
+			took += time.Since(began)
+		}
+		b.ReportMetric(took.Seconds()*1e3/float64(b.N), "stop-ms")
+	})
+	b.Run("peer=lifecycle-go", func(b *testing.B) {
+		var took time.Duration
+		for b.Loop() {
+			var all []*worker.Process
+			for range n {
+				p := worker.NewProcess("p", command())
+				if err := p.Start(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+				all = append(all, p)
+			}
+			began := time.Now()
+			var ends sync.WaitGroup
+			for _, p := range all {
+				ends.Go(func() {
+					_ = p.Stop(context.Background())
+					<-p.Gone()
+				})
+			}
+			ends.Wait()
+			took += time.Since(began)
+		}
+		b.ReportMetric(took.Seconds()*1e3/float64(b.N), "stop-ms")
 	})
 }

@@ -24,6 +24,7 @@ func (s *shipping) run(ctx context.Context) error {
 		return err
 	}
 	for {
+		lifecycle.Progress(ctx) // a round that never ends is seen
 		select {
 		case <-lifecycle.Draining(ctx):
 			return nil

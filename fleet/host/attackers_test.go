@@ -3,8 +3,11 @@ package host_test
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,16 +23,56 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
+	"github.com/pleme-io/lifecycle-go/fleet/host/internal/attacks"
 )
 
 // against is an attack on the host, on its memory, or on what belongs to another tenant, by code that a
 // tenant may bring. All of them run with HOST_ATTACKS=all, as "make chaos" does; otherwise those
-// that are brief. TestAttacksEndTheirChild and TestPythonReachesNothing of package isolate have the
-// attacks on the child.
+// that are brief.
 type against struct {
 	name, mime, code string
 	brief            bool
-	workers          int // at once; 0 is one
+	workers          int    // at once; 0 is one
+	text             string // of its messages
+	answer           string // the only output that it may have; empty allows each
+	limits           engine.Limits
+}
+
+// attacksOnTheChild are those of TestAttacksEndTheirChild and TestPythonReachesNothing in package
+// isolate, which try each child alone. Here they run beside a neighbour.
+func attacksOnTheChild(t *testing.T) (list []against) {
+	mime := map[string]string{"js": jsCode, "starlark": starlarkCode, "wasm": wasm.MIMEType, "python": pythonCode}
+	for language, all := range attacks.Ends {
+		for _, a := range all {
+			tight := engine.Limits{Time: 300 * time.Millisecond, Memory: 64 << 20}
+			if strings.HasPrefix(a.Code, "load:") {
+				tight.Load = time.Second
+			}
+			list = append(list, against{
+				name:   a.Name + " in " + language,
+				mime:   mime[language],
+				code:   string(attacks.Handler(language, a.Code)),
+				text:   strings.Repeat("a", 40) + "!",
+				limits: tight,
+			})
+		}
+	}
+	dir := t.TempDir()
+	file, socket := filepath.Join(dir, "private"), filepath.Join(dir, "socket")
+	must(t, os.WriteFile(file, []byte("s3cr3t"), 0o600))
+	unix, err := net.Listen("unix", socket)
+	must(t, err)
+	t.Cleanup(func() { unix.Close() })
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { tcp.Close() })
+	t.Setenv("HOST_SECRET", "s3cr3t")
+	reach := attacks.Reach("message.text", file, socket, tcp.Addr().(*net.TCPAddr).Port)
+	for i, a := range attacks.Reaches {
+		list = append(list, against{name: a.Name, mime: pythonCode, code: string(reach), text: strconv.Itoa(i), answer: "denied"})
+	}
+	return list
 }
 
 // inPython returns code whose handler runs body. The runner's own functions are in g: the child
@@ -95,7 +138,14 @@ var attacksOnTheHost = []against{
 	{name: "a forged timer", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"Lifecycle-Timer": "t", "Lifecycle-For": "w-good"}}`},
 	{name: "a topic with a line", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil\r\nPUB x 0", "data": "x"}`},
 	{name: "a header with a line", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"A\r\nB": "x\r\nC: y"}}`},
+	{name: "a rollup", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"Nats-Rollup": "all"}}`, brief: true},
+	{name: "a message's id", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"Nats-Msg-Id": "w-good"}}`},
+	{name: "a message's time to live", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"Nats-TTL": "1s"}}`},
+	{name: "a batch", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}}`},
+	{name: "a sequence", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"Nats-Expected-Last-Sequence": "1"}}`},
+	{name: "a schedule", mime: starlarkCode, code: `def handle(m): return {"topic": "out.evil", "data": "x", "headers": {"Nats-Schedule": "@every 1s", "Nats-Schedule-Target": "work.good"}}`},
 	// The other languages.
+	{name: "a prototype in JavaScript", mime: jsCode, code: inJS(`Object.prototype.topic = "$KV.HOST_WORKERS.good"; return {data: "{}"}`)},
 	{name: "many outputs in JavaScript", mime: jsCode, code: inJS(`return Array.from({length: 1e6}, () => ({}))`), brief: true},
 	{name: "a large output in JavaScript", mime: jsCode, code: inJS(`return "x".repeat(40 << 20)`)},
 	{name: "lines in JavaScript", mime: jsCode, code: inJS(`for (;;) console.log("")`)},
@@ -133,7 +183,7 @@ func TestAttacksOnTheHost(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	engines, err := engine.NewRegistry(py, js.New(), starlark.New())
+	engines, err := engine.NewRegistry(py, js.New(), starlark.New(), wasm.New())
 	must(t, err)
 	// The servers have processes of their own, so that this one has the memory of the host alone.
 	servers := brokertest.StartCluster(t, 3)
@@ -193,7 +243,7 @@ func TestAttacksOnTheHost(t *testing.T) {
 			t.Errorf("the process has grown by %d MiB", grown>>20)
 		}
 	}()
-	for i, a := range attacksOnTheHost {
+	for i, a := range slices.Concat(attacksOnTheHost, attacksOnTheChild(t)) {
 		if !a.brief && os.Getenv("HOST_ATTACKS") != "all" {
 			continue
 		}
@@ -203,13 +253,21 @@ func TestAttacksOnTheHost(t *testing.T) {
 			for w := range max(1, a.workers) {
 				id := fmt.Sprintf("evil-%d-%d", i, w)
 				topic := "work." + id
-				_, err := h.Create(t.Context(), host.Spec{ID: id, Tenant: "evil", MIMEType: a.mime, Topic: topic, OutputTopic: "out.evil", Code: []byte(a.code)})
+				_, err := h.Create(t.Context(), host.Spec{
+					ID:          id,
+					Tenant:      "evil",
+					MIMEType:    a.mime,
+					Topic:       topic,
+					OutputTopic: "out.evil",
+					Code:        []byte(a.code),
+					Limits:      a.limits,
+				})
 				if err != nil {
 					t.Logf("Create: %.200v", err)
 					continue
 				}
 				ids = append(ids, id)
-				r.publish(topic, "1", "2")
+				r.publish(topic, a.text, a.text)
 			}
 			neighbour("during the attack")
 			r.eventually("the attack is over", func() bool {
@@ -239,6 +297,12 @@ func TestAttacksOnTheHost(t *testing.T) {
 				if strings.Contains(output, card) {
 					t.Errorf("it got the neighbour's: %.200q", output)
 				}
+				if a.answer != "" && output != a.answer {
+					t.Errorf("it got %.200q", output)
+				}
+			}
+			if a.answer != "" && len(r.outputs("out.evil")) == 0 {
+				t.Error("it did not run")
 			}
 			must(t, work.Purge(t.Context(), jetstream.WithPurgeSubject("out.evil")))
 		})

@@ -69,6 +69,7 @@ func (a *manager) definition(ctx context.Context, def workflow.WorkflowDef) (*op
 		Bucket:        def.KVBucket,
 		IndexedFields: def.IndexedFields,
 		Version:       int32(def.Version),
+		Hooks:         def.Hooks,
 	}
 	for _, name := range inOrder(def.Transitions) {
 		page, err := a.m.Query(ctx, def.Workflow, workflow.ListOptions{Phase: name, Limit: 1})
@@ -160,7 +161,7 @@ func (a *manager) List(ctx context.Context, typ string, q workflow.ListOptions) 
 func entity(t workflow.Transitions, rec workflow.Record) *operatorv1.Entity {
 	e := &operatorv1.Entity{
 		Type: rec.Workflow, Id: rec.EntityID, Phase: rec.Phase, Terminal: rec.Terminal,
-		Revision: rec.Revision, Etag: ETag(rec.Revision), Next: t[rec.Phase],
+		Revision: rec.Revision, Etag: ETag(rec.Revision), Next: t[rec.Phase], Paused: rec.Paused,
 	}
 	if !rec.UpdatedAt.IsZero() {
 		e.UpdatedAt = diagnosis.Stamp(rec.UpdatedAt)
@@ -230,11 +231,26 @@ func (a *manager) write(
 	return e, nil
 }
 
-func (a *manager) Transition(ctx context.Context, t Transition) (*operatorv1.Entity, string, error) {
-	from, note := "", t.Note
-	if t.Who != "" {
-		note = strings.TrimSpace(note + " (" + t.Who + ")")
+// signed appends the caller's name to a note.
+func signed(note, who string) string {
+	if who == "" {
+		return note
 	}
+	return strings.TrimSpace(note + " (" + who + ")")
+}
+
+func (a *manager) Pause(ctx context.Context, p Pause) (*operatorv1.Entity, error) {
+	do := a.m.Pause
+	if p.Resume {
+		do = a.m.Resume
+	}
+	return a.write(ctx, p.Type, p.ID, p.Revision, false, func(opts ...workflow.WriteOption) error {
+		return do(ctx, p.Type, p.ID, signed(p.Note, p.Who), opts...)
+	})
+}
+
+func (a *manager) Transition(ctx context.Context, t Transition) (*operatorv1.Entity, string, error) {
+	from, note := "", signed(t.Note, t.Who)
 	e, err := a.write(ctx, t.Type, t.ID, t.Revision, t.DryRun, func(opts ...workflow.WriteOption) error {
 		before := func(p workflow.Participant) error {
 			from = p.Phase()
@@ -264,6 +280,7 @@ func (a *manager) History(ctx context.Context, typ, id string) ([]*operatorv1.Hi
 			At:     diagnosis.Stamp(e.At),
 			Source: string(e.Triggered),
 			Note:   e.Note,
+			Pause:  e.Pause,
 		}
 	}
 	return list, trail.Truncated, nil

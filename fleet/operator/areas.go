@@ -28,6 +28,8 @@ type Workflows interface {
 	Get(ctx context.Context, typ, id string) (*operatorv1.Entity, error)
 	// Transition moves an entity and returns it with the phase that it left.
 	Transition(ctx context.Context, t Transition) (entity *operatorv1.Entity, from string, err error)
+	// Pause pauses or resumes an entity and returns it.
+	Pause(ctx context.Context, p Pause) (*operatorv1.Entity, error)
 	// Patch changes fields and returns the entity.
 	Patch(ctx context.Context, p Patch) (*operatorv1.Entity, error)
 	// History returns an entity's history, oldest first, and whether older entries are
@@ -49,6 +51,15 @@ type Transition struct {
 	Who                   string // for the history
 	Revision              uint64 // the revision that the entity must have; 0 for any
 	DryRun                bool
+}
+
+// Pause asks for a pause of an entity, or for the end of one.
+type Pause struct {
+	Type, ID string
+	Note     string // why
+	Who      string // for the history
+	Resume   bool   // end the pause
+	Revision uint64 // the revision that the entity must have; 0 for any
 }
 
 // Patch asks for a change of fields.

@@ -24,6 +24,10 @@ import (
 // RFC 3339. That time is before the answer while a dependency is away.
 const HeaderAsOf = "Lifecycle-As-Of"
 
+// HeaderAway is a header of every answer while a dependency is away: its name. It comes once for
+// each.
+const HeaderAway = "Lifecycle-Away"
+
 // needs is the role that each method needs, by "Service.Method". A viewer may
 // call the methods that the contract declares free of side effects, except methods that
 // look into a process.
@@ -114,7 +118,7 @@ func call[A proto.Message](
 	cancel()
 	err = s.failure(ctx, c.action, err)
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
-		info.ResponseHeader().Set(HeaderAsOf, s.deps.asOf().UTC().Format(time.RFC3339Nano))
+		s.deps.sayAway(info.ResponseHeader())
 	}
 	goesOn := c.reading && err == nil && s.readings.GoesOn(time.Now(), c.who.id(), c.target) && c.readsOn
 	isPreview := c.dryRun && previews(ctx)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -127,6 +129,22 @@ func (d *dependencies) asOf() time.Time {
 		}
 	}
 	return at
+}
+
+// sayAway puts into the header of an answer from when its content is, and what is away.
+func (d *dependencies) sayAway(h http.Header) {
+	h.Set(HeaderAsOf, d.asOf().UTC().Format(time.RFC3339Nano))
+	for _, o := range d.outages() {
+		h.Add(HeaderAway, strings.Map(printable, o.name))
+	}
+}
+
+// printable drops what a header must not have.
+func printable(r rune) rune {
+	if r < ' ' || r > '~' {
+		return -1
+	}
+	return r
 }
 
 // away describes the dependencies that are away, a sentence each, for pages.

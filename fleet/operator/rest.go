@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -156,7 +158,8 @@ func writeStatus(w http.ResponseWriter, code int, err error) {
 }
 
 // explain adds to the errors of REST what the transcoder leaves out when it
-// cannot read a request: the reason, and the field when its text names one.
+// cannot read a request: the reason, and the field when its text names one. It adds to the answer
+// of each read its entity tag, and answers 304 when the caller has that already.
 func explain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -179,7 +182,7 @@ func explain(next http.Handler) http.Handler {
 		escaped.Path, escaped.RawPath = r.URL.EscapedPath(), ""
 		r = r.WithContext(r.Context())
 		r.URL = &escaped
-		e := &explainer{ResponseWriter: w}
+		e := &explainer{ResponseWriter: w, isRead: r.Method == http.MethodGet}
 		next.ServeHTTP(e, r)
 		e.finish(r)
 	})
@@ -202,12 +205,13 @@ const notText = "failed to marshal end error"
 
 type explainer struct {
 	http.ResponseWriter
-	code int // the code of an error that is not written yet, 0 for none
-	held bytes.Buffer
+	isRead bool
+	code   int // the code of an error, or of a read, that is not written yet, 0 for none
+	held   bytes.Buffer
 }
 
 func (e *explainer) WriteHeader(code int) {
-	if code >= 400 && e.code == 0 {
+	if e.code == 0 && (code >= 400 || code == http.StatusOK && e.isRead) {
 		e.code = code
 		return
 	}
@@ -215,6 +219,9 @@ func (e *explainer) WriteHeader(code int) {
 }
 
 func (e *explainer) Write(b []byte) (int, error) {
+	if e.code == 0 {
+		e.WriteHeader(http.StatusOK)
+	}
 	if e.code == 0 {
 		return e.ResponseWriter.Write(b)
 	}
@@ -230,8 +237,33 @@ func (e *explainer) Flush() {
 // fieldName finds the field in an error of protojson or of the transcoder.
 var fieldName = regexp.MustCompile(`(?:unknown field in field path|unknown field|field path|parameter|field)\s+"?([A-Za-z_][\w.]*)"?`)
 
+// answer writes the answer of a read with its entity tag: the revision of an entity, and otherwise
+// a hash of the answer. A caller that has it already gets 304 in its place (RFC 9110, section 13.1.2).
+func (e *explainer) answer(r *http.Request) {
+	h := e.Header()
+	if h.Get("ETag") == "" {
+		sum := sha256.Sum256(e.held.Bytes())
+		h.Set("ETag", `"`+hex.EncodeToString(sum[:12])+`"`)
+	}
+	for _, list := range r.Header.Values("If-None-Match") {
+		for tag := range strings.SplitSeq(list, ",") {
+			if tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/"); tag == "*" || tag == h.Get("ETag") {
+				h.Del("Content-Type")
+				h.Del("Content-Length")
+				e.ResponseWriter.WriteHeader(http.StatusNotModified)
+				return
+			}
+		}
+	}
+	_, _ = e.ResponseWriter.Write(e.held.Bytes())
+}
+
 func (e *explainer) finish(r *http.Request) {
-	if e.code == 0 {
+	switch e.code {
+	case 0:
+		return
+	case http.StatusOK:
+		e.answer(r)
 		return
 	}
 	var st status.Status

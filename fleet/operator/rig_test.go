@@ -275,6 +275,17 @@ func (m *memory) Patch(_ context.Context, p operator.Patch) (*operatorv1.Entity,
 	return m.putLocked(e, e.GetPhase(), "", ""), nil
 }
 
+func (m *memory) Pause(_ context.Context, p operator.Pause) (*operatorv1.Entity, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, err := m.getLocked(p.ID, p.Revision)
+	if err != nil {
+		return nil, err
+	}
+	e.Paused = !p.Resume
+	return m.putLocked(e, e.GetPhase(), p.Note, p.Who), nil
+}
+
 func (m *memory) History(_ context.Context, _, id string) ([]*operatorv1.HistoryEntry, bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

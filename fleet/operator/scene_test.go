@@ -130,6 +130,10 @@ func (s *scene) Transition(_ context.Context, t operator.Transition) (*operatorv
 	return nil, "", operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase", "not to %s", t.Phase)
 }
 
+func (s *scene) Pause(context.Context, operator.Pause) (*operatorv1.Entity, error) {
+	return nil, operator.Errorf(connect.CodeUnimplemented, operator.ReasonNotServed, "", "not here")
+}
+
 func (s *scene) Patch(_ context.Context, p operator.Patch) (*operatorv1.Entity, error) {
 	return nil, operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalid, "fields", "not %s", p.ID)
 }

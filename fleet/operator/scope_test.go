@@ -31,6 +31,8 @@ var accessTable = map[string]struct {
 	"Transition": {at: func(p string) proto.Message {
 		return &operatorv1.TransitionRequest{Type: flowOf(p), Id: "m-00000", Phase: "flying", DryRun: true}
 	}},
+	"Pause":  {at: func(p string) proto.Message { return &operatorv1.PauseRequest{Type: flowOf(p), Id: "m-00000"} }},
+	"Resume": {at: func(p string) proto.Message { return &operatorv1.ResumeRequest{Type: flowOf(p), Id: "m-00000"} }},
 	"Patch": {at: func(p string) proto.Message {
 		return &operatorv1.PatchRequest{Type: flowOf(p), Id: "m-00000", DryRun: true, Fields: &structpb.Struct{Fields: map[string]*structpb.Value{"priority": structpb.NewNumberValue(4)}}}
 	}},

@@ -311,3 +311,36 @@ func TestIdsMayBeAnyText(t *testing.T) {
 		}
 	}
 }
+
+// Each read has an entity tag. A caller that has the answer already gets 304 and no body, until the
+// answer is another one.
+func TestReadsHaveEntityTags(t *testing.T) {
+	m := newMemory(2)
+	base, _ := serve(t, operator.Config{Workflows: m})
+	for _, path := range []string{"/definitions", "/workflows/drone-survey", "/workflows/drone-survey/m-00001", "/workflows/drone-survey/m-00001/history", "/whoami", "/openapi.json"} {
+		code, h, text := request(t, "GET", base+path, "")
+		tag := h.Get("ETag")
+		if code != 200 || len(tag) < 3 || text == "" {
+			t.Errorf("%s: %d with the tag %q", path, code, tag)
+		}
+		for _, none := range []string{tag, "W/" + tag, `"x", ` + tag, "*"} {
+			if code, h, text := request(t, "GET", base+path, "", "If-None-Match", none); code != 304 || text != "" || h.Get("ETag") != tag {
+				t.Errorf("%s, If-None-Match %s: %d %q with the tag %s", path, none, code, text, h.Get("ETag"))
+			}
+		}
+		if code, _, again := request(t, "GET", base+path, "", "If-None-Match", `"x"`); code != 200 || again != text {
+			t.Errorf("%s, with another tag: %d %s", path, code, again)
+		}
+	}
+	_, h, _ := request(t, "GET", base+"/workflows/drone-survey", "")
+	if code, _, text := request(t, "POST", base+"/workflows/drone-survey/m-00001/transition", `{"phase":"flying"}`, "If-None-Match", "*"); code != 200 {
+		t.Fatalf("a write: %d %s", code, text)
+	}
+	code, _, text := request(t, "GET", base+"/workflows/drone-survey", "", "If-None-Match", h.Get("ETag"))
+	if code != 200 || !strings.Contains(text, "flying") {
+		t.Errorf("after a change: %d %s", code, text)
+	}
+	if code, h, _ := request(t, "GET", base+"/workflows/drone-survey/nosuch", "", "If-None-Match", "*"); code != 404 || h.Get("ETag") != "" {
+		t.Errorf("an error: %d with the tag %q", code, h.Get("ETag"))
+	}
+}

@@ -77,6 +77,7 @@ func (w workflowService) ListEntities(
 		found, err := w.s.cfg.Workflows.List(ctx, req.GetType(), workflow.ListOptions{
 			Phase:        req.GetPhase(),
 			Active:       req.GetActive(),
+			Paused:       req.GetPaused(),
 			Match:        match,
 			Contains:     req.GetContains(),
 			UpdatedAfter: updatedAfter,
@@ -170,6 +171,36 @@ func (w workflowService) Transition(
 		}
 		tag(ctx, e)
 		return &operatorv1.TransitionResponse{Entity: e, From: from}, nil
+	})
+}
+
+func (w workflowService) Pause(ctx context.Context, req *operatorv1.PauseRequest) (*operatorv1.PauseResponse, error) {
+	e, err := w.pause(ctx, "Pause", Pause{Type: req.GetType(), ID: req.GetId(), Note: req.GetReason()}, "reason", req.GetIfMatch())
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.PauseResponse{Entity: e}, nil
+}
+
+func (w workflowService) Resume(ctx context.Context, req *operatorv1.ResumeRequest) (*operatorv1.ResumeResponse, error) {
+	e, err := w.pause(ctx, "Resume", Pause{Type: req.GetType(), ID: req.GetId(), Note: req.GetNote(), Resume: true}, "note", req.GetIfMatch())
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.ResumeResponse{Entity: e}, nil
+}
+
+// pause pauses or resumes an entity. field is the name of the note in the request.
+func (w workflowService) pause(ctx context.Context, method string, p Pause, field, ifMatch string) (*operatorv1.Entity, error) {
+	c := w.entityRequest(method, p.Type, p.ID)
+	c.text(field, p.Note, false, maxNote)
+	c.detail = p.Note
+	p.Revision = c.revision(ctx, ifMatch)
+	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Entity, error) {
+		p.Who = c.who.Name
+		e, err := w.s.cfg.Workflows.Pause(ctx, p)
+		tag(ctx, e)
+		return e, err
 	})
 }
 

@@ -29,8 +29,9 @@ const (
 	missingTime = 10 * time.Second // a server that has just started may not know all of its streams yet
 	lostShown   = 24 * time.Hour   // how long a loss is shown
 	stallTime   = 2 * time.Minute  // a consumer that finishes nothing for this long stands still
-	growTime    = 3 * time.Minute  // a backlog that has grown in each minute of this time grows
-	growLeast   = 20               // by so many messages
+	growWindow  = 30 * time.Second // the least that a consumer had left in each of these
+	growWindows = 4                // has grown so many times in a row,
+	growLeast   = 20               // by so many messages in all: its backlog grows
 )
 
 // store looks at the streams of the fleet at regular times, and remembers what it needs to say
@@ -62,11 +63,11 @@ type knownStream struct {
 
 // knownConsumer is what is remembered of a consumer.
 type knownConsumer struct {
-	floor   uint64
-	left    uint64    // messages that were not finished at the last look
-	moved   time.Time // when it has finished a message, or had none to finish
-	minutes []uint64  // what was left, once a minute, the latest last
-	minute  time.Time // when the latest was noted
+	floor  uint64
+	left   uint64    // messages that were not finished at the last look
+	moved  time.Time // when it has finished a message, or had none to finish
+	lows   []uint64  // the least that was left in each window, the latest last
+	window time.Time // when the latest began
 }
 
 func newStore(area Processes, away func() bool) *store {
@@ -201,27 +202,30 @@ func (s *knownStream) noteConsumers(now time.Time) {
 			k.moved = now
 		}
 		k.floor, k.left = c.Floor, left
-		if now.Sub(k.minute) >= time.Minute {
-			k.minute = now
-			k.minutes = append(k.minutes, left)
-			k.minutes = k.minutes[max(0, len(k.minutes)-int(growTime/time.Minute)-1):]
+		if now.Sub(k.window) >= growWindow {
+			k.window = now
+			k.lows = append(k.lows, left)
+			k.lows = k.lows[max(0, len(k.lows)-growWindows-1):]
 		}
+		latest := &k.lows[len(k.lows)-1]
+		*latest = min(*latest, left)
 		s.consumers[c.Name] = k
 	}
 }
 
-// growth returns what was left growTime ago, and whether more was left in each minute since.
+// growth returns the least that was left in the first window, and whether it has grown in each since.
+// A consumer that catches up between two bursts has little left in each window.
 func (k *knownConsumer) growth() (from uint64, grows bool) {
-	if len(k.minutes) <= int(growTime/time.Minute) {
+	if len(k.lows) <= growWindows {
 		return 0, false
 	}
-	for i := range k.minutes[1:] {
-		if k.minutes[i+1] <= k.minutes[i] {
+	for i := range k.lows[1:] {
+		if k.lows[i+1] <= k.lows[i] {
 			return 0, false
 		}
 	}
-	from = k.minutes[0]
-	return from, k.minutes[len(k.minutes)-1]-from >= growLeast
+	from = k.lows[0]
+	return from, k.lows[growWindows]-from >= growLeast
 }
 
 // facts returns what the rules look at, how many streams there are, and why they could not be
@@ -254,7 +258,7 @@ func (w *store) facts() (f diagnosis.Store, streams int, looked bool, err error)
 			case now.Sub(k.moved) >= stallTime:
 				f.Stalled = append(f.Stalled, backlog)
 			case grows:
-				backlog.From, backlog.Since = from, now.Add(-growTime)
+				backlog.From, backlog.Since = from, now.Add(-growWindows*growWindow)
 				f.Growing = append(f.Growing, backlog)
 			}
 		}

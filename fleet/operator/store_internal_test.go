@@ -18,6 +18,7 @@ type disk struct {
 	Processes
 	mu      sync.Mutex // guards the fields below; the test has it, except while it waits
 	list    []presence.Stream
+	last    func() presence.Stream // in place of the last of list, when it is set
 	listErr error
 	full    error
 }
@@ -25,7 +26,11 @@ type disk struct {
 func (d *disk) streams(context.Context) ([]presence.Stream, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.list), d.listErr
+	list := slices.Clone(d.list)
+	if d.last != nil {
+		list[len(list)-1] = d.last()
+	}
+	return list, d.listErr
 }
 
 func (d *disk) checkWrites(context.Context) error {
@@ -128,19 +133,28 @@ func TestStoreIsCompared(t *testing.T) {
 		}
 	}, none)
 	run("a backlog that grows", func(d *disk, wait func(time.Duration)) {
-		for i := range uint64(6) {
-			d.list[2] = consumer(36+60*i, 0, i)
-			wait(time.Minute)
+		begun := time.Now()
+		d.last = func() presence.Stream { // at each look there are ten more, and at each third one fewer
+			i := uint64(time.Since(begun) / storeEvery)
+			return consumer(36+10*i-20*(i%3), 0, i)
 		}
-		d.list[2] = consumer(36+60*6, 0, 6)
+		wait(5 * time.Minute)
 	}, func(f diagnosis.Store) bool {
 		return len(f.Stalled) == 0 && len(f.Growing) == 1 && f.Growing[0].Left-f.Growing[0].From >= 120
 	})
 	run("a burst", func(d *disk, wait func(time.Duration)) {
-		for i := range uint64(6) {
-			d.list[2] = consumer(36+60*min(i, 6-i), 0, i)
-			wait(time.Minute)
+		for i := range uint64(60) {
+			d.list[2] = consumer(36+60*min(i, 60-i), 0, i)
+			wait(storeEvery)
 		}
+	}, none)
+	run("larger and larger bursts that are finished each time", func(d *disk, wait func(time.Duration)) {
+		begun := time.Now()
+		d.last = func() presence.Stream {
+			i := uint64(time.Since(begun) / storeEvery)
+			return consumer(36+10*i*(i%4), 0, i)
+		}
+		wait(5 * time.Minute)
 	}, none)
 }
 

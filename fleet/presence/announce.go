@@ -339,7 +339,7 @@ func (a *announcer) look() Process {
 	if by := p.Status.Suspended; !by.Since.IsZero() {
 		p.Suspended = cmp.Or(by.Reason, "no reason given")
 	}
-	p.Usage = a.meter.look(time.Now(), p.Memory.Used)
+	p.Usage = a.meter.look(time.Now(), p.Memory.Used, a.limit.file)
 	a.compare(p)
 	p.Restarts = a.restarts
 	return p

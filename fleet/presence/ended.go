@@ -47,6 +47,9 @@ func (f *Fleet) ended(ctx context.Context, p Process, e Event) Event {
 	if m := strings.TrimSpace(end.Message); m != "" {
 		parts = append(parts, text.Clip(m, maxEventText/2))
 	}
+	if end.Restarts > 0 {
+		parts = append(parts, fmt.Sprintf("restarts so far: %d", end.Restarts))
+	}
 	switch {
 	case end.Reason == "OOMKilled":
 		e.To = EndOOM

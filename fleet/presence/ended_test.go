@@ -26,7 +26,7 @@ func TestTombstoneHasWhatThePlatformKnows(t *testing.T) {
 		says  []string
 		exit  int
 	}{
-		"oom":      {presence.End{Reason: "OOMKilled", ExitStatus: 137}, "running", presence.EndOOM, []string{"OOMKilled", "signal 9", "it was running"}, 137},
+		"oom":      {presence.End{Reason: "OOMKilled", ExitStatus: 137, Restarts: 4}, "running", presence.EndOOM, []string{"OOMKilled", "signal 9", "restarts so far: 4", "it was running"}, 137},
 		"panic":    {presence.End{Reason: "Error", ExitStatus: 2, Message: "panic: index out of range\n"}, "running", presence.EndPanicked, []string{"as of a panic", "index out of range"}, 2},
 		"kill":     {presence.End{Reason: "Error", ExitStatus: 137}, "running", presence.EndKilled, []string{"signal 9 (killed)"}, 137},
 		"segv":     {presence.End{Reason: "Error", ExitStatus: 139}, "running", presence.EndKilled, []string{"signal 11"}, 139},

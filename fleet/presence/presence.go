@@ -221,6 +221,7 @@ type End struct {
 	Reason     string // the platform's word, such as "OOMKilled", "Error", "Evicted"
 	ExitStatus int    // 128 and a number when a signal ended it; -1 when it is not known
 	Message    string // last words
+	Restarts   int    // how often the platform has started the program again in this place
 }
 
 // Memory is a number of bytes and its limit; a limit of 0 is none.

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 )
 
 // Usage is what a process uses besides memory. A number that is not known is 0.
@@ -48,11 +46,12 @@ type usageMeter struct {
 	goroutines, memory growthMeter
 }
 
-// look returns the usage now. memory is what the process uses, in bytes.
-func (m *usageMeter) look(now time.Time, memory int64) Usage {
+// look returns the usage now. memory is what the process uses, in bytes, and limit the file with the
+// limit of its container, "" for none.
+func (m *usageMeter) look(now time.Time, memory int64, limit string) Usage {
 	if m.at.IsZero() || now.Sub(m.at) >= usageEvery {
 		m.at = now
-		m.last = m.ask()
+		m.last = m.ask(limit)
 	}
 	u := m.last
 	u.Goroutines = runtime.NumGoroutine()
@@ -62,10 +61,8 @@ func (m *usageMeter) look(now time.Time, memory int64) Usage {
 }
 
 // ask asks the system, where it tells: Linux does.
-func (m *usageMeter) ask() (u Usage) {
-	if status, err := os.ReadFile("/proc/self/status"); err == nil {
-		u.Threads = int(field(status, "Threads:"))
-	}
+func (m *usageMeter) ask(limit string) (u Usage) {
+	u.Threads = threads()
 	if dir, err := os.Open("/proc/self/fd"); err == nil {
 		names, _ := dir.Readdirnames(maxDescriptors)
 		u.Descriptors = max(0, len(names)-1) // without the one of this look
@@ -74,7 +71,7 @@ func (m *usageMeter) ask() (u Usage) {
 	if limits, err := os.ReadFile("/proc/self/limits"); err == nil {
 		u.DescriptorLimit = int(field(limits, "Max open files"))
 	}
-	periods, throttled := throttling()
+	periods, throttled := throttling(limit)
 	if all := periods - m.periods; m.periods > 0 && all > 0 {
 		u.Throttled = int(min(100, max(0, (throttled-m.throttled)*100/all)))
 	}
@@ -82,17 +79,28 @@ func (m *usageMeter) ask() (u Usage) {
 	return u
 }
 
+// threads returns how many threads this process has. /proc/self/status has the number too, and takes
+// twice as long.
+func threads() int {
+	text, err := os.ReadFile("/proc/self/stat")
+	rest := string(text[bytes.LastIndexByte(text, ')')+1:]) // proc_pid_stat(5): the name ends there
+	if words := strings.Fields(rest); err == nil && len(words) > 17 {
+		n, _ := strconv.Atoi(words[17])
+		return n
+	}
+	return 0
+}
+
 // maxDescriptors bounds how many descriptors are counted.
 const maxDescriptors = 1 << 20
 
 // throttling returns in how many periods the container used processor time, and in how many it had
 // to wait for it. It is zero without a limit.
-func throttling() (periods, throttled int64) {
-	_, file, err := cgroup.MemoryLimit(os.DirFS("/"))
-	if err != nil || file == "" {
+func throttling(limit string) (periods, throttled int64) {
+	if limit == "" {
 		return 0, 0
 	}
-	dir := path.Dir("/" + strings.TrimPrefix(file, "/"))
+	dir := path.Dir("/" + strings.TrimPrefix(limit, "/"))
 	for _, name := range []string{path.Join(dir, "cpu.stat"), strings.Replace(path.Join(dir, "cpu.stat"), "/memory/", "/cpu/", 1)} {
 		if text, err := os.ReadFile(name); err == nil {
 			return field(text, "nr_periods"), field(text, "nr_throttled")

@@ -47,7 +47,7 @@ func TestUsageOfThisProcess(t *testing.T) {
 		files = append(files, f)
 	}
 	var m usageMeter
-	u := m.look(time.Now(), 1)
+	u := m.look(time.Now(), 1, "")
 	for _, f := range files {
 		_ = f.Close()
 	}
@@ -57,10 +57,10 @@ func TestUsageOfThisProcess(t *testing.T) {
 	if used := resident(); used < 1<<20 {
 		t.Errorf("it uses %d bytes", used)
 	}
-	if again := m.look(time.Now(), 1); again.Descriptors != u.Descriptors {
+	if again := m.look(time.Now(), 1, ""); again.Descriptors != u.Descriptors {
 		t.Error("the system is asked twice within a minute")
 	}
-	if !sameUsage(u, m.look(time.Now(), 1)) || sameUsage(u, Usage{Goroutines: u.Goroutines + 1000}) {
+	if !sameUsage(u, m.look(time.Now(), 1, "")) || sameUsage(u, Usage{Goroutines: u.Goroutines + 1000}) {
 		t.Error("a change is not told, or an idle process tells one")
 	}
 }

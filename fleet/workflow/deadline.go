@@ -24,6 +24,8 @@ import (
 // server stored the change to the phase. What is due is decided by the server's clock;
 // this process's clock does not matter.
 //
+// A paused entity waits for [Manager.Resume].
+//
 // Many are written at once, each with a bound. One that cannot be written is tried
 // again after a pause that grows to five minutes, and the others go on meanwhile.
 func (m *Manager) Deadlines(ctx context.Context) error {
@@ -177,6 +179,9 @@ var errNotDue = errors.New("nothing of it is due")
 func (r *registration) comesDue(phase string, cur *entry, now time.Time) (meta, error) {
 	if cur.guessed {
 		return meta{}, errNotDue // read it again, for the server's times
+	}
+	if cur.paused() {
+		return meta{}, errNotDue
 	}
 	d, timed := r.deadline(phase)
 	end := time.Unix(0, plus(cur.sinceTime().UnixNano(), d.After))

@@ -17,6 +17,7 @@ const (
 	headerTimers = "Lifecycle-Timers" // the entity's timers as JSON, on each of its writes
 	headerFired  = "Lifecycle-Fired"  // the timer that fired with the write
 	headerKeys   = "Lifecycle-Keys"   // the idempotency keys of the entity's last writes: see addKey
+	headerPause  = "Lifecycle-Pause"  // whether the entity is paused: see pausing
 
 	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
 	headerOperation = "KV-Operation"
@@ -41,6 +42,7 @@ type meta struct {
 	timers   string
 	fired    string
 	keys     string
+	pause    pausing
 	removal  string // "DEL" or "PURGE" for a deletion, "" for a record
 }
 
@@ -115,6 +117,7 @@ func readMeta(h nats.Header) meta {
 		timers: get(headerTimers),
 		fired:  unescaped(get(headerFired)),
 		keys:   get(headerKeys),
+		pause:  pausing(get(headerPause)),
 	}
 	m.readWrite(get(headerWrite))
 	switch operation := get(headerOperation); {
@@ -138,6 +141,7 @@ func (m *meta) header() nats.Header {
 	set(headerTimers, m.timers)
 	set(headerFired, url.PathEscape(m.fired))
 	set(headerKeys, m.keys)
+	set(headerPause, string(m.pause))
 	set(headerOperation, m.removal)
 	return h
 }
@@ -178,9 +182,12 @@ func (e *entry) erased() bool { return !e.chained && e.removal == "PURGE" }
 // moved reports whether the write entered a phase.
 func (e *entry) moved() bool { return e.entered != "" }
 
-// changes reports whether the write is one that a trail or a hook tells of: it entered a phase,
-// deleted the entity, or was made by a timer.
-func (e *entry) changes() bool { return e.moved() || e.deleted() || e.fired != "" }
+// reacts reports whether the write is one that hooks react to: it entered a phase, deleted the
+// entity, or was made by a timer.
+func (e *entry) reacts() bool { return e.moved() || e.deleted() || e.fired != "" }
+
+// changes reports whether the write is one that a trail or a hook tells of.
+func (e *entry) changes() bool { return e.reacts() || e.pauses() }
 
 // lastChange returns the revision of the entity's last write that changes, this one included.
 func (e *entry) lastChange() uint64 {

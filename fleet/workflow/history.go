@@ -15,7 +15,8 @@ type Trail struct {
 }
 
 // History returns the changes of an entity's phase, oldest first, as far back as the
-// bucket keeps them, or its [Journal] when the workflow has one. [Manager.Trail] also says whether they are complete. Writes that
+// bucket keeps them, or its [Journal] when the workflow has one, with its pauses. [Manager.Trail]
+// also says whether they are complete. Other writes that
 // kept the phase, and undecodable records of other programs, are left out. A deletion
 // is the event whose To is [PhaseDeleted]. History returns ErrEntityNotFound for an
 // entity that never existed.
@@ -70,6 +71,10 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 	}
 	if event.To = r.phaseOf(e); event.To == "" {
 		return TransitionEvent{}, false // it does not decode, and names no phase
+	}
+	if e.pauses() {
+		event.From, event.Pause = event.To, string(e.pause)
+		return event, true
 	}
 	if !e.moved() && (cut || event.To == phase) {
 		return TransitionEvent{}, false

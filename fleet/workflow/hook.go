@@ -145,7 +145,7 @@ func (h *Hook) wants(r *registration, e *entry) bool {
 		return false
 	}
 	if len(h.On) == 0 && len(h.Timers) == 0 {
-		return e.changes()
+		return e.reacts()
 	}
 	if e.fired != "" && slices.Contains(h.Timers, e.fired) {
 		return true

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -102,6 +103,7 @@ type hookRun struct {
 	store   *hookStore
 	queue   *lanes.Queue[written]
 	fail    context.CancelCauseFunc
+	current atomic.Bool // it has read all that the journal had when the run began
 
 	mu        sync.Mutex // guards the fields below
 	progress  *hookProgress
@@ -199,7 +201,10 @@ func (run *hookRun) read(ctx context.Context) error {
 			p.stop()
 		}
 	}()
-	for {
+	for last := stream.CachedInfo().State.LastSeq; ; {
+		if at >= last {
+			run.current.Store(true)
+		}
 		msg, meta, err := p.next()
 		if err != nil {
 			return fmt.Errorf("read %s: %w", run.journal.stream, err)
@@ -209,6 +214,7 @@ func (run *hookRun) read(ctx context.Context) error {
 			run.missed(at+1, e.revision-1)
 		}
 		at = e.revision
+		run.queue.Hold(e.key, e.paused()) // each write of a paused entity says so
 		for run.queue.Len() >= maxWaiting {
 			if hookPause.Sleep(ctx, 1) != nil {
 				return context.Cause(ctx)
@@ -270,6 +276,9 @@ func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 	if many {
 		return lanes.Uncounted(fmt.Errorf("%d calls have not returned", maxAbandoned))
 	}
+	if err := run.rests(ctx, e.key); err != nil {
+		return lanes.Uncounted(err)
+	}
 	re := run.r.reaction(e, func(revision uint64) (*entry, error) { return run.journal.at(ctx, revision) })
 	re.Attempt, re.Gap = t.Failed+1, gap
 	abandoned, err := run.h.call(ctx, re)
@@ -277,6 +286,26 @@ func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 		run.mu.Lock()
 		run.abandoned[e.key] = abandoned
 		run.mu.Unlock()
+	}
+	return err
+}
+
+// rests returns an error for an entity that is paused. Until the run has read all that the journal
+// had, the entity's record says so, later the queue.
+func (run *hookRun) rests(ctx context.Context, key string) error {
+	current := run.current.Load()
+	if run.queue.Held(key) {
+		return ErrPaused
+	}
+	if current {
+		return nil
+	}
+	cur, err := run.r.bucket.last(ctx, key)
+	switch {
+	case isNotFound(err):
+		return nil
+	case err == nil && cur.paused():
+		return ErrPaused
 	}
 	return err
 }

@@ -17,6 +17,7 @@ type entity struct {
 	due      int64  // when its deadline or first timer is, 0 for none
 	timers   string // as in the header
 	keys     string // as in the header
+	paused   bool
 	change   uint64 // see entry.lastChange
 	pending  int    // as in the header
 	version  string // of the record
@@ -118,6 +119,7 @@ func newEntity(r *registration, e *entry, p Participant, err error) *entity {
 		since:    e.sinceTime().UnixNano(),
 		timers:   e.timers,
 		keys:     e.keys,
+		paused:   e.paused(),
 		change:   e.lastChange(),
 		pending:  e.pending,
 		version:  e.version,
@@ -139,7 +141,7 @@ func newEntity(r *registration, e *entry, p Participant, err error) *entity {
 	for i, f := range r.fields.indexed {
 		en.fields[i] = &group{value: f.of(p).Interface()}
 	}
-	en.due = r.dueAt(p.Phase(), en.since, en.timers)
+	en.due = r.dueAt(p.Phase(), en.since, en.timers, en.paused)
 	return en
 }
 
@@ -148,9 +150,9 @@ func (en *entity) inPhase(e *entry, phase string) *entity {
 	next := *en
 	next.revision, next.at, next.since = e.revision, e.at.UnixNano(), e.at.UnixNano()
 	next.data, next.timers, next.keys = e.data, e.timers, e.keys
-	next.change, next.pending = e.lastChange(), e.pending
+	next.change, next.pending, next.paused = e.lastChange(), e.pending, e.paused()
 	next.phase = &group{value: phase}
-	next.due = en.index.r.dueAt(phase, next.since, next.timers)
+	next.due = en.index.r.dueAt(phase, next.since, next.timers, next.paused)
 	return &next
 }
 
@@ -163,6 +165,10 @@ func (en *entity) phaseName() string {
 
 // entry returns the entity's present revision as an entry.
 func (en *entity) entry() *entry {
+	pause := pausing("")
+	if en.paused {
+		pause = pauseHolds
+	}
 	return &entry{
 		key:      en.key,
 		revision: en.revision,
@@ -175,6 +181,7 @@ func (en *entity) entry() *entry {
 			since:   en.since,
 			timers:  en.timers,
 			keys:    en.keys,
+			pause:   pause,
 			change:  en.change,
 			pending: en.pending,
 		},

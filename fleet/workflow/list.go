@@ -39,6 +39,9 @@ type ListOptions struct {
 	OrderBy    string
 	Descending bool
 
+	// Paused selects entities that are paused: see [Manager.Pause]. False does not filter.
+	Paused bool
+
 	// Contains selects entities whose id has this text.
 	Contains string
 
@@ -87,7 +90,9 @@ type Record struct {
 	UpdatedAt time.Time
 	// Since is when it entered its phase.
 	Since time.Time
-	// Due is when its deadline moves it, zero for no deadline.
+	// Paused says that it rests until [Manager.Resume].
+	Paused bool
+	// Due is when its deadline moves it, zero for no deadline. A paused entity waits longer.
 	Due time.Time
 	// Timers are its timers, also fired ones.
 	Timers []Timer
@@ -181,6 +186,7 @@ func (r *registration) describe(e *entry, p Participant, err error) Record {
 		UpdatedAt: e.at,
 		Since:     e.sinceTime(),
 		Timers:    readTimers(e.timers),
+		Paused:    e.paused(),
 	}
 	if err != nil {
 		rec.Degraded = err

@@ -199,6 +199,7 @@ func (o *operation) attempt(ctx context.Context, cur *entry, d decision) (*attem
 		}
 	}
 	d.keys = addKey(cur, o.options.key)
+	d.pause = pauseAfter(cur, &d)
 	return &attempt{d: d, msg: o.r.message(o.key, &d)}, nil
 }
 

@@ -95,6 +95,9 @@ type TransitionEvent struct {
 	Triggered TransitionSource `json:"triggered"`
 	// Note is free text; for Fail the reason.
 	Note string `json:"note,omitempty"`
+	// Pause is "pause" or "resume" for [Manager.Pause] and [Manager.Resume], and "" for a
+	// change of phase. From and To are the entity's phase then.
+	Pause string `json:"pause,omitempty"`
 }
 
 // WorkflowDef describes a registered workflow.
@@ -117,6 +120,8 @@ type WorkflowDef struct {
 	Deadlines []Deadline `json:"deadlines,omitempty"`
 	// Completion is the phase of [WithCompletion], or "".
 	Completion string `json:"completion,omitempty"`
+	// Hooks are the names of its hooks, in the order of registration.
+	Hooks []string `json:"hooks,omitempty"`
 }
 
 // Deadline says that an entity that has been in phase From for the time After is

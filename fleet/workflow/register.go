@@ -325,6 +325,10 @@ func (r *registration) def() WorkflowDef {
 	if r.completes != nil {
 		completion = *r.completes
 	}
+	var hooks []string
+	for _, h := range r.hooks {
+		hooks = append(hooks, h.Name)
+	}
 	return WorkflowDef{
 		Workflow:               r.workflow,
 		Transitions:            r.table.Clone(),
@@ -334,6 +338,7 @@ func (r *registration) def() WorkflowDef {
 		IndexedFields:          r.fields.names(func(f *field) bool { return f.indexed >= 0 }),
 		Deadlines:              slices.Clone(r.deadlines),
 		Completion:             completion,
+		Hooks:                  hooks,
 	}
 }
 

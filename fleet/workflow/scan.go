@@ -226,6 +226,9 @@ func (q *selection) matches(en *entity) bool {
 	if q.Phase != "" && en.phaseName() != q.Phase || q.Active && !q.r.active(en.phaseName()) {
 		return false
 	}
+	if q.Paused && !en.paused {
+		return false
+	}
 	if !strings.Contains(en.id, q.Contains) {
 		return false
 	}

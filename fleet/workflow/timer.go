@@ -200,7 +200,10 @@ func first(timers []Timer) (t Timer, ok bool) {
 }
 
 // dueAt returns when an entity comes due, by its deadline or by a timer, and 0 for never.
-func (r *registration) dueAt(phase string, since int64, timers string) (due int64) {
+func (r *registration) dueAt(phase string, since int64, timers string, paused bool) (due int64) {
+	if paused {
+		return 0
+	}
 	if d, ok := r.deadline(phase); ok {
 		due = plus(since, d.After)
 	}

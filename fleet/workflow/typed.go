@@ -106,6 +106,16 @@ func (t Typed[P]) Fail(ctx context.Context, entityID, reason string, opts ...Wri
 	return t.m.Fail(ctx, t.workflow, entityID, reason, opts...)
 }
 
+// Pause is [Manager.Pause].
+func (t Typed[P]) Pause(ctx context.Context, entityID, reason string, opts ...WriteOption) error {
+	return t.m.Pause(ctx, t.workflow, entityID, reason, opts...)
+}
+
+// Resume is [Manager.Resume].
+func (t Typed[P]) Resume(ctx context.Context, entityID, note string, opts ...WriteOption) error {
+	return t.m.Resume(ctx, t.workflow, entityID, note, opts...)
+}
+
 // Delete is [Manager.Delete].
 func (t Typed[P]) Delete(ctx context.Context, entityID string, opts ...WriteOption) error {
 	return t.m.Delete(ctx, t.workflow, entityID, opts...)

@@ -136,6 +136,9 @@ func (m *Manager) transition(ctx context.Context, r *registration, id string, t 
 		if !r.table.IsValidTransition(from, to) {
 			return meta{}, r.refusal(id, from, to, cur)
 		}
+		if cur.paused() && t.source != TransitionSourceOperator {
+			return meta{}, fmt.Errorf("%w: resume it, or move it as an operator", ErrPaused)
+		}
 		return meta{entered: to, from: from, source: t.source, note: text.Clip(t.note, MaxNote)}, nil
 	}, t.mutator)
 	return r.transitionError(id, err)

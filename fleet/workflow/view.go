@@ -155,7 +155,7 @@ func (v *view) retimeLocked(now *entity, e *entry) {
 	now.own, now.at, now.since = false, e.at.UnixNano(), e.sinceTime().UnixNano()
 	if now.due != 0 {
 		now.index.due.Delete(now)
-		now.due = now.index.r.dueAt(now.phaseName(), now.since, now.timers)
+		now.due = now.index.r.dueAt(now.phaseName(), now.since, now.timers, now.paused)
 		v.scheduleLocked(now)
 	}
 }

@@ -38,7 +38,7 @@ type Event struct {
 	// At is when the server stored it.
 	At time.Time
 	// From is the phase before, for a write that changed the phase; Source and Note
-	// belong to the change.
+	// belong to the change, or to a pause.
 	From   string
 	Source TransitionSource
 	Note   string

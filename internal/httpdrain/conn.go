@@ -242,8 +242,18 @@ func (c *conn) Read(p []byte) (int, error) {
 			c.used.Store(true)
 		}
 		c.lookForPreface(p[:n])
+		if c.request.Load()&requestActive != 0 { // of its body
+			c.sign()
+		}
 	}
 	return n, err
+}
+
+// sign notes a sign of progress.
+func (c *conn) sign() {
+	if c.server != nil && !c.hijacked.Load() {
+		c.server.signs.Sign(c.tracker.since())
+	}
 }
 
 // ReadFrom lets net/http use sendfile where the connection below can.
@@ -251,6 +261,11 @@ func (c *conn) ReadFrom(src io.Reader) (int64, error) {
 	if h := c.passThrough(); h != nil {
 		return io.Copy(struct{ io.Writer }{h}, src)
 	}
+	if c.server != nil {
+		c.server.sending.Add(1)
+		defer c.server.sending.Add(-1)
+	}
+	defer c.sign()
 	if rf, ok := c.Conn.(io.ReaderFrom); ok {
 		return rf.ReadFrom(src)
 	}

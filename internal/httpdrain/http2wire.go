@@ -149,11 +149,14 @@ func (c *conn) servesNoRequests() bool {
 }
 
 // Write writes p.
-func (c *conn) Write(p []byte) (int, error) {
+func (c *conn) Write(p []byte) (n int, err error) {
 	if h := c.passThrough(); h != nil {
-		return h.Write(p)
+		n, err = h.Write(p)
+	} else {
+		n, err = c.Conn.Write(p)
 	}
-	return c.Conn.Write(p)
+	c.sign()
+	return n, err
 }
 
 // SetReadDeadline sets the deadline of reads.

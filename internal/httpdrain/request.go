@@ -28,12 +28,12 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 	if c == nil {
 		// The user's ConnContext dropped our value, or the call did not come
 		// through our listener.
-		s.inFlight.Add(1)
-		defer s.inFlight.Add(-1)
+		s.beginRequest()
+		defer s.endedRequest()
 		s.callHandler(next, w, r, nil, nil)
 		return
 	}
-	s.inFlight.Add(1)
+	s.beginRequest()
 	c.request.Store(requestBits(r))
 	if !c.http1.Load() {
 		c.http1.Store(true)
@@ -79,7 +79,7 @@ func (s handler) callHandler(next http.Handler, w http.ResponseWriter, r *http.R
 func (s handler) endRequest(c *conn) {
 	bits := c.request.Swap(0)
 	if bits&requestActive != 0 { // else it was hijacked
-		s.inFlight.Add(-1)
+		s.endedRequest()
 		if bits&requestAsked != 0 || s.draining.Load() { // there may be a notice
 			s.mu.Lock()
 			c.notice = nil // the next request has its own
@@ -106,8 +106,8 @@ func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) 
 // serveStream serves one HTTP/2 request. It has its own context, because other requests
 // share its connection.
 func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.Request) {
-	s.inFlight.Add(1)
-	defer s.inFlight.Add(-1)
+	s.beginRequest()
+	defer s.endedRequest()
 	st := &stream{parent: r.Context(), server: s.Server}
 	defer s.endStream(st)
 	h2 := http2Of(r.Context())

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/progress"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 )
 
@@ -85,6 +86,12 @@ type Stats struct {
 	Accepted    uint64    // connections accepted since Bind
 	Opaque      bool      // requests cannot be seen: each open connection may carry one (gRPC)
 	LastArrival time.Time // when the latest request arrived (HTTP) or the latest connection was accepted (gRPC); zero before the first
+
+	// Progress is when the server last finished a request, sent something or read of a body, and
+	// ProgressGap the longest time between two of these. They are zero while few requests wait, and
+	// for gRPC.
+	Progress    time.Time
+	ProgressGap time.Duration
 }
 
 // Busy reports whether the server serves a client, as far as it can see: a
@@ -123,10 +130,12 @@ type Server struct {
 	next        http.Handler // the user's, set by Bind
 	optionsStar bool         // OPTIONS * is answered here, as net/http would
 	inFlight    atomic.Int64
-	lastArrival atomic.Int64  // nanoseconds after tracker.created, 0 before the first
-	draining    atomic.Bool   // T0 has passed
-	windowOver  atomic.Bool   // EndWindow was called
-	goodbye     chan struct{} // closed at T0+GoAwayAfter
+	sending     atomic.Int64   // calls of ReadFrom in progress
+	signs       progress.Meter // of progress, in nanoseconds after tracker.created
+	lastArrival atomic.Int64   // nanoseconds after tracker.created, 0 before the first
+	draining    atomic.Bool    // T0 has passed
+	windowOver  atomic.Bool    // EndWindow was called
+	goodbye     chan struct{}  // closed at T0+GoAwayAfter
 
 	mu         sync.Mutex // guards everything below, and notices
 	ln         *listener
@@ -314,5 +323,47 @@ func (s *Server) Stats() Stats {
 		LastArrival: s.tracker.at(s.lastArrival.Load()),
 	}
 	st.Conns, st.Hijacked = s.tracker.count()
+	if s.waiting() >= crowd {
+		st.Progress, st.ProgressGap = s.signs.Told(s.tracker.created)
+	}
 	return st
+}
+
+// crowd is how many requests wait at least when a server needs signs of progress: one or two may
+// wait for something on purpose.
+const crowd = 3
+
+// beginRequest counts a request whose handler begins.
+func (s *Server) beginRequest() {
+	if s.inFlight.Add(1) <= crowd {
+		s.signs.Begin(s.tracker.since())
+	}
+}
+
+// endedRequest counts a request whose handler has returned, or has taken the connection over.
+func (s *Server) endedRequest() {
+	s.signs.Sign(s.tracker.since())
+	s.inFlight.Add(-1)
+}
+
+// waiting returns how many requests wait for an answer: those in flight, without streams and
+// without those whose answer the operating system sends.
+func (s *Server) waiting() int64 {
+	n := s.inFlight.Load() - s.sending.Load()
+	if n < crowd {
+		return n
+	}
+	for _, c := range s.tracker.open() {
+		if c.request.Load()&requestStream != 0 {
+			n--
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if st.endless {
+			n--
+		}
+	}
+	return n
 }

@@ -110,7 +110,7 @@ func (s *Server) hijack(c *conn) {
 	}
 	c.request.Store(0)
 	if bits&requestActive != 0 {
-		s.inFlight.Add(-1)
+		s.endedRequest()
 	}
 	// The server no longer waits for it.
 	c.tracker.wake()

@@ -9,12 +9,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/bufbuild/protocompile"
 	"github.com/bufbuild/protocompile/linker"
@@ -93,7 +95,89 @@ func generate(ctx context.Context, dir, bin string) (map[string][]byte, error) {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
+	text, err := amend(files[openAPI])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", openAPI, err)
+	}
+	files[openAPI] = text
 	return files, nil
+}
+
+// operation is the part of an operation of OpenAPI that amend looks at.
+type operation map[string]any
+
+// header returns a parameter in the header of a request.
+func header(name, description string) map[string]any {
+	return map[string]any{"name": name, "in": "header", "description": description, "schema": map[string]any{"type": "string"}}
+}
+
+// amend adds what the plugin does not know of the REST side: the entity tags of reads, and If-Match
+// where a request has if_match.
+func amend(text []byte) ([]byte, error) {
+	var doc struct {
+		Components json.RawMessage                 `json:"components"`
+		Info       json.RawMessage                 `json:"info"`
+		OpenAPI    string                          `json:"openapi"`
+		Paths      map[string]map[string]operation `json:"paths"`
+		Security   json.RawMessage                 `json:"security"`
+		Servers    json.RawMessage                 `json:"servers"`
+		Tags       json.RawMessage                 `json:"tags"`
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&doc); err != nil {
+		return nil, err
+	}
+	for path, verbs := range doc.Paths {
+		for verb, op := range verbs {
+			switch {
+			case verb == "get" && !strings.HasPrefix(path, "/watch/"):
+				op.tagged()
+			case bytes.Contains(body(op, doc.Components), []byte(`"ifMatch"`)):
+				op.add(header("If-Match", "The etag that the object must still have; the field ifMatch does the same."))
+			}
+		}
+	}
+	return json.MarshalIndent(doc, "", "  ")
+}
+
+// tagged adds the entity tag of a read.
+func (op operation) tagged() {
+	op.add(header("If-None-Match", "The ETag of an answer that the caller has: when it is still right, the answer is 304."))
+	responses, _ := op["responses"].(map[string]any)
+	responses["304"] = map[string]any{"description": "The caller has the answer already."}
+	if ok, _ := responses["200"].(map[string]any); ok != nil {
+		ok["headers"] = map[string]any{"ETag": map[string]any{
+			"description": "Tells this answer from others; the revision of an entity.",
+			"schema":      map[string]any{"type": "string"},
+		}}
+	}
+}
+
+// add adds a parameter.
+func (op operation) add(parameter map[string]any) {
+	list, _ := op["parameters"].([]any)
+	op["parameters"] = append(list, parameter)
+}
+
+// body returns the schema of an operation's request, also when that is one of the components.
+func body(op operation, components json.RawMessage) []byte {
+	text, err := json.Marshal(op["requestBody"])
+	if err != nil {
+		return nil
+	}
+	var all struct {
+		Schemas map[string]json.RawMessage `json:"schemas"`
+	}
+	if json.Unmarshal(components, &all) != nil {
+		return text
+	}
+	for name, schema := range all.Schemas {
+		if bytes.Contains(text, []byte(`"#/components/schemas/`+name+`"`)) {
+			text = append(text, schema...)
+		}
+	}
+	return text
 }
 
 // compile returns the files of the contract. The annotations of google.api come from their

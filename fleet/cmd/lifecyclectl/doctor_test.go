@@ -64,7 +64,7 @@ func TestOldAnswersSaySo(t *testing.T) {
 	}
 	brokertest.Await(t, "the word of old answers", func() bool {
 		code, out := ctl(t, url, "definitions")
-		return code == cli.ExitOK && strings.Contains(out, "this is as of 20")
+		return code == cli.ExitOK && strings.Contains(out, "NATS is away: this is as of 20")
 	})
 	if code, out := ctl(t, url, "workers", "list"); code != cli.ExitUnreachable || !strings.Contains(out, "NATS is away since 20") {
 		t.Errorf("workers list: %d %s", code, out)

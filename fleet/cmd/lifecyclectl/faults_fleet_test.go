@@ -24,51 +24,63 @@ import (
 // fleetFaults are faults that the platform, a host of workers or another release causes.
 func fleetFaults() []fault {
 	return []fault{
-		{"a process that its host gives up", "till.evicted-1", "process-evicted", "low on resource: memory", func(t *testing.T, s *site) {
-			cmd, _ := s.child(t, "till.evicted-1")
-			s.mu.Lock()
-			s.ends["till.evicted-1"] = presence.End{Reason: "Evicted", ExitStatus: -1, Message: "The node was low on resource: memory."} // as kube.Client reads it from the pod's status
-			s.mu.Unlock()
-			_ = cmd.Process.Kill() // as the kubelet does
-		}},
-		{"a worker whose secret is gone", "worker/secretive", "worker-failed", "secret TOKEN", func(t *testing.T, s *site) {
-			if _, err := s.workers.Apply(t.Context(), &operatorv1.WorkerSpec{
-				Id: "secretive", Tenant: "shop", MimeType: "text/x-starlark", Topic: "orders.secretive", Secrets: []string{"TOKEN"},
-				Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(message):\n  return None\n")}},
-			}, false, "test"); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Remove(s.secret); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.workers.Stop(t.Context(), "secretive", "test"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.workers.Start(t.Context(), "secretive", "test"); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"a canary that fails", "worker/bird", "canary-rolled-back", "the canary is rolled back", func(t *testing.T, s *site) {
-			apply := func(code string) {
-				t.Helper()
+		{
+			name: "a process that its host gives up", about: "till.evicted-1",
+			rule: "process-evicted", cause: "low on resource: memory",
+			inject: func(t *testing.T, s *site) {
+				cmd, _ := s.child(t, "till.evicted-1")
+				s.mu.Lock()
+				s.ends["till.evicted-1"] = presence.End{Reason: "Evicted", ExitStatus: -1, Message: "The node was low on resource: memory."} // as kube.Client reads it from the pod's status
+				s.mu.Unlock()
+				_ = cmd.Process.Kill() // as the kubelet does
+			}},
+		{
+			name: "a worker whose secret is gone", about: "worker/secretive",
+			rule: "worker-failed", cause: "secret TOKEN",
+			inject: func(t *testing.T, s *site) {
 				if _, err := s.workers.Apply(t.Context(), &operatorv1.WorkerSpec{
-					Id: "bird", MimeType: "text/x-starlark", Topic: "orders.bird", Rollout: &operatorv1.Rollout{Canary: 50, Messages: 1},
-					Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
+					Id: "secretive", Tenant: "shop", MimeType: "text/x-starlark", Topic: "orders.secretive", Secrets: []string{"TOKEN"},
+					Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(message):\n  return None\n")}},
 				}, false, "test"); err != nil {
 					t.Fatal(err)
 				}
-			}
-			apply("def handle(message):\n  return None\n")
-			apply("def handle(message):\n  fail(\"boom\")\n")
-			for i := range 40 {
-				if _, err := s.js.Publish(t.Context(), "orders.bird", fmt.Append(nil, i)); err != nil {
+				if err := os.Remove(s.secret); err != nil {
 					t.Fatal(err)
 				}
-			}
-		}},
-		{"a process of a release whose announcements have another form", "till.next-1", "announcement-unreadable", "its announcement cannot be read", func(t *testing.T, s *site) {
-			s.announceInAnotherForm(t, "till", "next-1")
-		}},
+				if _, err := s.workers.Stop(t.Context(), "secretive", "test"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.workers.Start(t.Context(), "secretive", "test"); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		{
+			name: "a canary that fails", about: "worker/bird",
+			rule: "canary-rolled-back", cause: "the canary is rolled back",
+			inject: func(t *testing.T, s *site) {
+				apply := func(code string) {
+					t.Helper()
+					if _, err := s.workers.Apply(t.Context(), &operatorv1.WorkerSpec{
+						Id: "bird", MimeType: "text/x-starlark", Topic: "orders.bird", Rollout: &operatorv1.Rollout{Canary: 50, Messages: 1},
+						Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
+					}, false, "test"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				apply("def handle(message):\n  return None\n")
+				apply("def handle(message):\n  fail(\"boom\")\n")
+				for i := range 40 {
+					if _, err := s.js.Publish(t.Context(), "orders.bird", fmt.Append(nil, i)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}},
+		{
+			name: "a process of a release whose announcements have another form", about: "till.next-1",
+			rule: "announcement-unreadable", cause: "its announcement cannot be read",
+			inject: func(t *testing.T, s *site) {
+				s.announceInAnotherForm(t, "till", "next-1")
+			}},
 	}
 }
 
@@ -87,53 +99,62 @@ func storeFaults() []fault {
 		return err
 	}
 	return []fault{
-		{"a stream that is nearly full", "stream/LEDGER", "stream-full", "the stream LEDGER has 10 of at most 10 messages", func(t *testing.T, s *site) {
-			stream(t, s, jetstream.StreamConfig{Name: "LEDGER", Subjects: []string{"ledger"}, MaxMsgs: 10, Discard: jetstream.DiscardNew})
-			for range 10 {
-				if err := publish(s, "ledger"); err != nil {
+		{
+			name: "a stream that is nearly full", about: "stream/LEDGER",
+			rule: "stream-full", cause: "the stream LEDGER has 10 of at most 10 messages",
+			inject: func(t *testing.T, s *site) {
+				stream(t, s, jetstream.StreamConfig{Name: "LEDGER", Subjects: []string{"ledger"}, MaxMsgs: 10, Discard: jetstream.DiscardNew})
+				for range 10 {
+					if err := publish(s, "ledger"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}},
+		{
+			name: "a consumer that stands still", about: "stream/INVOICES",
+			rule: "consumer-stalled", cause: "while 36 messages wait",
+			inject: func(t *testing.T, s *site) {
+				made := stream(t, s, jetstream.StreamConfig{Name: "INVOICES", Subjects: []string{"invoices"}})
+				if _, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 					t.Fatal(err)
 				}
-			}
-		}},
-		{"a consumer that stands still", "stream/INVOICES", "consumer-stalled", "while 36 messages wait", func(t *testing.T, s *site) {
-			made := stream(t, s, jetstream.StreamConfig{Name: "INVOICES", Subjects: []string{"invoices"}})
-			if _, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
-				t.Fatal(err)
-			}
-			for range 36 {
-				if err := publish(s, "invoices"); err != nil {
+				for range 36 {
+					if err := publish(s, "invoices"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}},
+		{
+			name: "a consumer that is too slow", about: "stream/CLICKS",
+			rule: "backlog-grows", cause: "the consumer counter of the stream CLICKS has grown",
+			inject: func(t *testing.T, s *site) {
+				made := stream(t, s, jetstream.StreamConfig{Name: "CLICKS", Subjects: []string{"clicks"}})
+				c, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "counter", AckPolicy: jetstream.AckExplicitPolicy})
+				if err != nil {
 					t.Fatal(err)
 				}
-			}
-		}},
-		{"a consumer that is too slow", "stream/CLICKS", "backlog-grows", "the consumer counter of the stream CLICKS has grown", func(t *testing.T, s *site) {
-			made := stream(t, s, jetstream.StreamConfig{Name: "CLICKS", Subjects: []string{"clicks"}})
-			c, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "counter", AckPolicy: jetstream.AckExplicitPolicy})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(context.Background())
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				tick := time.NewTicker(time.Second)
-				defer tick.Stop()
-				for {
-					for range 3 {
-						_ = publish(s, "clicks")
+				ctx, stop := context.WithCancel(context.Background())
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					tick := time.NewTicker(time.Second)
+					defer tick.Stop()
+					for {
+						for range 3 {
+							_ = publish(s, "clicks")
+						}
+						if m, err := c.Next(jetstream.FetchMaxWait(time.Second)); err == nil {
+							_ = m.Ack()
+						}
+						select {
+						case <-ctx.Done():
+							return
+						case <-tick.C:
+						}
 					}
-					if m, err := c.Next(jetstream.FetchMaxWait(time.Second)); err == nil {
-						_ = m.Ack()
-					}
-					select {
-					case <-ctx.Done():
-						return
-					case <-tick.C:
-					}
-				}
-			}()
-			t.Cleanup(func() { stop(); <-done })
-		}},
+				}()
+				t.Cleanup(func() { stop(); <-done })
+			}},
 	}
 }
 
@@ -192,18 +213,27 @@ func clockCanBeSet() error {
 // a quarter of an hour: there the process's clock was behind for a moment.
 func clockFaults() []fault {
 	return []fault{
-		{"a clock that is an hour ahead", "till.ahead-1", "clock-skew", "differs from the broker's by 1h0m", func(t *testing.T, s *site) {
-			s.child(t, "till.ahead-1", "FAULT_CLOCK=1h")
-		}},
-		{"a suspension that was forgotten", "till.forgotten-1", "suspended-long", "readiness is suspended: new disk", func(t *testing.T, s *site) {
-			_, in := s.child(t, "till.forgotten-1")
-			fmt.Fprintln(in, "suspend")
-		}},
-		{"two versions of one service", "service/kiosk", "version-skew", "1 with 1.2.3, 1 with 1.2.4", func(t *testing.T, s *site) {
-			for id, version := range map[string]string{"kiosk.old-1": "1.2.3", "kiosk.new-1": "1.2.4"} {
-				s.child(t, id, "FAULT_VERSION="+version, "FAULT_CLOCK=-16m", "FAULT_CLOCK_THEN=0s")
-			}
-		}},
+		{
+			name: "a clock that is an hour ahead", about: "till.ahead-1",
+			rule: "clock-skew", cause: "differs from the broker's by 1h0m",
+			inject: func(t *testing.T, s *site) {
+				s.child(t, "till.ahead-1", "FAULT_CLOCK=1h")
+			}},
+		{
+			name: "a suspension that was forgotten", about: "till.forgotten-1",
+			rule: "suspended-long", cause: "readiness is suspended: new disk",
+			inject: func(t *testing.T, s *site) {
+				_, in := s.child(t, "till.forgotten-1")
+				fmt.Fprintln(in, "suspend")
+			}},
+		{
+			name: "two versions of one service", about: "service/kiosk",
+			rule: "version-skew", cause: "1 with 1.2.3, 1 with 1.2.4",
+			inject: func(t *testing.T, s *site) {
+				for id, version := range map[string]string{"kiosk.old-1": "1.2.3", "kiosk.new-1": "1.2.4"} {
+					s.child(t, id, "FAULT_VERSION="+version, "FAULT_CLOCK=-16m", "FAULT_CLOCK_THEN=0s")
+				}
+			}},
 	}
 }
 

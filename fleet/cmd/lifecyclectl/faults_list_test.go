@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -50,191 +53,289 @@ func under(t *testing.T, app *lifecycle.App, spec worker.Spec) {
 // trial, without two: NATS goes away last, and memory needs a cgroup.
 func faults() []fault {
 	return append([]fault{
-		{"a start that blocks", "blocked-1", "start-blocked", "waits for unit cache", func(t *testing.T, s *site) {
-			s.app(t, "blocked-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				app.Go("cache", func(ctx context.Context) error { <-ctx.Done(); return nil }, lifecycle.WithStartCondition())
-			})
-		}},
-		{"a crash loop", "loop-1", "crash-loop", "unit poller was started again", func(t *testing.T, s *site) {
-			s.app(t, "loop-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				app.Supervise("poller", func(ctx context.Context) error { return errors.New("connection refused") }, endless)
-			})
-		}},
-		{"a typo in a configuration", "typo-1", "crash-loop", "exit status 2", func(t *testing.T, s *site) {
-			file := filepath.Join(t.TempDir(), "shop.yaml")
-			if err := os.WriteFile(file, []byte("adress: :8080\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			s.app(t, "typo-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				spec := worker.CommandSpec("web", func() *exec.Cmd { return s.command("typo-2", "FAULT_CONFIG="+file) })
-				spec.Restart = worker.Always
-				under(t, app, spec)
-			})
-		}},
-		{"a deadlock", "deadlock-1", "unit-stands-still", "unit consumer has given no sign of progress", func(t *testing.T, s *site) {
-			s.app(t, "deadlock-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				app.Go("consumer", func(ctx context.Context) error {
-					for range 5 {
-						lifecycle.Progress(ctx)
-					}
-					<-ctx.Done() // for a lock that nothing gives back
-					return nil
+		{
+			name: "a start that blocks", about: "blocked-1",
+			rule: "start-blocked", cause: "waits for unit cache",
+			inject: func(t *testing.T, s *site) {
+				s.app(t, "blocked-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Go("cache", func(ctx context.Context) error { <-ctx.Done(); return nil }, lifecycle.WithStartCondition())
 				})
-			})
-		}},
-		{"a leak of goroutines", "till.leak-1", "goroutines-grow", "its goroutines have only grown for", func(t *testing.T, s *site) {
-			_, in := s.child(t, "till.leak-1")
-			fmt.Fprintln(in, "leak")
-		}},
-		{"many open files", "till.files-1", "descriptors-high", "of at most 200 open files", func(t *testing.T, s *site) {
-			_, in := s.child(t, "till.files-1")
-			fmt.Fprintln(in, "files")
-		}},
-		{"a slow probe", "slow-1", "probe-slow", "probe db is down", func(t *testing.T, s *site) {
-			never := make(chan struct{})
-			t.Cleanup(func() { close(never) })
-			s.app(t, "slow-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { <-never; return nil }), lifecycle.WithPeriodic(50*time.Millisecond), health.WithTimeout(20*time.Millisecond))
-			})
-		}},
-		{"a hook that hangs", "hook-1", "stop-hung", "hook flush", func(t *testing.T, s *site) {
-			never := make(chan struct{})
-			t.Cleanup(func() { close(never) })
-			app := s.app(t, "hook-1", lifecycle.Config{ShutdownGrace: 3 * time.Second}, func(app *lifecycle.App) {
-				app.OnShutdown("flush", func(context.Context) error { <-never; return nil })
-			})
-			s.seen(t, "hook-1")
-			app.Stop(nil)
-		}},
-		{"a grace that is too short", "till.short-1", "grace-too-short", "it was killed about", func(t *testing.T, s *site) {
-			cmd, _ := s.child(t, "till.short-1", "FAULT_DRAIN=yes")
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-			brokertest.Await(t, "the drain", func() bool {
-				p, err := s.fleet.Get(t.Context(), "till.short-1")
-				return err == nil && p.Status.Report.Phase == lifecycle.PhaseDraining
-			})
-			_ = cmd.Process.Kill() // as the kubelet does when the grace is over
-		}},
-		{"a worker that ignores SIGTERM", "deaf-1", "worker-ignores-stop", "unit deaf", func(t *testing.T, s *site) {
-			ready := make(chan struct{}, 1)
-			app := s.app(t, "deaf-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				under(t, app, worker.Spec{Name: "deaf", Restart: worker.Never, New: func(name string) (worker.Worker, error) {
-					cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
-					cmd.Stdout = written{ready}
-					return worker.NewProcess(name, cmd, worker.WithGrace(200*time.Millisecond), worker.WithStopSignal(syscall.SIGTERM)), nil
-				}})
-			})
-			<-ready
-			s.seen(t, "deaf-1")
-			app.Stop(nil)
-		}},
-		{"a poison message", "worker/poison", "dead-letters", "json", func(t *testing.T, s *site) {
-			if _, err := s.workers.Create(t.Context(), &operatorv1.CreateWorkerRequest{
-				Id: "poison", MimeType: "text/x-starlark", Topics: []string{"orders.poison"},
-				Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(message):\n  fail(\"json: unexpected end\")\n")}},
-			}, "test"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.js.Publish(t.Context(), "orders.poison", []byte("{")); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"a stuck entity", "drone-survey", "entity-stuck", "in the phase planning for longer", func(t *testing.T, s *site) {
-			if err := s.mgr.Create(t.Context(), &survey{ID: "stuck", State: "planning"}); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"a hot entity", "drone-survey", "entity-hot", "entity hot was written", func(t *testing.T, s *site) {
-			if err := s.mgr.Create(t.Context(), &survey{ID: "hot", State: "flying"}); err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				for i := uint32(0); ctx.Err() == nil; i++ {
-					_ = s.mgr.UpdateFromOperator(ctx, "drone-survey", "hot", map[string]any{"priority": i})
-					time.Sleep(20 * time.Millisecond)
+			}},
+		{
+			name: "a crash loop", about: "loop-1",
+			rule: "crash-loop", cause: "unit poller was started again",
+			inject: func(t *testing.T, s *site) {
+				s.app(t, "loop-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Supervise("poller", func(ctx context.Context) error { return errors.New("connection refused") }, endless)
+				})
+			}},
+		{
+			name: "a typo in a configuration", about: "typo-1",
+			rule: "crash-loop", cause: "exit status 2; last line of stderr: ",
+			inject: func(t *testing.T, s *site) {
+				file := filepath.Join(t.TempDir(), "shop.yaml")
+				if err := os.WriteFile(file, []byte("adress: :8080\n"), 0o600); err != nil {
+					t.Fatal(err)
 				}
-			}()
-			t.Cleanup(func() { stop(); <-done })
-		}},
+				s.app(t, "typo-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					spec := worker.CommandSpec("web", func() *exec.Cmd {
+						cmd := s.command("typo-2", "FAULT_CONFIG="+file)
+						cmd.Stderr = io.Discard
+						return cmd
+					})
+					spec.Restart = worker.Always
+					under(t, app, spec)
+				})
+			}},
+		{
+			name: "a deadlock", about: "deadlock-1",
+			rule: "unit-stands-still", cause: "unit consumer has given no sign of progress",
+			inject: func(t *testing.T, s *site) {
+				s.app(t, "deadlock-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Go("consumer", func(ctx context.Context) error {
+						for range 5 {
+							lifecycle.Progress(ctx)
+						}
+						<-ctx.Done() // for a lock that nothing gives back
+						return nil
+					})
+				})
+			}},
+		{
+			name: "a deadlock in a server", about: "server-1",
+			rule: "unit-stands-still", cause: "server http has finished no request and sent nothing for",
+			inject: func(t *testing.T, s *site) {
+				never := make(chan struct{}) // a lock that nothing gives back
+				app := s.app(t, "server-1", lifecycle.Config{ShutdownGrace: 5 * time.Second}, func(app *lifecycle.App) {
+					app.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-never })})
+				})
+				s.seen(t, "server-1")
+				ctx, stop := context.WithCancel(context.Background())
+				var clients sync.WaitGroup
+				for range 5 {
+					clients.Go(func() {
+						req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+app.Addr("http").String(), nil)
+						if err != nil {
+							return
+						}
+						if resp, err := http.DefaultClient.Do(req); err == nil {
+							resp.Body.Close()
+						}
+					})
+				}
+				t.Cleanup(func() { stop(); clients.Wait(); close(never) })
+			},
+		},
+		{
+			name: "a leak of goroutines", about: "till.leak-1",
+			rule: "goroutines-grow", cause: "its goroutines have only grown for",
+			inject: func(t *testing.T, s *site) {
+				_, in := s.child(t, "till.leak-1")
+				fmt.Fprintln(in, "leak")
+			}},
+		{
+			name: "many open files", about: "till.files-1",
+			rule: "descriptors-high", cause: "of at most 200 open files",
+			inject: func(t *testing.T, s *site) {
+				_, in := s.child(t, "till.files-1")
+				fmt.Fprintln(in, "files")
+			}},
+		{
+			name: "a slow probe", about: "slow-1",
+			rule: "probe-slow", cause: "probe db is down",
+			inject: func(t *testing.T, s *site) {
+				never := make(chan struct{})
+				t.Cleanup(func() { close(never) })
+				s.app(t, "slow-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { <-never; return nil }), lifecycle.WithPeriodic(50*time.Millisecond), health.WithTimeout(20*time.Millisecond))
+				})
+			}},
+		{
+			name: "a hook that hangs", about: "hook-1",
+			rule: "stop-hung", cause: "hook flush",
+			inject: func(t *testing.T, s *site) {
+				never := make(chan struct{})
+				t.Cleanup(func() { close(never) })
+				app := s.app(t, "hook-1", lifecycle.Config{ShutdownGrace: 3 * time.Second}, func(app *lifecycle.App) {
+					app.OnShutdown("flush", func(context.Context) error { <-never; return nil })
+				})
+				s.seen(t, "hook-1")
+				app.Stop(nil)
+			}},
+		{
+			name: "a grace that is too short", about: "till.short-1",
+			rule: "grace-too-short", cause: "it was killed about",
+			inject: func(t *testing.T, s *site) {
+				cmd, _ := s.child(t, "till.short-1", "FAULT_DRAIN=yes")
+				if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				brokertest.Await(t, "the drain", func() bool {
+					p, err := s.fleet.Get(t.Context(), "till.short-1")
+					return err == nil && p.Status.Report.Phase == lifecycle.PhaseDraining
+				})
+				_ = cmd.Process.Kill() // as the kubelet does when the grace is over
+			}},
+		{
+			name: "a worker that ignores SIGTERM", about: "deaf-1",
+			rule: "worker-ignores-stop", cause: "unit deaf",
+			inject: func(t *testing.T, s *site) {
+				ready := make(chan struct{}, 1)
+				app := s.app(t, "deaf-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					under(t, app, worker.Spec{Name: "deaf", Restart: worker.Never, New: func(name string) (worker.Worker, error) {
+						cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+						cmd.Stdout = written{ready}
+						return worker.NewProcess(name, cmd, worker.WithGrace(200*time.Millisecond), worker.WithStopSignal(syscall.SIGTERM)), nil
+					}})
+				})
+				<-ready
+				s.seen(t, "deaf-1")
+				app.Stop(nil)
+			}},
+		{
+			name: "a poison message", about: "worker/poison",
+			rule: "dead-letters", cause: "json",
+			inject: func(t *testing.T, s *site) {
+				if _, err := s.workers.Create(t.Context(), &operatorv1.CreateWorkerRequest{
+					Id: "poison", MimeType: "text/x-starlark", Topics: []string{"orders.poison"},
+					Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte("def handle(message):\n  fail(\"json: unexpected end\")\n")}},
+				}, "test"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.js.Publish(t.Context(), "orders.poison", []byte("{")); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		{
+			name: "a stuck entity", about: "drone-survey",
+			rule: "entity-stuck", cause: "in the phase planning for longer",
+			inject: func(t *testing.T, s *site) {
+				if err := s.mgr.Create(t.Context(), &survey{ID: "stuck", State: "planning"}); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		{
+			name: "a hot entity", about: "drone-survey",
+			rule: "entity-hot", cause: "entity hot was written",
+			inject: func(t *testing.T, s *site) {
+				if err := s.mgr.Create(t.Context(), &survey{ID: "hot", State: "flying"}); err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for i := uint32(0); ctx.Err() == nil; i++ {
+						_ = s.mgr.UpdateFromOperator(ctx, "drone-survey", "hot", map[string]any{"priority": i})
+						time.Sleep(20 * time.Millisecond)
+					}
+				}()
+				t.Cleanup(func() { stop(); <-done })
+			}},
 	}, moreFaults()...)
 }
 
 // moreFaults returns the faults that were not in the operators' trial.
 func moreFaults() []fault {
 	return []fault{
-		{"a process that disappears for good", "till.lost-1", "process-lost", "it was running", func(t *testing.T, s *site) {
-			cmd, _ := s.child(t, "till.lost-1")
-			_ = cmd.Process.Kill()
-		}},
-		{"a service whose processes end badly", "service/till", "crash-loop", "processes of till ended badly within", func(t *testing.T, s *site) {
-			for _, id := range []string{"till.lost-2", "till.lost-3"} {
-				cmd, _ := s.child(t, id)
+		{
+			name: "a process that disappears for good", about: "till.lost-1",
+			rule: "process-lost", cause: "it was running; its last known memory was ",
+			inject: func(t *testing.T, s *site) {
+				cmd, _ := s.child(t, "till.lost-1")
 				_ = cmd.Process.Kill()
-			}
-		}},
-		{"a probe that fails", "down-1", "probe-down", "connection refused", func(t *testing.T, s *site) {
-			s.app(t, "down-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("connection refused") }), lifecycle.WithPeriodic(50*time.Millisecond))
-			})
-		}},
-		{"a unit that fails", "unit-1", "unit-failed", "no such table", func(t *testing.T, s *site) {
-			s.app(t, "unit-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				spec := worker.FuncSpec("indexer", func(context.Context) error { return errors.New("no such table") })
-				spec.Restart = worker.Never
-				under(t, app, spec)
-			})
-		}},
-		{"an end with an error", "end-1", "process-failed", "disk full", func(t *testing.T, s *site) {
-			app := s.app(t, "end-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				app.OnShutdown("flush", func(context.Context) error { return errors.New("disk full") })
-			})
-			s.seen(t, "end-1")
-			app.Stop(nil)
-		}},
-		{"a reload that is refused", "reload-1", "reload-refused", "unknown key adress", func(t *testing.T, s *site) {
-			app := s.app(t, "reload-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				app.OnReload("config", func(context.Context) error { return errors.New("unknown key adress") })
-			})
-			s.seen(t, "reload-1")
-			if err := app.Reload(t.Context()); err == nil {
-				t.Error("the reload was not refused")
-			}
-		}},
-		{"more events than the journal takes", "storm-1", "journal-dropped", "it had more than the journal takes", func(t *testing.T, s *site) {
-			s.app(t, "storm-1", lifecycle.Config{}, func(app *lifecycle.App) {
-				app.Supervise("poller", failing(2000), worker.Backoff{Min: time.Millisecond, Max: time.Millisecond, MaxRestarts: 1 << 20})
-			})
-		}},
-		{"an announcement that another client has written", "shop.forged-1", "announcement-suspect", "another client has written its entry", func(t *testing.T, s *site) {
-			s.app(t, "forged-1", lifecycle.Config{}, func(*lifecycle.App) {})
-			s.seen(t, "forged-1")
-			kv, err := s.js.KeyValue(t.Context(), "FLEET")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := kv.Put(t.Context(), "shop.forged-1", []byte(`{"service":"shop","status":{"report":{"phase":"running"}}}`)); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"two processes with one id", "shop.twin-1", "announcement-suspect", "two processes announce themselves under this id", func(t *testing.T, s *site) {
-			s.app(t, "twin-1", lifecycle.Config{}, func(*lifecycle.App) {})
-			s.seen(t, "twin-1")
-			s.app(t, "twin-1", lifecycle.Config{}, func(*lifecycle.App) {})
-		}},
-		{"a record that cannot be read", "drone-survey", "entity-degraded", "1 stored record cannot be read", func(t *testing.T, s *site) {
-			kv, err := s.js.KeyValue(t.Context(), "MISSIONS")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := kv.Put(t.Context(), "torn", []byte(`{"id":"torn","phase":`)); err != nil {
-				t.Fatal(err)
-			}
-		}},
+			}},
+		{
+			name: "a service whose processes end badly", about: "service/till",
+			rule: "crash-loop", cause: "processes of till ended badly within",
+			inject: func(t *testing.T, s *site) {
+				for _, id := range []string{"till.lost-2", "till.lost-3"} {
+					cmd, _ := s.child(t, id)
+					_ = cmd.Process.Kill()
+				}
+			}},
+		{
+			name: "a probe that fails", about: "down-1",
+			rule: "probe-down", cause: "connection refused",
+			inject: func(t *testing.T, s *site) {
+				s.app(t, "down-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("connection refused") }), lifecycle.WithPeriodic(50*time.Millisecond))
+				})
+			}},
+		{
+			name: "a unit that fails", about: "unit-1",
+			rule: "unit-failed", cause: "no such table",
+			inject: func(t *testing.T, s *site) {
+				s.app(t, "unit-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					spec := worker.FuncSpec("indexer", func(context.Context) error { return errors.New("no such table") })
+					spec.Restart = worker.Never
+					under(t, app, spec)
+				})
+			}},
+		{
+			name: "an end with an error", about: "end-1",
+			rule: "process-failed", cause: "disk full",
+			inject: func(t *testing.T, s *site) {
+				app := s.app(t, "end-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.OnShutdown("flush", func(context.Context) error { return errors.New("disk full") })
+				})
+				s.seen(t, "end-1")
+				app.Stop(nil)
+			}},
+		{
+			name: "a reload that is refused", about: "reload-1",
+			rule: "reload-refused", cause: "unknown key adress",
+			inject: func(t *testing.T, s *site) {
+				app := s.app(t, "reload-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.OnReload("config", func(context.Context) error { return errors.New("unknown key adress") })
+				})
+				s.seen(t, "reload-1")
+				if err := app.Reload(t.Context()); err == nil {
+					t.Error("the reload was not refused")
+				}
+			}},
+		{
+			name: "more events than the journal takes", about: "storm-1",
+			rule: "journal-dropped", cause: "it had more than the journal takes",
+			inject: func(t *testing.T, s *site) {
+				s.app(t, "storm-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Supervise("poller", failing(2000), worker.Backoff{Min: time.Millisecond, Max: time.Millisecond, MaxRestarts: 1 << 20})
+				})
+			}},
+		{
+			name: "an announcement that another client has written", about: "shop.forged-1",
+			rule: "announcement-suspect", cause: "another client has written its entry",
+			inject: func(t *testing.T, s *site) {
+				s.app(t, "forged-1", lifecycle.Config{}, func(*lifecycle.App) {})
+				s.seen(t, "forged-1")
+				kv, err := s.js.KeyValue(t.Context(), "FLEET")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := kv.Put(t.Context(), "shop.forged-1", []byte(`{"service":"shop","status":{"report":{"phase":"running"}}}`)); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		{
+			name: "two processes with one id", about: "shop.twin-1",
+			rule: "announcement-suspect", cause: "two processes announce themselves under this id",
+			inject: func(t *testing.T, s *site) {
+				s.app(t, "twin-1", lifecycle.Config{}, func(*lifecycle.App) {})
+				s.seen(t, "twin-1")
+				s.app(t, "twin-1", lifecycle.Config{}, func(*lifecycle.App) {})
+			}},
+		{
+			name: "a record that cannot be read", about: "drone-survey",
+			rule: "entity-degraded", cause: "1 stored record cannot be read",
+			inject: func(t *testing.T, s *site) {
+				kv, err := s.js.KeyValue(t.Context(), "MISSIONS")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := kv.Put(t.Context(), "torn", []byte(`{"id":"torn","phase":`)); err != nil {
+					t.Fatal(err)
+				}
+			}},
 	}
 }
 
@@ -245,25 +346,28 @@ const hungryLimit = 256 << 20
 // one after the other, and the kill as its starter sees it. burst begins the second part.
 func memoryFaults(parent string) (full fault, killed []fault, burst func()) {
 	var say *os.File
-	full = fault{"a process whose memory is nearly full", "hungry-1", "memory-high", "of its limit of 256 MiB", func(t *testing.T, s *site) {
-		in, out, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		say = out
-		t.Cleanup(func() { in.Close(); out.Close() })
-		fmt.Fprintln(say, "fill", hungryLimit)
-		s.app(t, "keeper-1", lifecycle.Config{}, func(app *lifecycle.App) {
-			under(t, app, worker.Spec{Name: "hungry", Restart: worker.Never, New: func(name string) (worker.Worker, error) {
-				cmd := s.command("hungry-1")
-				cmd.Stdin = in
-				return worker.NewProcess(name, cmd, worker.WithCgroup(parent), worker.WithLimits(worker.Limits{Memory: hungryLimit, Required: true})), nil
-			}})
-		})
-	}}
+	full = fault{
+		name: "a process whose memory is nearly full", about: "hungry-1",
+		rule: "memory-high", cause: "of its limit of 256 MiB",
+		inject: func(t *testing.T, s *site) {
+			in, out, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			say = out
+			t.Cleanup(func() { in.Close(); out.Close() })
+			fmt.Fprintln(say, "fill", hungryLimit)
+			s.app(t, "keeper-1", lifecycle.Config{}, func(app *lifecycle.App) {
+				under(t, app, worker.Spec{Name: "hungry", Restart: worker.Never, New: func(name string) (worker.Worker, error) {
+					cmd := s.command("hungry-1")
+					cmd.Stdin = in
+					return worker.NewProcess(name, cmd, worker.WithCgroup(parent), worker.WithLimits(worker.Limits{Memory: hungryLimit, Required: true})), nil
+				}})
+			})
+		}}
 	killed = []fault{
-		{"a process that the kernel kills for its memory", "till.hungry-1", "out-of-memory", "so the kernel probably killed it", nil},
-		{"the same, as its starter sees it", "keeper-1", "out-of-memory", "worker children/hungry: out of memory", nil},
+		{name: "a process that the kernel kills for its memory", about: "till.hungry-1", rule: "out-of-memory", cause: "so the kernel probably killed it"},
+		{name: "the same, as its starter sees it", about: "keeper-1", rule: "out-of-memory", cause: "worker children/hungry: out of memory"},
 	}
 	return full, killed, func() { fmt.Fprintln(say, "burst") }
 }

@@ -63,8 +63,6 @@ type site struct {
 	workers *faulty
 	free    func() string // returns an address that was free a moment ago
 
-	score, most int // of the faults that named has waited for
-
 	mu   sync.Mutex              // guards the fields below
 	ends map[string]presence.End // what the platform knows of ended processes, by id
 	addr string

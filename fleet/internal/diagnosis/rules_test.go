@@ -127,7 +127,11 @@ func TestFaults(t *testing.T) {
 		})), "reload-refused", "reload config was refused: yaml: line 3", "describe web-1"},
 		"a deadlock": {fleet(process(func(p *operatorv1.Process) {
 			p.Units[1].Progress, p.Units[1].ProgressGap = before(5*time.Minute), durationpb.New(10*time.Second)
-		})), "unit-stands-still", "unit poller has given no sign of progress for 4m59s; the longest time between two was 10s", "stacks web-1"},
+		})), "unit-stands-still", "unit poller has given no sign of progress for 4m59s; the longest time between two signs of progress was 10s", "stacks web-1"},
+		"a deadlock in a server": {fleet(process(func(p *operatorv1.Process) {
+			p.Servers = []*operatorv1.Server{{Name: "http", InFlight: 12}}
+			p.Units[0].Progress, p.Units[0].ProgressGap = before(5*time.Minute), durationpb.New(10*time.Second)
+		})), "unit-stands-still", "server http has finished no request and sent nothing for 4m59s while 12 requests wait; the longest time", "stacks web-1"},
 		"a leak of goroutines": {fleet(process(func(p *operatorv1.Process) {
 			p.Goroutines, p.GoroutineGrowth = 175_000, &operatorv1.Growth{Since: before(2 * time.Minute), From: 40}
 		})), "goroutines-grow", "its goroutines have only grown for 1m59s: from 40 to 175000", "stacks web-1"},
@@ -188,6 +192,10 @@ func TestLookalikes(t *testing.T) {
 		"a canary that was rolled back last week": hosted(&operatorv1.Worker{Id: "thumbs", State: "running", Desired: "running", UpdatedAt: before(170 * time.Hour), Changed: "the canary is rolled back: it failed"}),
 		"a unit that gets on": fleet(process(func(p *operatorv1.Process) {
 			p.Units[1].Progress, p.Units[1].ProgressGap = before(5*time.Minute), durationpb.New(2*time.Minute)
+		})),
+		"a server whose requests take a minute": fleet(process(func(p *operatorv1.Process) {
+			p.Servers = []*operatorv1.Server{{Name: "http", InFlight: 12}}
+			p.Units[0].Progress = before(90 * time.Second)
 		})),
 		"a unit that finished its work": fleet(process(func(p *operatorv1.Process) {
 			p.Units[1].Status, p.Units[1].Progress = "Finished", before(time.Hour)

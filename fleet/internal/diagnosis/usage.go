@@ -2,6 +2,7 @@ package diagnosis
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -10,8 +11,9 @@ import (
 
 // Times and numbers from which on what a process uses is a finding.
 const (
-	stillTime       = time.Minute      // and four times the longest time between two signs of progress
-	stillGaps       = 4                //
+	stillTime       = time.Minute      // a unit that has given no sign of progress for this long,
+	stillServer     = 2 * time.Minute  // or a server for which requests wait,
+	stillGaps       = 4                // and for so many times the longest time between two signs, stands still
 	goroutineGrowth = time.Minute      // goroutines that grow for this long
 	goroutinesMany  = 10_000           // are a leak from this number on
 	goroutinesLong  = 3 * time.Minute  // and after this long
@@ -82,13 +84,17 @@ func still(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
 		if last == nil || worker.Status(u.GetStatus()) != worker.StatusRunning {
 			return
 		}
-		quiet := now.Sub(last.AsTime())
-		if quiet <= max(stillTime, stillGaps*u.GetProgressGap().AsDuration()) {
+		least, what, waits := stillTime, "unit "+path+" has given no sign of progress", ""
+		if i := slices.IndexFunc(p.GetServers(), func(s *operatorv1.Server) bool { return s.GetName() == path }); i >= 0 {
+			least, what = stillServer, "server "+path+" has finished no request and sent nothing"
+			waits = fmt.Sprintf(" while %d requests wait", p.GetServers()[i].GetInFlight())
+		}
+		quiet, gap := now.Sub(last.AsTime()), u.GetProgressGap().AsDuration()
+		if quiet <= max(least, stillGaps*gap) {
 			return
 		}
 		list = append(list, found("unit-stands-still", "process/"+p.GetId(), last.AsTime(), 1).
-			because("unit %s has given no sign of progress for %v; the longest time between two was %v",
-				path, quiet.Round(time.Second), u.GetProgressGap().AsDuration()).
+			because("%s for %v%s; the longest time between two signs of progress was %v", what, quiet.Round(time.Second), waits, gap).
 			do("", Command("stacks %s", p.GetId())))
 	})
 	return list

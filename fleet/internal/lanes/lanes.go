@@ -3,6 +3,7 @@ package lanes
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -31,7 +32,8 @@ type Queue[T any] struct {
 	mu     sync.Mutex // guards everything below
 	lanes  map[string]*lane[T]
 	due    []*lane[T] // lanes whose first task may be handed out, in the order in which they became due
-	size   int        // tasks that were added and not ended
+	held   map[string]bool
+	size   int // tasks that were added and not ended, without those of held keys
 	closed bool
 }
 
@@ -40,11 +42,12 @@ type lane[T any] struct {
 	tasks []*Task[T]
 	timer *time.Timer // of the retry of the first task
 	out   bool        // the first task was handed out
+	rests bool        // the first task is due, and the key is held
 }
 
 // New returns an empty queue.
 func New[T any]() *Queue[T] {
-	return &Queue[T]{wake: make(chan struct{}, 1), lanes: make(map[string]*lane[T])}
+	return &Queue[T]{wake: make(chan struct{}, 1), lanes: make(map[string]*lane[T]), held: make(map[string]bool)}
 }
 
 // Add puts a value behind the other tasks of its key. failed is how often it has failed
@@ -55,21 +58,59 @@ func (q *Queue[T]) Add(key string, value T, failed int) error {
 	if q.closed {
 		return ErrClosed
 	}
-	q.size++
-	l := q.lanes[key]
-	if l == nil {
-		l = &lane[T]{}
-		q.lanes[key] = l
-		q.ready(l)
+	if !q.held[key] {
+		q.size++
 	}
-	l.tasks = append(l.tasks, &Task[T]{Key: key, Value: value, Failed: failed})
+	t := &Task[T]{Key: key, Value: value, Failed: failed}
+	if l := q.lanes[key]; l != nil {
+		l.tasks = append(l.tasks, t)
+		return nil
+	}
+	l := &lane[T]{tasks: []*Task[T]{t}}
+	q.lanes[key] = l
+	q.ready(l)
 	return nil
 }
 
 // ready notes that a lane's first task is due. The caller holds the lock.
 func (q *Queue[T]) ready(l *lane[T]) {
+	if q.held[l.tasks[0].Key] {
+		l.rests = true
+		return
+	}
 	q.due = append(q.due, l)
 	signal(q.wake)
+}
+
+// Hold sets whether a key is held. Next returns no task of a held key; one that it has returned
+// goes on. The tasks that wait come in order when the key is not held any more.
+func (q *Queue[T]) Hold(key string, held bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.held[key] == held || q.closed {
+		return
+	}
+	if held {
+		q.held[key] = true
+	} else {
+		delete(q.held, key)
+	}
+	l := q.lanes[key]
+	switch {
+	case l == nil:
+	case held:
+		q.size -= len(l.tasks)
+		if i := slices.Index(q.due, l); i >= 0 {
+			q.due = slices.Delete(q.due, i, i+1)
+			l.rests = true
+		}
+	default:
+		q.size += len(l.tasks)
+		if l.rests {
+			l.rests = false
+			q.ready(l)
+		}
+	}
 }
 
 func signal(c chan struct{}) {
@@ -77,6 +118,13 @@ func signal(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
+}
+
+// Held reports whether a key is held.
+func (q *Queue[T]) Held(key string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.held[key]
 }
 
 // Next waits for a task that is due and returns it. The caller ends the task with Done
@@ -137,7 +185,9 @@ func (q *Queue[T]) Done(t *Task[T]) {
 	if q.closed || l == nil {
 		return
 	}
-	q.size--
+	if !q.held[t.Key] {
+		q.size--
+	}
 	l.out = false
 	l.tasks = l.tasks[1:]
 	if len(l.tasks) == 0 {
@@ -168,7 +218,8 @@ func (q *Queue[T]) Retry(t *Task[T], wait time.Duration) bool {
 	return true
 }
 
-// Len returns how many tasks were added and not ended.
+// Len returns how many tasks were added and not ended. It does not count those of held keys: a
+// reader that waits for room must get to what ends the hold.
 func (q *Queue[T]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -274,3 +274,47 @@ func TestDue(t *testing.T) {
 		t.Error("a queue that is closed takes a retry")
 	}
 }
+
+// TestHeldKeyRests checks that a held key gives no task, whatever it waits for, and that its
+// tasks come in order afterwards.
+func TestHeldKeyRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log []string
+		q := lanes.New[string]()
+		stop := run(lanes.Runner[string]{Attempts: 3, Backoff: steady,
+			Handle: func(_ context.Context, task *lanes.Task[string]) error {
+				log = append(log, task.Value)
+				if task.Value == "bad" && task.Failed == 0 {
+					return errors.New("bad")
+				}
+				return nil
+			},
+			Dead: func(_ context.Context, _ *lanes.Task[string], why error) error { t.Error(why); return nil },
+		}, q)
+		add(t, q, "a", "bad", "behind") // waits for its second attempt when the key is held
+		synctest.Wait()
+		q.Hold("a", true)
+		q.Hold("a", true)
+		q.Hold("b", true)
+		add(t, q, "b", "held")
+		add(t, q, "c", "other")
+		time.Sleep(time.Minute)
+		if n := q.Len(); n != 0 {
+			t.Errorf("%d tasks wait, besides those of held keys", n)
+		}
+		log = append(log, "go")
+		q.Hold("a", false)
+		synctest.Wait()
+		q.Hold("b", false)
+		q.Hold("c", false)
+		synctest.Wait()
+		if n := q.Len(); n != 0 {
+			t.Errorf("%d tasks are left", n)
+		}
+		stop()
+		want := []string{"bad", "other", "go", "bad", "behind", "held"}
+		if !slices.Equal(log, want) {
+			t.Errorf("%q\nwant %q", log, want)
+		}
+	})
+}

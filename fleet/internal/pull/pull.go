@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -201,6 +202,10 @@ func (p *Puller) isSilent() bool {
 	return p.expected > 0 && time.Since(p.heard) >= silence(p.cfg)
 }
 
+// endsOfRequests are descriptions of status 409 that end a request as it was asked for. The server
+// sends the first one behind the last message of a request with MaxBytes.
+var endsOfRequests = []string{"Batch Completed", "Message Size Exceeds MaxBytes"}
+
 // take counts what the server has sent. over says that a request has ended. A message of
 // the server itself has no reply subject.
 func (p *Puller) take(ctx context.Context, m *nats.Msg) (over bool, err error) {
@@ -222,7 +227,7 @@ func (p *Puller) take(ctx context.Context, m *nats.Msg) (over bool, err error) {
 	case m.Reply != "", status == heartbeat:
 		p.refused = time.Time{}
 		return false, nil
-	case status == noMessages, status == timeout, description == "Message Size Exceeds MaxBytes":
+	case status == noMessages, status == timeout, slices.Contains(endsOfRequests, description):
 		p.refused = time.Time{}
 		return true, nil
 	case description == "Consumer Deleted":

@@ -68,15 +68,21 @@ func TestMessages(t *testing.T) {
 	next("0")
 	next("1")
 	expects(0)
-	ask(pull.Request{Batch: 8, NoWait: true})
+	ask(pull.Request{Batch: 2, MaxBytes: 1 << 20})
 	next("2")
+	next("3")
+	if m, err := p.Next(t.Context()); m != nil || err != nil { // the server says that the batch is complete
+		t.Errorf("the end of a request is %+v, %v", m, err)
+	}
+	ask(pull.Request{Batch: 6, NoWait: true})
+	next("4")
 	brokertest.Await(t, "the server has sent the messages", func() bool {
 		info, err := c.Info(t.Context())
 		return err == nil && info.NumPending == 0
 	})
 	unread := p.Drain()
-	if len(unread) != 7 || string(unread[0].Data) != "3" || string(unread[6].Data) != "9" {
-		t.Errorf("%d messages were not read, want 7", len(unread))
+	if len(unread) != 5 || string(unread[0].Data) != "5" || string(unread[4].Data) != "9" {
+		t.Errorf("%d messages were not read, want 5", len(unread))
 	}
 	if _, err := p.Next(t.Context()); !errors.Is(err, pull.ErrClosed) {
 		t.Errorf("after the end: %v", err)

@@ -63,8 +63,9 @@ type Config struct {
 
 	// AsOf is called with each answer of the server: from when its content is. That is
 	// older than the answer while a service behind the server, such as NATS, is away. It
-	// may be called concurrently, and must not block. With nil the client calls none.
-	AsOf func(at time.Time)
+	// may be called concurrently, and must not block. With nil the client calls none. away has
+	// the names of those services.
+	AsOf func(at time.Time, away []string)
 
 	// Timeout bounds connecting, and waiting for the beginning of an answer. Defaults
 	// to 30 s. The whole call is bounded by its context.
@@ -217,15 +218,17 @@ func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.Transport.RoundTrip(r)
 	if err == nil && c.cfg.AsOf != nil {
 		if at, wrong := time.Parse(time.RFC3339Nano, resp.Header.Get(headerAsOf)); wrong == nil {
-			c.cfg.AsOf(at)
+			c.cfg.AsOf(at, resp.Header.Values(headerAway))
 		}
 	}
 	return resp, err
 }
 
-// headerAsOf is operator.HeaderAsOf. That package would link a NATS server; a test checks
-// that they are equal.
-const headerAsOf = "Lifecycle-As-Of"
+// These are operator.HeaderAsOf and operator.HeaderAway. That package would link a NATS server.
+const (
+	headerAsOf = "Lifecycle-As-Of"
+	headerAway = "Lifecycle-Away"
+)
 
 // Reason returns the reason of an error of the server, one of package operator's Reason
 // constants, or "" for any other error.

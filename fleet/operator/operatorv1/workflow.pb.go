@@ -82,7 +82,7 @@ func (x WatchResponse_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WatchResponse_Kind.Descriptor instead.
 func (WatchResponse_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{18, 0}
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{22, 0}
 }
 
 // Definition is one type of workflow.
@@ -102,7 +102,10 @@ type Definition struct {
 	// How many entities there are.
 	Total int64 `protobuf:"varint,7,opt,name=total,proto3" json:"total,omitempty"`
 	// How many of them are degraded: not decodable, or in an unknown phase.
-	Degraded      int64 `protobuf:"varint,8,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	Degraded int64 `protobuf:"varint,8,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	// The names of its hooks, in the order of the program. Their dead letters have the id
+	// "TYPE/HOOK".
+	Hooks         []string `protobuf:"bytes,9,rep,name=hooks,proto3" json:"hooks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +194,13 @@ func (x *Definition) GetDegraded() int64 {
 		return x.Degraded
 	}
 	return 0
+}
+
+func (x *Definition) GetHooks() []string {
+	if x != nil {
+		return x.Hooks
+	}
+	return nil
 }
 
 // Phase is one state of a table.
@@ -331,6 +341,7 @@ type Entity struct {
 	Fields *structpb.Struct `protobuf:"bytes,10,opt,name=fields,proto3" json:"fields,omitempty"`
 	// The phases that may come next.
 	Next          []string `protobuf:"bytes,11,rep,name=next,proto3" json:"next,omitempty"`
+	Paused        bool     `protobuf:"varint,12,opt,name=paused,proto3" json:"paused,omitempty"` // It rests until Resume.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -440,6 +451,13 @@ func (x *Entity) GetNext() []string {
 		return x.Next
 	}
 	return nil
+}
+
+func (x *Entity) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
 }
 
 type ListDefinitionsRequest struct {
@@ -582,7 +600,9 @@ type ListEntitiesRequest struct {
 	// At most this many; 0 is 50, the most is 1000.
 	PageSize int32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page, with the same filters.
-	PageToken     string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only those that are paused.
+	Paused        bool `protobuf:"varint,9,opt,name=paused,proto3" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -671,6 +691,13 @@ func (x *ListEntitiesRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListEntitiesRequest) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
 }
 
 type ListEntitiesResponse struct {
@@ -921,6 +948,230 @@ func (x *TransitionResponse) GetFrom() string {
 	return ""
 }
 
+type PauseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`                  // Why; the history has it.
+	IfMatch       string                 `protobuf:"bytes,4,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"` // As in TransitionRequest.
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRequest) Reset() {
+	*x = PauseRequest{}
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRequest) ProtoMessage() {}
+
+func (x *PauseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
+func (*PauseRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PauseRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetIfMatch() string {
+	if x != nil {
+		return x.IfMatch
+	}
+	return ""
+}
+
+type PauseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entity        *Entity                `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"` // The entity, paused.
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseResponse) Reset() {
+	*x = PauseResponse{}
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseResponse) ProtoMessage() {}
+
+func (x *PauseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
+func (*PauseResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PauseResponse) GetEntity() *Entity {
+	if x != nil {
+		return x.Entity
+	}
+	return nil
+}
+
+type ResumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Note          string                 `protobuf:"bytes,3,opt,name=note,proto3" json:"note,omitempty"`                      // Why; the history has it.
+	IfMatch       string                 `protobuf:"bytes,4,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"` // As in TransitionRequest.
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRequest) Reset() {
+	*x = ResumeRequest{}
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRequest) ProtoMessage() {}
+
+func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ResumeRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetIfMatch() string {
+	if x != nil {
+		return x.IfMatch
+	}
+	return ""
+}
+
+type ResumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entity        *Entity                `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"` // The entity, not paused.
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeResponse) Reset() {
+	*x = ResumeResponse{}
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeResponse) ProtoMessage() {}
+
+func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
+func (*ResumeResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ResumeResponse) GetEntity() *Entity {
+	if x != nil {
+		return x.Entity
+	}
+	return nil
+}
+
 type PatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
@@ -937,7 +1188,7 @@ type PatchRequest struct {
 
 func (x *PatchRequest) Reset() {
 	*x = PatchRequest{}
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1200,7 @@ func (x *PatchRequest) String() string {
 func (*PatchRequest) ProtoMessage() {}
 
 func (x *PatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1213,7 @@ func (x *PatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PatchRequest.ProtoReflect.Descriptor instead.
 func (*PatchRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PatchRequest) GetType() string {
@@ -1010,7 +1261,7 @@ type PatchResponse struct {
 
 func (x *PatchResponse) Reset() {
 	*x = PatchResponse{}
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1273,7 @@ func (x *PatchResponse) String() string {
 func (*PatchResponse) ProtoMessage() {}
 
 func (x *PatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1286,7 @@ func (x *PatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PatchResponse.ProtoReflect.Descriptor instead.
 func (*PatchResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PatchResponse) GetEntity() *Entity {
@@ -1055,7 +1306,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1318,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1331,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetHistoryRequest) GetType() string {
@@ -1108,7 +1359,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1371,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1384,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetHistoryResponse) GetEntries() []*HistoryEntry {
@@ -1158,16 +1409,18 @@ type HistoryEntry struct {
 	To   string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"` // The phase after it.
 	At   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"` // When.
 	// What caused it: rule, operator, component, framework.
-	Source        string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
-	Note          string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`          // The note of its author.
-	Revision      uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"` // The revision of the entity that it made.
+	Source   string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	Note     string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`          // The note of its author.
+	Revision uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"` // The revision of the entity that it made.
+	// "pause" or "resume" when it is no change of phase: from and to are the phase then.
+	Pause         string `protobuf:"bytes,7,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HistoryEntry) Reset() {
 	*x = HistoryEntry{}
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1432,7 @@ func (x *HistoryEntry) String() string {
 func (*HistoryEntry) ProtoMessage() {}
 
 func (x *HistoryEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1445,7 @@ func (x *HistoryEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryEntry.ProtoReflect.Descriptor instead.
 func (*HistoryEntry) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HistoryEntry) GetFrom() string {
@@ -1237,6 +1490,13 @@ func (x *HistoryEntry) GetRevision() uint64 {
 	return 0
 }
 
+func (x *HistoryEntry) GetPause() string {
+	if x != nil {
+		return x.Pause
+	}
+	return ""
+}
+
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
@@ -1248,7 +1508,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1520,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1533,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchRequest) GetType() string {
@@ -1300,7 +1560,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1572,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_workflow_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1585,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_workflow_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchResponse) GetKind() WatchResponse_Kind {
@@ -1346,7 +1606,7 @@ var File_lifecycle_operator_v1_workflow_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_workflow_proto_rawDesc = "" +
 	"\n" +
-	"$lifecycle/operator/v1/workflow.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\x02\n" +
+	"$lifecycle/operator/v1/workflow.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x02\n" +
 	"\n" +
 	"Definition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x124\n" +
@@ -1356,14 +1616,15 @@ const file_lifecycle_operator_v1_workflow_proto_rawDesc = "" +
 	"\x0eindexed_fields\x18\x05 \x03(\tR\rindexedFields\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\x05R\aversion\x12\x14\n" +
 	"\x05total\x18\a \x01(\x03R\x05total\x12\x1a\n" +
-	"\bdegraded\x18\b \x01(\x03R\bdegraded\"E\n" +
+	"\bdegraded\x18\b \x01(\x03R\bdegraded\x12\x14\n" +
+	"\x05hooks\x18\t \x03(\tR\x05hooks\"E\n" +
 	"\x05Phase\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04next\x18\x02 \x03(\tR\x04next\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x03R\x05count\"/\n" +
 	"\x05Field\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04type\x18\x02 \x01(\tR\x04type\"\xc7\x02\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\"\xdf\x02\n" +
 	"\x06Entity\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -1377,12 +1638,13 @@ const file_lifecycle_operator_v1_workflow_proto_rawDesc = "" +
 	"updated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12/\n" +
 	"\x06fields\x18\n" +
 	" \x01(\v2\x17.google.protobuf.StructR\x06fields\x12\x12\n" +
-	"\x04next\x18\v \x03(\tR\x04next\"\x18\n" +
+	"\x04next\x18\v \x03(\tR\x04next\x12\x16\n" +
+	"\x06paused\x18\f \x01(\bR\x06paused\"\x18\n" +
 	"\x16ListDefinitionsRequest\"^\n" +
 	"\x17ListDefinitionsResponse\x12C\n" +
 	"\vdefinitions\x18\x01 \x03(\v2!.lifecycle.operator.v1.DefinitionR\vdefinitions\"*\n" +
 	"\x14GetDefinitionRequest\x12\x12\n" +
-	"\x04type\x18\x01 \x01(\tR\x04type\"\x86\x02\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\"\x9e\x02\n" +
 	"\x13ListEntitiesRequest\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x14\n" +
 	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x16\n" +
@@ -1392,7 +1654,8 @@ const file_lifecycle_operator_v1_workflow_proto_rawDesc = "" +
 	"\rupdated_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fupdatedAfter\x12\x1b\n" +
 	"\tpage_size\x18\a \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\b \x01(\tR\tpageToken\"y\n" +
+	"page_token\x18\b \x01(\tR\tpageToken\x12\x16\n" +
+	"\x06paused\x18\t \x01(\bR\x06paused\"y\n" +
 	"\x14ListEntitiesResponse\x129\n" +
 	"\bentities\x18\x01 \x03(\v2\x1d.lifecycle.operator.v1.EntityR\bentities\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"6\n" +
@@ -1408,7 +1671,21 @@ const file_lifecycle_operator_v1_workflow_proto_rawDesc = "" +
 	"\adry_run\x18\x06 \x01(\bR\x06dryRun\"_\n" +
 	"\x12TransitionResponse\x125\n" +
 	"\x06entity\x18\x01 \x01(\v2\x1d.lifecycle.operator.v1.EntityR\x06entity\x12\x12\n" +
-	"\x04from\x18\x02 \x01(\tR\x04from\"\x97\x01\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\"e\n" +
+	"\fPauseRequest\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x19\n" +
+	"\bif_match\x18\x04 \x01(\tR\aifMatch\"F\n" +
+	"\rPauseResponse\x125\n" +
+	"\x06entity\x18\x01 \x01(\v2\x1d.lifecycle.operator.v1.EntityR\x06entity\"b\n" +
+	"\rResumeRequest\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\x12\x19\n" +
+	"\bif_match\x18\x04 \x01(\tR\aifMatch\"G\n" +
+	"\x0eResumeResponse\x125\n" +
+	"\x06entity\x18\x01 \x01(\v2\x1d.lifecycle.operator.v1.EntityR\x06entity\"\x97\x01\n" +
 	"\fPatchRequest\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12/\n" +
@@ -1422,14 +1699,15 @@ const file_lifecycle_operator_v1_workflow_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"q\n" +
 	"\x12GetHistoryResponse\x12=\n" +
 	"\aentries\x18\x01 \x03(\v2#.lifecycle.operator.v1.HistoryEntryR\aentries\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\xa6\x01\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\xbc\x01\n" +
 	"\fHistoryEntry\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12*\n" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x12\x12\n" +
 	"\x04note\x18\x05 \x01(\tR\x04note\x12\x1a\n" +
-	"\brevision\x18\x06 \x01(\x04R\brevision\"2\n" +
+	"\brevision\x18\x06 \x01(\x04R\brevision\x12\x14\n" +
+	"\x05pause\x18\a \x01(\tR\x05pause\"2\n" +
 	"\fWatchRequest\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"\xe8\x01\n" +
@@ -1441,14 +1719,17 @@ const file_lifecycle_operator_v1_workflow_proto_rawDesc = "" +
 	"\bKIND_PUT\x10\x01\x12\x10\n" +
 	"\fKIND_DELETED\x10\x02\x12\x0f\n" +
 	"\vKIND_SYNCED\x10\x03\x12\x12\n" +
-	"\x0eKIND_HEARTBEAT\x10\x042\x91\b\n" +
+	"\x0eKIND_HEARTBEAT\x10\x042\x8f\n" +
+	"\n" +
 	"\x0fWorkflowService\x12\x89\x01\n" +
 	"\x0fListDefinitions\x12-.lifecycle.operator.v1.ListDefinitionsRequest\x1a..lifecycle.operator.v1.ListDefinitionsResponse\"\x17\x82\xd3\xe4\x93\x02\x0e\x12\f/definitions\x90\x02\x01\x12\x7f\n" +
 	"\rGetDefinition\x12+.lifecycle.operator.v1.GetDefinitionRequest\x1a!.lifecycle.operator.v1.Definition\"\x1e\x82\xd3\xe4\x93\x02\x15\x12\x13/definitions/{type}\x90\x02\x01\x12\x85\x01\n" +
 	"\fListEntities\x12*.lifecycle.operator.v1.ListEntitiesRequest\x1a+.lifecycle.operator.v1.ListEntitiesResponse\"\x1c\x82\xd3\xe4\x93\x02\x13\x12\x11/workflows/{type}\x90\x02\x01\x12v\n" +
 	"\tGetEntity\x12'.lifecycle.operator.v1.GetEntityRequest\x1a\x1d.lifecycle.operator.v1.Entity\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/workflows/{type}/{id}\x90\x02\x01\x12\x8f\x01\n" +
 	"\n" +
-	"Transition\x12(.lifecycle.operator.v1.TransitionRequest\x1a).lifecycle.operator.v1.TransitionResponse\",\x82\xd3\xe4\x93\x02&:\x01*\"!/workflows/{type}/{id}/transition\x12u\n" +
+	"Transition\x12(.lifecycle.operator.v1.TransitionRequest\x1a).lifecycle.operator.v1.TransitionResponse\",\x82\xd3\xe4\x93\x02&:\x01*\"!/workflows/{type}/{id}/transition\x12{\n" +
+	"\x05Pause\x12#.lifecycle.operator.v1.PauseRequest\x1a$.lifecycle.operator.v1.PauseResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/workflows/{type}/{id}/pause\x12\x7f\n" +
+	"\x06Resume\x12$.lifecycle.operator.v1.ResumeRequest\x1a%.lifecycle.operator.v1.ResumeResponse\"(\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/workflows/{type}/{id}/resume\x12u\n" +
 	"\x05Patch\x12#.lifecycle.operator.v1.PatchRequest\x1a$.lifecycle.operator.v1.PatchResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*2\x16/workflows/{type}/{id}\x12\x8c\x01\n" +
 	"\n" +
 	"GetHistory\x12(.lifecycle.operator.v1.GetHistoryRequest\x1a).lifecycle.operator.v1.GetHistoryResponse\")\x82\xd3\xe4\x93\x02 \x12\x1e/workflows/{type}/{id}/history\x90\x02\x01\x12Y\n" +
@@ -1467,7 +1748,7 @@ func file_lifecycle_operator_v1_workflow_proto_rawDescGZIP() []byte {
 }
 
 var file_lifecycle_operator_v1_workflow_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lifecycle_operator_v1_workflow_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_lifecycle_operator_v1_workflow_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_lifecycle_operator_v1_workflow_proto_goTypes = []any{
 	(WatchResponse_Kind)(0),         // 0: lifecycle.operator.v1.WatchResponse.Kind
 	(*Definition)(nil),              // 1: lifecycle.operator.v1.Definition
@@ -1482,52 +1763,62 @@ var file_lifecycle_operator_v1_workflow_proto_goTypes = []any{
 	(*GetEntityRequest)(nil),        // 10: lifecycle.operator.v1.GetEntityRequest
 	(*TransitionRequest)(nil),       // 11: lifecycle.operator.v1.TransitionRequest
 	(*TransitionResponse)(nil),      // 12: lifecycle.operator.v1.TransitionResponse
-	(*PatchRequest)(nil),            // 13: lifecycle.operator.v1.PatchRequest
-	(*PatchResponse)(nil),           // 14: lifecycle.operator.v1.PatchResponse
-	(*GetHistoryRequest)(nil),       // 15: lifecycle.operator.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),      // 16: lifecycle.operator.v1.GetHistoryResponse
-	(*HistoryEntry)(nil),            // 17: lifecycle.operator.v1.HistoryEntry
-	(*WatchRequest)(nil),            // 18: lifecycle.operator.v1.WatchRequest
-	(*WatchResponse)(nil),           // 19: lifecycle.operator.v1.WatchResponse
-	(*timestamppb.Timestamp)(nil),   // 20: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),         // 21: google.protobuf.Struct
+	(*PauseRequest)(nil),            // 13: lifecycle.operator.v1.PauseRequest
+	(*PauseResponse)(nil),           // 14: lifecycle.operator.v1.PauseResponse
+	(*ResumeRequest)(nil),           // 15: lifecycle.operator.v1.ResumeRequest
+	(*ResumeResponse)(nil),          // 16: lifecycle.operator.v1.ResumeResponse
+	(*PatchRequest)(nil),            // 17: lifecycle.operator.v1.PatchRequest
+	(*PatchResponse)(nil),           // 18: lifecycle.operator.v1.PatchResponse
+	(*GetHistoryRequest)(nil),       // 19: lifecycle.operator.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),      // 20: lifecycle.operator.v1.GetHistoryResponse
+	(*HistoryEntry)(nil),            // 21: lifecycle.operator.v1.HistoryEntry
+	(*WatchRequest)(nil),            // 22: lifecycle.operator.v1.WatchRequest
+	(*WatchResponse)(nil),           // 23: lifecycle.operator.v1.WatchResponse
+	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),         // 25: google.protobuf.Struct
 }
 var file_lifecycle_operator_v1_workflow_proto_depIdxs = []int32{
 	2,  // 0: lifecycle.operator.v1.Definition.phases:type_name -> lifecycle.operator.v1.Phase
 	3,  // 1: lifecycle.operator.v1.Definition.writable_fields:type_name -> lifecycle.operator.v1.Field
-	20, // 2: lifecycle.operator.v1.Entity.updated_at:type_name -> google.protobuf.Timestamp
-	21, // 3: lifecycle.operator.v1.Entity.fields:type_name -> google.protobuf.Struct
+	24, // 2: lifecycle.operator.v1.Entity.updated_at:type_name -> google.protobuf.Timestamp
+	25, // 3: lifecycle.operator.v1.Entity.fields:type_name -> google.protobuf.Struct
 	1,  // 4: lifecycle.operator.v1.ListDefinitionsResponse.definitions:type_name -> lifecycle.operator.v1.Definition
-	20, // 5: lifecycle.operator.v1.ListEntitiesRequest.updated_after:type_name -> google.protobuf.Timestamp
+	24, // 5: lifecycle.operator.v1.ListEntitiesRequest.updated_after:type_name -> google.protobuf.Timestamp
 	4,  // 6: lifecycle.operator.v1.ListEntitiesResponse.entities:type_name -> lifecycle.operator.v1.Entity
 	4,  // 7: lifecycle.operator.v1.TransitionResponse.entity:type_name -> lifecycle.operator.v1.Entity
-	21, // 8: lifecycle.operator.v1.PatchRequest.fields:type_name -> google.protobuf.Struct
-	4,  // 9: lifecycle.operator.v1.PatchResponse.entity:type_name -> lifecycle.operator.v1.Entity
-	17, // 10: lifecycle.operator.v1.GetHistoryResponse.entries:type_name -> lifecycle.operator.v1.HistoryEntry
-	20, // 11: lifecycle.operator.v1.HistoryEntry.at:type_name -> google.protobuf.Timestamp
-	0,  // 12: lifecycle.operator.v1.WatchResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	4,  // 13: lifecycle.operator.v1.WatchResponse.entity:type_name -> lifecycle.operator.v1.Entity
-	5,  // 14: lifecycle.operator.v1.WorkflowService.ListDefinitions:input_type -> lifecycle.operator.v1.ListDefinitionsRequest
-	7,  // 15: lifecycle.operator.v1.WorkflowService.GetDefinition:input_type -> lifecycle.operator.v1.GetDefinitionRequest
-	8,  // 16: lifecycle.operator.v1.WorkflowService.ListEntities:input_type -> lifecycle.operator.v1.ListEntitiesRequest
-	10, // 17: lifecycle.operator.v1.WorkflowService.GetEntity:input_type -> lifecycle.operator.v1.GetEntityRequest
-	11, // 18: lifecycle.operator.v1.WorkflowService.Transition:input_type -> lifecycle.operator.v1.TransitionRequest
-	13, // 19: lifecycle.operator.v1.WorkflowService.Patch:input_type -> lifecycle.operator.v1.PatchRequest
-	15, // 20: lifecycle.operator.v1.WorkflowService.GetHistory:input_type -> lifecycle.operator.v1.GetHistoryRequest
-	18, // 21: lifecycle.operator.v1.WorkflowService.Watch:input_type -> lifecycle.operator.v1.WatchRequest
-	6,  // 22: lifecycle.operator.v1.WorkflowService.ListDefinitions:output_type -> lifecycle.operator.v1.ListDefinitionsResponse
-	1,  // 23: lifecycle.operator.v1.WorkflowService.GetDefinition:output_type -> lifecycle.operator.v1.Definition
-	9,  // 24: lifecycle.operator.v1.WorkflowService.ListEntities:output_type -> lifecycle.operator.v1.ListEntitiesResponse
-	4,  // 25: lifecycle.operator.v1.WorkflowService.GetEntity:output_type -> lifecycle.operator.v1.Entity
-	12, // 26: lifecycle.operator.v1.WorkflowService.Transition:output_type -> lifecycle.operator.v1.TransitionResponse
-	14, // 27: lifecycle.operator.v1.WorkflowService.Patch:output_type -> lifecycle.operator.v1.PatchResponse
-	16, // 28: lifecycle.operator.v1.WorkflowService.GetHistory:output_type -> lifecycle.operator.v1.GetHistoryResponse
-	19, // 29: lifecycle.operator.v1.WorkflowService.Watch:output_type -> lifecycle.operator.v1.WatchResponse
-	22, // [22:30] is the sub-list for method output_type
-	14, // [14:22] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	4,  // 8: lifecycle.operator.v1.PauseResponse.entity:type_name -> lifecycle.operator.v1.Entity
+	4,  // 9: lifecycle.operator.v1.ResumeResponse.entity:type_name -> lifecycle.operator.v1.Entity
+	25, // 10: lifecycle.operator.v1.PatchRequest.fields:type_name -> google.protobuf.Struct
+	4,  // 11: lifecycle.operator.v1.PatchResponse.entity:type_name -> lifecycle.operator.v1.Entity
+	21, // 12: lifecycle.operator.v1.GetHistoryResponse.entries:type_name -> lifecycle.operator.v1.HistoryEntry
+	24, // 13: lifecycle.operator.v1.HistoryEntry.at:type_name -> google.protobuf.Timestamp
+	0,  // 14: lifecycle.operator.v1.WatchResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
+	4,  // 15: lifecycle.operator.v1.WatchResponse.entity:type_name -> lifecycle.operator.v1.Entity
+	5,  // 16: lifecycle.operator.v1.WorkflowService.ListDefinitions:input_type -> lifecycle.operator.v1.ListDefinitionsRequest
+	7,  // 17: lifecycle.operator.v1.WorkflowService.GetDefinition:input_type -> lifecycle.operator.v1.GetDefinitionRequest
+	8,  // 18: lifecycle.operator.v1.WorkflowService.ListEntities:input_type -> lifecycle.operator.v1.ListEntitiesRequest
+	10, // 19: lifecycle.operator.v1.WorkflowService.GetEntity:input_type -> lifecycle.operator.v1.GetEntityRequest
+	11, // 20: lifecycle.operator.v1.WorkflowService.Transition:input_type -> lifecycle.operator.v1.TransitionRequest
+	13, // 21: lifecycle.operator.v1.WorkflowService.Pause:input_type -> lifecycle.operator.v1.PauseRequest
+	15, // 22: lifecycle.operator.v1.WorkflowService.Resume:input_type -> lifecycle.operator.v1.ResumeRequest
+	17, // 23: lifecycle.operator.v1.WorkflowService.Patch:input_type -> lifecycle.operator.v1.PatchRequest
+	19, // 24: lifecycle.operator.v1.WorkflowService.GetHistory:input_type -> lifecycle.operator.v1.GetHistoryRequest
+	22, // 25: lifecycle.operator.v1.WorkflowService.Watch:input_type -> lifecycle.operator.v1.WatchRequest
+	6,  // 26: lifecycle.operator.v1.WorkflowService.ListDefinitions:output_type -> lifecycle.operator.v1.ListDefinitionsResponse
+	1,  // 27: lifecycle.operator.v1.WorkflowService.GetDefinition:output_type -> lifecycle.operator.v1.Definition
+	9,  // 28: lifecycle.operator.v1.WorkflowService.ListEntities:output_type -> lifecycle.operator.v1.ListEntitiesResponse
+	4,  // 29: lifecycle.operator.v1.WorkflowService.GetEntity:output_type -> lifecycle.operator.v1.Entity
+	12, // 30: lifecycle.operator.v1.WorkflowService.Transition:output_type -> lifecycle.operator.v1.TransitionResponse
+	14, // 31: lifecycle.operator.v1.WorkflowService.Pause:output_type -> lifecycle.operator.v1.PauseResponse
+	16, // 32: lifecycle.operator.v1.WorkflowService.Resume:output_type -> lifecycle.operator.v1.ResumeResponse
+	18, // 33: lifecycle.operator.v1.WorkflowService.Patch:output_type -> lifecycle.operator.v1.PatchResponse
+	20, // 34: lifecycle.operator.v1.WorkflowService.GetHistory:output_type -> lifecycle.operator.v1.GetHistoryResponse
+	23, // 35: lifecycle.operator.v1.WorkflowService.Watch:output_type -> lifecycle.operator.v1.WatchResponse
+	26, // [26:36] is the sub-list for method output_type
+	16, // [16:26] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_workflow_proto_init() }
@@ -1541,7 +1832,7 @@ func file_lifecycle_operator_v1_workflow_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_workflow_proto_rawDesc), len(file_lifecycle_operator_v1_workflow_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"bytes"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ type Server struct {
 	*client.Client
 	URL string
 
-	asOf   atomic.Pointer[time.Time] // from when the last answer is; nil when it is not known
+	asOf   atomic.Pointer[asOf] // of the last answer; nil when it is not known
 	config client.Config
 }
 
@@ -90,7 +91,7 @@ func openWithoutLogin(cmd *cobra.Command) (*Server, error) {
 		CAFile:    text("ca-file"),
 		CertFile:  text("cert-file"),
 		KeyFile:   text("key-file"),
-		AsOf:      func(at time.Time) { s.asOf.Store(&at) },
+		AsOf:      func(at time.Time, away []string) { s.asOf.Store(&asOf{at, away}) },
 	}
 	s.config.Insecure, _ = flags.GetBool("plaintext-token")
 	s.config.Timeout, _ = flags.GetDuration("timeout")
@@ -195,12 +196,18 @@ const staleAfter = 5 * time.Second
 
 // staleNote says that the last answer is old, "" when it is not.
 func (s *Server) staleNote() string {
-	at := s.asOf.Load()
-	if at == nil || time.Since(*at) < staleAfter {
+	last := s.asOf.Load()
+	if last == nil || time.Since(last.at) < staleAfter {
 		return ""
 	}
-	return fmt.Sprintf("this is as of %s, %v ago: a service behind the server is away; lifecyclectl doctor names it",
-		at.UTC().Format(time.RFC3339), time.Since(*at).Round(time.Second))
+	return fmt.Sprintf("%s is away: this is as of %s, %v ago",
+		cmp.Or(strings.Join(last.away, ", "), "a service behind the server"), last.at.UTC().Format(time.RFC3339), time.Since(last.at).Round(time.Second))
+}
+
+// asOf says from when an answer is, and which services behind the server are away.
+type asOf struct {
+	at   time.Time
+	away []string
 }
 
 // Contexts is the configuration file: servers by name, and the one that commands ask.

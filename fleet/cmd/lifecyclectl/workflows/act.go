@@ -114,6 +114,59 @@ func transitionAll(c *cli.Call, yes *cli.Consent, req *operatorv1.TransitionRequ
 	})
 }
 
+func pause() *cobra.Command {
+	var req operatorv1.PauseRequest
+	cmd := cli.Command(&cobra.Command{
+		Use:   "pause TYPE ID",
+		Short: "Let an entity rest: its hooks, timers and deadline wait",
+		Long: `Let an entity rest until lifecyclectl workflows resume. Its hooks, its timers and its
+deadline wait, and programs cannot change its phase. Operators can. An entity that is
+paused already stays as it is.`,
+		Example: `  lifecyclectl workflows pause drone-survey m-17 --reason "the pilot is ill"
+  lifecyclectl list drone-survey --paused`,
+	}, cli.OfWorkflow, func(c *cli.Call) error {
+		req.Type, req.Id = c.Args[0], c.Args[1]
+		answer, err := c.Workflows.Pause(c.Context(), &req)
+		if err != nil {
+			return err
+		}
+		return c.Write(answer, func(t *output.Table) { pauseRow(t, answer.GetEntity()) })
+	})
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; the history has it")
+	ifMatchFlag(cmd, &req.IfMatch)
+	return cmd
+}
+
+func resume() *cobra.Command {
+	var req operatorv1.ResumeRequest
+	cmd := cli.Command(&cobra.Command{
+		Use:   "resume TYPE ID",
+		Short: "End a pause: what came due meanwhile happens at once",
+		Long: `End a pause. Timers and the deadline that came due meanwhile fire at once, in the order
+of their times, and the hooks get what happened. An entity that is not paused stays as it
+is.`,
+		Example: `  lifecyclectl workflows resume drone-survey m-17 --note "she is back"`,
+	}, cli.OfWorkflow, func(c *cli.Call) error {
+		req.Type, req.Id = c.Args[0], c.Args[1]
+		answer, err := c.Workflows.Resume(c.Context(), &req)
+		if err != nil {
+			return err
+		}
+		return c.Write(answer, func(t *output.Table) { pauseRow(t, answer.GetEntity()) })
+	})
+	cmd.Flags().StringVar(&req.Note, "note", "", "`why`; the history has it")
+	ifMatchFlag(cmd, &req.IfMatch)
+	return cmd
+}
+
+func pauseRow(t *output.Table, e *operatorv1.Entity) {
+	state := "goes on"
+	if e.GetPaused() {
+		state = "is paused"
+	}
+	t.Row(fmt.Sprintf("%s/%s %s in %s", e.GetType(), e.GetId(), state, e.GetPhase()))
+}
+
 func patch() *cobra.Command {
 	var (
 		req  operatorv1.PatchRequest
@@ -151,8 +204,12 @@ lifecyclectl definitions TYPE lists the fields.`,
 }
 
 func writeFlags(cmd *cobra.Command, ifMatch *string, dryRun *bool) {
-	cmd.Flags().StringVar(ifMatch, "if-match", "", "refuse when the entity no longer has this `etag`")
+	ifMatchFlag(cmd, ifMatch)
 	cmd.Flags().BoolVar(dryRun, "dry-run", false, "check everything and change nothing")
+}
+
+func ifMatchFlag(cmd *cobra.Command, ifMatch *string) {
+	cmd.Flags().StringVar(ifMatch, "if-match", "", "refuse when the entity no longer has this `etag`")
 }
 
 // patchFields reads the fields of a patch from arguments and from a file.

@@ -32,7 +32,7 @@ func Commands() []*cobra.Command {
 	whole := cli.Group(&cobra.Command{
 		Use:   "workflows",
 		Short: "Commands about whole workflows",
-	}, check(), backUp(), restore())
+	}, check(), pause(), resume(), backUp(), restore())
 	return []*cobra.Command{get(), list(), watch(), history(), transition(), patch(), definitions(), whole}
 }
 
@@ -63,6 +63,9 @@ func entityTable(t *output.Table, e *operatorv1.Entity) {
 	t.Line("type", e.GetType())
 	t.Line("id", e.GetId())
 	t.Row(output.Faint("phase"), output.State(e.GetPhase()))
+	if e.GetPaused() {
+		t.Line("paused", "until lifecyclectl workflows resume")
+	}
 	if e.GetTerminal() {
 		t.Line("next", "nothing: it is terminal")
 	} else {
@@ -146,6 +149,7 @@ is not selected any more.`,
 	f := cmd.Flags()
 	f.StringVar(&req.Phase, "phase", "", "only those in this `phase`")
 	f.BoolVar(&req.Active, "active", false, "only those whose phase is not terminal")
+	f.BoolVar(&req.Paused, "paused", false, "only those that are paused")
 	f.StringArrayVar(&req.Match, "match", nil, "only those with this `field=value`; may be given more than once")
 	f.StringVar(&req.Contains, "contains", "", "only those whose id contains this `text`")
 	f.DurationVar(&updated, "updated", 0, "only those that changed within the last `time`, such as 90s or 2h")
@@ -174,7 +178,11 @@ func history() *cobra.Command {
 			Head:   []string{"AT", "FROM", "TO", "BY", "NOTE"},
 			Widths: []int{20, 12, 12, 12},
 			Cells: func(x *operatorv1.HistoryEntry) []any {
-				return []any{output.Moment(x.GetAt()), x.GetFrom(), output.State(x.GetTo()), x.GetSource(), x.GetNote()}
+				note := x.GetNote()
+				if p := x.GetPause(); p != "" {
+					note = strings.TrimSuffix(p+": "+note, ": ")
+				}
+				return []any{output.Moment(x.GetAt()), x.GetFrom(), output.State(x.GetTo()), x.GetSource(), note}
 			},
 			Look: func(ctx context.Context) (_ proto.Message, err error) {
 				answer, err = c.Workflows.GetHistory(ctx, &operatorv1.GetHistoryRequest{Type: c.Args[0], Id: c.Args[1]})
@@ -242,6 +250,13 @@ func showDefinition(c *cli.Call) error {
 		t.Head("WRITABLE FIELD", "TYPE")
 		for _, f := range d.GetWritableFields() {
 			t.Row(f.GetName(), f.GetType())
+		}
+		if len(d.GetHooks()) > 0 {
+			t.Gap()
+			t.Head("HOOK", "ITS DEAD LETTERS")
+		}
+		for _, hook := range d.GetHooks() {
+			t.Row(hook, "lifecyclectl dead-letters "+d.GetType()+"/"+hook)
 		}
 	})
 }
@@ -319,7 +334,7 @@ func selectEntities(selector string, req *operatorv1.ListEntitiesRequest) error 
 // Matches reports whether a list with the filters of req would have an entity.
 func Matches(req *operatorv1.ListEntitiesRequest, e *operatorv1.Entity) bool {
 	isInPhase := req.GetPhase() == "" || e.GetPhase() == req.GetPhase()
-	isActive := !req.GetActive() || !e.GetTerminal()
+	isActive := (!req.GetActive() || !e.GetTerminal()) && (!req.GetPaused() || e.GetPaused())
 	isNew := req.GetUpdatedAfter() == nil || e.GetUpdatedAt().AsTime().After(req.GetUpdatedAfter().AsTime())
 	if !isInPhase || !isActive || !isNew || !strings.Contains(e.GetId(), req.GetContains()) {
 		return false

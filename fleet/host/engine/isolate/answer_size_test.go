@@ -8,6 +8,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"github.com/pleme-io/lifecycle-go/fleet/host/internal/attacks"
 )
 
 // larger is code that gives the host more than its limits allow, past the checks of the runner
@@ -31,7 +32,7 @@ func TestAnswersOfChildrenAreBounded(t *testing.T) {
 	limits := engine.Limits{Time: time.Minute, Load: time.Minute, Memory: 512 << 20, Output: 1 << 20, Outputs: 1000}
 	for name, body := range larger {
 		t.Run(name, func(t *testing.T) {
-			p, err := w.engines["python"].Load(t.Context(), handler("python", body), engine.Config{Worker: "bad", Limits: limits})
+			p, err := w.engines["python"].Load(t.Context(), attacks.Handler("python", body), engine.Config{Worker: "bad", Limits: limits})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
+	"github.com/pleme-io/lifecycle-go/fleet/host/internal/attacks"
 	"go.uber.org/goleak"
 )
 
@@ -26,7 +27,7 @@ func languages() []language {
 	all := []language{
 		{"js", "text/javascript", "function handle(message) {}", js.New()},
 		{"starlark", "text/x-starlark", "def handle(message): pass", starlark.New()},
-		{"wasm", wasm.MIMEType, module(nil, ""), wasm.New()},
+		{"wasm", wasm.MIMEType, attacks.Module(nil, ""), wasm.New()},
 	}
 	if py, err := python.New(); err == nil {
 		all = append(all, language{"python", "text/x-python", "def handle(message): pass", py})

@@ -6,83 +6,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"github.com/pleme-io/lifecycle-go/fleet/host/internal/attacks"
 )
-
-// reaches are attempts of Python to reach what is not its own. Each raises, or returns
-// what it got.
-var reaches = []attack{
-	{"the host's environment", `return os.environ["HOST_SECRET"]`},
-	{"the environment in /proc", `return open("/proc/%d/environ" % os.getppid()).read()`},
-	{"the host's memory", `return str(open("/proc/%d/mem" % os.getppid(), "rb"))`},
-	{"the host's descriptors", `return str(os.listdir("/proc/%d/fd" % os.getppid()))`},
-	{"a file of the host", `return open(@FILE@).read()`},
-	{"a folder of the host", `return str(os.listdir(os.path.dirname(@FILE@)))`},
-	{"temporary files of others", `return str(os.listdir("/tmp"))`},
-	{"passwords", `return open("/etc/passwd").read()`},
-	{"a file", `open("/tmp/attack", "w").write("x"); return "written"`},
-	{"a file in memory", `open("/dev/shm/attack", "w").write("x"); return "written"`},
-	{"a file in the working folder", `open("attack", "w").write("x"); return "written"`},
-	{"a temporary file", `import tempfile; tempfile.TemporaryFile().write(b"x"); return "written"`},
-	{"a file without a name", `return str(os.open("/tmp", os.O_TMPFILE | os.O_RDWR))`},
-	{"a folder", `os.mkdir("/tmp/attack"); return "made"`},
-	{"a link", `os.symlink("/etc", "/tmp/attack"); return "made"`},
-	{"rights of a file of the host", `os.chmod(@FILE@, 0o777); return "changed"`},
-	{"rights of a descriptor", `os.fchmod(0, 0o777); return "changed"`},
-	{"the owner of a file of the host", `os.chown(@FILE@, os.getuid(), os.getgid()); return "changed"`},
-	{"the times of a file of the host", `os.utime(@FILE@, (0, 0)); return "changed"`},
-	{"an attribute of a file of the host", `os.setxattr(@FILE@, "user.attack", b"x"); return "changed"`},
-	{"a socket of the host", `s = socket.socket(socket.AF_UNIX); s.connect(@SOCKET@); return "connected"`},
-	{"the network", `socket.create_connection(("127.0.0.1", @PORT@)); return "connected"`},
-	{"a listener", `s = socket.socket(); s.bind(("127.0.0.1", 0)); return "bound"`},
-	{"datagrams", `socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 53)); return "sent"`},
-	{"a process", `return str(os.fork())`},
-	{"a shell", `return str(subprocess.run(["/bin/sh", "-c", "id"], capture_output=True).stdout)`},
-	{"many processes", "import multiprocessing\nps = [multiprocessing.Process(target=state.put, args=(str(i), 'x')) for i in range(4)]\n[p.start() for p in ps]\n[p.join() for p in ps]\nreturn 'started'"},
-	{"a session", `os.setsid(); return "a session"`},
-	{"a signal to the host", `os.kill(os.getppid(), signal.SIGKILL); return "killed"`},
-	{"a signal to all", `os.kill(-1, signal.SIGTERM); return "killed"`},
-	{"a signal by input", `import fcntl; fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid()); return "set"`},
-	{"the host's limits", `resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0)); return "set"`},
-	{"its own limits", `resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)); return "raised"`},
-	{"its own niceness", `return str(os.nice(-5))`},
-	{"the host's processors", `os.sched_setaffinity(os.getppid(), {0}); return "set"`},
-	{"shared memory", `return str(os.memfd_create("x"))`},
-	{"a namespace", `return str(check(libc.unshare(0x10000000)))`},
-	{"a mount", `return str(check(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)))`},
-	{"root", `os.setuid(0); return "root"`},
-	{"a trace", `return str(check(libc.ptrace(16, os.getppid(), 0, 0)))`},
-	{"io_uring", `return str(check(libc.syscall(425, 1, 0)))`},
-}
-
-// reach is code that makes the attempt that a message names.
-func reach(fill *strings.Replacer) []byte {
-	var b strings.Builder
-	b.WriteString(`import ctypes, os, resource, signal, socket, subprocess
-libc = ctypes.CDLL(None, use_errno=True)
-def check(n):
-    if n < 0:
-        raise OSError(ctypes.get_errno(), "refused")
-    return n
-def handle(message):
-    try:
-        return attempts[int(message.id)]()
-    except (OSError, KeyError) as err:
-        return "denied"
-    except ValueError as err:
-        return "denied" if "limit" in str(err) else str(err)
-attempts = []
-`)
-	for i, a := range reaches {
-		fmt.Fprintf(&b, "def attempt%d():\n    %s\nattempts.append(attempt%d)\n", i, strings.ReplaceAll(fill.Replace(a.code), "\n", "\n    "), i)
-	}
-	return []byte(b.String())
-}
 
 // Python reaches nothing of the host, of other workers, or of the machine.
 func TestPythonReachesNothing(t *testing.T) {
@@ -106,15 +36,14 @@ func TestPythonReachesNothing(t *testing.T) {
 	if w.engines["python"] == nil {
 		t.Skip("there is no python3 here")
 	}
-	fill := strings.NewReplacer("@FILE@", fmt.Sprintf("%q", file), "@SOCKET@", fmt.Sprintf("%q", socket), "@PORT@", fmt.Sprint(tcp.Addr().(*net.TCPAddr).Port))
 	limits := tight
 	limits.Time = time.Minute
-	p, err := w.engines["python"].Load(t.Context(), reach(fill), engine.Config{Worker: "bad", Limits: limits})
+	p, err := w.engines["python"].Load(t.Context(), attacks.Reach("message.id", file, socket, tcp.Addr().(*net.TCPAddr).Port), engine.Config{Worker: "bad", Limits: limits})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, a := range reaches {
-		t.Run(a.name, func(t *testing.T) {
+	for i, a := range attacks.Reaches {
+		t.Run(a.Name, func(t *testing.T) {
 			out, err := p.Handle(t.Context(), message(fmt.Sprint(i)), enginetest.NewState())
 			if err != nil || len(out) != 1 || string(out[0].Data) != "denied" {
 				t.Errorf("it got %.200q, %v", out, err)

@@ -238,6 +238,7 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 		Type:      typ,
 		Phase:     q.Get("phase"),
 		Active:    q.Get("active") != "",
+		Paused:    q.Get("paused") != "",
 		Contains:  strings.TrimSpace(q.Get("contains")),
 		PageToken: q.Get("page"),
 		PageSize:  50,
@@ -266,12 +267,23 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 		"Picture":  draw(def, drawing),
 		"Query":    req,
 		"Match":    match,
-		"Filtered": req.Phase != "" || req.Active || req.Contains != "" || match != "",
+		"Filtered": req.Phase != "" || req.Active || req.Paused || req.Contains != "" || match != "",
 		"Entities": list.GetEntities(),
 		"Pager":    pagerOf(r, list.GetNextPageToken(), "Next page").at("#entities"),
 		"Ages":     d.cfg.Ages(typ),
+		"Hooks":    hooksOf(def),
 	}
 	return nil
+}
+
+// hook is a hook of a workflow, with the page of its dead letters.
+type hook struct{ Name, Letters string }
+
+func hooksOf(def *operatorv1.Definition) (list []hook) {
+	for _, name := range def.GetHooks() {
+		list = append(list, hook{name, lettersPath(def.GetType()+"/"+name, "")})
+	}
+	return list
 }
 
 func (d *Dashboard) entity(r *http.Request, v *view) error {
@@ -292,7 +304,7 @@ func (d *Dashboard) entity(r *http.Request, v *view) error {
 	v.Operator = d.may(r, "transition", typ)
 	been := map[diagram.Edge]int{}
 	for _, h := range history.GetEntries() {
-		if h.GetFrom() != "" {
+		if h.GetFrom() != "" && h.GetPause() == "" {
 			been[diagram.Edge{From: h.GetFrom(), To: h.GetTo()}]++
 		}
 	}
@@ -517,6 +529,7 @@ const maxStays = 100
 
 // stays returns where an entity has been and for how long, oldest first, from its history.
 func stays(history []*operatorv1.HistoryEntry, terminal bool, now time.Time) (list []stay) {
+	history = slices.DeleteFunc(slices.Clone(history), func(h *operatorv1.HistoryEntry) bool { return h.GetPause() != "" })
 	history = history[max(0, len(history)-maxStays):]
 	if len(history) == 0 {
 		return nil

@@ -50,6 +50,10 @@ const (
 	// WorkflowServiceTransitionProcedure is the fully-qualified name of the WorkflowService's
 	// Transition RPC.
 	WorkflowServiceTransitionProcedure = "/lifecycle.operator.v1.WorkflowService/Transition"
+	// WorkflowServicePauseProcedure is the fully-qualified name of the WorkflowService's Pause RPC.
+	WorkflowServicePauseProcedure = "/lifecycle.operator.v1.WorkflowService/Pause"
+	// WorkflowServiceResumeProcedure is the fully-qualified name of the WorkflowService's Resume RPC.
+	WorkflowServiceResumeProcedure = "/lifecycle.operator.v1.WorkflowService/Resume"
 	// WorkflowServicePatchProcedure is the fully-qualified name of the WorkflowService's Patch RPC.
 	WorkflowServicePatchProcedure = "/lifecycle.operator.v1.WorkflowService/Patch"
 	// WorkflowServiceGetHistoryProcedure is the fully-qualified name of the WorkflowService's
@@ -71,6 +75,11 @@ type WorkflowServiceClient interface {
 	GetEntity(context.Context, *operatorv1.GetEntityRequest) (*operatorv1.Entity, error)
 	// Transition moves an entity to another phase along its table.
 	Transition(context.Context, *operatorv1.TransitionRequest) (*operatorv1.TransitionResponse, error)
+	// Pause makes an entity rest until Resume: its hooks, timers and deadline wait, and only
+	// operators change its phase. An entity that is paused already stays as it is.
+	Pause(context.Context, *operatorv1.PauseRequest) (*operatorv1.PauseResponse, error)
+	// Resume ends a pause. What came due meanwhile happens at once, in order.
+	Resume(context.Context, *operatorv1.ResumeRequest) (*operatorv1.ResumeResponse, error)
 	// Patch changes fields that operators may write, all or none.
 	Patch(context.Context, *operatorv1.PatchRequest) (*operatorv1.PatchResponse, error)
 	// GetHistory returns the transitions of an entity, oldest first.
@@ -127,6 +136,18 @@ func NewWorkflowServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(workflowServiceMethods.ByName("Transition")),
 			connect.WithClientOptions(opts...),
 		),
+		pause: connect.NewClient[operatorv1.PauseRequest, operatorv1.PauseResponse](
+			httpClient,
+			baseURL+WorkflowServicePauseProcedure,
+			connect.WithSchema(workflowServiceMethods.ByName("Pause")),
+			connect.WithClientOptions(opts...),
+		),
+		resume: connect.NewClient[operatorv1.ResumeRequest, operatorv1.ResumeResponse](
+			httpClient,
+			baseURL+WorkflowServiceResumeProcedure,
+			connect.WithSchema(workflowServiceMethods.ByName("Resume")),
+			connect.WithClientOptions(opts...),
+		),
 		patch: connect.NewClient[operatorv1.PatchRequest, operatorv1.PatchResponse](
 			httpClient,
 			baseURL+WorkflowServicePatchProcedure,
@@ -157,6 +178,8 @@ type workflowServiceClient struct {
 	listEntities    *connect.Client[operatorv1.ListEntitiesRequest, operatorv1.ListEntitiesResponse]
 	getEntity       *connect.Client[operatorv1.GetEntityRequest, operatorv1.Entity]
 	transition      *connect.Client[operatorv1.TransitionRequest, operatorv1.TransitionResponse]
+	pause           *connect.Client[operatorv1.PauseRequest, operatorv1.PauseResponse]
+	resume          *connect.Client[operatorv1.ResumeRequest, operatorv1.ResumeResponse]
 	patch           *connect.Client[operatorv1.PatchRequest, operatorv1.PatchResponse]
 	getHistory      *connect.Client[operatorv1.GetHistoryRequest, operatorv1.GetHistoryResponse]
 	watch           *connect.Client[operatorv1.WatchRequest, operatorv1.WatchResponse]
@@ -207,6 +230,24 @@ func (c *workflowServiceClient) Transition(ctx context.Context, req *operatorv1.
 	return nil, err
 }
 
+// Pause calls lifecycle.operator.v1.WorkflowService.Pause.
+func (c *workflowServiceClient) Pause(ctx context.Context, req *operatorv1.PauseRequest) (*operatorv1.PauseResponse, error) {
+	response, err := c.pause.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Resume calls lifecycle.operator.v1.WorkflowService.Resume.
+func (c *workflowServiceClient) Resume(ctx context.Context, req *operatorv1.ResumeRequest) (*operatorv1.ResumeResponse, error) {
+	response, err := c.resume.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // Patch calls lifecycle.operator.v1.WorkflowService.Patch.
 func (c *workflowServiceClient) Patch(ctx context.Context, req *operatorv1.PatchRequest) (*operatorv1.PatchResponse, error) {
 	response, err := c.patch.CallUnary(ctx, connect.NewRequest(req))
@@ -242,6 +283,11 @@ type WorkflowServiceHandler interface {
 	GetEntity(context.Context, *operatorv1.GetEntityRequest) (*operatorv1.Entity, error)
 	// Transition moves an entity to another phase along its table.
 	Transition(context.Context, *operatorv1.TransitionRequest) (*operatorv1.TransitionResponse, error)
+	// Pause makes an entity rest until Resume: its hooks, timers and deadline wait, and only
+	// operators change its phase. An entity that is paused already stays as it is.
+	Pause(context.Context, *operatorv1.PauseRequest) (*operatorv1.PauseResponse, error)
+	// Resume ends a pause. What came due meanwhile happens at once, in order.
+	Resume(context.Context, *operatorv1.ResumeRequest) (*operatorv1.ResumeResponse, error)
 	// Patch changes fields that operators may write, all or none.
 	Patch(context.Context, *operatorv1.PatchRequest) (*operatorv1.PatchResponse, error)
 	// GetHistory returns the transitions of an entity, oldest first.
@@ -294,6 +340,18 @@ func NewWorkflowServiceHandler(svc WorkflowServiceHandler, opts ...connect.Handl
 		connect.WithSchema(workflowServiceMethods.ByName("Transition")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workflowServicePauseHandler := connect.NewUnaryHandlerSimple(
+		WorkflowServicePauseProcedure,
+		svc.Pause,
+		connect.WithSchema(workflowServiceMethods.ByName("Pause")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workflowServiceResumeHandler := connect.NewUnaryHandlerSimple(
+		WorkflowServiceResumeProcedure,
+		svc.Resume,
+		connect.WithSchema(workflowServiceMethods.ByName("Resume")),
+		connect.WithHandlerOptions(opts...),
+	)
 	workflowServicePatchHandler := connect.NewUnaryHandlerSimple(
 		WorkflowServicePatchProcedure,
 		svc.Patch,
@@ -326,6 +384,10 @@ func NewWorkflowServiceHandler(svc WorkflowServiceHandler, opts ...connect.Handl
 			workflowServiceGetEntityHandler.ServeHTTP(w, r)
 		case WorkflowServiceTransitionProcedure:
 			workflowServiceTransitionHandler.ServeHTTP(w, r)
+		case WorkflowServicePauseProcedure:
+			workflowServicePauseHandler.ServeHTTP(w, r)
+		case WorkflowServiceResumeProcedure:
+			workflowServiceResumeHandler.ServeHTTP(w, r)
 		case WorkflowServicePatchProcedure:
 			workflowServicePatchHandler.ServeHTTP(w, r)
 		case WorkflowServiceGetHistoryProcedure:
@@ -359,6 +421,14 @@ func (UnimplementedWorkflowServiceHandler) GetEntity(context.Context, *operatorv
 
 func (UnimplementedWorkflowServiceHandler) Transition(context.Context, *operatorv1.TransitionRequest) (*operatorv1.TransitionResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkflowService.Transition is not implemented"))
+}
+
+func (UnimplementedWorkflowServiceHandler) Pause(context.Context, *operatorv1.PauseRequest) (*operatorv1.PauseResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkflowService.Pause is not implemented"))
+}
+
+func (UnimplementedWorkflowServiceHandler) Resume(context.Context, *operatorv1.ResumeRequest) (*operatorv1.ResumeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.WorkflowService.Resume is not implemented"))
 }
 
 func (UnimplementedWorkflowServiceHandler) Patch(context.Context, *operatorv1.PatchRequest) (*operatorv1.PatchResponse, error) {
