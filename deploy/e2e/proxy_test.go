@@ -41,7 +41,7 @@ func (c *cluster) behindProxy(t *testing.T, name string, native bool) deployment
 		main["ports"] = []object{{"name": "service", "containerPort": 8080}, {"name": "health", "containerPort": 8081}}
 		proxy := object{
 			"name": "proxy", "image": c.ctl, "imagePullPolicy": "Never",
-			"command":      []string{"/usr/sbin/haproxy", "-db", "-f", "/etc/proxy/haproxy.cfg"},
+			"command":      []string{"/usr/sbin/haproxy", "-W", "-db", "-f", "/etc/proxy/haproxy.cfg"}, // without -W process 1 ignores SIGTERM
 			"ports":        []object{{"name": "http", "containerPort": 8082}},
 			"startupProbe": object{"tcpSocket": object{"port": 8082}, "periodSeconds": 1, "failureThreshold": 60},
 			"volumeMounts": []object{{"name": "proxy", "mountPath": "/etc/proxy"}},
