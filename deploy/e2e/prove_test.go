@@ -221,7 +221,7 @@ stop = {
 }.get(mode, lambda *_: end(0, "bye"))
 signal.signal(signal.SIGTERM, stop)
 if mode == "panics":
-    end(2, "panic: out of luck", 60)
+    end(2, "panic: out of luck", 50)
 http.server.ThreadingHTTPServer.request_queue_size = 128
 http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
 `
@@ -255,7 +255,7 @@ func TestProveBadPrograms(t *testing.T) {
 			rule: "stop-signal-ignored", path: mainContainer + ".command", never: []string{"grace-too-short"},
 		},
 		{
-			mode: "panics", settle: 30, rule: "container-ended", says: "panic: out of luck", never: []string{"grace-too-short", "stop-signal-ignored"},
+			mode: "panics", settle: 15, rule: "container-ended", says: "panic: out of luck", never: []string{"grace-too-short", "stop-signal-ignored"},
 		},
 		{
 			mode: "fails", rule: "stop-failed", says: "http: Server closed", never: []string{"grace-too-short", "container-ended"},
