@@ -183,8 +183,8 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 	@if [ -x deploy/e2e/run ]; then deploy/e2e/run; else echo "make e2e: there is no deploy/e2e/run yet"; fi
 
 .PHONY: alerts-long
-alerts-long: bin/prometheus ## 90 processes are stopped under a Prometheus that scrapes each 15 s: which alerts fire (2 minutes)
-	cd deploy && ALERTS_TEST=long go test -run '^TestStopsAreSeen$$' -count 1 -timeout 30m -v .
+alerts-long: bin/prometheus ## 90 processes are stopped under a Prometheus that scrapes each 15 s: which alerts fire, and when those of running processes resolve (13 minutes)
+	cd deploy && ALERTS_TEST=long go test -run '^(TestStopsAreSeen|TestAlertsFireAndResolve)$$' -count 1 -timeout 40m -v .
 
 .PHONY: e2e-long
 e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux, half an hour); E2E_LONG_PODS=100 E2E_LONG_REQUESTS=10000 for 4 minutes
