@@ -99,7 +99,7 @@ func wake(c chan struct{}) {
 func (f *follower) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		before := f.read
-		err := natserr.Plain(f.session(ctx))
+		err := f.b.unanswered(natserr.Plain(f.session(ctx)))
 		if ctx.Err() != nil {
 			return
 		}
