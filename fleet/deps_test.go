@@ -36,7 +36,7 @@ func TestConventions(t *testing.T) {
 				Brings: []string{"..."},
 				Never:  []string{nats, server},
 			},
-			{Path: "internal/...", Imports: []string{"./internal/text", "./worker"}},
+			{Path: "internal/...", Imports: []string{"./fsm", "./internal/text", "./worker"}},
 			// Of the broker's folder, these build no server.
 			{Path: "broker/natserr", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "broker/identity"},

@@ -202,8 +202,8 @@ func (a *account) hasRoomToRead() bool {
 	return a.tenant.unread < b.limit(a.tenant)/4
 }
 
-// settle waits until the tenant has no more than its part.
-func (a *account) settle(ctx context.Context) error {
+// awaitLimit waits while the tenant has more memory than its limit.
+func (a *account) awaitLimit(ctx context.Context) error {
 	if !a.tenant.over.Load() {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -39,8 +40,8 @@ type relay struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	waiting    atomic.Int64  // outputs that were added and not sent yet
-	outputSent chan struct{} // of size 1; wakes room
+	waiting    atomic.Int64 // outputs that were added and not sent yet
+	outputSent fsm.Wake     // wakes room
 
 	workers    sync.WaitGroup
 	workersMu  sync.Mutex         // guards endWorkers and stopped
@@ -71,7 +72,7 @@ func newRelay(h *Host, memory *account, sent func(*output), holds func(context.C
 		memory:  memory,
 		targets: make(map[string]*target),
 
-		outputSent: make(chan struct{}, 1),
+		outputSent: fsm.NewWake(),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -149,7 +150,7 @@ func (r *relay) done(t *lanes.Task[*output]) {
 		r.endWorkers()
 		r.endWorkers = nil
 	}
-	wake(r.outputSent)
+	r.outputSent.Notify()
 }
 
 // room waits until fewer than limit outputs wait. It returns ctx's cause when ctx ends first.

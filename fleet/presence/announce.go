@@ -58,7 +58,7 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 		host:    identity.Host(),
 		started: time.Now(),
 		key:     private,
-		changed: make(chan struct{}, 1),
+		changed: fsm.NewWake(),
 		journal: newJournalWriter(js, cfg, maxWaiting, rate.NewLimiter(eventRate, eventBurst)),
 		asked:   make(map[string]asked),
 		phases:  make(map[lifecycle.Phase]bool),
@@ -91,7 +91,7 @@ type announcer struct {
 	host    string
 	started time.Time
 	key     ed25519.PrivateKey // of this life of the process
-	changed chan struct{}      // of size 1; filled when something has changed
+	changed fsm.Wake           // something has changed
 	journal *journalWriter
 
 	// Only the goroutine of the subscription uses these.
@@ -217,7 +217,7 @@ func (a *announcer) event(e Event) Event {
 
 // note writes a change of a phase, a unit, a probe, a hook or a reload into the journal.
 func (a *announcer) note(e fsm.Event) {
-	a.wake()
+	a.changed.Notify()
 	kind := e.Kind
 	switch kind {
 	case lifecycle.KindApp:
@@ -316,13 +316,6 @@ func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 	case <-most.C:
 	}
 	return true
-}
-
-func (a *announcer) wake() {
-	select {
-	case a.changed <- struct{}{}:
-	default:
-	}
 }
 
 // look returns the present state of the process. It writes changes into the journal that are not
