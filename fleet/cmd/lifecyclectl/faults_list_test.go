@@ -308,6 +308,11 @@ func moreFaults() []fault {
 				}
 				t.Cleanup(func() { taken.Close() })
 				cmd := s.command("till.begin-1", "FAULT_ADDR="+taken.Addr().String())
+				in, err := cmd.StdinPipe() // its end would stop the process
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer in.Close()
 				if err := cmd.Run(); err == nil {
 					t.Error("it has started")
 				}

@@ -157,8 +157,8 @@ func explains(root, r *row) bool {
 		isEnd := r.GetRule() == "process-failed" || r.GetRule() == "process-lost"
 		return isEnd && r.GetSubject() == root.GetSubject()
 	case rule == "worker-ignores-stop":
-		isStop := r.GetRule() == "stop-hung" || r.GetRule() == "grace-too-short"
-		return isStop && r.GetSubject() == root.GetSubject()
+		ends := []string{"stop-hung", "grace-too-short", "process-failed"}
+		return slices.Contains(ends, r.GetRule()) && r.GetSubject() == root.GetSubject()
 	}
 	return false
 }

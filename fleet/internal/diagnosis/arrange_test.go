@@ -82,8 +82,8 @@ func TestArrange(t *testing.T) {
 			"crash-loop service/web ×1;   process-failed service/web",
 		},
 		"a deaf worker explains the hung stop": {
-			[]*operatorv1.Finding{finding("stop-hung", "process/a.1", "", 0), finding("worker-ignores-stop", "process/a.1", "", time.Second), finding("stop-hung", "process/a.2", "another", 0)},
-			"stop-hung process/a.2 ×1; worker-ignores-stop process/a.1 ×1;   stop-hung process/a.1",
+			[]*operatorv1.Finding{finding("stop-hung", "process/a.1", "", 0), finding("worker-ignores-stop", "process/a.1", "", time.Second), finding("stop-hung", "process/a.2", "another", 0), finding("process-failed", "process/a.1", "", 0)},
+			"stop-hung process/a.2 ×1; worker-ignores-stop process/a.1 ×1;   stop-hung process/a.1;   process-failed process/a.1",
 		},
 	} {
 		if got := strings.Join(arrange(test.list...), "; "); got != test.want {

@@ -558,7 +558,7 @@ func end(e *operatorv1.Event) *operatorv1.Finding {
 func killed(events []*operatorv1.Event) (list []*operatorv1.Finding) {
 	all := map[[2]string]*operatorv1.Finding{}
 	for _, e := range events {
-		key := [2]string{e.GetProcess(), e.GetName()}
+		key := [2]string{e.GetProcess(), cmp.Or(e.GetCause(), e.GetName())} // a supervisor of the unit has the same cause
 		if f := all[key]; f != nil {
 			f.Count++
 			continue

@@ -399,3 +399,14 @@ func TestRestartableUnits(t *testing.T) {
 		}
 	}
 }
+
+// A unit that was ended by force is one finding, also when the supervisors above it were too.
+func TestOneFindingForADeafUnit(t *testing.T) {
+	killed := func(name string) *operatorv1.Event {
+		return &operatorv1.Event{Kind: "killed", Name: name, To: "Killed", Process: "web-1", At: before(time.Minute), Cause: "deaf: did not stop when asked and was killed"}
+	}
+	list := diagnosis.Diagnose(diagnosis.Fleet{Now: now, Killed: []*operatorv1.Event{killed("deaf"), killed("children")}})
+	if len(list) != 1 || !strings.Contains(list[0].GetCause(), "unit deaf did not end") {
+		t.Errorf("the findings are %v", list)
+	}
+}
