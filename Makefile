@@ -96,13 +96,14 @@ fuzz: ## fuzz each target for FUZZTIME (20s)
 	@tools/fuzz.sh -fuzztime $(FUZZTIME)
 
 .PHONY: chaos
-chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks and restores under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks, killed restores and disconnects under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool
 	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
 	CHAOS_HOOKS=300 go test -run '^TestHooksAndTimersUnderKills$$' -count 1 -timeout 60m ./fleet/workflow
 	CHAOS_STORAGE=60 go test -run '^TestStorageFaults$$' -count 1 -timeout 60m -v ./fleet/workflow
+	CHAOS_RESTORES=100 CHAOS_RESUMES=300 go test -run '^(TestRestoreUnderKillsReactsOnce|TestResumeUnderLoad)$$' -count 1 -timeout 60m -v ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
 	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator
 	CHAOS_SECONDS=600 go test -run '^TestChaos$$' -count 1 -timeout 60m -v ./fleet/host
@@ -182,8 +183,8 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 	@if [ -x deploy/e2e/run ]; then deploy/e2e/run; else echo "make e2e: there is no deploy/e2e/run yet"; fi
 
 .PHONY: alerts-long
-alerts-long: bin/prometheus ## 90 processes are stopped under a Prometheus that scrapes each 15 s: which alerts fire (2 minutes)
-	cd deploy && ALERTS_TEST=long go test -run '^TestStopsAreSeen$$' -count 1 -timeout 30m -v .
+alerts-long: bin/prometheus ## 90 processes are stopped under a Prometheus that scrapes each 15 s: which alerts fire, and when those of running processes resolve (13 minutes)
+	cd deploy && ALERTS_TEST=long go test -run '^(TestStopsAreSeen|TestAlertsFireAndResolve)$$' -count 1 -timeout 40m -v .
 
 .PHONY: e2e-long
 e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux, half an hour); E2E_LONG_PODS=100 E2E_LONG_REQUESTS=10000 for 4 minutes

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"runtime/trace"
 	"slices"
 	"strings"
 	"sync"
@@ -61,6 +62,7 @@ type App struct {
 	stop       stopRecord
 	reloads    reloads
 	exitRecord exitRecord
+	box        blackBox
 	forced     forcedExit
 
 	// Run sets these in its goroutine, before it starts anything that reads them.
@@ -111,6 +113,19 @@ func WithMetrics(h http.Handler) Option {
 			return
 		}
 		a.extra["/metrics"] = a.exitRecord.scrape.Handler(h)
+	}
+}
+
+// WithFlightRecorder gives the App the program's own flight recorder, for the trace of
+// Config.BlackBoxDir. There can be one in a process. The program starts it before Run and
+// stops it itself. Without BlackBoxDir the option does nothing.
+func WithFlightRecorder(r *trace.FlightRecorder) Option {
+	return func(a *App) {
+		if r == nil {
+			a.parts.refused = append(a.parts.refused, errors.New("WithFlightRecorder: the recorder is nil"))
+			return
+		}
+		a.box.flight = r
 	}
 }
 
@@ -181,6 +196,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	a.hooks = NewShutdown(a.log)
 	a.hooks.waiting = a.setWaiting
 	a.hooks.events = &a.events
+	a.hooks.abandoned = func(hook string) { a.saveBox("hook " + hook + " was abandoned") }
 	a.health.reg, a.health.owner = health.NewOwned(health.WithProbeTimeout(cfg.ProbeTimeout), health.WithEvents(&a.events))
 	for _, setup := range a.parts.setups {
 		if err := setup(a); err != nil {

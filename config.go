@@ -224,6 +224,13 @@ type Config struct {
 	// exist, outlive the process and belong to it alone: an emptyDir. Defaults to none.
 	LastStopFile string `koanf:"last_stop_file" mapstructure:"last_stop_file"`
 
+	// BlackBoxDir is a folder for black boxes: when a unit, hook, drainer, reload or request is
+	// abandoned, or the watchdog ends the process, the App writes the last 10 s of its
+	// execution trace (go tool trace), the stacks of its goroutines and its heap there. It
+	// keeps the newest 8. The folder is made when it does not exist; it should outlive the
+	// process: an emptyDir. Defaults to none: nothing is recorded.
+	BlackBoxDir string `koanf:"black_box_dir" mapstructure:"black_box_dir"`
+
 	// StatuszOff removes /statusz from the health address. The page shows the names
 	// of units, servers and probes and the texts of their errors to every client
 	// that reaches that address. Defaults to false: the health server serves it.

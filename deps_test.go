@@ -22,6 +22,7 @@ func TestConventions(t *testing.T) {
 			},
 			{Path: "cmd/lifecycle-run", Imports: []string{"./internal/run"}, Brings: []string{"..."}},
 			{Path: "internal/...", Imports: []string{"./fsm", "./internal/..."}},
+			{Path: "trace"},
 			{Path: "health", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "worker", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "procpool/sdk"},
@@ -31,7 +32,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool/conformance", Imports: []string{"./procpool/wire", "./worker"}},
 			{Path: "procpool/cmd/conformance", Imports: []string{"./procpool/conformance"}},
 			{Path: "procpool/sdk"},
-			{Path: "procpool", Imports: []string{"./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
+			{Path: "procpool", Imports: []string{"./trace", "./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
 			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker", "./internal/suggest"}},
 			{
 				Path: "metrics",

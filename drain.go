@@ -282,6 +282,9 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 			life := step(KindDrainer, d.name, &a.events)
 			out := callPart(ctx, KindDrainer, d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
+			if out.Result == ResultAbandoned {
+				a.saveBox("drainer " + d.name + " was abandoned")
+			}
 			if out.err != nil {
 				a.log.Error("drainer failed", call.Logged(out.err, "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))...)
 				out.err = call.About("drainer", d.name, out.err)

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -120,7 +121,13 @@ func (a *App) die(why string, code int) {
 	// Each step has a goroutine of its own, because the lock of the phase, the file or the
 	// pipe may be the cause of the block.
 	go func() { _ = a.phases.To(PhaseKilled, errors.New(why)) }() // refused when the App has ended meanwhile
+	box := a.box.recorder.Load()
+	box.Save(why, a.lastReached()) // the report takes locks
 	call.Last(dieWithin, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), dieWithin)
+		defer cancel()
+		box.Wait(ctx)
+	}, func() {
 		a.exitRecord.terminationLog.Final(string(PhaseKilled) + ": " + why)
 	}, func() {
 		a.exitRecord.file.Final(map[string]any{"phase": PhaseKilled, "error": why, "done": time.Now(), "exitStatus": code})

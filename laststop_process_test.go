@@ -49,7 +49,7 @@ func TestKilledProcessLeavesItsRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{DrainInterval: time.Hour, DrainWait: WaitAlways, ShutdownGrace: 300 * time.Millisecond, LastStopFile: filepath.Join(t.TempDir(), "stop.json")}
+			cfg := Config{DrainInterval: time.Hour, DrainWait: WaitAlways, ShutdownGrace: 300 * time.Millisecond, LastStopFile: filepath.Join(t.TempDir(), "stop.json"), BlackBoxDir: t.TempDir()}
 			if c.mode != "" {
 				cfg.DrainInterval = Off
 			}
@@ -79,6 +79,10 @@ func TestKilledProcessLeavesItsRecord(t *testing.T) {
 			}
 			if r.Phase != c.phase || r.ExitStatus != c.status || r.Requested.IsZero() == c.requested || r.Done.IsZero() == c.done {
 				t.Errorf("the record is %+v", r)
+			}
+			boxes, err := filepath.Glob(filepath.Join(cfg.BlackBoxDir, "blackbox-*", "trace.out")) // R60
+			if wantsBox := c.phase == PhaseKilled; err != nil || len(boxes) > 0 != wantsBox {
+				t.Errorf("the black boxes are %q, %v", boxes, err)
 			}
 		})
 	}

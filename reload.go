@@ -102,6 +102,9 @@ func (a *App) Reload(ctx context.Context) error {
 		} else {
 			a.log.Info("reloaded", "reload", r.name, "took", out.Took)
 		}
+		if out.Result == ResultAbandoned {
+			a.saveBox("reload " + r.name + " was abandoned")
+		}
 		a.reloads.note(out)
 	}
 	return errors.Join(errs...)

@@ -38,6 +38,8 @@ type Report struct {
 	// ones.
 	ReloadCounts map[string]map[Result]uint64 `json:"reloadCounts,omitempty"`
 
+	BlackBox string `json:"blackBox,omitempty"` // the newest box of Config.BlackBoxDir, a folder
+
 	Requested  time.Time     `json:"requested,omitzero"`   // T0 of the stop
 	Done       time.Time     `json:"done,omitzero"`        // when the last hook had returned, or the process was killed
 	Budget     time.Duration `json:"budget"`               // the longest that a stop may take
@@ -123,7 +125,7 @@ func (a *App) Report() Report {
 	a.stop.describe(&r)
 	a.parts.describe(&r)
 	a.reloads.describe(&r)
-	r.Budget, r.Previous = a.times().Total, a.exitRecord.previous
+	r.Budget, r.Previous, r.BlackBox = a.times().Total, a.exitRecord.previous, a.box.recorder.Load().Newest()
 	return r
 }
 

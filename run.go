@@ -91,6 +91,7 @@ func (a *App) Run(parent context.Context) (err error) {
 		}
 		return a.finish(err)
 	}
+	defer a.openBox()()
 	endNotifier := a.notifyServiceManager()
 	defer func() {
 		a.disarmWatchdog() // the remaining steps are bounded
@@ -325,6 +326,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, skipLinger b
 	a.setWaiting("the health server")
 	a.closeHealth(end)
 	a.setWaiting("")
+	a.awaitBox(end)
 	return a.finish(a.collect(hooksErr))
 }
 

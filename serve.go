@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -266,6 +267,9 @@ func (a *App) retireServer(ctx context.Context, s *server, skipLinger bool) {
 	requests := int(cut.Load())
 	if out.Result == ResultAbandoned && requests == 0 {
 		requests = int(s.Stats().InFlight)
+	}
+	if requests > 0 {
+		a.saveBox(fmt.Sprintf("server %s: %d requests were cut", s.Name(), requests))
 	}
 	if out.err != nil {
 		a.log.Error("server retired with an error", "server", s.Name(), "took", out.Took, "cut", requests, "error", out.err)

@@ -35,9 +35,10 @@ type Shutdown struct {
 	log *slog.Logger
 
 	// An App sets these. A Shutdown without one has their zero values.
-	minSlice time.Duration // reserved for each hook that has not run; 0 lets a hook take all the time that is left
-	waiting  func(string)  // told which hook runs
-	events   *eventStream
+	minSlice  time.Duration // reserved for each hook that has not run; 0 lets a hook take all the time that is left
+	waiting   func(string)  // told which hook runs
+	abandoned func(string)  // told which hook did not return
+	events    *eventStream
 
 	mu      sync.Mutex // guards the fields below
 	hooks   []namedFunc
@@ -159,6 +160,9 @@ func (s *Shutdown) call(ctx context.Context, h namedFunc, deadline time.Time, sl
 	life := step(KindHook, h.name, s.events)
 	out := callPart(ctx, KindHook, h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
+	if out.Result == ResultAbandoned && s.abandoned != nil {
+		s.abandoned(h.name)
+	}
 	if out.err != nil {
 		s.say(slog.LevelError, "shutdown hook failed", call.Logged(out.err, "hook", h.name, "took", out.Took, "error", call.Unnamed(h.name, out.err))...)
 	} else {

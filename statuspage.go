@@ -87,6 +87,7 @@ func (s Status) page() []byte {
 func (p *statusPage) notes(s Status) {
 	for _, line := range []struct{ what, text, class string }{
 		{"Why it stops", s.Report.Reason, ""}, {"Waiting for", s.Waiting, "wait"}, {"Window", s.Report.Window, ""}, {"Error", s.Report.Error, "bad"},
+		{"Black box", s.Report.BlackBox, ""},
 	} {
 		if line.text != "" {
 			p.put("<p>%v: <b class=\"%v\">%v</b></p>\n", line.what, line.class, line.text)

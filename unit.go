@@ -371,6 +371,9 @@ func (a *App) watch(u *unit) {
 // unitFailed ends the unit with err and asks for the stop, unless the App goes on.
 func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	named := u.finish(err)
+	if _, isAbandoned := call.As[*AbandonedError](err); isAbandoned {
+		a.saveBox("unit " + u.name + " was abandoned")
+	}
 	a.log.Error("unit failed", call.Logged(err, "unit", u.name, "status", string(status), "error", call.Unnamed(u.name, err))...)
 	if !u.hasGivenUp() {
 		a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, byUnit: true, logged: true})
@@ -440,6 +443,7 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 			if out.err != nil {
 				err = out.err
 			}
+			a.saveBox("unit " + u.name + " was abandoned")
 			a.log.Error("unit did not stop", "unit", u.name, "error", call.Unnamed(u.name, err))
 			_ = u.finish(err)
 			return

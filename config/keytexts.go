@@ -63,6 +63,8 @@ func keyText(field string) string {
 		return "termination_log is the file from which Kubernetes reads a container's termination message. The App writes it when it exists and never creates it. Defaults to \"/dev/termination-log\"; with \"off\" the App writes none."
 	case "LastStopFile":
 		return "last_stop_file keeps the report of this life for the next start (Report.Previous). The App replaces it at each phase, so that it tells of a kill too. Its folder must exist, outlive the process and belong to it alone: an emptyDir. Defaults to none."
+	case "BlackBoxDir":
+		return "black_box_dir is a folder for black boxes: when a unit, hook, drainer, reload or request is abandoned, or the watchdog ends the process, the App writes the last 10 s of its execution trace (go tool trace), the stacks of its goroutines and its heap there. It keeps the newest 8. The folder is made when it does not exist; it should outlive the process: an emptyDir. Defaults to none: nothing is recorded."
 	case "StatuszOff":
 		return "statusz_off removes /statusz from the health address. The page shows the names of units, servers and probes and the texts of their errors to every client that reaches that address. Defaults to false: the health server serves it."
 	case "AdminToken":

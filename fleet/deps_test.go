@@ -48,12 +48,13 @@ func TestConventions(t *testing.T) {
 				},
 				Brings: []string{"..."},
 			},
+			{Path: "cron", Imports: []string{nats, "./worker", "./internal/call", "./fleet/broker/natserr"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{
 				Path: "workflow",
 				Imports: []string{
 					nats, "github.com/nats-io/nuid", "github.com/google/btree", "github.com/tidwall/gjson",
-					"./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary",
+					"./fsm", "./trace", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary",
 					"./fleet/internal/lanes", "./fleet/internal/outcome", "./fleet/internal/pace",
 					"./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime",
 					"./fleet/internal/splice", "./fleet/internal/stream",
@@ -63,7 +64,7 @@ func TestConventions(t *testing.T) {
 			},
 			{Path: "workflow/workflowtest", Imports: []string{nats, server, "./fleet/broker", "./fleet/internal/pace", "./fleet/workflow"}, Brings: []string{"..."}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/call", "./internal/cgroup", "./internal/text", "./fleet/broker/...",
+				".", "./worker", "./fsm", "./trace", "./internal/call", "./internal/cgroup", "./internal/text", "./fleet/broker/...",
 				"./fleet/workflow", "./fleet/internal/lanes", "./fleet/internal/pull",
 				"./fleet/internal/replay", "./fleet/internal/servertime",
 				"./fleet/host/codesign", "./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", "./fleet/host/outbound", nats,
@@ -75,7 +76,7 @@ func TestConventions(t *testing.T) {
 			{Path: "host/codesign"},
 			{Path: "host/fetch"},
 			{Path: "host/outbound", Imports: []string{"./fleet/host/engine", "./fleet/host/fetch"}},
-			{Path: "host/engine"},
+			{Path: "host/engine", Imports: []string{"./trace"}},
 			{Path: "host/internal/attacks"},
 			{Path: "host/engine/enginetest", Imports: []string{"./fleet/host/engine"}},
 			{Path: "host/engine/internal/...", Imports: []string{"./fleet/host/engine"}},
@@ -139,7 +140,7 @@ func TestConventions(t *testing.T) {
 				Brings: []string{"..."},
 			},
 			{Path: "operator", Imports: []string{
-				".", "./worker", "./internal/call", "./internal/suggest", "./internal/text", "./internal/token", "./fleet/workflow",
+				".", "./trace", "./worker", "./internal/call", "./internal/suggest", "./internal/text", "./internal/token", "./fleet/workflow",
 				"./fleet/host", "./fleet/host/engine", "./fleet/broker/identity", "./fleet/broker/natserr", "./fleet/presence",
 				"./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream",
 				"./fleet/operator/...", nats, connect, proto, rpc,

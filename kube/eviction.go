@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -138,12 +139,17 @@ func (ev eviction) state(responder string) string {
 	return ""
 }
 
-// isOver reports whether the cluster does not want the pod to go any more.
-func (ev eviction) isOver() bool {
+// isUnderWay reports whether it is or was the responder's turn, and the cluster still wants
+// the pod to go.
+func (ev eviction) isUnderWay(responder string) bool {
 	for _, c := range ev.Status.Conditions {
 		if (c.Type == "Failed" || c.Type == "TargetEvicted") && c.Status == "True" {
-			return true
+			return false
 		}
+	}
+	switch ev.state(responder) {
+	case "Active", "Completed", "Interrupted":
+		return true
 	}
 	return false
 }
@@ -185,13 +191,14 @@ type evictions struct {
 	why    func(error)
 	asked  chan task // calls of Wait
 
-	pod     string    // its UID
-	name    string    // of the Eviction that asks for the pod; "" for none
-	since   time.Time // when this responder's turn began
-	reason  string    // of the suspension, "" when another suspended the App
-	active  bool      // it is this responder's turn
-	ended   string    // how the wait has ended, "" before
-	told    bool      // the cluster knows that it has
+	pod     string              // its UID
+	known   map[string]eviction // of this pod, by name
+	name    string              // of the Eviction that asks for the pod; "" for none
+	since   time.Time           // when this responder's turn began
+	reason  string              // of the suspension, "" when another suspended the App
+	active  bool                // it is this responder's turn
+	ended   string              // how the wait has ended, "" before
+	told    bool                // the cluster knows that it has
 	waiting context.CancelFunc
 	waited  chan error
 }
@@ -264,39 +271,46 @@ func (e *evictions) observe(ctx context.Context, changes chan<- func()) {
 				return "", err
 			}
 			pass(func() {
-				if !slices.ContainsFunc(list.Items, func(ev eviction) bool { return ev.Metadata.Name == e.name }) {
-					e.withdraw()
-				}
+				e.known = make(map[string]eviction)
 				for _, ev := range list.Items {
 					e.see("", ev)
 				}
+				e.decide()
 			})
 			return list.Metadata.ResourceVersion, nil
 		},
-		take:    func(kind string, ev eviction) { pass(func() { e.see(kind, ev) }) },
+		take: func(kind string, ev eviction) {
+			pass(func() {
+				e.see(kind, ev)
+				e.decide()
+			})
+		},
 		trouble: func(err error) { pass(func() { e.why(err) }) },
 	})
 }
 
-// see takes over what an Eviction says now.
+// see takes over what an Eviction of this pod says now.
 func (e *evictions) see(kind string, ev eviction) {
-	state := ev.state(e.Responder)
-	if ev.Spec.Target.Pod.UID != e.pod || state == "" {
-		return
+	switch {
+	case ev.Spec.Target.Pod.UID != e.pod:
+	case kind == "DELETED":
+		delete(e.known, ev.Metadata.Name)
+	default:
+		e.known[ev.Metadata.Name] = ev
 	}
-	switch isOver := kind == "DELETED" || ev.isOver() || state == "Canceled"; {
-	case isOver:
-		if e.name == ev.Metadata.Name {
-			e.withdraw()
+}
+
+// decide takes the pod out of service, or brings it back, as its Evictions say.
+func (e *evictions) decide() {
+	if e.name != "" && !e.known[e.name].isUnderWay(e.Responder) {
+		e.withdraw()
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.known)) {
+		if ev := e.known[name]; e.name == "" && ev.isUnderWay(e.Responder) {
+			e.leave(ev)
 		}
-		return
-	case state == "Inactive" || e.name != "" && e.name != ev.Metadata.Name:
-		return
 	}
-	e.active = state == "Active"
-	if e.name == "" {
-		e.leave(ev)
-	}
+	e.active = e.known[e.name].state(e.Responder) == "Active"
 }
 
 // leave takes the pod out of service.
@@ -328,16 +342,13 @@ func (e *evictions) leave(ev eviction) {
 
 // withdraw brings the pod back into service.
 func (e *evictions) withdraw() {
-	if e.name == "" {
-		return
-	}
 	e.client.cfg.Logger.Info("the eviction is over, and the pod is not deleted", "eviction", e.name)
 	e.waiting()
 	if s, suspended := e.app.Suspended(); suspended && s.Reason == e.reason {
 		e.app.Resume()
 	}
 	e.name, e.reason, e.ended = "", "", ""
-	e.active, e.told, e.waited = false, false, nil
+	e.told, e.waited = false, nil
 }
 
 // errLongest is the cause of the end of a wait.

@@ -13,7 +13,7 @@ func TestConventions(t *testing.T) {
 			{
 				Path: ".",
 				Imports: []string{
-					"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/metric", ".", "./fsm", "./worker",
+					"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/metric", ".", "./fsm", "./trace", "./worker",
 					"./internal/call", "./internal/text",
 				},
 				Brings: []string{"..."},

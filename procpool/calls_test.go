@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // asked is a question for the examples: they call text with value.
@@ -98,6 +99,11 @@ func TestWorkersLearnAboutTheirQuery(t *testing.T) {
 			}
 			if err := json.Unmarshal([]byte(got), &about); err != nil || about.Metadata["tenant"] != `é"` || about.Traceparent != "00-a-b-01" || about.Tracestate != "c=d" || !about.Deadline {
 				t.Errorf("%s, %v", got, err)
+			}
+			const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+			answer, err := p.Do(trace.Parse(parent, "e=f").In(t.Context()), json.RawMessage(`{"op":"about"}`))
+			if err != nil || json.Unmarshal(answer, &about) != nil || about.Traceparent != parent || about.Tracestate != "e=f" {
+				t.Errorf("the trace of the context: %s, %v", answer, err)
 			}
 		})
 	}

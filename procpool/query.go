@@ -13,6 +13,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // Query is one question to the pool, from [Pool.Submit]. All methods may be
@@ -142,7 +143,8 @@ func Metadata(data map[string]string) Option {
 }
 
 // Trace gives the worker the trace that the query is a part of: the headers
-// of W3C Trace Context. They have at most 256 and 512 bytes.
+// of W3C Trace Context. They have at most 256 and 512 bytes. Without it, the worker gets the
+// trace of the query's context: see package lifecycle-go/trace.
 func Trace(traceparent, tracestate string) Option {
 	return func(q *Query) {
 		if len(traceparent) > maxName || len(tracestate) > 2*maxName {
@@ -440,6 +442,8 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 	}
 	q := &Query{pool: p, payload: payload, calls: p.cfg.Calls, begun: time.Now()}
 	q.until = q.begun.Add(p.cfg.QueryTimeout)
+	t := trace.Of(ctx)
+	q.about.Traceparent, q.about.Tracestate = t.Parent, t.State
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, fmt.Errorf("%s: submit: option %d is nil", p.cfg.Name, i+1)

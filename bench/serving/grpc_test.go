@@ -29,7 +29,7 @@ func plainGRPC(tb testing.TB, ln net.Listener) (stop func()) {
 // trackedGRPC serves the same on ln with an App, whose interceptors let handlers see
 // the drain.
 func trackedGRPC(tb testing.TB, ln net.Listener) (stop func()) {
-	return runApp(tb, func(a *lifecycle.App) {
+	return runApp(tb, "", func(a *lifecycle.App) {
 		srv := grpc.NewServer(grpcdrain.Options(a, "grpc")...)
 		checks := health.NewServer()
 		grpc_health_v1.RegisterHealthServer(srv, checks)

@@ -67,16 +67,18 @@ func plain(tb testing.TB, ln net.Listener, srv *http.Server) func() {
 }
 
 func tracked(tb testing.TB, ln net.Listener, srv *http.Server) func() {
-	return runApp(tb, func(a *lifecycle.App) { a.Serve("http", srv, lifecycle.WithListener(ln)) })
+	return runApp(tb, "", func(a *lifecycle.App) { a.Serve("http", srv, lifecycle.WithListener(ln)) })
 }
 
-// runApp runs an App that stops at once, with the server that add gives it.
-func runApp(tb testing.TB, add func(*lifecycle.App)) (stop func()) {
+// runApp runs an App that stops at once, with the server that add gives it, and with black boxes in
+// a folder, if one is given.
+func runApp(tb testing.TB, boxes string, add func(*lifecycle.App)) (stop func()) {
 	a, err := lifecycle.New(lifecycle.Config{
 		HealthAddr:     lifecycle.HealthOff,
 		TerminationLog: "off",
 		DrainInterval:  lifecycle.Off,
 		Linger:         lifecycle.Off,
+		BlackBoxDir:    boxes,
 	}, lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		tb.Fatal(err)
@@ -136,6 +138,22 @@ func BenchmarkRequestTCP(b *testing.B) {
 			if n := h.served.Load(); n != int64(b.N) {
 				b.Fatalf("%d requests were served, want %d", n, b.N)
 			}
+		})
+	}
+}
+
+// BenchmarkBlackBox measures what an App with BlackBoxDir costs while nothing is wrong: the same
+// requests as BenchmarkRequestTCP.
+func BenchmarkBlackBox(b *testing.B) {
+	for peer, dir := range map[string]string{"lifecycle-go": "", "black-box": b.TempDir()} {
+		b.Run("peer="+peer, func(b *testing.B) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			srv := &http.Server{Handler: new(counting)}
+			defer runApp(b, dir, func(a *lifecycle.App) { a.Serve("http", srv, lifecycle.WithListener(ln)) })()
+			rawhttp.Bench(b, ln.Addr(), request)
 		})
 	}
 }

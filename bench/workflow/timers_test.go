@@ -35,7 +35,7 @@ func pending(b *testing.B) int {
 }
 
 // create makes entities with a timer each, from 64 goroutines.
-func create(b *testing.B, m *workflow.Manager, prefix string, n int, timer workflow.Timer) {
+func create(b testing.TB, m *workflow.Manager, prefix string, n int, timer workflow.Timer) {
 	b.Helper()
 	var creators sync.WaitGroup
 	var next atomic.Int64

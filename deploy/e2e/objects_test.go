@@ -28,8 +28,10 @@ type deployment struct {
 	startups int               // how often the startup probe may fail; defaults to 120
 	host     map[string]string // folders of the node, by where they are mounted
 	account  string            // a service account whose token the pod has, with its name in POD_NAME
+	settle   int               // minReadySeconds
 	probe    object            // the only probe, for readiness, of a program without planes
 	answers  string            // the pod's eviction responder
+	change   func(pod object)  // changes the pod's spec
 }
 
 func (d deployment) object() object {
@@ -101,10 +103,13 @@ func (d deployment) object() object {
 	if d.answers != "" {
 		spec["evictionResponders"] = []object{{"name": d.answers, "priority": 20000}}
 	}
+	if d.change != nil {
+		d.change(spec)
+	}
 	return object{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": d.name},
 		"spec": object{
-			"replicas": d.replicas,
+			"replicas": d.replicas, "minReadySeconds": d.settle,
 			"selector": object{"matchLabels": object{"deployment": d.name}},
 			"strategy": object{"rollingUpdate": object{"maxSurge": surge, "maxUnavailable": 0}},
 			"template": object{

@@ -221,7 +221,7 @@ stop = {
 }.get(mode, lambda *_: end(0, "bye"))
 signal.signal(signal.SIGTERM, stop)
 if mode == "panics":
-    end(2, "panic: out of luck", 25)
+    end(2, "panic: out of luck", 50)
 http.server.ThreadingHTTPServer.request_queue_size = 128
 http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
 `
@@ -235,6 +235,7 @@ func TestProveBadPrograms(t *testing.T) {
 	for _, tt := range []struct {
 		mode    string
 		grace   int
+		settle  int // so that the rollout lasts until a container has ended
 		command []string
 		rule    string
 		path    string
@@ -254,7 +255,7 @@ func TestProveBadPrograms(t *testing.T) {
 			rule: "stop-signal-ignored", path: mainContainer + ".command", never: []string{"grace-too-short"},
 		},
 		{
-			mode: "panics", rule: "container-ended", says: "panic: out of luck", never: []string{"grace-too-short", "stop-signal-ignored"},
+			mode: "panics", settle: 15, rule: "container-ended", says: "panic: out of luck", never: []string{"grace-too-short", "stop-signal-ignored"},
 		},
 		{
 			mode: "fails", rule: "stop-failed", says: "http: Server closed", never: []string{"grace-too-short", "container-ended"},
@@ -265,7 +266,7 @@ func TestProveBadPrograms(t *testing.T) {
 				tt.command = python(tt.mode)
 			}
 			d := c.deploy(t, deployment{
-				name: "bad-" + tt.mode, image: c.ctl, replicas: 2, command: tt.command, grace: tt.grace,
+				name: "bad-" + tt.mode, image: c.ctl, replicas: 2, command: tt.command, grace: tt.grace, settle: tt.settle,
 				host: map[string]string{"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64"}, probe: object{"httpGet": object{"path": "/", "port": "http"}, "periodSeconds": 1},
 			})
 			d.pods.onStop = c.slow(t)

@@ -70,6 +70,7 @@ func (h *Host) closeProgram(worker string, p engine.Program) {
 func (m *member) handle(
 	ctx context.Context, message *engine.Message, state engine.State,
 ) (outputs []engine.Output, err error) {
+	ctx = message.Trace().In(ctx)
 	err = call.Do("handler", func() (err error) {
 		outputs, err = m.program.Handle(ctx, message, state)
 		return err

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // run calls the handler and returns its effects.
@@ -148,6 +150,9 @@ func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*effe
 				e.size += len(name) + len(v)
 			}
 		}
+		if trace.FromHeader(out.Header).Parent == "" {
+			trace.FromHeader(a.header).Set(out.Header)
+		}
 		e.outputs = append(e.outputs, out)
 	}
 	return e, nil
@@ -189,8 +194,8 @@ func (r *runner) fail(t *task, a *attempt, err error) {
 		r.host.log.Warn("hosted worker: note a failure", "worker", m.record.ID, "message", a.id, "error", err)
 	}
 	r.host.lines.add(m.record, true, line)
-	r.host.log.Debug("hosted worker: message failed",
-		"worker", m.record.ID, "message", a.id, "attempt", number, "error", err)
+	r.host.log.LogAttrs(r.ctx, slog.LevelDebug, "hosted worker: message failed", append(trace.FromHeader(a.header).Attrs(),
+		slog.String("worker", m.record.ID), slog.String("message", a.id), slog.Int("attempt", number), slog.Any("error", err))...)
 	r.retryLater(t, a.delivery, delay)
 }
 

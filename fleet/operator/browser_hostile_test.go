@@ -102,7 +102,7 @@ func TestAnotherSitesPageCannotAct(t *testing.T) {
 	ctx := browser(t)
 	visit(t, ctx, base+"/ui/workflows/drone-survey/m-00000")
 	visit(t, ctx, evil.URL)
-	if err := chromedp.Run(ctx, chromedp.Submit("form")); err != nil {
+	if err := chromedp.Do(ctx, chromedp.Submit("form")); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, "the refusal", `document.querySelector("[role=alert]")?.innerText.includes("another site")`)
@@ -111,7 +111,7 @@ func TestAnotherSitesPageCannotAct(t *testing.T) {
 	}
 	// The same form on the dashboard's own page does it.
 	visit(t, ctx, base+"/ui/act/transition?type=drone-survey&id=m-00000&phase=flying")
-	if err := chromedp.Run(ctx, chromedp.Submit("form.panel")); err != nil {
+	if err := chromedp.Do(ctx, chromedp.Submit("form.panel")); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, "the outcome", `document.querySelector(".flash.good")?.innerText === "The transition is done."`)

@@ -26,7 +26,7 @@ func TestKeysInABrowser(t *testing.T) {
 	press := func(what string, keys ...string) {
 		t.Helper()
 		for _, k := range keys {
-			if err := chromedp.Run(ctx, chromedp.KeyEvent(k)); err != nil {
+			if err := chromedp.Do(ctx, chromedp.KeyEvent(k)); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
 		}
@@ -80,7 +80,7 @@ func TestColumnsInABrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, ctx, "the change in its row, without the column", row+`.textContent.includes("flying") && `+gone)
-	if err := chromedp.Run(ctx, chromedp.KeyEvent("c")); err != nil {
+	if err := chromedp.Do(ctx, chromedp.KeyEvent("c")); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, "the choice by its key", `document.getElementById("columns").open && !`+box+`.checked`)

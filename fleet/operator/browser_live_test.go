@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/heapprofiler"
 	cdpruntime "github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -225,13 +226,14 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 	visit(t, ctx, base+"/ui/workflows/drone-survey")
 	await(t, ctx, "live", isLive)
 	size := func() (nodes int, bytes float64) {
-		if err := chromedp.Run(ctx, heapprofiler.CollectGarbage(), chromedp.ActionFunc(func(ctx context.Context) (err error) {
-			bytes, _, _, _, err = cdpruntime.GetHeapUsage().Do(ctx)
-			return err
-		})); err != nil {
+		if _, err := chromedp.Call(ctx, heapprofiler.CollectGarbage, cdp.Empty{}); err != nil {
 			t.Fatal(err)
 		}
-		return evaluate[int](t, ctx, `document.querySelectorAll("*").length`), bytes
+		usage, err := chromedp.Call(ctx, cdpruntime.GetHeapUsage, cdp.Empty{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return evaluate[int](t, ctx, `document.querySelectorAll("*").length`), usage.UsedSize
 	}
 	nodes, _ := size()
 	if rows := evaluate[int](t, ctx, `document.querySelectorAll("#entities tbody tr").length`); rows != 50 || nodes > 2000 {

@@ -1,7 +1,6 @@
 package operator_test
 
 import (
-	"context"
 	"io"
 	"log"
 	"net/http"
@@ -54,7 +53,7 @@ func TestBrowserSignsInAtARealProvider(t *testing.T) {
 	}
 	click(`a[href^="/ui/login/start"]`)
 	await(t, ctx, "the provider", `location.origin === "`+issuer+`" && document.querySelector("[name=user]")`)
-	if err := chromedp.Run(ctx, chromedp.SendKeys(`[name=user]`, "ada", chromedp.ByQuery)); err != nil {
+	if err := chromedp.Do(ctx, chromedp.SendKeys(`[name=user]`, "ada")); err != nil {
 		t.Fatal(err)
 	}
 	click("button")
@@ -90,19 +89,17 @@ func TestBrowserSignsInOverTLS(t *testing.T) {
 	proxy.StartTLS()
 	t.Cleanup(proxy.Close)
 	ctx := browser(t)
-	if err := chromedp.Run(ctx, security.SetIgnoreCertificateErrors(true)); err != nil {
+	if _, err := chromedp.Call(ctx, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true}); err != nil {
 		t.Fatal(err)
 	}
 	cookies := func() (names []string) {
 		t.Helper()
-		if err := chromedp.Run(ctx, chromedp.ActionFunc(func(ctx context.Context) error {
-			list, err := network.GetCookies().WithURLs([]string{proxy.URL + "/ui/"}).Do(ctx)
-			for _, c := range list {
-				names = append(names, c.Name)
-			}
-			return err
-		})); err != nil {
+		list, err := chromedp.Call(ctx, network.GetCookies, network.GetCookiesParams{URLs: []string{proxy.URL + "/ui/"}})
+		if err != nil {
 			t.Fatal(err)
+		}
+		for _, c := range list.Cookies {
+			names = append(names, c.Name)
 		}
 		return names
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
@@ -48,8 +49,11 @@ func browser(t *testing.T) context.Context {
 	ctx, cancel := chromedp.NewContext(alloc)
 	ctx, timeout := context.WithTimeout(ctx, 9*time.Minute)
 	t.Cleanup(func() { timeout(); chromedp.Cancel(ctx); cancel(); stop() })
-	if err := chromedp.Run(ctx, network.Enable(), log.Enable()); err != nil {
+	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
 		t.Fatalf("chromium does not start: %v", err)
+	}
+	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
+		t.Fatal(err)
 	}
 	var mu sync.Mutex
 	closed := false
@@ -61,15 +65,15 @@ func browser(t *testing.T) context.Context {
 			t.Errorf(format, args...)
 		}
 	}
-	chromedp.ListenTarget(ctx, func(ev any) {
+	err = chromedp.Listen(ctx, func(ev any) {
 		switch ev := ev.(type) {
 		case *log.EventEntryAdded:
 			// Violations of the page's policy come from security: there should be none.
-			if ev.Entry.Source == log.SourceSecurity || ev.Entry.Source == log.SourceJavascript {
+			if ev.Entry.Source == log.EntrySourceSecurity || ev.Entry.Source == log.EntrySourceJavascript {
 				complain("the browser says: %s (%s)", ev.Entry.Text, ev.Entry.URL)
 			}
 		case *runtime.EventExceptionThrown:
-			complain("a script fails: %s", ev.ExceptionDetails.Error())
+			complain("a script fails: %s %+v", ev.ExceptionDetails.Text, ev.ExceptionDetails.Exception)
 		case *page.EventJavascriptDialogOpening:
 			complain("a dialog opens: %s", ev.Message)
 		case *network.EventRequestWillBeSent:
@@ -78,13 +82,16 @@ func browser(t *testing.T) context.Context {
 			}
 		}
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return ctx
 }
 
 // visit opens a page.
 func visit(t *testing.T, ctx context.Context, url string) {
 	t.Helper()
-	if err := chromedp.Run(ctx, chromedp.Navigate(url), chromedp.WaitReady("main")); err != nil {
+	if err := chromedp.Do(ctx, chromedp.Navigate(url), chromedp.WaitReady("main")); err != nil {
 		t.Fatalf("%s: %v", url, err)
 	}
 }
@@ -93,14 +100,12 @@ func visit(t *testing.T, ctx context.Context, url string) {
 func await(t *testing.T, ctx context.Context, what, script string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		var is bool
 		// Between two pages the script cannot be evaluated.
-		if err := chromedp.Run(ctx, chromedp.Evaluate("!!("+script+")", &is)); err == nil && is {
+		if is, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+script+")")); err == nil && is {
 			return
 		}
 		if time.Now().After(end) {
-			var body string
-			chromedp.Run(ctx, chromedp.Evaluate(`location.href + "\n" + document.body.innerText`, &body))
+			body, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText`))
 			t.Fatalf("%s does not appear:\n%s", what, body)
 		}
 	}
@@ -111,12 +116,9 @@ const isLive = `document.getElementById("live")?.dataset.state === "on"`
 // tabTo presses Tab until the element with that text or name has the focus.
 func tabTo(t *testing.T, ctx context.Context, want string) {
 	t.Helper()
-	var text string
 	for range 80 {
-		if err := chromedp.Run(ctx, chromedp.KeyEvent(kb.Tab), chromedp.Evaluate(`document.activeElement.textContent.trim() || document.activeElement.name || ""`, &text)); err != nil {
-			t.Fatal(err)
-		}
-		if text == want {
+		press(t, ctx, kb.Tab)
+		if evaluate[string](t, ctx, `document.activeElement.textContent.trim() || document.activeElement.name || ""`) == want {
 			return
 		}
 	}
@@ -125,14 +127,15 @@ func tabTo(t *testing.T, ctx context.Context, want string) {
 
 func press(t *testing.T, ctx context.Context, keys string) {
 	t.Helper()
-	if err := chromedp.Run(ctx, chromedp.KeyEvent(keys)); err != nil {
+	if err := chromedp.Do(ctx, chromedp.KeyEvent(keys)); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func evaluate[T any](t *testing.T, ctx context.Context, script string) (value T) {
 	t.Helper()
-	if err := chromedp.Run(ctx, chromedp.Evaluate(script, &value)); err != nil {
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](script))
+	if err != nil {
 		t.Fatalf("%s: %v", script, err)
 	}
 	return value
@@ -141,11 +144,10 @@ func evaluate[T any](t *testing.T, ctx context.Context, script string) (value T)
 // accessible runs axe in the page and fails for every finding.
 func accessible(t *testing.T, ctx context.Context, axe, what string) {
 	t.Helper()
-	var found string
-	// The page's policy forbids foreign scripts; the debugger may still run one.
-	err := chromedp.Run(ctx, chromedp.Evaluate(axe+"\n;0", nil),
-		chromedp.Evaluate(`axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations.map(v => v.id + ": " + v.help + " " + v.nodes.slice(0, 3).map(n => n.html).join(" | "))))`,
-			&found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	evaluate[int](t, ctx, axe+"\n;0") // the page's policy forbids foreign scripts; the debugger may still run one
+	found, err := chromedp.Run(ctx,
+		chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations.map(v => v.id + ": " + v.help + " " + v.nodes.slice(0, 3).map(n => n.html).join(" | "))))`,
+			chromedp.EvalAwaitPromise))
 	if err != nil {
 		t.Fatalf("%s: axe: %v", what, err)
 	}
@@ -185,7 +187,7 @@ func axeScript(t *testing.T) string {
 func click(t *testing.T, ctx context.Context, selector string) {
 	t.Helper()
 	for {
-		err := chromedp.Run(ctx, chromedp.Click(selector, chromedp.ByQuery))
+		err := chromedp.Do(ctx, chromedp.Click(selector))
 		if err == nil {
 			return
 		}

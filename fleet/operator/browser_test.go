@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
@@ -270,7 +271,7 @@ func TestSignInAndRefusalsInABrowser(t *testing.T) {
 	// The session ends in another window while a page is open.
 	visit(t, ctx, base+"/ui/workflows/drone-survey")
 	await(t, ctx, "live", isLive)
-	if err := chromedp.Run(ctx, network.ClearBrowserCookies()); err != nil {
+	if _, err := chromedp.Call(ctx, network.ClearBrowserCookies, cdp.Empty{}); err != nil {
 		t.Fatal(err)
 	}
 	evaluate[any](t, ctx, `document.dispatchEvent(new Event("visibilitychange")), null`) // as when the user returns to the window
@@ -317,10 +318,8 @@ func looks(t *testing.T, ctx context.Context, base string, ways ...string) func(
 				t.Fatal(err)
 			}
 			what := name + "-" + way
-			if err := chromedp.Run(ctx,
-				emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}}),
-				chromedp.EmulateViewport(width, 800),
-			); err != nil {
+			prefer(t, ctx, &emulation.MediaFeature{Name: "prefers-color-scheme", Value: theme}, &emulation.MediaFeature{Name: "prefers-reduced-motion", Value: "reduce"})
+			if err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 800)); err != nil {
 				t.Fatal(err)
 			}
 			visit(t, ctx, base+path)
@@ -337,14 +336,22 @@ func looks(t *testing.T, ctx context.Context, base string, ways ...string) func(
 			if shots == "" {
 				continue
 			}
-			var shot []byte
-			if err := chromedp.Run(ctx, chromedp.FullScreenshot(&shot, 100)); err != nil {
+			shot, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+			if err != nil {
 				t.Fatal(err)
 			}
 			if err := os.WriteFile(filepath.Join(shots, what+".png"), shot, 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// prefer sets what the user of the browser prefers.
+func prefer(t *testing.T, ctx context.Context, features ...*emulation.MediaFeature) {
+	t.Helper()
+	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -361,7 +368,7 @@ func TestKeyboardAloneAndLive(t *testing.T) {
 	base, mgr, _ := stage(t)
 	ctx := browser(t)
 	entity := "/ui/workflows/drone-survey/acme.drones.north.survey.mission.001"
-	if err := chromedp.Run(ctx, chromedp.EmulateViewport(1280, 800), chromedp.Navigate(base+entity), chromedp.WaitReady("main")); err != nil {
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1280, 800), chromedp.Navigate(base+entity), chromedp.WaitReady("main")); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, "live", isLive)
@@ -371,15 +378,15 @@ func TestKeyboardAloneAndLive(t *testing.T) {
 	}
 	await(t, ctx, "the change", `document.querySelector(".diagram .now title")?.textContent === "capturing" && document.querySelector(".history").innerText.includes("target in sight")`)
 	tabTo(t, ctx, "flying…")
-	if err := chromedp.Run(ctx, chromedp.KeyEvent(kb.Enter)); err != nil {
+	if err := chromedp.Do(ctx, chromedp.KeyEvent(kb.Enter)); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, "the question", `document.querySelector("h1")?.innerText.includes("capturing → flying") && document.activeElement.name === "note"`)
-	if err := chromedp.Run(ctx, chromedp.KeyEvent("done here")); err != nil {
+	if err := chromedp.Do(ctx, chromedp.KeyEvent("done here")); err != nil {
 		t.Fatal(err)
 	}
 	tabTo(t, ctx, "Move to flying")
-	if err := chromedp.Run(ctx, chromedp.KeyEvent(kb.Enter)); err != nil {
+	if err := chromedp.Do(ctx, chromedp.KeyEvent(kb.Enter)); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, "the answer", `document.querySelector(".flash")?.innerText === "The transition is done." && document.querySelector(".history").innerText.includes("done here (loopback)")`)
@@ -414,12 +421,14 @@ func TestDashboardPicture(t *testing.T) {
 	}
 	base, _, _ := stage(t, troubled(t))
 	ctx := browser(t)
-	var shot []byte
-	if err := chromedp.Run(ctx,
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}),
+	prefer(t, ctx, &emulation.MediaFeature{Name: "prefers-color-scheme", Value: "light"})
+	if err := chromedp.Do(ctx,
 		chromedp.EmulateViewport(1180, 880, chromedp.EmulateScale(1.5)),
-		chromedp.Navigate(base+"/ui/"), chromedp.WaitVisible(".findings tbody tr:nth-child(3)"),
-		chromedp.CaptureScreenshot(&shot)); err != nil {
+		chromedp.Navigate(base+"/ui/"), chromedp.WaitVisible(".findings tbody tr:nth-child(3)")); err != nil {
+		t.Fatal(err)
+	}
+	shot, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, marked(shot, pictured(t)), 0o644); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // guard checks every request first: its size, the Host header, the origin, the
@@ -22,6 +23,7 @@ import (
 func (s *Server) guard(next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(trace.FromHeader(r.Header).In(r.Context()))
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")

@@ -283,6 +283,9 @@ func previous(r lifecycle.Report) (e Event) {
 	}
 	why := cmp.Or(last.Error, last.Reason, "no reason is known")
 	e.Cause = fmt.Sprintf("the previous life ended %s, with exit status %d: %s", last.Phase, last.ExitStatus, why)
+	if last.BlackBox != "" {
+		e.Cause += "; its black box is " + last.BlackBox
+	}
 	return e
 }
 

@@ -92,7 +92,7 @@ func (f *follower) look() { f.lookSoon.Notify() }
 func (f *follower) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		before := f.read
-		err := natserr.Plain(f.session(ctx))
+		err := f.b.unanswered(natserr.Plain(f.session(ctx)))
 		if ctx.Err() != nil {
 			return
 		}

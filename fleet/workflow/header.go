@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // The headers of an entity's messages. A header without information is absent.
@@ -43,7 +45,8 @@ type meta struct {
 	fired    string
 	keys     string
 	pause    pausing
-	removal  string // "DEL" or "PURGE" for a deletion, "" for a record
+	trace    trace.Context // of the write
+	removal  string        // "DEL" or "PURGE" for a deletion, "" for a record
 }
 
 // write returns the value of headerWrite: the members of meta from op to pending, without
@@ -120,6 +123,9 @@ func readMeta(h nats.Header) meta {
 		pause:  pausing(get(headerPause)),
 	}
 	m.readWrite(get(headerWrite))
+	if parent := get(trace.HeaderParent); parent != "" {
+		m.trace = trace.Parse(parent, get(trace.HeaderState))
+	}
 	switch operation := get(headerOperation); {
 	case operation == "DEL" || operation == "PURGE":
 		m.removal = operation
@@ -143,6 +149,7 @@ func (m *meta) header() nats.Header {
 	set(headerKeys, m.keys)
 	set(headerPause, string(m.pause))
 	set(headerOperation, m.removal)
+	m.trace.Set(h)
 	return h
 }
 

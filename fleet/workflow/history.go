@@ -61,7 +61,7 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 	if phase == PhaseDeleted {
 		phase = ""
 	}
-	event := TransitionEvent{From: phase, At: e.at, Triggered: e.source, Note: e.note}
+	event := TransitionEvent{From: phase, At: e.at, Triggered: e.source, Note: e.note, Trace: e.trace}
 	if e.from != "" {
 		event.From = e.from
 	}

@@ -35,7 +35,7 @@ type Hook struct {
 	// Timers are the timers whose firing it reacts to, also of one that moves the
 	// entity. With neither it reacts to every transition and every timer.
 	On, Timers []string
-	// Do reacts. An error, a panic, or a call that takes longer than Timeout is a
+	// Do reacts. Its context has the trace of the write: see [Trace]. An error, a panic, or a call that takes longer than Timeout is a
 	// failure. Calls for one entity come one after the other, in the order of its
 	// writes; those for different entities run side by side. After a crash, or while a
 	// lease changes hands, a call can come again, and an earlier one may still run in
@@ -172,7 +172,7 @@ func (r *registration) reaction(e *entry, before func(revision uint64) (*entry, 
 	if event, ok := r.event(e, "", true); ok {
 		re.TransitionEvent = event
 	} else {
-		re.TransitionEvent = TransitionEvent{From: re.Record.Phase, To: re.Record.Phase, At: e.at, Triggered: e.source}
+		re.TransitionEvent = TransitionEvent{From: re.Record.Phase, To: re.Record.Phase, At: e.at, Triggered: e.source, Trace: e.trace}
 	}
 	return re
 }

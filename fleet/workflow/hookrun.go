@@ -15,6 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/trace"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -287,7 +288,29 @@ func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 		run.abandoned[e.key] = abandoned
 		run.mu.Unlock()
 	}
+	if err != nil && re.Trace.Parent != "" {
+		return &tracedError{err, re.Trace}
+	}
 	return err
+}
+
+// tracedError is the error of a call, with the trace of the write.
+type tracedError struct {
+	error
+	trace trace.Context
+}
+
+func (e *tracedError) Unwrap() error { return e.error }
+
+// logOf returns the log for the error of a call: its lines have the call's trace.
+func (run *hookRun) logOf(why error) *slog.Logger {
+	log := run.log
+	if e, ok := errors.AsType[*tracedError](why); ok {
+		for _, a := range e.trace.Attrs() {
+			log = log.With(a)
+		}
+	}
+	return log
 }
 
 // rests returns an error for an entity that is paused. Until the run has read all that the journal
@@ -314,6 +337,7 @@ func (run *hookRun) rests(ctx context.Context, key string) error {
 func (h *Hook) call(ctx context.Context, re Reaction) (abandoned *call.Call, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.Timeout, fmt.Errorf("the hook's timeout of %v", h.Timeout))
 	defer cancel()
+	ctx = re.Trace.In(ctx)
 	c := call.Start("hook "+h.Name, func() error { return h.Do(ctx, re) })
 	err = c.Wait(ctx.Done(), time.Second)
 	if ended, _ := c.Ended(); !ended {
@@ -323,7 +347,7 @@ func (h *Hook) call(ctx context.Context, re Reaction) (abandoned *call.Call, err
 }
 
 func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], why error) {
-	run.log.Info("a hook failed; trying again", "key", t.Key, "revision", t.Value.revision, "failures", t.Failed, "error", why)
+	run.logOf(why).Info("a hook failed; trying again", "key", t.Key, "revision", t.Value.revision, "failures", t.Failed, "error", why)
 	run.mu.Lock()
 	defer run.mu.Unlock()
 	run.progress.failed(t.Value.revision, t.Failed)
@@ -332,7 +356,7 @@ func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], why error)
 
 func (run *hookRun) dead(ctx context.Context, t *lanes.Task[written], why error) error {
 	w := t.Value
-	run.log.Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
+	run.logOf(why).Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	return run.store.putLetter(ctx, DeadLetter{

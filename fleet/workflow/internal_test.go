@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 type note struct {
@@ -203,6 +205,7 @@ func FuzzMeta(f *testing.F) {
 		want := meta{
 			op: "op.1", workflow: workflow, on: on, chained: true, version: "2", entered: entered, from: from,
 			source: TransitionSourceRule, since: since, change: on / 2, pending: int(on % 64), note: note, timers: "[]", fired: fired, keys: "a@1,b", removal: "DEL",
+			pause: pauseHolds, trace: trace.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=b"},
 		}
 		if got := readMeta(want.header()); got != want {
 			t.Errorf("got %+v, want %+v", got, want)

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // operation is one write of an entity, from the caller's verb to its end.
@@ -39,6 +40,9 @@ func (m *Manager) write(
 	key, err := r.key(id)
 	if err != nil {
 		return err
+	}
+	if w.trace.Parent == "" {
+		w.trace = trace.Of(ctx)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -200,6 +204,7 @@ func (o *operation) attempt(ctx context.Context, cur *entry, d decision) (*attem
 	}
 	d.keys = addKey(cur, o.options.key)
 	d.pause = pauseAfter(cur, &d)
+	d.trace = o.options.trace
 	return &attempt{d: d, msg: o.r.message(o.key, &d)}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // Participant is an entity: plain data with these methods. It is stored as JSON, so
@@ -98,6 +99,8 @@ type TransitionEvent struct {
 	// Pause is "pause" or "resume" for [Manager.Pause] and [Manager.Resume], and "" for a
 	// change of phase. From and To are the entity's phase then.
 	Pause string `json:"pause,omitempty"`
+	// Trace is the trace that the write belongs to: see [Trace].
+	Trace trace.Context `json:"trace,omitzero"`
 }
 
 // WorkflowDef describes a registered workflow.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // EventKind is the kind of an [Event], a string: "put", "deleted", "synced" or "gap".
@@ -42,6 +43,8 @@ type Event struct {
 	From   string
 	Source TransitionSource
 	Note   string
+	// Trace is the trace that the write belongs to: see [Trace].
+	Trace trace.Context
 	// Moved reports whether the write entered a phase.
 	Moved bool
 }
@@ -132,7 +135,7 @@ func (w *watcher) entry(e *entry) {
 	if !mine {
 		return
 	}
-	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Moved: e.moved()}
+	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Trace: e.trace, Moved: e.moved()}
 	if change, ok := w.r.event(e, "", true); ok {
 		event.From, event.Source, event.Note = change.From, change.Triggered, change.Note
 	}

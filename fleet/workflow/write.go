@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // WriteOption modifies one write.
@@ -18,7 +20,8 @@ type writeOptions struct {
 	result   *Participant
 	timers   []timerEdit
 	key      string // the hash of its idempotency key, "" for none
-	refused  error  // of the options themselves
+	trace    trace.Context
+	refused  error // of the options themselves
 }
 
 // IfMatch lets the write happen only when the record has this revision, which
@@ -30,6 +33,13 @@ func IfMatch(revision uint64) WriteOption { return func(w *writeOptions) { w.mat
 // result, if not nil, gets the participant as it would be stored.
 func DryRun(result *Participant) WriteOption {
 	return func(w *writeOptions) { w.dry, w.result = true, result }
+}
+
+// Trace stores a trace with the write, in place of the one of the caller's context: see package
+// lifecycle-go/trace. The hooks that react to the write get it, [TransitionEvent].Trace and
+// [Event].Trace tell it. A context that is not valid is none.
+func Trace(c trace.Context) WriteOption {
+	return func(w *writeOptions) { w.trace = trace.Parse(c.Parent, c.State) }
 }
 
 // RevisionTo stores the written revision in *revision.

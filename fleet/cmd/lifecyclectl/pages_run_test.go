@@ -42,6 +42,9 @@ var runs = []struct {
 	{where: "deploy/kustomize", line: regexp.MustCompile(`^kustomize build overlays/production`)},
 	{where: "deploy/kustomize/overlays/production", line: regexp.MustCompile(`^kustomize build \.`)},
 	{where: "files", line: regexp.MustCompile(`^(helm template web chart \| lifecyclectl|lifecyclectl vet deployment.yaml)`)},
+	{where: "site", line: regexp.MustCompile(`^curl .*If-Match: "42"`), status: 22}, // curl's status for an error of HTTP
+	{where: "site", line: regexp.MustCompile(`^curl .*\$OPS/watch/`), stopped: true},
+	{where: "site", line: regexp.MustCompile(`^curl .*\$OPS/`)},
 	{where: "service", line: regexp.MustCompile(`^curl .*/events`), stopped: true},
 	{where: "service", line: regexp.MustCompile(`^curl `)},
 	{where: "network", line: regexp.MustCompile(`^go run \./examples/`), stopped: true},
@@ -230,8 +233,11 @@ func (p *place) openSite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.env = append(slices.Clone(p.env), "LIFECYCLECTL_SERVER="+url)
+	p.env = append(slices.Clone(p.env), "LIFECYCLECTL_SERVER="+url, "OPS="+url)
 	p.dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(p.dir, "auth"), []byte("Authorization: Bearer a-token\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	brokertest.Await(t, "the process of web", func() bool {
 		return p.command(t.Context(), "lifecyclectl doctor --service web").Run() == nil
 	})

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 var (
@@ -129,6 +131,11 @@ type Message struct {
 	// Timer is the timer that is due; nil for a message that was published.
 	Timer *Fired `json:"-"`
 }
+
+// Trace returns the W3C trace context of the message's headers, none when it has no valid one.
+// Code reads its traceparent as message.trace, which is empty without one. A host gives Go code
+// a context with it, and gives it to each output that has none of its own.
+func (m *Message) Trace() trace.Context { return trace.FromHeader(m.Header) }
 
 // Output is a message to publish.
 type Output struct {

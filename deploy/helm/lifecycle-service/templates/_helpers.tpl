@@ -75,9 +75,45 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- toJson $all -}}
 {{- end }}
 
+{{/*
+lifecycle-service.strays returns a line for each key of a part of config that its schema, which
+config.Schema of the service has made, does not have. lifecycle.check looks at lifecycle.
+*/}}
+{{- define "lifecycle-service.strays" -}}
+{{- $schema := .schema -}}
+{{- $path := .path -}}
+{{- if kindIs "slice" .part -}}
+{{- range $i, $item := .part -}}
+{{- include "lifecycle-service.strays" (dict "part" $item "schema" ($schema.items | default dict) "path" (printf "%s[%d]" $path $i)) -}}
+{{- end -}}
+{{- else if kindIs "map" .part -}}
+{{- $known := $schema.properties | default dict -}}
+{{- range $key, $value := .part -}}
+{{- $at := printf "%s.%s" $path $key -}}
+{{- $below := ternary (get $known $key) $schema.additionalProperties (hasKey $known $key) -}}
+{{- if kindIs "map" $below -}}
+{{- if ne $at "config.lifecycle" -}}
+{{- include "lifecycle-service.strays" (dict "part" $value "schema" $below "path" $at) -}}
+{{- end -}}
+{{- else if and $known (not (hasPrefix "x-" $key)) -}}
+{{- printf "%s is not a key of the service%s\n" $at (include "lifecycle.meant" (dict "name" $key "known" (keys $known | sortAlpha))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The service's configuration file. */}}
 {{- define "lifecycle-service.config" -}}
 {{- $config := .Values.config | default dict | deepCopy -}}
+{{- with .Values.configSchema -}}
+{{- $schema := fromJson . -}}
+{{- if not (kindIs "map" $schema.properties) -}}
+{{- fail "\nconfigSchema has no properties: want the text that config.Schema of the service writes, as with --set-file configSchema=service.schema.json" -}}
+{{- end -}}
+{{- with include "lifecycle-service.strays" (dict "part" $config "schema" $schema "path" "config") | trim -}}
+{{- fail (printf "\n%s" .) -}}
+{{- end -}}
+{{- end -}}
 {{- $lifecycle := $config.lifecycle | default dict -}}
 {{- $own := dict "name" (include "lifecycle-service.fullname" .) "drain_readiness" (include "lifecycle-service.readiness" .) "last_stop_file" "/tmp/last-stop.json" -}}
 {{- /* One last scrape sees how a stop went. */ -}}

@@ -151,12 +151,12 @@ func (r *Rows) table() *Table {
 	return t
 }
 
-// JSON encodes a message with the contract's own names and with fields that
+// JSON encodes a message with the names that REST has, and with fields that
 // are empty, so that scripts find them. indent "" keeps it on one line. Characters that
 // could control a terminal are escaped.
 func JSON(m proto.Message, indent string) ([]byte, error) {
 	// protojson varies its spaces on purpose; another pass removes them.
-	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	text, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
@@ -225,11 +225,11 @@ func items(m proto.Message) ([]any, error) {
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		if i == 0 && f.IsList() && f.Message() != nil { // the list of an answer is its first field
-			list, _ := object[string(f.Name())].([]any)
+			list, _ := object[f.JSONName()].([]any)
 			return list, nil
 		}
 		if isSubject(f) {
-			return []any{object[string(f.Name())]}, nil
+			return []any{object[f.JSONName()]}, nil
 		}
 	}
 	return []any{object}, nil

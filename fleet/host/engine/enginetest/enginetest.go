@@ -43,7 +43,7 @@ var Modes = map[string]string{
 	"echo":    "publish the data as it is",
 	"nothing": "return nothing",
 	"two":     `publish "1" to out.a with the header K: v, and "2" to out.b`,
-	"fields":  "publish worker|id|topic|attempt|fence|value of the header X",
+	"fields":  "publish worker|id|topic|attempt|fence|value of the header X|trace",
 	"env":     "publish the value of the variable GREETING",
 	"state":   `add 1 to the number in state under "n", delete "gone", publish the number`,
 	"timer": `set the timer "a" for the time 2000000000 ms with the data "at", and "b" after 60000 ms, cancel "gone", ` +
@@ -129,13 +129,15 @@ func (r *runner) close(t *testing.T) {
 	}
 }
 
+const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 func (r *runner) handle(t *testing.T, mode, data string) ([]engine.Output, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), r.limits.Time)
 	defer cancel()
 	return r.program.Handle(ctx, &engine.Message{
 		Worker: "w", ID: "S:7", Topic: "test." + mode, Attempt: 2, Fence: 1 << 40,
-		Header: map[string][]string{"X": {"y"}}, Data: []byte(data), Timer: r.fired,
+		Header: map[string][]string{"X": {"y"}, "Traceparent": {traceparent}}, Data: []byte(data), Timer: r.fired,
 	}, r.state)
 }
 
@@ -164,7 +166,7 @@ func (r *runner) behaves(t *testing.T) {
 		engine.Output{Topic: "out.a", Data: []byte("1"), Header: map[string][]string{"K": {"v"}}},
 		engine.Output{Topic: "out.b", Data: []byte("2")})
 	wants("env", "", text("h\u00e9llo, \"world\"\n"))
-	wants("fields", "", text(fmt.Sprintf("w|S:7|test.fields|2|%d|y", uint64(1<<40))))
+	wants("fields", "", text(fmt.Sprintf("w|S:7|test.fields|2|%d|y|%s", uint64(1<<40), traceparent)))
 	wants("fetch", "h\u00e9", text("201 yes POST https://example.com/data v h\u00e9"))
 	_ = r.state.Put(t.Context(), "gone", []byte("x"))
 	wants("state", "", text("1"))

@@ -133,7 +133,7 @@ func (p *program) ask(ctx context.Context, messages []*engine.Message, s engine.
 	}
 	question := ask{Handle: make([]message, len(messages))}
 	for i, m := range messages {
-		question.Handle[i] = message{m, timerOf(m.Timer)}
+		question.Handle[i] = message{m, timerOf(m.Timer), m.Trace().Parent}
 	}
 	return p.call(ctx, question, nil, p.handling(), s, messages)
 }

@@ -30,6 +30,7 @@ type load struct {
 type message struct {
 	*engine.Message
 	Timer *timer `json:"timer,omitempty"` // that is due
+	Trace string `json:"trace,omitempty"` // its traceparent
 }
 
 // timer is a timer without its data. Due is in milliseconds since 1970.

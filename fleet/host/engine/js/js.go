@@ -294,6 +294,7 @@ func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
 	set("attempt", m.Attempt)
 	set("fence", m.Fence)
 	set("timer", fired(vm, m))
+	set("trace", m.Trace().Parent)
 	headers := vm.NewObject()
 	for name, values := range m.Header {
 		list := make([]any, len(values))

@@ -23,7 +23,7 @@ function handle(message) {
     case "env": return env.GREETING;
     case "nothing": return;
     case "two": return [{topic: "out.a", data: "1", headers: {K: ["v"]}}, {topic: "out.b", data: new Uint8Array([50])}];
-    case "fields": return [message.worker, message.id, message.topic, message.attempt, message.fence, message.headers.X[0]].join("|");
+    case "fields": return [message.worker, message.id, message.topic, message.attempt, message.fence, message.headers.X[0], message.trace].join("|");
     case "state":
         const n = Number(state.get("n") ?? 0) + 1;
         state.put("n", String(n));

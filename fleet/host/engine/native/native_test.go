@@ -24,7 +24,7 @@ func modes(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Out
 	case "two":
 		return []engine.Output{{Topic: "out.a", Data: []byte("1"), Header: map[string][]string{"K": {"v"}}}, {Topic: "out.b", Data: []byte("2")}}, nil
 	case "fields":
-		return text(fmt.Sprintf("%s|%s|%s|%d|%d|%s", m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header["X"][0]))
+		return text(fmt.Sprintf("%s|%s|%s|%d|%d|%s|%s", m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header["X"][0], m.Trace().Parent))
 	case "state":
 		v, _, err := s.Get(ctx, "n")
 		if err != nil {

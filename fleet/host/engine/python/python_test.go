@@ -42,7 +42,7 @@ def handle(message):
     if mode == "two":
         return [{"topic": "out.a", "data": "1", "headers": {"K": "v"}}, {"topic": "out.b", "data": b"2"}]
     if mode == "fields":
-        return "|".join([message.worker, message.id, message.topic, str(message.attempt), str(message.fence), message.headers["X"][0]])
+        return "|".join([message.worker, message.id, message.topic, str(message.attempt), str(message.fence), message.headers["X"][0], message.trace])
     if mode == "state":
         n = int(state.get("n") or 0) + 1
         state.put("n", str(n))

@@ -40,6 +40,7 @@ class Message:
         self.attempt = fields["attempt"]
         self.fence = fields["fence"]
         self.headers = fields.get("headers") or {}
+        self.trace = fields.get("trace", "")
         self.data = base64.b64decode(fields["data"] or "")
         timer = fields.get("timer")
         self.timer = Timer(timer, self.attempt) if timer else None

@@ -315,7 +315,7 @@ func (v *messageValue) Freeze()               {}
 func (v *messageValue) Truth() starlark.Bool  { return true }
 func (v *messageValue) Hash() (uint32, error) { return starlark.String(v.m.ID).Hash() }
 func (v *messageValue) AttrNames() []string {
-	return []string{"attempt", "data", "fence", "headers", "id", "text", "timer", "topic", "worker"}
+	return []string{"attempt", "data", "fence", "headers", "id", "text", "timer", "topic", "trace", "worker"}
 }
 
 func (v *messageValue) Attr(name string) (starlark.Value, error) {
@@ -339,6 +339,8 @@ func (v *messageValue) Attr(name string) (starlark.Value, error) {
 		return starlark.String(m.Data), nil
 	case "headers":
 		return headersOf(m.Header), nil
+	case "trace":
+		return starlark.String(m.Trace().Parent), nil
 	}
 	return nil, nil
 }

@@ -53,6 +53,9 @@ func (p *program) run(ctx context.Context, m *engine.Message) (full bool, err er
 		WithEnv("LIFECYCLE_TOPIC", m.Topic).
 		WithEnv("LIFECYCLE_ATTEMPT", strconv.Itoa(m.Attempt)).
 		WithEnv("LIFECYCLE_FENCE", strconv.FormatUint(m.Fence, 10))
+	if parent := m.Trace().Parent; parent != "" {
+		config = config.WithEnv("TRACEPARENT", parent)
+	}
 	if t := m.Timer; t != nil {
 		config = config.
 			WithEnv("LIFECYCLE_TIMER", t.Name).
@@ -115,6 +118,9 @@ func field(m *engine.Message, name string) (string, bool) {
 		return m.Topic, true
 	case ":attempt":
 		return strconv.Itoa(m.Attempt), true
+	case ":trace":
+		parent := m.Trace().Parent
+		return parent, parent != ""
 	case ":fence":
 		return strconv.FormatUint(m.Fence, 10), true
 	case ":timer", ":timer-due":

@@ -61,7 +61,7 @@
 // minimal contract. Memory, globals and tables last from one message to the next, but
 // may be lost at any time. The engine drops an instance after a trap, an exit, and a
 // message that broke a limit. The environment has the worker's variables; the function header has the
-// message's fields under the names ":worker", ":id", ":topic", ":attempt" and ":fence".
+// message's fields under the names ":worker", ":id", ":topic", ":attempt", ":fence" and ":trace".
 //
 // Begin with [Engine.Load].
 package wasm

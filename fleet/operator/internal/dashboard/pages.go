@@ -565,7 +565,7 @@ func stays(history []*operatorv1.HistoryEntry, terminal bool, now time.Time) (li
 
 // raw returns a message as the API has it.
 func raw(m proto.Message) string {
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	text, err := protojson.Marshal(m)
 	if err != nil {
 		return err.Error()
 	}

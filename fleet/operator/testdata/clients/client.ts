@@ -31,5 +31,5 @@ const stale = await api.POST("/workflows/{type}/{id}/transition", {
 });
 console.log("stale:", stale.response.status);
 
-const page = must("list", await api.GET("/workflows/{type}", { params: { path: { type: "drone-survey" }, query: { phase: "flying", page_size: 10 } } }));
+const page = must("list", await api.GET("/workflows/{type}", { params: { path: { type: "drone-survey" }, query: { phase: "flying", pageSize: 10 } } }));
 console.log("listed:", (page.entities ?? []).map((e) => e.id).join(","), "was:", entity.phase);

@@ -116,7 +116,7 @@ func main() {
 		publish("out.b", "2", "")
 	case "fields":
 		fmt.Print(strings.Join([]string{os.Getenv("LIFECYCLE_WORKER"), os.Getenv("LIFECYCLE_MESSAGE_ID"), topic,
-			os.Getenv("LIFECYCLE_ATTEMPT"), os.Getenv("LIFECYCLE_FENCE"), header("X")}, "|"))
+			os.Getenv("LIFECYCLE_ATTEMPT"), os.Getenv("LIFECYCLE_FENCE"), header("X"), header(":trace")}, "|"))
 	case "state":
 		n, _ := strconv.Atoi(get("n"))
 		v := strconv.Itoa(n + 1)

@@ -1,0 +1,266 @@
+package workflow
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+)
+
+// number returns a number of the environment, or its default.
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// longLife is a bucket that has lived for years, and the table of what was measured.
+type longLife struct {
+	t       *testing.T
+	dir     string
+	b       *broker.Broker
+	m       *workflow.Manager
+	reacted atomic.Int64
+	rows    []string
+}
+
+// TestLongLife makes LONG_ENTITIES entities, each with a timer that is not due, and writes them
+// until the journal has LONG_ENTRIES entries. Then it measures what a service does at its start and
+// later: it starts, lists, fires timers, runs hooks, and is backed up and restored. With LONG_OUT it
+// writes the table into that file.
+//
+//	LONG_ENTITIES=1000000 LONG_ENTRIES=10000000 LONG_OUT=long.md go test -run '^TestLongLife$' -timeout 5h -v ./workflow
+func TestLongLife(t *testing.T) {
+	entities, entries := number(t, "LONG_ENTITIES", 2000), number(t, "LONG_ENTRIES", 8000)
+	l := &longLife{t: t, dir: t.TempDir()}
+	ctx := t.Context()
+	l.connect(filepath.Join(l.dir, "store"))
+	l.manage()
+
+	l.react("first") // from now on the hook must see everything
+	l.measure(fmt.Sprintf("make %d entities, each with a timer", entities), func() {
+		create(t, l.m, "m-", entities, workflow.Timer{Name: "later", After: 5000 * time.Hour, To: "done", Keep: true})
+	})
+	l.measure(fmt.Sprintf("write until the journal has %d entries", entries), func() {
+		phases := [2]string{"landing", "flying"}
+		for written, round := entities, 0; written < entries; round++ {
+			for from := 0; from < entities && written < entries; from += 10_000 {
+				n := min(10_000, entities-from, entries-written)
+				moves := make([]workflow.Move, n)
+				for i := range moves {
+					moves[i] = workflow.Move{EntityID: fmt.Sprint("m-", from+i+1), To: phases[round%2], Source: workflow.TransitionSourceRule}
+				}
+				for _, moved := range l.m.TransitionMany(ctx, survey, moves) {
+					l.must(moved.Err)
+				}
+				written += n
+			}
+		}
+	})
+	l.measure("the journal has all of them", func() {
+		for l.copied() < uint64(entries) {
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	l.must(l.m.Close())
+	l.must(l.b.Close(ctx))
+
+	store := filepath.Join(l.dir, "store")
+	l.note("size of the bucket and its journal on the disk", size(t, store))
+	l.measure("start the embedded server on it", func() { l.connect(store) })
+	l.measure("start a process: until its lists are answered", func() { l.manage() })
+	var mem runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&mem)
+	l.note("memory of the process, with the server", fmt.Sprintf("%d MB", mem.HeapAlloc>>20))
+	l.measure("list 100 of a phase", func() {
+		page, err := l.m.Query(ctx, survey, workflow.ListOptions{Phase: "landing", Limit: 100})
+		l.must(err)
+		if len(page.Records) == 0 {
+			t.Error("the list is empty")
+		}
+	})
+	l.measure("list the next 100 behind a cursor", func() {
+		_, err := l.m.Query(ctx, survey, workflow.ListOptions{After: "m-5", Limit: 100})
+		l.must(err)
+	})
+	l.measure("count the entities of each phase", func() {
+		_, err := l.m.Counts(ctx, survey, time.Hour)
+		l.must(err)
+	})
+	l.measure("the history of one entity, from the journal", func() {
+		events, err := l.m.History(ctx, survey, "m-1")
+		l.must(err)
+		if len(events) == 0 {
+			t.Error("the history is empty")
+		}
+	})
+	l.measure("start Deadlines and a hook that has not run meanwhile: it reads all entries and reacts to a timer", func() { l.react("new-1") })
+	l.measure("start both again, where they were, until the hook reacts to a timer", func() { l.react("new-2") })
+
+	saved := filepath.Join(l.dir, "backup")
+	var told atomic.Int64
+	progress := workflow.TellProgress(func(string, int64) { told.Add(1) })
+	l.measure("back up", func() { l.must(workflow.Backup(ctx, l.b.JetStream(), "MISSIONS", saved, progress)) })
+	l.note("size of the backup", size(t, saved))
+	l.measure("verify the backup", func() {
+		_, err := workflow.VerifyBackup(saved)
+		l.must(err)
+	})
+	l.must(l.m.Close())
+	l.must(l.b.Close(ctx))
+	l.must(os.RemoveAll(store))
+	l.connect(filepath.Join(l.dir, "restored"), withoutStreams)
+	l.measure("restore into an empty server", func() { l.must(workflow.RestoreBackup(ctx, l.b.JetStream(), saved, progress)) })
+	if told.Load() == 0 {
+		t.Error("no progress was told")
+	}
+	l.manage()
+	page, err := l.m.Query(ctx, survey, workflow.ListOptions{Limit: 1})
+	l.must(err)
+	if page.Total != entities+3 || l.copied() < uint64(entries) {
+		t.Errorf("restored are %d entities and %d entries, want %d and %d", page.Total, l.copied(), entities+3, entries)
+	}
+	l.must(l.m.Close())
+	l.must(l.b.Close(ctx))
+
+	table := "| what | |\n| --- | --- |\n" + strings.Join(l.rows, "")
+	t.Log("\n" + table)
+	if out := os.Getenv("LONG_OUT"); out != "" {
+		l.must(os.WriteFile(out, []byte(table), 0o644))
+	}
+}
+
+func (l *longLife) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *longLife) measure(what string, do func()) {
+	l.t.Helper()
+	began := time.Now()
+	do()
+	took := time.Since(began)
+	unit := time.Second
+	switch {
+	case took < 10*time.Millisecond:
+		unit = 10 * time.Microsecond
+	case took < 10*time.Second:
+		unit = time.Millisecond
+	}
+	l.note(what, took.Round(unit).String())
+}
+
+func (l *longLife) note(what, value string) {
+	l.t.Log(what, value)
+	l.rows = append(l.rows, fmt.Sprintf("| %s | %s |\n", what, value))
+}
+
+func withoutStreams(c *broker.Config) { c.Buckets, c.Streams = nil, nil }
+
+func (l *longLife) connect(dir string, change ...func(*broker.Config)) {
+	l.t.Helper()
+	cfg := broker.Config{
+		StoreDir: dir, Sync: broker.SyncInterval, Logger: brokertest.Quiet(),
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), workflow.HookBucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{workflow.Journal("MISSIONS")},
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	var err error
+	l.b, err = broker.Connect(l.t.Context(), cfg)
+	l.must(err)
+}
+
+// manage starts a Manager and waits until its view has the bucket.
+func (l *longLife) manage() {
+	l.t.Helper()
+	l.m = workflow.NewManager(l.b.JetStream(), brokertest.Quiet())
+	l.must(l.m.Register(survey, func() workflow.Participant { return new(mission) }, longTable, workflow.WithJournal(),
+		workflow.WithHook(workflow.Hook{Name: "done", On: []string{"done"}, Do: func(context.Context, workflow.Reaction) error {
+			l.reacted.Add(1)
+			return nil
+		}})))
+	l.must(l.m.Ready(l.t.Context()))
+}
+
+// react runs Deadlines and the hook until a timer of a new entity has fired and the hook was called
+// for it.
+func (l *longLife) react(id string) {
+	l.t.Helper()
+	before := l.reacted.Load()
+	ctx, stop := context.WithCancel(l.t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- l.m.Deadlines(ctx) }()
+	go func() { ended <- l.m.Hooks(ctx) }()
+	kv, err := l.b.JetStream().KeyValue(ctx, "MISSIONS_HOOKS")
+	l.must(err)
+	for { // a new hook reacts to what happens after its progress was stored
+		status, err := kv.Status(ctx)
+		l.must(err)
+		if status.Values() > 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	l.must(l.m.Create(ctx, &mission{ID: id, State: "flying", Area: area}, workflow.SetTimer(workflow.Timer{Name: "now", After: time.Millisecond, To: "done"})))
+	for l.reacted.Load() == before {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	l.must(<-ended)
+	l.must(<-ended)
+}
+
+// longTable lets an entity move for years.
+var longTable = workflow.Transitions{"flying": {"landing", "done"}, "landing": {"flying", "done"}, "done": {}}
+
+// copied returns the last revision of the journal.
+func (l *longLife) copied() uint64 {
+	l.t.Helper()
+	stream, err := l.b.JetStream().Stream(l.t.Context(), "JOURNAL_MISSIONS")
+	l.must(err)
+	return stream.CachedInfo().State.LastSeq
+}
+
+func size(t *testing.T, dir string) string {
+	t.Helper()
+	var bytes int64
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			bytes += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d MB", bytes>>20)
+}

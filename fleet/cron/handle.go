@@ -1,0 +1,143 @@
+package cron
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Tick is a time of a schedule.
+type Tick struct {
+	// Schedule is the schedule's name.
+	Schedule string
+	// ID identifies the time. Every call for it has this ID, and no other time ever has it: give
+	// it to the effect as its idempotency key, for example to workflow.Key.
+	ID string
+	// At is when the server stored it, by the server's clock: within a second of the time, or when
+	// the server was started again.
+	At time.Time
+	// Attempt is 1 for the first call.
+	Attempt int
+	// Data is the schedule's.
+	Data []byte
+}
+
+const (
+	// ackWait is how long the server waits for a sign of the process that has a tick.
+	ackWait = 30 * time.Second
+	// heartbeat is how often the process gives one.
+	heartbeat = ackWait / 3
+	// answerTime bounds a question to the server.
+	answerTime = 5 * time.Second
+)
+
+// again is the pause after a call that failed.
+var again = worker.Backoff{Min: time.Second, Max: 5 * time.Minute, Jitter: 0.2}
+
+func durable(name string) string { return "cron_" + name }
+
+// Handle calls do at each time of a schedule, until ctx ends; then it returns nil. Any number of
+// processes may run it: one call runs at a time among all of them. The schedule need not exist yet.
+//
+// An error or a panic of do is a failure: the call comes again after a pause that grows from a
+// second to five minutes, in whichever process is free, until it succeeds or the schedule's next
+// time comes. A call may come again after a crash: see [Tick].ID. The context of do ends with ctx.
+//
+// Handle returns an error when the stream or the consumer is gone or cannot be reached. Run it
+// where a failure is tried again, as App.Supervise does.
+func Handle(ctx context.Context, js jetstream.JetStream, stream, name string, do func(context.Context, Tick) error) error {
+	err := handle(ctx, js, stream, name, do)
+	if err == nil || ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("handle the schedule %q of %s: %w", name, stream, natserr.Plain(err))
+}
+
+func handle(ctx context.Context, js jetstream.JetStream, stream, name string, do func(context.Context, Tick) error) error {
+	switch {
+	case !validName.MatchString(name):
+		return fmt.Errorf("%w: its name must be 1 to 64 letters, digits, - and _", ErrInvalid)
+	case do == nil:
+		return fmt.Errorf("%w: its function is nil", ErrInvalid)
+	}
+	attempt, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	at, err := open(attempt, js, stream)
+	if err != nil {
+		return err
+	}
+	consumer, err := at.CreateOrUpdateConsumer(attempt, jetstream.ConsumerConfig{
+		Durable:       durable(name),
+		FilterSubject: Topic(stream, name),
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       ackWait,
+		MaxDeliver:    -1,
+		MaxAckPending: 1,
+	})
+	if err != nil {
+		return err
+	}
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(1))
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, messages.Stop)
+	defer func() {
+		if stop() {
+			messages.Stop()
+		}
+	}()
+	for {
+		msg, err := messages.Next()
+		if errors.Is(err, jetstream.ErrNoHeartbeat) {
+			continue // the connection is away, and comes back
+		}
+		if err != nil {
+			return err
+		}
+		if err := one(ctx, stream, name, msg, do); err != nil {
+			return err
+		}
+	}
+}
+
+// one calls do for a message, and answers it. Its error is the server's.
+func one(ctx context.Context, stream, name string, msg jetstream.Msg, do func(context.Context, Tick) error) error {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return err
+	}
+	tick := Tick{
+		Schedule: name,
+		ID:       fmt.Sprintf("%s/%s@%d.%d", stream, name, meta.Sequence.Stream, meta.Timestamp.UnixNano()),
+		At:       meta.Timestamp,
+		Attempt:  int(meta.NumDelivered),
+		Data:     msg.Data(),
+	}
+	c := call.Start("schedule "+name, func() error { return do(ctx, tick) })
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-c.Done():
+			ended = true
+		case <-beat.C:
+			if err := msg.InProgress(); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := c.Ended(); err != nil {
+		return msg.NakWithDelay(again.After(int(min(meta.NumDelivered, 100))))
+	}
+	answer, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	return msg.DoubleAck(answer)
+}
