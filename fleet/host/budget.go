@@ -50,7 +50,7 @@ type Waits struct {
 // tenantBudget is the part of a tenant. The budget's mutex guards its fields.
 type tenantBudget struct {
 	accounts int
-	places   int   // granted; 0 is no limit of its own
+	places   int   // granted; 0 for no limit of its own
 	memory   int64 // granted; 0 is half
 	taken    int
 	used     int64
