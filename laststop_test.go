@@ -116,7 +116,7 @@ func TestReportsAreToldWhenTheStopIsOver(t *testing.T) {
 			r.trail[1], r.trail[2] = r.trail[2], r.trail[1]
 		}
 		r.wantTrail("3s hook", "3s told: exit status 1, took 2s", "3s fails", "20s the reports' time is over")
-		for _, want := range []string{`msg="the report was not told" to=fails took=1s error=boom`, `msg="the report was not told" to=hangs`} {
+		for _, want := range []string{`msg="a function of OnReport failed" report=fails took=1s error=boom`, `msg="a function of OnReport failed" report=hangs`} {
 			if !strings.Contains(r.log.String(), want) {
 				t.Errorf("the log has no %s", want)
 			}

@@ -159,10 +159,11 @@ func (a *App) runReports(base context.Context, end time.Time) {
 	if slice := a.budget.ReportSlice; slice > 0 && servesMetrics {
 		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.exitRecord.scrape.Await(ctx, slice)) })
 	}
-	for _, t := range a.parts.reports {
+	for _, r := range a.parts.reports {
 		all.Go(func() {
-			if out := callPart(ctx, "report", t.name, ctx.Done(), settle, func() error { return t.fn(ctx) }); out.err != nil {
-				a.log.Error("the report was not told", "to", t.name, "took", out.Took, "error", call.Unnamed(t.name, out.err))
+			out := callPart(ctx, "report", r.name, ctx.Done(), settle, func() error { return r.fn(ctx) })
+			if out.err != nil {
+				a.log.Error("a function of OnReport failed", "report", r.name, "took", out.Took, "error", call.Unnamed(r.name, out.err))
 			}
 		})
 	}

@@ -306,7 +306,8 @@ func (a *App) collect(hooksErr error) error {
 			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
 		}
 	}
-	s.unlogged, s.result.joined = primary != nil && !s.request.logged, true
+	s.unlogged = primary != nil && !s.request.logged
+	s.result.joined = true
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !call.Is(primary, err) {
@@ -321,8 +322,8 @@ func (a *App) collect(hooksErr error) error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(append(errs, hooksErr), late...)
-	return errors.Join(errs...)
+	errs = append(errs, hooksErr)
+	return errors.Join(append(errs, late...)...)
 }
 
 // stopIsOver records the result after the last hook, and again after the health server.

@@ -17,17 +17,17 @@ import (
 type Option func(*options)
 
 type options struct {
-	path     string // of the file, "" for none
-	optional bool   // the file need not be there
-	prefix   string // of environment variables, with its underscore
-	environ  []string
-	args     []string
-	given    *slog.Logger // nil for the default of the moment
-	out      io.Writer
-	section  string
-	content  []byte // of the file, nil to read it
-	unasked  bool   // do not call Validate methods
-	fault    error  // of the options themselves
+	path         string // of the file, "" for none
+	optional     bool   // the file need not be there
+	prefix       string // of environment variables, with its underscore
+	environ      []string
+	args         []string
+	given        *slog.Logger // nil for the default of the moment
+	out          io.Writer
+	section      string
+	content      []byte // of the file, nil to read it
+	skipValidate bool   // do not call Validate methods
+	fault        error  // of the options themselves
 
 	from     *Source // in place of the file, nil for none
 	set      *flag.FlagSet
@@ -93,7 +93,7 @@ func WithContent(content []byte) Option {
 // called. It is for a program that checks the configuration of another program itself,
 // and needs the values and, from [Live.Settings], their places. A value that its key
 // cannot hold is still a fault.
-func WithoutValidation() Option { return func(o *options) { o.unasked = true } }
+func WithoutValidation() Option { return func(o *options) { o.skipValidate = true } }
 
 func newOptions(path string, opts []Option) options {
 	name := filepath.Base(path)

@@ -96,7 +96,7 @@ func (l *loader) read(v reflect.Value) error {
 	var faults []error
 	var faulty []string // keys with a fault, which keep the values of earlier sources
 	given := map[string][]Setting{}
-	validates := !l.unasked
+	validates := !l.skipValidate
 	for _, read := range []func() (source, []error){readFirst, l.readEnv, l.readFlags} {
 		src, errs := read()
 		faults = append(faults, errs...)

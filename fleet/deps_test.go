@@ -26,7 +26,7 @@ func TestConventions(t *testing.T) {
 			{Path: "internal/outcome", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/splice", Imports: []string{"github.com/tidwall/gjson"}, Brings: []string{"..."}},
 			{Path: "internal/replay", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "internal/eventlog", Imports: []string{nats, "./fleet/internal/replay"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "internal/eventlog", Imports: []string{nats, "./fleet/broker/natserr", "./fleet/internal/replay"}, Brings: []string{"..."}, Never: []string{server}},
 			{
 				Path: "internal/diagnosis",
 				Imports: []string{
@@ -36,7 +36,7 @@ func TestConventions(t *testing.T) {
 				Brings: []string{"..."},
 				Never:  []string{nats, server},
 			},
-			{Path: "internal/...", Imports: []string{"./internal/text", "./worker"}},
+			{Path: "internal/...", Imports: []string{"./fsm", "./internal/text", "./worker"}},
 			// Of the broker's folder, these build no server.
 			{Path: "broker/natserr", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "broker/identity"},

@@ -26,7 +26,7 @@ type check struct {
 	bad     int        // runs in a row that have not passed
 	good    int        // runs in a row that have passed
 	hungRun uint64     // the last run that was overdue
-	hung    int        // how often overdue has counted that run as failed
+	hung    int        // how often countOverdue has counted that run as failed
 }
 
 func newCheck(p *plane, name string, pr Probe, cfg config) *check {
@@ -76,7 +76,7 @@ func (c *check) record(res probe.Result) (settled bool) {
 		return c.machine.State() == Up
 	}
 	c.good = 0
-	if isCounted := c.hungRun == res.Run; !isCounted { // overdue counts a run that hangs
+	if isCounted := c.hungRun == res.Run; !isCounted { // countOverdue counts a run that hangs
 		c.bad = min(c.bad+1, c.failures)
 	}
 	state, text := verdict(res.Err)
@@ -87,9 +87,9 @@ func (c *check) record(res probe.Result) (settled bool) {
 	return false
 }
 
-// overdue counts the run in progress as failed, once for each timeout that it has
+// countOverdue counts the run in progress as failed, once for each timeout that it has
 // lasted. It returns how long the run has lasted, or 0 when no run is overdue.
-func (c *check) overdue() time.Duration {
+func (c *check) countOverdue() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last, running, ok := c.runner.Status()
@@ -157,9 +157,9 @@ type item struct {
 // the probe did not wait for to the end.
 func (c *check) view(unfinished []probe.Unfinished) item {
 	it := item{name: c.name, nonCritical: c.nonCritical, dependsOn: c.dependsOn}
-	hung := c.overdue()
+	overdueFor := c.countOverdue()
 	stale := ""
-	if last, _, _ := c.runner.Status(); hung == 0 && last.Run > 0 {
+	if last, _, _ := c.runner.Status(); overdueFor == 0 && last.Run > 0 {
 		stale = c.stale(last, unfinished)
 		if stale != "" && !c.expire(last.Run, stale) {
 			stale = ""
@@ -169,8 +169,8 @@ func (c *check) view(unfinished []probe.Unfinished) item {
 	it.state, it.text = c.machine.State(), c.text
 	c.mu.Unlock()
 	switch {
-	case hung > 0:
-		it.text = fmt.Sprintf("still running for %v", probe.Round(hung))
+	case overdueFor > 0:
+		it.text = fmt.Sprintf("still running for %v", probe.Round(overdueFor))
 	case stale != "":
 		it.text = stale
 	}

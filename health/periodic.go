@@ -119,7 +119,7 @@ func (r *Registry) runPeriodic() time.Duration {
 			last, running, ok := c.runner.Status()
 			switch next := last.Ended + c.interval; {
 			case ok:
-				c.overdue()
+				c.countOverdue()
 				// The end of the run does not wake the scheduler. The check
 				// cannot be due again before an interval has passed.
 				sleep = min(sleep, c.interval, c.timeout-running%c.timeout)

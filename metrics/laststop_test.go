@@ -229,7 +229,7 @@ func TestPushThatFailsIsLogged(t *testing.T) {
 	app.Start()
 	app.Stop(nil)
 	app.WantClean()
-	if !strings.Contains(app.Log(), `msg="the report was not told" to="push gateway"`) {
+	if !strings.Contains(app.Log(), `msg="a function of OnReport failed" report="push gateway"`) {
 		t.Errorf("the log is\n%s", app.Log())
 	}
 	if _, err := lifecycle.New(lifecycle.Config{}, metrics.Push(nil)); err == nil || !strings.Contains(err.Error(), "the pusher is nil") {

@@ -28,7 +28,7 @@ func inheritedPair(limit int) (*acceptor, error) {
 	if !ok {
 		theirs.Close()
 		conn.Close()
-		return nil, errors.New("make a connection for the worker: it is no unix socket")
+		return nil, errors.New("make a connection for the worker: it is not a unix socket")
 	}
 	return &acceptor{theirs: theirs, pending: []*net.UnixConn{own}, limit: limit, opened: make(chan readyConn, 1)}, nil
 }

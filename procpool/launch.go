@@ -13,7 +13,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// makeProcess makes the process.
+// makeProcess makes the worker's process from its command, with the output and the environment
+// that the pool needs.
 func (w *proc) makeProcess(d *acceptor) (process *worker.Process, err error) {
 	err = call.Do(w.name, func() error {
 		w.p.making.Lock()
@@ -22,7 +23,7 @@ func (w *proc) makeProcess(d *acceptor) (process *worker.Process, err error) {
 		if cmd == nil {
 			return errors.New("the command is nil: Config.Command must return a worker's command")
 		}
-		w.wire(cmd)
+		w.connectOutput(cmd)
 		env := append(d.env(cmd), w.p.lifeline.give(cmd),
 			wire.EnvVersion+"="+strconv.Itoa(wire.Version),
 			wire.EnvName+"="+w.name,
@@ -34,8 +35,9 @@ func (w *proc) makeProcess(d *acceptor) (process *worker.Process, err error) {
 	return process, err
 }
 
-// wire connects the worker's output.
-func (w *proc) wire(cmd *exec.Cmd) {
+// connectOutput passes the end of stderr on to errors, and logs output for which the command has no
+// writer.
+func (w *proc) connectOutput(cmd *exec.Cmd) {
 	logged := func(stream string) *output {
 		o := &output{log: w.p.log.With("worker", w.name, "stream", stream), limit: w.p.cfg.OutputLines}
 		w.outputs = append(w.outputs, o)
@@ -53,8 +55,9 @@ func (w *proc) wire(cmd *exec.Cmd) {
 	cmd.Stderr = w.stderr
 }
 
-// belongs returns an error for a process outside of the worker's process group.
-func (w *proc) belongs(pid, uid int) error {
+// checkPeer returns an error when the process that has connected is not in the worker's process
+// group.
+func (w *proc) checkPeer(pid, uid int) error {
 	if pid == 0 {
 		return nil // this system does not report the peer
 	}

@@ -79,18 +79,18 @@ type Poisoned struct {
 
 // memory is what a pool remembers of deaths. The pool's lock guards it.
 type memory struct {
-	cfg    Poison
-	prints map[string]*Poisoned
-	deaths map[string][]time.Time // the deaths that count, by owner, oldest first
-	owing  map[string]time.Time   // owners and fingerprints whose next query runs alone, with the time of the death
+	cfg       Poison
+	prints    map[string]*Poisoned
+	deaths    map[string][]time.Time // the deaths that count, by owner, oldest first
+	nextAlone map[string]time.Time   // owners and fingerprints whose next query runs alone, with the time of the death
 }
 
 func newMemory(cfg Poison) *memory {
 	return &memory{
-		cfg:    cfg,
-		prints: make(map[string]*Poisoned),
-		deaths: make(map[string][]time.Time),
-		owing:  make(map[string]time.Time),
+		cfg:       cfg,
+		prints:    make(map[string]*Poisoned),
+		deaths:    make(map[string][]time.Time),
+		nextAlone: make(map[string]time.Time),
 	}
 }
 
@@ -103,9 +103,9 @@ func (m *memory) about(print string, now time.Time) *Poisoned {
 	return nil
 }
 
-// died records a death of a worker that had one query. refuse says that it was an
+// recordDeath records a death of a worker that had one query. refuse says that it was an
 // extra worker.
-func (m *memory) died(print, caller string, refuse bool, why error, now time.Time) *Poisoned {
+func (m *memory) recordDeath(print, caller string, refuse bool, why error, now time.Time) *Poisoned {
 	known := m.about(print, now)
 	if known == nil {
 		forgetOne(m.prints, m.cfg.Remember, func(a, b *Poisoned) bool { // one that is not refused when there is one
@@ -135,27 +135,27 @@ func forgetOne[V any](m map[string]V, most int, first func(a, b V) bool) {
 	delete(m, oldest)
 }
 
-// charge counts a death against an owner.
-func (m *memory) charge(owner string, now time.Time) {
+// countDeath counts a death against an owner.
+func (m *memory) countDeath(owner string, now time.Time) {
 	if owner == "" || m.cfg.Deaths == Off {
 		return
 	}
-	if m.counting(owner, now) == nil {
+	if m.recentDeaths(owner, now) == nil {
 		forgetOne(m.deaths, m.cfg.Remember, func(a, b []time.Time) bool { return a[len(a)-1].Before(b[len(b)-1]) })
 	}
 	m.deaths[owner] = append(m.deaths[owner], now)
 }
 
-// discharge takes back the last n deaths, of a query that was cleared.
-func (m *memory) discharge(owner string, n int, now time.Time) {
-	all := m.counting(owner, now)
+// takeBackDeaths takes back the last n deaths, of a query that was cleared.
+func (m *memory) takeBackDeaths(owner string, n int, now time.Time) {
+	all := m.recentDeaths(owner, now)
 	if m.deaths[owner] = all[:max(len(all)-n, 0)]; len(all) <= n {
 		delete(m.deaths, owner)
 	}
 }
 
-// counting returns the deaths that count against an owner.
-func (m *memory) counting(owner string, now time.Time) []time.Time {
+// recentDeaths returns the deaths that count against an owner.
+func (m *memory) recentDeaths(owner string, now time.Time) []time.Time {
 	all := m.deaths[owner]
 	for len(all) > 0 && now.Sub(all[0]) >= m.cfg.Window {
 		all = all[1:]
@@ -168,21 +168,21 @@ func (m *memory) counting(owner string, now time.Time) []time.Time {
 	return all
 }
 
-// spent returns how long an owner has to wait, 0 when it need not.
-func (m *memory) spent(owner string, now time.Time) time.Duration {
-	all := m.counting(owner, now)
+// waitAfterDeaths returns how long an owner has to wait, 0 when it need not.
+func (m *memory) waitAfterDeaths(owner string, now time.Time) time.Duration {
+	all := m.recentDeaths(owner, now)
 	if len(all) == 0 || len(all) < m.cfg.Deaths {
 		return 0
 	}
 	return all[len(all)-m.cfg.Deaths].Add(m.cfg.Window).Sub(now)
 }
 
-// owe has the next query of an owner, or of a fingerprint, run alone. Queries that may not run
-// again and share their worker with others are never alone otherwise: nothing would count
-// against a caller who sends another one each time, and its queries would kill without end.
-func (m *memory) owe(name string, now time.Time) {
-	forgetOne(m.owing, m.cfg.Remember, time.Time.Before)
-	m.owing[name] = now
+// runNextAlone makes the next query of an owner, or of a fingerprint, run alone. Without it a
+// query that may not run again, and that shares its worker, would never run alone: a caller that
+// sends a different one each time could kill workers for ever, and no death would count.
+func (m *memory) runNextAlone(name string, now time.Time) {
+	forgetOne(m.nextAlone, m.cfg.Remember, time.Time.Before)
+	m.nextAlone[name] = now
 }
 
 // sweep forgets what is over.
@@ -191,11 +191,11 @@ func (m *memory) sweep(now time.Time) {
 		m.about(print, now)
 	}
 	for owner := range m.deaths {
-		m.counting(owner, now)
+		m.recentDeaths(owner, now)
 	}
-	for name, since := range m.owing {
+	for name, since := range m.nextAlone {
 		if now.Sub(since) >= m.cfg.For {
-			delete(m.owing, name)
+			delete(m.nextAlone, name)
 		}
 	}
 }
@@ -221,7 +221,8 @@ func (q *Query) fingerprint() string {
 	h.Write(q.payload)
 	if len(q.data) > 0 || len(q.about.Metadata) > 0 || q.keyed {
 		about, _ := json.Marshal([]any{len(q.data), q.about.Metadata, q.keyed, q.key}) // texts can be marshalled
-		h.Write([]byte{0})                                                             // not JSON: no payload is like this one with what follows
+		// JSON has no zero byte, so a payload alone never equals a payload with what follows.
+		h.Write([]byte{0})
 		h.Write(about)
 		h.Write(q.data)
 	}

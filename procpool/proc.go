@@ -165,7 +165,7 @@ func (w *proc) live() error {
 	if err := process.Start(context.Background()); err != nil {
 		return err
 	}
-	d.open(w.belongs, func(err error) {
+	d.open(w.checkPeer, func(err error) {
 		p.counts.strangers.Add(1)
 		p.log.Warn("procpool: a connection was refused", "worker", w.name, "error", err)
 	})

@@ -24,9 +24,10 @@ func (q *Query) owner() string {
 // judgeLocked returns why the pool does not take a query that no worker has, and marks one
 // that has to run alone.
 func (p *Pool) judgeLocked(q *Query, now time.Time) error {
-	known, debtor := p.memory.about(q.print, now), cmp.Or(q.owner(), q.print)
-	wait := p.memory.spent(q.owner(), now)
-	_, owes := p.memory.owing[debtor]
+	known := p.memory.about(q.print, now)
+	wait := p.memory.waitAfterDeaths(q.owner(), now)
+	name := cmp.Or(q.owner(), q.print)
+	_, runsNextAlone := p.memory.nextAlone[name]
 	switch {
 	case wait > 0 && q.attempts == 0:
 		return &RejectedError{Pool: p.cfg.Name, RetryAfter: wait, Err: fmt.Errorf("%w: caller %q", ErrDeaths, q.owner())}
@@ -36,9 +37,9 @@ func (p *Pool) judgeLocked(q *Query, now time.Time) error {
 	case q.sticky(): // it goes to its key's worker
 	case known != nil:
 		q.alone = true
-	case owes && p.alone.Len() <= p.cfg.MaxQueue:
+	case runsNextAlone && p.alone.Len() <= p.cfg.MaxQueue:
 		q.alone = true
-		delete(p.memory.owing, debtor)
+		delete(p.memory.nextAlone, name)
 	}
 	return nil
 }
@@ -92,17 +93,17 @@ func (p *Pool) diedWithLocked(w *proc, q *Query, why error, only bool) []endedBy
 	now := time.Now()
 	if only {
 		q.deaths++
-		p.memory.charge(q.owner(), now)
+		p.memory.countDeath(q.owner(), now)
 	}
 	switch {
 	case only && !stays:
-		known := p.memory.died(q.print, q.caller, w.alone, why, now)
+		known := p.memory.recordDeath(q.print, q.caller, w.alone, why, now)
 		if w.alone {
 			repeat = false
 			ends[0].err = &PoisonError{Query: q.id, Fingerprint: q.print, Deaths: known.Deaths, Err: ends[0].err}
 		}
 	case !repeat && !stays:
-		p.memory.owe(cmp.Or(q.owner(), q.print), now)
+		p.memory.runNextAlone(cmp.Or(q.owner(), q.print), now)
 	}
 	if repeat {
 		ends = nil
@@ -136,7 +137,7 @@ func (p *Pool) clearLocked(q *Query) {
 	if known := p.memory.prints[q.print]; known != nil && !known.Refused {
 		delete(p.memory.prints, q.print)
 	}
-	p.memory.discharge(q.owner(), q.deaths, time.Now())
+	p.memory.takeBackDeaths(q.owner(), q.deaths, time.Now())
 	q.deaths = 0
 	for _, other := range p.waitingLocked() {
 		if other.in == p.alone && other.deaths == 0 && other.like(q) {

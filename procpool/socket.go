@@ -73,14 +73,14 @@ func removeStale(path string) {
 // process of the worker's group that sends ready is the worker; then the socket is
 // closed.
 type acceptor struct {
-	path     string
-	listener *net.UnixListener // nil when the connection is inherited
-	theirs   *os.File          // the worker's end of an inherited connection, else nil
-	limit    int
-	belongs  func(pid, uid int) error // nil for a process of the worker's group
-	refused  func(error)
-	opened   chan readyConn // capacity 1
-	ended    sync.WaitGroup
+	path      string
+	listener  *net.UnixListener // nil when the connection is inherited
+	theirs    *os.File          // the worker's end of an inherited connection, else nil
+	limit     int
+	checkPeer func(pid, uid int) error // nil for a process of the worker's group
+	refused   func(error)
+	opened    chan readyConn // capacity 1
+	ended     sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
@@ -131,8 +131,8 @@ func listen(path string, limit int) (*acceptor, error) {
 }
 
 // open accepts connections from now on. The process must have been started.
-func (d *acceptor) open(belongs func(pid, uid int) error, refused func(error)) {
-	d.belongs, d.refused = belongs, refused
+func (d *acceptor) open(checkPeer func(pid, uid int) error, refused func(error)) {
+	d.checkPeer, d.refused = checkPeer, refused
 	if d.theirs != nil {
 		d.started()
 		d.inherited()
@@ -156,7 +156,7 @@ func (d *acceptor) accept() {
 		pause = time.Millisecond
 		pid, uid, err := peerOf(conn)
 		if err == nil {
-			err = d.belongs(pid, uid)
+			err = d.checkPeer(pid, uid)
 		}
 		if err != nil {
 			conn.Close()

@@ -133,7 +133,7 @@ func (r *run) compare() {
 }
 
 // isOfLifecycle reports whether the manifest shows that lifecycle runs the container, by
-// what no other program has. Probes on /readyz and /livez at port 8081 are no proof:
+// what no other program has. Probes on /readyz and /livez at port 8081 prove nothing:
 // Kubebuilder's operators and kube-state-metrics have them too.
 func (c *container) isOfLifecycle() bool {
 	hasSettings := len(c.places) > 0 || len(c.unknown) > 0 || c.hasOwnFault

@@ -17,18 +17,18 @@ type startOp struct {
 	c         *child
 	call      call.Call
 	timer     *time.Timer        // calls startOverdue
-	wait      context.Context    // of the wait until the instance is Running
+	awaiting  context.Context    // of the wait until the instance is Running
 	cutWait   context.CancelFunc // ends that wait, even if it has not begun yet
 	mayStart  chan bool          // whether the instance that was made may start
 	cancelled bool               // the start must end without an instance
-	waiting   *instance          // an instance that was made, and waits until the supervisor is resumed
+	unresumed *instance          // an instance that was made, and waits until the supervisor is resumed
 	placed    *instance          // the instance once it is in its place, and may run; guarded by s.mu
 }
 
 // start begins a start of c. startEnded handles its end.
 func (s *Supervisor) start(c *child) {
 	op := &startOp{c: c, mayStart: make(chan bool, 1)}
-	op.wait, op.cutWait = context.WithCancel(context.Background())
+	op.awaiting, op.cutWait = context.WithCancel(context.Background())
 	s.calls++
 	s.mu.Lock()
 	if c.tried {
@@ -76,7 +76,7 @@ func (s *Supervisor) makeAndStart(op *startOp, factory func(name string) (Worker
 		Await(context.Context, func(Status) bool) (Status, error)
 	})
 	if ok && i.status() == StatusStarting {
-		_, _ = a.Await(op.wait, func(st Status) bool { return st != StatusStarting })
+		_, _ = a.Await(op.awaiting, func(st Status) bool { return st != StatusStarting })
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (s *Supervisor) instanceMade(op *startOp, i *instance) {
 	case op.cancelled:
 		op.mayStart <- false
 	case s.suspended:
-		op.waiting = i
+		op.unresumed = i
 		op.timer.Stop()
 		s.hold(c, errSuspended, time.Time{})
 	default:
@@ -145,7 +145,7 @@ func (s *Supervisor) instanceMade(op *startOp, i *instance) {
 func (s *Supervisor) putInPlace(op *startOp, i *instance) {
 	c := op.c
 	i.running = true
-	op.waiting = nil
+	op.unresumed = nil
 	s.mu.Lock()
 	if c.held != nil && i.base != nil {
 		i.base.takeOver(c.held)
@@ -183,8 +183,8 @@ func (s *Supervisor) cancelStart(op *startOp, by time.Time) {
 	}
 	op.cancelled = true
 	op.cutWait()
-	if op.waiting != nil {
-		op.waiting = nil
+	if op.unresumed != nil {
+		op.unresumed = nil
 		op.mayStart <- false
 	}
 	limit, bounded := op.c.spec.stopLimit(nil)
@@ -200,7 +200,7 @@ func (s *Supervisor) cancelStart(op *startOp, by time.Time) {
 // startOverdue abandons a start that does not return in time.
 func (s *Supervisor) startOverdue(op *startOp) {
 	c := op.c
-	if c.op != op || op.waiting != nil {
+	if c.op != op || op.unresumed != nil {
 		return
 	}
 	err := fmt.Errorf("start %s: %w", c.name, errAbandonedStart)
@@ -271,7 +271,7 @@ func (s *Supervisor) markTried(c *child) {
 // failed worker that does.
 func (s *Supervisor) startFailed(c *child, err error) {
 	s.markTried(c)
-	if c.instance == nil || c.held != nil { // the factory failed: w, if any, is the previous instance
+	if c.instance == nil || c.held != nil { // the factory failed: an instance, if any, is the previous one
 		held := c.held
 		if held == nil {
 			held = s.newHeld(c)

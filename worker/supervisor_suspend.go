@@ -121,9 +121,9 @@ func (s *Supervisor) releaseStarts(ctx context.Context) error {
 		s.suspended = false
 		reply <- nil
 		for _, c := range slices.Clone(s.children) {
-			if op := c.op; op != nil && op.waiting != nil {
+			if op := c.op; op != nil && op.unresumed != nil {
 				op.timer.Reset(c.spec.StartTimeout)
-				s.putInPlace(op, op.waiting)
+				s.putInPlace(op, op.unresumed)
 			}
 			s.advance(c.group)
 		}

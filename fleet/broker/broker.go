@@ -142,7 +142,11 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		b.owned = append(b.owned, bucket.Bucket)
 	}
 	b.cfg = cfg
-	return Ensure(ctx, b.js, cfg.Buckets, cfg.Streams)
+	err = Ensure(ctx, b.js, cfg.Buckets, cfg.Streams)
+	if last := nc.LastError(); errors.Is(err, context.DeadlineExceeded) && errors.Is(last, nats.ErrPermissionViolation) {
+		err = fmt.Errorf("%w: %w", err, last)
+	}
+	return err
 }
 
 // where names the server for an error, without the credentials that its URL may have.
@@ -166,6 +170,9 @@ func answers(ctx context.Context, js jetstream.JetStream) error {
 		isOff := errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount)
 		if err == nil || isOff {
 			return err
+		}
+		if last := js.Conn().LastError(); errors.Is(last, nats.ErrPermissionViolation) {
+			return fmt.Errorf("the account has no permission to ask: %w", last) // and so gets no answer
 		}
 		if over := wait.Sleep(ctx, failures); over != nil {
 			return fmt.Errorf("%w; the last answer was: %w", over, err)

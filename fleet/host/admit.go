@@ -171,8 +171,9 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 	r.done(t, d, &effects{}, nil)
 }
 
-// prepare waits for a place for the handler of a message, and for memory, and makes the program ready for it.
-// It returns a function that gives the place back. A program in this process needs no place.
+// prepare waits for a place and for memory for the handler of a message, and makes the program
+// ready. It returns a function that gives the place back. A program in this process needs no
+// place.
 func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
 	p, ok := m.program.(engine.Preparer)

@@ -50,7 +50,7 @@ type Waits struct {
 // tenantBudget is the part of a tenant. The budget's mutex guards its fields.
 type tenantBudget struct {
 	accounts int
-	places   int   // granted; 0 is no limit of its own
+	places   int   // granted; 0 for no limit of its own
 	memory   int64 // granted; 0 is half
 	taken    int
 	used     int64
@@ -202,8 +202,8 @@ func (a *account) hasRoomToRead() bool {
 	return a.tenant.unread < b.limit(a.tenant)/4
 }
 
-// settle waits until the tenant has no more than its part.
-func (a *account) settle(ctx context.Context) error {
+// awaitLimit waits while the tenant has more memory than its limit.
+func (a *account) awaitLimit(ctx context.Context) error {
 	if !a.tenant.over.Load() {
 		return nil
 	}

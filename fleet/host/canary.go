@@ -103,8 +103,8 @@ func (r *Record) Newest() *Record {
 	return r
 }
 
-// keep gives r the version of another record, with what belongs to a version.
-func (r *Record) keep(other *Record) {
+// copyVersion gives r the version of another record, with what belongs to a version.
+func (r *Record) copyVersion(other *Record) {
 	r.Generation, r.Digest, r.Signature = other.Generation, other.Digest, other.Signature
 	r.Runtime, r.Candidate = other.Runtime, other.Candidate
 }
@@ -118,7 +118,7 @@ func (r *Record) replace(v *Version, set func(*Record), now bool) {
 	}
 	set(r)
 	if v == nil {
-		r.keep(&before)
+		r.copyVersion(&before)
 		return
 	}
 	if before.Candidate != nil {
@@ -136,12 +136,12 @@ func (r *Record) replace(v *Version, set func(*Record), now bool) {
 	v.Rollout = rolloutRuns
 	r.addVersion(*v)
 	c := &Candidate{Version: r.History[len(r.History)-1], Runtime: r.Runtime, Rollout: r.Rollout}
-	r.keep(&before)
+	r.copyVersion(&before)
 	r.Candidate = c
 }
 
-// end promotes the candidate, or gives it up.
-func (r *Record) end(promote bool) {
+// endCandidate promotes the candidate, or gives it up.
+func (r *Record) endCandidate(promote bool) {
 	generation := r.Candidate.Generation
 	if !promote {
 		r.Candidate = nil
@@ -163,13 +163,13 @@ func (h *Host) Promote(ctx context.Context, id string, opts ...Option) error {
 		if r.Candidate == nil {
 			return false, fmt.Errorf("worker %s: %w: it has no canary", id, ErrInvalid)
 		}
-		r.end(true)
+		r.endCandidate(true)
 		return true, nil
 	})
 	if err != nil {
 		return fmt.Errorf("promote: %w", err)
 	}
-	return h.settle(ctx, rec)
+	return h.awaitApplied(ctx, rec)
 }
 
 // endCanary promotes the candidate that rec has, or gives it up, unless the worker has
@@ -181,7 +181,7 @@ func (h *Host) endCanary(
 		if r.UID != rec.UID || r.Candidate == nil || r.Candidate.Generation != rec.Candidate.Generation {
 			return false, nil
 		}
-		r.end(promote)
+		r.endCandidate(promote)
 		set(r)
 		return true, nil
 	})
@@ -268,7 +268,7 @@ func (r *runner) judge(a *attempt, failed bool) {
 	}
 	if decided, promote, _ := c.verdict(time.Now()); decided {
 		c.over.Store(!promote)
-		wake(r.slot.wake)
+		r.slot.wake.Notify()
 	}
 }
 
@@ -297,8 +297,8 @@ func (s *slot) withCanary(ctx context.Context, rec *Record, m *member) (*member,
 		c.over.Store(!promote)
 		return &own, s.endCanary(ctx, rec, promote, why)
 	}
-	if left := time.Until(c.since.Add(c.rollout.For)); left > 0 && (s.soon == 0 || left < s.soon) {
-		s.soon = left
+	if left := time.Until(c.since.Add(c.rollout.For)); left > 0 && (s.canaryDue == 0 || left < s.canaryDue) {
+		s.canaryDue = left
 	}
 	return &own, nil
 }

@@ -130,14 +130,17 @@ func (r *runner) enqueue(m *nats.Msg) error {
 		_ = from.ack() // redriven for another group or worker
 		return nil
 	}
-	if r.partition.isDone(seq) {
-		_ = from.ack() // the answer to an earlier delivery was lost
-		return nil
-	}
 	r.mu.Lock()
 	if known := r.inHand[seq]; known != nil {
 		known.acker.Store(from)
 		r.mu.Unlock()
+		return nil
+	}
+	// A message is done before it is forgotten: one that is not in hand here, and not done, was
+	// never handled.
+	if r.partition.isDone(seq) {
+		r.mu.Unlock()
+		_ = from.ack() // the answer to an earlier delivery was lost
 		return nil
 	}
 	d := &delivery{

@@ -19,6 +19,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -75,7 +76,7 @@ type Host struct {
 	budget   *budget
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
-	wake     chan struct{}      // of size 1; makes serve assign the slots again
+	wake     fsm.Wake           // makes serve assign the slots again
 	ready    atomic.Bool        // ensure has succeeded
 	ensuring sync.Mutex
 
@@ -129,7 +130,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		nc:       js.Conn(),
 		log:      cfg.Logger,
 		fetcher:  cfg.Fetcher,
-		wake:     make(chan struct{}, 1),
+		wake:     fsm.NewWake(),
 		known:    make(map[string]*Record),
 		broken:   make(map[string]error),
 		slots:    make(map[string]*slot),
@@ -321,7 +322,7 @@ func (h *Host) close() {
 // handles no message any more, or ctx's error when ctx ends first.
 func (h *Host) Drain(ctx context.Context) error {
 	h.draining.Store(true)
-	h.poke()
+	h.wake.Notify()
 	return h.await(ctx, func() bool { return len(h.slots) == 0 })
 }
 
@@ -355,9 +356,6 @@ func (h *Host) changed() {
 	h.listeners = nil
 }
 
-// poke makes serve assign the slots again.
-func (h *Host) poke() { wake(h.wake) }
-
 // Recover runs the workers of this host, also when automatic recovery is off. It
 // tries workers that could not be loaded again at once. It returns when the host has
 // tried each of its workers since the call, with the joined errors of those that
@@ -372,7 +370,7 @@ func (h *Host) Recover(ctx context.Context) error {
 		asked[s] = s.ask()
 	}
 	h.mu.Unlock()
-	h.poke()
+	h.wake.Notify()
 	running := true
 	err := h.await(ctx, func() bool {
 		if running = h.Status() == worker.StatusRunning; !running {

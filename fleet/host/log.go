@@ -94,7 +94,6 @@ type output struct {
 	since  time.Time // when it was committed, by the server's clock
 
 	maybeSent bool      // an earlier holder, or an attempt without an answer, may have published it
-	sentHere  bool      // by this host
 	refused   time.Time // when the server first refused it
 	attempts  int       // how often the server refused it
 }

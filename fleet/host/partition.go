@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -30,7 +31,7 @@ type partition struct {
 
 	ctx    context.Context // of commits; ends when the partition is abandoned
 	cancel context.CancelFunc
-	wake   chan struct{} // of size 1
+	wake   fsm.Wake
 	quit   chan struct{} // closed to end commits once everything is written
 	ended  chan struct{} // closed when commits has ended for good
 	failed func(error)   // called once, when a commit was refused
@@ -99,7 +100,7 @@ func (h *Host) claim(
 		log:    h.slotLog(slot, fence),
 		failed: failed,
 		memory: memory,
-		wake:   make(chan struct{}, 1),
+		wake:   fsm.NewWake(),
 		quit:   make(chan struct{}),
 		ended:  make(chan struct{}),
 		active: true, // until the log is read
@@ -112,7 +113,7 @@ func (h *Host) claim(
 	}
 	p.fence = p.log.fence
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.cache = newStateCache(h.states, slot, fence) // its chain is on the subject of the tokens
+	p.cache = newStateCache(h.states, slot, fence)
 	p.timers = newTimers(h.states, slot)
 	p.cache.memory = memory
 	p.relay = newRelay(h, memory, p.sent, p.holds)
@@ -135,16 +136,16 @@ func (h *Host) claim(
 // values and published the outputs of its commits already.
 func (p *partition) replay(ctx context.Context, source string) error {
 	outputs, k := p.log.unsent(p.entries)
-	known := make(map[workerUID]bool)
+	lookedUp := make(map[workerUID]bool)
 	exists := func(of workerUID) (bool, error) {
-		if _, is := known[of]; !is {
+		if _, ok := lookedUp[of]; !ok {
 			rec, err := p.host.records.get(ctx, of.id)
 			if err != nil && !errors.Is(err, ErrNotFound) {
 				return false, err
 			}
-			known[of] = err == nil && rec.UID == of.uid
+			lookedUp[of] = err == nil && rec.UID == of.uid
 		}
-		return known[of], nil
+		return lookedUp[of], nil
 	}
 	timers, err := p.timers.stored(ctx)
 	if err != nil {
@@ -286,7 +287,7 @@ func (p *partition) commit(ctx context.Context, e *effects) error {
 
 // wakeCommits makes commits look for effects to write, and starts commits when that does not run.
 func (p *partition) wakeCommits() {
-	wake(p.wake)
+	p.wake.Notify()
 	p.mu.Lock()
 	start := !p.active
 	p.active = true
@@ -301,14 +302,6 @@ func (p *partition) wakeCommits() {
 		}
 		p.host.running.Done()
 	})
-}
-
-// wake signals a channel of size 1.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // sent notes that an output was published, or stored as a dead letter.

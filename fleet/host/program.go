@@ -10,9 +10,8 @@ import (
 
 // loadCode makes a program of code with the engine of a record. All code that runs goes
 // through loadCode, because it verifies the record's signature. It returns an error when the
-// engine panics.
-// It abandons an engine that does not return before ctx ends, and closes a program that the
-// engine returns later. print gets the lines that the code prints, without secrets; nil drops
+// engine panics. It abandons an engine that does not return before ctx ends, and closes a program
+// that the engine returns later. print gets the lines that the code prints, without secrets; nil drops
 // them.
 func (h *Host) loadCode(
 	ctx context.Context, rec *Record, code []byte, later bool, print func(string),

@@ -18,13 +18,15 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // relay publishes the outputs that a slot's log has, each under an id that names the
 // committed attempt. Within its duplicate window the stream of the output's topic drops a
-// repetition. For an older output that may have been published already, the relay first looks
-// in the stream.
+// repetition. For an output that may have been published already, and is older than half of
+// the window, the relay first looks in the stream. So a publish may be under way for the other
+// half. docs/internals/models/relay.pml is the model of it.
 //
 // The relay publishes the outputs of one key in order. An output that cannot be delivered holds
 // up its key until it becomes a dead letter.
@@ -35,13 +37,11 @@ type relay struct {
 	sent   func(*output)               // called once an output was published or is a dead letter
 	holds  func(context.Context) error // returns nil when this host had the slot less than holdFor ago
 
-	othersPublishUntil time.Time // until then an earlier holder may still publish
-
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	waiting    atomic.Int64  // outputs that were added and not sent yet
-	outputSent chan struct{} // of size 1; wakes room
+	waiting    atomic.Int64 // outputs that were added and not sent yet
+	outputSent fsm.Wake     // wakes room
 
 	workers    sync.WaitGroup
 	workersMu  sync.Mutex         // guards endWorkers and stopped
@@ -50,13 +50,13 @@ type relay struct {
 
 	mu      sync.Mutex         // guards everything below
 	targets map[string]*target // by topic, of outputs that may have been published
-	oldest  time.Time          // when the first output was committed that an earlier holder may have published
+	oldest  time.Time          // when the first output was committed that may have been published
 }
 
 // Bounds of a relay.
 const (
-	// A holder publishes only for this long after it last knew that it has the slot. A new
-	// holder waits twice as long before it looks for outputs that an earlier one has published.
+	// A holder publishes only for this long after it last knew that it has the slot. It is
+	// well within half of a stream's duplicate window.
 	holdFor = 2 * time.Second
 
 	relayWorkers = 4
@@ -72,8 +72,7 @@ func newRelay(h *Host, memory *account, sent func(*output), holds func(context.C
 		memory:  memory,
 		targets: make(map[string]*target),
 
-		othersPublishUntil: time.Now().Add(2 * holdFor),
-		outputSent:         make(chan struct{}, 1),
+		outputSent: fsm.NewWake(),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -81,17 +80,27 @@ func newRelay(h *Host, memory *account, sent func(*output), holds func(context.C
 
 // add publishes an output after the others of its key. It does not wait.
 func (r *relay) add(o *output) {
-	if o.maybeSent { // it comes from the replay of the log, which is before all other outputs
-		r.mu.Lock()
-		if r.oldest.IsZero() || o.since.Before(r.oldest) {
-			r.oldest = o.since
-		}
-		r.mu.Unlock()
+	if o.maybeSent { // it comes from the replay of the log
+		r.mayBeSent(o)
 	}
 	o.hold(r.memory)
 	r.begin()
 	if r.queue.Add(o.Key, o, 0) != nil {
 		r.waiting.Add(-1) // the relay has ended; the log keeps the output
+	}
+}
+
+// mayBeSent notes that an output may have been published. What was read in the streams may not
+// go back far enough for it.
+func (r *relay) mayBeSent(o *output) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o.maybeSent = true
+	if r.oldest.IsZero() || o.since.Before(r.oldest) {
+		r.oldest = o.since
+		for _, to := range r.targets {
+			to.ids = nil
+		}
 	}
 }
 
@@ -141,7 +150,7 @@ func (r *relay) done(t *lanes.Task[*output]) {
 		r.endWorkers()
 		r.endWorkers = nil
 	}
-	wake(r.outputSent)
+	r.outputSent.Notify()
 }
 
 // room waits until fewer than limit outputs wait. It returns ctx's cause when ctx ends first.
@@ -209,7 +218,7 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 			return lanes.Reject(err)
 		}
 	default:
-		o.maybeSent, o.sentHere = true, true // the server may have it
+		r.mayBeSent(o) // the server may have it
 	}
 	return lanes.Uncounted(err)
 }
@@ -242,17 +251,16 @@ func (h *Host) storeOutput(ctx context.Context, o *output, why error) error {
 }
 
 // errTooEarly is the error of isPublished while an earlier holder may still publish the output.
-var errTooEarly = errors.New("an earlier holder of the slot may still publish")
-
 // target is the stream of a topic.
 type target struct {
 	stream jetstream.Stream
 	ids    map[string]bool // of its messages since the relay's oldest output; nil when they were not read
+	readAt time.Time       // when the ids were read
 }
 
 // isPublished reports whether the stream of an output's topic has the output already. It
-// reports false within the stream's duplicate window: there the stream drops a repetition by
-// itself.
+// reports false in the first half of the stream's duplicate window: there the stream drops a
+// repetition by itself. What it has read in the stream is of use for half of the window too.
 func (r *relay) isPublished(ctx context.Context, o *output) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -263,19 +271,14 @@ func (r *relay) isPublished(ctx context.Context, o *output) (bool, error) {
 	if to == nil {
 		return false, nil
 	}
-	window := to.stream.CachedInfo().Config.Duplicates
-	if r.host.states.now(ctx).Sub(o.since) < window-window/4 {
+	half := to.stream.CachedInfo().Config.Duplicates / 2
+	if r.host.states.now(ctx).Sub(o.since) < half {
 		return false, nil
 	}
-	if time.Now().Before(r.othersPublishUntil) {
-		return false, errTooEarly
-	}
-	since := r.oldest
-	if o.sentHere { // the ids that were read before may lack it
-		since, to.ids, o.sentHere = o.since, nil, false
-	}
-	if to.ids == nil {
-		if to.ids, err = messageIDs(ctx, to.stream, o.Topic, since.Add(-time.Minute)); err != nil {
+	if now := time.Now(); to.ids == nil || now.Sub(to.readAt) >= half {
+		to.readAt = now
+		if to.ids, err = messageIDs(ctx, to.stream, o.Topic, r.oldest.Add(-time.Minute)); err != nil {
+			to.ids = nil
 			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
 		}
 	}

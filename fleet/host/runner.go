@@ -48,14 +48,14 @@ type runner struct {
 	mu     sync.Mutex           // guards inHand
 	inHand map[uint64]*delivery // messages that are not answered, by sequence
 
-	handler   call.Call // the goroutine that handles
-	halting   atomic.Bool
-	fed       chan struct{} // closed when feed has ended
-	feedErr   error         // read it once fed is closed
-	ended     chan struct{}
-	err       error         // why it ended; read it once ended is closed
-	abandoned chan struct{} // closed when its handler did not return in time
-	leave     sync.Once
+	handler    call.Call // the goroutine that handles
+	halting    atomic.Bool
+	fed        chan struct{} // closed when feed has ended
+	feedErr    error         // read it once fed is closed
+	ended      chan struct{}
+	err        error         // why it ended; read it once ended is closed
+	abandoned  chan struct{} // closed when its handler did not return in time
+	finishOnce sync.Once
 }
 
 // start claims the slot and returns a runner that handles the messages of the slot's
@@ -128,7 +128,7 @@ func sourceOf(stream string, created time.Time) string {
 // handleAll handles messages until the queue is closed.
 func (r *runner) handleAll() error {
 	for {
-		if r.partition.relay.room(r.taking, maxWaiting) != nil || r.partition.memory.settle(r.taking) != nil {
+		if r.partition.relay.room(r.taking, maxWaiting) != nil || r.partition.memory.awaitLimit(r.taking) != nil {
 			return nil //nolint:nilerr // the runner halts
 		}
 		t, err := r.queue.Next(r.taking)
@@ -149,7 +149,7 @@ func (r *runner) handleAll() error {
 // abandoned.
 func (r *runner) end(err error) {
 	inTime := false
-	r.leave.Do(func() {
+	r.finishOnce.Do(func() {
 		inTime = true
 		r.finish(err)
 	})
@@ -235,7 +235,7 @@ func (r *runner) stop(ctx context.Context) {
 // abandon stops waiting for a handler that does not return.
 func (r *runner) abandon() {
 	r.cancel(ErrDetached)
-	r.leave.Do(func() {
+	r.finishOnce.Do(func() {
 		close(r.abandoned)
 		r.host.log.Warn("hosted worker: its handler does not return and is abandoned",
 			"slot", r.slot.name, "error", r.handler.Abandon())

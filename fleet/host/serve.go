@@ -266,9 +266,9 @@ func (h *Host) startSlot(work context.Context, name string, records []*Record) {
 	call.Go("slot "+name, func() error { s.run(work); return nil }, func(err error) {
 		if err != nil {
 			h.log.Error("hosted worker: the slot ended by itself", "slot", name, "error", err)
-			time.AfterFunc(retryLoad, h.poke) // wait before assign makes a new one
+			time.AfterFunc(retryLoad, h.wake.Notify) // wait before assign makes a new one
 		} else {
-			h.poke()
+			h.wake.Notify()
 		}
 		h.changed()
 	})

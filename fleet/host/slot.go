@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -21,7 +22,7 @@ import (
 type slot struct {
 	host *Host
 	name string
-	wake chan struct{} // of size 1
+	wake fsm.Wake
 	quit chan struct{}
 	gone chan struct{} // closed when the slot has released everything
 
@@ -37,10 +38,10 @@ type slot struct {
 	failures map[codeVersion]error // code that turned out to be unable to run; noted by the runner
 
 	// Only the owning goroutine uses the fields below.
-	loaded  []*member
-	covered []string // topics that the slot's consumer is known to take
-	runner  *runner
-	soon    time.Duration // after which a canary may end, 0 for none
+	loaded    []*member
+	covered   []string // topics that the slot's consumer is known to take
+	runner    *runner
+	canaryDue time.Duration // after which a canary may end, 0 for none
 }
 
 // workerStatus is what a slot knows about one of its workers. The slot's mutex guards the
@@ -82,7 +83,7 @@ func newSlot(h *Host, name string) *slot {
 	return &slot{
 		host:     h,
 		name:     name,
-		wake:     make(chan struct{}, 1),
+		wake:     fsm.NewWake(),
 		quit:     make(chan struct{}),
 		gone:     make(chan struct{}),
 		workers:  make(map[string]*workerStatus),
@@ -95,7 +96,7 @@ func (s *slot) want(records []*Record) {
 	s.mu.Lock()
 	s.records = records
 	s.mu.Unlock()
-	wake(s.wake)
+	s.wake.Notify()
 }
 
 // ask makes the slot try failed workers again. It returns the number of the request for
@@ -104,7 +105,7 @@ func (s *slot) ask() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
-	wake(s.wake)
+	s.wake.Notify()
 	return s.asked
 }
 
@@ -166,8 +167,8 @@ func (s *slot) run(ctx context.Context) {
 				s.host.log.Warn("hosted worker", "slot", s.name, "error", err)
 			}
 			retry.Reset(retryLoad)
-		} else if s.soon > 0 {
-			retry.Reset(min(time.Minute, s.soon))
+		} else if s.canaryDue > 0 {
+			retry.Reset(min(time.Minute, s.canaryDue))
 		}
 		var ended <-chan struct{}
 		if s.runner != nil {
@@ -227,7 +228,7 @@ func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error
 	next := make([]*member, 0, len(records))
 	var leaving []*Record
 	deploying := false
-	s.soon = 0
+	s.canaryDue = 0
 	for _, rec := range records {
 		switch {
 		case rec.State.leaving():
@@ -249,7 +250,7 @@ func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error
 	}
 	errs = append(errs, s.swap(ctx, next), s.publishHeld(ctx, next))
 	s.hasApplied(records, asked)
-	s.host.poke()
+	s.host.wake.Notify()
 	for _, rec := range leaving {
 		errs = append(errs, s.erase(ctx, rec))
 	}
@@ -429,7 +430,7 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 		// round loads new ones. These are programs that the runner never had.
 		s.closeUnused(next, old)
 		s.loaded = nil
-		wake(s.wake)
+		s.wake.Notify()
 		return nil
 	}
 	s.closeUnused(old, next)

@@ -114,8 +114,8 @@ func (h *Host) validate(s *Spec) error {
 	return err
 }
 
-// settle writes the fields that may change into a record.
-func (s *Spec) settle(r *Record) {
+// applyTo writes the fields that may change into a record.
+func (s *Spec) applyTo(r *Record) {
 	r.OutputTopic, r.Key = s.OutputTopic, s.Key
 	r.Limits, r.Rate, r.Rollout = s.Limits, s.Rate, s.Rollout
 	r.Env, r.Secrets = slices.Sorted(slices.Values(s.Env)), slices.Sorted(slices.Values(s.Secrets))
@@ -149,7 +149,7 @@ func (s *Spec) record(digest string) *Record {
 		Digest:    digest,
 		Signature: s.Signature,
 	}
-	s.settle(r)
+	s.applyTo(r)
 	return r
 }
 
@@ -307,7 +307,7 @@ func (h *Host) plan(ctx context.Context, spec *Spec) (*deployment, error) {
 		d.back = !slices.ContainsFunc(differences(rec.settings(), wanted.settings()), needsVersion)
 	}
 	trial := *now
-	spec.settle(&trial)
+	spec.applyTo(&trial)
 	trial.Signature = spec.Signature
 	code := d.code
 	if code == nil {
@@ -332,11 +332,11 @@ func (h *Host) carryOut(ctx context.Context, spec *Spec, d *deployment) error {
 		return nil
 	}
 	if d.back {
-		changed, err := h.endCanary(ctx, d.rec, false, options{by: spec.By, note: spec.Note}, spec.settle)
+		changed, err := h.endCanary(ctx, d.rec, false, options{by: spec.By, note: spec.Note}, spec.applyTo)
 		if err != nil {
 			return err
 		}
-		return h.settle(ctx, changed)
+		return h.awaitApplied(ctx, changed)
 	}
 	var v *Version
 	if d.reload {
@@ -350,5 +350,5 @@ func (h *Host) carryOut(ctx context.Context, spec *Spec, d *deployment) error {
 			return err
 		}
 	}
-	return h.deploy(ctx, d.rec, v, options{by: spec.By, note: spec.Note}, spec.settle)
+	return h.deploy(ctx, d.rec, v, options{by: spec.By, note: spec.Note}, spec.applyTo)
 }

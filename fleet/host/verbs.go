@@ -108,7 +108,7 @@ func (h *Host) create(ctx context.Context, req *Spec, rec *Record, code []byte) 
 	if err != nil {
 		return undo("set it Running", err, dropRecord, dropCode)
 	}
-	return rec.ID, h.settle(ctx, running)
+	return rec.ID, h.awaitApplied(ctx, running)
 }
 
 // prepare does the steps that store nothing: it checks the request, looks up the
@@ -244,7 +244,7 @@ func (h *Host) StartWorker(ctx context.Context, id string, opts ...Option) error
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	return h.settle(ctx, rec)
+	return h.awaitApplied(ctx, rec)
 }
 
 // StopWorker stops a worker once it has finished the message that it handles. New
@@ -259,7 +259,7 @@ func (h *Host) StopWorker(ctx context.Context, id string, opts ...Option) error 
 	if err != nil {
 		return fmt.Errorf("stop: %w", err)
 	}
-	return h.settle(ctx, rec)
+	return h.awaitApplied(ctx, rec)
 }
 
 // LoadCodeFromContent replaces a worker's code. It loads the new code once before it
@@ -312,7 +312,7 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 		if err != nil {
 			return fmt.Errorf("roll back: %w", err)
 		}
-		return h.settle(ctx, changed)
+		return h.awaitApplied(ctx, changed)
 	}
 	i, err := rec.version(digest)
 	if err != nil {
@@ -361,7 +361,7 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 			h.log.Warn("hosted worker: remove code that is too old for a rollback", "worker", rec.ID, "error", err)
 		}
 	}
-	return h.settle(ctx, changed)
+	return h.awaitApplied(ctx, changed)
 }
 
 func (h *Host) change(ctx context.Context, id string, o options, change func(*Record) (bool, error)) (*Record, error) {
@@ -374,9 +374,9 @@ func (h *Host) change(ctx context.Context, id string, o options, change func(*Re
 	return h.records.update(ctx, id, o.change(), change)
 }
 
-// settle waits until this host has applied a record, if the worker belongs to this
+// awaitApplied waits until this host has applied a record, if the worker belongs to this
 // host.
-func (h *Host) settle(ctx context.Context, rec *Record) error {
+func (h *Host) awaitApplied(ctx context.Context, rec *Record) error {
 	if h.Status() != worker.StatusRunning {
 		return nil
 	}

@@ -91,7 +91,7 @@ const (
 type kubernetes struct {
 	cfg     KubernetesConfig
 	client  *http.Client
-	unknown *limiters     // by address: reviews of texts that are no tokens of Kubernetes
+	unknown *limiters     // by address: reviews of texts that are not tokens of Kubernetes
 	asking  chan struct{} // bounds the reviews at one time
 
 	mu    sync.Mutex // guards the fields below

@@ -76,8 +76,7 @@ func compression(r *http.Request) string {
 
 // readBody reads the whole body of r, within the limit of the caller's role and the memory of all
 // bodies, and replaces it with a copy in memory. So a faulty body is refused before any service is
-// called.
-// The caller calls release when the request has been handled.
+// called. The caller calls release when the request has been handled.
 func (s *Server) readBody(r *http.Request, who Principal) (release func(), err error) {
 	release = func() {}
 	if encoding := compression(r); encoding != "" {

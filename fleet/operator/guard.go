@@ -209,19 +209,19 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	return p, err
 }
 
-// refuse refuses a request: with a page when a browser asks for one, and otherwise with
-// the function refuse.
+// refuse refuses a request: with a page when a browser asks for one, and otherwise in the
+// request's own protocol.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if strings.HasPrefix(r.URL.Path, "/ui/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		err = wire(r.Context(), s.log, "", err)
 		s.ui.Refuse(w, r, httpStatus(err), message(err))
 		return
 	}
-	refuse(w, r, err)
+	writeRefusal(w, r, err)
 }
 
-// refuse answers a refused request in the request's own protocol.
-func refuse(w http.ResponseWriter, r *http.Request, err error) {
+// writeRefusal answers a refused request in the request's own protocol.
+func writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
 	err = wire(r.Context(), nil, "", err)
 	if connect.CodeOf(err) == connect.CodeUnauthenticated {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="lifecycle"`)

@@ -335,12 +335,12 @@ func serveWatch[R any, E event](
 	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		value, err := only(r, parameter, parameter+"="+form)
 		if err != nil {
-			refuse(w, r, err)
+			writeRefusal(w, r, err)
 			return
 		}
 		req, err := request(r, value)
 		if err != nil {
-			refuse(w, r, err)
+			writeRefusal(w, r, err)
 			return
 		}
 		sse(w, r, func(send func(string, proto.Message) error) error {
@@ -398,7 +398,7 @@ func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event stri
 		return
 	}
 	if !begun {
-		refuse(w, r, err)
+		writeRefusal(w, r, err)
 		return
 	}
 	data, jsonErr := json.Marshal(map[string]string{

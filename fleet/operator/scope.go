@@ -187,7 +187,8 @@ func (s *Server) permitted(ctx context.Context, c *request) error {
 	if c.scope == scopeParts {
 		return nil
 	}
-	sees, service := c.who.Role.atLeast(needs[c.action]), c.action[:strings.Index(c.action, ".")]
+	hasRoleInFleet := c.who.Role.atLeast(needs[c.action])
+	service, _, _ := strings.Cut(c.action, ".")
 	var x object
 	switch {
 	case c.scope == scopeFleet:
@@ -196,21 +197,21 @@ func (s *Server) permitted(ctx context.Context, c *request) error {
 		switch {
 		case err == nil: // the object may have been a part of the id, which names another process later
 			c.process, c.object, x.service = p, p.GetId(), p.GetService()
-		case sees || !missing(err):
+		case hasRoleInFleet || !missing(err):
 			return err
 		}
 	case service == "WorkflowService":
 		x.workflow = c.object
 	case service == "WorkerService" && c.letters && isHook(c.object):
 		x.workflow, _, _ = hookOf(c.object)
-	case service == "WorkerService" && !sees:
+	case service == "WorkerService" && !hasRoleInFleet:
 		x.worker = c.object
 		var err error
 		if x, err = s.tenantOf(ctx, c.who, x); err != nil {
 			return err
 		}
 	}
-	if sees {
+	if hasRoleInFleet {
 		return nil
 	}
 	return s.permit(c.who, c.action, x)
@@ -221,10 +222,11 @@ func (s *Server) permitted(ctx context.Context, c *request) error {
 func (s *Server) permit(who Principal, action string, x object) error {
 	need := needs[action]
 	role := who.at(x)
+	service, _, _ := strings.Cut(action, ".")
 	switch {
 	case role.atLeast(need):
 		return nil
-	case x == object{} && action[:strings.Index(action, ".")] != "ProcessService":
+	case x == object{} && service != "ProcessService":
 		return forbidden("%s has no role in the whole fleet: %s needs the role %s there", who.Name, action, need)
 	case !role.atLeast(RoleViewer) && action != "WorkerService.CreateWorker":
 		return unseen(x)

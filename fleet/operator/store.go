@@ -179,7 +179,7 @@ func (w *store) lostLocked() (list []diagnosis.Lost, isAll bool) {
 			isAll = false
 		}
 	}
-	if !isAll { // one of several streams that was made anew and had nothing is no loss
+	if !isAll { // a stream that was made anew and had nothing is not a loss when there are several
 		list = slices.DeleteFunc(list, func(l diagnosis.Lost) bool { return l.Messages == 0 && !l.Missing })
 	}
 	slices.SortFunc(list, func(a, b diagnosis.Lost) int {

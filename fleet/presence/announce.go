@@ -58,7 +58,7 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 		host:    identity.Host(),
 		started: time.Now(),
 		key:     private,
-		changed: make(chan struct{}, 1),
+		changed: fsm.NewWake(),
 		journal: newJournalWriter(js, cfg, maxWaiting, rate.NewLimiter(eventRate, eventBurst)),
 		asked:   make(map[string]asked),
 		phases:  make(map[lifecycle.Phase]bool),
@@ -91,7 +91,7 @@ type announcer struct {
 	host    string
 	started time.Time
 	key     ed25519.PrivateKey // of this life of the process
-	changed chan struct{}      // of size 1; filled when something has changed
+	changed fsm.Wake           // something has changed
 	journal *journalWriter
 
 	// Only the goroutine of the subscription uses these.
@@ -217,7 +217,7 @@ func (a *announcer) event(e Event) Event {
 
 // note writes a change of a phase, a unit, a probe, a hook or a reload into the journal.
 func (a *announcer) note(e fsm.Event) {
-	a.wake()
+	a.changed.Notify()
 	kind := e.Kind
 	switch kind {
 	case lifecycle.KindApp:
@@ -316,13 +316,6 @@ func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 	case <-most.C:
 	}
 	return true
-}
-
-func (a *announcer) wake() {
-	select {
-	case a.changed <- struct{}{}:
-	default:
-	}
 }
 
 // look returns the present state of the process. It writes changes into the journal that are not
@@ -433,13 +426,17 @@ func (a *announcer) compare(p Process) {
 // leave is the shutdown hook: it ends the announcements, writes the end into the
 // journal, and removes the process from the fleet.
 func (a *announcer) leave(ctx context.Context) error {
-	if !a.begun.Load() {
+	ctx, cancel := context.WithTimeout(ctx, leaveTime)
+	defer cancel()
+	if !a.begun.Load() { // the start has failed before the process could announce itself
+		joined := previous(a.app.Report())
+		joined.Kind, joined.To = "joined", a.cfg.Version
+		a.journal.add(a.event(joined))
+		a.noteEnd(ctx)
 		return nil
 	}
 	a.stop()
 	a.ends.Wait()
-	ctx, cancel := context.WithTimeout(ctx, leaveTime)
-	defer cancel()
 	// A command in progress ends first, so its caller gets the answer.
 	closed := make(chan struct{})
 	a.commands.SetClosedHandler(func(string) { close(closed) })
@@ -449,16 +446,7 @@ func (a *announcer) leave(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	report := a.app.Report()
-	e := a.event(Event{Kind: "exit", From: string(report.Phase)})
-	e.To, e.Cause = describeEnd(report)
-	if e.To != EndClean {
-		e.ExitStatus = cmp.Or(report.ExitStatus, 1)
-	}
-	a.journal.add(e)
-	if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
-		a.cfg.Logger.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
-	}
+	a.noteEnd(ctx)
 	if a.kv == nil {
 		return nil
 	}
@@ -471,6 +459,20 @@ func (a *announcer) leave(ctx context.Context) error {
 			"process", a.cfg.ID, "ttl", a.cfg.TTL, "error", err)
 	}
 	return nil
+}
+
+// noteEnd writes the end of the process into the journal.
+func (a *announcer) noteEnd(ctx context.Context) {
+	report := a.app.Report()
+	e := a.event(Event{Kind: "exit", From: string(report.Phase)})
+	e.To, e.Cause = describeEnd(report)
+	if e.To != EndClean {
+		e.ExitStatus = cmp.Or(report.ExitStatus, 1)
+	}
+	a.journal.add(e)
+	if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
+		a.cfg.Logger.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
+	}
 }
 
 // leaveTime is the longest that the hook takes.

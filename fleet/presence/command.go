@@ -183,7 +183,7 @@ func (a *announcer) answer(m *nats.Msg) {
 	if err != nil {
 		a.cfg.Logger.Warn("presence: a command was not answered", "do", text.Clip(c.Do, maxReason), "error", err)
 	}
-	a.wake()
+	a.changed.Notify()
 }
 
 // readsOn reports whether a command only goes on with a reading that is noted already.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // journalWriter writes events to the journal: the events of its own process, or, in an
@@ -24,7 +25,7 @@ type journalWriter struct {
 	most   int           // events that may wait
 	limit  *rate.Limiter // of the events that are added; nil for none
 	writer string        // begins the ids of the records
-	wake   chan struct{} // of size 1
+	wake   fsm.Wake      // makes run flush once more
 
 	mu      sync.Mutex // guards the fields below
 	waiting []pendingEvent
@@ -47,7 +48,7 @@ func newJournalWriter(js jetstream.JetStream, cfg Config, most int, limit *rate.
 	if cfg.Journal == JournalOff {
 		return nil
 	}
-	return &journalWriter{cfg: cfg, js: js, most: most, limit: limit, writer: rand.Text(), wake: make(chan struct{}, 1)}
+	return &journalWriter{cfg: cfg, js: js, most: most, limit: limit, writer: rand.Text(), wake: fsm.NewWake()}
 }
 
 func (w *journalWriter) add(e Event) { w.addCompleted(e, nil) }
@@ -66,15 +67,7 @@ func (w *journalWriter) addCompleted(e Event, complete func(context.Context, Eve
 		w.waiting = append(w.waiting, pendingEvent{e, now, cmp.Or(e.once, fmt.Sprint(w.writer, ".", w.added)), complete})
 	}
 	w.mu.Unlock()
-	w.again()
-}
-
-// again makes run flush once more.
-func (w *journalWriter) again() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Notify()
 }
 
 // flush stores the events that wait, in order, and then an event like the given one for
@@ -152,7 +145,7 @@ func (w *journalWriter) run(ctx context.Context, like Event) {
 		wait := pace
 		if failed {
 			wait = retry
-			w.again()
+			w.wake.Notify()
 		}
 		pause := time.NewTimer(wait)
 		select {

@@ -35,7 +35,8 @@ type bucket struct {
 	turns  turns
 	recent recent // for workflows without a view
 
-	doubtful atomic.Bool // since the last write that was stored, the server has not answered one or could not store it
+	waiting  atomic.Int64 // writes that wait for the journal
+	doubtful atomic.Bool  // since the last write that was stored, the server has not answered one or could not store it
 }
 
 func newBucket(m *Manager, name string) *bucket {
@@ -129,7 +130,7 @@ func (b *bucket) get(ctx context.Context, request getRequest) (*jetstream.RawStr
 	defer cancel()
 	reply, err := b.nc.RequestWithContext(ctx, b.api+"STREAM.MSG.GET."+b.stream, request.json())
 	if err != nil {
-		return nil, fmt.Errorf("read bucket %s: %w", b.name, natserr.Plain(err))
+		return nil, fmt.Errorf("read bucket %s: %w", b.name, b.unanswered(natserr.Plain(err)))
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -162,6 +163,27 @@ func (b *bucket) get(ctx context.Context, request getRequest) (*jetstream.RawStr
 		msg.Header, _ = nats.DecodeHeadersMsg(got.Header)
 	}
 	return msg, nil
+}
+
+// unanswered adds to the error of a question without an answer that the server has refused this
+// connection one.
+func (b *bucket) unanswered(err error) error {
+	last := b.nc.LastError()
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(last, nats.ErrPermissionViolation) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, last)
+}
+
+// denied returns an error when the server has refused this connection a message to a subject,
+// nil otherwise. A sender without the permission gets no answer: the refusal is an error of the
+// connection.
+func (b *bucket) denied(subject string) error {
+	last := b.nc.LastError()
+	if !errors.Is(last, nats.ErrPermissionViolation) || !strings.Contains(last.Error(), strconv.Quote(subject)) {
+		return nil
+	}
+	return fmt.Errorf("the account has no permission for %s: %w", subject, last)
 }
 
 // entry makes an entry of what get returned.

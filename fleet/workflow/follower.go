@@ -14,6 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // reader gets the content of a bucket, and every write from then on, on one
@@ -38,8 +39,8 @@ type follower struct {
 	b        *bucket
 	to       reader
 	log      *slog.Logger
-	lookSoon chan struct{} // of size 1; asks for a look at the bucket at once
-	endPause chan struct{} // of size 1; asks for pending messages at once; nil for a follower that never pauses
+	lookSoon fsm.Wake // asks for a look at the bucket at once
+	endPause fsm.Wake // asks for pending messages at once; nil for a follower that never pauses
 
 	current func(upTo uint64) // called when it has everything up to a revision; nil for none
 	lost    func()            // called when gone becomes true; nil for none
@@ -77,29 +78,21 @@ func (b *bucket) follower(log *slog.Logger, to reader) *follower {
 		b:        b,
 		to:       to,
 		log:      log,
-		lookSoon: make(chan struct{}, 1),
+		lookSoon: fsm.NewWake(),
 		turn:     make(chan struct{}, 1),
 		keys:     make(map[string]uint64),
 	}
 }
 
 // look asks the follower to look at the bucket soon.
-func (f *follower) look() { wake(f.lookSoon) }
-
-// wake wakes the reader of a channel with room for one.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (f *follower) look() { f.lookSoon.Notify() }
 
 // run follows the bucket until ctx ends. When the server has trouble or the bucket is
 // missing, it logs that once and keeps trying.
 func (f *follower) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		before := f.read
-		err := natserr.Plain(f.session(ctx))
+		err := f.b.unanswered(natserr.Plain(f.session(ctx)))
 		if ctx.Err() != nil {
 			return
 		}

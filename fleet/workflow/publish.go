@@ -80,6 +80,9 @@ func (b *bucket) send(ctx context.Context, msg *nats.Msg) *answer {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	reply, err := b.nc.RequestMsgWithContext(ctx, msg)
+	if denied := b.denied(msg.Subject); err != nil && denied != nil {
+		return &answer{err: denied, unsent: true}
+	}
 	if err != nil {
 		return &answer{err: natserr.Plain(err)}
 	}

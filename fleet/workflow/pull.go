@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 // another consumer.
 type puller struct {
 	from     *pull.Puller
-	endPause chan struct{} // ends a pause; nil for a puller without pauses
+	endPause fsm.Wake // ends a pause; nil for a puller without pauses
 	stopped  chan struct{}
 
 	read    uint64 // messages until now
@@ -41,7 +42,7 @@ type puller struct {
 // pauses before a request when the last messages were all this process's own writes.
 // Messages gather meanwhile: without the pause a transition takes 1.3 to 1.8 times the
 // processor time (BenchmarkWorkflow of bench/workflow with 1 and 16 writers).
-func (b *bucket) pull(consumer string, pending uint64, endPause chan struct{}) (*puller, error) {
+func (b *bucket) pull(consumer string, pending uint64, endPause fsm.Wake) (*puller, error) {
 	beat := b.pace.Of(heartbeat)
 	from, err := pull.Open(b.nc, pull.Config{
 		API:       b.api,

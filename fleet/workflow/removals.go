@@ -74,7 +74,7 @@ func (f *follower) compare(ctx context.Context, stream jetstream.Stream, consume
 	}
 	f.pendingLook = l
 	if f.endPause != nil {
-		wake(f.endPause)
+		f.endPause.Notify()
 	}
 	return false
 }

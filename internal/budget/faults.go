@@ -2,6 +2,7 @@ package budget
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -30,12 +31,14 @@ func (b Budget) Faults(drainMax, preStop time.Duration, limits ...Limit) (faults
 		bad([]string{"DrainMax", "DrainInterval"}, "DrainMax (%v) is shorter than the window, DrainInterval (%v)", drainMax, b.Window.Full)
 	}
 	if sum := b.Linger + b.UnitSlice + b.HookSlice + b.ReportSlice; sum > b.Grace {
-		fields, plus, slice := []string{"Linger", "UnitSlice", "HookSlice"}, "", ""
+		fields := []string{"Linger", "UnitSlice", "HookSlice"}
+		times := fmt.Sprintf("%v + %v + %v", b.Linger, b.UnitSlice, b.HookSlice)
 		if b.ReportSlice > 0 {
-			fields, plus, slice = append(fields, "ReportSlice"), " + ReportSlice", fmt.Sprintf(" + %v", b.ReportSlice)
+			fields = append(fields, "ReportSlice")
+			times += fmt.Sprintf(" + %v", b.ReportSlice)
 		}
-		bad(append(fields, "ShutdownGrace"), "Linger + UnitSlice + HookSlice%s is %v + %v + %v%s = %v, and has to fit into ShutdownGrace, which is %v",
-			plus, b.Linger, b.UnitSlice, b.HookSlice, slice, sum, b.Grace)
+		bad(append(fields, "ShutdownGrace"), "%s is %s = %v, and has to fit into ShutdownGrace, which is %v",
+			strings.Join(fields, " + "), times, sum, b.Grace)
 	}
 	if b.AcceptQuiet > b.AcceptMax {
 		bad([]string{"AcceptQuiet", "AcceptMax"},

@@ -28,7 +28,7 @@ func connect(ctx context.Context) (io.ReadWriteCloser, error) {
 		own, ok := conn.(*net.UnixConn)
 		if !ok {
 			conn.Close()
-			return nil, fmt.Errorf("take the connection to the pool, descriptor %d: %w", fd, errors.New("it is no unix socket"))
+			return nil, fmt.Errorf("take the connection to the pool, descriptor %d: %w", fd, errors.New("it is not a unix socket"))
 		}
 		return dedicate(own), nil
 	}

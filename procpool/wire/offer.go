@@ -41,7 +41,7 @@ type Offer struct {
 
 // whole returns a whole number from least to most.
 func whole[N int | int64](field string, raw []byte, least, most N) (N, error) {
-	n, err := strconv.ParseFloat(string(raw), 64) // raw is valid JSON, so it is no other form of a number
+	n, err := strconv.ParseFloat(string(raw), 64) // raw is valid JSON, so it has no other form of a number
 	if err != nil || n < float64(least) || n > float64(most) || n != math.Trunc(n) {
 		return 0, fmt.Errorf("%w: %s is %s, want a whole number from %d to %d", ErrField, field, Excerpt(raw), least, most)
 	}

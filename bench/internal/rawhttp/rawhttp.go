@@ -1,5 +1,5 @@
-// Package rawhttp is a hand-written HTTP/1.1 client for measurements: it does not
-// allocate, it never retries, and it reports the state of a connection.
+// Package rawhttp is a hand-written HTTP/1.1 client for measurements: it allocates little, never
+// retries, and reports the state of a connection.
 package rawhttp
 
 import (
@@ -68,8 +68,7 @@ func (c *Conn) Do(request []byte) error {
 	return err
 }
 
-// line reads one line, without its end. The string is valid until the
-// next read: callers only compare it, so it needs no copy.
+// line reads one line, without its end.
 func (c *Conn) line() (string, error) {
 	line, err := c.r.ReadSlice('\n')
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // ErrClosed is returned by the methods of a queue after its Close.
@@ -27,7 +29,7 @@ type Task[T any] struct {
 // Queue hands out tasks. All methods may be called concurrently. A queue that is no
 // longer used must be closed, because retries have timers.
 type Queue[T any] struct {
-	wake chan struct{} // of size 1; a task is due, or the queue is closed
+	wake fsm.Wake // a task is due, or the queue is closed
 
 	mu     sync.Mutex // guards everything below
 	lanes  map[string]*lane[T]
@@ -47,7 +49,7 @@ type lane[T any] struct {
 
 // New returns an empty queue.
 func New[T any]() *Queue[T] {
-	return &Queue[T]{wake: make(chan struct{}, 1), lanes: make(map[string]*lane[T]), held: make(map[string]bool)}
+	return &Queue[T]{wake: fsm.NewWake(), lanes: make(map[string]*lane[T]), held: make(map[string]bool)}
 }
 
 // Add puts a value behind the other tasks of its key. failed is how often it has failed
@@ -79,7 +81,7 @@ func (q *Queue[T]) ready(l *lane[T]) {
 		return
 	}
 	q.due = append(q.due, l)
-	signal(q.wake)
+	q.wake.Notify()
 }
 
 // Hold sets whether a key is held. Next returns no task of a held key; one that it has returned
@@ -113,13 +115,6 @@ func (q *Queue[T]) Hold(key string, held bool) {
 	}
 }
 
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Held reports whether a key is held.
 func (q *Queue[T]) Held(key string) bool {
 	q.mu.Lock()
@@ -133,13 +128,13 @@ func (q *Queue[T]) Held(key string) bool {
 func (q *Queue[T]) Next(ctx context.Context) (*Task[T], error) {
 	for {
 		if ctx.Err() != nil {
-			signal(q.wake) // for another caller, if this one took its signal
+			q.wake.Notify() // for another caller, if this one took its signal
 			return nil, context.Cause(ctx)
 		}
 		q.mu.Lock()
 		if q.closed {
 			q.mu.Unlock()
-			signal(q.wake)
+			q.wake.Notify()
 			return nil, ErrClosed
 		}
 		if len(q.due) > 0 {
@@ -148,7 +143,7 @@ func (q *Queue[T]) Next(ctx context.Context) (*Task[T], error) {
 			l.out = true
 			t := l.tasks[0]
 			if len(q.due) > 0 {
-				signal(q.wake)
+				q.wake.Notify()
 			}
 			q.mu.Unlock()
 			return t, nil
@@ -242,7 +237,7 @@ func (q *Queue[T]) Close() []T {
 		return nil
 	}
 	q.closed = true
-	signal(q.wake)
+	q.wake.Notify()
 	var waiting []T
 	for _, l := range q.lanes {
 		if l.timer != nil {

@@ -117,7 +117,7 @@ func Open(nc *nats.Conn, cfg Config) (*Puller, error) {
 type Request struct {
 	Batch  int
 	NoWait bool // the server answers with what it has, and does not keep the request
-	// MaxBytes ends the request before the message that would exceed it; 0 is no limit. It must
+	// MaxBytes ends the request before the message that would exceed it; 0 for no limit. It must
 	// not be less than the largest message.
 	MaxBytes int64
 }

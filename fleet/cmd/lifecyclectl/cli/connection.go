@@ -250,7 +250,7 @@ func ReadContexts() (c Contexts, err error) {
 	for name, flags := range c.Contexts {
 		for flag := range flags {
 			if known.Lookup(flag) == nil || flag == "context" {
-				return c, fmt.Errorf("configuration file %s: the context %s has %q, which is no flag of a connection", c.Path, name, flag)
+				return c, fmt.Errorf("configuration file %s: the context %s has %q, which is not a flag of a connection", c.Path, name, flag)
 			}
 		}
 	}

@@ -217,7 +217,7 @@ func (p *proof) logged(ctx context.Context, pod string, follow, previous bool) (
 	args := []string{
 		"logs", "--container", p.pods.container, "--tail=1", fmt.Sprintf("--follow=%t", follow), fmt.Sprintf("--previous=%t", previous), pod,
 	}
-	_ = p.k.stream(ctx, func(out io.Reader) { // a log that is gone is no evidence
+	_ = p.k.stream(ctx, func(out io.Reader) { // a log that is gone proves nothing
 		for in := bufio.NewScanner(out); in.Scan(); {
 			if line := lastLine(in.Text()); line != "" {
 				said = line
@@ -324,7 +324,7 @@ type account struct {
 	behind time.Duration
 	lost   []load.Loss
 	fault  error  // of the latest kubectl logs
-	alien  string // what the load has printed that is no record
+	other  string // what the load has printed and is not a record
 }
 
 func newAccount() *account { return &account{received: time.Now()} }
@@ -336,7 +336,7 @@ func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 		err := k.follow(ctx, func(lines *json.Decoder) error {
 			var r load.Record
 			if err := lines.Decode(&r); err != nil {
-				a.takeAlien(err, lines.Buffered())
+				a.takeOther(err, lines.Buffered())
 				return err
 			}
 			a.take(r)
@@ -351,9 +351,9 @@ func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 	}
 }
 
-// takeAlien keeps a line that is no record: another program has printed it, or the one
+// takeOther keeps a line that is not a record: another program has printed it, or the one
 // that could not start it.
-func (a *account) takeAlien(err error, rest io.Reader) {
+func (a *account) takeOther(err error, rest io.Reader) {
 	var syntax *json.SyntaxError
 	var mismatch *json.UnmarshalTypeError
 	if !errors.As(err, &syntax) && !errors.As(err, &mismatch) {
@@ -363,7 +363,7 @@ func (a *account) takeAlien(err error, rest io.Reader) {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.alien = line
+	a.other = line
 }
 
 func (a *account) take(r load.Record) {
@@ -428,8 +428,8 @@ func (a *account) await(ctx context.Context, isLocked func() bool) error {
 func (a *account) overdue() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.alien != "" {
-		return cli.Fail(cli.ExitFindings, "the load does not report. It printed: %s", a.alien).
+	if a.other != "" {
+		return cli.Fail(cli.ExitFindings, "the load does not report. It printed: %s", a.other).
 			Hint("its image has to be one whose entry point is this version of lifecyclectl; give it with --image")
 	}
 	if time.Since(a.received) <= maxWait {
