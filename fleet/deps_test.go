@@ -26,7 +26,7 @@ func TestConventions(t *testing.T) {
 			{Path: "internal/outcome", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/splice", Imports: []string{"github.com/tidwall/gjson"}, Brings: []string{"..."}},
 			{Path: "internal/replay", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "internal/eventlog", Imports: []string{nats, "./fleet/internal/replay"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "internal/eventlog", Imports: []string{nats, "./fleet/broker/natserr", "./fleet/internal/replay"}, Brings: []string{"..."}, Never: []string{server}},
 			{
 				Path: "internal/diagnosis",
 				Imports: []string{

@@ -53,7 +53,8 @@ type longLife struct {
 func TestLongLife(t *testing.T) {
 	entities, entries := number(t, "LONG_ENTITIES", 2000), number(t, "LONG_ENTRIES", 8000)
 	l := &longLife{t: t, dir: t.TempDir()}
-	ctx := t.Context()
+	ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour) // a write keeps trying while the machine is busy
+	defer cancel()
 	l.connect(filepath.Join(l.dir, "store"))
 	l.manage()
 

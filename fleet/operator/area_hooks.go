@@ -71,7 +71,13 @@ func (s *Server) letters(id string) (Letters, error) {
 func (a *manager) hooks(ctx context.Context, typ string) (list []diagnosis.Hook, err error) {
 	statuses, err := a.m.HookStatuses(ctx, typ)
 	for _, s := range statuses {
-		list = append(list, diagnosis.Hook{Type: s.Workflow, Name: s.Hook, DeadLetters: s.DeadLetters})
+		list = append(list, diagnosis.Hook{
+			Type:        s.Workflow,
+			Name:        s.Hook,
+			Failing:     s.Failing,
+			Failures:    s.Failures,
+			DeadLetters: s.DeadLetters,
+		})
 	}
 	return list, workflowErr(err)
 }

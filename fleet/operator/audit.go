@@ -86,6 +86,7 @@ func OpenAuditLog(ctx context.Context, js jetstream.JetStream, c AuditLogConfig)
 		Description: "attempts to write through the operators' API",
 		MaxAge:      c.MaxAge,
 		MaxBytes:    c.MaxBytes,
+		BytesOf:     "AuditLogConfig.MaxBytes",
 		MaxRecord:   64 << 10,
 	})
 	if err != nil {

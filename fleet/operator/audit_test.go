@@ -98,3 +98,15 @@ func TestAuditLog(t *testing.T) {
 		}
 	}
 }
+
+// A server without room for the log says which setting makes it smaller.
+func TestAuditLogOnASmallDisk(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{MaxStore: 64 << 20})
+	_, err := operator.OpenAuditLog(t.Context(), b.JetStream(), operator.AuditLogConfig{})
+	if err == nil || !strings.Contains(err.Error(), "stream FLEET_AUDIT reserves 1024 MiB") || !strings.Contains(err.Error(), "AuditLogConfig.MaxBytes") {
+		t.Errorf("the error is %v", err)
+	}
+	if _, err := operator.OpenAuditLog(t.Context(), b.JetStream(), operator.AuditLogConfig{MaxBytes: 8 << 20}); err != nil {
+		t.Error(err)
+	}
+}

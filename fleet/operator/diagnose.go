@@ -116,6 +116,9 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 			s.diagnosed.ends = bad
 		}
 		sortEnds(&f, s.diagnosed.ends)
+		if err == nil {
+			f.Downs, err = readDowns(within, s.cfg.Processes, f.Now)
+		}
 		if err != nil {
 			not("the journal", err)
 		} else {
@@ -318,6 +321,16 @@ const (
 	endsRead = 20        // pages that one look reads at most
 	maxEnds  = 1000      // bad ends that are kept
 )
+
+// downsRead is how many changes of probes are read.
+const downsRead = 500
+
+// readDowns reads from the journal which probes have gone down in the last minutes, newest first.
+func readDowns(ctx context.Context, area Processes, now time.Time) ([]*operatorv1.Event, error) {
+	q := presence.EventQuery{Kinds: []string{"probe"}, Since: now.Add(-diagnosis.FlapTime), Limit: downsRead}
+	events, _, err := area.Events(ctx, q)
+	return slices.DeleteFunc(events, func(e *operatorv1.Event) bool { return e.GetTo() != "down" }), err
+}
 
 var errEnds = errors.New("there are more ends in the last hour than are looked at")
 

@@ -426,13 +426,17 @@ func (a *announcer) compare(p Process) {
 // leave is the shutdown hook: it ends the announcements, writes the end into the
 // journal, and removes the process from the fleet.
 func (a *announcer) leave(ctx context.Context) error {
-	if !a.begun.Load() {
+	ctx, cancel := context.WithTimeout(ctx, leaveTime)
+	defer cancel()
+	if !a.begun.Load() { // the start has failed before the process could announce itself
+		joined := previous(a.app.Report())
+		joined.Kind, joined.To = "joined", a.cfg.Version
+		a.journal.add(a.event(joined))
+		a.noteEnd(ctx)
 		return nil
 	}
 	a.stop()
 	a.ends.Wait()
-	ctx, cancel := context.WithTimeout(ctx, leaveTime)
-	defer cancel()
 	// A command in progress ends first, so its caller gets the answer.
 	closed := make(chan struct{})
 	a.commands.SetClosedHandler(func(string) { close(closed) })
@@ -442,16 +446,7 @@ func (a *announcer) leave(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	report := a.app.Report()
-	e := a.event(Event{Kind: "exit", From: string(report.Phase)})
-	e.To, e.Cause = describeEnd(report)
-	if e.To != EndClean {
-		e.ExitStatus = cmp.Or(report.ExitStatus, 1)
-	}
-	a.journal.add(e)
-	if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
-		a.cfg.Logger.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
-	}
+	a.noteEnd(ctx)
 	if a.kv == nil {
 		return nil
 	}
@@ -464,6 +459,20 @@ func (a *announcer) leave(ctx context.Context) error {
 			"process", a.cfg.ID, "ttl", a.cfg.TTL, "error", err)
 	}
 	return nil
+}
+
+// noteEnd writes the end of the process into the journal.
+func (a *announcer) noteEnd(ctx context.Context) {
+	report := a.app.Report()
+	e := a.event(Event{Kind: "exit", From: string(report.Phase)})
+	e.To, e.Cause = describeEnd(report)
+	if e.To != EndClean {
+		e.ExitStatus = cmp.Or(report.ExitStatus, 1)
+	}
+	a.journal.add(e)
+	if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
+		a.cfg.Logger.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
+	}
 }
 
 // leaveTime is the longest that the hook takes.

@@ -110,6 +110,9 @@ func describeEnd(r lifecycle.Report) (class, cause string) {
 		}
 	}
 	parts := []string{cmp.Or(r.Reason, "it finished")}
+	if strings.HasPrefix(r.Reason, "start: ") { // the App's word for a start that failed
+		worst(EndFailed)
+	}
 	for _, list := range []struct {
 		kind     string
 		outcomes []lifecycle.Outcome

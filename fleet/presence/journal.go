@@ -80,6 +80,7 @@ func openJournal(ctx context.Context, js jetstream.JetStream, c Config) (*eventl
 		Description: "the journal of the fleet",
 		MaxAge:      c.JournalAge,
 		MaxBytes:    c.JournalBytes,
+		BytesOf:     "presence.Config.JournalBytes",
 		MaxRecord:   maxEvent,
 	})
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -309,5 +311,29 @@ func TestJoinedSaysHowTheLifeBeforeEnded(t *testing.T) {
 		if !strings.Contains(joined[1].Cause, says) {
 			t.Errorf("the second life joined with %q, want %q", joined[1].Cause, says)
 		}
+	}
+}
+
+// A start that fails before the process can announce itself is in the journal, with its cause.
+func TestStartThatFails(t *testing.T) {
+	js := nats(t)
+	f := open(t, js, presence.Config{})
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	app, err := lifecycle.New(lifecycle.Config{Name: "shop", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := presence.Announce(app, js, presence.Config{ID: "one", Version: "1.2.3", Logger: brokertest.Quiet()})
+	app.Serve("http", &http.Server{Addr: taken.Addr().String()})
+	if err := app.Run(t.Context()); err == nil {
+		t.Fatal("it has started")
+	}
+	list := events(t, f, presence.EventQuery{Process: id})
+	if !has(list, "joined", "", "", "") || !has(list, "exit", "", presence.EndFailed, "address already in use") {
+		t.Errorf("the journal has\n%s", show(list))
 	}
 }

@@ -35,7 +35,8 @@ type bucket struct {
 	turns  turns
 	recent recent // for workflows without a view
 
-	doubtful atomic.Bool // since the last write that was stored, the server has not answered one or could not store it
+	waiting  atomic.Int64 // writes that wait for the journal
+	doubtful atomic.Bool  // since the last write that was stored, the server has not answered one or could not store it
 }
 
 func newBucket(m *Manager, name string) *bucket {

@@ -73,6 +73,9 @@ type HookStatus struct {
 	// Waiting is how many writes of the bucket the hook has not looked at, or has not reacted to
 	// with success. It is 0 for a hook that has never run.
 	Waiting uint64
+	// Failing is how many of its reactions have failed and are tried again, at most 1000, and
+	// Failures how often the worst of them has.
+	Failing, Failures int
 	// DeadLetters is how many reactions it has given up.
 	DeadLetters int
 }
@@ -111,6 +114,10 @@ func (r *registration) hookStatuses(ctx context.Context) (statuses []HookStatus,
 		}
 		if p != nil {
 			s.Waiting = p.Done.Behind(last)
+			s.Failing = len(p.Failed)
+			for _, times := range p.Failed {
+				s.Failures = max(s.Failures, times)
+			}
 		}
 		if s.DeadLetters, err = store.countLetters(ctx); err != nil {
 			return nil, natserr.Plain(err)

@@ -55,7 +55,7 @@ func keyHash(key string) string {
 
 // landed returns the revision of the write with a key, if the entry has it.
 func (e *entry) landed(hash string) (revision uint64, ok bool) {
-	if e == nil || hash == "" {
+	if e == nil || hash == "" || !strings.Contains(e.keys, hash) {
 		return 0, false
 	}
 	for key := range strings.SplitSeq(e.keys, ",") {
@@ -77,17 +77,26 @@ func (e *entry) landed(hash string) (revision uint64, ok bool) {
 // "". They are separated by commas, the oldest first: hash@revision, and for the key of this
 // write, whose revision is not known yet, the hash alone.
 func addKey(cur *entry, hash string) string {
-	var keys []string
+	keys, most := "", MaxKeys
 	if cur != nil && cur.keys != "" {
-		keys = strings.Split(cur.keys, ",")
-		if last := &keys[len(keys)-1]; !strings.Contains(*last, "@") {
-			*last += "@" + strconv.FormatUint(cur.revision, 10)
+		keys = cur.keys
+		if last := keys[strings.LastIndexByte(keys, ',')+1:]; !strings.Contains(last, "@") {
+			keys += "@" + strconv.FormatUint(cur.revision, 10)
 		}
 	}
 	if hash != "" {
-		keys = append(keys, hash)
+		most--
 	}
-	return strings.Join(keys[max(0, len(keys)-MaxKeys):], ",")
+	for count := strings.Count(keys, ",") + 1; count > most; count-- {
+		_, keys, _ = strings.Cut(keys, ",")
+	}
+	switch {
+	case hash == "":
+		return keys
+	case keys == "":
+		return hash
+	}
+	return keys + "," + hash
 }
 
 // landedError says that the write with this key has happened. It is not returned to

@@ -141,6 +141,8 @@ func (b *bucket) pendingAfter(ctx context.Context, cur *entry) (int, error) {
 	}
 	ctx, cancel := patient(ctx)
 	defer cancel()
+	b.waiting.Add(1)
+	defer b.waiting.Add(-1)
 	for n := 1; ; n++ {
 		copied, err := b.journalState(ctx)
 		switch {

@@ -65,6 +65,15 @@ func TestWritesWaitForTheJournal(t *testing.T) {
 	}
 	before, err := r.record(ctx, "m1")
 	must(t, err)
+	waits := func(n int) func() bool { return func() bool { return r.Views()[0].Waiting == n } }
+	waiting, giveUp := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- update(waiting) }()
+	brokertest.Await(t, "a write to wait", waits(1))
+	giveUp()
+	if err := <-ended; err == nil || !waits(0)() {
+		t.Errorf("the write that was given up: %v", err)
+	}
 	for name, write := range map[string]func(context.Context) error{
 		"an update":    update,
 		"a transition": func(ctx context.Context) error { return r.missions.Transition(ctx, "m1", "landing", "rule", "") },

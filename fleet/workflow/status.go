@@ -17,6 +17,9 @@ type ViewStatus struct {
 	// AsOf is a time, by this process's clock, at which the bucket was as the view has
 	// it, apart from later writes. It is zero for a view that is not ready.
 	AsOf time.Time
+	// Waiting is how many writes of this process wait until the journal has an earlier change of
+	// phase: see [Journal].
+	Waiting int
 	// Trouble says why the view does not follow the bucket. It is empty for one that
 	// does.
 	Trouble string
@@ -38,6 +41,7 @@ func (m *Manager) Views() []ViewStatus {
 			Ready:    v.ready,
 			Entities: len(v.entities),
 			AsOf:     v.asOf(),
+			Waiting:  int(b.waiting.Load()),
 			Trouble:  v.follow.trouble(),
 		})
 		v.mu.RUnlock()

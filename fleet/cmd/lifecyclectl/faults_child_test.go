@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,6 +66,9 @@ func faultMain() {
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(brokertest.Quiet()))
 	fail(err)
 	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: cmp.Or(os.Getenv("FAULT_VERSION"), "1.2.3"), Logger: brokertest.Quiet()})
+	if addr := os.Getenv("FAULT_ADDR"); addr != "" {
+		app.Serve("http", &http.Server{Addr: addr})
+	}
 	if off := os.Getenv("FAULT_CLOCK_THEN"); off != "" {
 		clock(off) // before its first announcement
 	}
@@ -93,6 +97,10 @@ func faultMain() {
 						time.Sleep(100 * time.Millisecond)
 					}
 				}()
+			case "threads":
+				for range 1100 {
+					go func() { _ = syscall.Pause() }()
+				}
 			case "files":
 				fail(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 200, Max: 200}))
 				for fd := 0; fd < 190; { // whatever this process was given and has opened before

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -262,6 +264,60 @@ func moreFaults() []fault {
 					app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("connection refused") }), lifecycle.WithPeriodic(50*time.Millisecond))
 				})
 			}},
+		{
+			name: "a probe that flaps", about: "flap-1",
+			rule: "probe-flaps", cause: "and passed in between: connection reset",
+			inject: func(t *testing.T, s *site) {
+				var n atomic.Int64
+				s.app(t, "flap-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error {
+						if n.Add(1)/8%2 == 1 {
+							return errors.New("connection reset")
+						}
+						return nil
+					}), lifecycle.WithPeriodic(250*time.Millisecond))
+				})
+			},
+		},
+		{
+			name: "a service that is suspended as a whole", about: "service/bakery",
+			rule: "suspended-long", cause: "no process of bakery is ready: readiness is suspended in all 2",
+			inject: func(t *testing.T, s *site) {
+				for _, id := range []string{"oven-1", "oven-2"} {
+					app := s.appOf(t, "bakery", "1.2.3", id, lifecycle.Config{}, func(*lifecycle.App) {})
+					s.seen(t, id)
+					app.Suspend("new flour")
+				}
+			},
+		},
+		{
+			name: "threads that a call blocks", about: "till.threads-1",
+			rule: "threads-high", cause: "threads; a program in Go ends at 10000",
+			inject: func(t *testing.T, s *site) {
+				_, in := s.child(t, "till.threads-1")
+				fmt.Fprintln(in, "threads")
+			},
+		},
+		{
+			name: "a start that fails", about: "till.begin-1",
+			rule: "process-failed", cause: "address already in use",
+			inject: func(t *testing.T, s *site) {
+				taken, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { taken.Close() })
+				cmd := s.command("till.begin-1", "FAULT_ADDR="+taken.Addr().String())
+				in, err := cmd.StdinPipe() // its end would stop the process
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer in.Close()
+				if err := cmd.Run(); err == nil {
+					t.Error("it has started")
+				}
+			},
+		},
 		{
 			name: "a unit that fails", about: "unit-1",
 			rule: "unit-failed", cause: "no such table",

@@ -150,14 +150,15 @@ func explains(root, r *row) bool {
 		return false
 	case roots[rule] > 0:
 		isNear := r.GetSince() != nil && !r.newest.Before(since.Add(-foldBefore))
-		isOver := rule == "store-replaced" && r.newest.After(since.Add(foldAfter))
+		isPart := strings.HasPrefix(root.GetCause(), lostPart) // of the store: it explains what names it, not all
+		isOver := rule == "store-replaced" && (isPart || r.newest.After(since.Add(foldAfter)))
 		return isNear && !isOver && slices.Contains(caused, r.GetRule())
 	case rule == "crash-loop" && strings.HasPrefix(root.GetSubject(), "service/"):
 		isEnd := r.GetRule() == "process-failed" || r.GetRule() == "process-lost"
 		return isEnd && r.GetSubject() == root.GetSubject()
 	case rule == "worker-ignores-stop":
-		isStop := r.GetRule() == "stop-hung" || r.GetRule() == "grace-too-short"
-		return isStop && r.GetSubject() == root.GetSubject()
+		ends := []string{"stop-hung", "grace-too-short", "process-failed"}
+		return slices.Contains(ends, r.GetRule()) && r.GetSubject() == root.GetSubject()
 	}
 	return false
 }

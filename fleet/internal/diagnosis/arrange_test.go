@@ -73,13 +73,17 @@ func TestArrange(t *testing.T) {
 			[]*operatorv1.Finding{finding("process-evicted", "process/a.1", "", 0), finding("store-replaced", "dependency/NATS", "", time.Hour), finding("worker-failed", "worker/w", "", time.Minute)},
 			"store-replaced dependency/NATS ×1; process-evicted process/a.1 ×1; worker-failed worker/w ×1",
 		},
+		"one lost bucket explains no probe": {
+			[]*operatorv1.Finding{finding("store-replaced", "dependency/NATS", "data was lost: the bucket LEASES is missing", time.Hour), finding("probe-down", "process/a.1", "", time.Minute)},
+			"store-replaced dependency/NATS ×1; probe-down process/a.1 ×1",
+		},
 		"a crash loop explains its ends": {
 			[]*operatorv1.Finding{finding("crash-loop", "service/web", "", time.Minute), finding("process-failed", "process/web.1", "exit status 2", 3*time.Second), finding("process-failed", "process/web.2", "exit status 2", 2*time.Second), finding("process-failed", "process/web.3", "exit status 2", time.Second)},
 			"crash-loop service/web ×1;   process-failed service/web",
 		},
 		"a deaf worker explains the hung stop": {
-			[]*operatorv1.Finding{finding("stop-hung", "process/a.1", "", 0), finding("worker-ignores-stop", "process/a.1", "", time.Second), finding("stop-hung", "process/a.2", "another", 0)},
-			"stop-hung process/a.2 ×1; worker-ignores-stop process/a.1 ×1;   stop-hung process/a.1",
+			[]*operatorv1.Finding{finding("stop-hung", "process/a.1", "", 0), finding("worker-ignores-stop", "process/a.1", "", time.Second), finding("stop-hung", "process/a.2", "another", 0), finding("process-failed", "process/a.1", "", 0)},
+			"stop-hung process/a.2 ×1; worker-ignores-stop process/a.1 ×1;   stop-hung process/a.1;   process-failed process/a.1",
 		},
 	} {
 		if got := strings.Join(arrange(test.list...), "; "); got != test.want {

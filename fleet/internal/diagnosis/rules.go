@@ -30,7 +30,11 @@ const (
 	endsTime      = 10 * time.Minute //
 	startTime     = 2 * time.Minute  // a start that waits longer is blocked
 	stopMargin    = 2 * time.Second  // a stop may exceed its budget by the watchdog's margin
-	suspendedTime = 15 * time.Minute // a suspension that lasts longer is forgotten
+	suspendedTime = 15 * time.Minute // a suspension that lasts longer is forgotten,
+	suspendedAll  = time.Minute      // and one of all processes of a service
+	flapTimes     = 3                // so many failures of one probe within flapTime are a flapping one
+	flapTime      = 5 * time.Minute  //
+	hookFailures  = 3                // a reaction that has failed so often fails again and again
 	skewTime      = 15 * time.Minute // a rollout may take this long
 	clockTime     = 30 * time.Second // a clock may differ by this much
 	memoryShare   = 90               // percent of the limit
@@ -66,6 +70,7 @@ var Rules = []Rule{
 	{"start-blocked", Error, "A start waits for longer than two minutes."},
 	{"probe-slow", Error, "A probe does not answer within its timeout."},
 	{"probe-down", Error, "A probe that decides on readiness fails."},
+	{"probe-flaps", Error, "A probe that decides on readiness fails again and again, and passes in between."},
 	{"stop-hung", Error, "A stop takes longer than its budget, or a hook did not return within its time."},
 	{"grace-too-short", Error,
 		"A stop had too little time: requests were cut, hooks were skipped, or the process was killed in the middle."},
@@ -78,14 +83,16 @@ var Rules = []Rule{
 	{"goroutines-grow", Error, "The goroutines of a process only grow: it leaks them."},
 	{"memory-grows", Warning, "The memory of a process only grows."},
 	{"descriptors-high", Error, "The open files and connections of a process are near its limit."},
+	{"threads-high", Warning, "A process has more than a thousand threads: calls block them and do not return."},
 	{"throttled", Warning, "A process waits for processor time, because the limit of its container is used up."},
 	{"memory-high", Warning, "The memory of a process is near its limit."},
-	{"suspended-long", Warning, "Readiness has been suspended for longer than 15 minutes."},
+	{"suspended-long", Warning, "Readiness has been suspended for longer than 15 minutes, or that of all processes of a service for a minute."},
 	{"reload-refused", Warning, "The last reload failed; the old configuration is still in use."},
 	{"version-skew", Warning, "The processes of a service have different versions, and no rollout is in progress."},
 	{"clock-skew", Warning, "The clock of a host differs from the broker's."},
 	{"journal-dropped", Warning, "Events are missing in the journal: a process had too many."},
 	{"dead-letters", Warning, "A hosted worker failed to handle messages, or a hook of a workflow gave up reactions."},
+	{"hook-fails", Warning, "Reactions of a hook fail again and again; they will be dead letters."},
 	{"canary-rolled-back", Warning, "The newest version of a hosted worker failed as a canary and was rolled back: the version before it runs."},
 	{"worker-failed", Error, "A hosted worker does not do what it should."},
 	{"entity-degraded", Error, "Stored records cannot be read."},
@@ -101,6 +108,7 @@ type Fleet struct {
 	Now       time.Time
 	Processes []*operatorv1.Process
 	Ends      []*operatorv1.Event // "exit" and "lost" of the last hour, and "dropped", oldest first
+	Downs     []*operatorv1.Event // of probes that went down within the last five minutes, newest first
 	Killed    []*operatorv1.Event // units that were ended by force in the last hour
 	Workers   []*operatorv1.Worker
 	Letters   map[string]string // by worker: the reason of its oldest dead letter
@@ -115,8 +123,9 @@ type Fleet struct {
 
 // Hook is a hook of a workflow.
 type Hook struct {
-	Type, Name  string
-	DeadLetters int
+	Type, Name        string
+	Failing, Failures int // reactions that are tried again, and how often the worst has failed
+	DeadLetters       int
 }
 
 // Away is a dependency that does not answer.
@@ -153,7 +162,7 @@ func Diagnose(f Fleet) []*operatorv1.Finding {
 	for _, p := range f.Processes {
 		list = append(list, Process(p, f.Now)...)
 	}
-	return Sort(slices.Concat(list, ends(f), killed(f.Killed), skew(f), hosted(f), entities(f), stored(f)))
+	return Sort(slices.Concat(list, flaps(f), ends(f), killed(f.Killed), suspended(f), skew(f), hosted(f), entities(f), stored(f)))
 }
 
 // Sort puts the worst findings first, and of equal ones the newest.
@@ -549,7 +558,7 @@ func end(e *operatorv1.Event) *operatorv1.Finding {
 func killed(events []*operatorv1.Event) (list []*operatorv1.Finding) {
 	all := map[[2]string]*operatorv1.Finding{}
 	for _, e := range events {
-		key := [2]string{e.GetProcess(), e.GetName()}
+		key := [2]string{e.GetProcess(), cmp.Or(e.GetCause(), e.GetName())} // a supervisor of the unit has the same cause
 		if f := all[key]; f != nil {
 			f.Count++
 			continue
@@ -560,6 +569,89 @@ func killed(events []*operatorv1.Event) (list []*operatorv1.Finding) {
 		list = append(list, all[key])
 	}
 	return list
+}
+
+// FlapTime is how far back the probes are looked at.
+const FlapTime = flapTime
+
+// flaps finds the probes that fail again and again.
+func flaps(f Fleet) (list []*operatorv1.Finding) {
+	type probe struct{ process, name string } // with its plane: "readiness/db"
+	decides := map[probe]bool{}
+	for _, p := range f.Processes {
+		for _, c := range p.GetProbes() {
+			isOwn := c.GetName() == "lifecycle" // the App's own check repeats the phase
+			decides[probe{p.GetId(), c.GetPlane() + "/" + c.GetName()}] = p.GetPhase() == "running" && c.GetCritical() && !isOwn
+		}
+	}
+	downs := map[probe][]*operatorv1.Event{}
+	var order []probe
+	for _, e := range f.Downs {
+		k := probe{e.GetProcess(), e.GetName()}
+		if !decides[k] {
+			continue
+		}
+		if downs[k] == nil {
+			order = append(order, k)
+		}
+		downs[k] = append(downs[k], e)
+	}
+	for _, k := range order {
+		all := downs[k]
+		if len(all) < flapTimes {
+			continue
+		}
+		_, name, _ := strings.Cut(k.name, "/")
+		list = append(list, found("probe-flaps", "process/"+k.process, all[len(all)-1].GetAt().AsTime(), len(all)).
+			because("probe %s has failed %d times within %v, and passed in between%s", name, len(all), flapTime, after(all[0].GetCause())).
+			do("", Command("events --process %s --kind probe", k.process)))
+	}
+	return list
+}
+
+// suspended finds the services of which all processes are suspended.
+func suspended(f Fleet) (list []*operatorv1.Finding) {
+	type tally struct {
+		all, suspended int
+		since          time.Time // of the latest suspension
+		last           *operatorv1.Process
+	}
+	services := map[string]*tally{}
+	for _, p := range f.Processes {
+		if p.GetPhase() != "running" {
+			continue
+		}
+		t := services[p.GetService()]
+		if t == nil {
+			t = &tally{}
+			services[p.GetService()] = t
+		}
+		t.all++
+		if p.GetSuspended() != "" {
+			t.suspended++
+			if at := suspendedSince(p); t.last == nil || at.After(t.since) {
+				t.since, t.last = at, p
+			}
+		}
+	}
+	for _, service := range slices.Sorted(maps.Keys(services)) {
+		t := services[service]
+		if t.suspended < t.all || f.Now.Sub(t.since) <= suspendedAll {
+			continue
+		}
+		list = append(list, found("suspended-long", "service/"+service, t.since, t.all).
+			because("no process of %s is ready: readiness is suspended in %s, the last time: %s", service, all(t.all), t.last.GetSuspended()).
+			do("", Command("processes resume %s", t.last.GetId())))
+	}
+	return list
+}
+
+// all says of how many something is true.
+func all(n int) string {
+	if n == 1 {
+		return "its only process"
+	}
+	return fmt.Sprintf("all %d", n)
 }
 
 // skew applies the rules that compare processes.
@@ -647,6 +739,12 @@ func entities(f Fleet) (list []*operatorv1.Finding) {
 		}
 	}
 	for _, h := range f.Hooks {
+		if h.Failures >= hookFailures {
+			list = append(list, found("hook-fails", "workflow/"+h.Type, time.Time{}, h.Failing).
+				because("%s of the hook %s failed and will be tried again, one of them %d times by now",
+					count(h.Failing, "reaction", "reactions"), h.Name, h.Failures).
+				do("what the hook calls; the log of the process that runs it has the error", Command("list %s", h.Type)))
+		}
 		if h.DeadLetters > 0 {
 			list = append(list, found("dead-letters", "workflow/"+h.Type, time.Time{}, h.DeadLetters).
 				because("the hook %s has given up %s", h.Name, count(h.DeadLetters, "reaction", "reactions")).

@@ -80,6 +80,20 @@ func hosted(w *operatorv1.Worker) diagnosis.Fleet {
 	return diagnosis.Fleet{Now: now, Workers: []*operatorv1.Worker{w}, Letters: map[string]string{w.GetId(): "json: unexpected end"}}
 }
 
+// downs returns events of a probe that went down.
+func downs(name string, times int) (list []*operatorv1.Event) {
+	for range times {
+		list = append(list, &operatorv1.Event{Kind: "probe", Name: name, To: "down", Process: "web-1", At: before(time.Minute), Cause: "connection reset"})
+	}
+	return list
+}
+
+// suspend suspends a process, two minutes ago.
+func suspend(p *operatorv1.Process) {
+	p.Suspended = "new disk"
+	p.Probes[1].State, p.Probes[1].Since = "down", before(2*time.Minute)
+}
+
 // Each fault is found by its rule, with its cause and what to do. The cause was written
 // down before the rule.
 func TestFaults(t *testing.T) {
@@ -154,6 +168,13 @@ func TestFaults(t *testing.T) {
 		"a service that crashes": {diagnosis.Fleet{Now: now, Ends: []*operatorv1.Event{
 			{Kind: "exit", To: "failed", At: before(3 * time.Minute), Service: "web", Process: "a"}, {Kind: "lost", To: "lost", At: before(2 * time.Minute), Service: "web", Process: "b"}, {Kind: "exit", To: "failed", At: before(time.Minute), Service: "web", Process: "c", Cause: "config: unknown key adress"},
 		}}, "crash-loop", "3 processes of web ended badly within 10m0s; the last one: config: unknown key adress", "events --service web --kind exit,lost"},
+		"a probe that flaps": {diagnosis.Fleet{Now: now, Processes: []*operatorv1.Process{process()}, Downs: downs("readiness/db", 3)}, "probe-flaps",
+			"probe db has failed 3 times within 5m0s, and passed in between: connection reset", "events --process web-1 --kind probe"},
+		"a suspended service": {fleet(process(suspend), process(suspend, func(p *operatorv1.Process) { p.Id = "web-2" })), "suspended-long",
+			"no process of web is ready: readiness is suspended in all 2, the last time: new disk", "processes resume web-1"},
+		"many threads": {fleet(process(func(p *operatorv1.Process) { p.Threads = 1500 })), "threads-high", "it has 1500 threads", "what blocks a thread"},
+		"a hook that fails": {diagnosis.Fleet{Now: now, Hooks: []diagnosis.Hook{{Type: "order", Name: "invoice", Failing: 300, Failures: 4}}}, "hook-fails",
+			"300 reactions of the hook invoice failed and will be tried again, one of them 4 times", "list order"},
 		"a panic that Kubernetes knows":      {ended("lost", "panicked", time.Minute, "the platform says: Error; exit status 2, as of a panic; panic: boom"), "process-failed", "it panicked: the platform says: Error; exit status 2", "describe web-1"},
 		"a kill that Kubernetes knows":       {ended("lost", "killed", time.Minute, "the platform says: Error; signal 9 (killed) ended it"), "process-lost", "signal 9 (killed) ended it", "describe web-1"},
 		"an eviction":                        {ended("lost", "evicted", time.Minute, "the platform says: Evicted; the node was low on resource: memory"), "process-evicted", "low on resource", "resources.requests"},
@@ -197,6 +218,11 @@ func TestLookalikes(t *testing.T) {
 			p.Servers = []*operatorv1.Server{{Name: "http", InFlight: 12}}
 			p.Units[0].Progress = before(90 * time.Second)
 		})),
+		"a probe that failed twice":              {Now: now, Processes: []*operatorv1.Process{process()}, Downs: downs("readiness/db", 2)},
+		"a check of the App that was suspended":  {Now: now, Processes: []*operatorv1.Process{process()}, Downs: downs("readiness/lifecycle", 5)},
+		"a flapping probe that is not critical":  {Now: now, Processes: []*operatorv1.Process{process()}, Downs: downs("readiness/other", 5)},
+		"one suspended process of two":           fleet(process(suspend), process(func(p *operatorv1.Process) { p.Id = "web-2" })),
+		"a reaction that is tried a second time": {Now: now, Hooks: []diagnosis.Hook{{Type: "order", Name: "invoice", Failing: 1, Failures: 1}}},
 		"a unit that finished its work": fleet(process(func(p *operatorv1.Process) {
 			p.Units[1].Status, p.Units[1].Progress = "Finished", before(time.Hour)
 		})),
@@ -371,5 +397,16 @@ func TestRestartableUnits(t *testing.T) {
 		if fmt.Sprint(got) != want {
 			t.Errorf("%s: %v, want %s", phase, got, want)
 		}
+	}
+}
+
+// A unit that was ended by force is one finding, also when the supervisors above it were too.
+func TestOneFindingForADeafUnit(t *testing.T) {
+	killed := func(name string) *operatorv1.Event {
+		return &operatorv1.Event{Kind: "killed", Name: name, To: "Killed", Process: "web-1", At: before(time.Minute), Cause: "deaf: did not stop when asked and was killed"}
+	}
+	list := diagnosis.Diagnose(diagnosis.Fleet{Now: now, Killed: []*operatorv1.Event{killed("deaf"), killed("children")}})
+	if len(list) != 1 || !strings.Contains(list[0].GetCause(), "unit deaf did not end") {
+		t.Errorf("the findings are %v", list)
 	}
 }

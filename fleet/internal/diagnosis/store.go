@@ -52,6 +52,9 @@ func streamName(s string) string {
 	return "the stream " + s
 }
 
+// lostPart begins the cause when not all of the store was lost.
+const lostPart = "data was lost"
+
 // maxLostNamed is how many lost streams a finding names.
 const maxLostNamed = 8
 
@@ -76,7 +79,7 @@ func stored(f Fleet) (list []*operatorv1.Finding) {
 		if n > maxLostNamed {
 			parts = append(parts, fmt.Sprintf("and %d more", n-maxLostNamed))
 		}
-		what := "data was lost"
+		what := lostPart
 		if f.Store.Replaced {
 			what = "the store was replaced: NATS has nothing of what it had on disk"
 		}

@@ -21,6 +21,7 @@ const (
 	memoryGrowth    = 10 * time.Minute // memory that grows for this long
 	memoryGrown     = 128 << 20        // and by this much
 	descriptorShare = 90               // percent of the limit
+	threadsMany     = 1000             //
 	throttledShare  = 25               // percent of the last minute
 )
 
@@ -51,6 +52,11 @@ func usage(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
 		list = append(list, found("descriptors-high", subject, seen, int(n)).
 			because("it has %d of at most %d open files and connections", n, most).
 			do("the limit of open files, or what the process leaves open", stacks))
+	}
+	if n := p.GetThreads(); n >= threadsMany {
+		list = append(list, found("threads-high", subject, seen, int(n)).
+			because("it has %d threads; a program in Go ends at 10000", n).
+			do("what blocks a thread, such as a call of C or of the system", stacks))
 	}
 	if n := p.GetThrottledPercent(); n >= throttledShare {
 		list = append(list, found("throttled", subject, seen, int(n)).

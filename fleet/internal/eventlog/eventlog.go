@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 )
 
@@ -23,6 +24,7 @@ type Config struct {
 	Description string
 	MaxAge      time.Duration // how long a record is kept
 	MaxBytes    int64         // how large the stream may become; then the oldest records go
+	BytesOf     string        // the user's setting for MaxBytes, for errors
 	MaxRecord   int32         // the largest record, in bytes
 }
 
@@ -51,6 +53,10 @@ func Open(ctx context.Context, js jetstream.JetStream, c Config) (*Log, error) {
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
 			stream, err = js.Stream(ctx, c.Stream)
 		}
+	}
+	if natserr.Is(err, natserr.StorageExceeded) {
+		return nil, fmt.Errorf("stream %s reserves %d MiB, and the NATS server has no room for that: give the server more, or set %s lower: %w",
+			c.Stream, c.MaxBytes>>20, c.BytesOf, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", c.Stream, err)

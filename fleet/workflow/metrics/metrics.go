@@ -7,6 +7,7 @@
 //	lifecycle_workflow_view_ready        1 for a view that has read its bucket, else 0
 //	lifecycle_workflow_view_entities     entities in the view
 //	lifecycle_workflow_view_age_seconds  how long ago the bucket was as the view has it; absent before the view is ready
+//	lifecycle_workflow_view_writes_waiting  writes of this process that wait for the journal
 //	lifecycle_workflow_hook_waiting       writes of the bucket that the hook has not looked at or not reacted to with success
 //	lifecycle_workflow_hook_dead_letters  reactions that the hook has given up
 //
@@ -36,6 +37,7 @@ var (
 	ready    = describe("ready", "1 for a view that has read its bucket, else 0.")
 	entities = describe("entities", "Entities in the view of a bucket.")
 	age      = describe("age_seconds", "How long ago the bucket was as the view has it.")
+	writes   = describe("writes_waiting", "Writes of this process that wait until the journal has an earlier change of phase.")
 )
 
 var (
@@ -62,6 +64,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- ready
 	ch <- entities
 	ch <- age
+	ch <- writes
 	ch <- waiting
 	ch <- letters
 }
@@ -84,6 +87,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(ready, prometheus.GaugeValue, is, v.Bucket)
 		ch <- prometheus.MustNewConstMetric(entities, prometheus.GaugeValue, float64(v.Entities), v.Bucket)
+		ch <- prometheus.MustNewConstMetric(writes, prometheus.GaugeValue, float64(v.Waiting), v.Bucket)
 		if !v.AsOf.IsZero() {
 			ch <- prometheus.MustNewConstMetric(age, prometheus.GaugeValue, time.Since(v.AsOf).Seconds(), v.Bucket)
 		}

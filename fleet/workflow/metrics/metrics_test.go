@@ -62,8 +62,10 @@ func TestViewsAreShown(t *testing.T) {
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want), "lifecycle_workflow_view_entities", "lifecycle_workflow_view_ready"); err != nil {
 		t.Error(err)
 	}
-	if n := testutil.CollectAndCount(c, "lifecycle_workflow_view_age_seconds"); n != 1 {
-		t.Errorf("%d ages, want 1", n)
+	for _, name := range []string{"lifecycle_workflow_view_age_seconds", "lifecycle_workflow_view_writes_waiting"} {
+		if n := testutil.CollectAndCount(c, name); n != 1 {
+			t.Errorf("%d of %s, want 1", n, name)
+		}
 	}
 }
 

@@ -222,6 +222,7 @@ func processTable(t *output.Table, p *operatorv1.Process) {
 	t.Line("suspect", p.GetSuspect())
 	t.Line("started", output.Moment(p.GetStartedAt()))
 	t.Line("seen", output.Moment(p.GetSeenAt()))
+	t.Line("uses", uses(p))
 	if len(p.GetUnits()) > 0 {
 		t.Gap()
 		t.Head("UNIT", "KIND", "STATUS", "HEALTH", "RESTARTS", "REASON")
@@ -258,4 +259,20 @@ func unitRows(t *output.Table, list []*operatorv1.Unit, before string) {
 			fmt.Sprint(u.GetRestarts()), u.GetReason())
 		unitRows(t, u.GetChildren(), before+below)
 	}
+}
+
+// uses says what a process uses; "" when it does not say.
+func uses(p *operatorv1.Process) string {
+	if p.GetGoroutines() == 0 {
+		return ""
+	}
+	memory := fmt.Sprintf("%d MiB", p.GetMemoryBytes()>>20)
+	if limit := p.GetMemoryLimitBytes(); limit > 0 {
+		memory = fmt.Sprintf("%d of %d MiB", p.GetMemoryBytes()>>20, limit>>20)
+	}
+	files := fmt.Sprint(p.GetDescriptors())
+	if limit := p.GetDescriptorLimit(); limit > 0 {
+		files = fmt.Sprintf("%d of %d", p.GetDescriptors(), limit)
+	}
+	return fmt.Sprintf("%s of memory, %d goroutines, %d threads, %s open files", memory, p.GetGoroutines(), p.GetThreads(), files)
 }
