@@ -173,7 +173,7 @@ func (r *runner) giveBack(d *delivery, delay time.Duration) {
 	_ = d.acker.Load().nak(delay)
 }
 
-// forget notes that a message is no longer in the hands of the runner.
+// forget notes that the runner no longer has a message.
 func (r *runner) forget(d *delivery) {
 	r.mu.Lock()
 	known := r.inHand[d.seq] == d

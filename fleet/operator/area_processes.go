@@ -16,7 +16,7 @@ import (
 
 // FromPresence makes a Server's Processes from the processes that announce themselves.
 // The server watches them as long as it is open, and writes into the fleet's journal
-// which ones disappeared without a word.
+// which ones ended without removing their entries.
 func FromPresence(f *presence.Fleet) Processes { return fleet{f} }
 
 type fleet struct{ f *presence.Fleet }

@@ -1,4 +1,4 @@
-// Package stderr finds the last words of a program on its standard error.
+// Package stderr keeps the end of what a program writes to its standard error.
 package stderr
 
 import (
