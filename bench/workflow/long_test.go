@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -205,7 +206,11 @@ func (l *longLife) manage() {
 			l.reacted.Add(1)
 			return nil
 		}})))
-	l.must(l.m.Ready(l.t.Context()))
+	for err := error(workflow.ErrStale); err != nil; err = l.m.Ready(l.t.Context()) {
+		if !errors.Is(err, workflow.ErrStale) { // a busy machine may keep the server from answering
+			l.t.Fatal(err)
+		}
+	}
 }
 
 // react runs Deadlines and the hook until a timer of a new entity has fired and the hook was called
