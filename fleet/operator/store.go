@@ -252,7 +252,15 @@ func (w *store) facts() (f diagnosis.Store, streams int, looked bool, err error)
 		}
 		for _, c := range s.Consumers {
 			k := s.consumers[c.Name]
-			backlog := diagnosis.Backlog{Stream: name, Consumer: c.Name, Host: c.Host, Left: k.left, Since: k.moved}
+			backlog := diagnosis.Backlog{
+				Stream:         name,
+				Consumer:       c.Name,
+				Host:           c.Host,
+				Left:           k.left,
+				Unacknowledged: c.InHand,
+				Redelivered:    c.Again,
+				Since:          k.moved,
+			}
 			from, grows := k.growth()
 			switch {
 			case now.Sub(k.moved) >= stallTime:

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -80,7 +81,7 @@ func (r *registry) announced(now time.Time, p *Process, a announcement, revision
 		return h.refuse(now, p.ID, "another client has stored an old announcement again")
 	case a.key == h.key:
 	case slices.Contains(h.rivals, a.key) && h.lives(now, r.ttl):
-		return h.refuse(now, p.ID, twoProcesses)
+		return h.refuse(now, p.ID, h.bothWith(p))
 	default:
 		i := slices.IndexFunc(h.before, func(o held) bool { return o.key == a.key })
 		if i >= 0 && n <= h.before[i].number {
@@ -90,7 +91,7 @@ func (r *registry) announced(now time.Time, p *Process, a announcement, revision
 		case i >= 0:
 			h.before = slices.Delete(h.before, i, i+1)
 			h.rivals = newest(append(h.rivals, h.key))
-			h.accuse(now, twoProcesses)
+			h.accuse(now, h.bothWith(p))
 		case h.lives(now, r.ttl):
 			h.before = newest(append(h.before, h.held))
 		default:
@@ -174,6 +175,17 @@ func (r *registry) addLocked(now time.Time, id string) *holder {
 		r.ids[id] = h
 	}
 	return h
+}
+
+// bothWith says that p and the process of the last announcement have one id, and where each
+// of them runs, in the same order whichever of the two announces itself.
+func (h *holder) bothWith(p *Process) string {
+	if h.last == nil || h.last.Host == p.Host && h.last.PID == p.PID {
+		return twoProcesses
+	}
+	places := []string{fmt.Sprintf("%s, pid %d", h.last.Host, h.last.PID), fmt.Sprintf("%s, pid %d", p.Host, p.PID)}
+	slices.Sort(places)
+	return twoProcesses + ": " + strings.Join(places, "; ")
 }
 
 func (h *holder) accuse(now time.Time, why string) { h.wrong, h.wrongAt = why, now }

@@ -39,6 +39,17 @@ func TestRegistryAcceptsRestarts(t *testing.T) {
 	}
 }
 
+// An operator has to know which two processes, and the page of the id shows one of them.
+func TestRegistryNamesBothProcessesOfOneID(t *testing.T) {
+	r := newRig(t)
+	r.announce("node-b", 1, true, "")
+	r.announce("node-a", 1, true, "") // it may be a restart
+	const both = "two processes announce themselves under this id, or another client forges its announcements: node-a, pid 0; node-b, pid 0"
+	r.announce("node-b", 2, true, both)
+	r.announce("node-a", 2, false, both)
+	r.announce("node-b", 3, true, both)
+}
+
 func TestRegistryKnowsTheProcessFromItsForger(t *testing.T) {
 	r := newRig(t)
 	r.announce("real", 1, true, "")

@@ -29,6 +29,7 @@ type Consumer struct {
 	Name    string
 	Pending uint64 // messages that it has not delivered
 	InHand  int    // messages that it has delivered and that are not acknowledged
+	Again   int    // of InHand: messages that it has delivered more than once
 	Floor   uint64 // all messages up to this one are acknowledged, or delivered when none is needed
 	Paused  bool
 	Host    string // the name of the hosts of workers that have made it, "" for none
@@ -88,6 +89,7 @@ func (f *Fleet) consumers(ctx context.Context, name string) (list []Consumer, er
 			Name:    info.Name,
 			Pending: info.NumPending,
 			InHand:  info.NumAckPending,
+			Again:   info.NumRedelivered,
 			Floor:   info.AckFloor.Consumer,
 			Paused:  info.Paused,
 			Host:    info.Config.Metadata["lifecycle.host"],

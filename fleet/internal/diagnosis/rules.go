@@ -228,7 +228,7 @@ func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) 
 	if s := p.GetSuspect(); s != "" {
 		add(found("announcement-suspect", subject, seen, 1).
 			because("%s", s).
-			do("the NATS permissions, when no second process has this id", get))
+			do("presence.Config.ID, which no two processes may share; the NATS permissions, when no second process has it", get))
 		if p.GetPhase() == "" {
 			return list // nothing is known of it
 		}

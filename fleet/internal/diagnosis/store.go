@@ -40,6 +40,8 @@ type Backlog struct {
 	Stream, Consumer string
 	Host             string // the name of the hosts that have made the consumer, "" for none
 	Left             uint64
+	Unacknowledged   int    // of Left: delivered, and not acknowledged
+	Redelivered      int    // of Unacknowledged: delivered more than once
 	From             uint64 // what was left at Since, for a backlog that grows
 	Since            time.Time
 }
@@ -95,8 +97,9 @@ func stored(f Fleet) (list []*operatorv1.Finding) {
 	for _, b := range f.Store.Stalled {
 		if subject, ok := b.subject(f.Workers); ok {
 			list = append(list, found("consumer-stalled", subject, b.Since, int(b.Left)).
-				because("the consumer %s of %s has finished nothing for %v while %d messages wait",
-					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second), b.Left).
+				because("the consumer %s of %s has finished nothing for %v while %s%s",
+					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second),
+					waiting(b.Left), b.held()).
 				do("", b.next(subject)))
 		}
 	}
@@ -147,6 +150,27 @@ func (b Backlog) next(subject string) string {
 		return Command("workers get %s", id)
 	}
 	return ""
+}
+
+// waiting says how many messages wait.
+func waiting(n uint64) string {
+	if n == 1 {
+		return "1 message waits"
+	}
+	return fmt.Sprint(n, " messages wait")
+}
+
+// held says what the consumer's clients do with what they have: it tells a consumer without
+// a client from one whose client fails at the same message again and again.
+func (b Backlog) held() string {
+	switch {
+	case b.Redelivered > 0:
+		return fmt.Sprintf("; of them, %d delivered more than once and never acknowledged: the handler may fail or hang at the same message", b.Redelivered)
+	case b.Unacknowledged > 0:
+		return fmt.Sprintf("; of them, %d delivered and not acknowledged", b.Unacknowledged)
+	default:
+		return "; none of them is delivered: no client may be asking for them"
+	}
 }
 
 // count returns a number with its noun.
