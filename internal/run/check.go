@@ -38,6 +38,9 @@ func ParseCheck(text string) (Check, error) {
 		}
 		return Check{text: text, kind: "exec", args: args}, nil
 	}
+	if !strings.Contains(text, "://") { // url.Parse would speak of a colon in a path
+		return Check{}, fmt.Errorf("%q is not a check: want http://…, https://…, tcp://HOST:PORT or exec:PROGRAM ARG…", text)
+	}
 	u, err := url.Parse(text)
 	if err != nil {
 		return Check{}, fmt.Errorf("%q: %w", text, errors.Unwrap(err))

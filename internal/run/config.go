@@ -1,9 +1,11 @@
 package run
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
@@ -81,8 +83,10 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Proxy != "" {
-		if _, err := parseProxy(c.Proxy); err != nil {
+		if to, err := parseProxy(c.Proxy); err != nil {
 			errs = append(errs, fmt.Errorf("proxy: %w", err))
+		} else if host, port, err := net.SplitHostPort(cmp.Or(c.Addr, ":8080")); err == nil && port == to.Port() && (host == "" || host == to.Hostname()) {
+			errs = append(errs, fmt.Errorf("proxy: %q is where the proxy itself listens: let the program listen on another port, or set addr", c.Proxy))
 		}
 	} else if c.Addr != "" {
 		errs = append(errs, fmt.Errorf("addr: %q is the proxy's, and no proxy is set", c.Addr))

@@ -25,8 +25,11 @@ const defaultAddr = ":8080"
 // parseProxy returns the address of the program.
 func parseProxy(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
-	if err != nil {
+	if err != nil && strings.Contains(text, "://") {
 		return nil, fmt.Errorf("%q: %w", text, errors.Unwrap(err))
+	}
+	if err != nil { // 127.0.0.1:8000, of which url.Parse says that it has a colon in its path
+		u = new(url.URL)
 	}
 	isPlain := u.Path == "" && u.RawQuery == "" && u.User == nil && u.Fragment == ""
 	if u.Scheme != "http" && u.Scheme != "h2c" || u.Hostname() == "" || u.Port() == "" || !isPlain {

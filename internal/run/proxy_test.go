@@ -201,6 +201,9 @@ func TestStreamsBehindTheProxyEndWell(t *testing.T) {
 func TestBadProxies(t *testing.T) {
 	for flags, says := range map[string]string{
 		"-proxy=8000":                   `proxy: "8000" is not http://127.0.0.1:PORT`,
+		"-proxy=127.0.0.1:8000":         `proxy: "127.0.0.1:8000" is not http://127.0.0.1:PORT`,
+		"-proxy=http://127.0.0.1:8080":  "is where the proxy itself listens",
+		"-ready=127.0.0.1:8000":         `ready: "127.0.0.1:8000" is not a check: want http://`,
 		"-proxy=http://127.0.0.1":       "is not http://127.0.0.1:PORT",
 		"-proxy=http://127.0.0.1:80/a":  "is not http://127.0.0.1:PORT",
 		"-proxy=https://127.0.0.1:8000": "is not http://127.0.0.1:PORT",

@@ -96,7 +96,11 @@ func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdou
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		fmt.Fprintf(stderr, "%s: %v\n\n%[1]s --help lists the flags\n", name, err)
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		if len(command) > 0 && !slices.Contains(args, "--") {
+			fmt.Fprintf(stderr, "there is no -- before the program, so it begins at %q\n", command[0])
+		}
+		fmt.Fprintf(stderr, "\n%s --help lists the flags\n", name)
 		return exitUsage
 	case len(command) == 0:
 		fmt.Fprintf(stderr, "%s: no program is given: want it after two dashes\n\n%s", name, Usage(name))

@@ -317,6 +317,7 @@ func TestExitStatus(t *testing.T) {
 		{"not executable", []string{"--", file}, 126, "permission denied"},
 		{"no format", []string{off, "--", script}, 126, "exec format error"},
 		{"no program", []string{off}, 2, "no program is given"},
+		{"no dashes", []string{"--proxy", "http://127.0.0.1:8000", "true"}, 2, `there is no -- before the program, so it begins at "http://127.0.0.1:8000"`},
 		{"an unknown flag", []string{"-redy=x", "--", "true"}, 2, "did you mean -ready?"},
 		{"a bad check", []string{"-ready=8080", "--", "true"}, 2, `ready: "8080" is not a check: want http://`},
 		{"a bad policy", []string{"-restart=sometimes", "--", "true"}, 2, `"sometimes" is not always, on-failure or never`},
