@@ -12,7 +12,7 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "service", Imports: []string{
-				".", "./config", "./kube", "./metrics", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
+				".", "./config", "./kube", "./metrics", "./worker", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
 			{Path: "consumer", Imports: []string{".", "./worker", "./fleet/broker", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 			{Path: "orders", Imports: []string{".", "./config", "modernc.org/sqlite"}, Brings: []string{"..."}},
