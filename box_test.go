@@ -106,12 +106,22 @@ func TestBlackBox(t *testing.T) {
 				Name:          "a/service",
 				HealthAddr:    lifecycle.HealthOff,
 				DrainInterval: 300 * time.Millisecond,
-				ShutdownGrace: 800 * time.Millisecond,
+				ShutdownGrace: 16 * time.Second,
+				Linger:        time.Second,
+				UnitSlice:     time.Second,
+				HookSlice:     10 * time.Second,
+				MinSlice:      4 * time.Second,
 				BlackBoxDir:   dir,
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
+			app.OnShutdown("the rest of the stop", func(ctx context.Context) error {
+				for len(boxes(t, dir)) == 0 && ctx.Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				return nil
+			})
 			tc.add(t, app)
 			app.Go("ends", func(context.Context) error {
 				time.Sleep(200 * time.Millisecond)
@@ -177,7 +187,7 @@ func TestBlackBoxSharesTheFlightRecorder(t *testing.T) {
 		app, err := lifecycle.New(lifecycle.Config{
 			HealthAddr:    lifecycle.HealthOff,
 			DrainInterval: lifecycle.Off,
-			ShutdownGrace: 50 * time.Millisecond,
+			ShutdownGrace: 500 * time.Millisecond,
 			BlackBoxDir:   dir,
 		}, opts...)
 		if err != nil {

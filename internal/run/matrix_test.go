@@ -31,7 +31,7 @@ var foreign = []struct{ name, command string }{
 	{"Node, `cluster` with two workers", "node server.js PORT cluster"},
 	{"Python, `http.server`", "/usr/bin/python3 -m http.server --protocol HTTP/1.1 --bind 127.0.0.1 PORT"},
 	{"Python, gunicorn with two workers", "gunicorn --workers 2 --threads 16 --worker-class gthread --bind 127.0.0.1:PORT --log-level error app:wsgi"},
-	{"Python, uvicorn", "/usr/bin/python3 -m uvicorn --port PORT --log-level error app:asgi"},
+	{"Python, uvicorn", "uvicorn --port PORT --log-level error app:asgi"},
 	{"Ruby, puma", "puma --bind tcp://127.0.0.1:PORT --threads 16:32 --quiet"},
 	{"Java, `HttpServer`", "java Server.java PORT"},
 	{"a shell script that starts a server", "/bin/sh script.sh PORT"},
