@@ -89,7 +89,9 @@ func newTransfer(js jetstream.JetStream, dir string, opts []BackupOption) *trans
 // Backup writes the progress of a bucket's hooks, its journal and the bucket, as far as
 // they exist, into a new folder. The server checks every message as it reads it. Writers
 // need not stop: the hooks' progress is from before the journal, and the journal from before
-// the bucket, so after a restore hooks repeat reactions and miss none.
+// the bucket, so after a restore hooks repeat reactions and miss none. The exception is an
+// entity that is written more often than the bucket keeps writes (64 times) between the two:
+// a change of its phase may be in neither, and its next reaction says so ([Reaction.Gap]).
 //
 // Use it with a connection of an operator's rights; the account must allow snapshots. A
 // folder without its manifest.json is of a Backup that failed.

@@ -76,30 +76,31 @@ func TestModels(t *testing.T) {
 	if os.Getenv("MODELS") == "" {
 		t.Skip("it takes minutes: make models runs it")
 	}
+	if _, err := check(repository, protocols[0], ""); errors.Is(err, errNoSpin) {
+		t.Skip(err)
+	}
 	for _, model := range protocols {
-		found, err := check(repository, model, "")
-		if errors.Is(err, errNoSpin) {
-			t.Skip(err)
-		}
-		if err != nil || found.broken != "" {
-			t.Errorf("%s: %v, and %q fails:\n%s", model, err, found.broken, strings.Join(found.steps, "\n"))
-			continue
-		}
-		t.Logf("%-8s %9s states in %s", model, found.states, found.took)
+		t.Run(model, func(t *testing.T) {
+			t.Parallel()
+			found, err := check(repository, model, "")
+			if err != nil || found.broken != "" {
+				t.Fatalf("%v, and %q fails:\n%s", err, found.broken, strings.Join(found.steps, "\n"))
+			}
+			t.Logf("%s states in %s", found.states, found.took)
+		})
 		mutants := mutantsOf(modelText(t, model))
 		if len(mutants) == 0 {
 			t.Errorf("%s has no mutant", model)
 		}
 		for _, m := range mutants {
-			found, err := check(repository, model, m.name)
-			switch {
-			case err != nil:
-				t.Errorf("%s without %s: %v", model, m.name, err)
-			case !number.MatchString(found.broken):
-				t.Errorf("%s without %s: no property fails: %q", model, m.name, found.broken)
-			default:
-				t.Logf("%-8s without %s: %s fails after %s states", model, m.name, found.broken, found.states)
-			}
+			t.Run(model+" without "+m.name, func(t *testing.T) {
+				t.Parallel()
+				found, err := check(repository, model, m.name)
+				if err != nil || !number.MatchString(found.broken) {
+					t.Fatalf("%v, and no property fails: %q", err, found.broken)
+				}
+				t.Logf("%s fails after %s states", found.broken, found.states)
+			})
 		}
 	}
 }

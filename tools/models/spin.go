@@ -16,7 +16,7 @@ import (
 const folder = "docs/internals/models"
 
 // protocols are the models, in the order of the page.
-var protocols = []string{"stop", "goodbye", "lease"}
+var protocols = []string{"stop", "goodbye", "lease", "host", "relay", "workflow", "hook", "backup", "suspend"}
 
 var (
 	mutantName = regexp.MustCompile(`(?m)^#if(?:n?def) MUTANT_(\w+) +/\* (.+?) \*/`)

@@ -133,7 +133,7 @@ func statesFile(root string) (string, error) {
 	return b.String(), nil
 }
 
-// wordOfModel makes a model follow a record of the code: see word.go.
+// wordOfModel lets a model follow a record of the code, whose file word.pml names the events in order.
 const wordOfModel = `
 /* With WORD the model does only what a record of the code says: word.pml has the record. */
 #ifdef WORD

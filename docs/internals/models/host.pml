@@ -50,8 +50,8 @@ end:
 			seq++; writer = by;
 			if :: n -> counter = n; counterAt = seq :: else fi;
 			if
-			:: done == 255 -> event(0, claims) /* a claim knows nothing */
-			:: else ->
+			:: done == 255 -> printf("@ host%d -> log: claims the slot\n", me); event(0, claims) /* a claim knows nothing */
+			:: else -> printf("@ host%d -> log: commits the effects of %d\n", me, o);
 				assert(!(o & effects) && !(o & letters)); /* H9, H7: once, and not beside a letter */
 				effects = effects | o;
 				assert(!(done & 2) || done & 1); /* H13 */
@@ -73,7 +73,7 @@ end:
 		:: expected == fence ->
 #endif
 			assert(n >= stored); /* H6: no stale write */
-			fence++; stored = n
+			printf("@ host -> state: the counter is %d\n", n); fence++; stored = n
 		:: else
 		fi;
 		expected = 0; n = 0 }
@@ -85,8 +85,7 @@ inline crash() {                     /* killed; or it was replaced, and its runn
 	do :: queue?_ :: empty(queue) -> break od;
 	state[me] = idle; mine = 0; last = 0; waits = false; lastFence = 0; flushing = false; flushed = 0; own = false;
 	done = 0; decided = 0; sent = 0; unsent = 0; hand = 0; staged = 0; stagedOut = 0; deciding = 0; rejected = 0; n = 0; committed = 0;
-	got[me] = false; gap[me] = false; answer[me] = 0;
-	eDone = 0; eDecided = 0; eN = 0; eOut = 0; coming = 0; wasDone = false
+	got[me] = false; gap[me] = false; answer[me] = 0; eDone = 0; eDecided = 0; eN = 0; eOut = 0; coming = 0; wasDone = false
 }
 
 inline send() { answer[me] = 0; append[me]!mine, last, eDone, eDecided, sent, eN, eOut; waits = true }
@@ -101,8 +100,9 @@ proctype host(byte me) {
 	chan queue = [2] of { byte };
 end:
 	do
-	:: atomic { state[me] != idle && claimed < CLAIMS -> crash() } /* killed */
-	:: atomic { state[me] == idle && claimed < CLAIMS && (claimed || me == 1) -> claimed++; fence++; token = fence; mine = fence; lastFence = fence; state[me] = opening }
+	:: atomic { state[me] != idle && claimed < CLAIMS -> printf("@ host%d -> host%d: is killed\n", me, me); crash() } /* killed */
+	:: atomic { state[me] == idle && claimed < CLAIMS && (claimed || me == 1) ->
+		claimed++; fence++; token = fence; mine = fence; lastFence = fence; state[me] = opening }
 	:: atomic { state[me] == opening && !waits && nfull(append[me]) -> /* log.go, open */
 		if
 		:: writer > mine -> crash()  /* stale */
@@ -125,15 +125,14 @@ end:
 		:: state[me] == opening ->       /* partition.go, replay: the entries before the claim */
 			done = logDone; decided = logDecided; sent = logSent; n = stored; state[me] = resetting;
 			if :: counter -> n = counter :: else fi;
-			if :: outAt[1] && outAt[1] < last -> unsent = 1 & ~sent :: else fi;
-			if :: outAt[2] && outAt[2] < last -> unsent = unsent | 2 & ~sent :: else fi;
+			unsent = ((outAt[1] && outAt[1] < last -> 1 : 0) | (outAt[2] && outAt[2] < last -> 2 : 0)) & ~sent;
 			committed = n
 		:: else ->                   /* commit.go, committed: only now messages are answered */
 			done = eDone; decided = eDecided; own = true; hand = hand & ~done;
 			unsent = unsent | eOut; committed = (eN -> eN : committed);
 			if :: done & 1 & ~acked -> ack(1) :: else fi;
 			if :: done & 2 & ~acked -> ack(2) :: else fi;
-			if :: rejected && done & bit(rejected) -> rejected = 0 :: else fi
+			rejected = (rejected && done & bit(rejected) -> 0 : rejected)
 		fi;
 		eDone = 0; eDecided = 0; eN = 0; eOut = 0;
 stay:	skip }
@@ -151,7 +150,7 @@ stay:	skip }
 		:: !(again & 1) && again & 2 -> m = 2
 		:: !again -> m = cursor; cursor++
 		fi;
-		again = again & ~bit(m); out_ = out_ | bit(m); got[me] = true; gap[3 - me] = true;
+		printf("@ consumer -> host%d: message %d\n", me, m); again = again & ~bit(m); out_ = out_ | bit(m); got[me] = true; gap[3 - me] = true;
 		if
 #ifndef MUTANT_gap                   /* a runner that misses a delivery begins again */
 		:: gap[me] -> crash()
@@ -159,19 +158,19 @@ stay:	skip }
 #else
 		:: true ->
 #endif
-			coming = m; wasDone = done & bit(m)
+			coming = m; wasDone = (done & bit(m)) != 0
 		fi;
-		m = 0 }
-	:: atomic { coming -> m = coming; coming = 0;
-#ifndef MUTANT_hand                  /* a message that comes again is looked for in hand, and only then among those that are done */
-		wasDone = done & bit(m);
+		m = 0;
+#ifdef MUTANT_hand                   /* a message that comes again is looked for in hand, and only then among those that are done */
+		skip }
+	:: atomic { coming ->
 #endif
 		if
-		:: hand & bit(m)
-		:: !(hand & bit(m)) && wasDone -> ack(m)
-		:: !(hand & bit(m)) && !wasDone -> hand = hand | bit(m); queue!m
+		:: coming == 0 || hand & bit(coming)
+		:: coming && !(hand & bit(coming)) && wasDone -> ack(coming)
+		:: coming && !(hand & bit(coming)) && !wasDone -> hand = hand | bit(coming); queue!coming
 		fi;
-		m = 0; wasDone = false }
+		coming = 0; wasDone = false }
 	:: atomic { state[me] == running && !rejected && nempty(queue) -> queue?m; /* a handler */
 		if
 		:: decided & bit(m) -> rejected = m
@@ -186,20 +185,22 @@ stay:	skip }
 		decided & bit(rejected) ->
 #endif
 		assert(!(effects & bit(rejected))); /* H7: a message that became a dead letter has published nothing */
+		printf("@ host%d -> letters: message %d\n", me, rejected);
 		letters = letters | bit(rejected); staged = staged | bit(rejected); deciding = 0 }
 	:: atomic { state[me] == running && !waits && nfull(append[me]) && (staged || deciding || !own && seq > 1) -> /* commit.go, write */
 		eDone = done | staged; eDecided = decided | deciding; eOut = stagedOut; eN = (stagedOut -> n : 0);
 		staged = 0; stagedOut = 0; deciding = 0; send() }
-	:: atomic { state[me] == running && committed > flushed && !flushing && nfull(flush[me]) -> flushing = true; flush[me]!lastFence, committed; flushed = committed }
+	:: atomic { state[me] == running && committed > flushed && !flushing && nfull(flush[me]) ->
+		flushing = true; flush[me]!lastFence, committed; flushed = committed }
 	:: atomic { flushing && empty(flush[me]) -> flushing = false;
 		if :: token != mine -> crash() :: else -> lastFence = fence fi }
 #ifdef MUTANT_newest                 /* the newest entry stays: it has all that is known */
-	:: atomic { state[me] == running && !waits && !flushing && flushed == committed && !unsent && seq == last && own && logDone -> logDone = 0; logDecided = 0; logSent = 0 }
+	:: atomic { state[me] == running && !waits && !flushing && flushed == committed && !unsent && seq == last && own && logDone ->
+		logDone = 0; logDecided = 0; logSent = 0 }
 #endif
 	:: atomic { state[me] == running && own && !waits && !flushing && flushed == committed && !unsent -> /* log.go, trim */
-		if :: counterAt < last -> counter = 0; counterAt = 0 :: else fi;
-		if :: outAt[1] < last -> outAt[1] = 0 :: else fi;
-		if :: outAt[2] < last -> outAt[2] = 0 :: else fi }
+		counter = (counterAt < last -> 0 : counter); counterAt = (counterAt < last -> 0 : counterAt);
+		outAt[1] = (outAt[1] < last -> 0 : outAt[1]); outAt[2] = (outAt[2] < last -> 0 : outAt[2]) }
 	:: atomic { state[me] == running && unsent -> sent = sent | unsent; unsent = 0 } /* relay.pml */
 	od
 }

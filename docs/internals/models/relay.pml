@@ -33,17 +33,18 @@ end:
 	do
 	:: atomic { state[me] != idle && claimed < CLAIMS -> crash() } /* killed; or it is replaced, and notices */
 	:: atomic { state[me] == idle && claimed < CLAIMS -> claimed++; link++; holder = me; mine = link;
-		confirmed[me] = 1; state[me] = opening; unsent = committed; maybe = committed; event(0, claims) }
+		confirmed[me] = 1; state[me] = opening; printf("@ host%d -> log: claims the slot\n", me); unsent = committed; maybe = committed; event(0, claims) }
 	:: atomic { state[me] == opening -> state[me] = running } /* the answer */
 	:: atomic { state[me] == running && !committed && link == mine -> /* the effects of a message */
-		committed = true; since = 1; confirmed[me] = 1; unsent = true; event(1, commits) }
+		committed = true; since = 1; confirmed[me] = 1; unsent = true; printf("@ host%d -> log: commits an output\n", me); event(1, commits) }
 	:: atomic { state[me] == running && unsent && confirmed[me] > HOLD + 1 -> /* holds: a write to the log */
 		if
 		:: link != mine -> crash()
 		:: link == mine -> confirmed[me] = 1
 		:: link == mine -> confirmed[me] = 2 /* it took a while */
 		fi }
-	:: atomic { state[me] == running && unsent && maybe && since > HALF && !read[me] -> read[me] = 1; there = published } /* messageIDs */
+	:: atomic { state[me] == running && unsent && maybe && since > HALF && !read[me] -> read[me] = 1; there = published;
+		printf("@ host%d -> stream: looks for the output\n", me) } /* messageIDs */
 	:: atomic { state[me] == running && unsent && read[me] && there -> unsent = false }
 	:: atomic { read[me] > HALF -> 
 #ifdef MUTANT_age                    /* what was read in the stream is of use for half of the window */
@@ -86,7 +87,7 @@ end:
 		:: !drops ->
 			assert(committed); /* H9: no output of an attempt that did not commit */
 			assert(!published); /* H9: once */
-			published = true; drops = WINDOW; event(1, publishes)
+			printf("@ host%d -> stream: publishes the output\n", me); published = true; drops = WINDOW; event(1, publishes)
 		fi;
 		flies[me] = false; looked[me] = 0; me = 0 }
 	od
@@ -100,6 +101,7 @@ end:
 	:: atomic { looked[1] <= HALF && looked[2] <= HALF ->
 		older(since, WINDOW + 1); older(looked[1], HALF + 1); older(looked[2], HALF + 1);
 		older(confirmed[1], HOLD + 2); older(confirmed[2], HOLD + 2); older(read[1], HALF + 1); older(read[2], HALF + 1);
+		printf("@ clock -> stream: a quarter of the window passes\n");
 		if :: drops -> drops-- :: else fi }
 	od
 }
