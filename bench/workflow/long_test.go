@@ -206,7 +206,7 @@ func (l *longLife) manage() {
 			l.reacted.Add(1)
 			return nil
 		}})))
-	var err error = workflow.ErrStale
+	err := workflow.ErrStale
 	for ; err != nil; err = l.m.Ready(l.t.Context()) {
 		if !errors.Is(err, workflow.ErrStale) { // a busy machine may keep the server from answering
 			l.t.Fatal(err)
