@@ -99,7 +99,9 @@ const (
 // [ErrInvalid] when the name is wrong or the server does not take the schedule, and
 // jetstream.ErrStreamNotFound when there is no such stream.
 func Set(ctx context.Context, js jetstream.JetStream, stream string, s Schedule) error {
-	fail := func(err error) error { return fmt.Errorf("set the schedule %q in %s: %w", s.Name, stream, natserr.Plain(err)) }
+	fail := func(err error) error {
+		return fmt.Errorf("set the schedule %q in %s: %w", s.Name, stream, natserr.Plain(err))
+	}
 	if !validName.MatchString(s.Name) {
 		return fail(fmt.Errorf("%w: its name must be 1 to 64 letters, digits, - and _", ErrInvalid))
 	}

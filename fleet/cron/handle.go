@@ -55,7 +55,7 @@ func durable(name string) string { return "cron_" + name }
 func Handle(ctx context.Context, js jetstream.JetStream, stream, name string, do func(context.Context, Tick) error) error {
 	err := handle(ctx, js, stream, name, do)
 	if err == nil || ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the end of ctx is no failure
 	}
 	return fmt.Errorf("handle the schedule %q of %s: %w", name, stream, natserr.Plain(err))
 }

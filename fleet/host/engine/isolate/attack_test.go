@@ -128,11 +128,11 @@ def grow():
 			if err != nil {
 				t.Fatal(err)
 			}
+			started := w.children.Stats().Started // the watch may end the child before its answer is read
 			_, err = p.Handle(t.Context(), message("1"), enginetest.NewState())
 			if limit := new(engine.LimitError); name == "in the handler" && (!errors.As(err, &limit) || limit.What != "threads") {
 				t.Errorf("it ended with %v", err)
 			}
-			started := w.children.Stats().Started
 			for deadline := time.Now().Add(time.Minute); name == "behind the handler"; time.Sleep(10 * time.Millisecond) {
 				// The message that finds its child ended by the watch may fail.
 				_, err := p.Handle(t.Context(), message("2"), enginetest.NewState())
