@@ -327,7 +327,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		var errs []error
 		for _, c := range s.snapshot() {
 			if c.lives() {
-				errs = append(errs, &AbandonedError{Name: c.name})
+				errs = append(errs, call.Abandoned(KindWorker, c.name))
 			}
 		}
 		err := fmt.Errorf("%s: did not stop in time", s.Name())

@@ -163,6 +163,7 @@ func TestStopOfATreeIsBoundedAndNamesStuckChildren(t *testing.T) {
 		if !errors.As(err, &left) || !strings.Contains(err.Error(), "stubborn") || !strings.Contains(err.Error(), "stubbornFunction") {
 			t.Errorf("Stop: %v", err)
 		}
+		synctest.Wait() // the Stop of each level ends at the same instant
 		got := s.State()
 		if got.Status != worker.StatusKilled || statuses(got) != "b=Stopped inner=Killed c=Stopped" || statuses(got.Children[1]) != "a=Stopped stubborn=Killed" {
 			t.Errorf("it is %s: %s: %s", got.Status, statuses(got), statuses(got.Children[1]))

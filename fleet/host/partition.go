@@ -174,10 +174,10 @@ func (p *partition) replay(ctx context.Context, source string) error {
 		k.Source, k.Done, k.Tries, k.DeadLetters = source, lanes.Progress{}, nil, nil
 	}
 	p.known = k.clone()
-	for _, o := range outputs {
-		p.relay.add(o)
-	}
 	p.unsaved = len(p.entries) > 1
+	for _, o := range outputs {
+		p.relay.add(o) // from here on the relay calls sent
+	}
 	return nil
 }
 

@@ -12,9 +12,9 @@ import (
 // its threads: RLIMIT_NPROC counts those of all processes of the user, and not for root. One
 // goroutine looks at all children, while there are any.
 type threadWatch struct {
-	mu       sync.Mutex // guards everything below
-	watched  map[*process]*os.Process
-	watching bool
+	mu      sync.Mutex // guards everything below
+	watched map[*process]*os.Process
+	none    chan struct{} // closed when the last child goes, and nil while there is none
 }
 
 // lookEvery is how often the watch looks. A look at many children takes at most a fiftieth of the
@@ -31,9 +31,9 @@ func (w *threadWatch) add(c *process) {
 		w.watched = make(map[*process]*os.Process)
 	}
 	w.watched[c] = p
-	if !w.watching {
-		w.watching = true
-		go w.run()
+	if w.none == nil {
+		w.none = make(chan struct{})
+		go w.run(w.none)
 	}
 }
 
@@ -41,21 +41,26 @@ func (w *threadWatch) remove(c *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.watched, c)
-}
-
-// run ends when there is no child.
-func (w *threadWatch) run() {
-	for {
-		began := time.Now()
-		if !w.look() {
-			return
-		}
-		time.Sleep(max(lookEvery, 50*time.Since(began)))
+	if len(w.watched) == 0 && w.none != nil {
+		close(w.none)
+		w.none = nil
 	}
 }
 
-// look returns false when there is no child to look at.
-func (w *threadWatch) look() bool {
+// run looks at the children until the last one goes.
+func (w *threadWatch) run(none <-chan struct{}) {
+	for {
+		began := time.Now()
+		w.look()
+		select {
+		case <-none:
+			return
+		case <-time.After(max(lookEvery, 50*time.Since(began))):
+		}
+	}
+}
+
+func (w *threadWatch) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c, p := range w.watched {
@@ -64,8 +69,6 @@ func (w *threadWatch) look() bool {
 			_ = p.Kill() // it may have ended
 		}
 	}
-	w.watching = len(w.watched) > 0
-	return w.watching
 }
 
 // threads returns how many threads a process has, and 0 when it has ended: the folder of its threads has
