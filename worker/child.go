@@ -110,6 +110,15 @@ func (c *child) lives() bool {
 	return lives && !w.hasEnded()
 }
 
+// isAbandoned reports whether the child has an instance that was abandoned and still runs.
+func (c *child) isAbandoned() bool {
+	c.s.mu.Lock()
+	w := c.instance
+	abandoned := w != nil && w.abandoned
+	c.s.mu.Unlock()
+	return abandoned && !w.isGone()
+}
+
 // isUp reports whether the child runs, starts or has to be started. Only the loop may call it.
 func (c *child) isUp() bool {
 	return c.instance != nil && c.instance.running || c.op != nil || c.toStart

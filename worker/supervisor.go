@@ -324,18 +324,31 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	return s.awaitStop(ctx, func() error {
 		now := time.Now()
 		s.box.Post(func() { s.stopNow(now) })
-		var errs []error
-		for _, c := range s.snapshot() {
-			if c.lives() {
-				errs = append(errs, call.Abandoned(KindWorker, c.name))
-			}
-		}
-		err := fmt.Errorf("%s: did not stop in time", s.Name())
-		if len(errs) > 0 { // otherwise all children have stopped, but the loop has not noticed yet
-			err = fmt.Errorf("%w: %w", err, errors.Join(errs...))
-		}
-		return err
+		return s.late()
 	})
+}
+
+// late returns the error of a supervisor that did not stop in time, with each child on every
+// level whose code still runs. All levels have the same deadline, so a supervisor below may not
+// have said it itself yet.
+func (s *Supervisor) late() error {
+	var running []error
+	for _, c := range s.snapshot() {
+		if !c.lives() && !c.isAbandoned() {
+			continue
+		}
+		w, _ := c.current()
+		if inner, ok := w.Worker.(interface{ late() error }); ok {
+			running = append(running, inner.late())
+		} else {
+			running = append(running, call.Abandoned(KindWorker, c.name))
+		}
+	}
+	err := fmt.Errorf("%s: did not stop in time", s.Name())
+	if len(running) > 0 { // otherwise all children have stopped, but the loop has not noticed yet
+		err = fmt.Errorf("%w: %w", err, errors.Join(running...))
+	}
+	return err
 }
 
 // snapshot returns the children in order.

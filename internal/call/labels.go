@@ -52,15 +52,17 @@ func Dump() []byte {
 // recent is the last goroutine profile. Callers that come before it is taken share it,
 // because thousands of parts may be abandoned at the same moment.
 var recent struct {
-	asked atomic.Uint64
+	asked   atomic.Uint64 // callers so far
+	waiting atomic.Int64  // callers that have no profile yet
 
 	mu     sync.Mutex
 	covers uint64 // the number of callers that came before the profile was taken
-	text   string
+	text   string // kept until no caller waits
 }
 
 // profile returns the goroutine profile in its text form, cut at [MaxDump].
 func profile() string {
+	recent.waiting.Add(1)
 	turn := recent.asked.Add(1)
 	recent.mu.Lock()
 	defer recent.mu.Unlock()
@@ -71,8 +73,8 @@ func profile() string {
 		recent.text = text.String()
 	}
 	text := recent.text
-	if turn == recent.asked.Load() {
-		recent.text = "" // no other caller waits for it
+	if recent.waiting.Add(-1) == 0 {
+		recent.text = ""
 	}
 	return text
 }

@@ -172,3 +172,22 @@ func FuzzStacksOf(f *testing.F) {
 		}
 	})
 }
+
+// Of calls that are abandoned at the same moment each has its stack, in whatever order they get it.
+func TestAbandonedAtOnceHaveEachTheirStack(t *testing.T) {
+	open := make(chan struct{})
+	defer close(open)
+	parked := call.StartAs(t.Context(), "hook", "parked", func() error { parkedByTheTest(open); return nil })
+	eventually(t, func() bool { return strings.Contains(parked.Abandon().Where, "parkedByTheTest") })
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				if left := call.Abandoned("hook", "parked"); left.Where == "" {
+					t.Error("no stack")
+				}
+			}
+		})
+	}
+	all.Wait()
+}
