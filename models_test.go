@@ -15,7 +15,6 @@ import (
 
 // Stops in any order of what may happen go along the model of the stop.
 func TestStopsConformToTheModel(t *testing.T) {
-	models.Recording(t)
 	var records [][]models.Event
 	for i := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) { records = append(records, recordedStop(t, rand.New(rand.NewPCG(i, 0)))) })

@@ -134,7 +134,7 @@ func (m *model) compile(flags ...string) error {
 
 // search searches all states, until one breaks a property, and returns what SPIN prints.
 func (m *model) search(flags ...string) (string, error) {
-	out, err := m.run("./pan", append(flags, "-m100000", "-w22")...)
+	out, err := m.run("./pan", append(flags, "-m100000", "-w20")...)
 	if err != nil {
 		return "", err
 	}
