@@ -129,6 +129,7 @@ type drainingServer interface {
 	Configure(httpdrain.Config)
 	BeginDrain(now time.Time, window time.Duration)
 	Goodbye() <-chan struct{}
+	HandOver(context.Context) error
 	EndWindow()
 	CloseWhenQuiet(context.Context) error
 	LingerOpen(context.Context)

@@ -49,10 +49,14 @@ type HealthServer struct {
 
 // NewHealthServer returns a server for h. The address is a TCP address, or fd://NAME for
 // the socket of that name in sockets. "" is any free port on all interfaces. A panic in h
-// is logged to log, and answered with 500. A nil log is slog.Default().
+// is logged to log, and answered with 500. A nil log is slog.Default(), and nil sockets are
+// none.
 func NewHealthServer(address string, h http.Handler, log *slog.Logger, sockets *sdsocket.Sockets) *HealthServer {
 	if log == nil {
 		log = slog.Default()
+	}
+	if sockets == nil {
+		sockets = new(sdsocket.Sockets)
 	}
 	conns := &connTable{limit: healthMaxConns, open: make(map[net.Conn]*healthConn)}
 	protocols := new(http.Protocols)
@@ -83,10 +87,7 @@ func (s *HealthServer) Bind(ctx context.Context) error {
 }
 
 func (s *HealthServer) listen(ctx context.Context) (net.Listener, error) {
-	if sdsocket.IsAddress(s.address) && s.sockets != nil {
-		return s.sockets.Listen(s.address)
-	}
-	return new(net.ListenConfig).Listen(ctx, "tcp", s.address)
+	return s.sockets.Listen(ctx, new(net.ListenConfig), "tcp", s.address)
 }
 
 // Use makes ln the listener instead of one that Bind opens, such as one in memory.
