@@ -512,6 +512,7 @@ func TestExclusive(t *testing.T) {
 	want := "[took one took two]"
 	check := func() {
 		t.Helper()
+		eventually(t, want, func() bool { return len(fmt.Sprint(said(old))) >= len(want) }) // the output is read later
 		if got := fmt.Sprint(said(old)); got != want {
 			t.Errorf("process %d: %s, want %s", old, got, want)
 		}

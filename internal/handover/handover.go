@@ -116,6 +116,7 @@ func (c *Child) Release() {
 
 // Parent is the old process, as the new one sees it.
 type Parent struct {
+	pid  int
 	conn net.Conn
 	in   *bufio.Reader
 }
@@ -149,11 +150,15 @@ func Join() (*Parent, error) {
 				"stop that process and start this program", version, Version)
 		}
 	}
+	old, err := peer(fd)
+	if err != nil {
+		return nil, fmt.Errorf("the process that has started this one to replace it: %w", err)
+	}
 	conn, err := connOf(fd)
 	if err != nil {
 		return nil, fmt.Errorf("the pipe to the process that has started this one: %w", err)
 	}
-	p := &Parent{conn: conn, in: bufio.NewReaderSize(conn, maxLine)}
+	p := &Parent{pid: old, conn: conn, in: bufio.NewReaderSize(conn, maxLine)}
 	_, _ = p.in.ReadSlice('\n') // the greeting, if there was one
 	return p, nil
 }
@@ -175,10 +180,10 @@ func parse(line string) (version, pid int, err error) {
 }
 
 // Exchange says a line and waits until the old process has answered with word, or until ctx
-// ends. died reports that the old process has gone: this one goes on without it.
+// ends. died reports that the old process has ended: this one goes on without it.
 func (p *Parent) Exchange(ctx context.Context, line, word string) (died bool, err error) {
 	if say(p.conn, line) != nil {
-		return true, nil
+		return true, p.awaitEnd(ctx)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = p.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -189,7 +194,25 @@ func (p *Parent) Exchange(ctx context.Context, line, word string) (died bool, er
 	case errors.Is(err, bufio.ErrBufferFull) || err == nil && string(answer) != word+"\n":
 		return false, fmt.Errorf("the old process said %q, want %q", strings.TrimSpace(string(answer)), word)
 	}
-	return err != nil, nil
+	if err != nil {
+		return true, p.awaitEnd(ctx)
+	}
+	return false, nil
+}
+
+// awaitEnd waits until the old process has ended. The system closes its end of the pipe
+// before that, and perhaps before its locks are free.
+func (p *Parent) awaitEnd(ctx context.Context) error {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for os.Getppid() == p.pid {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // Close ends the conversation.

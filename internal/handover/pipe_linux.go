@@ -31,6 +31,15 @@ func connOf(fd int) (net.Conn, error) {
 	return net.FileConn(file)
 }
 
+// peer returns the process that has made the pipe.
+func peer(fd int) (pid int, err error) {
+	cred, err := syscall.GetsockoptUcred(fd, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	if err != nil {
+		return 0, os.NewSyscallError("getsockopt", err)
+	}
+	return int(cred.Pid), nil
+}
+
 // greetingWithin is how many seconds peek waits: the old process says the greeting as soon as
 // it has started this one. A child of this process that is started with its descriptors, and
 // takes itself for the new one, does not wait for ever.

@@ -15,4 +15,6 @@ func pair() (net.Conn, *os.File, error) { return nil, nil, errors.ErrUnsupported
 
 func connOf(int) (net.Conn, error) { return nil, errors.ErrUnsupported }
 
+func peer(int) (int, error) { return 0, errors.ErrUnsupported }
+
 func peek(int) (string, error) { return "", errors.ErrUnsupported }
