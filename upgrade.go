@@ -57,8 +57,9 @@ var (
 // the error, which it also logs. No request notices. The same holds when ctx ends, or the App
 // is asked to stop. When something cannot be taken back, the App stops with that error.
 //
-// Upgrade returns nil when the new process serves. It returns an error that wraps
-// [ErrUpgradeRefused], and starts nothing, unless the App is running and not suspended; while
+// Upgrade returns nil when the new process gets all new connections. It returns an error that wraps
+// [ErrUpgradeRefused], and starts nothing, unless the App is running and not suspended (an App
+// that is starting runs first); while
 // another Upgrade runs; when a server has a listener that cannot be handed over; on another
 // system than Linux; and in process 1 of a container, which ends with it: there the
 // orchestrator starts a second container before it stops this one.
@@ -79,6 +80,14 @@ func (a *App) upgradeNow(ctx context.Context) (pid int, err error) {
 		return 0, fmt.Errorf("%w: another upgrade runs", ErrUpgradeRefused)
 	}
 	defer func() { <-a.upgrade.turn }()
+	if a.Phase() == PhaseStarting {
+		select {
+		case <-a.Reached(PhaseRunning):
+		case <-a.Draining():
+		case <-ctx.Done():
+			return 0, fmt.Errorf("upgrade: wait for the app to run: %w", context.Cause(ctx))
+		}
+	}
 	if err := a.mayUpgrade(); err != nil {
 		a.log.Warn("upgrade refused", "error", err)
 		return 0, err
@@ -144,6 +153,7 @@ func (a *App) ListenPacket(network, address string) (net.PacketConn, error) {
 type upgrade struct {
 	turn       chan struct{} // holds a token while an upgrade runs
 	asked      fsm.Wake      // a signal requested an upgrade
+	left       fsm.Signal    // the listeners are closed: new connections reach the new process
 	exclusives []*exclusive
 	parent     *handover.Parent               // that this process replaces; nil for none
 	child      atomic.Pointer[handover.Child] // that replaces this process, until that is certain
@@ -256,6 +266,7 @@ func (a *App) replace(ctx context.Context) (pid int, err error) {
 	if err == nil {
 		child.Release()
 		a.beginStop()
+		<-a.upgrade.left.Signaled()
 		return child.PID, nil
 	}
 	a.upgrade.child.Store(nil)
@@ -445,12 +456,14 @@ func (a *App) handOverServers(ctx context.Context) {
 			}
 		})
 	}
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
 	if a.health.server != nil {
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			a.noteAbandoned(a.health.server.Close(ctx))
-		})
+		wg.Go(func() { a.health.server.HandOver(soon) })
 	}
 	wg.Wait()
+	a.upgrade.left.Signal() // Upgrade returns, and /admin/upgrade answers
+	if a.health.server != nil {
+		a.health.server.AwaitClients(soon)
+	}
 }
