@@ -88,6 +88,12 @@ func (a *App) upgradeNow(ctx context.Context) (pid int, err error) {
 			return 0, fmt.Errorf("upgrade: wait for the app to run: %w", context.Cause(ctx))
 		}
 	}
+	a.notifier.Load().Reloading()
+	defer func() {
+		if err != nil {
+			a.notifier.Load().Ready(fmt.Sprintf("%s: %v", a.Phase(), err))
+		}
+	}()
 	if err := a.mayUpgrade(); err != nil {
 		a.log.Warn("upgrade refused", "error", err)
 		return 0, err

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -765,8 +766,17 @@ func TestUpgradeUnderSystemd(t *testing.T) {
 				t.Errorf("before the new process is the main one: %q", before)
 			}
 		}
+		if !slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "RELOADING=1") }) {
+			t.Errorf("no reload in %q", before)
+		}
 		old = pid
 	}
+	l.then("exit")
+	if status, _ := l.upgrade(); status != http.StatusConflict {
+		t.Errorf("the upgrade answers %d", status)
+	}
+	awaitMessage(t, messages, "RELOADING=1")
+	awaitMessage(t, messages, "READY=1\nSTATUS=running: upgrade: it ended before it said")
 	if err := syscall.Kill(old, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,9 @@ func main() {
 	lifecycle.Main(func() error {
 		text, isService := os.LookupEnv(settingsVar)
 		if !isService {
-			return show(context.Background(), os.Stdout)
+			ctx, stop := lifecycle.SignalContext(context.Background())
+			defer stop()
+			return show(ctx, os.Stdout)
 		}
 		var s settings
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -203,12 +205,16 @@ func post(ctx context.Context, client *http.Client, url string) error {
 
 // end stops the process that serves, and waits until it has given its file away.
 func (s settings) end(ctx context.Context) error {
-	process, err := os.FindProcess(s.pid())
+	pid := s.pid()
+	if pid == 0 {
+		return nil
+	}
+	process, err := os.FindProcess(pid)
 	if err != nil {
 		return err
 	}
 	if err := process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	return await(ctx, func() bool { return s.pid() == 0 })
+	return await(context.WithoutCancel(ctx), func() bool { return s.pid() == 0 })
 }
