@@ -5,6 +5,7 @@ package lifecycle
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,7 +75,11 @@ func init() {
 			out, err := exec.Command("sh", "-c", "env; ls -l /proc/self/fd").CombinedOutput()
 			fmt.Fprintf(w, "%s\n%v", out, err)
 		})
-		app.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: mux})
+		addr := cmp.Or(os.Getenv("LIFECYCLE_TEST_ADDR"), "127.0.0.1:0")
+		if next == "moved" {
+			addr = "127.0.0.2:0"
+		}
+		app.Serve("http", &http.Server{Addr: addr, Handler: mux})
 		if path := os.Getenv("LIFECYCLE_TEST_UNIX"); path != "" {
 			ln, err := app.Listen("unix", path)
 			if err != nil {
@@ -782,6 +787,64 @@ func TestUpgradeUnderSystemd(t *testing.T) {
 	}
 	awaitMessage(t, messages, "STOPPING=1")
 	l.ends(old)
+}
+
+// An address that has changed is opened anew, and the socket of the old one is closed.
+func TestUpgradeToAnotherAddress(t *testing.T) {
+	l := launchLine(t, quickly)
+	old := l.pid()
+	l.then("moved")
+	pid := l.mustUpgrade()
+	l.ends(old)
+	l.await(`msg="nothing listens any more on what the old process had opened" addresses="tcp=127.0.0.1:0"`)
+	if conn, err := net.Dial("tcp", l.http); err == nil {
+		_ = conn.Close()
+		t.Error("the old address is open")
+	}
+	l.http = l.find(`msg=listening server=http addr=(127.0.0.2:\d+)`)
+	if got := l.pid(); got != pid {
+		t.Errorf("process %d answers at the new address, want %d", got, pid)
+	}
+}
+
+// The sockets of the service manager go to each new process, by their names.
+func TestUpgradeKeepsTheSocketsOfSystemd(t *testing.T) {
+	sockets, addrs := activate(t, "http", "health")
+	cfg := quickly
+	cfg.HealthAddr = "fd://health"
+	l := launchLine(t, cfg, sockets, env("LIFECYCLE_TEST_ADDR", "fd://http"))
+	if l.http != addrs[0] || l.health != addrs[1] {
+		t.Fatalf("it listens on %s and %s, want %q", l.http, l.health, addrs)
+	}
+	old, stop := l.pid(), l.load()
+	for range 3 {
+		pid := l.mustUpgrade()
+		l.ends(old)
+		old = pid
+	}
+	_ = stop()
+	if seen := mustPage(t, l.http, "/child"); strings.Contains(seen, "LISTEN_") || strings.Contains(seen, "socket:") {
+		t.Errorf("a child sees what systemd gave:\n%s", seen)
+	}
+	if err := syscall.Kill(old, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	l.ends(old)
+	conn, err := net.Dial("tcp", l.http) // systemd's copy still listens
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+}
+
+// Process 1 of a container says why it does not upgrade, and what to do.
+func TestUpgradeRefusedInAContainer(t *testing.T) {
+	p := launchInit(t, "upgrade", Config{DrainInterval: Off, UpgradeSignal: "SIGUSR1"})
+	p.await("msg=running")
+	p.signal(syscall.SIGUSR1)
+	p.says("this is process 1 of its container, which ends with it: let the orchestrator start a container of the new image")
+	p.signal(syscall.SIGTERM)
+	p.wantExit(0)
 }
 
 // LastStopFile belongs to the process that serves: one that fails to take over, and one that

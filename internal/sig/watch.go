@@ -22,8 +22,7 @@ type Watcher struct {
 	Further func(os.Signal) // for each later one
 }
 
-// Start reads the signals until stop is called. stop waits for First and Further, and for
-// First of a signal that is in Stops already.
+// Start reads the signals until stop is called. stop waits for First and Further.
 func (w Watcher) Start() (stop func()) {
 	quit := make(chan struct{})
 	var ended sync.WaitGroup
@@ -33,13 +32,6 @@ func (w Watcher) Start() (stop func()) {
 			var s os.Signal
 			select {
 			case <-quit:
-				select {
-				case s := <-w.Stops: // it came before the end, and the select chose the end
-					if last.IsZero() {
-						w.First(s)
-					}
-				default:
-				}
 				return
 			case s = <-w.Stops:
 			case s = <-w.Reloads:
