@@ -395,7 +395,8 @@ func (l *line) load() (stop func() (answered int64)) {
 // quickly has the times of a stop short.
 var quickly = Config{DrainInterval: 500 * time.Millisecond, Linger: 500 * time.Millisecond, SignalDebounce: Off}
 
-// Several upgrades in a row lose no request, and each process that was replaced ends with 0.
+// Several upgrades in a row lose no request, also with one in between that fails, and each
+// process that was replaced ends with 0. CHAOS_UPGRADES is how many.
 func TestUpgradesLoseNoRequest(t *testing.T) {
 	l := launchLine(t, quickly)
 	stop := l.load()
@@ -404,7 +405,14 @@ func TestUpgradesLoseNoRequest(t *testing.T) {
 	if count, err := strconv.Atoi(os.Getenv("CHAOS_UPGRADES")); err == nil {
 		n = count
 	}
-	for range n {
+	for i := range n {
+		if i%4 == 3 {
+			l.then("exit")
+			if status, text := l.upgrade(); status != http.StatusConflict {
+				t.Fatalf("the upgrade to a process that ends answers %d %s", status, text)
+			}
+			l.then("")
+		}
 		pid := l.mustUpgrade()
 		l.ends(old)
 		if pid == old || l.pid() != pid {
