@@ -79,7 +79,7 @@ func init() {
 		if next == "moved" {
 			addr = "127.0.0.2:0"
 		}
-		app.Serve("http", &http.Server{Addr: addr, Handler: mux})
+		app.Serve("http", &http.Server{Addr: addr, Handler: mux, Protocols: bothProtocols()})
 		if path := os.Getenv("LIFECYCLE_TEST_UNIX"); path != "" {
 			ln, err := app.Listen("unix", path)
 			if err != nil {
@@ -149,6 +149,14 @@ func killAt(step string, old *App) {
 	}
 	say("killed at step %s.", step)
 	_ = syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// bothProtocols are HTTP/1.1 and HTTP/2 without TLS.
+func bothProtocols() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return p
 }
 
 // exclusives adds two locks of the system, which a second process cannot have.
@@ -348,15 +356,14 @@ func runs(pid int) bool {
 	return !bytes.HasPrefix(after, []byte(" Z")) && !bytes.HasPrefix(after, []byte(" X"))
 }
 
-// load sends requests until stop is called, without a retry: on new connections, and on
-// connections that are kept. stop returns how many were answered, and fails the test for each
+// load sends requests until stop is called, without a retry: on new connections, on
+// connections that are kept, and on HTTP/2. stop returns how many were answered, and fails the test for each
 // that was lost.
 func (l *line) load() (stop func() (answered int64)) {
 	quit := make(chan struct{})
 	var clients sync.WaitGroup
 	var answered atomic.Int64
-	client := func(keep bool, pause time.Duration) {
-		tr := &http.Transport{DisableKeepAlives: !keep, MaxIdleConnsPerHost: 1}
+	client := func(tr *http.Transport, pause time.Duration) {
 		defer tr.CloseIdleConnections()
 		c := &http.Client{Transport: tr, Timeout: patience}
 		for {
@@ -372,16 +379,20 @@ func (l *line) load() (stop func() (answered int64)) {
 				err = errors.Join(err, resp.Body.Close())
 			}
 			if err != nil {
-				l.t.Errorf("keep-alive %v, pause %v: a request was lost after %d: %v", keep, pause, answered.Load(), err)
+				l.t.Errorf("kept %v, HTTP/2 %v, pause %v: a request was lost after %d: %v", !tr.DisableKeepAlives, tr.Protocols != nil, pause, answered.Load(), err)
 				return
 			}
 			answered.Add(1)
 		}
 	}
-	for _, keep := range []bool{true, false} {
-		for _, pause := range []time.Duration{0, 3 * time.Millisecond, 40 * time.Millisecond} {
-			clients.Go(func() { client(keep, pause) })
-		}
+	for _, pause := range []time.Duration{0, 3 * time.Millisecond, 40 * time.Millisecond} {
+		clients.Go(func() { client(&http.Transport{}, pause) })
+		clients.Go(func() { client(&http.Transport{DisableKeepAlives: true}, pause) })
+		clients.Go(func() {
+			http2 := new(http.Protocols)
+			http2.SetUnencryptedHTTP2(true)
+			client(&http.Transport{Protocols: http2}, pause)
+		})
 	}
 	end := sync.OnceValue(func() int64 {
 		close(quit)
