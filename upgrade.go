@@ -228,13 +228,14 @@ func (a *App) mayUpgrade() error {
 		return refuse("a process can hand over its sockets on Linux only")
 	}
 	if os.Getpid() == 1 {
-		return refuse("this is process 1 of its container, which ends with it: " +
-			"let the orchestrator start a container of the new image before it stops this one, as a Deployment's rolling update does")
+		return refuse("this is process 1 of its container, which ends with it: let the orchestrator start a container " +
+			"of the new image before it stops this one, as a Deployment's rolling update does")
 	}
 	var errs []error
 	for _, s := range a.parts.servers {
 		if addr := s.drainingServer.Addr(); !a.parts.sockets.Has(addr) {
-			errs = append(errs, refuse("the listener of server %s on %s is not one of the App's, so it cannot be handed over: open it with App.Listen", s.Name(), addr))
+			errs = append(errs, refuse("the listener of server %s on %s is not one of the App's, so it cannot be handed over: "+
+				"open it with App.Listen", s.Name(), addr))
 		}
 	}
 	return errors.Join(errs...)
@@ -455,7 +456,9 @@ func (a *App) handOverServers(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
 		wg.Go(func() {
-			out := callPart(ctx, "call", s.Name()+": close the listener", ctx.Done(), a.budget.Patience, func() error { return s.HandOver(ctx) })
+			out := callPart(ctx, "call", s.Name()+": close the listener", ctx.Done(), a.budget.Patience, func() error {
+				return s.HandOver(ctx)
+			})
 			if out.err != nil {
 				a.log.Error("server failed to hand over", "server", s.Name(), "error", out.err)
 				a.stop.add(out.err)

@@ -98,7 +98,7 @@ func init() {
 				for buf := make([]byte, 64); ; {
 					n, from, err := packets.ReadFrom(buf)
 					if err != nil {
-						return nil //nolint:nilerr // it is closed
+						return nil
 					}
 					_, _ = packets.WriteTo(fmt.Appendf(nil, "%d %s", os.Getpid(), buf[:n]), from)
 				}

@@ -84,7 +84,9 @@ func restartable(reuse bool) func(string, http.Handler) error {
 			}
 			const soReusePort = 15 // SO_REUSEPORT of asm-generic/socket.h
 			var err error
-			cerr := raw.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, soReusePort, 1) })
+			cerr := raw.Control(func(fd uintptr) {
+				err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, soReusePort, 1)
+			})
 			return errors.Join(err, cerr)
 		}}
 		ln, err := lc.Listen(ctx, "tcp", addr)
@@ -136,7 +138,8 @@ func flip(addr string, h http.Handler) error {
 }
 
 func upgradable(addr string, h http.Handler) error {
-	app, err := lifecycle.New(lifecycle.Config{HealthAddr: lifecycle.HealthOff, UpgradeSignal: "SIGUSR2", TerminationLog: "off"},
+	cfg := lifecycle.Config{HealthAddr: lifecycle.HealthOff, UpgradeSignal: "SIGUSR2", TerminationLog: "off"}
+	app, err := lifecycle.New(cfg,
 		lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err

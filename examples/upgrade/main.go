@@ -60,7 +60,11 @@ func show(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	s := settings{PIDFile: filepath.Join(dir, "pid"), Broken: filepath.Join(dir, "broken"), Token: "a-token-for-the-example"}
+	s := settings{
+		PIDFile: filepath.Join(dir, "pid"),
+		Broken:  filepath.Join(dir, "broken"),
+		Token:   "a-token-for-the-example",
+	}
 	for _, addr := range []*string{&s.HTTPAddr, &s.HealthAddr} {
 		if *addr, err = freeAddr(); err != nil {
 			return err

@@ -88,11 +88,13 @@ func (c *Child) Await(ctx context.Context, word string) error {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, bufio.ErrBufferFull):
-		return fmt.Errorf("it said more than %d bytes, want %q: it may speak another version than %d", maxLine, word, Version)
+		return fmt.Errorf("it said more than %d bytes, want %q: it may speak another version than %d",
+			maxLine, word, Version)
 	case err != nil:
 		return fmt.Errorf("it ended before it said %q", word)
 	case string(line) != word+"\n":
-		return fmt.Errorf("it said %q, want %q: it may speak another version than %d", strings.TrimSpace(string(line)), word, Version)
+		return fmt.Errorf("it said %q, want %q: it may speak another version than %d",
+			strings.TrimSpace(string(line)), word, Version)
 	}
 	return nil
 }
@@ -146,8 +148,8 @@ func Join() (*Parent, error) {
 			return nil, nil // this is a child of the process that is meant
 		}
 		if version != Version {
-			return nil, fmt.Errorf("the process that has started this one to replace it speaks version %d of the hand-over, and this program speaks %d: "+
-				"stop that process and start this program", version, Version)
+			return nil, fmt.Errorf("the process that has started this one to replace it speaks version %d of the hand-over, "+
+				"and this program speaks %d: stop that process and start this program", version, Version)
 		}
 	}
 	old, err := peer(fd)
@@ -167,7 +169,8 @@ func Join() (*Parent, error) {
 func parse(line string) (version, pid int, err error) {
 	fields := strings.Fields(line)
 	if len(fields) < 3 || fields[0] != greeting || !strings.HasSuffix(line, "\n") {
-		return 0, 0, fmt.Errorf("the process that has started this one to replace it says %q, want %q, a version and a process id", line, greeting)
+		return 0, 0, fmt.Errorf("the process that has started this one to replace it says %q, want %q, a version and "+
+			"a process id", line, greeting)
 	}
 	version, err = strconv.Atoi(fields[1])
 	if err == nil {

@@ -49,7 +49,8 @@ const greetingWithin = 30
 // when that process has ended before it said anything.
 func peek(fd int) (string, error) {
 	syscall.CloseOnExec(fd)
-	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Sec: greetingWithin}); err != nil {
+	within := syscall.Timeval{Sec: greetingWithin}
+	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &within); err != nil {
 		return "", os.NewSyscallError("setsockopt", err)
 	}
 	buf := make([]byte, maxLine)

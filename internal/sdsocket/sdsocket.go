@@ -179,7 +179,9 @@ func (c *PacketConn) Close() error {
 // service manager has given no such socket, or two of the name, when the socket does not
 // accept connections, and when an earlier call has returned it.
 func (s *Sockets) Listen(ctx context.Context, lc *net.ListenConfig, network, addr string) (*Listener, error) {
-	ln, socket, err := open(s, network, addr, listener, func() (net.Listener, error) { return lc.Listen(ctx, network, addr) })
+	ln, socket, err := open(s, network, addr, listener, func() (net.Listener, error) {
+		return lc.Listen(ctx, network, addr)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -188,14 +190,20 @@ func (s *Sockets) Listen(ctx context.Context, lc *net.ListenConfig, network, add
 
 // ListenPacket is Listen for packets.
 func (s *Sockets) ListenPacket(ctx context.Context, lc *net.ListenConfig, network, addr string) (*PacketConn, error) {
-	conn, socket, err := open(s, network, addr, packetConn, func() (net.PacketConn, error) { return lc.ListenPacket(ctx, network, addr) })
+	conn, socket, err := open(s, network, addr, packetConn, func() (net.PacketConn, error) {
+		return lc.ListenPacket(ctx, network, addr)
+	})
 	if err != nil {
 		return nil, err
 	}
 	return &PacketConn{conn, socket}, nil
 }
 
-func open[T any](s *Sockets, network, addr string, given func(fd int) (T, error), fresh func() (T, error)) (T, *socket, error) {
+// open returns the socket that this process was given for the address, by the function given, or
+// else a fresh one.
+func open[T any](
+	s *Sockets, network, addr string, given func(fd int) (T, error), fresh func() (T, error),
+) (T, *socket, error) {
 	var none T
 	below, out, err := inherited(s, network, addr, given)
 	if err != nil {
@@ -220,25 +228,26 @@ func open[T any](s *Sockets, network, addr string, given func(fd int) (T, error)
 
 // inherited returns a socket that this process was given. Without an error and a socket there
 // is none for the address.
-func inherited[T any](s *Sockets, network, addr string, given func(fd int) (T, error)) (below T, out *socket, err error) {
+func inherited[T any](
+	s *Sockets, network, addr string, given func(fd int) (T, error),
+) (below T, out *socket, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	isManagers := IsAddress(addr)
-	what, name := fmt.Sprintf("socket %q of the service manager", strings.TrimPrefix(addr, scheme)), ownName(network, addr)
+	what, name := "socket handed over for "+addr, ownName(network, addr)
 	i := s.freeLocked(name)
 	if isManagers {
 		if !s.looked {
 			s.lookLocked(os.Getpid())
 		}
 		name = strings.TrimPrefix(addr, scheme)
+		what = fmt.Sprintf("socket %q of the service manager", name)
 		if i, err = s.findLocked(name); err == nil && s.taken[i] {
 			err = errors.New("another server has it")
 		}
 		if err != nil {
 			return below, nil, fmt.Errorf("%s: %w", what, err)
 		}
-	} else {
-		what = "socket handed over for " + addr
 	}
 	if i < 0 {
 		return below, nil, nil
