@@ -122,7 +122,7 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 		if err != nil {
 			not("the journal", err)
 		} else {
-			looked(n, "start or end of the last hour", "starts and ends of the last hour")
+			looked(n, "end of the last hour", "ends of the last hour")
 		}
 	}
 	if s.cfg.Workers != nil {
@@ -340,7 +340,7 @@ var errEnds = errors.New("there are more ends in the last hour than are looked a
 // there are more, the error is errEnds.
 func readEnds(ctx context.Context, area Processes, now time.Time) (bad []*operatorv1.Event, n int, err error) {
 	q := presence.EventQuery{
-		Kinds: []string{"exit", "lost", "dropped", "killed", "returned", "joined"},
+		Kinds: []string{"exit", "lost", "dropped", "killed", "returned"},
 		Since: now.Add(-endsFor),
 		Limit: endsPage,
 	}
@@ -351,14 +351,13 @@ func readEnds(ctx context.Context, area Processes, now time.Time) (bad []*operat
 		}
 		n += len(events)
 		for _, e := range events {
-			isClean := e.GetKind() == "exit" && !diagnosis.Bad(e)
-			knowsNothing := e.GetKind() == "joined" && e.GetFrom() == ""
-			if !isClean && !knowsNothing {
+			if e.GetKind() != "exit" || diagnosis.Bad(e) {
 				bad = append(bad, e)
 			}
 		}
 		if next == 0 && len(bad) <= maxEnds {
-			return bad, n, nil
+			words, err := readWords(ctx, area, bad, q.Since)
+			return append(bad, words...), n, err
 		}
 		if q.Before = next; len(bad) > maxEnds || next == 0 {
 			bad = bad[:maxEnds]
@@ -366,4 +365,33 @@ func readEnds(ctx context.Context, area Processes, now time.Time) (bad []*operat
 		}
 	}
 	return bad, n, fmt.Errorf("%w: only the newest %d", errEnds, n)
+}
+
+// readWords reads what the next lives of processes that disappeared tell of their ends. A start of a
+// large fleet has thousands of events "joined", and only these are needed.
+func readWords(ctx context.Context, area Processes, ends []*operatorv1.Event, since time.Time) (list []*operatorv1.Event, err error) {
+	services := map[string]bool{}
+	for _, e := range ends {
+		if e.GetKind() == "lost" && e.GetLife() != nil {
+			services[e.GetService()] = true
+		}
+	}
+	for _, service := range slices.Sorted(maps.Keys(services)) {
+		q := presence.EventQuery{Kinds: []string{"joined"}, Service: service, Since: since, Limit: endsPage}
+		for range endsRead {
+			events, next, err := area.Events(ctx, q)
+			if err != nil {
+				return list, err
+			}
+			for _, e := range events {
+				if e.GetFrom() != "" {
+					list = append(list, e)
+				}
+			}
+			if q.Before = next; next == 0 {
+				break
+			}
+		}
+	}
+	return list, nil
 }

@@ -16,7 +16,8 @@ import (
 // ledger is a journal in memory, oldest first.
 type ledger struct {
 	chatty
-	list []*operatorv1.Event
+	list  []*operatorv1.Event
+	asked []presence.EventQuery
 }
 
 func (l *ledger) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
@@ -32,8 +33,10 @@ func (l *ledger) add(now time.Time, n int, process, to string) {
 }
 
 func (l *ledger) Events(_ context.Context, q presence.EventQuery) (page []*operatorv1.Event, next uint64, err error) {
+	l.asked = append(l.asked, q)
 	for _, e := range slices.Backward(l.list) {
 		switch {
+		case !slices.Contains(q.Kinds, e.GetKind()) || q.Service != "" && e.GetService() != q.Service:
 		case e.GetSeq() <= q.After || q.Before != 0 && e.GetSeq() >= q.Before || e.GetAt().AsTime().Before(q.Since):
 		case len(page) == q.Limit:
 			return page, page[len(page)-1].GetSeq(), nil
@@ -83,6 +86,32 @@ func TestBadEndAmongManyCleanOnes(t *testing.T) {
 		if rules, not := look(); !slices.Contains(rules, "out-of-memory") || !strings.Contains(not, "the journal: there are more ends") {
 			t.Errorf("of 30000 ends at once the findings are %v; not looked at: %s", rules, not)
 		}
+	}
+}
+
+// A diagnosis does not read how the processes of the fleet began, unless one of the service has
+// disappeared.
+func TestStartsAreNotReadWithoutNeed(t *testing.T) {
+	l := &ledger{}
+	s, err := New(Config{Processes: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	now := timestamppb.Now()
+	l.list = []*operatorv1.Event{
+		{Seq: 1, At: now, Service: "web", Process: "web.1", Kind: "exit", To: "failed"},
+		{Seq: 2, At: now, Service: "shop", Process: "shop.1", Kind: "lost", To: "lost", Life: now},
+	}
+	s.diagnose(t.Context())
+	var services []string
+	for _, q := range l.asked {
+		if slices.Contains(q.Kinds, "joined") {
+			services = append(services, q.Service)
+		}
+	}
+	if !slices.Equal(services, []string{"shop"}) {
+		t.Errorf("the starts of these services are read: %q", services)
 	}
 }
 

@@ -282,6 +282,10 @@ func (s *Server) newProcessFeed(area Processes) *feed.Feed[*operatorv1.Process] 
 		Always: true,
 		Failed: s.watchFailed("the processes"),
 		Merge: func(_ string, old *operatorv1.Process, known bool, new *operatorv1.Process) (*operatorv1.Process, bool) {
+			if !known {
+				old = nil
+			}
+			diagnosis.Date(new, old)
 			return new, !known || !proto.Equal(newsOf(old), newsOf(new))
 		},
 	})

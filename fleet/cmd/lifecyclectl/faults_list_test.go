@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -129,6 +130,38 @@ func faults() []fault {
 			},
 		},
 		{
+			name: "handlers that panic", about: "panics-1",
+			rule: "requests-panic", cause: "handlers of server http have panicked 4 times",
+			inject: func(t *testing.T, s *site) {
+				app := s.app(t, "panics-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Serve("http", &http.Server{
+						Addr:     "127.0.0.1:0",
+						Handler:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("no such order") }),
+						ErrorLog: log.New(io.Discard, "", 0),
+					})
+				})
+				s.seen(t, "panics-1")
+				for range 4 {
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+app.Addr("http").String(), http.NoBody)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if resp, err := http.DefaultClient.Do(req); err == nil {
+						resp.Body.Close()
+						t.Errorf("a handler that panics answers %s", resp.Status)
+					}
+				}
+			},
+		},
+		{
+			name: "a busy loop", about: "till.spin-1",
+			rule: "processor-busy", cause: "of one processor, of at most",
+			inject: func(t *testing.T, s *site) {
+				_, in := s.child(t, "till.spin-1")
+				fmt.Fprintln(in, "spin")
+			},
+		},
+		{
 			name: "a leak of goroutines", about: "till.leak-1",
 			rule: "goroutines-grow", cause: "its goroutines have only grown for",
 			inject: func(t *testing.T, s *site) {
@@ -246,6 +279,15 @@ func moreFaults() []fault {
 			inject: func(t *testing.T, s *site) {
 				cmd, _ := s.child(t, "till.lost-1")
 				_ = cmd.Process.Kill()
+			}},
+		{
+			name: "a process that is frozen", about: "till.frozen-1",
+			rule: "process-lost", cause: "it was running; its last known memory was ",
+			inject: func(t *testing.T, s *site) {
+				cmd, _ := s.child(t, "till.frozen-1")
+				if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
 			}},
 		{
 			name: "a service whose processes end badly", about: "service/till",
