@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,8 +94,6 @@ func faultMain() {
 				clock("0s")
 			case "spin":
 				go func() {
-					runtime.LockOSThread() // the priority is the thread's
-					_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, -20)
 					for {
 					}
 				}()

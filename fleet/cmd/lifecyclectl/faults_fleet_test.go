@@ -272,7 +272,7 @@ func clockFaults() []fault {
 // Each rule has a fault that TestFaultsAreNamed injects.
 func TestEveryRuleHasAFault(t *testing.T) {
 	full, killed, _ := memoryFaults("")
-	all := slices.Concat(faults(), fleetFaults(), storeFaults(), clockFaults(), killed, []fault{
+	all := slices.Concat(faults(), fleetFaults(), storeFaults(), clockFaults(), loadFaults(), killed, []fault{
 		full,
 		{rule: "dependency-away"},
 		{rule: "store-replaced"},

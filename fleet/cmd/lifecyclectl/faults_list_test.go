@@ -154,14 +154,6 @@ func faults() []fault {
 			},
 		},
 		{
-			name: "a busy loop", about: "till.spin-1",
-			rule: "processor-busy", cause: "of one processor, of at most",
-			inject: func(t *testing.T, s *site) {
-				_, in := s.child(t, "till.spin-1")
-				fmt.Fprintln(in, "spin")
-			},
-		},
-		{
 			name: "a leak of goroutines", about: "till.leak-1",
 			rule: "goroutines-grow", cause: "its goroutines have only grown for",
 			inject: func(t *testing.T, s *site) {
@@ -434,6 +426,20 @@ func moreFaults() []fault {
 					t.Fatal(err)
 				}
 			}},
+	}
+}
+
+// loadFaults returns the faults that need a processor of their own.
+func loadFaults() []fault {
+	return []fault{
+		{
+			name: "a busy loop", about: "till.spin-1",
+			rule: "processor-busy", cause: "of one processor, of at most",
+			inject: func(t *testing.T, s *site) {
+				_, in := s.child(t, "till.spin-1")
+				fmt.Fprintln(in, "spin")
+			},
+		},
 	}
 }
 
