@@ -150,6 +150,30 @@ func storeFaults() []fault {
 				}
 			}},
 		{
+			name: "a consumer that fails at its last message again and again", about: "stream/REFUNDS",
+			rule: "consumer-stalled", cause: "1 delivered more than once and never acknowledged",
+			inject: func(t *testing.T, s *site) {
+				made := stream(t, s, jetstream.StreamConfig{Name: "REFUNDS", Subjects: []string{"refunds"}})
+				c, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "refunding", AckPolicy: jetstream.AckExplicitPolicy})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := publish(s, "refunds"); err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(context.Background())
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for ctx.Err() == nil {
+						if m, err := c.Next(jetstream.FetchMaxWait(time.Second)); err == nil {
+							_ = m.NakWithDelay(time.Second)
+						}
+					}
+				}()
+				t.Cleanup(func() { stop(); <-done })
+			}},
+		{
 			name: "a consumer that is too slow", about: "stream/CLICKS",
 			rule: "backlog-grows", cause: "the consumer counter of the stream CLICKS has grown",
 			inject: func(t *testing.T, s *site) {

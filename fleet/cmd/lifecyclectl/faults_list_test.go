@@ -73,6 +73,15 @@ func faults() []fault {
 				})
 			}},
 		{
+			name: "a unit in a long backoff", about: "backoff-1",
+			rule: "unit-failed", cause: "unit ledger/ledger does not run: it has waited for",
+			inject: func(t *testing.T, s *site) {
+				long := worker.Backoff{Min: time.Hour, Max: time.Hour, MaxRestarts: worker.NoLimit}
+				s.app(t, "backoff-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Supervise("ledger", func(context.Context) error { return errors.New("connection refused") }, long)
+				})
+			}},
+		{
 			name: "a typo in a configuration", about: "typo-1",
 			rule: "crash-loop", cause: "exit status 2; last line of stderr: ",
 			inject: func(t *testing.T, s *site) {

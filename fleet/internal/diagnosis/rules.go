@@ -34,6 +34,7 @@ const (
 	suspendedAll  = time.Minute      // and one of all processes of a service
 	flapTimes     = 3                // so many failures of one probe within flapTime are a flapping one
 	flapTime      = 5 * time.Minute  //
+	backoffTime   = 2 * time.Minute  // a unit that waits longer until it is started again does not do its work
 	stoppedTime   = 15 * time.Minute // a child that is stopped for longer is forgotten
 	panicTime     = 5 * time.Minute  // three panics of one server's handlers within it
 	hookFailures  = 3                // a reaction that has failed so often fails again and again
@@ -67,7 +68,7 @@ var Rules = []Rule{
 	{"consumer-stalled", Error, "A consumer, such as the one of a hosted worker, finishes nothing while messages wait."},
 	{"backlog-grows", Warning, "The least that waits for a consumer has grown from each half minute to the next, for two minutes."},
 	{"crash-loop", Error, "A unit, or the processes of a service, fail and start again and again."},
-	{"unit-failed", Error, "A unit has failed and is not started again."},
+	{"unit-failed", Error, "A unit has failed and is not started again, or waits for longer than two minutes until it is."},
 	{"unit-stopped", Warning, "A child of a supervisor was stopped more than 15 minutes ago, and was not started again."},
 	{"worker-ignores-stop", Error, "A worker did not end when it was asked to, and was ended by force."},
 	{"start-blocked", Error, "A start waits for longer than two minutes."},
@@ -317,6 +318,13 @@ func units(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
 			list = append(list, found("unit-failed", subject, u.GetSince().AsTime(), 1).
 				because("unit %s has failed%s", path, after(u.GetReason())).
 				do("", describe))
+		}
+		waits := said(p, now).Sub(u.GetSince().AsTime()).Round(time.Second)
+		isInBackoff := worker.Status(u.GetStatus()) == worker.StatusPending && strings.HasPrefix(u.GetReason(), "backoff after")
+		if isInBackoff && u.GetSince() != nil && waits > backoffTime && !known {
+			list = append(list, found("unit-failed", subject, u.GetSince().AsTime(), 1).
+				because("unit %s does not run: it has waited for %v until it is started again; %s", path, waits, u.GetReason()).
+				do("the Max of its Backoff, or what it failed for", restartUnit(p, u, path)))
 		}
 		if strings.Contains(u.GetReason(), "out of memory") {
 			list = append(list, found("out-of-memory", subject, u.GetSince().AsTime(), 1).

@@ -163,6 +163,9 @@ func TestFaults(t *testing.T) {
 			p.Servers = []*operatorv1.Server{{Name: "http", InFlight: 12}}
 			p.Units[0].Progress, p.Units[0].ProgressGap = before(5*time.Minute), durationpb.New(10*time.Second)
 		})), "unit-stands-still", "server http has finished no request and sent nothing for 4m59s while 12 requests wait; the longest time", "stacks web-1"},
+		"a unit in a long backoff": {fleet(process(unit("w", "Pending", "backoff after: no such table"), func(p *operatorv1.Process) {
+			p.Units[2].Children[0].Since = before(10*time.Minute + time.Second)
+		})), "unit-failed", "unit pool/w does not run: it has waited for 10m0s until it is started again; backoff after: no such table", "the Max of its Backoff"},
 		"handlers that panic": {fleet(process(func(p *operatorv1.Process) {
 			p.Servers = []*operatorv1.Server{{Name: "http", Panics: 17, LastPanic: "no such order", Panicking: before(31 * time.Second)}}
 		})), "requests-panic", "handlers of server http have panicked 17 times, three times within the last 30s; the last one said: no such order", "logs web-1"},
@@ -256,6 +259,9 @@ func TestLookalikes(t *testing.T) {
 		})),
 		"a server that panicked twice": fleet(process(func(p *operatorv1.Process) {
 			p.Servers = []*operatorv1.Server{{Name: "http", Panics: 2}}
+		})),
+		"a leader that waits for its turn": fleet(process(unit("w", "Pending", "another process leads"), func(p *operatorv1.Process) {
+			p.Units[2].Children[0].Since = before(time.Hour)
 		})),
 		"a minute of work": fleet(process(func(p *operatorv1.Process) {
 			p.Processor = &operatorv1.Processor{Percent: 100, Most: 800, Since: before(time.Minute)}
