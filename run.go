@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -224,18 +225,16 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	if len(a.parts.units) == 0 {
 		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
 	}
-	reloads := make(chan struct{})
-	go func() {
-		defer close(reloads)
-		a.serveReloads()
-	}()
+	var reloads sync.WaitGroup
+	reloads.Go(a.serveReloads)
+	reloads.Go(a.followResources)
 	<-a.stop.requested.Signaled()
 
 	a.holdRestarts()
 	a.enter(PhaseDraining, a.stopCause())
 	skipLinger = a.drain(base)
 	a.endReloads()
-	<-reloads
+	reloads.Wait()
 	return skipLinger
 }
 
