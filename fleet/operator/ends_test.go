@@ -18,6 +18,7 @@ type ledger struct {
 	chatty
 	list  []*operatorv1.Event
 	asked []presence.EventQuery
+	told  int // events
 }
 
 func (l *ledger) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
@@ -42,6 +43,7 @@ func (l *ledger) Events(_ context.Context, q presence.EventQuery) (page []*opera
 			return page, page[len(page)-1].GetSeq(), nil
 		default:
 			page = append(page, e)
+			l.told++
 		}
 	}
 	return page, 0, nil
@@ -89,29 +91,39 @@ func TestBadEndAmongManyCleanOnes(t *testing.T) {
 	}
 }
 
-// A diagnosis does not read how the processes of the fleet began, unless one of the service has
+// A diagnosis reads each event once, and how the processes of the fleet began only when one has
 // disappeared.
-func TestStartsAreNotReadWithoutNeed(t *testing.T) {
+func TestEventsAreReadOnce(t *testing.T) {
 	l := &ledger{}
 	s, err := New(Config{Processes: l})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close(t.Context())
-	now := timestamppb.Now()
-	l.list = []*operatorv1.Event{
-		{Seq: 1, At: now, Service: "web", Process: "web.1", Kind: "exit", To: "failed"},
-		{Seq: 2, At: now, Service: "shop", Process: "shop.1", Kind: "lost", To: "lost", Life: now},
-	}
-	s.diagnose(t.Context())
-	var services []string
-	for _, q := range l.asked {
-		if slices.Contains(q.Kinds, "joined") {
-			services = append(services, q.Service)
+	look := func() (events, starts int) {
+		t.Helper()
+		l.asked, l.told = nil, 0
+		s.diagnose(t.Context())
+		for _, q := range l.asked {
+			if slices.Contains(q.Kinds, "joined") {
+				starts++
+			}
 		}
+		return l.told, starts
 	}
-	if !slices.Equal(services, []string{"shop"}) {
-		t.Errorf("the starts of these services are read: %q", services)
+	now := time.Now()
+	l.add(now, 5000, "web.1", "clean")
+	if n, starts := look(); n != 5000 || starts != 0 {
+		t.Errorf("the first look reads %d of 5000 ends, and the starts %d times", n, starts)
+	}
+	l.add(now, 2, "web.2", "failed")
+	if n, starts := look(); n != 3 || starts != 0 { // one that it knows shows that the journal is the same
+		t.Errorf("the next look reads %d events, and the starts %d times", n, starts)
+	}
+	lost := &operatorv1.Event{Seq: 5003, At: timestamppb.New(now), Service: "shop", Process: "shop.1", Kind: "lost", To: "lost", Life: timestamppb.New(now)}
+	l.list = append(l.list, lost)
+	if _, starts := look(); starts != 1 {
+		t.Errorf("when a process has disappeared, the starts are read %d times", starts)
 	}
 }
 
