@@ -407,8 +407,8 @@ func (l *line) load() (stop func() (answered int64)) {
 	return end
 }
 
-// quickly has the times of a stop short.
-var quickly = Config{DrainInterval: 500 * time.Millisecond, Linger: 500 * time.Millisecond, SignalDebounce: Off}
+// quickly has a short window. Linger is long enough for a client on a busy machine.
+var quickly = Config{DrainInterval: 500 * time.Millisecond, Linger: 5 * time.Second, SignalDebounce: Off}
 
 // Several upgrades in a row lose no request, also with one in between that fails, and each
 // process that was replaced ends with 0. CHAOS_UPGRADES is how many.
@@ -500,8 +500,6 @@ func TestUpgradeSignal(t *testing.T) {
 // A new process that fails in any way is ended, the error says how, and the old one serves on
 // without a lost request.
 func TestUpgradeThatFails(t *testing.T) {
-	cfg := quickly
-	cfg.UpgradeTimeout = 3 * time.Second
 	replace := func(l *line, content string, mode os.FileMode) {
 		l.t.Helper()
 		beside := l.program + ".new"
@@ -528,6 +526,10 @@ func TestUpgradeThatFails(t *testing.T) {
 		"no line ends":            {"", func(l *line) { replace(l, "#!/bin/sh\ncat /dev/zero >&$LIFECYCLE_UPGRADE\n", 0o700) }, `more than 64 bytes`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			cfg := quickly
+			if strings.Contains(tt.want, "UpgradeTimeout") {
+				cfg.UpgradeTimeout = 3 * time.Second
+			}
 			l := launchLine(t, cfg)
 			l.then(tt.next)
 			old, stop := l.pid(), l.load()
@@ -914,8 +916,8 @@ func TestUpgradeRefusedInAContainer(t *testing.T) {
 // was replaced, do not write it.
 func TestUpgradeLastStopFile(t *testing.T) {
 	cfg := quickly
-	cfg.LastStopFile, cfg.UpgradeTimeout = filepath.Join(t.TempDir(), "last"), 2*time.Second
-	l := launchLine(t, cfg)
+	cfg.LastStopFile = filepath.Join(t.TempDir(), "last")
+	l := launchLine(t, cfg, env(modeEnv, "lock"))
 	read := func() string { // the phase, and when the life began
 		content, err := os.ReadFile(cfg.LastStopFile)
 		if err != nil {
@@ -928,7 +930,7 @@ func TestUpgradeLastStopFile(t *testing.T) {
 		return fmt.Sprint(record.Life.Phase, " since ", record.Life.Phases[0].Entered)
 	}
 	running := read()
-	l.then("unready")
+	l.then("cannot take two")
 	if status, _ := l.upgrade(); status != http.StatusConflict {
 		t.Errorf("the upgrade answers %d", status)
 	}
