@@ -88,6 +88,7 @@ type parts struct {
 	drainers []drainer
 	reports  []namedFunc // of OnReport
 	reloads  []*reloader
+	resizes  []*reloader
 	sockets  sdsocket.Sockets   // on which this process listens
 	started  int                // units that have started, in order; Run's goroutine alone uses it
 	ended    inbox.Inbox[*unit] // functions that have ended, for watch
@@ -397,7 +398,7 @@ const (
 	KindApp     = "app"     // its changes of phase
 	KindDrainer = "drainer" // a drainer of OnDrain
 	KindHook    = "hook"    // a hook of OnShutdown
-	KindReload  = "reload"  // a function of OnReload; each run is a life of its own
+	KindReload  = "reload"  // a function of OnReload or OnResize; each run is a life of its own
 )
 
 // resultPending is the state before a drainer, hook or reload runs.

@@ -365,6 +365,9 @@ type ServerStatus struct {
 	Hijacked    int       `json:"hijacked"`       // connections that handlers have taken over, such as websockets
 	Accepted    uint64    `json:"accepted"`       // connections since the listener was bound
 	LastArrival time.Time `json:"lastArrival,omitzero"`
+	Panics      uint64    `json:"panics,omitempty"`    // requests whose handler has panicked, other than with http.ErrAbortHandler; 0 for gRPC
+	LastPanic   string    `json:"lastPanic,omitempty"` // what the last of them said, at most 200 bytes
+	Panicking   time.Time `json:"panicking,omitzero"`  // when the last but two of them was; zero while there are fewer
 }
 
 // Status describes the App as it is now. It may be called at any time. It waits one
@@ -387,7 +390,17 @@ func (a *App) Status() Status {
 	}
 	for _, srv := range servers {
 		st := srv.Stats()
-		out := ServerStatus{Name: srv.Name(), InFlight: st.InFlight, Conns: st.Conns, Hijacked: st.Hijacked, Accepted: st.Accepted, LastArrival: st.LastArrival}
+		out := ServerStatus{
+			Name:        srv.Name(),
+			InFlight:    st.InFlight,
+			Conns:       st.Conns,
+			Hijacked:    st.Hijacked,
+			Accepted:    st.Accepted,
+			LastArrival: st.LastArrival,
+			Panics:      st.Panics,
+			LastPanic:   st.LastPanic,
+			Panicking:   st.Panicking,
+		}
 		if addr := srv.drainingServer.Addr(); addr != nil {
 			out.Addr = addr.String()
 		}

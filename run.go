@@ -232,6 +232,7 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	}
 	var requests sync.WaitGroup
 	requests.Go(a.serveReloads)
+	requests.Go(a.followResources)
 	requests.Go(a.serveUpgrades)
 	<-a.stop.requested.Signaled()
 

@@ -92,6 +92,10 @@ type Stats struct {
 	// for gRPC.
 	Progress    time.Time
 	ProgressGap time.Duration
+
+	Panics    uint64    // handlers that have panicked, other than with http.ErrAbortHandler
+	LastPanic string    // what the last of them said, clipped
+	Panicking time.Time // when the last but two of them was; zero while there are fewer
 }
 
 // Busy reports whether the server serves a client, as far as it can see: a
@@ -131,6 +135,7 @@ type Server struct {
 	optionsStar bool         // OPTIONS * is answered here, as net/http would
 	inFlight    atomic.Int64
 	sending     atomic.Int64   // calls of ReadFrom in progress
+	panics      panics
 	signs       progress.Meter // of progress, in nanoseconds after tracker.created
 	lastArrival atomic.Int64   // nanoseconds after tracker.created, 0 before the first
 	draining    atomic.Bool    // T0 has passed
@@ -311,6 +316,7 @@ func (s *Server) Stats() Stats {
 		LastArrival: s.tracker.at(s.lastArrival.Load()),
 	}
 	st.Conns, st.Hijacked = s.tracker.count()
+	st.Panics, st.LastPanic, st.Panicking = s.panics.look()
 	if s.waiting() >= crowd {
 		st.Progress, st.ProgressGap = s.signs.Told(s.tracker.created)
 	}

@@ -56,9 +56,9 @@ end:
 				effects = effects | o;
 				assert(!(done & 2) || done & 1); /* H13 */
 				assert(n == 0 || n == (effects & 1) + (effects >> 1)); /* H9, H6: the counter has each message once */
-				if :: o & 1 -> outAt[1] = seq; event(1, commits) :: else fi;
-				if :: o & 2 -> outAt[2] = seq; event(2, commits) :: else fi;
-				logDone = done; logDecided = decided; logSent = sent
+				if :: o & 1 -> outAt[1] = seq :: else fi;
+				if :: o & 2 -> outAt[2] = seq :: else fi;
+				event(o, commits); logDone = done; logDecided = decided; logSent = sent
 			fi;
 			if :: answer[me] = seq :: true fi /* or the answer is lost */
 		:: else                      /* a refusal says no more than no answer: the host looks */
