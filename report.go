@@ -155,7 +155,8 @@ func (a *App) runReports(base context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var all sync.WaitGroup
-	servesMetrics := a.health.server != nil && a.extra["/metrics"] != nil
+	isReplaced := a.stop.why().successor != 0 // a scrape reaches the new process
+	servesMetrics := a.health.server != nil && a.extra["/metrics"] != nil && !isReplaced
 	if slice := a.budget.ReportSlice; slice > 0 && servesMetrics {
 		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.exitRecord.scrape.Await(ctx, slice)) })
 	}

@@ -45,7 +45,8 @@ var (
 //   - The new process enters the phase running and accepts connections. This one closes its
 //     listeners and its health server and stops, with the cause [ErrUpgraded]. The drain
 //     window ends as soon as no request is in flight and no websocket is open. Nothing else
-//     differs from any other stop; open connections have Linger, and websockets the window.
+//     differs from any other stop: open connections have Linger, websockets the window, and a
+//     job that has not ended is stopped. The new process runs its own units and jobs.
 //
 // A server gets the socket that the old process had opened for the same network and address,
 // by their texts; of several, such as with port 0, the first. So an address that has changed is

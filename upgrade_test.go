@@ -202,6 +202,8 @@ type line struct {
 	first   *exec.Cmd
 	http    string
 	health  string
+
+	answeredBy sync.Map // the processes that have answered a request of load
 }
 
 const adminToken = "0123456789abcdef"
@@ -375,8 +377,10 @@ func (l *line) load() (stop func() (answered int64)) {
 			// net/http does not send a POST again whose body it cannot rewind.
 			resp, err := c.Post("http://"+l.http+"/", "text/plain", io.MultiReader(strings.NewReader("x")))
 			if err == nil {
-				_, err = io.Copy(io.Discard, resp.Body)
+				var pid []byte
+				pid, err = io.ReadAll(resp.Body)
 				err = errors.Join(err, resp.Body.Close())
+				l.answeredBy.Store(string(pid), true)
 			}
 			if err != nil {
 				l.t.Errorf("kept %v, HTTP/2 %v, pause %v: a request was lost after %d: %v", !tr.DisableKeepAlives, tr.Protocols != nil, pause, answered.Load(), err)
@@ -403,8 +407,8 @@ func (l *line) load() (stop func() (answered int64)) {
 	return end
 }
 
-// quickly has the times of a stop short.
-var quickly = Config{DrainInterval: 500 * time.Millisecond, Linger: 500 * time.Millisecond, SignalDebounce: Off}
+// quickly has a short window. Linger is long enough for a client on a busy machine.
+var quickly = Config{DrainInterval: 500 * time.Millisecond, Linger: 5 * time.Second, SignalDebounce: Off}
 
 // Several upgrades in a row lose no request, also with one in between that fails, and each
 // process that was replaced ends with 0. CHAOS_UPGRADES is how many.
@@ -451,14 +455,42 @@ func TestUpgradesLoseNoRequest(t *testing.T) {
 	}
 }
 
-// The signal of Config.UpgradeSignal replaces the process.
+// The signal of Config.UpgradeSignal replaces the process. A connection that is idle at that
+// moment is served by the old process once more, also without a drain window.
 func TestUpgradeSignal(t *testing.T) {
-	l := launchLine(t, quickly)
+	cfg := quickly
+	cfg.DrainWait, cfg.Linger, cfg.ShutdownGrace = WaitNever, 20*time.Second, 60*time.Second
+	l := launchLine(t, cfg)
 	old := l.pid()
+	conn, err := net.Dial("tcp", l.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	ask := func() (closes bool) {
+		t.Helper()
+		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); err != nil || string(body) != strconv.Itoa(old) {
+			t.Errorf("process %s answers, %v, want %d", body, err, old)
+		}
+		return resp.Close
+	}
+	if ask() {
+		t.Error("the connection closes before the upgrade")
+	}
 	if err := syscall.Kill(old, syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
 	l.await("msg=upgraded")
+	if !ask() {
+		t.Error("the connection does not close after the upgrade")
+	}
 	l.ends(old)
 	if pid := l.pid(); pid == old {
 		t.Errorf("process %d still answers", pid)
@@ -468,8 +500,6 @@ func TestUpgradeSignal(t *testing.T) {
 // A new process that fails in any way is ended, the error says how, and the old one serves on
 // without a lost request.
 func TestUpgradeThatFails(t *testing.T) {
-	cfg := quickly
-	cfg.UpgradeTimeout = 3 * time.Second
 	replace := func(l *line, content string, mode os.FileMode) {
 		l.t.Helper()
 		beside := l.program + ".new"
@@ -496,6 +526,10 @@ func TestUpgradeThatFails(t *testing.T) {
 		"no line ends":            {"", func(l *line) { replace(l, "#!/bin/sh\ncat /dev/zero >&$LIFECYCLE_UPGRADE\n", 0o700) }, `more than 64 bytes`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			cfg := quickly
+			if strings.Contains(tt.want, "UpgradeTimeout") {
+				cfg.UpgradeTimeout = 3 * time.Second
+			}
 			l := launchLine(t, cfg)
 			l.then(tt.next)
 			old, stop := l.pid(), l.load()
@@ -519,6 +553,12 @@ func TestUpgradeThatFails(t *testing.T) {
 				t.Errorf("/readyz answers %s", got)
 			}
 			_ = stop()
+			l.answeredBy.Range(func(pid, _ any) bool {
+				if pid != strconv.Itoa(old) {
+					t.Errorf("process %s answered, which never was ready", pid)
+				}
+				return true
+			})
 		})
 	}
 }
@@ -700,11 +740,17 @@ func TestUpgradeKeepsHijackedConnections(t *testing.T) {
 	r1, c1 := open()
 	echo(r1, c1, first)
 	second := l.mustUpgrade()
-	eventually(t, "the second process", func() bool { return l.pid() == second })
+	for range 20 {
+		if pid := l.pid(); pid != second {
+			t.Fatalf("process %d answers after the upgrade, want %d", pid, second)
+		}
+	}
 	r2, c2 := open()
 	echo(r2, c2, second)
 	third := l.mustUpgrade()
-	eventually(t, "the third process", func() bool { return l.pid() == third })
+	if pid := l.pid(); pid != third {
+		t.Errorf("process %d answers after the upgrade, want %d", pid, third)
+	}
 	echo(r1, c1, first) // both old ones drain
 	echo(r2, c2, second)
 	_, _ = c1.Close(), c2.Close()
@@ -786,8 +832,8 @@ func TestUpgradeUnderSystemd(t *testing.T) {
 		l.ends(old)
 		before := awaitMessage(t, messages, fmt.Sprintf("MAINPID=%d\nREADY=1", pid))
 		for _, m := range before {
-			if strings.HasPrefix(m, "STOPPING=1") {
-				t.Errorf("before the new process is the main one: %q", before)
+			if strings.HasPrefix(m, "STOPPING=1") || strings.Contains(m, "draining") || strings.Contains(m, "stop") {
+				t.Errorf("it hears of the stop of an old process: %q", before)
 			}
 		}
 		if !slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "RELOADING=1") }) {
@@ -870,17 +916,21 @@ func TestUpgradeRefusedInAContainer(t *testing.T) {
 // was replaced, do not write it.
 func TestUpgradeLastStopFile(t *testing.T) {
 	cfg := quickly
-	cfg.LastStopFile, cfg.UpgradeTimeout = filepath.Join(t.TempDir(), "last"), 2*time.Second
-	l := launchLine(t, cfg)
-	read := func() string {
+	cfg.LastStopFile = filepath.Join(t.TempDir(), "last")
+	l := launchLine(t, cfg, env(modeEnv, "lock"))
+	read := func() string { // the phase, and when the life began
 		content, err := os.ReadFile(cfg.LastStopFile)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(content)
+		var record struct{ Life Report }
+		if err := json.Unmarshal(content, &record); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(record.Life.Phase, " since ", record.Life.Phases[0].Entered)
 	}
 	running := read()
-	l.then("unready")
+	l.then("cannot take two")
 	if status, _ := l.upgrade(); status != http.StatusConflict {
 		t.Errorf("the upgrade answers %d", status)
 	}
@@ -891,14 +941,14 @@ func TestUpgradeLastStopFile(t *testing.T) {
 	old := l.pid()
 	pid := l.mustUpgrade()
 	l.ends(old)
-	if now := read(); !strings.Contains(now, `"phase":"running"`) {
+	if now := read(); !strings.HasPrefix(now, "running since") || now == running {
 		t.Errorf("after the old process has ended: %s", now)
 	}
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	l.ends(pid)
-	if now := read(); !strings.Contains(now, `"phase":"stopped"`) {
+	if now := read(); !strings.HasPrefix(now, "stopped since") {
 		t.Errorf("at the end: %s", now)
 	}
 	if strings.Contains(l.out.String(), "the last stop did not go well") {

@@ -5,8 +5,8 @@
 //
 // It starts the service of service.go and sends it requests without a pause. Three times it
 // asks for an upgrade: a new process takes over the sockets, and the old one drains and ends.
-// The fourth new process is of a broken release and never ready: it is ended, and the third one
-// serves on. At the end it says how many requests were lost.
+// The fourth new process is of a broken release and ends, and the third one serves on. At the end
+// it says how many requests were lost.
 //
 // It needs Linux, and no setup.
 package main

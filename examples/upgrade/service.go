@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 )
@@ -23,11 +22,13 @@ type settings struct {
 // serve is the service. It replaces its process by a new one on SIGUSR2, and for POST
 // /admin/upgrade.
 func serve(s settings) error {
+	if _, err := os.Stat(s.Broken); err == nil {
+		return errors.New("this release is broken")
+	}
 	app, err := lifecycle.New(lifecycle.Config{
-		HealthAddr:     s.HealthAddr,
-		AdminToken:     lifecycle.Secret(s.Token),
-		UpgradeSignal:  "SIGUSR2",
-		UpgradeTimeout: 5 * time.Second,
+		HealthAddr:    s.HealthAddr,
+		AdminToken:    lifecycle.Secret(s.Token),
+		UpgradeSignal: "SIGUSR2",
 	})
 	if err != nil {
 		return err
@@ -42,14 +43,5 @@ func serve(s settings) error {
 	app.Exclusive("pid file",
 		func(context.Context) error { return os.WriteFile(s.PIDFile, []byte(strconv.Itoa(os.Getpid())), 0o600) },
 		func(context.Context) error { return os.Remove(s.PIDFile) })
-	// A new process that is not ready does not replace the old one.
-	_, err = os.Stat(s.Broken)
-	isBroken := err == nil
-	app.Probe("database", lifecycle.ProbeFunc(func(context.Context) error {
-		if isBroken {
-			return errors.New("a table is missing")
-		}
-		return nil
-	}))
 	return app.Run(context.Background())
 }
