@@ -70,8 +70,8 @@ test-next-others:
 		echo "test $$m with $(GO_NEXT)"; (cd $$m && go test -race -short -p 4 -timeout 30m $(TESTFLAGS) ./...); done
 
 .PHONY: faults
-faults: ## inject each fault of the list into real processes, and score what doctor and the front page print of it (10 minutes; root for those of disks, memory and clocks)
-	cd fleet && go test -count 1 -timeout 20m -v -run '^(TestFaultsAreNamed|TestFullDiskIsNamed|TestEveryRuleHasAFault)$$' $(TESTFLAGS) ./cmd/lifecyclectl
+faults: ## inject each fault of the list into real processes, and score what doctor and the front page print of it (4 minutes on a quiet machine; root for those of disks, memory and clocks)
+	cd fleet && FAULTS_ALONE=yes go test -count 1 -timeout 20m -v -run '^(TestFaultsAreNamed|TestFullDiskIsNamed|TestEveryRuleHasAFault)$$' $(TESTFLAGS) ./cmd/lifecyclectl
 
 .PHONY: race
 race: cc ## the same, twenty times each test: flaky is broken
@@ -96,7 +96,8 @@ fuzz: ## fuzz each target for FUZZTIME (20s)
 	@tools/fuzz.sh -fuzztime $(FUZZTIME)
 
 .PHONY: chaos
-chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks, killed restores and disconnects under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+chaos: cc ## a thousand upgrades of a process under load, a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks, killed restores and disconnects under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+	CHAOS_UPGRADES=1000 go test -run '^TestUpgradesLoseNoRequest$$' -count 1 -timeout 30m -v .
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool

@@ -17,9 +17,10 @@ func TestConventions(t *testing.T) {
 			{Path: "internal/statusz", Imports: []string{"./worker", "./internal/..."}},
 			{
 				Path:    "internal/run",
-				Imports: []string{"github.com/prometheus/client_golang", ".", "./config", "./health", "./metrics", "./worker"},
+				Imports: []string{"github.com/prometheus/client_golang", ".", "./config", "./health", "./metrics", "./worker", "./internal/run/runconfig"},
 				Brings:  []string{"..."},
 			},
+			{Path: "internal/run/runconfig", Imports: []string{".", "./worker"}, Brings: []string{"..."}},
 			{Path: "cmd/lifecycle-run", Imports: []string{"./internal/run"}, Brings: []string{"..."}},
 			{Path: "internal/...", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "trace"},

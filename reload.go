@@ -23,6 +23,8 @@ type reloads struct {
 	cancel context.CancelFunc
 	most   time.Duration // PreStop and the budget of the start
 
+	resources Resources // what the functions of OnResize know; guarded by the turn
+
 	mu     sync.Mutex // guards the fields below
 	last   []Outcome  // at most keptReloads
 	counts map[string]map[Result]uint64
@@ -76,6 +78,15 @@ func (a *App) OnReload(name string, fn func(context.Context) error) *App {
 // before it has called every function, it joins [ErrReloadRefused] to the other errors.
 // A reload function must not call Reload.
 func (a *App) Reload(ctx context.Context) error {
+	return a.inTurn(ctx, func() error {
+		a.notifier.Load().Reloading()
+		defer func() { a.notifier.Load().Ready(string(PhaseRunning)) }()
+		return a.runReloads(a.parts.reloads)
+	})
+}
+
+// inTurn calls fn while no reload runs and the App is running.
+func (a *App) inTurn(ctx context.Context, fn func() error) error {
 	select {
 	case a.reloads.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -87,10 +98,13 @@ func (a *App) Reload(ctx context.Context) error {
 	if a.Phase() != PhaseRunning || a.stop.draining.HasSignaled() {
 		return ErrReloadRefused
 	}
-	a.notifier.Load().Reloading()
-	defer func() { a.notifier.Load().Ready(string(PhaseRunning)) }()
+	return fn()
+}
+
+// runReloads calls the functions one after the other. The caller has the turn.
+func (a *App) runReloads(list []*reloader) error {
 	var errs []error
-	for i, r := range a.parts.reloads {
+	for i, r := range list {
 		if i > 0 && a.stop.draining.HasSignaled() {
 			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, ErrReloadRefused))
 			break

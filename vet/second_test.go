@@ -210,6 +210,13 @@ func TestLifecycleRun(t *testing.T) {
 		"a flag of the other":  {with("          command: [lifecycle-run, -lifecycle.termination-grace=30s, --, app, -lifecycle.drain-interval=1h]\n"), nil, ""},
 		"a shell":              {with("          command: [tini, --, /lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, app]\n"), []string{"shell-entrypoint"}, "from lifecycle-run"},
 		"a shell that is gone": {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, exec app]\n"), nil, ""},
+		"its key's typo":       {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, --, app]\n          env: [{name: LIFECYCLE_RUN_PROXI, value: x}]\n"), []string{"config-refused"}, "did you mean LIFECYCLE_RUN_PROXY"},
+		"its flag's typo":      {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, -redy=x, --, app]\n"), []string{"config-refused"}, "did you mean -ready"},
+		"its bad value":        {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, -ready, x, --, app]\n"), []string{"config-refused"}, "is not a check"},
+		"its proxy's port":     {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, '-proxy=http://127.0.0.1:8080', --, app]\n"), []string{"config-refused"}, "where the proxy itself listens"},
+		"its port elsewhere":   {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, '-proxy=http://127.0.0.1:8000', --, app]\n"), nil, ""},
+		"no program":           {with("          command: [/lifecycle-run]\n          args: [-lifecycle.termination-grace=30s]\n"), []string{"config-refused"}, "given no program"},
+		"its secret address":   {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, -proxy=$(ADDR), --, app]\n"), nil, ""},
 		"a Job": {
 			strings.Replace(jobManifest, image, image+"          command: [lifecycle-run, -lifecycle.termination-grace=30s, --, work]\n", 1),
 			[]string{"job-exit"}, "when the program exits 0",

@@ -105,6 +105,7 @@ func (c *container) readSettings() {
 	line := c.commandLine()
 	c.addFlags(&in, line)
 	c.findFile(&in, line, vars)
+	c.readWrapper(in, line, vars)
 
 	name := ""
 	opts := []config.Option{config.WithEnvPrefix(prefix), config.WithEnviron(in.environ), config.WithArgs(in.args)}

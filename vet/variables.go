@@ -179,6 +179,9 @@ func programAt(words []string) int {
 	return len(words)
 }
 
+// ofLifecyclectl is what the variables of "lifecyclectl run" begin with.
+const ofLifecyclectl = "LIFECYCLECTL_RUN_"
+
 // wrapped returns the command line of the program that lifecycle-run runs, which stands behind
 // two dashes, and what the variables of lifecycle-run begin with: "" for another program.
 func wrapped(c *corev1.Container) (line []string, prefix string) {
@@ -191,7 +194,7 @@ func wrapped(c *corev1.Container) (line []string, prefix string) {
 	case program == "lifecycle-run":
 		prefix = "LIFECYCLE_RUN_"
 	case program == "lifecyclectl" && first+1 < len(all) && all[first+1] == "run":
-		prefix = "LIFECYCLECTL_RUN_"
+		prefix = ofLifecyclectl
 	default:
 		return all, ""
 	}

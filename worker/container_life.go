@@ -239,6 +239,8 @@ func (v *containerLife) copyLogs(ctx context.Context, over <-chan struct{}) erro
 			return fmt.Errorf("copy the output of container %s: %w", v.id, failed)
 		}
 		if final || ctx.Err() != nil || errors.Is(err, ErrNoContainer) {
+			flush(v.stdout)
+			flush(v.stderr)
 			return nil //nolint:nilerr // Wait reports what became of the container
 		}
 		if at.After(last) {

@@ -61,9 +61,9 @@ func newPipes(cmd *exec.Cmd) (*pipes, error) {
 	if to := cmd.Stdout; to != nil && !isFile(to) {
 		stream := "Stdout"
 		if both {
-			stream, to = "Stdout and Stderr", io.MultiWriter(&p.stderr, to)
+			stream = "Stdout and Stderr"
 		}
-		if cmd.Stdout, err = p.output(stream, to); err != nil {
+		if cmd.Stdout, err = p.output(stream, to, both); err != nil {
 			return nil, err
 		}
 		if both {
@@ -71,7 +71,7 @@ func newPipes(cmd *exec.Cmd) (*pipes, error) {
 		}
 	}
 	if to := cmd.Stderr; to != nil && !isFile(to) {
-		if cmd.Stderr, err = p.output("Stderr", io.MultiWriter(&p.stderr, to)); err != nil {
+		if cmd.Stderr, err = p.output("Stderr", to, true); err != nil {
 			return nil, err
 		}
 	}
@@ -79,15 +79,20 @@ func newPipes(cmd *exec.Cmd) (*pipes, error) {
 }
 
 // output adds a pipe for a stream that the program writes, and returns the
-// program's end.
-func (p *pipes) output(stream string, to io.Writer) (*os.File, error) {
+// program's end. hasErrors says that it is, or has, the standard error.
+func (p *pipes) output(stream string, to io.Writer, hasErrors bool) (*os.File, error) {
 	out, err := newPipe(stream, false)
 	if err != nil {
 		p.close()
 		return nil, err
 	}
 	out.copy = func() error {
-		_, err := io.Copy(to, out.ours)
+		all := to
+		if hasErrors {
+			all = io.MultiWriter(&p.stderr, to)
+		}
+		_, err := io.Copy(all, out.ours)
+		flush(to)
 		return err
 	}
 	p.outputs = append(p.outputs, out)

@@ -104,7 +104,8 @@ func WithEnv(vars ...string) ProcessOption {
 // Setpgid and Pgid have no effect.
 //
 // The worker copies to and from a Stdin, Stdout and Stderr that is not a file. When the program
-// fails, the worker's error has the last line of such a Stderr, or the message of a traceback.
+// fails, the worker's error has the last line of such a Stderr, or the message of a traceback;
+// with a Stderr that is nil or a file it has neither.
 // When the program has ended, the worker copies no more input. It does not wait
 // for a Read of Stdin that is under way, and drops what that Read returns. It
 // reads the rest of the output for WaitDelay, and then stops, because a process

@@ -87,16 +87,41 @@ func helm(t *testing.T, args ...string) (out string) {
 	return run(t, "", bin(t, "helm"), args...)
 }
 
-// TestEveryOptionIsAccepted: the API server accepts all that the service chart can render,
-// in a dry run. It does not know the kinds of the Prometheus Operator, the Gateway API, Argo
-// Rollouts and Flagger, and before 1.37 not the field for evictions.
+// foreignKinds are the definitions of the kinds of other projects that the chart can render, as
+// these projects publish them.
+var foreignKinds = map[string][]string{
+	"github.com/argoproj/argo-rollouts@v1.8.3":                   {"manifests/crds/analysis-template-crd.yaml"},
+	"github.com/fluxcd/flagger@v1.36.1":                          {"artifacts/flagger/crd.yaml"},
+	"github.com/prometheus-operator/prometheus-operator@v0.85.0": {"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"},
+	"sigs.k8s.io/gateway-api@v1.4.0":                             {"config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"},
+}
+
+// TestEveryOptionIsAccepted: the API server accepts all that the service chart can render, in a
+// dry run, the kinds of other projects too. Before 1.37 it has no field for evictions.
 func TestEveryOptionIsAccepted(t *testing.T) {
 	c := onCluster(t)
 	full(t)
+	for module, files := range foreignKinds {
+		var downloaded struct{ Dir string }
+		if err := json.Unmarshal([]byte(run(t, "", "go", "mod", "download", "-json", module)), &downloaded); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			path := filepath.Join(downloaded.Dir, file)
+			run(t, "", "kubectl", "apply", "--server-side", "--force-conflicts", "--filename", path)
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				if _, err := c.kubectl(ctx, "delete", "--ignore-not-found", "--timeout=2m", "--filename", path); err != nil {
+					t.Error(err)
+				}
+			})
+			run(t, "", "kubectl", "wait", "--for=condition=Established", "--timeout=2m", "--filename", path)
+		}
+	}
 	manifest := helm(t, "template", "web", "../helm/lifecycle-service", "--namespace", c.namespace, "--values", "../testdata/everything.yaml",
-		"--set", "serviceMonitor.enabled=false,httpRoute.enabled=false,rolloutGate.argoRollouts=false,rolloutGate.flagger=false",
 		"--set", fmt.Sprintf("kubernetesAPI.evictions=%v", c.hasEvictions(t)))
-	accepted := run(t, manifest, "kubectl", "--namespace", c.namespace, "apply", "--dry-run=server", "--filename", "-")
+	accepted := run(t, manifest, "kubectl", "--namespace", c.namespace, "apply", "--dry-run=server", "--validate=strict", "--filename", "-")
 	if n := strings.Count(accepted, "(server dry run)"); n != strings.Count(manifest, "\nkind: ") || n == 0 {
 		t.Errorf("it accepts %d objects of\n%s\nand says\n%s", n, manifest, accepted)
 	}

@@ -137,6 +137,13 @@ func growthOf(g *presence.Growth) *operatorv1.Growth {
 	return &operatorv1.Growth{Since: diagnosis.Stamp(g.Since), From: g.From}
 }
 
+func processorOf(b *presence.Busy) *operatorv1.Processor {
+	if b == nil {
+		return nil
+	}
+	return &operatorv1.Processor{Percent: int32(b.Percent), Most: int32(b.Most), Since: diagnosis.Stamp(b.Since)}
+}
+
 // processOf turns an announcement into the contract's message.
 func processOf(p presence.Process) *operatorv1.Process {
 	out := &operatorv1.Process{
@@ -158,6 +165,7 @@ func processOf(p presence.Process) *operatorv1.Process {
 		ThrottledPercent: int32(p.Usage.Throttled),
 		GoroutineGrowth:  growthOf(p.Usage.GoroutineGrowth),
 		MemoryGrowth:     growthOf(p.Usage.MemoryGrowth),
+		Processor:        processorOf(p.Usage.Busy),
 		StartedAt:        diagnosis.Stamp(p.StartedAt),
 		SeenAt:           diagnosis.Stamp(p.SeenAt),
 		SaidAt:           diagnosis.Stamp(p.AnnouncedAt),

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ const diagnoseEvery = time.Second
 type diagnosed struct {
 	sem chan struct{} // of size 1: guards the fields below
 
-	ends   []*operatorv1.Event // the bad ones that were read last
+	ends   past
+	starts past // those that tell of the end of the life before
 	at     time.Time
 	answer *operatorv1.DiagnoseResponse
 
@@ -111,18 +113,23 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 		} else {
 			looked(len(f.Processes), "process", "processes")
 		}
-		bad, n, err := readEnds(within, s.cfg.Processes, f.Now)
-		if err == nil || errors.Is(err, errEnds) {
-			s.diagnosed.ends = bad
+		ends := &s.diagnosed.ends
+		err = ends.read(within, s.cfg.Processes, f.Now, []string{"exit", "lost", "dropped", "killed", "returned"}, all)
+		bad, tooMany := ends.bad()
+		err = cmp.Or(err, tooMany)
+		if err == nil && slices.ContainsFunc(bad, isLost) { // the starts of a large fleet are read only when they are needed
+			starts := &s.diagnosed.starts
+			err = starts.read(within, s.cfg.Processes, f.Now, []string{"joined"}, tells)
+			bad = append(bad, starts.list...)
 		}
-		sortEnds(&f, s.diagnosed.ends)
+		sortEnds(&f, bad)
 		if err == nil {
 			f.Downs, err = readDowns(within, s.cfg.Processes, f.Now)
 		}
 		if err != nil {
 			not("the journal", err)
 		} else {
-			looked(n, "start or end of the last hour", "starts and ends of the last hour")
+			looked(len(ends.list), "end of the last hour", "ends of the last hour")
 		}
 	}
 	if s.cfg.Workers != nil {
@@ -293,7 +300,7 @@ func sortEnds(f *diagnosis.Fleet, events []*operatorv1.Event) {
 		}
 	}
 	for _, e := range events {
-		if words := told[of(e)]; e.GetKind() == "lost" && e.GetLife() != nil && words != nil {
+		if words := told[of(e)]; isLost(e) && words != nil {
 			better := proto.CloneOf(e)
 			better.To, better.ExitStatus = words.GetFrom(), words.GetExitStatus()
 			better.Cause = words.GetCause() + "; " + e.GetCause()
@@ -334,36 +341,92 @@ func readDowns(ctx context.Context, area Processes, now time.Time) ([]*operatorv
 
 var errEnds = errors.New("there are more ends in the last hour than are looked at")
 
-// readEnds reads the ends of processes of the last hour from the journal, newest first. It
-// returns those that the rules look at: a rollout of a large fleet has thousands of clean
-// ends, and the bad ones among them must not get lost. n is how many it has read; when
-// there are more, the error is errEnds.
-func readEnds(ctx context.Context, area Processes, now time.Time) (bad []*operatorv1.Event, n int, err error) {
-	q := presence.EventQuery{
-		Kinds: []string{"exit", "lost", "dropped", "killed", "returned", "joined"},
-		Since: now.Add(-endsFor),
-		Limit: endsPage,
+// past are the events of some kinds within the last hour, as the journal has them. An event of the
+// journal does not change, so each look reads only those that are new: for an hour after a rollout of
+// a large fleet there are thousands. One goroutine at a time uses it.
+type past struct {
+	list   []*operatorv1.Event // newest first
+	newest *operatorv1.Event   // that was read, also when it was not kept
+}
+
+// maxPast is how many events of the last hour are looked at.
+const maxPast = endsPage * endsRead
+
+// read reads what has come since the last look, or all when that cannot be told, as of a journal that
+// was made anew. It keeps the events that keep chooses. After an error it has what it had before. When
+// there are more events than are looked at, the error is errEnds.
+func (x *past) read(ctx context.Context, area Processes, now time.Time, kinds []string, keep func(*operatorv1.Event) bool) error {
+	q := presence.EventQuery{Kinds: kinds, Since: now.Add(-endsFor)}
+	var fresh []*operatorv1.Event
+	var err error
+	if x.newest != nil {
+		q.After = x.newest.GetSeq() - 1
+		fresh, err = readBack(ctx, area, q)
 	}
-	for range endsRead {
+	n := len(fresh) - 1
+	isThere := n >= 0 && proto.Equal(fresh[n], x.newest) // what was read before is still in the journal
+	switch {
+	case err != nil:
+	case isThere:
+		fresh = fresh[:n]
+	default:
+		q.After = 0
+		fresh, err = readBack(ctx, area, q)
+	}
+	if err != nil {
+		return err
+	}
+	if !isThere {
+		x.list, x.newest = nil, nil
+	}
+	if len(fresh) > 0 {
+		x.newest = fresh[0]
+	}
+	isAll := len(fresh) < maxPast
+	isOut := func(e *operatorv1.Event) bool { return e.GetAt().AsTime().Before(q.Since) || !keep(e) }
+	x.list = slices.DeleteFunc(slices.Concat(fresh, x.list), isOut)
+	if len(x.list) >= maxPast || !isAll {
+		x.list = x.list[:min(len(x.list), maxPast)]
+		return fmt.Errorf("%w: only the newest %d", errEnds, len(x.list))
+	}
+	return nil
+}
+
+// isLost reports whether the next life of a process may tell how it ended.
+func isLost(e *operatorv1.Event) bool { return e.GetKind() == "lost" && e.GetLife() != nil }
+
+// all keeps each event.
+func all(*operatorv1.Event) bool { return true }
+
+// tells keeps the events "joined" that tell of the end of the life before.
+func tells(e *operatorv1.Event) bool { return e.GetFrom() != "" }
+
+// bad returns the ends that the rules look at: not the clean ones. When there are too many, the error
+// is errEnds.
+func (x *past) bad() ([]*operatorv1.Event, error) {
+	var bad []*operatorv1.Event
+	for _, e := range x.list {
+		if e.GetKind() != "exit" || diagnosis.Bad(e) {
+			bad = append(bad, e)
+		}
+	}
+	if len(bad) > maxEnds {
+		return bad[:maxEnds], fmt.Errorf("%w: only the newest %d that are bad", errEnds, maxEnds)
+	}
+	return bad, nil
+}
+
+// readBack reads events from the journal, newest first, and no more than are looked at.
+func readBack(ctx context.Context, area Processes, q presence.EventQuery) (list []*operatorv1.Event, err error) {
+	for q.Limit = endsPage; len(list) < maxPast; {
 		events, next, err := area.Events(ctx, q)
 		if err != nil {
-			return bad, n, err
+			return nil, err
 		}
-		n += len(events)
-		for _, e := range events {
-			isClean := e.GetKind() == "exit" && !diagnosis.Bad(e)
-			knowsNothing := e.GetKind() == "joined" && e.GetFrom() == ""
-			if !isClean && !knowsNothing {
-				bad = append(bad, e)
-			}
-		}
-		if next == 0 && len(bad) <= maxEnds {
-			return bad, n, nil
-		}
-		if q.Before = next; len(bad) > maxEnds || next == 0 {
-			bad = bad[:maxEnds]
+		list = append(list, events...)
+		if q.Before = next; next == 0 {
 			break
 		}
 	}
-	return bad, n, fmt.Errorf("%w: only the newest %d", errEnds, n)
+	return list, nil
 }

@@ -16,7 +16,9 @@ import (
 // ledger is a journal in memory, oldest first.
 type ledger struct {
 	chatty
-	list []*operatorv1.Event
+	list  []*operatorv1.Event
+	asked []presence.EventQuery
+	told  int // events
 }
 
 func (l *ledger) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
@@ -32,13 +34,16 @@ func (l *ledger) add(now time.Time, n int, process, to string) {
 }
 
 func (l *ledger) Events(_ context.Context, q presence.EventQuery) (page []*operatorv1.Event, next uint64, err error) {
+	l.asked = append(l.asked, q)
 	for _, e := range slices.Backward(l.list) {
 		switch {
+		case !slices.Contains(q.Kinds, e.GetKind()) || q.Service != "" && e.GetService() != q.Service:
 		case e.GetSeq() <= q.After || q.Before != 0 && e.GetSeq() >= q.Before || e.GetAt().AsTime().Before(q.Since):
 		case len(page) == q.Limit:
 			return page, page[len(page)-1].GetSeq(), nil
 		default:
 			page = append(page, e)
+			l.told++
 		}
 	}
 	return page, 0, nil
@@ -83,6 +88,42 @@ func TestBadEndAmongManyCleanOnes(t *testing.T) {
 		if rules, not := look(); !slices.Contains(rules, "out-of-memory") || !strings.Contains(not, "the journal: there are more ends") {
 			t.Errorf("of 30000 ends at once the findings are %v; not looked at: %s", rules, not)
 		}
+	}
+}
+
+// A diagnosis reads each event once, and how the processes of the fleet began only when one has
+// disappeared.
+func TestEventsAreReadOnce(t *testing.T) {
+	l := &ledger{}
+	s, err := New(Config{Processes: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	look := func() (events, starts int) {
+		t.Helper()
+		l.asked, l.told = nil, 0
+		s.diagnose(t.Context())
+		for _, q := range l.asked {
+			if slices.Contains(q.Kinds, "joined") {
+				starts++
+			}
+		}
+		return l.told, starts
+	}
+	now := time.Now()
+	l.add(now, 5000, "web.1", "clean")
+	if n, starts := look(); n != 5000 || starts != 0 {
+		t.Errorf("the first look reads %d of 5000 ends, and the starts %d times", n, starts)
+	}
+	l.add(now, 2, "web.2", "failed")
+	if n, starts := look(); n != 3 || starts != 0 { // one that it knows shows that the journal is the same
+		t.Errorf("the next look reads %d events, and the starts %d times", n, starts)
+	}
+	lost := &operatorv1.Event{Seq: 5003, At: timestamppb.New(now), Service: "shop", Process: "shop.1", Kind: "lost", To: "lost", Life: timestamppb.New(now)}
+	l.list = append(l.list, lost)
+	if _, starts := look(); starts != 1 {
+		t.Errorf("when a process has disappeared, the starts are read %d times", starts)
 	}
 }
 

@@ -46,7 +46,7 @@ func (p processService) ListProcesses(
 			return nil, err
 		}
 		all = slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !c.who.seesProcess(x) || !diagnosis.Matches(req, x) })
-		slices.SortFunc(all, func(a, b *operatorv1.Process) int { return cmp.Compare(order(a), order(b)) })
+		sortBy(all, order)
 		answer := &operatorv1.ListProcessesResponse{Totals: totals(all)}
 		answer.Processes, answer.NextPageToken = pageOf(all, order, page)
 		return answer, nil
@@ -282,6 +282,10 @@ func (s *Server) newProcessFeed(area Processes) *feed.Feed[*operatorv1.Process] 
 		Always: true,
 		Failed: s.watchFailed("the processes"),
 		Merge: func(_ string, old *operatorv1.Process, known bool, new *operatorv1.Process) (*operatorv1.Process, bool) {
+			if !known {
+				old = nil
+			}
+			diagnosis.Date(new, old)
 			return new, !known || !proto.Equal(newsOf(old), newsOf(new))
 		},
 	})

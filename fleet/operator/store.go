@@ -198,7 +198,8 @@ func (s *knownStream) noteConsumers(now time.Time) {
 		if k == nil {
 			k = &knownConsumer{moved: now}
 		}
-		if c.Pending == 0 || c.Paused || c.Floor != k.floor || left < k.left {
+		failsAgain := c.Again > 0 && c.Host == "" // the same messages, while no other waits; those of a host become dead letters
+		if c.Pending == 0 && !failsAgain || c.Paused || c.Floor != k.floor || left < k.left {
 			k.moved = now
 		}
 		k.floor, k.left = c.Floor, left

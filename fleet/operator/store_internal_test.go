@@ -105,6 +105,17 @@ func TestStoreIsCompared(t *testing.T) {
 		d.list[0].Messages = 0
 		d.list = append(d.list, presence.Stream{Name: "EMPTY", Made: made, OnDisk: true})
 	}, none)
+	again := func(host string) func(d *disk, wait func(time.Duration)) {
+		return func(d *disk, wait func(time.Duration)) {
+			d.list[2] = consumer(0, 3, 7)
+			d.list[2].Consumers[0].Again, d.list[2].Consumers[0].Host = 3, host
+			wait(2 * time.Minute)
+		}
+	}
+	run("a consumer that fails at its last messages", again(""), func(f diagnosis.Store) bool {
+		return len(f.Stalled) == 1 && f.Stalled[0].Left == 3 && f.Stalled[0].Redelivered == 3
+	})
+	run("a hosted worker that tries again", again("HOST"), none)
 	run("a full disk", func(d *disk, _ func(time.Duration)) { d.full = errors.New("no space left on device") }, func(f diagnosis.Store) bool {
 		return f.Refused == "no space left on device" && time.Since(f.RefusedSince) >= 50*time.Second
 	})

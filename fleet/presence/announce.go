@@ -332,6 +332,9 @@ func (a *announcer) look() Process {
 		Memory:    a.limit.memory(),
 	}
 	p.Service = p.Status.Report.Name
+	p.Status.Report.Units = slices.DeleteFunc(p.Status.Report.Units, func(o lifecycle.Outcome) bool {
+		return o.Result == lifecycle.ResultRunning // Status.Units has it
+	})
 	if by := p.Status.Suspended; !by.Since.IsZero() {
 		p.Suspended = cmp.Or(by.Reason, "no reason given")
 	}

@@ -49,6 +49,9 @@ func TestAnIdleProcessRepeatsItself(t *testing.T) {
 		}
 	}
 	app.Suspend("deploy")
+	if p, err := f.Get(t.Context(), id); err != nil || len(p.Status.Units) == 0 || len(p.Status.Report.Units) != 0 {
+		t.Errorf("the units that run are announced twice: %+v, %v", p.Status, err)
+	}
 	p := await(t, f, id, "the suspension", func(p presence.Process) bool { return p.Suspended == "deploy" && !p.Ready })
 	if p.Suspect != "" {
 		t.Errorf("the process is suspect: %s", p.Suspect)

@@ -194,6 +194,7 @@ type Process struct {
 	Suspended string `json:"suspended,omitempty"`
 	// Ready says whether [lifecycle.App.Ready] returned nil.
 	Ready  bool             `json:"ready"`
+	// Status is as [lifecycle.App.Status] returns it, but its Report has no units that run.
 	Status lifecycle.Status `json:"status"`
 	// Truncated says that units were left out.
 	Truncated bool `json:"truncated,omitempty"`

@@ -4,24 +4,16 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
-
-	"github.com/pleme-io/lifecycle-go"
 )
 
 // lasting returns the JSON of p without what changes in an idle process: when it looked at
-// itself, how long its units have run, when its checks ran, and its use of memory.
+// itself, when its checks ran, and its use of memory.
 func lasting(p Process) ([]byte, error) {
 	p.Memory, p.Usage, p.Status.At = Memory{}, Usage{}, time.Time{}
 	p.Status.Probes = slices.Clone(p.Status.Probes)
 	for i := range p.Status.Probes {
 		c := &p.Status.Probes[i]
 		c.Checked, c.Latency, c.Runs, c.Running = time.Time{}, 0, 0, 0
-	}
-	p.Status.Report.Units = slices.Clone(p.Status.Report.Units)
-	for i := range p.Status.Report.Units {
-		if o := &p.Status.Report.Units[i]; o.Result == lifecycle.ResultRunning {
-			o.Took = 0
-		}
 	}
 	p.Status.Servers = slices.Clone(p.Status.Servers)
 	for i := range p.Status.Servers {

@@ -144,7 +144,7 @@ func TestWhatAnIdleProcessTells(t *testing.T) {
 				At: now, Units: []worker.State{{Name: "http", Status: worker.StatusRunning, UpdatedAt: begun}},
 				Probes:  []health.Status{{Name: "db", State: health.Up, Since: begun, Checked: now, Latency: later, Runs: uint64(later), Running: later}},
 				Servers: []lifecycle.ServerStatus{{Name: "http", Accepted: uint64(later), LastArrival: now}},
-				Report:  lifecycle.Report{Phase: lifecycle.PhaseRunning, Units: []lifecycle.Outcome{{Name: "http", Result: lifecycle.ResultRunning, Took: later}}},
+				Report:  lifecycle.Report{Phase: lifecycle.PhaseRunning},
 			},
 		}
 	}
@@ -165,7 +165,9 @@ func TestWhatAnIdleProcessTells(t *testing.T) {
 		"a probe":      func(p *Process) { p.Status.Probes[0].Error = "connection refused" },
 		"an address":   func(p *Process) { p.Status.Servers[0].Addr = ":8080" },
 		"a request":    func(p *Process) { p.Status.Servers[0].InFlight = 1 },
-		"an end":       func(p *Process) { p.Status.Report.Units[0].Result = lifecycle.ResultOK },
+		"an end": func(p *Process) {
+			p.Status.Report.Units = []lifecycle.Outcome{{Name: "http", Result: lifecycle.ResultOK}}
+		},
 	} {
 		p := at(time.Minute)
 		if change(&p); same(p, first) {

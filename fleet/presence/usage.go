@@ -22,6 +22,15 @@ type Usage struct {
 	// GoroutineGrowth and MemoryGrowth are set while the number has only grown.
 	GoroutineGrowth *Growth `json:"goroutineGrowth,omitempty"`
 	MemoryGrowth    *Growth `json:"memoryGrowth,omitempty"`
+	// Busy is set while the process uses a processor without a pause.
+	Busy *Busy `json:"busy,omitempty"`
+}
+
+// Busy says how much processor time a process uses that uses at least most of one processor.
+type Busy struct {
+	Since   time.Time `json:"since"`   // since when it has never used less than 95 percent of one
+	Percent int       `json:"percent"` // of one processor: two that are used wholly are 200
+	Most    int       `json:"most"`    // what the Go program may use, in the same percent: GOMAXPROCS
 }
 
 // Growth says since when a number has only grown, and from which value.
@@ -36,6 +45,8 @@ const (
 	usageEvery  = time.Minute
 	growthEvery = 15 * time.Second // between two samples of a growth
 	growthLeast = time.Minute      // a growth that has lasted shorter is not told
+	busyEvery   = 15 * time.Second // the least time over which the use of processors is measured
+	busyPercent = 95               // of one processor
 )
 
 // usageMeter measures the usage of this process.
@@ -44,6 +55,7 @@ type usageMeter struct {
 	last               Usage
 	periods, throttled int64
 	goroutines, memory growthMeter
+	processor          busyMeter
 }
 
 // look returns the usage now. memory is what the process uses, in bytes, and limit the file with the
@@ -57,6 +69,7 @@ func (m *usageMeter) look(now time.Time, memory int64, limit string) Usage {
 	u.Goroutines = runtime.NumGoroutine()
 	u.GoroutineGrowth = m.goroutines.look(now, int64(u.Goroutines))
 	u.MemoryGrowth = m.memory.look(now, memory)
+	u.Busy = m.processor.look(now, processorTime)
 	return u
 }
 
@@ -145,11 +158,39 @@ func (g *growthMeter) look(now time.Time, value int64) *Growth {
 	return &Growth{Since: g.since.UTC(), From: g.from}
 }
 
+// busyMeter notes since when a process uses most of a processor without a pause.
+type busyMeter struct {
+	at      time.Time     // of the last look
+	used    time.Duration // the processor time at that moment
+	since   time.Time
+	percent int
+}
+
+// look asks for the processor time when it is time to, and returns the use while it has lasted for
+// as long as a growth must.
+func (m *busyMeter) look(now time.Time, ask func() time.Duration) *Busy {
+	if took := now.Sub(m.at); took >= busyEvery {
+		used := ask()
+		percent := int(100 * (used - m.used) / took)
+		switch {
+		case m.at.IsZero() || percent < busyPercent:
+			m.since = time.Time{}
+		case m.since.IsZero():
+			m.since = m.at
+		}
+		m.at, m.used, m.percent = now, used, percent
+	}
+	if m.since.IsZero() || m.at.Sub(m.since) < growthLeast {
+		return nil
+	}
+	return &Busy{Since: m.since.UTC(), Percent: m.percent, Most: 100 * runtime.GOMAXPROCS(0)}
+}
+
 // sameUsage reports whether nothing has changed that an operator needs to know at once.
 func sameUsage(a, b Usage) bool {
 	return near(a.Goroutines, b.Goroutines) && near(a.Threads, b.Threads) && near(a.Descriptors, b.Descriptors) &&
 		a.DescriptorLimit == b.DescriptorLimit && max(a.Throttled, b.Throttled)-min(a.Throttled, b.Throttled) <= 10 &&
-		sameGrowth(a.GoroutineGrowth, b.GoroutineGrowth) && sameGrowth(a.MemoryGrowth, b.MemoryGrowth)
+		sameGrowth(a.GoroutineGrowth, b.GoroutineGrowth) && sameGrowth(a.MemoryGrowth, b.MemoryGrowth) && sameBusy(a.Busy, b.Busy)
 }
 
 // near reports whether two numbers differ by at most a tenth, or by twenty.
@@ -157,4 +198,8 @@ func near(a, b int) bool { return max(a, b)-min(a, b) <= max(20, max(a, b)/10) }
 
 func sameGrowth(a, b *Growth) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Since.Equal(b.Since)
+}
+
+func sameBusy(a, b *Busy) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Since.Equal(b.Since) && near(a.Percent, b.Percent)
 }

@@ -33,6 +33,41 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
+// The use of a processor is told once it has lasted a minute, and ends with the first pause.
+func TestBusy(t *testing.T) {
+	began := time.Unix(1000, 0)
+	for name, test := range map[string]struct {
+		share func(second int) float64 // of one processor
+		since int                      // in seconds, -1 for none
+		want  int                      // percent
+	}{
+		"a loop without a pause":            {func(int) float64 { return 1 }, 0, 100},
+		"three of them":                     {func(int) float64 { return 3 }, 0, 300},
+		"an idle process":                   {func(int) float64 { return 0.01 }, -1, 0},
+		"half of a processor":               {func(int) float64 { return 0.5 }, -1, 0},
+		"a loop that has just begun":        {func(s int) float64 { return float64(min(1, s/150)) }, -1, 0},
+		"a loop that began after a while":   {func(s int) float64 { return float64(min(1, s/75)) }, 75, 100},
+		"a loop that has ended":             {func(s int) float64 { return float64(1 - min(1, s/150)) }, -1, 0},
+		"a loop that pauses for some while": {func(s int) float64 { return float64(min(1, s%60/15)) }, -1, 0},
+	} {
+		var m busyMeter
+		var got *Busy
+		var used time.Duration
+		for s := 0; s <= 195; s += 5 {
+			got = m.look(began.Add(time.Duration(s)*time.Second), func() time.Duration { return used })
+			used += time.Duration(5 * test.share(s) * float64(time.Second))
+		}
+		isSame := got != nil && got.Since.Equal(began.Add(time.Duration(test.since)*time.Second)) && got.Percent == test.want
+		if test.since < 0 && got != nil || test.since >= 0 && !isSame {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	before := processorTime()
+	if runtime.GOOS == "linux" && before == 0 {
+		t.Error("this process knows of no processor time")
+	}
+}
+
 // A process knows what it uses.
 func TestUsageOfThisProcess(t *testing.T) {
 	if runtime.GOOS != "linux" {

@@ -1,7 +1,9 @@
 package workflow
 
 import (
+	"strings"
 	"time"
+	"unique"
 
 	"github.com/google/btree"
 )
@@ -110,19 +112,20 @@ func newIndex(r *registration) *index {
 }
 
 // newEntity makes an entity of an entry and the result of decoding it. Its groups have a
-// value and no tree until it is in a view.
+// value and no tree until it is in a view. It copies the headers that it keeps, because each of
+// them, an empty one too, is a part of the message's whole block.
 func newEntity(r *registration, e *entry, p Participant, err error) *entity {
 	en := &entity{
 		key:      e.key,
 		revision: e.revision,
 		at:       e.at.UnixNano(),
 		since:    e.sinceTime().UnixNano(),
-		timers:   e.timers,
-		keys:     e.keys,
+		timers:   strings.Clone(e.timers),
+		keys:     strings.Clone(e.keys),
 		paused:   e.paused(),
 		change:   e.lastChange(),
 		pending:  e.pending,
-		version:  e.version,
+		version:  unique.Make(e.version).Value(),
 		data:     e.data,
 		degraded: err,
 	}

@@ -5,9 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
+	"weak"
 
 	"github.com/nats-io/nats.go"
 
@@ -87,6 +90,31 @@ func FuzzNote(f *testing.F) {
 			t.Fatalf("%q from %q came back as %+v with %v", text, phase, event, back)
 		}
 	})
+}
+
+// An entity of the view keeps nothing of its message but the record: a hundred thousand headers are
+// as large as the records.
+func TestEntityKeepsNoHeaders(t *testing.T) {
+	r := notes(t)
+	r.bucket = &bucket{put: "$KV.NOTES."}
+	msg := r.message("x", &decision{phase: "draft", meta: meta{op: "op", entered: "draft", timers: "due 7", keys: "key"}})
+	wire := "NATS/1.0\r\n"
+	for name, values := range msg.Header {
+		wire += name + ": " + values[0] + "\r\n"
+	}
+	back, err := nats.DecodeHeadersMsg([]byte(wire + "\r\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := weak.Make(unsafe.StringData(back[headerWrite][0])) // of which each header is a part
+	made := newEntity(r, newEntry("x", 1, time.Now(), back, nil), nil, nil)
+	runtime.GC()
+	if block.Value() != nil {
+		t.Error("the entity keeps the headers of its message")
+	}
+	if made.timers != "due 7" || made.keys != "key" {
+		t.Errorf("the entity has the timers %q and the keys %q", made.timers, made.keys)
+	}
 }
 
 // FuzzEntityID checks that an accepted id makes a valid subject.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"time"
 )
 
 // handler counts requests and lets responses say goodbye.
@@ -11,6 +12,7 @@ type handler struct{ *Server }
 
 func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.lastArrival.Store(s.tracker.since())
+	defer s.countPanic()
 	next := s.next
 	if s.optionsStar && r.RequestURI == "*" && r.Method == http.MethodOptions {
 		next = http.HandlerFunc(optionsStar)
@@ -20,6 +22,19 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.serveRequest(next, w, r)
+}
+
+// countPanic counts the panic of a handler, and lets it go on to net/http, which logs it and closes
+// the connection or the stream.
+func (s handler) countPanic() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if v != http.ErrAbortHandler { //nolint:errorlint // the value itself means abort
+		s.panics.note(time.Now(), v)
+	}
+	panic(v)
 }
 
 // serveRequest serves one HTTP/1 request.

@@ -92,6 +92,10 @@ type Stats struct {
 	// for gRPC.
 	Progress    time.Time
 	ProgressGap time.Duration
+
+	Panics    uint64    // handlers that have panicked, other than with http.ErrAbortHandler
+	LastPanic string    // what the last of them said, clipped
+	Panicking time.Time // when the last but two of them was; zero while there are fewer
 }
 
 // Busy reports whether the server serves a client, as far as it can see: a
@@ -111,7 +115,7 @@ func WithListener(ln net.Listener) Option {
 	return func(s *Server) { s.given = ln }
 }
 
-// WithSockets listens on one of these sockets when srv.Addr is fd://NAME.
+// WithSockets listens on one of these sockets, or adds a new one to them.
 func WithSockets(sockets *sdsocket.Sockets) Option {
 	return func(s *Server) { s.sockets = sockets }
 }
@@ -131,6 +135,7 @@ type Server struct {
 	optionsStar bool         // OPTIONS * is answered here, as net/http would
 	inFlight    atomic.Int64
 	sending     atomic.Int64   // calls of ReadFrom in progress
+	panics      panics
 	signs       progress.Meter // of progress, in nanoseconds after tracker.created
 	lastArrival atomic.Int64   // nanoseconds after tracker.created, 0 before the first
 	draining    atomic.Bool    // T0 has passed
@@ -165,6 +170,7 @@ func New(name string, srv *http.Server, cfg Config, opts ...Option) *Server {
 		srv:     srv,
 		cfg:     cfg.clean(),
 		tracker: newTracker(),
+		sockets: new(sdsocket.Sockets),
 		goodbye: make(chan struct{}),
 		streams: make(map[*stream]struct{}),
 	}
@@ -203,8 +209,6 @@ func (s *Server) Bind(ctx context.Context) error {
 		return fmt.Errorf("bind server %q to %q: %w", s.name, addr, http.ErrServerClosed)
 	}
 	s.ln = newListener(ln, bound, s.tracker)
-	s.ln.shared = s.isShared(addr)
-	s.ln.own = s.given == nil && !s.ln.shared
 	s.wrap()
 	return nil
 }
@@ -236,22 +240,11 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, net.Add
 		}
 		return ln, bound, nil
 	}
-	var ln net.Listener
-	var err error
-	if s.isShared(addr) {
-		ln, err = s.sockets.Listen(addr)
-	} else {
-		ln, err = s.lc.Listen(ctx, "tcp", addr)
-	}
+	ln, err := s.sockets.Listen(ctx, &s.lc, "tcp", addr)
 	if err != nil {
 		return nil, nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
 	}
 	return ln, ln.Addr(), nil
-}
-
-// isShared reports whether addr is a socket of the service manager.
-func (s *Server) isShared(addr string) bool {
-	return s.given == nil && s.sockets != nil && sdsocket.IsAddress(addr)
 }
 
 // listenAddr returns where srv listens, and whether with TLS.
@@ -323,6 +316,7 @@ func (s *Server) Stats() Stats {
 		LastArrival: s.tracker.at(s.lastArrival.Load()),
 	}
 	st.Conns, st.Hijacked = s.tracker.count()
+	st.Panics, st.LastPanic, st.Panicking = s.panics.look()
 	if s.waiting() >= crowd {
 		st.Progress, st.ProgressGap = s.signs.Told(s.tracker.created)
 	}

@@ -2,8 +2,6 @@ package run
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -21,22 +19,6 @@ import (
 
 // defaultAddr is where the proxy listens by default.
 const defaultAddr = ":8080"
-
-// parseProxy returns the address of the program.
-func parseProxy(text string) (*url.URL, error) {
-	u, err := url.Parse(text)
-	if err != nil && strings.Contains(text, "://") {
-		return nil, fmt.Errorf("%q: %w", text, errors.Unwrap(err))
-	}
-	if err != nil { // 127.0.0.1:8000, of which url.Parse says that it has a colon in its path
-		u = new(url.URL)
-	}
-	isPlain := u.Path == "" && u.RawQuery == "" && u.User == nil && u.Fragment == ""
-	if u.Scheme != "http" && u.Scheme != "h2c" || u.Hostname() == "" || u.Port() == "" || !isPlain {
-		return nil, fmt.Errorf("%q is not http://127.0.0.1:PORT, or h2c://127.0.0.1:PORT for a program that speaks HTTP/2 alone, such as gRPC", text)
-	}
-	return u, nil
-}
 
 // newProxy returns the server that serves in front of the program.
 func newProxy(addr string, to *url.URL, log *slog.Logger) *http.Server {

@@ -21,6 +21,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
 )
 
 // deafServer serves until it is killed. It does not know of SIGTERM, and it speaks to each
@@ -256,7 +258,7 @@ func TestTheProxySpeaksHTTP2ToTheProgram(t *testing.T) {
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
 	srv.Start()
 	defer srv.Close()
-	to, err := parseProxy("h2c" + strings.TrimPrefix(srv.URL, "http"))
+	to, err := runconfig.ParseProxy("h2c" + strings.TrimPrefix(srv.URL, "http"))
 	if err != nil {
 		t.Fatal(err)
 	}

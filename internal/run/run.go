@@ -2,8 +2,8 @@
 // programs: health planes, a drain before it is stopped, restarts, and PID 1's
 // work in a container. It implements the command lifecycle-run, and "lifecyclectl run".
 //
-// Begin at [Run], which makes an App whose unit is the program. check.go asks the program for
-// its health.
+// Begin at [Run], which makes an App whose unit is the program. Package runconfig has what it
+// reads, and asks the program for its health.
 package run
 
 import (
@@ -27,6 +27,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
 	"github.com/pleme-io/lifecycle-go/health"
+	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
 	"github.com/pleme-io/lifecycle-go/metrics"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,12 +87,12 @@ func prefixOf(name string) string {
 // (unless that is a terminal, which only a foreground process can read), stdout and stderr.
 // Errors before the program starts, and the log, go to stderr.
 func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	flags, command := split(args)
+	flags, command := runconfig.Split(args)
 	if wantsHelp(flags) {
 		fmt.Fprint(stdout, Usage(name))
 		return 0
 	}
-	cfg, err := config.Load[Config]("", config.WithArgs(flags), config.WithEnvPrefix(prefixOf(name)), config.WithOutput(stdout))
+	cfg, err := config.Load[runconfig.Config]("", config.WithArgs(flags), config.WithEnvPrefix(prefixOf(name)), config.WithOutput(stdout))
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -135,24 +136,10 @@ func wantsHelp(flags []string) bool {
 	return false
 }
 
-// split separates the flags from the command. Without "--" the command begins at
-// the first word that is not a flag; then write a flag's value as -flag=value.
-func split(args []string) (flags, command []string) {
-	if i := slices.Index(args, "--"); i >= 0 {
-		return args[:i:i], args[i+1:]
-	}
-	for i, arg := range args {
-		if arg == "" || arg[0] != '-' {
-			return args[:i:i], args[i:]
-		}
-	}
-	return args, nil
-}
-
 // program runs the program, one instance after the other.
 type program struct {
 	name           string // of the command
-	cfg            Config
+	cfg            runconfig.Config
 	path           string
 	argv           []string
 	stdin          io.Reader
@@ -182,14 +169,14 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 		Probe("program", lifecycle.ProbeFunc(func(context.Context) error { return running(tree.State()) })).
 		Go("watch", func(ctx context.Context) error { return p.watch(ctx, app, log) }).
 		Go("signals", func(ctx context.Context) error { return p.forwardAll(ctx, log) })
-	if slices.ContainsFunc(p.cfg.Forward, func(name string) bool { sig, _ := parseSignal(name); return sig == syscall.SIGHUP }) {
+	if slices.ContainsFunc(p.cfg.Forward, func(name string) bool { sig, _ := runconfig.ParseSignal(name); return sig == syscall.SIGHUP }) {
 		app.OnReload("forward SIGHUP", func(context.Context) error { return p.forward(syscall.SIGHUP) })
 	}
 	if os.Getpid() == 1 {
 		app.Add(worker.NewReaper("reaper"))
 	}
 	if p.cfg.Proxy != "" {
-		to, _ := parseProxy(p.cfg.Proxy) // validated by Load
+		to, _ := runconfig.ParseProxy(p.cfg.Proxy) // validated by Load
 		app.Serve("proxy", newProxy(cmp.Or(p.cfg.Addr, defaultAddr), to, log))
 		if len(p.cfg.Ready) == 0 {
 			p.cfg.Ready = []string{"tcp://" + to.Host}
@@ -243,7 +230,7 @@ func (p *program) next(name string) (worker.Worker, error) {
 	if f, ok := p.stdin.(*os.File); !ok || !isTerminal(f) {
 		cmd.Stdin = p.stdin
 	}
-	stop, err := parseSignal(p.cfg.StopSignal)
+	stop, err := runconfig.ParseSignal(p.cfg.StopSignal)
 	if err != nil {
 		return nil, err
 	}
@@ -343,15 +330,15 @@ func (p *program) checks(app *lifecycle.App) {
 		opts = append(opts, health.WithTimeout(p.cfg.CheckTimeout))
 	}
 	for _, text := range p.cfg.Ready {
-		check, _ := ParseCheck(text) // validated by Load
+		check, _ := runconfig.ParseCheck(text) // validated by Load
 		app.Probe(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...)
 	}
 	for _, text := range p.cfg.Live {
-		check, _ := ParseCheck(text)
+		check, _ := runconfig.ParseCheck(text)
 		_ = app.Registry().RegisterLiveness(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...) // Run returns the error
 	}
 	for _, text := range p.cfg.OnDrain {
-		check, _ := ParseCheck(text)
+		check, _ := runconfig.ParseCheck(text)
 		app.OnDrain(text, lifecycle.DrainFunc(check.Tell))
 	}
 }
@@ -376,7 +363,7 @@ func isTerminal(f *os.File) bool {
 func (p *program) forwardAll(ctx context.Context, log *slog.Logger) error {
 	ch := make(chan os.Signal, 16)
 	for _, name := range p.cfg.Forward {
-		if sig, _ := parseSignal(name); sig > 0 && sig != syscall.SIGHUP {
+		if sig, _ := runconfig.ParseSignal(name); sig > 0 && sig != syscall.SIGHUP {
 			signal.Notify(ch, sig)
 		}
 	}

@@ -27,6 +27,9 @@ import (
 
 // TestMain makes this binary both the command under test and the programs that
 // it runs: LIFECYCLE_RUN_TESTED selects one.
+// patience bounds waits for things that must happen at some time.
+const patience = time.Minute
+
 func TestMain(m *testing.M) {
 	switch mode := os.Getenv("LIFECYCLE_RUN_TESTED"); mode {
 	case "":

@@ -49,6 +49,10 @@ func run() error {
 		return err
 	}
 	app.Serve("http", newServer(":8080", routes())).
+		OnResize("sizes", func(_ context.Context, r lifecycle.Resources) error {
+			log.Info("resized", "memory", r.Memory, "cpus", r.CPUs)
+			return nil
+		}).
 		OnShutdown("last", func(context.Context) error { return nil })
 	if *secure != "" {
 		srv, err := newTLSServer(*secure)

@@ -20,6 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // faultMain is the program of a child of TestFaultsAreNamed: a process of the operating
@@ -66,6 +67,11 @@ func faultMain() {
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(brokertest.Quiet()))
 	fail(err)
 	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: cmp.Or(os.Getenv("FAULT_VERSION"), "1.2.3"), Logger: brokertest.Quiet()})
+	tree := worker.NewSupervisor("children", worker.SupervisorConfig{})
+	if os.Getenv("FAULT_TREE") != "" {
+		fail(tree.Add(worker.FuncSpec("mailer", func(ctx context.Context) error { <-ctx.Done(); return nil })))
+		app.Add(tree)
+	}
 	if addr := os.Getenv("FAULT_ADDR"); addr != "" {
 		app.Serve("http", &http.Server{Addr: addr})
 	}
@@ -82,6 +88,15 @@ func faultMain() {
 				clock("-16m")
 				app.Suspend("new disk")
 				clock("0s")
+			case "park": // sixteen minutes ago
+				clock("-16m")
+				fail(tree.StopChild(context.Background(), "mailer"))
+				clock("0s")
+			case "spin":
+				go func() {
+					for {
+					}
+				}()
 			case "fill": // to most of the limit
 				limit := 0
 				_, _ = fmt.Sscanf(lines.Text(), "fill %d", &limit)

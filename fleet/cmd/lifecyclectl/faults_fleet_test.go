@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
@@ -125,6 +126,54 @@ func storeFaults() []fault {
 				}
 			}},
 		{
+			name: "a consumer whose unit hangs", about: "packer-1",
+			rule: "consumer-stalled", cause: "the unit packing has its name",
+			inject: func(t *testing.T, s *site) {
+				made := stream(t, s, jetstream.StreamConfig{Name: "PARCELS", Subjects: []string{"parcels"}})
+				c, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "packing", AckPolicy: jetstream.AckExplicitPolicy})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.app(t, "packer-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Go("packing", func(ctx context.Context) error {
+						if _, err := c.Next(jetstream.FetchMaxWait(time.Minute)); err != nil {
+							return err
+						}
+						<-ctx.Done() // for a call that does not return
+						return nil
+					})
+				})
+				for range 5 {
+					if err := publish(s, "parcels"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}},
+		{
+			name: "a consumer that fails at its last message again and again", about: "stream/REFUNDS",
+			rule: "consumer-stalled", cause: "1 delivered more than once and never acknowledged",
+			inject: func(t *testing.T, s *site) {
+				made := stream(t, s, jetstream.StreamConfig{Name: "REFUNDS", Subjects: []string{"refunds"}})
+				c, err := made.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "refunding", AckPolicy: jetstream.AckExplicitPolicy})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := publish(s, "refunds"); err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(context.Background())
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for ctx.Err() == nil {
+						if m, err := c.Next(jetstream.FetchMaxWait(time.Second)); err == nil {
+							_ = m.NakWithDelay(time.Second)
+						}
+					}
+				}()
+				t.Cleanup(func() { stop(); <-done })
+			}},
+		{
 			name: "a consumer that is too slow", about: "stream/CLICKS",
 			rule: "backlog-grows", cause: "the consumer counter of the stream CLICKS has grown",
 			inject: func(t *testing.T, s *site) {
@@ -227,6 +276,13 @@ func clockFaults() []fault {
 				fmt.Fprintln(in, "suspend")
 			}},
 		{
+			name: "a child that was stopped and forgotten", about: "till.parked-1",
+			rule: "unit-stopped", cause: "unit children/mailer was stopped and not started again",
+			inject: func(t *testing.T, s *site) {
+				_, in := s.child(t, "till.parked-1", "FAULT_TREE=yes")
+				fmt.Fprintln(in, "park")
+			}},
+		{
 			name: "two versions of one service", about: "service/kiosk",
 			rule: "version-skew", cause: "1 with 1.2.3, 1 with 1.2.4",
 			inject: func(t *testing.T, s *site) {
@@ -240,7 +296,7 @@ func clockFaults() []fault {
 // Each rule has a fault that TestFaultsAreNamed injects.
 func TestEveryRuleHasAFault(t *testing.T) {
 	full, killed, _ := memoryFaults("")
-	all := slices.Concat(faults(), fleetFaults(), storeFaults(), clockFaults(), killed, []fault{
+	all := slices.Concat(faults(), fleetFaults(), storeFaults(), clockFaults(), loadFaults(), killed, []fault{
 		full,
 		{rule: "dependency-away"},
 		{rule: "store-replaced"},

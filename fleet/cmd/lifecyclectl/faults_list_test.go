@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -72,6 +73,15 @@ func faults() []fault {
 				})
 			}},
 		{
+			name: "a unit in a long backoff", about: "backoff-1",
+			rule: "unit-failed", cause: "unit ledger/ledger does not run: it has waited for",
+			inject: func(t *testing.T, s *site) {
+				long := worker.Backoff{Min: time.Hour, Max: time.Hour, MaxRestarts: worker.NoLimit}
+				s.app(t, "backoff-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Supervise("ledger", func(context.Context) error { return errors.New("connection refused") }, long)
+				})
+			}},
+		{
 			name: "a typo in a configuration", about: "typo-1",
 			rule: "crash-loop", cause: "exit status 2; last line of stderr: ",
 			inject: func(t *testing.T, s *site) {
@@ -126,6 +136,30 @@ func faults() []fault {
 					})
 				}
 				t.Cleanup(func() { stop(); clients.Wait(); close(never) })
+			},
+		},
+		{
+			name: "handlers that panic", about: "panics-1",
+			rule: "requests-panic", cause: "handlers of server http have panicked 4 times",
+			inject: func(t *testing.T, s *site) {
+				app := s.app(t, "panics-1", lifecycle.Config{}, func(app *lifecycle.App) {
+					app.Serve("http", &http.Server{
+						Addr:     "127.0.0.1:0",
+						Handler:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("no such order") }),
+						ErrorLog: log.New(io.Discard, "", 0),
+					})
+				})
+				s.seen(t, "panics-1")
+				for range 4 {
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+app.Addr("http").String(), http.NoBody)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if resp, err := http.DefaultClient.Do(req); err == nil {
+						resp.Body.Close()
+						t.Errorf("a handler that panics answers %s", resp.Status)
+					}
+				}
 			},
 		},
 		{
@@ -246,6 +280,15 @@ func moreFaults() []fault {
 			inject: func(t *testing.T, s *site) {
 				cmd, _ := s.child(t, "till.lost-1")
 				_ = cmd.Process.Kill()
+			}},
+		{
+			name: "a process that is frozen", about: "till.frozen-1",
+			rule: "process-lost", cause: "it was running; its last known memory was ",
+			inject: func(t *testing.T, s *site) {
+				cmd, _ := s.child(t, "till.frozen-1")
+				if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
 			}},
 		{
 			name: "a service whose processes end badly", about: "service/till",
@@ -392,6 +435,20 @@ func moreFaults() []fault {
 					t.Fatal(err)
 				}
 			}},
+	}
+}
+
+// loadFaults returns the faults that need a processor of their own.
+func loadFaults() []fault {
+	return []fault{
+		{
+			name: "a busy loop", about: "till.spin-1",
+			rule: "processor-busy", cause: "of one processor, of at most",
+			inject: func(t *testing.T, s *site) {
+				_, in := s.child(t, "till.spin-1")
+				fmt.Fprintln(in, "spin")
+			},
+		},
 	}
 }
 

@@ -34,6 +34,9 @@ const (
 	suspendedAll  = time.Minute      // and one of all processes of a service
 	flapTimes     = 3                // so many failures of one probe within flapTime are a flapping one
 	flapTime      = 5 * time.Minute  //
+	backoffTime   = 2 * time.Minute  // a unit that waits longer until it is started again does not do its work
+	stoppedTime   = 15 * time.Minute // a child that is stopped for longer is forgotten
+	panicTime     = 5 * time.Minute  // three panics of one server's handlers within it
 	hookFailures  = 3                // a reaction that has failed so often fails again and again
 	skewTime      = 15 * time.Minute // a rollout may take this long
 	clockTime     = 30 * time.Second // a clock may differ by this much
@@ -65,17 +68,19 @@ var Rules = []Rule{
 	{"consumer-stalled", Error, "A consumer, such as the one of a hosted worker, finishes nothing while messages wait."},
 	{"backlog-grows", Warning, "The least that waits for a consumer has grown from each half minute to the next, for two minutes."},
 	{"crash-loop", Error, "A unit, or the processes of a service, fail and start again and again."},
-	{"unit-failed", Error, "A unit has failed and is not started again."},
+	{"unit-failed", Error, "A unit has failed and is not started again, or waits for longer than two minutes until it is."},
+	{"unit-stopped", Warning, "A child of a supervisor was stopped more than 15 minutes ago, and was not started again."},
 	{"worker-ignores-stop", Error, "A worker did not end when it was asked to, and was ended by force."},
 	{"start-blocked", Error, "A start waits for longer than two minutes."},
 	{"probe-slow", Error, "A probe does not answer within its timeout."},
 	{"probe-down", Error, "A probe that decides on readiness fails."},
 	{"probe-flaps", Error, "A probe that decides on readiness fails again and again, and passes in between."},
+	{"requests-panic", Error, "Handlers of a server have panicked at least three times within five minutes."},
 	{"stop-hung", Error, "A stop takes longer than its budget, or a hook did not return within its time."},
 	{"grace-too-short", Error,
 		"A stop had too little time: requests were cut, hooks were skipped, or the process was killed in the middle."},
 	{"out-of-memory", Error, "The kernel killed a process or a worker because memory ran out, or probably did."},
-	{"process-lost", Error, "A process disappeared without a word."},
+	{"process-lost", Error, "A process disappeared without a word: it was killed, it is frozen, or its network is cut."},
 	{"process-failed", Error, "A process ended with an error, or with a panic."},
 	{"process-evicted", Error, "The host of a process ran out of a resource and gave the process up."},
 	{"unit-stands-still", Error,
@@ -84,6 +89,8 @@ var Rules = []Rule{
 	{"memory-grows", Warning, "The memory of a process only grows."},
 	{"descriptors-high", Error, "The open files and connections of a process are near its limit."},
 	{"threads-high", Warning, "A process has more than a thousand threads: calls block them and do not return."},
+	{"processor-busy", Warning,
+		"A process uses one processor, or all that it may, without a pause for two minutes: it may be in a busy loop."},
 	{"throttled", Warning, "A process waits for processor time, because the limit of its container is used up."},
 	{"memory-high", Warning, "The memory of a process is near its limit."},
 	{"suspended-long", Warning, "Readiness has been suspended for longer than 15 minutes, or that of all processes of a service for a minute."},
@@ -220,13 +227,43 @@ func Command(form string, words ...string) string {
 var valued = regexp.MustCompile(`--[a-z]+ %s`)
 
 // Process applies the rules about one process that announces itself, or whose /statusz
-// was read.
-func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
-	subject, seen := "process/"+p.GetId(), p.GetSeenAt().AsTime()
+// was read. A finding whose rule knows no time has the one of p's own findings.
+func Process(p *operatorv1.Process, now time.Time) []*operatorv1.Finding {
+	list := process(p, now)
+	for _, f := range list {
+		if f.GetSince() == nil {
+			f.Since = sinceOf(f, p.GetFindings())
+		}
+	}
+	return list
+}
+
+// Date gives each finding of a new announcement that has no time the time of the announcement, or the
+// one that it had in the announcement before.
+func Date(p, before *operatorv1.Process) {
+	for _, f := range p.GetFindings() {
+		if f.GetSince() == nil {
+			f.Since = cmp.Or(sinceOf(f, before.GetFindings()), p.GetSeenAt())
+		}
+	}
+}
+
+// sinceOf returns since when findings say the same as f, nil when they do not.
+func sinceOf(f *operatorv1.Finding, list []*operatorv1.Finding) *timestamppb.Timestamp {
+	for _, x := range list {
+		if x.GetRule() == f.GetRule() && x.GetSubject() == f.GetSubject() {
+			return x.GetSince()
+		}
+	}
+	return nil
+}
+
+func process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
+	subject := "process/" + p.GetId()
 	describe, get := Command("describe %s", p.GetId()), Command("processes get %s -o json", p.GetId())
 	add := func(f *operatorv1.Finding) { list = append(list, f) }
 	if s := p.GetSuspect(); s != "" {
-		add(found("announcement-suspect", subject, seen, 1).
+		add(found("announcement-suspect", subject, time.Time{}, 1).
 			because("%s", s).
 			do("presence.Config.ID, which no two processes may share; the NATS permissions, when no second process has it", get))
 		if p.GetPhase() == "" {
@@ -234,7 +271,7 @@ func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) 
 		}
 	}
 	if p.GetPhase() == "" {
-		add(found("announcement-unreadable", subject, seen, 1).
+		add(found("announcement-unreadable", subject, time.Time{}, 1).
 			because("%s", cmp.Or(p.GetReason(), "the announcement has no phase")).
 			do("", get))
 		return list
@@ -250,7 +287,7 @@ func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) 
 	}
 	used, limit := p.GetMemoryBytes(), p.GetMemoryLimitBytes()
 	if limit > 0 && float64(used)*100 >= float64(limit)*memoryShare {
-		add(found("memory-high", subject, seen, 1).
+		add(found("memory-high", subject, time.Time{}, 1).
 			because("it uses %s of its limit of %s", size(used), size(limit)).
 			do(fmt.Sprintf("resources.limits.memory (now %s)", size(limit)), describe))
 	}
@@ -282,13 +319,59 @@ func units(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
 				because("unit %s has failed%s", path, after(u.GetReason())).
 				do("", describe))
 		}
+		waits := said(p, now).Sub(u.GetSince().AsTime()).Round(time.Second)
+		isInBackoff := worker.Status(u.GetStatus()) == worker.StatusPending && strings.HasPrefix(u.GetReason(), "backoff after")
+		if isInBackoff && u.GetSince() != nil && waits > backoffTime && !known {
+			list = append(list, found("unit-failed", subject, u.GetSince().AsTime(), 1).
+				because("unit %s does not run: it has waited for %v until it is started again; %s", path, waits, u.GetReason()).
+				do("the Max of its Backoff, or what it failed for", restartUnit(p, u, path)))
+		}
 		if strings.Contains(u.GetReason(), "out of memory") {
 			list = append(list, found("out-of-memory", subject, u.GetSince().AsTime(), 1).
 				because("worker %s: %s", path, u.GetReason()).
 				do("the memory limit of the worker", describe))
 		}
 	})
+	if p.GetPhase() == "running" {
+		list = append(list, stopped(p, p.GetUnits(), "", now)...)
+	}
 	return list
+}
+
+// stopped finds the children of supervisors that were stopped and not started again.
+func stopped(p *operatorv1.Process, units []*operatorv1.Unit, above string, now time.Time) (list []*operatorv1.Finding) {
+	for _, u := range units {
+		for _, c := range u.GetChildren() {
+			since := c.GetSince()
+			isKept := u.GetKind() == "supervisor" && worker.Status(u.GetStatus()) == worker.StatusRunning
+			isStopped := worker.Status(c.GetStatus()) == worker.StatusStopped && since != nil
+			if !isKept || !isStopped || said(p, now).Sub(since.AsTime()) <= stoppedTime {
+				continue
+			}
+			path := above + u.GetName() + "/" + c.GetName()
+			list = append(list, found("unit-stopped", "process/"+p.GetId(), since.AsTime(), 1).
+				because("unit %s was stopped and not started again; its supervisor keeps its place", path).
+				do("the program, when the unit should be gone: Remove takes it out", restartUnit(p, c, path)))
+		}
+		list = append(list, stopped(p, u.GetChildren(), above+u.GetName()+"/", now)...)
+	}
+	return list
+}
+
+// restartUnit returns the command that starts a unit again.
+func restartUnit(p *operatorv1.Process, u *operatorv1.Unit, path string) string {
+	if !u.GetRestartable() {
+		return Command("describe %s", p.GetId())
+	}
+	return Command("processes restart-unit %s %s", p.GetId(), path)
+}
+
+// said returns the time of the announcement by the process's own clock, as the times of its units are.
+func said(p *operatorv1.Process, now time.Time) time.Time {
+	if p.GetSaidAt() != nil {
+		return p.GetSaidAt().AsTime()
+	}
+	return now
 }
 
 // LastReloads returns the last reload of each name, of steps in the order in which they ran.
@@ -400,13 +483,14 @@ func probes(p *operatorv1.Process) (list []*operatorv1.Finding) {
 		if !failing(c) || c.GetState() == "unknown" && c.GetError() == "" {
 			continue
 		}
-		rule, change := "probe-down", ""
+		rule, change, next := "probe-down", "", "describe %s"
 		if c.GetSlow() {
-			rule, change = "probe-slow", "lifecycle.probe_timeout, or the timeout of the check "+c.GetName()
+			rule, next = "probe-slow", "stacks %s"
+			change = "what the check " + c.GetName() + " waits for; its timeout (lifecycle.probe_timeout) only when a good answer takes as long"
 		}
 		list = append(list, found(rule, "process/"+p.GetId(), c.GetSince().AsTime(), 1).
 			because("probe %s is %s%s: /%s fails", c.GetName(), c.GetState(), after(c.GetError()), plane(c.GetPlane())).
-			do(change, Command("describe %s", p.GetId())))
+			do(change, Command(next, p.GetId())))
 	}
 	return list
 }

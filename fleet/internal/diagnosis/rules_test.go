@@ -88,6 +88,20 @@ func downs(name string, times int) (list []*operatorv1.Event) {
 	return list
 }
 
+// stoppedChild gives a process a child that was stopped so long ago, under a unit of this kind.
+func stoppedChild(ago time.Duration, kind string) func(*operatorv1.Process) {
+	return func(p *operatorv1.Process) {
+		p.Units = append(p.Units, &operatorv1.Unit{Name: "pool", Kind: kind, Status: "Running", Children: []*operatorv1.Unit{
+			{Name: "mailer", Status: "Stopped", Since: before(ago), Restartable: true},
+		}})
+	}
+}
+
+// stalled is a store with a consumer that finishes nothing.
+func stalled(consumer string) diagnosis.Store {
+	return diagnosis.Store{Stalled: []diagnosis.Backlog{{Stream: "WORK", Consumer: consumer, Left: 36, Unacknowledged: 2, Since: now.Add(-3 * time.Minute)}}}
+}
+
 // suspend suspends a process, two minutes ago.
 func suspend(p *operatorv1.Process) {
 	p.Suspended = "new disk"
@@ -149,6 +163,25 @@ func TestFaults(t *testing.T) {
 			p.Servers = []*operatorv1.Server{{Name: "http", InFlight: 12}}
 			p.Units[0].Progress, p.Units[0].ProgressGap = before(5*time.Minute), durationpb.New(10*time.Second)
 		})), "unit-stands-still", "server http has finished no request and sent nothing for 4m59s while 12 requests wait; the longest time", "stacks web-1"},
+		"a unit in a long backoff": {fleet(process(unit("w", "Pending", "backoff after: no such table"), func(p *operatorv1.Process) {
+			p.Units[2].Children[0].Since = before(10*time.Minute + time.Second)
+		})), "unit-failed", "unit pool/w does not run: it has waited for 10m0s until it is started again; backoff after: no such table", "the Max of its Backoff"},
+		"handlers that panic": {fleet(process(func(p *operatorv1.Process) {
+			p.Servers = []*operatorv1.Server{{Name: "http", Panics: 17, LastPanic: "no such order", Panicking: before(31 * time.Second)}}
+		})), "requests-panic", "handlers of server http have panicked 17 times, three times within the last 30s; the last one said: no such order", "logs web-1"},
+		"a busy loop": {fleet(process(func(p *operatorv1.Process) {
+			p.Processor = &operatorv1.Processor{Percent: 101, Most: 800, Since: before(3*time.Minute + time.Second)}
+		})), "processor-busy", "it has used 101 % of one processor, of at most 800, without a pause for 3m0s, and no unit gives a sign of progress", "stacks web-1"},
+		"as many busy loops as processors": {fleet(process(func(p *operatorv1.Process) {
+			p.Processor = &operatorv1.Processor{Percent: 798, Most: 800, Since: before(3 * time.Minute)}
+		})), "processor-busy", "798 % of one processor, of at most 800", "lifecycle.Progress"},
+		"a child that was stopped and forgotten": {fleet(process(stoppedChild(16*time.Minute, "supervisor"))), "unit-stopped",
+			"unit pool/mailer was stopped and not started again", "processes restart-unit web-1 pool/mailer"},
+		"a consumer of a unit that hangs": {diagnosis.Fleet{Now: now, Processes: []*operatorv1.Process{process(unit("billing", "Running", ""))}, Store: stalled("billing")},
+			"consumer-stalled", "of them, 2 delivered and not acknowledged; the unit pool/billing has its name", "stacks web-1"},
+		"a consumer of a service that hangs": {diagnosis.Fleet{Now: now, Processes: []*operatorv1.Process{process()}, Store: stalled("web")},
+			"consumer-stalled", "of them, 2 delivered and not acknowledged; the service has its name", "stacks web-1"},
+		"a consumer that nobody has": {storing(stalled("billing")), "consumer-stalled", "36 messages wait", "nats consumer info WORK billing"},
 		"a leak of goroutines": {fleet(process(func(p *operatorv1.Process) {
 			p.Goroutines, p.GoroutineGrowth = 175_000, &operatorv1.Growth{Since: before(2 * time.Minute), From: 40}
 		})), "goroutines-grow", "its goroutines have only grown for 1m59s: from 40 to 175000", "stacks web-1"},
@@ -221,6 +254,27 @@ func TestLookalikes(t *testing.T) {
 			p.Servers = []*operatorv1.Server{{Name: "http", InFlight: 12}}
 			p.Units[0].Progress = before(90 * time.Second)
 		})),
+		"a server that panicked three times in a day": fleet(process(func(p *operatorv1.Process) {
+			p.Servers = []*operatorv1.Server{{Name: "http", Panics: 3, Panicking: before(20 * time.Hour)}}
+		})),
+		"a server that panicked twice": fleet(process(func(p *operatorv1.Process) {
+			p.Servers = []*operatorv1.Server{{Name: "http", Panics: 2}}
+		})),
+		"a leader that waits for its turn": fleet(process(unit("w", "Pending", "another process leads"), func(p *operatorv1.Process) {
+			p.Units[2].Children[0].Since = before(time.Hour)
+		})),
+		"a minute of work": fleet(process(func(p *operatorv1.Process) {
+			p.Processor = &operatorv1.Processor{Percent: 100, Most: 800, Since: before(time.Minute)}
+		})),
+		"a service under load": fleet(process(func(p *operatorv1.Process) {
+			p.Processor = &operatorv1.Processor{Percent: 340, Most: 800, Since: before(time.Hour)}
+		})),
+		"work that shows that it gets on": fleet(process(func(p *operatorv1.Process) {
+			p.Processor = &operatorv1.Processor{Percent: 100, Most: 800, Since: before(time.Hour)}
+			p.Units[1].Progress = before(10 * time.Second)
+		})),
+		"a child that was stopped a moment ago":  fleet(process(stoppedChild(14*time.Minute, "supervisor"))),
+		"a unit that no supervisor has":          fleet(process(stoppedChild(time.Hour, "restarter"))),
 		"a probe that failed twice":              {Now: now, Processes: []*operatorv1.Process{process()}, Downs: downs("readiness/db", 2)},
 		"a check of the App that was suspended":  {Now: now, Processes: []*operatorv1.Process{process()}, Downs: downs("readiness/lifecycle", 5)},
 		"a flapping probe that is not critical":  {Now: now, Processes: []*operatorv1.Process{process()}, Downs: downs("readiness/other", 5)},
@@ -290,6 +344,35 @@ func TestOrder(t *testing.T) {
 	}
 	if got := fmt.Sprint(rules); got != "[dependency-away probe-down memory-high]" {
 		t.Errorf("the order is %s", got)
+	}
+}
+
+// A finding about a process has the time at which it was found first, also when its rule knows none:
+// it is kept from one announcement to the next.
+func TestSinceWhen(t *testing.T) {
+	wrong := func(p *operatorv1.Process) {
+		p.Descriptors, p.DescriptorLimit, p.MemoryBytes, p.MemoryLimitBytes = 950, 1024, 99<<20, 100<<20
+		p.Suspect = "two processes announce themselves under this id"
+		p.Steps = []*operatorv1.Step{{Kind: "reload", Name: "config", Result: "failed"}}
+	}
+	announced := func(ago time.Duration, old *operatorv1.Process, change ...func(*operatorv1.Process)) *operatorv1.Process {
+		p := process(change...)
+		p.SeenAt, p.SaidAt = before(ago), before(ago)
+		p.Findings = diagnosis.Process(p, now.Add(-ago))
+		diagnosis.Date(p, old)
+		return p
+	}
+	well := announced(time.Hour, nil)
+	first := announced(30*time.Minute, well, wrong)
+	later := announced(time.Second, first, wrong)
+	list := diagnosis.Process(later, now)
+	if len(list) != 4 {
+		t.Fatalf("the findings are %v", list)
+	}
+	for _, f := range list {
+		if !f.GetSince().AsTime().Equal(now.Add(-30 * time.Minute)) {
+			t.Errorf("%s is found since %v", f.GetRule(), f.GetSince().AsTime())
+		}
 	}
 }
 

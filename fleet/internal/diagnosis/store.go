@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Store is what is known of the streams of the NATS that the fleet is in.
@@ -92,23 +93,22 @@ func stored(f Fleet) (list []*operatorv1.Finding) {
 	for _, s := range f.Store.Full {
 		list = append(list, found("stream-full", "stream/"+s.Stream, time.Time{}, 1).
 			because("%s has %d of at most %d %s, and refuses writes when it is full", streamName(s.Stream), s.Used, s.Most, s.What).
-			do("the limit of the stream, or what it keeps", ""))
+			do("the limit of the stream, or what it keeps", "nats stream info "+text.Shell(s.Stream)))
 	}
 	for _, b := range f.Store.Stalled {
-		if subject, ok := b.subject(f.Workers); ok {
-			list = append(list, found("consumer-stalled", subject, b.Since, int(b.Left)).
-				because("the consumer %s of %s has finished nothing for %v while %s%s",
-					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second),
-					waiting(b.Left), b.held()).
-				do("", b.next(subject)))
+		for _, r := range b.readers(f) {
+			list = append(list, found("consumer-stalled", r.subject, b.Since, int(b.Left)).
+				because("the consumer %s of %s has finished nothing for %v while %s%s%s",
+					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second), waiting(b.Left), b.held(), r.why).
+				do("", r.next))
 		}
 	}
 	for _, b := range f.Store.Growing {
-		if subject, ok := b.subject(f.Workers); ok {
-			list = append(list, found("backlog-grows", subject, b.Since, int(b.Left)).
-				because("what waits for the consumer %s of %s has grown from %d to %d messages within %v",
-					b.Consumer, streamName(b.Stream), b.From, b.Left, f.Now.Sub(b.Since).Round(time.Second)).
-				do("the number of its processes, or what it does for each message", b.next(subject)))
+		for _, r := range b.readers(f) {
+			list = append(list, found("backlog-grows", r.subject, b.Since, int(b.Left)).
+				because("what waits for the consumer %s of %s has grown from %d to %d messages within %v%s",
+					b.Consumer, streamName(b.Stream), b.From, b.Left, f.Now.Sub(b.Since).Round(time.Second), r.why).
+				do("the number of its processes, or what it does for each message", r.next))
 		}
 	}
 	return list
@@ -123,13 +123,46 @@ func (l Lost) text() string {
 	return fmt.Sprintf("%s %s (it had %s)", streamName(l.Stream), fate, count(l.Messages, "message", "messages"))
 }
 
-// subject returns what the backlog is of: the hosted worker, or the stream. ok is false for a
-// backlog of workers that no operator wants to run.
-func (b Backlog) subject(workers []*operatorv1.Worker) (subject string, ok bool) {
+// reader is what a backlog is of.
+type reader struct {
+	subject string
+	why     string // is added to the cause
+	next    string // the next command
+}
+
+// readers returns what the backlog is of: the hosted worker; or each process that has a unit, or whose
+// service has the name of the consumer; or the stream. It is empty for a backlog of workers that no
+// operator wants to run.
+func (b Backlog) readers(f Fleet) (list []reader) {
 	slot, isHosted := strings.CutPrefix(b.Consumer, b.Host+"_")
-	if b.Host == "" || !isHosted {
-		return "stream/" + b.Stream, true
+	if b.Host != "" && isHosted {
+		return b.worker(f.Workers, slot)
 	}
+	for _, p := range f.Processes {
+		subject, next := "process/"+p.GetId(), Command("stacks %s", p.GetId())
+		if p.GetService() == b.Consumer {
+			list = append(list, reader{subject, "; the service has its name", next})
+			continue
+		}
+		path := ""
+		each(p.GetUnits(), "", func(u *operatorv1.Unit, at string) {
+			if u.GetName() == b.Consumer && path == "" {
+				path = at
+			}
+		})
+		if path != "" {
+			list = append(list, reader{subject, "; the unit " + path + " has its name", next})
+		}
+	}
+	if len(list) == 0 {
+		next := fmt.Sprintf("nats consumer info %s %s", text.Shell(b.Stream), text.Shell(b.Consumer))
+		list = []reader{{subject: "stream/" + b.Stream, next: next}}
+	}
+	return list
+}
+
+// worker returns the hosted worker of a slot, unless no operator wants it to run.
+func (b Backlog) worker(workers []*operatorv1.Worker, slot string) []reader {
 	of := func(w *operatorv1.Worker) bool {
 		group := w.GetGroup()
 		isOf := slot == "w-"+w.GetId()
@@ -138,18 +171,12 @@ func (b Backlog) subject(workers []*operatorv1.Worker) (subject string, ok bool)
 		}
 		return isOf && strings.EqualFold(w.GetDesired(), "running")
 	}
-	if i := slices.IndexFunc(workers, of); i >= 0 {
-		return "worker/" + workers[i].GetId(), true
+	i := slices.IndexFunc(workers, of)
+	if i < 0 {
+		return nil
 	}
-	return "", false
-}
-
-// next returns the next command.
-func (b Backlog) next(subject string) string {
-	if id, ok := strings.CutPrefix(subject, "worker/"); ok {
-		return Command("workers get %s", id)
-	}
-	return ""
+	id := workers[i].GetId()
+	return []reader{{subject: "worker/" + id, next: Command("workers get %s", id)}}
 }
 
 // waiting says how many messages wait.

@@ -44,6 +44,9 @@ func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
 			Addr:        srv.Addr,
 			InFlight:    srv.InFlight,
 			Connections: int64(srv.Conns),
+			Panics:      int64(srv.Panics),
+			LastPanic:   srv.LastPanic,
+			Panicking:   Stamp(srv.Panicking),
 		})
 	}
 	for _, ph := range r.Phases {

@@ -78,8 +78,9 @@ type Process struct {
 	ThrottledPercent int32 `protobuf:"varint,31,opt,name=throttled_percent,json=throttledPercent,proto3" json:"throttled_percent,omitempty"`
 	// Since when its goroutines, and its memory, have only grown, and from which number. Empty
 	// when they have not.
-	GoroutineGrowth *Growth `protobuf:"bytes,32,opt,name=goroutine_growth,json=goroutineGrowth,proto3" json:"goroutine_growth,omitempty"`
-	MemoryGrowth    *Growth `protobuf:"bytes,33,opt,name=memory_growth,json=memoryGrowth,proto3" json:"memory_growth,omitempty"`
+	GoroutineGrowth *Growth    `protobuf:"bytes,32,opt,name=goroutine_growth,json=goroutineGrowth,proto3" json:"goroutine_growth,omitempty"`
+	MemoryGrowth    *Growth    `protobuf:"bytes,33,opt,name=memory_growth,json=memoryGrowth,proto3" json:"memory_growth,omitempty"`
+	Processor       *Processor `protobuf:"bytes,34,opt,name=processor,proto3" json:"processor,omitempty"` // Empty while it uses less than most of a processor.
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -345,6 +346,74 @@ func (x *Process) GetMemoryGrowth() *Growth {
 	return nil
 }
 
+func (x *Process) GetProcessor() *Processor {
+	if x != nil {
+		return x.Processor
+	}
+	return nil
+}
+
+// Processor says that a process uses a processor without a pause.
+type Processor struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Percent       int32                  `protobuf:"varint,1,opt,name=percent,proto3" json:"percent,omitempty"` // Of one processor: two that are used wholly are 200.
+	Most          int32                  `protobuf:"varint,2,opt,name=most,proto3" json:"most,omitempty"`       // What the program may use, in the same percent.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`      // Since when it has never used less than 95 percent.
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Processor) Reset() {
+	*x = Processor{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Processor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Processor) ProtoMessage() {}
+
+func (x *Processor) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Processor.ProtoReflect.Descriptor instead.
+func (*Processor) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Processor) GetPercent() int32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *Processor) GetMost() int32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *Processor) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // Growth says since when a number has only grown.
 type Growth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -356,7 +425,7 @@ type Growth struct {
 
 func (x *Growth) Reset() {
 	*x = Growth{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +437,7 @@ func (x *Growth) String() string {
 func (*Growth) ProtoMessage() {}
 
 func (x *Growth) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +450,7 @@ func (x *Growth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Growth.ProtoReflect.Descriptor instead.
 func (*Growth) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{1}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Growth) GetSince() *timestamppb.Timestamp {
@@ -416,7 +485,7 @@ type UnitCounts struct {
 
 func (x *UnitCounts) Reset() {
 	*x = UnitCounts{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +497,7 @@ func (x *UnitCounts) String() string {
 func (*UnitCounts) ProtoMessage() {}
 
 func (x *UnitCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +510,7 @@ func (x *UnitCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnitCounts.ProtoReflect.Descriptor instead.
 func (*UnitCounts) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{2}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *UnitCounts) GetAll() int32 {
@@ -500,7 +569,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +581,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +594,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{3}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Restart) GetUnit() string {
@@ -586,7 +655,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +667,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +680,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Finding) GetRule() string {
@@ -727,7 +796,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +808,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +821,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -884,7 +953,7 @@ type Unit struct {
 
 func (x *Unit) Reset() {
 	*x = Unit{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +965,7 @@ func (x *Unit) String() string {
 func (*Unit) ProtoMessage() {}
 
 func (x *Unit) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +978,7 @@ func (x *Unit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unit.ProtoReflect.Descriptor instead.
 func (*Unit) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Unit) GetName() string {
@@ -1004,7 +1073,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1085,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1098,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Probe) GetPlane() string {
@@ -1083,17 +1152,20 @@ func (x *Probe) GetSlow() bool {
 
 type Server struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                          // The name of its unit.
-	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`                          // The address on which it listens; empty before that.
-	InFlight      int64                  `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"` // Requests in handlers; 0 for gRPC, whose requests cannot be seen.
-	Connections   int64                  `protobuf:"varint,4,opt,name=connections,proto3" json:"connections,omitempty"`           // Open connections.
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                            // The name of its unit.
+	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`                            // The address on which it listens; empty before that.
+	InFlight      int64                  `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`   // Requests in handlers; 0 for gRPC, whose requests cannot be seen.
+	Connections   int64                  `protobuf:"varint,4,opt,name=connections,proto3" json:"connections,omitempty"`             // Open connections.
+	Panics        int64                  `protobuf:"varint,5,opt,name=panics,proto3" json:"panics,omitempty"`                       // Requests whose handler has panicked; 0 for gRPC.
+	LastPanic     string                 `protobuf:"bytes,6,opt,name=last_panic,json=lastPanic,proto3" json:"last_panic,omitempty"` // What the last of them said.
+	Panicking     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=panicking,proto3" json:"panicking,omitempty"`                  // When the last but two of them was; empty while there are fewer.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Server) Reset() {
 	*x = Server{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1177,7 @@ func (x *Server) String() string {
 func (*Server) ProtoMessage() {}
 
 func (x *Server) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1190,7 @@ func (x *Server) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Server.ProtoReflect.Descriptor instead.
 func (*Server) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Server) GetName() string {
@@ -1149,6 +1221,27 @@ func (x *Server) GetConnections() int64 {
 	return 0
 }
 
+func (x *Server) GetPanics() int64 {
+	if x != nil {
+		return x.Panics
+	}
+	return 0
+}
+
+func (x *Server) GetLastPanic() string {
+	if x != nil {
+		return x.LastPanic
+	}
+	return ""
+}
+
+func (x *Server) GetPanicking() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Panicking
+	}
+	return nil
+}
+
 type PhaseTime struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`       // The phase.
@@ -1160,7 +1253,7 @@ type PhaseTime struct {
 
 func (x *PhaseTime) Reset() {
 	*x = PhaseTime{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1265,7 @@ func (x *PhaseTime) String() string {
 func (*PhaseTime) ProtoMessage() {}
 
 func (x *PhaseTime) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1278,7 @@ func (x *PhaseTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PhaseTime.ProtoReflect.Descriptor instead.
 func (*PhaseTime) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PhaseTime) GetPhase() string {
@@ -1232,7 +1325,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1337,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1350,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListProcessesRequest) GetService() string {
@@ -1322,7 +1415,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1427,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1440,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -1386,7 +1479,7 @@ type ProcessTotals struct {
 
 func (x *ProcessTotals) Reset() {
 	*x = ProcessTotals{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1491,7 @@ func (x *ProcessTotals) String() string {
 func (*ProcessTotals) ProtoMessage() {}
 
 func (x *ProcessTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1504,7 @@ func (x *ProcessTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessTotals.ProtoReflect.Descriptor instead.
 func (*ProcessTotals) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProcessTotals) GetAll() int64 {
@@ -1478,7 +1571,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1583,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1596,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListEventsRequest) GetService() string {
@@ -1573,7 +1666,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1678,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1691,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{14}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -1626,7 +1719,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1731,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1744,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{15}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DiagnoseRequest) GetService() string {
@@ -1683,7 +1776,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1788,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1801,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{16}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -1741,7 +1834,7 @@ type GetProcessRequest struct {
 
 func (x *GetProcessRequest) Reset() {
 	*x = GetProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +1846,7 @@ func (x *GetProcessRequest) String() string {
 func (*GetProcessRequest) ProtoMessage() {}
 
 func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,7 +1859,7 @@ func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessRequest.ProtoReflect.Descriptor instead.
 func (*GetProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{17}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetProcessRequest) GetId() string {
@@ -1786,7 +1879,7 @@ type WatchProcessesRequest struct {
 
 func (x *WatchProcessesRequest) Reset() {
 	*x = WatchProcessesRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1891,7 @@ func (x *WatchProcessesRequest) String() string {
 func (*WatchProcessesRequest) ProtoMessage() {}
 
 func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1904,7 @@ func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesRequest.ProtoReflect.Descriptor instead.
 func (*WatchProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{18}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchProcessesRequest) GetId() string {
@@ -1831,7 +1924,7 @@ type WatchProcessesResponse struct {
 
 func (x *WatchProcessesResponse) Reset() {
 	*x = WatchProcessesResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +1936,7 @@ func (x *WatchProcessesResponse) String() string {
 func (*WatchProcessesResponse) ProtoMessage() {}
 
 func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +1949,7 @@ func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesResponse.ProtoReflect.Descriptor instead.
 func (*WatchProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{19}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchProcessesResponse) GetKind() WatchResponse_Kind {
@@ -1883,7 +1976,7 @@ type DrainProcessRequest struct {
 
 func (x *DrainProcessRequest) Reset() {
 	*x = DrainProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +1988,7 @@ func (x *DrainProcessRequest) String() string {
 func (*DrainProcessRequest) ProtoMessage() {}
 
 func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2001,7 @@ func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProcessRequest.ProtoReflect.Descriptor instead.
 func (*DrainProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DrainProcessRequest) GetId() string {
@@ -1936,7 +2029,7 @@ type SuspendProcessRequest struct {
 
 func (x *SuspendProcessRequest) Reset() {
 	*x = SuspendProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1948,7 +2041,7 @@ func (x *SuspendProcessRequest) String() string {
 func (*SuspendProcessRequest) ProtoMessage() {}
 
 func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1961,7 +2054,7 @@ func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendProcessRequest.ProtoReflect.Descriptor instead.
 func (*SuspendProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SuspendProcessRequest) GetId() string {
@@ -1987,7 +2080,7 @@ type ResumeProcessRequest struct {
 
 func (x *ResumeProcessRequest) Reset() {
 	*x = ResumeProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2092,7 @@ func (x *ResumeProcessRequest) String() string {
 func (*ResumeProcessRequest) ProtoMessage() {}
 
 func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2105,7 @@ func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeProcessRequest.ProtoReflect.Descriptor instead.
 func (*ResumeProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResumeProcessRequest) GetId() string {
@@ -2035,7 +2128,7 @@ type RestartUnitRequest struct {
 
 func (x *RestartUnitRequest) Reset() {
 	*x = RestartUnitRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2140,7 @@ func (x *RestartUnitRequest) String() string {
 func (*RestartUnitRequest) ProtoMessage() {}
 
 func (x *RestartUnitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2153,7 @@ func (x *RestartUnitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartUnitRequest.ProtoReflect.Descriptor instead.
 func (*RestartUnitRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RestartUnitRequest) GetId() string {
@@ -2097,7 +2190,7 @@ type RestartUnitResponse struct {
 
 func (x *RestartUnitResponse) Reset() {
 	*x = RestartUnitResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2202,7 @@ func (x *RestartUnitResponse) String() string {
 func (*RestartUnitResponse) ProtoMessage() {}
 
 func (x *RestartUnitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[24]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2215,7 @@ func (x *RestartUnitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartUnitResponse.ProtoReflect.Descriptor instead.
 func (*RestartUnitResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{24}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RestartUnitResponse) GetPhase() string {
@@ -2149,7 +2242,7 @@ type CommandResponse struct {
 
 func (x *CommandResponse) Reset() {
 	*x = CommandResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2254,7 @@ func (x *CommandResponse) String() string {
 func (*CommandResponse) ProtoMessage() {}
 
 func (x *CommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[25]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2267,7 @@ func (x *CommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResponse.ProtoReflect.Descriptor instead.
 func (*CommandResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{25}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CommandResponse) GetPhase() string {
@@ -2188,8 +2281,7 @@ var File_lifecycle_operator_v1_process_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\n" +
-	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a(lifecycle/operator/v1/process_look.proto\x1a$lifecycle/operator/v1/workflow.proto\"\xd4\n" +
-	"\n" +
+	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a(lifecycle/operator/v1/process_look.proto\x1a$lifecycle/operator/v1/workflow.proto\"\x94\v\n" +
 	"\aProcess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
@@ -2227,7 +2319,12 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x10descriptor_limit\x18\x1e \x01(\x03R\x0fdescriptorLimit\x12+\n" +
 	"\x11throttled_percent\x18\x1f \x01(\x05R\x10throttledPercent\x12H\n" +
 	"\x10goroutine_growth\x18  \x01(\v2\x1d.lifecycle.operator.v1.GrowthR\x0fgoroutineGrowth\x12B\n" +
-	"\rmemory_growth\x18! \x01(\v2\x1d.lifecycle.operator.v1.GrowthR\fmemoryGrowth\"N\n" +
+	"\rmemory_growth\x18! \x01(\v2\x1d.lifecycle.operator.v1.GrowthR\fmemoryGrowth\x12>\n" +
+	"\tprocessor\x18\" \x01(\v2 .lifecycle.operator.v1.ProcessorR\tprocessor\"k\n" +
+	"\tProcessor\x12\x18\n" +
+	"\apercent\x18\x01 \x01(\x05R\apercent\x12\x12\n" +
+	"\x04most\x18\x02 \x01(\x05R\x04most\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"N\n" +
 	"\x06Growth\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x03R\x04from\"\xa2\x01\n" +
@@ -2295,12 +2392,16 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x1a\n" +
 	"\bcritical\x18\x05 \x01(\bR\bcritical\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
-	"\x04slow\x18\a \x01(\bR\x04slow\"o\n" +
+	"\x04slow\x18\a \x01(\bR\x04slow\"\xe0\x01\n" +
 	"\x06Server\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x1b\n" +
 	"\tin_flight\x18\x03 \x01(\x03R\binFlight\x12 \n" +
-	"\vconnections\x18\x04 \x01(\x03R\vconnections\"\x8e\x01\n" +
+	"\vconnections\x18\x04 \x01(\x03R\vconnections\x12\x16\n" +
+	"\x06panics\x18\x05 \x01(\x03R\x06panics\x12\x1d\n" +
+	"\n" +
+	"last_panic\x18\x06 \x01(\tR\tlastPanic\x128\n" +
+	"\tpanicking\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tpanicking\"\x8e\x01\n" +
 	"\tPhaseTime\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x124\n" +
 	"\aentered\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aentered\x125\n" +
@@ -2408,116 +2509,120 @@ func file_lifecycle_operator_v1_process_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_process_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_lifecycle_operator_v1_process_proto_goTypes = []any{
 	(*Process)(nil),                // 0: lifecycle.operator.v1.Process
-	(*Growth)(nil),                 // 1: lifecycle.operator.v1.Growth
-	(*UnitCounts)(nil),             // 2: lifecycle.operator.v1.UnitCounts
-	(*Restart)(nil),                // 3: lifecycle.operator.v1.Restart
-	(*Finding)(nil),                // 4: lifecycle.operator.v1.Finding
-	(*Event)(nil),                  // 5: lifecycle.operator.v1.Event
-	(*Unit)(nil),                   // 6: lifecycle.operator.v1.Unit
-	(*Probe)(nil),                  // 7: lifecycle.operator.v1.Probe
-	(*Server)(nil),                 // 8: lifecycle.operator.v1.Server
-	(*PhaseTime)(nil),              // 9: lifecycle.operator.v1.PhaseTime
-	(*ListProcessesRequest)(nil),   // 10: lifecycle.operator.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),  // 11: lifecycle.operator.v1.ListProcessesResponse
-	(*ProcessTotals)(nil),          // 12: lifecycle.operator.v1.ProcessTotals
-	(*ListEventsRequest)(nil),      // 13: lifecycle.operator.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),     // 14: lifecycle.operator.v1.ListEventsResponse
-	(*DiagnoseRequest)(nil),        // 15: lifecycle.operator.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),       // 16: lifecycle.operator.v1.DiagnoseResponse
-	(*GetProcessRequest)(nil),      // 17: lifecycle.operator.v1.GetProcessRequest
-	(*WatchProcessesRequest)(nil),  // 18: lifecycle.operator.v1.WatchProcessesRequest
-	(*WatchProcessesResponse)(nil), // 19: lifecycle.operator.v1.WatchProcessesResponse
-	(*DrainProcessRequest)(nil),    // 20: lifecycle.operator.v1.DrainProcessRequest
-	(*SuspendProcessRequest)(nil),  // 21: lifecycle.operator.v1.SuspendProcessRequest
-	(*ResumeProcessRequest)(nil),   // 22: lifecycle.operator.v1.ResumeProcessRequest
-	(*RestartUnitRequest)(nil),     // 23: lifecycle.operator.v1.RestartUnitRequest
-	(*RestartUnitResponse)(nil),    // 24: lifecycle.operator.v1.RestartUnitResponse
-	(*CommandResponse)(nil),        // 25: lifecycle.operator.v1.CommandResponse
-	nil,                            // 26: lifecycle.operator.v1.ProcessTotals.PhasesEntry
-	nil,                            // 27: lifecycle.operator.v1.ProcessTotals.ServicesEntry
-	nil,                            // 28: lifecycle.operator.v1.ProcessTotals.VersionsEntry
-	(*timestamppb.Timestamp)(nil),  // 29: google.protobuf.Timestamp
-	(*Step)(nil),                   // 30: lifecycle.operator.v1.Step
-	(*durationpb.Duration)(nil),    // 31: google.protobuf.Duration
-	(WatchResponse_Kind)(0),        // 32: lifecycle.operator.v1.WatchResponse.Kind
-	(*GetLogsRequest)(nil),         // 33: lifecycle.operator.v1.GetLogsRequest
-	(*GetStacksRequest)(nil),       // 34: lifecycle.operator.v1.GetStacksRequest
-	(*GetConfigRequest)(nil),       // 35: lifecycle.operator.v1.GetConfigRequest
-	(*GetLogsResponse)(nil),        // 36: lifecycle.operator.v1.GetLogsResponse
-	(*GetStacksResponse)(nil),      // 37: lifecycle.operator.v1.GetStacksResponse
-	(*GetConfigResponse)(nil),      // 38: lifecycle.operator.v1.GetConfigResponse
+	(*Processor)(nil),              // 1: lifecycle.operator.v1.Processor
+	(*Growth)(nil),                 // 2: lifecycle.operator.v1.Growth
+	(*UnitCounts)(nil),             // 3: lifecycle.operator.v1.UnitCounts
+	(*Restart)(nil),                // 4: lifecycle.operator.v1.Restart
+	(*Finding)(nil),                // 5: lifecycle.operator.v1.Finding
+	(*Event)(nil),                  // 6: lifecycle.operator.v1.Event
+	(*Unit)(nil),                   // 7: lifecycle.operator.v1.Unit
+	(*Probe)(nil),                  // 8: lifecycle.operator.v1.Probe
+	(*Server)(nil),                 // 9: lifecycle.operator.v1.Server
+	(*PhaseTime)(nil),              // 10: lifecycle.operator.v1.PhaseTime
+	(*ListProcessesRequest)(nil),   // 11: lifecycle.operator.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),  // 12: lifecycle.operator.v1.ListProcessesResponse
+	(*ProcessTotals)(nil),          // 13: lifecycle.operator.v1.ProcessTotals
+	(*ListEventsRequest)(nil),      // 14: lifecycle.operator.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),     // 15: lifecycle.operator.v1.ListEventsResponse
+	(*DiagnoseRequest)(nil),        // 16: lifecycle.operator.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),       // 17: lifecycle.operator.v1.DiagnoseResponse
+	(*GetProcessRequest)(nil),      // 18: lifecycle.operator.v1.GetProcessRequest
+	(*WatchProcessesRequest)(nil),  // 19: lifecycle.operator.v1.WatchProcessesRequest
+	(*WatchProcessesResponse)(nil), // 20: lifecycle.operator.v1.WatchProcessesResponse
+	(*DrainProcessRequest)(nil),    // 21: lifecycle.operator.v1.DrainProcessRequest
+	(*SuspendProcessRequest)(nil),  // 22: lifecycle.operator.v1.SuspendProcessRequest
+	(*ResumeProcessRequest)(nil),   // 23: lifecycle.operator.v1.ResumeProcessRequest
+	(*RestartUnitRequest)(nil),     // 24: lifecycle.operator.v1.RestartUnitRequest
+	(*RestartUnitResponse)(nil),    // 25: lifecycle.operator.v1.RestartUnitResponse
+	(*CommandResponse)(nil),        // 26: lifecycle.operator.v1.CommandResponse
+	nil,                            // 27: lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	nil,                            // 28: lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	nil,                            // 29: lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	(*timestamppb.Timestamp)(nil),  // 30: google.protobuf.Timestamp
+	(*Step)(nil),                   // 31: lifecycle.operator.v1.Step
+	(*durationpb.Duration)(nil),    // 32: google.protobuf.Duration
+	(WatchResponse_Kind)(0),        // 33: lifecycle.operator.v1.WatchResponse.Kind
+	(*GetLogsRequest)(nil),         // 34: lifecycle.operator.v1.GetLogsRequest
+	(*GetStacksRequest)(nil),       // 35: lifecycle.operator.v1.GetStacksRequest
+	(*GetConfigRequest)(nil),       // 36: lifecycle.operator.v1.GetConfigRequest
+	(*GetLogsResponse)(nil),        // 37: lifecycle.operator.v1.GetLogsResponse
+	(*GetStacksResponse)(nil),      // 38: lifecycle.operator.v1.GetStacksResponse
+	(*GetConfigResponse)(nil),      // 39: lifecycle.operator.v1.GetConfigResponse
 }
 var file_lifecycle_operator_v1_process_proto_depIdxs = []int32{
-	29, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	29, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
-	6,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
-	7,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
-	8,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
-	9,  // 5: lifecycle.operator.v1.Process.phases:type_name -> lifecycle.operator.v1.PhaseTime
-	2,  // 6: lifecycle.operator.v1.Process.counts:type_name -> lifecycle.operator.v1.UnitCounts
-	4,  // 7: lifecycle.operator.v1.Process.findings:type_name -> lifecycle.operator.v1.Finding
-	3,  // 8: lifecycle.operator.v1.Process.restarts:type_name -> lifecycle.operator.v1.Restart
-	30, // 9: lifecycle.operator.v1.Process.steps:type_name -> lifecycle.operator.v1.Step
-	31, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
-	29, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
-	1,  // 12: lifecycle.operator.v1.Process.goroutine_growth:type_name -> lifecycle.operator.v1.Growth
-	1,  // 13: lifecycle.operator.v1.Process.memory_growth:type_name -> lifecycle.operator.v1.Growth
-	29, // 14: lifecycle.operator.v1.Growth.since:type_name -> google.protobuf.Timestamp
-	29, // 15: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
-	29, // 16: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
-	4,  // 17: lifecycle.operator.v1.Finding.explains:type_name -> lifecycle.operator.v1.Finding
-	29, // 18: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
-	29, // 19: lifecycle.operator.v1.Event.life:type_name -> google.protobuf.Timestamp
-	29, // 20: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
-	6,  // 21: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
-	29, // 22: lifecycle.operator.v1.Unit.progress:type_name -> google.protobuf.Timestamp
-	31, // 23: lifecycle.operator.v1.Unit.progress_gap:type_name -> google.protobuf.Duration
-	29, // 24: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
-	29, // 25: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
-	31, // 26: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
-	0,  // 27: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
-	12, // 28: lifecycle.operator.v1.ListProcessesResponse.totals:type_name -> lifecycle.operator.v1.ProcessTotals
-	26, // 29: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
-	27, // 30: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
-	28, // 31: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
-	29, // 32: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	29, // 33: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	5,  // 34: lifecycle.operator.v1.ListEventsResponse.events:type_name -> lifecycle.operator.v1.Event
-	4,  // 35: lifecycle.operator.v1.DiagnoseResponse.findings:type_name -> lifecycle.operator.v1.Finding
-	32, // 36: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	0,  // 37: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
-	10, // 38: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
-	17, // 39: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
-	18, // 40: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
-	13, // 41: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
-	15, // 42: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
-	33, // 43: lifecycle.operator.v1.ProcessService.GetLogs:input_type -> lifecycle.operator.v1.GetLogsRequest
-	34, // 44: lifecycle.operator.v1.ProcessService.GetStacks:input_type -> lifecycle.operator.v1.GetStacksRequest
-	35, // 45: lifecycle.operator.v1.ProcessService.GetConfig:input_type -> lifecycle.operator.v1.GetConfigRequest
-	20, // 46: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
-	21, // 47: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
-	22, // 48: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
-	23, // 49: lifecycle.operator.v1.ProcessService.RestartUnit:input_type -> lifecycle.operator.v1.RestartUnitRequest
-	11, // 50: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
-	0,  // 51: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
-	19, // 52: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
-	14, // 53: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
-	16, // 54: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
-	36, // 55: lifecycle.operator.v1.ProcessService.GetLogs:output_type -> lifecycle.operator.v1.GetLogsResponse
-	37, // 56: lifecycle.operator.v1.ProcessService.GetStacks:output_type -> lifecycle.operator.v1.GetStacksResponse
-	38, // 57: lifecycle.operator.v1.ProcessService.GetConfig:output_type -> lifecycle.operator.v1.GetConfigResponse
-	25, // 58: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	25, // 59: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	25, // 60: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	24, // 61: lifecycle.operator.v1.ProcessService.RestartUnit:output_type -> lifecycle.operator.v1.RestartUnitResponse
-	50, // [50:62] is the sub-list for method output_type
-	38, // [38:50] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	30, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	30, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
+	7,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
+	8,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
+	9,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
+	10, // 5: lifecycle.operator.v1.Process.phases:type_name -> lifecycle.operator.v1.PhaseTime
+	3,  // 6: lifecycle.operator.v1.Process.counts:type_name -> lifecycle.operator.v1.UnitCounts
+	5,  // 7: lifecycle.operator.v1.Process.findings:type_name -> lifecycle.operator.v1.Finding
+	4,  // 8: lifecycle.operator.v1.Process.restarts:type_name -> lifecycle.operator.v1.Restart
+	31, // 9: lifecycle.operator.v1.Process.steps:type_name -> lifecycle.operator.v1.Step
+	32, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
+	30, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
+	2,  // 12: lifecycle.operator.v1.Process.goroutine_growth:type_name -> lifecycle.operator.v1.Growth
+	2,  // 13: lifecycle.operator.v1.Process.memory_growth:type_name -> lifecycle.operator.v1.Growth
+	1,  // 14: lifecycle.operator.v1.Process.processor:type_name -> lifecycle.operator.v1.Processor
+	30, // 15: lifecycle.operator.v1.Processor.since:type_name -> google.protobuf.Timestamp
+	30, // 16: lifecycle.operator.v1.Growth.since:type_name -> google.protobuf.Timestamp
+	30, // 17: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
+	30, // 18: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	5,  // 19: lifecycle.operator.v1.Finding.explains:type_name -> lifecycle.operator.v1.Finding
+	30, // 20: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
+	30, // 21: lifecycle.operator.v1.Event.life:type_name -> google.protobuf.Timestamp
+	30, // 22: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
+	7,  // 23: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
+	30, // 24: lifecycle.operator.v1.Unit.progress:type_name -> google.protobuf.Timestamp
+	32, // 25: lifecycle.operator.v1.Unit.progress_gap:type_name -> google.protobuf.Duration
+	30, // 26: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
+	30, // 27: lifecycle.operator.v1.Server.panicking:type_name -> google.protobuf.Timestamp
+	30, // 28: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
+	32, // 29: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
+	0,  // 30: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
+	13, // 31: lifecycle.operator.v1.ListProcessesResponse.totals:type_name -> lifecycle.operator.v1.ProcessTotals
+	27, // 32: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	28, // 33: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	29, // 34: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	30, // 35: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	30, // 36: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	6,  // 37: lifecycle.operator.v1.ListEventsResponse.events:type_name -> lifecycle.operator.v1.Event
+	5,  // 38: lifecycle.operator.v1.DiagnoseResponse.findings:type_name -> lifecycle.operator.v1.Finding
+	33, // 39: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
+	0,  // 40: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
+	11, // 41: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
+	18, // 42: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
+	19, // 43: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
+	14, // 44: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
+	16, // 45: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
+	34, // 46: lifecycle.operator.v1.ProcessService.GetLogs:input_type -> lifecycle.operator.v1.GetLogsRequest
+	35, // 47: lifecycle.operator.v1.ProcessService.GetStacks:input_type -> lifecycle.operator.v1.GetStacksRequest
+	36, // 48: lifecycle.operator.v1.ProcessService.GetConfig:input_type -> lifecycle.operator.v1.GetConfigRequest
+	21, // 49: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
+	22, // 50: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
+	23, // 51: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
+	24, // 52: lifecycle.operator.v1.ProcessService.RestartUnit:input_type -> lifecycle.operator.v1.RestartUnitRequest
+	12, // 53: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
+	0,  // 54: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
+	20, // 55: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
+	15, // 56: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
+	17, // 57: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
+	37, // 58: lifecycle.operator.v1.ProcessService.GetLogs:output_type -> lifecycle.operator.v1.GetLogsResponse
+	38, // 59: lifecycle.operator.v1.ProcessService.GetStacks:output_type -> lifecycle.operator.v1.GetStacksResponse
+	39, // 60: lifecycle.operator.v1.ProcessService.GetConfig:output_type -> lifecycle.operator.v1.GetConfigResponse
+	26, // 61: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	26, // 62: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	26, // 63: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	25, // 64: lifecycle.operator.v1.ProcessService.RestartUnit:output_type -> lifecycle.operator.v1.RestartUnitResponse
+	53, // [53:65] is the sub-list for method output_type
+	41, // [41:53] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_process_proto_init() }
@@ -2533,7 +2638,7 @@ func file_lifecycle_operator_v1_process_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_process_proto_rawDesc), len(file_lifecycle_operator_v1_process_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -38,13 +38,13 @@ the journal.`,
 		id := p.GetId() // the argument may lack the service
 		if err == nil {
 			processTable(t, p)
-		} else { // it has ended
+		} else { // it has ended, or does not announce itself any more
 			id = past[0].GetProcess()
 			t.Line("id", id)
 			t.Line("service", past[0].GetService())
 			t.Line("version", past[0].GetVersion())
 			t.Line("host", past[0].GetHost())
-			t.Row(output.Faint("state"), output.Wait("ended"))
+			t.Row(output.Faint("state"), output.Wait(goneState(past)))
 		}
 		found, err := c.Processes.Diagnose(c.Context(), &operatorv1.DiagnoseRequest{Process: id})
 		if err != nil {
@@ -66,6 +66,16 @@ the journal.`,
 		}
 		return c.Send(t.Text())
 	})
+}
+
+// goneState says what is known of a process that does not announce itself, by its latest events,
+// newest first.
+func goneState(past []*operatorv1.Event) string {
+	i := slices.IndexFunc(past, func(e *operatorv1.Event) bool { return e.GetKind() == "exit" || e.GetKind() == "lost" })
+	if i >= 0 && past[i].GetKind() == "lost" && past[i].GetTo() == diagnosis.EndLost {
+		return "lost: it does not announce itself; it was killed, it is frozen, or its network is cut"
+	}
+	return "ended"
 }
 
 // latestEvents returns the latest events of the process, the newest first, or why they

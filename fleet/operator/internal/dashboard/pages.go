@@ -171,18 +171,24 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 	default:
 		return err
 	}
+	findings := p.GetFindings()
+	if found, err := d.cfg.Processes.Diagnose(r.Context(), &operatorv1.DiagnoseRequest{Process: p.GetId()}); err == nil {
+		findings = found.GetFindings() // with those that only the whole fleet shows
+	}
 	v.Data = struct {
 		*operatorv1.Process
-		Past   []*operatorv1.Event
-		Unread string // why the events cannot be read now
-		Links  []Link
-		Tree   []unitView
+		Findings []*operatorv1.Finding
+		Past     []*operatorv1.Event
+		Unread   string // why the events cannot be read now
+		Links    []Link
+		Tree     []unitView
 	}{
-		Process: p,
-		Past:    past.GetEvents(),
-		Unread:  unread,
-		Links:   d.cfg.Links(p),
-		Tree:    treeOf(p.GetId(), "", p.GetUnits(), d.may(r, "restart-unit", p.GetId())),
+		Process:  p,
+		Findings: findings,
+		Past:     past.GetEvents(),
+		Unread:   unread,
+		Links:    d.cfg.Links(p),
+		Tree:     treeOf(p.GetId(), "", p.GetUnits(), d.may(r, "restart-unit", p.GetId())),
 	}
 	return nil
 }

@@ -1,4 +1,6 @@
-package run
+// Package runconfig has the settings of lifecycle-run, for itself and for those who check them
+// in manifests.
+package runconfig
 
 import (
 	"cmp"
@@ -6,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"syscall"
@@ -83,7 +86,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Proxy != "" {
-		if to, err := parseProxy(c.Proxy); err != nil {
+		if to, err := ParseProxy(c.Proxy); err != nil {
 			errs = append(errs, fmt.Errorf("proxy: %w", err))
 		} else if host, port, err := net.SplitHostPort(cmp.Or(c.Addr, ":8080")); err == nil && port == to.Port() && (host == "" || host == to.Hostname()) {
 			errs = append(errs, fmt.Errorf("proxy: %q is where the proxy itself listens: let the program listen on another port, or set addr", c.Proxy))
@@ -99,14 +102,14 @@ func (c Config) Validate() error {
 	if c.CheckTimeout < 0 {
 		errs = append(errs, fmt.Errorf("check_timeout: %v is negative", c.CheckTimeout))
 	}
-	if _, err := parseSignal(c.StopSignal); err != nil {
+	if _, err := ParseSignal(c.StopSignal); err != nil {
 		errs = append(errs, fmt.Errorf("stop_signal: %w", err))
 	}
 	if c.Signal != "main" && c.Signal != "group" {
 		errs = append(errs, fmt.Errorf("signal: %q is not main or group", c.Signal))
 	}
 	for _, name := range c.Forward {
-		sig, err := parseSignal(name)
+		sig, err := ParseSignal(name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("forward: %w", err))
 		} else if sig == syscall.SIGTERM || sig == syscall.SIGINT {
@@ -117,10 +120,40 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// parseSignal returns the signal of a name, with or without SIG.
-func parseSignal(name string) (syscall.Signal, error) {
+// ParseProxy returns the address of the program.
+func ParseProxy(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil && strings.Contains(text, "://") {
+		return nil, fmt.Errorf("%q: %w", text, errors.Unwrap(err))
+	}
+	if err != nil { // 127.0.0.1:8000, of which url.Parse says that it has a colon in its path
+		u = new(url.URL)
+	}
+	isPlain := u.Path == "" && u.RawQuery == "" && u.User == nil && u.Fragment == ""
+	if u.Scheme != "http" && u.Scheme != "h2c" || u.Hostname() == "" || u.Port() == "" || !isPlain {
+		return nil, fmt.Errorf("%q is not http://127.0.0.1:PORT, or h2c://127.0.0.1:PORT for a program that speaks HTTP/2 alone, such as gRPC", text)
+	}
+	return u, nil
+}
+
+// ParseSignal returns the signal of a name, with or without SIG.
+func ParseSignal(name string) (syscall.Signal, error) {
 	if sig, ok := signals[strings.TrimPrefix(strings.ToUpper(name), "SIG")]; ok {
 		return sig, nil
 	}
 	return 0, fmt.Errorf("%q is not a signal: want %s", name, strings.Join(slices.Sorted(maps.Keys(signals)), ", "))
+}
+
+// Split separates the flags from the command. Without "--" the command begins at
+// the first word that is not a flag; then write a flag's value as -flag=value.
+func Split(args []string) (flags, command []string) {
+	if i := slices.Index(args, "--"); i >= 0 {
+		return args[:i:i], args[i+1:]
+	}
+	for i, arg := range args {
+		if arg == "" || arg[0] != '-' {
+			return args[:i:i], args[i:]
+		}
+	}
+	return args, nil
 }

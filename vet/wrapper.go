@@ -1,0 +1,76 @@
+package vet
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
+)
+
+// readWrapper reads the settings that lifecycle-run has beside the section lifecycle. A fault
+// is a delayed finding: lifecycle-run does not start with it.
+func (c *container) readWrapper(in input, line []word, vars []variable) {
+	_, prefix := wrapped(c.spec)
+	if prefix == "" {
+		return
+	}
+	line = line[1:]
+	if prefix == ofLifecyclectl { // lifecyclectl run
+		line = line[1:]
+	}
+	words := make([]string, 0, len(line))
+	for _, w := range line {
+		words = append(words, w.text)
+	}
+	flags, program := runconfig.Split(words)
+	if len(program) == 0 && len(c.spec.Args) > 0 {
+		c.delay(line[len(line)-1].place, "config-refused", "lifecycle-run is given no program: it does not start",
+			"add two dashes and the command line of the program to args")
+	}
+	own := input{file: in.file, isNamed: in.isNamed, args: flags, places: make(map[string]place), names: make(map[string]string)}
+	for _, w := range line[:len(flags)] {
+		if w.unknown != "" {
+			return
+		}
+		name, _, _ := flagOf(w.text)
+		own.places["flag -"+name], own.names["flag -"+name] = w.place, "-"+name
+	}
+	for _, v := range vars {
+		if strings.HasPrefix(v.name, prefix) && v.unknown == "" {
+			own.environ = append(own.environ, v.name+"="+v.value)
+			own.places["environment "+v.name], own.names["environment "+v.name] = v.place, v.name
+		}
+	}
+	name := ""
+	opts := []config.Option{
+		config.WithEnvPrefix(strings.TrimSuffix(prefix, "_")), config.WithEnviron(own.environ), config.WithArgs(own.args),
+		config.WithLogger(slog.New(slog.DiscardHandler)),
+	}
+	if in.file != nil {
+		name = in.file.name
+		opts = append(opts, config.WithContent([]byte(in.file.text)))
+	}
+	_, err := config.Load[runconfig.Config](name, opts...)
+	for _, fault := range faultsOf(err) {
+		isOfSection := strings.HasPrefix(fault.Key, "lifecycle.") || strings.Contains(fault.Source, "LIFECYCLE_RUN_LIFECYCLE_")
+		if !isOfSection { // those are found already
+			c.refused(fault, own)
+		}
+	}
+}
+
+// faultsOf returns the faults that Load has joined.
+func faultsOf(err error) (all []*config.Fault) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, part := range joined.Unwrap() {
+			all = append(all, faultsOf(part)...)
+		}
+		return all
+	}
+	if fault, ok := errors.AsType[*config.Fault](err); ok {
+		return []*config.Fault{fault}
+	}
+	return nil
+}
