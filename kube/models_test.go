@@ -66,13 +66,16 @@ func recordedLease(t *testing.T, random *rand.Rand) (record []models.Event, fits
 	})
 	f.onWrite(func(r *http.Request) {
 		mu.Lock()
-		if now := spec(f)["holderIdentity"].(string); len(f.history) > writes && now == "" {
+		f.mu.Lock()
+		written := len(f.history)
+		f.mu.Unlock()
+		if now := spec(f)["holderIdentity"].(string); written > writes && now == "" {
 			record = append(record, models.Event{Life: process[holder], State: "releases"})
-		} else if len(f.history) > writes {
+		} else if written > writes {
 			record = append(record, models.Event{Life: process[now], State: "takes"})
 			holder = now
 		}
-		writes = len(f.history)
+		writes = written
 		mu.Unlock()
 		if rarely() {
 			<-r.Context().Done()
@@ -80,9 +83,10 @@ func recordedLease(t *testing.T, random *rand.Rand) (record []models.Event, fits
 	})
 	var over atomic.Bool
 	var all sync.WaitGroup
-	for me := 1; me <= 2; me++ {
-		c, _ := f.client(t)
-		l := newLease(t, c)
+	first, _ := f.client(t)
+	second, _ := f.client(t)
+	for i, c := range []*Client{first, second} {
+		me, l := i+1, newLease(t, c)
 		process[l.Identity()] = me
 		sent := &counting{Transport: c.http.Transport.(*http.Transport), most: int64(4 - me), over: &over}
 		c.http.Transport = sent
@@ -107,5 +111,7 @@ func recordedLease(t *testing.T, random *rand.Rand) (record []models.Event, fits
 	}
 	all.Wait()
 	time.Sleep(time.Minute) // what is late happens
+	mu.Lock()
+	defer mu.Unlock()
 	return record, !over.Load()
 }

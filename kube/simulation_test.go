@@ -71,10 +71,13 @@ func (s *simulation) fail(format string, args ...any) {
 func (s *simulation) run(processes int, length time.Duration) {
 	end := s.began.Add(length)
 	var all sync.WaitGroup
-	for me := range processes {
+	clients := make([]*Client, processes)
+	for me := range clients {
+		clients[me], _ = s.store.client(s.t)
+	}
+	for me, c := range clients {
 		random := rand.New(rand.NewPCG(s.number, uint64(me)))
-		c, _ := s.store.client(s.t)
-		c.http.Transport = &link{s, me, random, c.http.Transport.(*http.Transport)}
+		c.http.Transport = &link{s: s, me: me, random: rand.New(rand.NewPCG(s.number+1, uint64(me))), Transport: c.http.Transport.(*http.Transport)}
 		all.Go(func() {
 			for time.Now().Before(end) {
 				time.Sleep(within(random, 20*time.Second))
@@ -191,20 +194,25 @@ func (l *trusted) Release(ctx context.Context) error {
 
 // link is the network between a process and the store.
 type link struct {
-	s      *simulation
-	me     int
-	random *rand.Rand // only one request of a process is on its way
+	s  *simulation
+	me int
 	*http.Transport
+
+	mu     sync.Mutex // guards random: a call of the lease that was abandoned goes on
+	random *rand.Rand
 }
 
 var errLost = errors.New("lost on the network")
 
 func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 	carries := func() bool {
-		time.Sleep(within(l.random, 200*time.Millisecond))
+		l.mu.Lock()
+		takes, loses := within(l.random, 200*time.Millisecond), l.random.IntN(20) == 0
+		l.mu.Unlock()
+		time.Sleep(takes)
 		l.s.mu.Lock()
 		defer l.s.mu.Unlock()
-		return !l.s.cut[l.me] && l.random.IntN(20) > 0
+		return !loses && !l.s.cut[l.me]
 	}
 	lost := func() (*http.Response, error) { <-r.Context().Done(); return nil, errLost }
 	if !carries() {
