@@ -30,28 +30,31 @@ func recordedStop(t *testing.T, random *rand.Rand) (record []models.Event) {
 	a := r.of(testApp(t, Config{DrainInterval: 2 * time.Second, ShutdownGrace: 4 * time.Second, SignalDebounce: Off}, signals))
 	events := a.Events().Subscribe(1000)
 	release := make(chan struct{})
-	takes := func() {
-		select {
-		case <-time.After(time.Duration(random.IntN(5000)) * time.Millisecond):
-		case <-release:
+	foreign := func() func(context.Context) error {
+		takes := time.Duration(random.IntN(5000)) * time.Millisecond
+		return func(context.Context) error {
+			select {
+			case <-time.After(takes):
+			case <-release:
+			}
+			return nil
 		}
 	}
-	foreign := func(context.Context) error { takes(); return nil }
-	a.OnDrain("drainer", DrainFunc(foreign))
-	a.OnShutdown("0", foreign)
-	a.OnShutdown("1", foreign)
+	a.OnDrain("drainer", DrainFunc(foreign()))
+	a.OnShutdown("0", foreign())
+	a.OnShutdown("1", foreign())
+	ends := foreign()
 	fails := time.Duration(random.IntN(4000)) * time.Millisecond
 	a.Go("unit", func(ctx context.Context) error {
 		select {
 		case <-time.After(fails):
 			return errors.New("broken")
 		case <-ctx.Done():
-			takes()
-			return nil
+			return ends(ctx)
 		}
 	})
 	if random.IntN(10) == 0 {
-		a.OnDrain("drainer", DrainFunc(foreign)) // Run refuses the second of a name
+		a.OnDrain("drainer", DrainFunc(foreign())) // Run refuses the second of a name
 	}
 	for range random.IntN(4) {
 		time.AfterFunc(time.Duration(random.IntN(5000))*time.Millisecond, func() { signals <- syscall.SIGTERM })
