@@ -134,7 +134,7 @@ type Server struct {
 	next        http.Handler // the user's, set by Bind
 	optionsStar bool         // OPTIONS * is answered here, as net/http would
 	inFlight    atomic.Int64
-	sending     atomic.Int64   // calls of ReadFrom in progress
+	sending     atomic.Int64 // calls of ReadFrom in progress
 	panics      panics
 	signs       progress.Meter // of progress, in nanoseconds after tracker.created
 	lastArrival atomic.Int64   // nanoseconds after tracker.created, 0 before the first
