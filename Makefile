@@ -96,7 +96,8 @@ fuzz: ## fuzz each target for FUZZTIME (20s)
 	@tools/fuzz.sh -fuzztime $(FUZZTIME)
 
 .PHONY: chaos
-chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks, killed restores and disconnects under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+chaos: cc ## a thousand upgrades of a process under load, a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks, killed restores and disconnects under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+	CHAOS_UPGRADES=1000 go test -run '^TestUpgradesLoseNoRequest$$' -count 1 -timeout 30m -v .
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool
@@ -112,8 +113,12 @@ chaos: cc ## a million random operations on trees, a hundred thousand on process
 	HOST_TEST_SERVERS=3 go test -race -count 1 -timeout 60m ./fleet/host
 
 .PHONY: models spin
-models: spin ## check the models of the protocols with SPIN: every property holds, and fails without any of its guards (3 minutes)
+models: spin ## check the models of the protocols with SPIN, and records of the code against them (4 minutes)
 	cd tools && MODELS=1 go test -count=1 -timeout 30m -v -run '^TestModels$$' ./models
+	MODELS=1 go test -count=1 -timeout 30m -v -run $(RECORDED) . ./fleet/host ./fleet/lease ./fleet/workflow ./internal/httpdrain ./kube ./worker
+
+# The tests that record what the code does.
+RECORDED := 'Conform|^TestHooksAndTimersUnderKills$$|^TestRestoreUnderKillsReactsOnce$$'
 
 spin: cc
 	@command -v spin >/dev/null && exit 0; \

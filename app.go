@@ -64,6 +64,7 @@ type App struct {
 	exitRecord exitRecord
 	box        blackBox
 	forced     forcedExit
+	upgrade    upgrade
 
 	// Run sets these in its goroutine, before it starts anything that reads them.
 	unitsCtx    context.Context
@@ -88,7 +89,7 @@ type parts struct {
 	reports  []namedFunc // of OnReport
 	reloads  []*reloader
 	resizes  []*reloader
-	sockets  sdsocket.Sockets   // on which the service manager listens for this process
+	sockets  sdsocket.Sockets   // on which this process listens
 	started  int                // units that have started, in order; Run's goroutine alone uses it
 	ended    inbox.Inbox[*unit] // functions that have ended, for watch
 }
@@ -170,6 +171,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		signals: signals{terminal: sig.AtTerminal, pipe: make(chan os.Signal, 1)},
 		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).Total},
 		forced:  forcedExit{stderr: os.Stderr, exit: exitProcess},
+		upgrade: upgrade{turn: make(chan struct{}, 1), asked: fsm.NewWake()},
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -190,7 +192,13 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
 	a.mount()
+	if err := a.join(); err != nil {
+		return nil, err
+	}
 	a.exitRecord.previous = laststop.Open[Report](&a.exitRecord.file, cfg.LastStopFile, a.log)
+	if a.upgrade.parent != nil {
+		a.exitRecord.previous = nil // the process that this one replaces has not ended
+	}
 	if p := a.exitRecord.previous; p != nil && p.Phase != PhaseStopped {
 		a.log.Warn("the last stop did not go well", "phase", p.Phase, "exit_status", p.ExitStatus, "reason", p.Reason, "error", p.Error)
 	}
@@ -467,7 +475,7 @@ func (a *App) enter(p Phase, cause error) {
 	a.forced.waitingFor.Store(doing)
 	a.terminationLog()
 	a.tellServiceManager(p)
-	if a.exitRecord.file.Keeps() {
+	if a.exitRecord.file.Keeps() && !a.upgrade.standby.Load() {
 		a.exitRecord.file.Write(a.Report())
 	}
 }

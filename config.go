@@ -13,6 +13,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/configjson"
 	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
+	"github.com/pleme-io/lifecycle-go/internal/sig"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 )
 
@@ -187,6 +188,15 @@ type Config struct {
 	// to 90 s, which systemd gives a reload. With Off there is no limit.
 	ReloadTimeout time.Duration `koanf:"reload_timeout" mapstructure:"reload_timeout" reload:"live"`
 
+	// UpgradeSignal is the signal on which the process replaces itself by a new one
+	// ([App.Upgrade]): SIGUSR1 or SIGUSR2. Defaults to none.
+	UpgradeSignal string `koanf:"upgrade_signal" mapstructure:"upgrade_signal"`
+
+	// UpgradeTimeout is the longest time from the start of the new process until it serves.
+	// A new process that is not ready by then is killed, and the old one serves on.
+	// Defaults to 1 m.
+	UpgradeTimeout time.Duration `koanf:"upgrade_timeout" mapstructure:"upgrade_timeout"`
+
 	// LeaderRetry is the time between two requests for the lease of a
 	// leader-elected unit ([App.Lead]) while this process does not lead. A jitter
 	// adds up to a fifth. Defaults to 2 s.
@@ -301,6 +311,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.SignalDebounce, 250*time.Millisecond)
 	def(&c.StartTimeout, time.Hour)
 	def(&c.ReloadTimeout, 90*time.Second)
+	def(&c.UpgradeTimeout, time.Minute)
 	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
@@ -388,7 +399,7 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"AcceptMax", c.AcceptMax, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"ReportSlice", c.ReportSlice, false}, {"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
-		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true},
+		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true}, {"UpgradeTimeout", c.UpgradeTimeout, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {
@@ -410,6 +421,9 @@ func (c Config) Validate() error {
 	case WaitAuto, WaitAlways, WaitNever:
 	default:
 		bad(one("DrainWait"), "DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+	}
+	if _, err := sig.User(c.UpgradeSignal); err != nil {
+		bad(one("UpgradeSignal"), "UpgradeSignal: %w", err)
 	}
 	if r := c.MemoryLimitRatio; !(r >= 0 && r <= 1) { // NaN is neither
 		bad(one("MemoryLimitRatio"), "MemoryLimitRatio is %v, want 0 (off) or more, up to 1; 0.9 is usual", r)

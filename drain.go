@@ -121,6 +121,10 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.Window.Max))
 	defer cancel()
 
+	successor := a.stop.why().successor
+	if successor != 0 {
+		a.handOverServers(ctx)
+	}
 	why := a.whyNotWait()
 	waits := why == ""
 	how := why // how the window ended, for the report
@@ -146,7 +150,7 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	a.endWindows(ctx)
 	<-drained
 	a.log.Info("the drain window is over", "took", end.Sub(t0), "how", how)
-	return !waits || how == drainwindow.Skipped
+	return !waits && successor == 0 || how == drainwindow.Skipped
 }
 
 // endWindows tells every server that the window is over. A server then closes hijacked

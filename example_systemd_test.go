@@ -30,19 +30,3 @@ func ExampleApp_Serve_socketActivation() {
 	app.Serve("web", &http.Server{Addr: "fd://web"})
 	lifecycle.Main(func() error { return app.Run(context.Background()) })
 }
-
-// SIGHUP, or systemctl reload with Type=notify-reload, runs the file of the program
-// once more, in the same process: a new release takes over the sockets of systemd.
-// Requests in flight end first, and new connections wait in the sockets.
-func ExampleApp_ReExec() {
-	app, err := lifecycle.New(lifecycle.Config{HealthAddr: "fd://health"})
-	if err != nil {
-		panic(err)
-	}
-	app.Serve("web", &http.Server{Addr: "fd://web"}).
-		OnReload("program", func(context.Context) error {
-			app.ReExec("a new release")
-			return nil
-		})
-	lifecycle.Main(func() error { return app.Run(context.Background()) })
-}

@@ -115,6 +115,9 @@ func (a *App) die(why string, code int) {
 	if !a.forced.begun.CompareAndSwap(false, true) {
 		return // the first call is about to exit
 	}
+	if child := a.upgrade.child.Load(); child != nil {
+		child.Kill() // it would take this process for one that was killed, and go on
+	}
 	if on := a.waitingFor(); on != "" {
 		why += "; giving up on " + on
 	}
@@ -130,6 +133,9 @@ func (a *App) die(why string, code int) {
 	}, func() {
 		a.exitRecord.terminationLog.Final(string(PhaseKilled) + ": " + why)
 	}, func() {
+		if a.upgrade.standby.Load() {
+			return
+		}
 		a.exitRecord.file.Final(map[string]any{"phase": PhaseKilled, "error": why, "done": time.Now(), "exitStatus": code})
 	}, func() {
 		// The dump comes last, because a million goroutines take a while.

@@ -118,8 +118,9 @@ func (a *App) Ready() error { return a.health.reg.NotReady() }
 //	GET, POST /admin/prestop         begin the drain, answer when its window is over
 //	POST /admin/suspend?reason=TEXT  [App.Suspend]
 //	POST /admin/resume               [App.Resume]
+//	POST /admin/upgrade              [App.Upgrade], answered when the new process serves
 //
-// The three need the header "Authorization: Bearer TOKEN". Without it, or with
+// They need the header "Authorization: Bearer TOKEN". Without it, or with
 // another token, they answer 401 and do nothing. When no token is configured, they
 // answer 404.
 //
@@ -157,7 +158,7 @@ func (a *App) mount() {
 		})
 	}
 	if a.token != nil {
-		maps.Copy(a.extra, statusz.Admin{Log: a.log, Token: a.token, PreStop: a.preStop, Suspend: a.Suspend, Resume: a.Resume}.Handlers())
+		maps.Copy(a.extra, statusz.Admin{Log: a.log, Token: a.token, PreStop: a.preStop, Suspend: a.Suspend, Resume: a.Resume, Upgrade: a.upgradeNow}.Handlers())
 	}
 }
 

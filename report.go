@@ -155,7 +155,8 @@ func (a *App) runReports(base context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var all sync.WaitGroup
-	servesMetrics := a.health.server != nil && a.extra["/metrics"] != nil
+	isReplaced := a.stop.why().successor != 0 // a scrape reaches the new process
+	servesMetrics := a.health.server != nil && a.extra["/metrics"] != nil && !isReplaced
 	if slice := a.budget.ReportSlice; slice > 0 && servesMetrics {
 		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.exitRecord.scrape.Await(ctx, slice)) })
 	}
@@ -269,7 +270,11 @@ func (a *App) logReport() {
 // terminationLog writes the App's phase and faults to the termination log, so that
 // Kubernetes shows a cause even for a process that is killed. The App rewrites it at
 // each phase, at each step of the teardown, and soon after a unit ends.
-func (a *App) terminationLog() { a.exitRecord.terminationLog.Write(a.terminationLine) }
+func (a *App) terminationLog() {
+	if !a.upgrade.standby.Load() {
+		a.exitRecord.terminationLog.Write(a.terminationLine)
+	}
+}
 
 // terminationLine returns one line: the phase, the reason of the stop, the times of the
 // stop, and the parts for which the App waits or the error with which it ended.

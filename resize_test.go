@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -21,10 +22,13 @@ func TestResizeIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal)
 		a := testApp(t, Config{DrainInterval: 30 * time.Second, ReloadTimeout: time.Second}, signals)
+		var mu sync.Mutex // guards told
 		var told []int
 		open := make(chan struct{})
 		a.OnResize("pool", func(_ context.Context, r Resources) error {
+			mu.Lock()
 			told = append(told, r.CPUs)
+			mu.Unlock()
 			if a.Phase() != PhaseRunning || r.Memory < 0 {
 				t.Errorf("told %+v while it is %s", r, a.Phase())
 			}
@@ -37,21 +41,27 @@ func TestResizeIsTold(t *testing.T) {
 			return nil
 		})
 		var wants []int
+		check := func(when string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(told, wants) {
+				t.Errorf("%s it was told %d, want %d", when, told, wants)
+			}
+		}
 		ended := make(chan error)
 		go func() { ended <- a.Run(context.Background()) }()
 		for i := range 5 {
 			runtime.GOMAXPROCS(2 + i)
 			time.Sleep(25 * time.Second)
-			synctest.Wait()
 			if i == 3 {
 				close(open)
 			}
 			if i != 3 { // then it still hangs, and is skipped
 				wants = append(wants, 2+i)
 			}
-			if !slices.Equal(told, wants) {
-				t.Errorf("told %d, want %d", told, wants)
-			}
+			check("running")
 		}
 		counts := a.Report().ReloadCounts["pool"]
 		if counts[ResultOK] != 2 || counts[ResultFailed] != 1 || counts[ResultAbandoned] != 1 || counts[ResultSkipped] != 1 {
@@ -62,9 +72,7 @@ func TestResizeIsTold(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if !slices.Equal(told, wants) {
-			t.Errorf("told %d in the drain", told)
-		}
+		check("after the drain")
 	})
 }
 

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
@@ -44,8 +42,9 @@ import (
 //     is this process or unset.
 //
 // Run removes the variables from the environment, so that no child process sends
-// notifications in its parent's name; [App.ReExec] puts them back. Of two Apps in a
-// process the first to run takes the socket.
+// notifications in its parent's name. Of two Apps in a process the first to run takes the
+// socket. A process that takes over ([App.Upgrade]) says nothing before it serves; the old
+// one names it as the main process (MAINPID=) and says nothing from then on.
 //
 // When a registration was refused, Run starts nothing and returns the reasons. A
 // registration that comes after Run has begun is refused too: the App goes on without
@@ -71,11 +70,7 @@ func (a *App) Run(parent context.Context) (err error) {
 	unwatch := a.watchSignals()
 	defer func() { // after everything else
 		a.queue.Close(time.Second)
-		unwatch(err == nil && a.stop.why().reExec)
-		if err == nil && a.stop.why().reExec { // asked again: unwatch may have handled a last signal, which undoes it
-			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
-			signal.Reset(syscall.SIGHUP)
-		}
+		unwatch()
 	}()
 	defer a.disarmWatchdog()
 	if a.stop.arm() {
@@ -93,10 +88,12 @@ func (a *App) Run(parent context.Context) (err error) {
 		return a.finish(err)
 	}
 	defer a.openBox()()
-	endNotifier := a.notifyServiceManager()
+	if a.upgrade.parent == nil {
+		a.notifyServiceManager()
+	}
 	defer func() {
 		a.disarmWatchdog() // the remaining steps are bounded
-		endNotifier()
+		a.notifier.Load().Close()
 	}()
 
 	base := context.WithValue(asynclog.WithLogger(context.WithoutCancel(parent), a.log), appKey{}, a)
@@ -112,7 +109,7 @@ func (a *App) Run(parent context.Context) (err error) {
 	a.parts.ended = inbox.New[*unit]()
 	group.Go(func() error { a.parts.ended.Each(a.watch); return nil })
 	skipLinger := true
-	if a.start(&group) {
+	if a.start(&group) && a.awaitGo() {
 		skipLinger = a.serveUntilStop(base)
 	} else if len(a.parts.drainers) > 0 {
 		a.holdRestarts()
@@ -144,6 +141,11 @@ func (a *App) start(group *errgroup.Group) bool {
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.parts.servers) && !a.isStopping(); i++ {
 		err = a.bind(a.parts.servers[i])
+	}
+	if err == nil && a.upgrade.parent == nil {
+		ctx, cancel := a.untilStop()
+		err = a.takeAll(ctx, a.upgrade.exclusives)
+		cancel()
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
 		if err = a.launch(a.parts.units[i], group); err == nil {
@@ -216,6 +218,9 @@ func (a *App) notStarted() string {
 // serveUntilStop serves until a stop is requested, and then drains. skipLinger is the result
 // of drain.
 func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
+	if a.upgrade.parent != nil {
+		a.notifyServiceManager()
+	}
 	a.setWaiting("the readiness probes")
 	a.health.owner.SetGate(StateUp, "")
 	a.probeReadinessOnce()
@@ -225,16 +230,18 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	if len(a.parts.units) == 0 {
 		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
 	}
-	var reloads sync.WaitGroup
-	reloads.Go(a.serveReloads)
-	reloads.Go(a.followResources)
+	var requests sync.WaitGroup
+	requests.Go(a.serveReloads)
+	requests.Go(a.followResources)
+	requests.Go(a.serveUpgrades)
 	<-a.stop.requested.Signaled()
 
 	a.holdRestarts()
 	a.enter(PhaseDraining, a.stopCause())
 	skipLinger = a.drain(base)
 	a.endReloads()
-	reloads.Wait()
+	a.endUpgrades()
+	requests.Wait()
 	return skipLinger
 }
 

@@ -28,7 +28,8 @@ type serveConfig struct {
 }
 
 // WithListener serves on ln in place of a listener on the server's Addr. The App
-// closes it. When ln is nil, Run returns an error.
+// closes it. When ln is nil, Run returns an error. [App.Upgrade] hands over a listener of
+// [App.Listen] only.
 func WithListener(ln net.Listener) ServeOption {
 	return func(c *serveConfig) { c.ln, c.given = ln, true }
 }
@@ -105,8 +106,8 @@ type GRPCHealth interface{ Shutdown() }
 // grpc. health may be nil, or a nil pointer. At T0 health says NOT_SERVING, and the
 // server serves RPCs during the whole window. After the window GracefulStop lets
 // running RPCs finish, and Stop ends them when the in-flight slice is over. The App
-// closes the listener. Run returns an error for a server or listener that another unit
-// has. The App abandons a method that does not return and names it, with its stack; in
+// closes the listener; open it with [App.Listen] when [App.Upgrade] is to hand it over. Run
+// returns an error for a server or listener that another unit has. The App abandons a method that does not return and names it, with its stack; in
 // a server with grpc.WaitForHandlers, Stop waits for handlers. For [Draining] in the
 // server's handlers use the interceptors of the module grpcdrain, or [App.CallContext].
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
@@ -129,6 +130,7 @@ type drainingServer interface {
 	Configure(httpdrain.Config)
 	BeginDrain(now time.Time, window time.Duration)
 	Goodbye() <-chan struct{}
+	HandOver(context.Context) error
 	EndWindow()
 	CloseWhenQuiet(context.Context) error
 	LingerOpen(context.Context)

@@ -68,27 +68,37 @@ func (s *signals) guardPipe() {
 }
 
 // watchSignals installs the signal handlers and returns the function that removes
-// them. Run calls it first, so that no later signal is lost. With reExec the function
-// leaves SIGHUP ignored when it reloads: the default would end the program that runs next.
+// them. Run calls it first, so that no later signal is lost.
 //
 // The first signal is a request to stop like any other; it does not shorten a drain
 // that another request began. A second signal ends the drain window, if it is still
 // open. The next one ends the process. A signal within SignalDebounce of the last one
 // that counted does not count.
-func (a *App) watchSignals() (release func(reExec bool)) {
+func (a *App) watchSignals() (release func()) {
 	// Notify drops signals that do not fit. The watcher never blocks, so 16 places are
-	// enough; in a larger burst every further signal would mean the same. Reloads have a
-	// channel of their own, so that they cannot fill the place of a request to stop.
-	stops, reloads := make(chan os.Signal, 16), make(chan os.Signal, 1)
-	hangup := !a.signals.replaced && len(a.parts.reloads) > 0 && !sig.HangupIgnored()
+	// enough; in a larger burst every further signal would mean the same. Reloads and upgrades
+	// have channels of their own, so that they cannot fill the place of a request to stop.
+	stops, reloads, upgrades := make(chan os.Signal, 16), make(chan os.Signal, 1), make(chan os.Signal, 1)
+	forUpgrade, _ := sig.User(a.cfg.UpgradeSignal) // Validate has checked it
 	if !a.signals.replaced {
 		signal.Notify(stops, stopSignals...)
-	}
-	if hangup {
-		signal.Notify(reloads, syscall.SIGHUP)
+		if len(a.parts.reloads) > 0 && !signal.Ignored(syscall.SIGHUP) {
+			signal.Notify(reloads, syscall.SIGHUP)
+		}
+		if forUpgrade != nil {
+			signal.Notify(upgrades, forUpgrade)
+		}
 	}
 	unwatch := sig.Watcher{
-		Stops: stops, Reloads: reloads, Given: a.signals.given, Debounce: a.cfg.SignalDebounce,
+		Stops: stops, Reloads: reloads, Upgrades: upgrades, Given: a.signals.given, Debounce: a.cfg.SignalDebounce,
+		UpgradeSignal: forUpgrade,
+		Upgrade: func() {
+			if len(a.upgrade.turn) > 0 {
+				a.log.Warn("upgrade refused: another upgrade runs, or the app stops", "signal", forUpgrade.String())
+				return
+			}
+			a.upgrade.asked.Notify()
+		},
 		Reload: func() {
 			if len(a.reloads.turn) > 0 && !a.isStopping() {
 				a.log.Info("SIGHUP: a reload is running, and one more follows it")
@@ -104,12 +114,10 @@ func (a *App) watchSignals() (release func(reExec bool)) {
 			a.force(s)
 		},
 	}.Start()
-	return func(reExec bool) {
-		if reExec && hangup {
-			sig.KeepHangup()
-		}
+	return func() {
 		signal.Stop(stops)
 		signal.Stop(reloads)
+		signal.Stop(upgrades)
 		signal.Stop(a.signals.pipe)
 		unwatch()
 	}
@@ -151,15 +159,13 @@ func (a *App) force(received os.Signal) {
 	a.die(fmt.Sprintf("a further signal (%s) while %s", received, a.lastReached()), err.ExitCode())
 }
 
-// notifyServiceManager connects to the service manager, if there is one, and
-// returns the function that ends the connection.
-func (a *App) notifyServiceManager() (end func()) {
+// notifyServiceManager connects to the service manager, if there is one.
+func (a *App) notifyServiceManager() {
 	n := sdnotify.Start(a.log, a.health.reg.Alive)
 	a.notifier.Store(n)
 	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
-		n.Stopping(a.budget.Total, a.stop.why().reExec)
+		n.Stopping(a.budget.Total)
 	}
-	return n.Close
 }
 
 // tellServiceManager says which phase the App has entered, and why it stops.

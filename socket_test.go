@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,7 +20,7 @@ import (
 )
 
 // The scenario of these tests serves on the sockets "http" and "health" of its service
-// manager. SIGHUP makes it run its program once more.
+// manager.
 func init() {
 	scenarios["activated"] = func() int {
 		self := fmt.Sprint(time.Now().UnixNano()) // differs after an exec, as the process id does not
@@ -32,8 +31,7 @@ func init() {
 			fmt.Fprintf(w, "%s\n%v", out, err)
 		})
 		app := scenarioApp()
-		app.Serve("http", &http.Server{Addr: "fd://http", Handler: mux}).
-			OnReload("program", func(context.Context) error { app.ReExec("a new release"); return nil })
+		app.Serve("http", &http.Server{Addr: "fd://http", Handler: mux})
 		return runApp(context.Background(), app)
 	}
 }
@@ -155,72 +153,6 @@ func TestSocketActivation(t *testing.T) {
 	}
 }
 
-// ReExec loses no request on the service manager's sockets, and the program that runs
-// next speaks to the service manager as the first one did.
-func TestReExecKeepsTheSockets(t *testing.T) {
-	sockets, addrs := activate(t, "http", "health")
-	notify, messages := notified(t)
-	p := launch(t, "activated", Config{HealthAddr: "fd://health", DrainInterval: 200 * time.Millisecond, Linger: 10 * time.Second, AcceptQuiet: 50 * time.Millisecond}, sockets, notify)
-	awaitMessage(t, messages, "READY=1")
-	first := mustPage(t, addrs[0], "/")
-
-	quit, lost := make(chan struct{}), make(chan error, 1)
-	go func() { // a client without retries, with a new connection for each request
-		defer close(lost)
-		for {
-			select {
-			case <-quit:
-				return
-			default:
-			}
-			if _, err := page(addrs[0], "/"); err != nil {
-				lost <- err
-				return
-			}
-		}
-	}()
-	for run := range 2 { // the second program passes on what it was given
-		p.signal(syscall.SIGHUP)
-		before := awaitMessage(t, messages, "READY=1")
-		if slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "STOPPING=1") }) || !slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "RELOADING=1") }) {
-			t.Errorf("run %d: the service manager heard %q, want a reload and no stop", run, before)
-		}
-		next := mustPage(t, addrs[0], "/")
-		pid, _, _ := strings.Cut(next, " ")
-		if next == first || pid != strconv.Itoa(p.cmd.Process.Pid) {
-			t.Errorf("run %d: before %q, after %q: want another program in the same process", run, first, next)
-		}
-		first = next
-	}
-	close(quit)
-	if err := <-lost; err != nil {
-		t.Errorf("a request was lost: %v", err)
-	}
-	if seen := mustPage(t, addrs[0], "/child"); strings.Contains(seen, "LISTEN_") || strings.Contains(seen, "NOTIFY_") || strings.Contains(seen, "socket:") {
-		t.Errorf("a child sees what the service manager gave:\n%s", seen)
-	}
-	p.signal(syscall.SIGTERM)
-	awaitMessage(t, messages, "STOPPING=1")
-	p.wantExit(0)
-}
-
-// A signal during the drain of a ReExec stops the process.
-func TestSignalUndoesReExec(t *testing.T) {
-	sockets, addrs := activate(t, "http")
-	p := launch(t, "activated", Config{DrainWait: WaitAlways, DrainInterval: time.Minute, SignalDebounce: Off, ShutdownGrace: 10 * time.Second}, sockets)
-	p.await("running")
-	_ = mustPage(t, addrs[0], "/")
-	p.signal(syscall.SIGHUP)
-	p.await("draining")
-	p.signal(syscall.SIGTERM)
-	p.await("a signal, and the app is stopping already")
-	p.signal(syscall.SIGTERM) // skips the rest of the window
-	p.wantExit(0)
-	if n := strings.Count(p.out.String(), "msg=running"); n > 1 {
-		t.Errorf("the program ran %d times", n)
-	}
-}
-
 // A socket that the service manager did not give fails the start, with an error that says
 // what it gave.
 func TestSocketActivationErrors(t *testing.T) {
@@ -296,47 +228,6 @@ func TestSystemdSocketActivate(t *testing.T) {
 	if got := mustPage(t, addrs[1], "/livez"); !strings.Contains(got, `"ok"`) {
 		t.Errorf("/livez answers %q", got)
 	}
-	p.signal(syscall.SIGHUP) // an exec keeps these sockets too
-	for deadline := time.Now().Add(patience); strings.Count(p.out.String(), "msg=running") < 2; {
-		if time.Now().After(deadline) {
-			t.Fatal("the program does not run once more")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if next := mustPage(t, addrs[0], "/"); next == body {
-		t.Error("the same program answers")
-	}
 	p.signal(syscall.SIGTERM)
 	p.wantExit(0)
-}
-
-// A SIGHUP that comes while one program ends and the next has not begun to catch signals
-// does not end the process, and no child sees that.
-func TestReExecSurvivesHangups(t *testing.T) {
-	sockets, addrs := activate(t, "http")
-	p := launch(t, "activated", Config{DrainInterval: 20 * time.Millisecond, Linger: 5 * time.Second, AcceptQuiet: time.Millisecond}, sockets)
-	p.await("running")
-	ignored := func() string {
-		_, after, _ := strings.Cut(mustPage(t, addrs[0], "/child"), "SigIgn:")
-		mask, _, _ := strings.Cut(after, "\n")
-		return mask
-	}
-	before := ignored()
-	for deadline := time.Now().Add(patience); strings.Count(p.out.String(), "msg=running") < 5; {
-		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil || time.Now().After(deadline) {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	if after := ignored(); after != before {
-		t.Errorf("a child ignores the signals %s, and before the exec %s", after, before)
-	}
-	p.signal(syscall.SIGTERM)
-	// Between the two programs a SIGTERM has its default effect.
-	if s := p.wait(); !(s.Exited() && s.ExitStatus() == 0) && !(s.Signaled() && s.Signal() == syscall.SIGTERM) {
-		t.Errorf("the process ended with %s, want exit status 0, or by SIGTERM", p.describe())
-	}
-	if n := strings.Count(p.out.String(), "msg=running"); n < 5 {
-		t.Errorf("the program ran %d times", n)
-	}
 }

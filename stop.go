@@ -50,16 +50,6 @@ func (a *App) StopBecause(reason string) {
 	a.requestStop(stopRequest{reason: reason})
 }
 
-// ReExec is [App.StopBecause], and then Run does not return: after a clean stop the
-// program runs once more in this process, with the same arguments and environment. It
-// is the file of os.Executable, which may be a new release by now. It gets the sockets
-// and variables of the service manager, which hears of a reload and not of a stop. Any
-// other request to stop undoes ReExec. Run returns the error of a stop that is not
-// clean, or of the exec, which works on Unix only. Deferred functions do not run.
-func (a *App) ReExec(reason string) {
-	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), reExec: true})
-}
-
 // stopRecord is the one stop of an App: its reason, its progress and its errors.
 type stopRecord struct {
 	requested      fsm.Signal  // T0; the App's own goroutines watch it
@@ -99,9 +89,10 @@ type stopRequest struct {
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
-	reExec bool         // run the program once more
 	byUnit bool         // the end of a unit is the reason
 	logged bool         // err is in the log at error level
+
+	successor int // the id of the process that has replaced this one; 0 for none
 }
 
 // text returns the reason with its detail. It may wait a second for the text of a detail
@@ -114,13 +105,12 @@ func (r stopRequest) text() string {
 }
 
 // ask records a request. first reports whether it is the first, the only one that
-// counts; a later one only cancels a re-exec. begin reports whether the stop begins now,
+// counts. begin reports whether the stop begins now,
 // at T0. When the request comes before Run, the stop begins with Run.
 func (s *stopRecord) ask(req stopRequest) (first, begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.request != nil {
-		s.request.reExec = s.request.reExec && req.reExec
 		return false, false
 	}
 	s.request = &req
@@ -128,6 +118,21 @@ func (s *stopRecord) ask(req stopRequest) (first, begin bool) {
 		s.t0 = time.Now()
 	}
 	return true, s.armed
+}
+
+// askAfter calls fn under the lock, unless a stop was requested, and records req when fn
+// returns nil. The caller then begins the stop.
+func (s *stopRecord) askAfter(req stopRequest, fn func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request != nil {
+		return errStopped
+	}
+	if err := fn(); err != nil {
+		return err
+	}
+	s.request, s.t0 = &req, time.Now()
+	return nil
 }
 
 // arm makes the next request begin the stop. If a request came before, arm reports
@@ -256,11 +261,21 @@ func (a *App) fail(err error) {
 // beginStop begins the stop, at T0. It runs once, and without a lock.
 func (a *App) beginStop() {
 	b := a.budget // App.EndBy changes it as soon as the stop is known
+	window := b.Window
+	successor := a.stop.why().successor
+	if successor != 0 {
+		window.Min = 0
+	}
 	a.armWatchdog()
-	a.stop.drainWindow.Begin(a.stop.began(), b.Window)
-	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
+	a.stop.drainWindow.Begin(a.stop.began(), window)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(b.Total, a.stop.why().reExec)
+	if successor != 0 { // clients come to this address as before, so nothing has to notice the stop
+		a.stop.drainWindow.EndAt(a.stop.began())
+		a.notifier.Load().HandOver(successor, string(PhaseRunning))
+	} else {
+		a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
+		a.notifier.Load().Stopping(b.Total)
+	}
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {

@@ -16,6 +16,7 @@ func TestConventions(t *testing.T) {
 			{Path: "units"},
 			{Path: "serving"},
 			{Path: "stop"},
+			{Path: "upgrade"},
 			{Path: "rest"},
 			{Path: "workers"},
 			{Path: "procpool"},

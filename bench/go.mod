@@ -7,6 +7,7 @@ require (
 	github.com/AppsFlyer/go-sundheit v0.6.0
 	github.com/alexliesenfeld/health v0.8.0
 	github.com/aretw0/lifecycle v1.5.1
+	github.com/cloudflare/tableflip v1.2.3
 	github.com/coder/websocket v1.8.15
 	github.com/go-logr/logr v1.4.4
 	github.com/hashicorp/go-hclog v1.6.3

@@ -47,6 +47,10 @@ func keyText(field string) string {
 		return "start_timeout is the longest time from Run to the phase running. An App that is still starting then stops with an error that names the units that have not started; the log names them from 15 s on. Defaults to 1 h, long enough for a migration or a restore: a startup probe, or TimeoutStartSec in systemd, knows better how long this start may take. With off there is no limit."
 	case "ReloadTimeout":
 		return "reload_timeout is the time that each function of a reload (App.OnReload) has. Then its context ends, and the App abandons a function that ignores that. Defaults to 90 s, which systemd gives a reload. With off there is no limit."
+	case "UpgradeSignal":
+		return "upgrade_signal is the signal on which the process replaces itself by a new one (App.Upgrade): SIGUSR1 or SIGUSR2. Defaults to none."
+	case "UpgradeTimeout":
+		return "upgrade_timeout is the longest time from the start of the new process until it serves. A new process that is not ready by then is killed, and the old one serves on. Defaults to 1 m."
 	case "LeaderRetry":
 		return "leader_retry is the time between two requests for the lease of a leader-elected unit (App.Lead) while this process does not lead. A jitter adds up to a fifth. Defaults to 2 s."
 	case "ExitOnSignal":

@@ -16,6 +16,7 @@ func TestConventions(t *testing.T) {
 			}, Brings: []string{"..."}},
 			{Path: "consumer", Imports: []string{".", "./worker", "./fleet/broker", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 			{Path: "orders", Imports: []string{".", "./config", "modernc.org/sqlite"}, Brings: []string{"..."}},
+			{Path: "upgrade", Imports: []string{"."}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "tree", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "mission", Imports: []string{".", "./fleet/broker", "./fleet/workflow", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 			{Path: "fleet", Imports: []string{

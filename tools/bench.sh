@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 peers=(
 	github.com/alexliesenfeld/health github.com/hellofresh/health-go/v5 github.com/AppsFlyer/go-sundheit
 	sigs.k8s.io/controller-runtime golang.org/x/sync github.com/oklog/run github.com/thejerf/suture/v4 github.com/aretw0/lifecycle go.uber.org/fx
-	github.com/hashicorp/go-plugin google.golang.org/grpc github.com/roadrunner-server/pool
+	github.com/cloudflare/tableflip github.com/hashicorp/go-plugin google.golang.org/grpc github.com/roadrunner-server/pool
 	github.com/nats-io/nats-server/v2 github.com/nats-io/nats.go github.com/c360studio/semstreams
 )
 echo "cores: $(nproc 2>/dev/null || sysctl -n hw.ncpu)"

@@ -20,6 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+	"github.com/pleme-io/lifecycle-go/internal/models"
 )
 
 // hookChild runs in place of the tests when a test starts this binary as another
@@ -258,7 +259,31 @@ func TestHooksAndTimersUnderKills(t *testing.T) {
 			}
 		}
 	}
+	models.Conform(t, "hook", reactionsOf(got))
 	t.Logf("%d entities, %d transitions, %d effects repeated; missing, superseded and disordered: 0", len(got), transitions, repeated)
+}
+
+// reactionsOf returns records of the size of the model: how any three transitions of an entity, one after the other, had
+// their effects.
+func reactionsOf(effects map[string][]effect) (records [][]models.Event) {
+	for _, list := range effects {
+		list = slices.DeleteFunc(slices.Clone(list), func(e effect) bool { return strings.Contains(e.timer, "remind") })
+		var revisions []uint64
+		for _, e := range list {
+			revisions = append(revisions, e.revision)
+		}
+		slices.Sort(revisions)
+		for ; len(revisions) >= 3; revisions = revisions[1:] {
+			var record []models.Event
+			for _, e := range list {
+				if i := slices.Index(revisions[:3], e.revision); i >= 0 {
+					record = append(record, models.Event{Life: i + 1, State: "reacts"})
+				}
+			}
+			records = append(records, record)
+		}
+	}
+	return records
 }
 
 func (s *sink) all() []effect {

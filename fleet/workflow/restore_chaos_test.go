@@ -7,17 +7,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+	"github.com/pleme-io/lifecycle-go/internal/models"
 )
 
 // roundsOf returns a number of the environment, or a few for a test that is not chaos.
@@ -65,9 +68,11 @@ func TestRestoreUnderKillsReactsOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "backup")
 	must(t, workflow.Backup(ctx, b.JetStream(), "MISSIONS", dir))
 
+	var records [][]models.Event
 	kills, rounds := 0, roundsOf("CHAOS_RESTORES", 2)
 	for range rounds {
 		site := brokertest.NewSite(t)
+		restored := recordStreams(t, site)
 		var effects sink
 		hooks := startHooks(t, site.URL, &effects)
 		for within := 50 * time.Millisecond; ; within *= 2 {
@@ -76,6 +81,7 @@ func TestRestoreUnderKillsReactsOnce(t *testing.T) {
 			cmd.Stdin = lines{}
 			var out strings.Builder
 			cmd.Stdout = &out
+			restored.begins()
 			must(t, cmd.Start())
 			kill := time.AfterFunc(rand.N(within), func() { _ = cmd.Process.Kill() })
 			_ = cmd.Wait()
@@ -92,6 +98,7 @@ func TestRestoreUnderKillsReactsOnce(t *testing.T) {
 				hooks = startHooks(t, site.URL, &effects)
 			}
 		}
+		records = append(records, restored.record(t))
 		brokertest.Await(t, "every reaction", func() bool {
 			got, _ := effects.applied()
 			n := 0
@@ -122,7 +129,56 @@ func TestRestoreUnderKillsReactsOnce(t *testing.T) {
 			}
 		}
 	}
+	models.Conform(t, "backup", records)
 	t.Logf("%d restores, %d of them killed; %d reactions each, none missing, none of what was done", rounds+kills, kills, 2*(all-done))
+}
+
+// streams is the order in which a restore was begun and streams were created.
+type streams struct {
+	mu     sync.Mutex // guards events
+	events []models.Event
+}
+
+// recordStreams records what a server says of its streams.
+func recordStreams(t *testing.T, site *brokertest.Site) *streams {
+	s := new(streams)
+	b := site.Connect(t, broker.Config{})
+	number := map[string]int{"KV_" + workflow.HookBucket("MISSIONS").Bucket: 0, missionsJournal.Name: 1, "KV_MISSIONS": 2}
+	const created = "$JS.EVENT.ADVISORY.STREAM.CREATED."
+	_, err := b.Conn().Subscribe(created+"*", func(m *nats.Msg) {
+		if n, is := number[strings.TrimPrefix(m.Subject, created)]; is {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.events = append(s.events, models.Event{Life: n, State: "creates"})
+		}
+	})
+	must(t, err)
+	must(t, b.Conn().Flush())
+	return s
+}
+
+// begins notes that a restore begins. One that was killed before it created a stream tells nothing.
+func (s *streams) begins() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	begins := models.Event{Life: 3, State: "begins"}
+	if len(s.events) == 0 || s.events[len(s.events)-1] != begins {
+		s.events = append(s.events, begins)
+	}
+}
+
+// record returns the record once it has all three streams.
+func (s *streams) record(t *testing.T) (record []models.Event) {
+	brokertest.Await(t, "the server to tell of all streams", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		record = slices.Clone(s.events)
+		return len(slices.DeleteFunc(slices.Clone(record), func(e models.Event) bool { return e.State == "begins" })) >= 3
+	})
+	if last := len(record) - 1; record[last].State == "begins" {
+		record = record[:last] // the last call found all streams there
+	}
+	return record
 }
 
 // live leads an entity through three phases, and updates another one.

@@ -178,6 +178,14 @@ func (g *GRPC) CloseWhenQuiet(ctx context.Context) error {
 	return nil
 }
 
+// HandOver closes the listener as [Server.HandOver] does.
+func (g *GRPC) HandOver(ctx context.Context) error {
+	g.mu.Lock()
+	ln := g.ln
+	g.mu.Unlock()
+	return ln.handOver(ctx, g.name)
+}
+
 // LingerOpen returns at once: see [GRPC].
 func (g *GRPC) LingerOpen(context.Context) {}
 

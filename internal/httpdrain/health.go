@@ -41,6 +41,7 @@ type HealthServer struct {
 	sockets *sdsocket.Sockets
 	srv     *http.Server
 	conns   *connTable
+	served  chan struct{} // closed when Serve has returned
 
 	mu       sync.Mutex // guards everything below
 	listener net.Listener
@@ -49,15 +50,19 @@ type HealthServer struct {
 
 // NewHealthServer returns a server for h. The address is a TCP address, or fd://NAME for
 // the socket of that name in sockets. "" is any free port on all interfaces. A panic in h
-// is logged to log, and answered with 500. A nil log is slog.Default().
+// is logged to log, and answered with 500. A nil log is slog.Default(), and nil sockets are
+// none.
 func NewHealthServer(address string, h http.Handler, log *slog.Logger, sockets *sdsocket.Sockets) *HealthServer {
 	if log == nil {
 		log = slog.Default()
 	}
+	if sockets == nil {
+		sockets = new(sdsocket.Sockets)
+	}
 	conns := &connTable{limit: healthMaxConns, open: make(map[net.Conn]*healthConn)}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	return &HealthServer{address: address, sockets: sockets, conns: conns, srv: &http.Server{
+	return &HealthServer{address: address, sockets: sockets, conns: conns, served: make(chan struct{}), srv: &http.Server{
 		Handler:           conns.serving(guard(h, log)),
 		ReadHeaderTimeout: healthReadTimeout,
 		ReadTimeout:       healthReadTimeout,
@@ -83,10 +88,7 @@ func (s *HealthServer) Bind(ctx context.Context) error {
 }
 
 func (s *HealthServer) listen(ctx context.Context) (net.Listener, error) {
-	if sdsocket.IsAddress(s.address) && s.sockets != nil {
-		return s.sockets.Listen(s.address)
-	}
-	return new(net.ListenConfig).Listen(ctx, "tcp", s.address)
+	return s.sockets.Listen(ctx, new(net.ListenConfig), "tcp", s.address)
 }
 
 // Use makes ln the listener instead of one that Bind opens, such as one in memory.
@@ -109,6 +111,7 @@ func (s *HealthServer) Addr() net.Addr {
 
 // Serve serves until Close, and returns nil then. Call it once, after Bind.
 func (s *HealthServer) Serve() error {
+	defer close(s.served)
 	s.mu.Lock()
 	ln := s.listener
 	s.mu.Unlock()
@@ -120,6 +123,38 @@ func (s *HealthServer) Serve() error {
 	}
 	return fmt.Errorf("serve health on %s: %w", ln.Addr(), err)
 }
+
+// HandOver closes the listener, on which another process goes on, and idle connections. It
+// returns when no further connection comes, or when ctx is done. Clients of the connections that
+// are open get an answer, and are told to close.
+func (s *HealthServer) HandOver(ctx context.Context) {
+	s.mu.Lock()
+	s.closed = true
+	ln := s.listener
+	s.mu.Unlock()
+	_ = ln.Close() // Close does it again
+	select {
+	case <-s.served:
+	case <-ctx.Done():
+	}
+	s.srv.SetKeepAlivesEnabled(false)
+}
+
+// AwaitClients waits until no connection is open, or until ctx is done.
+func (s *HealthServer) AwaitClients(ctx context.Context) {
+	look := time.NewTicker(clientLook)
+	defer look.Stop()
+	for s.conns.count() > 0 {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// clientLook is the time between two looks at the connections that are open.
+const clientLook = 5 * time.Millisecond
 
 // Close closes the listener and the connections that no handler is answering. It
 // waits for the other connections until ctx is done, then closes those too and

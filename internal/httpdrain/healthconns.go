@@ -82,6 +82,13 @@ func (t *connTable) serving(h http.Handler) http.Handler {
 	})
 }
 
+// count returns how many connections are open.
+func (t *connTable) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.open)
+}
+
 // closeWaiting closes the connections that no handler is answering.
 func (t *connTable) closeWaiting() {
 	t.mu.Lock()

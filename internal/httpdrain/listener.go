@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 )
 
 const (
@@ -38,8 +39,6 @@ type listener struct {
 	addr      net.Addr
 	tracker   *tracker
 	anyConn   bool // TLS connections are handed out too
-	own       bool // no other process has the socket
-	shared    bool // the service manager listens too: waiting connections are for the next process
 	lookWaits bool // the kernel queues connections, and Accept has no deadline: a look into the queue may wait
 
 	closeOnce sync.Once
@@ -63,13 +62,20 @@ func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
 	return &listener{Listener: ln, addr: addr, tracker: t, lookWaits: queued && !deadlines, closed: make(chan struct{}), released: make(chan struct{})}
 }
 
+// isShared reports whether another process listens on the socket, now or next: waiting
+// connections are for that one.
+func (l *listener) isShared() bool {
+	s, ok := l.Listener.(*sdsocket.Listener)
+	return ok && s.Shared()
+}
+
 // Accept waits for the next connection. Once the listener is retired, Accept returns the
 // connections that the kernel has accepted already, unless they are for the next process.
 // Then it closes the listener below and blocks until Close.
 func (l *listener) Accept() (net.Conn, error) {
 	for empty := 0; empty < 2 || l.inHandshake(); {
 		retiring := l.look()
-		if retiring && l.shared {
+		if retiring && l.isShared() {
 			break
 		}
 		nc, err := l.Listener.Accept()
@@ -180,8 +186,8 @@ func (l *listener) beginRetiring() (told bool) {
 	if !l.accepting {
 		return false
 	}
-	if tcp, ok := l.Listener.(*net.TCPListener); ok && l.own {
-		if raw, err := tcp.SyscallConn(); err == nil {
+	if own, ok := l.Listener.(*sdsocket.Listener); ok && !own.Shared() && strings.HasPrefix(l.addr.Network(), "tcp") {
+		if raw, err := own.SyscallConn(); err == nil {
 			l.kernelRefuses = turnAway(raw)
 		}
 	}
@@ -217,7 +223,7 @@ func (l *listener) Close() error {
 // at a limit, with more connections waiting in the kernel. For a shared listener it does not
 // wait at all, because its connections go to the next process.
 func (l *listener) closeWhenQuiet(ctx context.Context, t0, windowEnd time.Time, cfg Config) error {
-	if l.shared {
+	if l.isShared() {
 		return l.retire(ctx)
 	}
 	limit := windowEnd.Add(cfg.AcceptMax)

@@ -115,7 +115,7 @@ func WithListener(ln net.Listener) Option {
 	return func(s *Server) { s.given = ln }
 }
 
-// WithSockets listens on one of these sockets when srv.Addr is fd://NAME.
+// WithSockets listens on one of these sockets, or adds a new one to them.
 func WithSockets(sockets *sdsocket.Sockets) Option {
 	return func(s *Server) { s.sockets = sockets }
 }
@@ -170,6 +170,7 @@ func New(name string, srv *http.Server, cfg Config, opts ...Option) *Server {
 		srv:     srv,
 		cfg:     cfg.clean(),
 		tracker: newTracker(),
+		sockets: new(sdsocket.Sockets),
 		goodbye: make(chan struct{}),
 		streams: make(map[*stream]struct{}),
 	}
@@ -208,8 +209,6 @@ func (s *Server) Bind(ctx context.Context) error {
 		return fmt.Errorf("bind server %q to %q: %w", s.name, addr, http.ErrServerClosed)
 	}
 	s.ln = newListener(ln, bound, s.tracker)
-	s.ln.shared = s.isShared(addr)
-	s.ln.own = s.given == nil && !s.ln.shared
 	s.wrap()
 	return nil
 }
@@ -241,22 +240,11 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, net.Add
 		}
 		return ln, bound, nil
 	}
-	var ln net.Listener
-	var err error
-	if s.isShared(addr) {
-		ln, err = s.sockets.Listen(addr)
-	} else {
-		ln, err = s.lc.Listen(ctx, "tcp", addr)
-	}
+	ln, err := s.sockets.Listen(ctx, &s.lc, "tcp", addr)
 	if err != nil {
 		return nil, nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
 	}
 	return ln, ln.Addr(), nil
-}
-
-// isShared reports whether addr is a socket of the service manager.
-func (s *Server) isShared(addr string) bool {
-	return s.given == nil && s.sockets != nil && sdsocket.IsAddress(addr)
 }
 
 // listenAddr returns where srv listens, and whether with TLS.

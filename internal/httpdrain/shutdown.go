@@ -41,6 +41,27 @@ func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 	return nil
 }
 
+// HandOver closes the listener, on which another process goes on, without a wait for it to be
+// quiet. The server goes on serving open connections. Serve does not return. The error says
+// why the listener could not be closed.
+func (s *Server) HandOver(ctx context.Context) error {
+	s.mu.Lock()
+	ln := s.ln
+	s.mu.Unlock()
+	return ln.handOver(ctx, s.name)
+}
+
+// handOver retires the listener of the server of that name; nil is one that is not bound.
+func (l *listener) handOver(ctx context.Context, server string) error {
+	if l == nil {
+		return nil
+	}
+	if err := l.retire(ctx); err != nil {
+		return fmt.Errorf("close the listener of server %q: %w", server, err)
+	}
+	return nil
+}
+
 // listenerCloses tells what has come after the window, and bounds the time of its hijacked
 // connections.
 func (s *Server) listenerCloses() {

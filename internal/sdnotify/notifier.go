@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,9 +28,10 @@ type Notifier struct {
 	cancel context.CancelFunc // cancels a look at liveness
 	ended  sync.WaitGroup
 
-	mu      sync.Mutex // guards pending and stopBy
+	mu      sync.Mutex // guards the fields below
 	pending [][]string
 	stopBy  time.Time // zero until the stop begins; STOPPING=1 is final
+	handed  bool      // another process is the service's main process
 }
 
 // extendEvery is the time between two extensions of the service manager's
@@ -106,10 +108,8 @@ func (n *Notifier) Reloading() {
 
 // Stopping says that the stop has begun and how long it may take, and from then
 // on extends the service manager's timeout every five seconds. Only the first
-// call counts. With reExec, for a process that will run its program again, Stopping
-// reports a reload in place of a stop: the service manager ends a process that sends
-// STOPPING=1.
-func (n *Notifier) Stopping(total time.Duration, reExec bool) {
+// call counts.
+func (n *Notifier) Stopping(total time.Duration) {
 	if n == nil {
 		return
 	}
@@ -117,20 +117,31 @@ func (n *Notifier) Stopping(total time.Duration, reExec bool) {
 	defer n.mu.Unlock()
 	if n.stopBy.IsZero() {
 		n.stopBy = time.Now().Add(total)
-		if reExec {
-			n.enqueueLocked("RELOADING=1", Monotonic(), ExtendTimeout(total))
-			return
-		}
 		n.enqueueLocked("STOPPING=1", ExtendTimeout(total))
 	}
 }
 
-// Environ returns the variables that Start has removed, as NAME=VALUE.
+// HandOver says that the process pid is the service's main process from now on, and that it
+// is ready. It is the last message of this process.
+func (n *Notifier) HandOver(pid int, text string) {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pending = nil
+	n.enqueueLocked("MAINPID="+strconv.Itoa(pid), "READY=1", Status(text))
+	n.handed = true
+}
+
+// Environ returns the variables that Start has removed, as NAME=VALUE, for a process that
+// speaks to the service manager in place of this one. WATCHDOG_PID names this process and is
+// not among them.
 func (n *Notifier) Environ() []string {
 	if n == nil {
 		return nil
 	}
-	return n.sock.removed
+	return slices.DeleteFunc(slices.Clone(n.sock.removed), func(kv string) bool { return strings.HasPrefix(kv, watchdogPIDVar+"=") })
 }
 
 // Close sends the messages that are left, within a second, and closes the
@@ -153,6 +164,9 @@ func (n *Notifier) enqueue(assignments ...string) {
 }
 
 func (n *Notifier) enqueueLocked(assignments ...string) {
+	if n.handed {
+		return
+	}
 	assignments = slices.DeleteFunc(assignments, func(s string) bool { return s == "" })
 	for _, key := range newestOnly {
 		if strings.HasPrefix(assignments[0], key) {

@@ -13,7 +13,7 @@ func TestNotifierListIsBounded(t *testing.T) {
 	for range 1000 {
 		n.enqueue("WATCHDOG=1")
 	}
-	n.Stopping(time.Second, false)
+	n.Stopping(time.Second)
 	for i := range 1000 {
 		n.enqueue("EXTEND_TIMEOUT_USEC=" + time.Duration(i).String())
 	}
@@ -34,7 +34,7 @@ func TestNotifierListIsBounded(t *testing.T) {
 
 func TestNotifierSaysNothingOfAReloadOnceItStops(t *testing.T) {
 	n := &Notifier{wake: make(chan struct{}, 1)}
-	n.Stopping(time.Second, false)
+	n.Stopping(time.Second)
 	n.Reloading()
 	n.Ready("running")
 	if len(n.pending) != 1 {

@@ -10,17 +10,19 @@ import (
 // Watcher calls a function for each signal of a process, as the signal's meaning demands. The
 // functions must not block; only First may.
 type Watcher struct {
-	Stops, Reloads <-chan os.Signal // signals of the process
-	Given          <-chan os.Signal // signals that the program gives instead; may be nil or closed
-	Debounce       time.Duration    // a signal within it after the last one that counted does not count
+	Stops, Reloads, Upgrades <-chan os.Signal // signals of the process
+
+	Given         <-chan os.Signal // signals that the program gives instead; may be nil or closed
+	Debounce      time.Duration    // a signal within it after the last one that counted does not count
+	UpgradeSignal os.Signal        // asks for an upgrade; nil for none
 
 	Reload  func()          // for each SIGHUP
+	Upgrade func()          // for each UpgradeSignal
 	First   func(os.Signal) // for the first signal that counts, on a goroutine of its own
 	Further func(os.Signal) // for each later one
 }
 
-// Start reads the signals until stop is called. stop waits for First and Further, and for
-// First of a signal that is in Stops already.
+// Start reads the signals until stop is called. stop waits for First and Further.
 func (w Watcher) Start() (stop func()) {
 	quit := make(chan struct{})
 	var ended sync.WaitGroup
@@ -30,16 +32,10 @@ func (w Watcher) Start() (stop func()) {
 			var s os.Signal
 			select {
 			case <-quit:
-				select {
-				case s := <-w.Stops: // it came before the end, and the select chose the end
-					if last.IsZero() {
-						w.First(s)
-					}
-				default:
-				}
 				return
 			case s = <-w.Stops:
 			case s = <-w.Reloads:
+			case s = <-w.Upgrades:
 			case given, ok := <-w.Given:
 				if !ok {
 					w.Given = nil // no more will come
@@ -47,6 +43,10 @@ func (w Watcher) Start() (stop func()) {
 				s = given
 			}
 			if s == nil {
+				continue
+			}
+			if s == w.UpgradeSignal {
+				w.Upgrade()
 				continue
 			}
 			if s == syscall.SIGHUP {

@@ -4,32 +4,31 @@ import (
 	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A signal that came before the end is told, whichever of the two the watcher sees first:
-// the App that was about to run once more then stops.
-func TestWatcherTellsTheFirstSignalBeforeItEnds(t *testing.T) {
-	for range 200 {
-		stops := make(chan os.Signal, 1)
-		told := make(chan os.Signal, 1)
-		stop := Watcher{Stops: stops, Debounce: time.Hour,
-			First:   func(s os.Signal) { told <- s },
-			Further: func(os.Signal) { t.Error("a further signal, and there was one") },
-		}.Start()
-		stops <- syscall.SIGTERM
-		stop()
-		select {
-		case s := <-told:
-			if s != syscall.SIGTERM {
-				t.Fatalf("told of %v", s)
-			}
-		default:
-			t.Fatal("the signal was lost")
+// A signal means what the watcher was told: a stop, a reload or an upgrade.
+func TestWatcherTellsSignalsApart(t *testing.T) {
+	given, told := make(chan os.Signal, 4), make(chan string, 4)
+	stop := Watcher{
+		Given:         given,
+		UpgradeSignal: syscall.SIGPIPE, // any signal that every system has
+		Reload:        func() { told <- "reload" },
+		Upgrade:       func() { told <- "upgrade" },
+		First:         func(os.Signal) { told <- "stop" },
+		Further:       func(os.Signal) { told <- "further" },
+	}.Start()
+	for _, tt := range []struct {
+		signal os.Signal
+		want   string
+	}{{syscall.SIGHUP, "reload"}, {syscall.SIGPIPE, "upgrade"}, {syscall.SIGTERM, "stop"}, {syscall.SIGTERM, "further"}} {
+		given <- tt.signal
+		if got := <-told; got != tt.want {
+			t.Errorf("%v is told as %s, want %s", tt.signal, got, tt.want)
 		}
 	}
+	stop()
 }

@@ -60,6 +60,9 @@ type Admin struct {
 	// Suspend makes readiness fail until Resume.
 	Suspend func(reason string)
 	Resume  func()
+
+	// Upgrade replaces the process by a new one, and returns its id when that one serves.
+	Upgrade func(ctx context.Context) (pid int, err error)
 }
 
 // Handlers returns the endpoints by their paths.
@@ -68,6 +71,7 @@ func (a Admin) Handlers() map[string]http.Handler {
 		"/admin/prestop": a.guarded(a.preStop, http.MethodGet, http.MethodPost),
 		"/admin/suspend": a.guarded(a.suspend, http.MethodPost),
 		"/admin/resume":  a.guarded(a.resume, http.MethodPost),
+		"/admin/upgrade": a.guarded(a.upgrade, http.MethodPost),
 	}
 }
 
@@ -92,12 +96,29 @@ func (a Admin) guarded(h http.HandlerFunc, methods ...string) http.Handler {
 	})
 }
 
-func (a Admin) preStop(w http.ResponseWriter, req *http.Request) {
-	// The window may be longer than the server's time limit for an ordinary answer.
+// unlimited takes the server's time limit for an ordinary answer away.
+func (a Admin) unlimited(w http.ResponseWriter) *http.ResponseController {
 	rc := http.NewResponseController(w)
 	if err := rc.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		a.Log.Warn("preStop: the answer may not get through", "error", err)
+		a.Log.Warn("the answer to an operator's request may not get through", "error", err)
 	}
+	return rc
+}
+
+// upgrade goes on when the caller disconnects.
+func (a Admin) upgrade(w http.ResponseWriter, req *http.Request) {
+	rc := a.unlimited(w)
+	pid, err := a.Upgrade(context.WithoutCancel(req.Context()))
+	if err != nil {
+		answer.Line(http.StatusConflict, text.OneLine(err.Error())).Write(w, req)
+		return
+	}
+	answer.Line(http.StatusOK, fmt.Sprintf("upgraded: process %d serves", pid)).Write(w, req)
+	_ = rc.Flush() // the health server closes
+}
+
+func (a Admin) preStop(w http.ResponseWriter, req *http.Request) {
+	rc := a.unlimited(w)
 	if a.PreStop(req.Context()) != nil {
 		return // the caller has disconnected
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/pleme-io/lifecycle-go/internal/models"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -16,7 +18,7 @@ const repository = "../.."
 
 func modelText(t *testing.T, model string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repository, folder, model+".pml"))
+	text, err := os.ReadFile(filepath.Join(repository, models.Folder, model+".pml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,17 +78,17 @@ func TestModels(t *testing.T) {
 	if os.Getenv("MODELS") == "" {
 		t.Skip("it takes minutes: make models runs it")
 	}
-	if _, err := check(repository, protocols[0], ""); errors.Is(err, errNoSpin) {
+	if _, err := models.Check(repository, protocols[0], ""); errors.Is(err, models.ErrNoSpin) {
 		t.Skip(err)
 	}
 	for _, model := range protocols {
 		t.Run(model, func(t *testing.T) {
 			t.Parallel()
-			found, err := check(repository, model, "")
-			if err != nil || found.broken != "" {
-				t.Fatalf("%v, and %q fails:\n%s", err, found.broken, strings.Join(found.steps, "\n"))
+			found, err := models.Check(repository, model, "")
+			if err != nil || found.Broken != "" {
+				t.Fatalf("%v, and %q fails:\n%s", err, found.Broken, strings.Join(found.Steps, "\n"))
 			}
-			t.Logf("%s states in %s", found.states, found.took)
+			t.Logf("%s states in %s", found.States, found.Took)
 		})
 		mutants := mutantsOf(modelText(t, model))
 		if len(mutants) == 0 {
@@ -95,11 +97,11 @@ func TestModels(t *testing.T) {
 		for _, m := range mutants {
 			t.Run(model+" without "+m.name, func(t *testing.T) {
 				t.Parallel()
-				found, err := check(repository, model, m.name)
-				if err != nil || !number.MatchString(found.broken) {
-					t.Fatalf("%v, and no property fails: %q", err, found.broken)
+				found, err := models.Check(repository, model, m.name)
+				if err != nil || !number.MatchString(found.Broken) {
+					t.Fatalf("%v, and no property fails: %q", err, found.Broken)
 				}
-				t.Logf("%s fails after %s states", found.broken, found.states)
+				t.Logf("%s fails after %s states", found.Broken, found.States)
 			})
 		}
 	}

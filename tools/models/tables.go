@@ -133,14 +133,14 @@ func statesFile(root string) (string, error) {
 	return b.String(), nil
 }
 
-// wordOfModel lets a model follow a record of the code, whose file word.pml names the events in order.
+// wordOfModel lets a model follow the records of the code.
 const wordOfModel = `
-/* With WORD the model does only what a record of the code says: word.pml has the record. */
-#ifdef WORD
-#include "word.pml"
-byte at;
-inline event(life, state) { NEXT(life, state) -> at++ }
-active proctype word() { at == LENGTH -> assert(false) }
+/* A record of the code says what happens: see record.go in internal/models. */
+#ifdef RECORD
+byte events;
+short latest;
+#define EVENT(life, state) ((life) * 64 + (state))
+inline event(life, state) { d_step { events++; latest = EVENT(life, state) } }
 #else
 inline event(life, state) { skip }
 #endif

@@ -14,6 +14,7 @@
 #define REQUESTS 3
 
 mtype = { piece, request, response, firstGoAway, lastGoAway, ping, ack, leaves };
+mtype = { asks, answers, first, acknowledge, final }; /* what a record of the code has: what the client sends and reads */
 chan up = [10] of { mtype, byte };    /* from the client */
 chan down = [12] of { mtype, byte };  /* to the client */
 
@@ -91,16 +92,16 @@ active proctype client() {
 	speaks;
 	do
 	:: sent < REQUESTS && !heard && !closed -> sent++;
-		printf("@ client -> server: request %d\n", sent); up!piece(sent); up!request(sent)
+		printf("@ client -> server: request %d\n", sent); event(sent, asks); up!piece(sent); up!request(sent)
 	:: !heard && !stays && !closed -> heard = true;
 		printf("@ client -> server: GOAWAY of its own\n"); up!leaves(0)
 	:: atomic { down?piece(_) -> assert(!middle); middle = true /* R45 */ }
-	:: atomic { down?response(n) -> middle = false; answered++; printf("@ server -> client: response %d\n", n) }
-	:: atomic { down?firstGoAway(_) -> printf("@ server -> client: GOAWAY, no stream is refused\n");
+	:: atomic { down?response(n) -> middle = false; answered++; event(0, answers); printf("@ server -> client: response %d\n", n) }
+	:: atomic { down?firstGoAway(_) -> event(0, first); printf("@ server -> client: GOAWAY, no stream is refused\n");
 		assert(!middle && !read && !gone); read = true /* R45, R14a: one goodbye, and ids never rise */ }
 	:: read && !heard -> heard = true /* Node acknowledges before its program hears of it */
-	:: atomic { down?ping(_) -> up!ack(0); printf("@ client -> server: acknowledges\n") }
-	:: atomic { down?lastGoAway(n) -> printf("@ server -> client: GOAWAY, the last stream is %d\n", n);
+	:: atomic { down?ping(_) -> event(0, acknowledge); up!ack(0); printf("@ client -> server: acknowledges\n") }
+	:: atomic { down?lastGoAway(n) -> event(n, final); printf("@ server -> client: GOAWAY, the last stream is %d\n", n);
 		assert(!middle && !gone && sent <= n); gone = true; heard = true /* R45, R14a */ }
 	:: closed && empty(down) -> break
 	od

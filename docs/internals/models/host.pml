@@ -12,11 +12,11 @@
 #define bit(m) (1 << ((m) - 1))
 #define CLAIMS 2
 
-mtype = { idle, opening, resetting, running }; /* a host's runner */
+mtype = { idle, opening, resetting, running };
+mtype state[3];                      /* of a host's runner */
 mtype = { claims, commits };         /* what a record of the code has */
 
-byte claimed;
-byte token, fence;                   /* the subject of the tokens: the newest token, and the newest sequence */
+byte claimed, token, fence;          /* the subject of the tokens: the newest token, and the newest sequence */
 byte seq, writer;                    /* the log of the slot: its newest sequence, and whose it is */
 byte counter, counterAt, outAt[3];   /* the counter in the log, its entry, and the entry of each output; 0 for none */
 byte logDone, logDecided, logSent;   /* what the newest commit knows */
@@ -25,8 +25,6 @@ byte cursor = 1, acked, out_, again; /* the consumer: out_ are not answered, aga
 bool got[3], gap[3];                 /* what its sequence tells: a host has had deliveries, and others have had some since */
 byte letters;
 byte effects;                        /* messages whose effects were committed; only properties look at it */
-
-mtype state[3];
 
 chan append[3] = [1] of { byte, byte, byte, byte, byte, byte, byte }; /* token, expected, done, decided, sent, counter, outputs */
 chan flush[3] = [1] of { byte, byte };                               /* expected, counter */
@@ -42,11 +40,10 @@ end:
 		:: append[2]?by, expected, done, decided, sent, n, o -> me = 2
 		fi;
 		if
-#ifdef MUTANT_expected               /* a link names the one before it */
-		:: true ->
-#else
-		:: expected == seq ->
+#ifndef MUTANT_expected              /* a link names the one before it */
+		:: expected != seq           /* a refusal says no more than no answer: the host looks */
 #endif
+		:: else ->
 			seq++; writer = by;
 			if :: n -> counter = n; counterAt = seq :: else fi;
 			if
@@ -56,25 +53,22 @@ end:
 				effects = effects | o;
 				assert(!(done & 2) || done & 1); /* H13 */
 				assert(n == 0 || n == (effects & 1) + (effects >> 1)); /* H9, H6: the counter has each message once */
-				if :: o & 1 -> outAt[1] = seq; event(1, commits) :: else fi;
-				if :: o & 2 -> outAt[2] = seq; event(2, commits) :: else fi;
-				logDone = done; logDecided = decided; logSent = sent
+				if :: o & 1 -> outAt[1] = seq :: else fi;
+				if :: o & 2 -> outAt[2] = seq :: else fi;
+				event(o, commits); logDone = done; logDecided = decided; logSent = sent
 			fi;
 			if :: answer[me] = seq :: true fi /* or the answer is lost */
-		:: else                      /* a refusal says no more than no answer: the host looks */
 		fi;
 		me = 0; by = 0; expected = 0; done = 0; decided = 0; sent = 0; n = 0; o = 0 }
 	:: atomic {                      /* the values: the last message of the batch is a link behind the token */
 		if :: flush[1]?expected, n :: flush[2]?expected, n fi;
 		if
-#ifdef MUTANT_fence                  /* a batch of values is a link behind its holder's token */
-		:: true ->
-#else
-		:: expected == fence ->
+#ifndef MUTANT_fence                 /* a batch of values is a link behind its holder's token */
+		:: expected != fence
 #endif
+		:: else ->
 			assert(n >= stored); /* H6: no stale write */
 			printf("@ host -> state: the counter is %d\n", n); fence++; stored = n
-		:: else
 		fi;
 		expected = 0; n = 0 }
 	:: atomic { out_ & ~again -> if :: out_ & 1 -> again = again | 1 :: out_ & 2 -> again = again | 2 fi } /* AckWait */
@@ -112,10 +106,9 @@ end:
 		if
 		:: answer[me] -> last = answer[me]
 		:: !answer[me] && seq == last -> send(); goto stay /* not added, or not yet */
+		:: !answer[me] && seq != last && writer == mine -> last = seq;
 #ifdef MUTANT_look                   /* without an answer the host looks whether its link was added */
-		:: !answer[me] && seq != last && writer == mine && nfull(append[me]) -> last = seq; send(); goto stay
-#else
-		:: !answer[me] && seq != last && writer == mine -> last = seq
+			nfull(append[me]) -> send(); goto stay
 #endif
 		:: !answer[me] && seq != last && writer != mine && eDone != 255 -> crash(); goto stay
 		:: !answer[me] && seq != last && writer != mine && eDone == 255 -> waits = false; goto stay
@@ -138,10 +131,9 @@ end:
 stay:	skip }
 	:: atomic { state[me] == resetting -> state[me] = running; /* feed.go, reset: back to the first message that was not answered */
 		if :: acked == 2 -> acked = 0 :: else fi;
-#ifdef MUTANT_reset                  /* a new holder begins with the first message that was not answered */
 		gap[me] = false;
-#else
-		cursor = (acked == 3 -> 3 : acked + 1); out_ = 0; again = 0; gap[me] = false; gap[3 - me] = got[3 - me]
+#ifndef MUTANT_reset                 /* a new holder begins with the first message that was not answered */
+		cursor = (acked == 3 -> 3 : acked + 1); out_ = 0; again = 0; gap[3 - me] = got[3 - me]
 #endif
 		}
 	:: atomic { state[me] == running && !coming && (again || cursor <= 2) -> /* a delivery */
@@ -154,11 +146,8 @@ stay:	skip }
 		if
 #ifndef MUTANT_gap                   /* a runner that misses a delivery begins again */
 		:: gap[me] -> crash()
-		:: !gap[me] ->
-#else
-		:: true ->
 #endif
-			coming = m; wasDone = (done & bit(m)) != 0
+		:: else -> coming = m; wasDone = (done & bit(m)) != 0
 		fi;
 		m = 0;
 #ifdef MUTANT_hand                   /* a message that comes again is looked for in hand, and only then among those that are done */
@@ -178,12 +167,11 @@ stay:	skip }
 		:: !(decided & bit(m)) -> n++; staged = staged | bit(m); stagedOut = stagedOut | bit(m)
 		fi;
 		m = 0 }
-	:: atomic { state[me] == running && rejected && !(staged & bit(rejected)) && !(done & bit(rejected)) &&
-#ifdef MUTANT_decided                /* the decision is committed before the letter is stored */
-		true ->
-#else
-		decided & bit(rejected) ->
+	:: atomic { state[me] == running && rejected && !(staged & bit(rejected)) &&
+#ifndef MUTANT_decided               /* the decision is committed before the letter is stored */
+		decided & bit(rejected) &&
 #endif
+		!(done & bit(rejected)) ->
 		assert(!(effects & bit(rejected))); /* H7: a message that became a dead letter has published nothing */
 		printf("@ host%d -> letters: message %d\n", me, rejected);
 		letters = letters | bit(rejected); staged = staged | bit(rejected); deciding = 0 }

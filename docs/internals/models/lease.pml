@@ -15,6 +15,7 @@
 #define REQUESTS (4 - self)           /* of process 1 and 2: 3 and 2 */
 
 mtype = { create, update, delete, done, conflict };
+mtype = { takes, releases, granted }; /* what a record of the code has, of a process */
 
 bool kube, deleted;
 byte now = 1;
@@ -29,7 +30,7 @@ inline grant(me, tok, until) {
 	atomic {
 		printf("@ store -> process%d: granted until %d with token %d, at %d\n", me, until, tok, now);
 		if
-		:: now < until ->
+		:: now < until -> event(me, granted);
 			assert(deleted || now >= trust[3 - me]); /* D15, R49: never two */
 			assert(deleted || now >= trust[me] || tok == mine[me]); /* D15a: it stays the same */
 			trust[me] = until; mine[me] = tok
@@ -67,8 +68,8 @@ end:
 #endif
 			expires = (kube -> 0 : now + TTL);
 			if
-			:: what == delete -> holder = 0; rev = (kube -> seq : 0); printf("@ process%d -> store: releases, at %d\n", me, now)
-			:: else -> holder = me; rev = seq; printf("@ process%d -> store: takes it, at %d\n", me, now);
+			:: what == delete -> event(me, releases); holder = 0; rev = (kube -> seq : 0); printf("@ process%d -> store: releases, at %d\n", me, now)
+			:: else -> event(me, takes); holder = me; rev = seq; printf("@ process%d -> store: takes it, at %d\n", me, now);
 				token = (tok == 0 && !kube -> seq : tok);
 				assert(token + kube > greatest || me == owner && token + kube == greatest || kube && deleted); /* D15a */
 				greatest = token + kube; owner = me
@@ -88,7 +89,7 @@ proctype process(byte self) {
 end:
 	do
 	:: atomic { number[self] < REQUESTS && now < LAST -> began = now; /* Acquire, or Release */
-		if :: true :: trust[self] > now -> leaving = true; trust[self] = 0 fi }; /* its function has returned */
+		if :: true :: leaving = true; trust[self] = 0 fi }; /* its function has returned, or did not begin */
 look:	atomic {
 		if
 		:: !kube && r != 0           /* the write tells */

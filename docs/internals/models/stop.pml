@@ -66,7 +66,7 @@ inline die() {                       /* exit.go: without any lock */
 		if
 		:: !over && phase != PhaseStopped && phase != PhaseFailed ->
 			assert(PhasesAllow(phase, PhaseKilled)); /* R2b */
-			phase = PhaseKilled; printf("@ app -> app: PhaseKilled\n")
+			event(0, PhaseKilled); phase = PhaseKilled; printf("@ app -> app: PhaseKilled\n")
 		:: else                      /* Run has returned, or is about to */
 		fi;
 		over = true

@@ -1,16 +1,13 @@
-/* Suspend and resume of a function, and the handover from one instance of a child to the next. The page:
- * docs/reference/guarantees/worker.md#w12, #w33, #w10.
+/* Suspend and resume of a function. The page: docs/reference/guarantees/worker.md#w12.
  *
  * The code, in worker: suspend.go (suspend, inTurn, suspendNow, proceed, resume), pause.go (Pause, ask, withdraw, quiesce,
- * proceed); child_start.go (start, instanceMade, putInPlace, startOverdue, startEnded), supervisor_suspend.go (holdStarts,
- * releaseStarts).
+ * proceed). handover.pml has what a supervisor does.
  *
- * Size: a function that two callers suspend, one of which may give up at any time, and that one resumes and another stops. And a
- * supervisor with one child, which may fail, and may be abandoned because it does not return; the supervisor is suspended and
- * resumed once, and a factory takes any time.
+ * Size: a function that two callers suspend, one of which may give up at any time, and that one resumes and another stops.
  */
 #include "states.pml"
 
+mtype = { turns };                   /* of the function: what a record of the code has beside the statuses */
 mtype status = StatusRunning;        /* of the function */
 bool turn, unsure;                   /* suspender: one Suspend or Resume takes effect; the worker may be paused though it is Running */
 bool request, paused, works, ended;  /* pauses: the function is asked to pause, and has answered; what it does */
@@ -87,51 +84,10 @@ active proctype function() {
 end:
 	do
 	:: atomic { status == StatusStopping -> works = false; ended = true; to(StatusStopped); break }
-	:: atomic { !request && status != StatusStopping -> works = true; printf("@ function -> function: works\n");
+	:: atomic { !request && status != StatusStopping -> works = true; event(1, turns); printf("@ function -> function: works\n");
 		assert(status != StatusSuspended) /* W12: it is quiescent */ }
 	:: atomic { request && !paused -> works = false; paused = true; printf("@ function -> worker: pauses\n") } /* Pause */
 	od
-}
-
-/* The supervisor. */
-byte instances;                      /* that run, or may run: abandoned ones too */
-byte fails;
-bool making, made, waits, live, held, abandoned;
-
-active proctype supervisor() {
-end:
-	do
-#ifdef MUTANT_abandoned              /* no start beside an instance that was abandoned */
-	:: atomic { !live && !making && !held -> making = true; made = false }
-#else
-	:: atomic { !live && !making && !held && !abandoned -> making = true; made = false }
-#endif
-	:: atomic { making && made && !waits ->
-		if
-#ifndef MUTANT_held                  /* an instance whose factory returns under a suspended supervisor waits */
-		:: held -> waits = true
-#endif
-		:: else -> making = false; made = false; live = true; instances++; printf("@ supervisor -> child: starts an instance\n");
-			assert(instances == 1); /* W10: never two of a name */
-			assert(!held) /* W33 */
-		fi }
-	:: atomic { waits && !held -> waits = false }
-	:: atomic { live && fails < 3 -> live = false; fails++; /* it fails, or is stopped and does not return in time */
-		if :: instances-- :: abandoned = true; printf("@ supervisor -> child: abandons an instance\n") fi }
-	od
-}
-
-active proctype child() {
-end:
-	do
-	:: atomic { making && !made -> made = true } /* its factory returns */
-	:: atomic { abandoned -> abandoned = false; instances-- } /* it returns after all */
-	od
-}
-
-active proctype operator() {
-	held = true;                     /* Suspend: holdStarts */
-	held = false                     /* Resume: releaseStarts */
 }
 
 init {

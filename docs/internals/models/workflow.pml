@@ -13,7 +13,7 @@
 #define OPS  5
 #define bit(r) (1 << (r))
 
-mtype = { writes };                  /* what a record of the code has */
+mtype = { transits, updates };           /* what a record of the code has, of a writer */
 
 byte seq, copied;                    /* the newest revision of the bucket, and of the journal */
 byte op[MOST + 1], on[MOST + 1], change[MOST + 1], pending[MOST + 1]; /* of each: the headers */
@@ -37,7 +37,7 @@ inline write(me, o, expected, move, k, c, p) {
 		seq++; landed[o]++; op[seq] = o; on[seq] = expected; key[seq] = k; change[seq] = c; pending[seq] = p;
 		assert(landed[o] == 1); /* D2: no second transition */
 		if :: move && me == 1 -> keyed++; assert(keyed == 1) /* D24: a write with a key happens once */ :: else fi;
-		if :: move -> moves = moves | bit(seq); event(seq, writes) :: else fi;
+		if :: move -> moves = moves | bit(seq); event(me, transits) :: else -> event(me, updates) fi;
 		if
 		:: seq > KEPT -> assert(!(moves & bit(seq - KEPT)) || journal & bit(seq - KEPT)) /* D19: it is pushed out of the bucket */
 		:: else

@@ -1,0 +1,352 @@
+//go:build linux
+
+package upgrade
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cloudflare/tableflip"
+	lifecycle "github.com/pleme-io/lifecycle-go"
+	"go.uber.org/goleak"
+)
+
+// Each peer is a server that runs as a process of its own. The variables say which, and where.
+const (
+	peerVar = "BENCH_UPGRADE_PEER"
+	addrVar = "BENCH_UPGRADE_ADDR"
+)
+
+// peer is one way to replace a process.
+type peer struct {
+	name  string
+	serve func(addr string, h http.Handler) error
+	// replace replaces the process pid and returns when another one answers.
+	replace func(s *service, pid int) error
+}
+
+var peers = []peer{
+	{"restart", restartable(false), (*service).restart},
+	{"so-reuseport", restartable(true), (*service).startFirst},
+	{"tableflip", flip, func(s *service, pid int) error { return s.signal(pid, syscall.SIGHUP) }},
+	{"lifecycle-go", upgradable, func(s *service, pid int) error { return s.signal(pid, syscall.SIGUSR2) }},
+}
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(peerVar)
+	if name == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	i := slices.IndexFunc(peers, func(p peer) bool { return p.name == name })
+	if err := peers[i].serve(os.Getenv(addrVar), http.HandlerFunc(answer)); err != nil {
+		fmt.Fprintln(os.Stderr, name, err)
+		os.Exit(1)
+	}
+}
+
+// answer takes a moment, as a handler does that asks a database, and says which process it is.
+func answer(w http.ResponseWriter, req *http.Request) {
+	_, _ = io.Copy(io.Discard, req.Body)
+	time.Sleep(2 * time.Millisecond)
+	fmt.Fprint(w, os.Getpid())
+}
+
+// patience is how long a stop may take in each peer.
+const patience = 10 * time.Second
+
+// restartable serves until SIGTERM and then calls Shutdown. With reuse several processes
+// listen at the same address.
+func restartable(reuse bool) func(string, http.Handler) error {
+	return func(addr string, h http.Handler) error {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+			if !reuse {
+				return nil
+			}
+			const soReusePort = 15 // SO_REUSEPORT of asm-generic/socket.h
+			var err error
+			cerr := raw.Control(func(fd uintptr) {
+				err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, soReusePort, 1)
+			})
+			return errors.Join(err, cerr)
+		}}
+		ln, err := lc.Listen(ctx, "tcp", addr)
+		if err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		srv := &http.Server{Handler: h}
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(ln) }()
+		<-ctx.Done()
+		late, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		return srv.Shutdown(late)
+	}
+}
+
+// flip is the server of tableflip's documentation.
+func flip(addr string, h http.Handler) error {
+	upg, err := tableflip.New(tableflip.Options{})
+	if err != nil {
+		return err
+	}
+	defer upg.Stop()
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	go func() {
+		for range hup {
+			_ = upg.Upgrade() // the benchmark sees when it fails
+		}
+	}()
+	go func() { <-term; upg.Stop() }()
+	ln, err := upg.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: h}
+	go func() { _ = srv.Serve(ln) }()
+	if err := upg.Ready(); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	<-upg.Exit()
+	late, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return srv.Shutdown(late)
+}
+
+func upgradable(addr string, h http.Handler) error {
+	cfg := lifecycle.Config{HealthAddr: lifecycle.HealthOff, UpgradeSignal: "SIGUSR2", TerminationLog: "off"}
+	app, err := lifecycle.New(cfg,
+		lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return err
+	}
+	app.Serve("http", &http.Server{Addr: addr, Handler: h})
+	go func() {
+		select {
+		case <-app.Reached(lifecycle.PhaseRunning):
+			fmt.Println("ready")
+		case <-app.Reached(lifecycle.PhaseFailed):
+		}
+	}()
+	return app.Run(context.Background())
+}
+
+// service is the processes of one peer.
+type service struct {
+	peer  peer
+	addr  string
+	ready chan struct{}
+	files []*os.File
+	cmds  []*exec.Cmd
+	read  sync.WaitGroup
+}
+
+func newService(b *testing.B, p peer) *service {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := &service{peer: p, addr: ln.Addr().String(), ready: make(chan struct{}, 16)}
+	_ = ln.Close()
+	if err := s.start(); err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+// start starts a process and waits until it serves.
+func (s *service) start() error {
+	r, w, err := os.Pipe() // not by exec.Cmd: the processes that come later have it too
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), peerVar+"="+s.peer.name, addrVar+"="+s.addr)
+	cmd.Stdout, cmd.Stderr = w, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	err = cmd.Start()
+	_ = w.Close()
+	if err != nil {
+		return errors.Join(err, r.Close())
+	}
+	s.cmds, s.files = append(s.cmds, cmd), append(s.files, r)
+	s.read.Go(func() {
+		for in := bufio.NewScanner(r); in.Scan(); {
+			s.ready <- struct{}{}
+		}
+	})
+	return s.awaitReady()
+}
+
+func (s *service) awaitReady() error {
+	select {
+	case <-s.ready:
+		return nil
+	case <-time.After(2 * patience):
+		return fmt.Errorf("%s: no process is ready", s.peer.name)
+	}
+}
+
+// signal asks the process to replace itself.
+func (s *service) signal(pid int, sig syscall.Signal) error {
+	if err := syscall.Kill(pid, sig); err != nil {
+		return err
+	}
+	return s.awaitReady()
+}
+
+// restart ends the process and starts another one.
+func (s *service) restart(pid int) error {
+	last := s.cmds[len(s.cmds)-1]
+	if err := errors.Join(syscall.Kill(pid, syscall.SIGTERM), last.Wait()); err != nil {
+		return err
+	}
+	return s.start()
+}
+
+// startFirst starts another process and then ends the old one.
+func (s *service) startFirst(pid int) error {
+	last := s.cmds[len(s.cmds)-1]
+	if err := s.start(); err != nil {
+		return err
+	}
+	return errors.Join(syscall.Kill(pid, syscall.SIGTERM), last.Wait())
+}
+
+// end kills all processes.
+func (s *service) end() {
+	for _, cmd := range s.cmds {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // with those that replaced it
+		_ = cmd.Wait()                                      // once more, for some
+	}
+	s.read.Wait()
+	for _, f := range s.files {
+		_ = f.Close()
+	}
+}
+
+// clients send requests without a retry, and count what is lost.
+type clients struct {
+	addr           string
+	answered, lost atomic.Int64
+	latest         atomic.Int64 // the process that answered last
+
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+// run sends requests until ctx ends: on connections that are kept, and on new ones.
+func (c *clients) run(ctx context.Context) *sync.WaitGroup {
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			tr := &http.Transport{DisableKeepAlives: i%2 == 0}
+			defer tr.CloseIdleConnections()
+			for ctx.Err() == nil {
+				began := time.Now()
+				pid, err := c.post(&http.Client{Transport: tr, Timeout: patience})
+				took := time.Since(began)
+				if err != nil {
+					c.lost.Add(1)
+				} else {
+					c.answered.Add(1)
+					c.latest.Store(pid)
+				}
+				c.mu.Lock()
+				c.took = append(c.took, took)
+				c.mu.Unlock()
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	return &all
+}
+
+// post sends a request that net/http cannot send a second time.
+func (c *clients) post(client *http.Client) (pid int64, err error) {
+	resp, err := client.Post("http://"+c.addr, "text/plain", io.MultiReader(strings.NewReader("an order")))
+	if err != nil {
+		return 0, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	err = errors.Join(err, resp.Body.Close())
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(body), 10, 64)
+}
+
+// p99 returns the time within which 99 of 100 requests have ended, since the last call.
+func (c *clients) p99() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	took := c.took
+	c.took = nil
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[len(took)*99/100]
+}
+
+// BenchmarkUpgrade replaces a process b.N times under 16 clients, and counts what they lose. p99-ms is of
+// the second in which the process was replaced.
+func BenchmarkUpgrade(b *testing.B) {
+	for _, p := range peers {
+		b.Run("peer="+p.name, func(b *testing.B) {
+			s := newService(b, p)
+			defer s.end()
+			c := &clients{addr: s.addr}
+			ctx, cancel := context.WithCancel(context.Background())
+			all := c.run(ctx)
+			defer all.Wait()
+			defer cancel()
+			var worst time.Duration
+			for b.Loop() {
+				pid, err := c.post(http.DefaultClient)
+				if err != nil {
+					b.Fatal(err)
+				}
+				http.DefaultClient.CloseIdleConnections()
+				c.p99()
+				began := time.Now()
+				if err := p.replace(s, int(pid)); err != nil {
+					b.Fatal(err)
+				}
+				time.Sleep(time.Until(began.Add(time.Second)))
+				worst = max(worst, c.p99())
+				for c.latest.Load() == pid { // nothing asks the old one any more
+					time.Sleep(time.Millisecond)
+				}
+			}
+			b.ReportMetric(float64(c.lost.Load()), "lost")
+			b.ReportMetric(float64(c.answered.Load()), "answered")
+			b.ReportMetric(float64(b.N), "upgrades")
+			b.ReportMetric(float64(worst.Microseconds())/1000, "p99-ms")
+		})
+	}
+}
