@@ -142,10 +142,13 @@ func (a *App) start(group *errgroup.Group) bool {
 	for i := 0; err == nil && i < len(a.parts.servers) && !a.isStopping(); i++ {
 		err = a.bind(a.parts.servers[i])
 	}
-	if err == nil && a.upgrade.parent == nil {
+	takesFirst := a.upgrade.parent == nil && len(a.upgrade.exclusives) > 0 // else awaitGo takes them
+	if err == nil && takesFirst {
+		a.setWaiting("what only one process can have")
 		ctx, cancel := a.untilStop()
-		err = a.takeAll(ctx, a.upgrade.exclusives)
+		err = takeAll(ctx, a.upgrade.exclusives)
 		cancel()
+		a.setWaiting("")
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
 		if err = a.launch(a.parts.units[i], group); err == nil {

@@ -58,12 +58,11 @@ var (
 // the error, which it also logs. No request notices. The same holds when ctx ends, or the App
 // is asked to stop. When something cannot be taken back, the App stops with that error.
 //
-// Upgrade returns nil when the new process gets all new connections. It returns an error that wraps
-// [ErrUpgradeRefused], and starts nothing, unless the App is running and not suspended (an App
-// that is starting runs first); while
-// another Upgrade runs; when a server has a listener that cannot be handed over; on another
-// system than Linux; and in process 1 of a container, which ends with it: there the
-// orchestrator starts a second container before it stops this one.
+// Upgrade returns nil when the new process gets all new connections. While the App is starting
+// it waits. It returns an error that wraps [ErrUpgradeRefused], and starts nothing, when the App
+// is not running or is suspended; while another Upgrade runs; when a server has a listener that
+// cannot be handed over; on another system than Linux; and in process 1 of a container, which
+// ends with it: there the orchestrator starts a second container before it stops this one.
 //
 // When this process is killed meanwhile, the new one goes on and serves. The program that
 // supervises this process has to know that another one goes on. systemd hears of it
@@ -203,14 +202,12 @@ func (e *exclusive) giveIfHeld(ctx context.Context) error {
 }
 
 // takeAll takes what only one process can have, in order.
-func (a *App) takeAll(ctx context.Context, all []*exclusive) error {
+func takeAll(ctx context.Context, all []*exclusive) error {
 	for _, e := range all {
-		a.setWaiting("take " + e.name)
 		if err := e.call(ctx, "take", e.take, true); err != nil {
 			return err
 		}
 	}
-	a.setWaiting("")
 	return nil
 }
 
@@ -282,7 +279,7 @@ func (a *App) replace(ctx context.Context) (pid int, err error) {
 	slices.Reverse(given) // into the order of the registration
 	back, cancelBack := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.UpgradeTimeout)
 	defer cancelBack()
-	if backErr := a.takeAll(back, given); backErr != nil {
+	if backErr := takeAll(back, given); backErr != nil {
 		err = errors.Join(err, fmt.Errorf("what was given for an upgrade cannot be taken back: %w", backErr))
 		a.fail(err)
 	}
@@ -402,7 +399,8 @@ func (a *App) awaitGo() bool {
 		died, err = parent.Exchange(ctx, handover.Ready, handover.Take)
 	}
 	if err == nil {
-		err = a.takeAll(ctx, a.upgrade.exclusives)
+		a.setWaiting("what only one process can have")
+		err = takeAll(ctx, a.upgrade.exclusives)
 	}
 	if err == nil && !died {
 		a.setWaiting("the old process")

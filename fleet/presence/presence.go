@@ -193,7 +193,7 @@ type Process struct {
 	// The fleet, /admin/suspend or the program may have suspended it.
 	Suspended string `json:"suspended,omitempty"`
 	// Ready says whether [lifecycle.App.Ready] returned nil.
-	Ready  bool             `json:"ready"`
+	Ready bool `json:"ready"`
 	// Status is as [lifecycle.App.Status] returns it, but its Report has no units that run.
 	Status lifecycle.Status `json:"status"`
 	// Truncated says that units were left out.

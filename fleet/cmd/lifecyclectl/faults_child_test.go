@@ -94,7 +94,9 @@ func faultMain() {
 				clock("0s")
 			case "spin":
 				go func() {
-					for {
+					n := uint64(1)
+					for n != 0 { // for longer than anyone waits
+						n++
 					}
 				}()
 			case "fill": // to most of the limit

@@ -282,10 +282,10 @@ func moreFaults() []fault {
 				_ = cmd.Process.Kill()
 			}},
 		{
-			name: "a process that is frozen", about: "till.frozen-1",
+			name: "a process that is frozen", about: "freezer.frozen-1",
 			rule: "process-lost", cause: "it was running; its last known memory was ",
 			inject: func(t *testing.T, s *site) {
-				cmd, _ := s.child(t, "till.frozen-1")
+				cmd, _ := s.child(t, "freezer.frozen-1")
 				if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 					t.Fatal(err)
 				}
