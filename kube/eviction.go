@@ -224,7 +224,7 @@ func (e *evictions) run(ctx context.Context) error {
 	beat := time.NewTicker(heartbeatPeriod)
 	defer beat.Stop()
 	defer func() { e.waiting() }()
-	for draining := e.app.Draining(); ; {
+	for draining := e.app.Reached(lifecycle.PhaseDraining); ; {
 		select {
 		case change := <-changes:
 			change()

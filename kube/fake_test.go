@@ -62,7 +62,9 @@ func (f *fakeAPI) client(t *testing.T, change ...func(*Config)) (*Client, *logLi
 	for _, c := range change {
 		c(&cfg)
 	}
+	f.mu.Lock()
 	f.token = string(cfg.Token)
+	f.mu.Unlock()
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -201,9 +203,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		what = "WATCH " + r.URL.Path
 	}
 	f.requests = append(f.requests, what)
-	fault, after := f.fault, f.after
+	fault, after, token := f.fault, f.after, f.token
 	f.mu.Unlock()
-	if got := r.Header.Get("Authorization"); got != "Bearer "+f.token {
+	if got := r.Header.Get("Authorization"); got != "Bearer "+token {
 		refuse(w, 401, "Unauthorized", "Unauthorized")
 		return
 	}
