@@ -100,7 +100,11 @@ func (a *App) upgradeNow(ctx context.Context) (pid int, err error) {
 	}
 	pid, err = a.replace(ctx)
 	if err != nil {
-		a.log.Error("upgrade failed, this process serves on", "error", err)
+		text := "upgrade failed, this process serves on"
+		if a.isStopping() {
+			text = "upgrade failed"
+		}
+		a.log.Error(text, "error", err)
 		return 0, fmt.Errorf("upgrade: %w", err)
 	}
 	a.log.Info("upgraded", "process", pid)
@@ -396,7 +400,8 @@ func (a *App) awaitGo() bool {
 	died, err := false, a.awaitReady(ctx)
 	if err == nil {
 		a.setWaiting("the old process")
-		died, err = parent.Exchange(ctx, handover.Ready, handover.Take)
+		parent.Say(handover.Ready)
+		died, err = parent.Await(ctx, handover.Take)
 	}
 	if err == nil {
 		a.setWaiting("what only one process can have")
@@ -404,7 +409,7 @@ func (a *App) awaitGo() bool {
 	}
 	if err == nil && !died {
 		a.setWaiting("the old process")
-		died, err = parent.Exchange(ctx, handover.Taken, handover.Go)
+		died, err = a.takeOverFrom(parent)
 	}
 	a.setWaiting("")
 	if err != nil {
@@ -424,21 +429,36 @@ func (a *App) awaitGo() bool {
 	return true
 }
 
-// awaitReady waits until /readyz would pass.
+// takeOverFrom says the word with which this process takes over, unless it was asked to stop
+// before that: then the old one serves on. After it only the answer counts, because the old
+// one may leave.
+func (a *App) takeOverFrom(parent *handover.Parent) (died bool, err error) {
+	if !a.stop.unlessBegun(func() { parent.Say(handover.Taken) }) {
+		return false, errStopped
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.UpgradeTimeout)
+	defer cancel()
+	return parent.Await(ctx, handover.Go)
+}
+
+// awaitReady waits until /readyz would pass at two looks, one after the other: a unit that fails
+// as it begins has ended the start by the second.
 func (a *App) awaitReady(ctx context.Context) error {
 	again := time.NewTicker(readyAgain)
 	defer again.Stop()
-	for said := ""; ; {
+	said, passed := "", 0
+	for {
 		a.health.reg.Ready(ctx)
-		err := a.health.reg.NotReady()
-		if err == nil {
+		if err := a.health.reg.NotReady(); err != nil {
+			passed = 0
+			why := strings.ReplaceAll(err.Error(), "\n", "; ")
+			a.setWaiting("readiness: " + why)
+			if why != said {
+				said = why
+				a.log.Warn("not ready yet to take over from the old process", "because", why)
+			}
+		} else if passed++; passed == 2 {
 			return nil
-		}
-		why := strings.ReplaceAll(err.Error(), "\n", "; ")
-		a.setWaiting("readiness: " + why)
-		if why != said {
-			said = why
-			a.log.Warn("not ready yet to take over from the old process", "because", why)
 		}
 		select {
 		case <-again.C:

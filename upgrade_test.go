@@ -115,6 +115,9 @@ func init() {
 			exclusives(app, next)
 			app.Probe("step", ProbeFunc(func(context.Context) error { killAt("ready", nil); return nil }))
 		}
+		if next == "unit" {
+			app.Go("own", func(context.Context) error { return errors.New("address already in use") })
+		}
 		if next == "unready" {
 			app.Probe("db", ProbeFunc(func(context.Context) error { return errors.New("connection refused") }))
 		}
@@ -517,6 +520,7 @@ func TestUpgradeThatFails(t *testing.T) {
 	}{
 		"it exits":                {"exit", nil, "exit status 7"},
 		"it hangs":                {"hang", nil, "it took longer than 3s (UpgradeTimeout)"},
+		"a unit of it fails":      {"unit", nil, "it ended before it said"},
 		"it is never ready":       {"unready", nil, "it took longer than 3s (UpgradeTimeout)"},
 		"it is gone":              {"", func(l *line) { _ = os.Remove(l.program) }, "no such file"},
 		"it is not executable":    {"", func(l *line) { replace(l, "#!/bin/sh\n", 0o600) }, "permission denied"},

@@ -42,6 +42,6 @@ func serve(s settings) error {
 	// The file names one process: the old one removes it, and the new one writes it.
 	app.Exclusive("pid file",
 		func(context.Context) error { return os.WriteFile(s.PIDFile, []byte(strconv.Itoa(os.Getpid())), 0o600) },
-		func(context.Context) error { return os.Remove(s.PIDFile) })
+		func(context.Context) error { return os.RemoveAll(s.PIDFile) }) // somebody may have removed it
 	return app.Run(context.Background())
 }

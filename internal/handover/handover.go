@@ -182,12 +182,12 @@ func parse(line string) (version, pid int, err error) {
 	return version, pid, nil
 }
 
-// Exchange says a line and waits until the old process has answered with word, or until ctx
-// ends. died reports that the old process has ended: this one goes on without it.
-func (p *Parent) Exchange(ctx context.Context, line, word string) (died bool, err error) {
-	if say(p.conn, line) != nil {
-		return true, p.awaitEnd(ctx)
-	}
+// Say writes one line. An error says that the old process has ended; Await says so too.
+func (p *Parent) Say(line string) { _ = say(p.conn, line) }
+
+// Await waits until the old process has said word, or until ctx ends. died reports that the old
+// process has ended: this one goes on without it.
+func (p *Parent) Await(ctx context.Context, word string) (died bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = p.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	answer, err := p.in.ReadSlice('\n')
@@ -203,19 +203,31 @@ func (p *Parent) Exchange(ctx context.Context, line, word string) (died bool, er
 	return false, nil
 }
 
+// closedWithin bounds how long awaitEnd looks for threads of a process that has ended: its id
+// may belong to another one by then.
+const closedWithin = time.Second
+
 // awaitEnd waits until the old process has ended. The system closes its end of the pipe
-// before that, and perhaps before its locks are free.
+// before that, and perhaps before its locks are free: a thread that still ends may have them.
 func (p *Parent) awaitEnd(ctx context.Context) error {
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
-	for os.Getppid() == p.pid {
+	var since time.Time
+	for {
+		if os.Getppid() != p.pid {
+			if since.IsZero() {
+				since = time.Now()
+			}
+			if hasEnded(p.pid) || time.Since(since) > closedWithin {
+				return nil
+			}
+		}
 		select {
 		case <-look.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-	return nil
 }
 
 // Close ends the conversation.

@@ -116,7 +116,8 @@ func TestExchange(t *testing.T) {
 			if tt.died {
 				_ = old.Close()
 			}
-			died, err := p.Exchange(ctx, Taken, Go)
+			p.Say(Taken)
+			died, err := p.Await(ctx, Go)
 			if died != tt.died || (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Exchange returns %v, %v, want %v, %q", died, err, tt.died, tt.want)
 			}
@@ -129,7 +130,8 @@ func TestExchange(t *testing.T) {
 		}
 		soon, cancel := context.WithCancel(ctx)
 		time.AfterFunc(10*time.Millisecond, cancel)
-		if died, err := p.Exchange(soon, Taken, Go); died || err == nil {
+		p.Say(Taken)
+		if died, err := p.Await(soon, Go); died || err == nil {
 			t.Errorf("Exchange returns %v, %v", died, err)
 		}
 	})

@@ -1,9 +1,11 @@
 package handover
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"os"
+	"strconv"
 	"syscall"
 )
 
@@ -64,4 +66,17 @@ func peek(fd int) (string, error) {
 		}
 		return string(buf[:n]), nil
 	}
+}
+
+// hasEnded reports whether no thread of a process is left, but for the first one of a process
+// that was not waited for.
+func hasEnded(pid int) bool {
+	folder := "/proc/" + strconv.Itoa(pid)
+	threads, err := os.ReadDir(folder + "/task")
+	if err != nil || len(threads) == 0 {
+		return true
+	}
+	stat, err := os.ReadFile(folder + "/stat")
+	state := bytes.TrimSpace(stat[bytes.LastIndexByte(stat, ')')+1:]) // behind the name
+	return err != nil || len(threads) == 1 && len(state) > 0 && (state[0] == 'Z' || state[0] == 'X')
 }

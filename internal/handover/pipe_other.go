@@ -18,3 +18,5 @@ func connOf(int) (net.Conn, error) { return nil, errors.ErrUnsupported }
 func peer(int) (int, error) { return 0, errors.ErrUnsupported }
 
 func peek(int) (string, error) { return "", errors.ErrUnsupported }
+
+func hasEnded(int) bool { return true }

@@ -178,9 +178,15 @@ func (c *PacketConn) Close() error {
 // still accepts connections, and the next process gets them. Listen returns an error when the
 // service manager has given no such socket, or two of the name, when the socket does not
 // accept connections, and when an earlier call has returned it.
+//
+// A unix socket's file that a killed process has left, on which nothing listens, is replaced.
 func (s *Sockets) Listen(ctx context.Context, lc *net.ListenConfig, network, addr string) (*Listener, error) {
 	ln, socket, err := open(s, network, addr, listener, func() (net.Listener, error) {
-		return lc.Listen(ctx, network, addr)
+		ln, err := lc.Listen(ctx, network, addr)
+		if err != nil && network == "unix" && isStale(addr) && os.Remove(addr) == nil {
+			return lc.Listen(ctx, network, addr)
+		}
+		return ln, err
 	})
 	if err != nil {
 		return nil, err
@@ -236,6 +242,9 @@ func inherited[T any](
 	isManagers := IsAddress(addr)
 	what, name := "socket handed over for "+addr, ownName(network, addr)
 	i := s.freeLocked(name)
+	if strings.HasPrefix(network, "unix") && !hasFile(addr) {
+		i = -1 // its file was removed: nobody can reach it any more
+	}
 	if isManagers {
 		if !s.looked {
 			s.lookLocked(os.Getpid())
@@ -260,6 +269,30 @@ func inherited[T any](
 		closeFD(firstFD + i) // below has a copy
 	}
 	return below, &socket{name: name, manager: isManagers}, nil
+}
+
+// hasFile reports whether the file of a unix socket exists. The address of an abstract one
+// begins with @ or a zero byte, and has none.
+func hasFile(addr string) bool {
+	if addr == "" || addr[0] == '@' || addr[0] == 0 {
+		return true
+	}
+	_, err := os.Lstat(addr)
+	return err == nil
+}
+
+// isStale reports whether the file of a unix socket is left from a process that was killed:
+// nothing listens on it.
+func isStale(addr string) bool {
+	info, err := os.Lstat(addr)
+	if err != nil || info.Mode().Type() != os.ModeSocket {
+		return false
+	}
+	conn, err := net.Dial("unix", addr)
+	if err == nil {
+		_ = conn.Close() // somebody serves there
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // freeLocked returns the first socket of that name that Listen has not returned, or -1.

@@ -3,8 +3,12 @@
 package sdsocket
 
 import (
+	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -110,6 +114,44 @@ func TestGate(t *testing.T) {
 	s.HandOver()
 	if !ln.Shared() {
 		t.Error("the socket is not shared after HandOver")
+	}
+}
+
+// The file of a unix socket that a killed process has left is replaced, and one that is in use, or
+// no socket, is not. A socket whose file somebody has removed is opened anew.
+func TestFileOfAUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listen := func(s *Sockets) (*Listener, error) { return s.Listen(t.Context(), new(net.ListenConfig), "unix", path) }
+	killed, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen(new(Sockets)); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("in use: %v", err)
+	}
+	killed.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = killed.Close()
+	next, err := listen(new(Sockets))
+	if err != nil {
+		t.Fatalf("left by a killed process: %v", err)
+	}
+	defer next.Close()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	anew, err := listen(&Sockets{names: []string{ownName("unix", path)}, taken: []bool{false}})
+	if err != nil {
+		t.Fatalf("its file was removed: %v", err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Error(err)
+	}
+	_ = anew.Close()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen(new(Sockets)); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("no socket: %v", err)
 	}
 }
 

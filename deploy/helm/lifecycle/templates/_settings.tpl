@@ -40,7 +40,7 @@ kubernetesAPI: {enabled: false, lease: "", evictions: false}
 
 {{/* The other keys of lifecycle.Config that config may have. */}}
 {{- define "lifecycle.startKeys" -}}
-[name, signal_debounce, start_timeout, leader_retry, termination_log, last_stop_file, statusz_off, admin_token, admin_token_file, memory_limit_ratio]
+[name, signal_debounce, start_timeout, leader_retry, termination_log, last_stop_file, statusz_off, admin_token, admin_token_file, memory_limit_ratio, black_box_dir, upgrade_signal, upgrade_timeout]
 {{- end -}}
 
 {{/* The keys that follow from the settings. They are refused in config. */}}
