@@ -113,7 +113,7 @@ chaos: cc ## a thousand upgrades of a process under load, a million random opera
 	HOST_TEST_SERVERS=3 go test -race -count 1 -timeout 60m ./fleet/host
 
 .PHONY: models spin
-models: spin ## check the models of the protocols with SPIN, and records of the code against them (4 minutes)
+models: spin ## check the models of the protocols with SPIN, and records of the code against them (two minutes on a quiet machine)
 	cd tools && MODELS=1 go test -count=1 -timeout 30m -v -run '^TestModels$$' ./models
 	MODELS=1 go test -count=1 -timeout 30m -v -run $(RECORDED) . ./fleet/host ./fleet/lease ./fleet/workflow ./internal/httpdrain ./kube ./worker
 
