@@ -194,6 +194,11 @@ func TestDumpOfACluster(t *testing.T) {
 func TestLifecycleRun(t *testing.T) {
 	image := "          image: example/web:1\n"
 	with := func(lines string) string { return strings.Replace(clean, image, image+lines, 1) }
+	flags := func(list string) string {
+		return with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, " + list + "--, app]\n")
+	}
+	typo := "          env: [{name: LIFECYCLE_RUN_PROXI, value: x}]\n"
+	refused := []string{"config-refused"}
 	env := func(name string) string {
 		return with("          command: [/lifecycle-run, --]\n          args: [python3, app.py]\n          env: [{name: " + name + ", value: 30s}]\n")
 	}
@@ -210,13 +215,25 @@ func TestLifecycleRun(t *testing.T) {
 		"a flag of the other":  {with("          command: [lifecycle-run, -lifecycle.termination-grace=30s, --, app, -lifecycle.drain-interval=1h]\n"), nil, ""},
 		"a shell":              {with("          command: [tini, --, /lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, app]\n"), []string{"shell-entrypoint"}, "from lifecycle-run"},
 		"a shell that is gone": {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, exec app]\n"), nil, ""},
-		"its key's typo":       {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, --, app]\n          env: [{name: LIFECYCLE_RUN_PROXI, value: x}]\n"), []string{"config-refused"}, "did you mean LIFECYCLE_RUN_PROXY"},
-		"its flag's typo":      {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, -redy=x, --, app]\n"), []string{"config-refused"}, "did you mean -ready"},
-		"its bad value":        {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, -ready, x, --, app]\n"), []string{"config-refused"}, "is not a check"},
-		"its proxy's port":     {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, '-proxy=http://127.0.0.1:8080', --, app]\n"), []string{"config-refused"}, "where the proxy itself listens"},
-		"its port elsewhere":   {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, '-proxy=http://127.0.0.1:8000', --, app]\n"), nil, ""},
-		"no program":           {with("          command: [/lifecycle-run]\n          args: [-lifecycle.termination-grace=30s]\n"), []string{"config-refused"}, "given no program"},
-		"its secret address":   {with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, -proxy=$(ADDR), --, app]\n"), nil, ""},
+		"its key's typo": {
+			with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, --, app]\n" + typo),
+			refused, "did you mean LIFECYCLE_RUN_PROXY",
+		},
+		"its flag's typo":     {flags("-redy=x, "), refused, "did you mean -ready"},
+		"its section's typo":  {flags("-lifecycle.drain-intervall=3s, "), refused, "did you mean"},
+		"its bad value":       {flags("-ready, x, "), refused, "is not a check"},
+		"its proxy's port":    {flags("'-proxy=http://127.0.0.1:8080', "), refused, "where the proxy itself listens"},
+		"its port elsewhere":  {flags("'-proxy=http://127.0.0.1:8000', "), nil, ""},
+		"its unknown address": {flags("-proxy=$(ADDR), "), nil, ""},
+		"no program": {
+			with("          command: [/lifecycle-run]\n          args: [-lifecycle.termination-grace=30s]\n"),
+			refused, "given no program",
+		},
+		"a typo of lifecyclectl run": {
+			strings.NewReplacer("[/lifecycle-run, ", "[lifecyclectl, run, ", "LIFECYCLE_RUN", "LIFECYCLECTL_RUN").
+				Replace(env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACES")),
+			refused, "set LIFECYCLECTL_RUN_LIFECYCLE_TERMINATION_GRACE",
+		},
 		"a Job": {
 			strings.Replace(jobManifest, image, image+"          command: [lifecycle-run, -lifecycle.termination-grace=30s, --, work]\n", 1),
 			[]string{"job-exit"}, "when the program exits 0",

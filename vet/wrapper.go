@@ -54,7 +54,9 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 	}
 	_, err := config.Load[runconfig.Config](name, opts...)
 	for _, fault := range faultsOf(err) {
-		isOfSection := strings.HasPrefix(fault.Key, "lifecycle.") || strings.Contains(fault.Source, "LIFECYCLE_RUN_LIFECYCLE_")
+		isOfSection := strings.HasPrefix(fault.Key, "lifecycle.") ||
+			strings.HasPrefix(fault.Source, "environment "+prefix+"LIFECYCLE_") ||
+			strings.HasPrefix(fault.Source, "flag -lifecycle.")
 		if !isOfSection { // those are found already
 			c.refused(fault, own)
 		}

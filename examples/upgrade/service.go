@@ -42,6 +42,11 @@ func serve(s settings) error {
 	// The file names one process: the old one removes it, and the new one writes it.
 	app.Exclusive("pid file",
 		func(context.Context) error { return os.WriteFile(s.PIDFile, []byte(strconv.Itoa(os.Getpid())), 0o600) },
-		func(context.Context) error { return os.RemoveAll(s.PIDFile) }) // somebody may have removed it
+		func(context.Context) error {
+			if err := os.Remove(s.PIDFile); !errors.Is(err, os.ErrNotExist) { // an operator may have removed it
+				return err
+			}
+			return nil
+		})
 	return app.Run(context.Background())
 }

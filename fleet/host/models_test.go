@@ -30,7 +30,7 @@ type logged struct {
 // While hosts are killed, stalled past their lease and replaced, the log of a slot and its outputs go along the models.
 func TestHostsConformToTheModels(t *testing.T) {
 	if testing.Short() && os.Getenv("MODELS") == "" {
-		t.Skip("the test takes 20 seconds")
+		t.Skip("it kills and stalls hosts for 20 seconds: make models runs it, and the long tests")
 	}
 	site := brokertest.NewSite(t)
 	r := rigOn(t, site.Connect(t, broker.Config{}), 1)

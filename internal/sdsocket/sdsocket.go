@@ -243,7 +243,7 @@ func inherited[T any](
 	what, name := "socket handed over for "+addr, ownName(network, addr)
 	i := s.freeLocked(name)
 	if strings.HasPrefix(network, "unix") && !hasFile(addr) {
-		i = -1 // its file was removed: nobody can reach it any more
+		i = -1 // the program removed its file: no client can reach it
 	}
 	if isManagers {
 		if !s.looked {
@@ -290,7 +290,7 @@ func isStale(addr string) bool {
 	}
 	conn, err := net.Dial("unix", addr)
 	if err == nil {
-		_ = conn.Close() // somebody serves there
+		_ = conn.Close() // a process serves there
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }

@@ -118,7 +118,7 @@ func TestGate(t *testing.T) {
 }
 
 // The file of a unix socket that a killed process has left is replaced, and one that is in use, or
-// no socket, is not. A socket whose file somebody has removed is opened anew.
+// no socket, is not. A socket whose file the program has removed is opened anew.
 func TestFileOfAUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listen := func(s *Sockets) (*Listener, error) { return s.Listen(t.Context(), new(net.ListenConfig), "unix", path) }
