@@ -246,5 +246,8 @@ func TestLifecycleRun(t *testing.T) {
 		if !strings.Contains(said, tt.says) || strings.Contains(said, "not-compared") {
 			t.Errorf("%s: it does not say %q: %s", name, tt.says, said)
 		}
+		if n := len(check(lifecycle.Config{}, tt.text).Findings); n != len(tt.want) {
+			t.Errorf("%s: %d findings, want %d: %s", name, n, len(tt.want), said)
+		}
 	}
 }
