@@ -399,7 +399,10 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"AcceptMax", c.AcceptMax, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"ReportSlice", c.ReportSlice, false}, {"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
-		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true}, {"UpgradeTimeout", c.UpgradeTimeout, true},
+		{"StartTimeout", c.StartTimeout, false},
+		{"ReloadTimeout", c.ReloadTimeout, false},
+		{"LeaderRetry", c.LeaderRetry, true},
+		{"UpgradeTimeout", c.UpgradeTimeout, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {

@@ -702,7 +702,9 @@ func TestForcedExitEndsTheNewProcess(t *testing.T) {
 // Upgrade refuses what cannot work, and says what would.
 func TestUpgradeRefused(t *testing.T) {
 	l := launchLine(t, quickly, env(modeEnv, "own listener"))
-	if status, text := l.upgrade(); status != http.StatusConflict || !strings.Contains(text, "the listener of server other on 127.0.0.1:") || !strings.Contains(text, "open it with App.Listen") {
+	status, text := l.upgrade()
+	isNamed := strings.Contains(text, "the listener of server other on 127.0.0.1:") && strings.Contains(text, "open it with App.Listen")
+	if status != http.StatusConflict || !isNamed {
 		t.Errorf("with a listener of its own the upgrade answers %d %s", status, text)
 	}
 	if strings.Contains(l.out.String(), "a new process starts") {
