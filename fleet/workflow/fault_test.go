@@ -258,13 +258,24 @@ func TestOutageIsCalledOne(t *testing.T) {
 			t.Errorf("%s without a server: %v", what, err)
 		}
 	}
-	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	defer cancel()
-	said("Create", r.missions.Create(short, &Mission{ID: "m1", State: "planning"}))
+	var creates sync.WaitGroup
+	for i := range 100 { // their times end in different steps of an attempt
+		creates.Go(func() {
+			short, cancel := context.WithTimeout(ctx, 300*time.Millisecond+time.Duration(i)*time.Millisecond)
+			defer cancel()
+			err := r.missions.Create(short, &Mission{ID: "m" + strconv.Itoa(i), State: "planning"})
+			if !errors.Is(err, workflow.ErrOutcomeUnknown) { // the time ended as the client sent it
+				said("Create", err)
+			}
+		})
+	}
+	creates.Wait()
 	_, err := r.missions.Get(ctx, "m1")
 	said("Get", err)
 	late := rigOn(t, r.b)
 	brokertest.Await(t, "the view to say why it does not follow", func() bool { return late.Views()[0].Trouble != "" })
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
 	said("Ready", late.Ready(short))
 }
 

@@ -153,13 +153,18 @@ func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answe
 		} else if _, err := b.last(ctx, key); errors.Is(err, jetstream.ErrBucketNotFound) {
 			return 0, err // no server answers because the bucket is missing, not because a server has just started
 		}
-		if collision.Sleep(ctx, n) != nil {
-			if sent {
-				return fail(ErrOutcomeUnknown, context.Cause(ctx), got.err)
+		why := got.err
+		if collision.Sleep(ctx, n) == nil {
+			got = b.publish(ctx, a.msg)
+			if !got.unsent || ctx.Err() == nil {
+				continue
 			}
-			return fail(context.Cause(ctx), got.err)
 		}
-		got = b.publish(ctx, a.msg)
+		// There is no time for another attempt: the last one says why there is no revision.
+		if sent {
+			return fail(ErrOutcomeUnknown, context.Cause(ctx), why)
+		}
+		return fail(context.Cause(ctx), why)
 	}
 	return got.revision, nil
 }
