@@ -87,6 +87,8 @@ func play(name string, args []string) {
 		fmt.Println("serving")
 		<-stop
 		fmt.Println("asked to end")
+	case "listen":
+		serveInherited()
 	case "deaf": // an address: answers, and knows nothing of SIGTERM
 		deafServer(args[0])
 	case "shell": // a script
