@@ -27,7 +27,6 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
-	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
 	"github.com/pleme-io/lifecycle-go/metrics"
@@ -122,7 +121,7 @@ func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdou
 	if cfg.Lifecycle.Name == "" {
 		cfg.Lifecycle.Name = filepath.Base(path)
 	}
-	p := &program{name: name, cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, made: fsm.NewWake()}
+	p := &program{name: name, cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, made: make(chan struct{}, 1)}
 	return p.run(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
 }
 
@@ -150,8 +149,8 @@ type program struct {
 	stdout, stderr io.Writer
 
 	listeners []net.Listener
-	made      fsm.Wake // there is another instance
-	status    int      // exit status of the last instance
+	made      chan struct{} // has a token when there is another instance
+	status    int           // exit status of the last instance
 
 	mu        sync.Mutex  // guards the field below
 	instances []*instance // that run, and the last one that has run, the oldest first
@@ -314,7 +313,10 @@ func (p *program) next(name string) (worker.Worker, error) {
 	p.instances = slices.DeleteFunc(p.instances, func(i *instance) bool { return i != last && i.hasEnded() })
 	p.instances = append(p.instances, i)
 	p.mu.Unlock()
-	p.made.Notify()
+	select {
+	case p.made <- struct{}{}:
+	default: // it has one
+	}
 	return i.proc, nil
 }
 
