@@ -179,7 +179,7 @@ func replaceUnderLoad(t *testing.T, program []string) {
 	addr, health := freeAddr(t), freeAddr(t)
 	c := startContained(t, "run", append([]string{
 		"-lifecycle.health-addr=" + health, "-lifecycle.drain-interval=off",
-		"-listen=" + addr, "-ready=http://" + addr + "/", "-restart=always", "-backoff.min=10ms", "-backoff.max-restarts=1000", "--",
+		"-listen=" + addr, "-ready=http://" + addr + "/", "-restart=always", "-backoff.min=10ms", "-backoff.max=100ms", "-backoff.max-restarts=1000", "--",
 	}, program...))
 	eventually(t, "ready", func() bool { return status("http://"+health+"/readyz") == 200 })
 	stop := restless(addr)
