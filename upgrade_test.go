@@ -943,6 +943,55 @@ func TestUpgradeUnixAndPackets(t *testing.T) {
 	}
 }
 
+// A client that keeps a connection to the health planes is told to close it, and gets its answer
+// from the old process.
+func TestUpgradeTellsProbersToLeave(t *testing.T) {
+	cfg := quickly
+	cfg.Linger, cfg.ShutdownGrace = 4*time.Minute, 5*time.Minute
+	l := launchLine(t, cfg)
+	old := l.pid()
+	busy, err := net.Dial("tcp", l.http) // the old process stays for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	prober, err := net.Dial("tcp", l.health)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prober.Close()
+	_ = prober.SetDeadline(time.Now().Add(patience))
+	in := bufio.NewReader(prober)
+	ready := func() (isLast bool) {
+		t.Helper()
+		fmt.Fprint(prober, "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("/readyz: %s %s %v", resp.Status, body, err)
+		}
+		return resp.Close
+	}
+	fmt.Fprint(busy, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	if resp, err := http.ReadResponse(bufio.NewReader(busy), nil); err != nil {
+		t.Fatal(err)
+	} else {
+		resp.Body.Close()
+	}
+	if ready() {
+		t.Error("the prober is told to leave before the upgrade")
+	}
+	l.mustUpgrade()
+	if !ready() {
+		t.Error("the prober is not told to leave")
+	}
+	_ = busy.Close()
+	l.ends(old)
+}
+
 // The service manager hears which process is the main one, and no stop. Its sockets and the
 // variables of the notification go to each new process.
 func TestUpgradeUnderSystemd(t *testing.T) {
@@ -961,6 +1010,9 @@ func TestUpgradeUnderSystemd(t *testing.T) {
 		}
 		if !slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "RELOADING=1") }) {
 			t.Errorf("no reload in %q", before)
+		}
+		if slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "READY=1") }) {
+			t.Errorf("a process was ready before it was the main one: %q", before)
 		}
 		old = pid
 	}
