@@ -70,7 +70,8 @@ func (s *Supervisor) endNext(c *child, err error) {
 	}
 	c.next, next.before = nil, nil
 	next.answer(wantsStart, fmt.Errorf("the new instance is given up, and the one before goes on: %w", err))
-	s.logFailure(next, "the new instance of a child failed, and the one before goes on", &ending{status: StatusFailed, err: err})
+	failed := &ending{status: StatusFailed, err: err}
+	s.logFailure(next, "the new instance of a child failed, and the one before goes on", failed)
 	next.leaving = removed
 	s.withdraw(next)
 	s.retire(c) // it may have ended meanwhile

@@ -147,7 +147,8 @@ func (p *Process) passListeners() (files []*os.File, err error) {
 		return nil, err
 	}
 	cmd.ExtraFiles = append(slices.Clip(files), cmd.ExtraFiles...)
-	cmd.Env = sdsocket.Environ(cmd.Env, slices.Repeat([]string{"unknown"}, len(files))) // as systemd calls a socket without a name
+	names := slices.Repeat([]string{"unknown"}, len(files)) // as systemd calls a socket without a name
+	cmd.Env = sdsocket.Environ(cmd.Env, names)
 	return files, nil
 }
 

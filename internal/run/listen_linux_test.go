@@ -208,7 +208,7 @@ func restarts(health string) int {
 	if err != nil {
 		return 0
 	}
-	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections() //nolint:errcheck // it is one
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	defer resp.Body.Close()
 	n := 0
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
