@@ -73,7 +73,7 @@ type firing struct {
 	room    chan struct{} // holds a token for each write that is under way
 	running sync.WaitGroup
 
-	mu    sync.Mutex // guards tries and what is in them
+	mu    sync.Mutex                  // guards tries and what is in them
 	tries map[*bucket]map[string]*try // by key: those that run, and those that wrote nothing
 	swept int64                       // when sweep last looked at all of them
 }
