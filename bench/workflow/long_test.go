@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
@@ -47,8 +48,8 @@ type longLife struct {
 
 // TestLongLife makes LONG_ENTITIES entities, each with a timer that is not due, and writes them
 // until the journal has LONG_ENTRIES entries. Then it measures what a service does at its start and
-// later: it starts, lists, fires timers, runs hooks, and is backed up and restored. With LONG_OUT it
-// writes the table into that file.
+// later: it starts, lists, fires timers, runs hooks, and is backed up and restored. The server is in
+// the same process. With LONG_OUT it writes the table into that file.
 //
 //	LONG_ENTITIES=1000000 LONG_ENTRIES=10000000 LONG_OUT=long.md go test -run '^TestLongLife$' -timeout 5h -v ./workflow
 func TestLongLife(t *testing.T) {
@@ -63,9 +64,10 @@ func TestLongLife(t *testing.T) {
 	l.measure(fmt.Sprintf("make %d entities, each with a timer", entities), func() {
 		create(t, l.m, "m-", entities, workflow.Timer{Name: "later", After: 5000 * time.Hour, To: "done", Keep: true})
 	})
+	phases := [2]string{"landing", "flying"}
+	round := 0
 	l.measure(fmt.Sprintf("write until the journal has %d entries", entries), func() {
-		phases := [2]string{"landing", "flying"}
-		for written, round := entities, 0; written < entries; round++ {
+		for written := entities; written < entries; round++ {
 			for from := 0; from < entities && written < entries; from += 10_000 {
 				n := min(10_000, entities-from, entries-written)
 				moves := make([]workflow.Move, n)
@@ -91,12 +93,8 @@ func TestLongLife(t *testing.T) {
 	l.note("size of the bucket and its journal on the disk", size(t, store))
 	l.measure("start the embedded server on it", func() { l.connect(store) })
 	l.measure("start a process: until its lists are answered", func() { l.manage() })
-	var mem runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&mem)
-	l.note("memory of the process, with the server", fmt.Sprintf("%d MB", mem.HeapAlloc>>20))
 	l.measure("list 100 of a phase", func() {
-		page, err := l.m.Query(ctx, survey, workflow.ListOptions{Phase: "landing", Limit: 100})
+		page, err := l.m.Query(ctx, survey, workflow.ListOptions{Phase: phases[(round+1)%2], Limit: 100})
 		l.must(err)
 		if len(page.Records) == 0 {
 			t.Error("the list is empty")
@@ -110,13 +108,15 @@ func TestLongLife(t *testing.T) {
 		_, err := l.m.Counts(ctx, survey, time.Hour)
 		l.must(err)
 	})
-	l.measure("the history of one entity, from the journal", func() {
-		events, err := l.m.History(ctx, survey, "m-1")
-		l.must(err)
-		if len(events) == 0 {
-			t.Error("the history is empty")
-		}
-	})
+	for id, what := range []string{"the history of one entity: the server reads its journal again", "the history of another one"} {
+		l.measure(what, func() {
+			events, err := l.m.History(ctx, survey, fmt.Sprint("m-", id+1))
+			l.must(err)
+			if len(events) == 0 {
+				t.Error("the history is empty")
+			}
+		})
+	}
 	l.measure("start Deadlines and a hook that has not run meanwhile: it reads all entries and reacts to a timer", func() { l.react("new-1") })
 	l.measure("start both again, where they were, until the hook reacts to a timer", func() { l.react("new-2") })
 
@@ -146,7 +146,7 @@ func TestLongLife(t *testing.T) {
 	l.must(l.m.Close())
 	l.must(l.b.Close(ctx))
 
-	table := "| what | |\n| --- | --- |\n" + strings.Join(l.rows, "")
+	table := "| what | | processor time | most memory |\n| --- | --- | --- | --- |\n" + strings.Join(l.rows, "")
 	t.Log("\n" + table)
 	if out := os.Getenv("LONG_OUT"); out != "" {
 		l.must(os.WriteFile(out, []byte(table), 0o644))
@@ -160,24 +160,60 @@ func (l *longLife) must(err error) {
 	}
 }
 
+// measure calls do, and notes its time, the processor time of the process, and the most memory that
+// its heap had meanwhile, with what was not collected yet.
 func (l *longLife) measure(what string, do func()) {
 	l.t.Helper()
-	began := time.Now()
+	most, stop := watchHeap()
+	began, used := time.Now(), cpu.Used()
 	do()
-	took := time.Since(began)
-	unit := time.Second
-	switch {
-	case took < 10*time.Millisecond:
-		unit = 10 * time.Microsecond
-	case took < 10*time.Second:
-		unit = time.Millisecond
-	}
-	l.note(what, took.Round(unit).String())
+	took, busy := time.Since(began), cpu.Used()-used
+	stop()
+	l.note(what, rounded(took), rounded(busy), fmt.Sprintf("%d MB", *most>>20))
 }
 
-func (l *longLife) note(what, value string) {
-	l.t.Log(what, value)
-	l.rows = append(l.rows, fmt.Sprintf("| %s | %s |\n", what, value))
+// rounded returns a duration with about three digits.
+func rounded(d time.Duration) string {
+	unit := time.Second
+	switch {
+	case d < 10*time.Millisecond:
+		unit = 10 * time.Microsecond
+	case d < 10*time.Second:
+		unit = time.Millisecond
+	}
+	return d.Round(unit).String()
+}
+
+// watchHeap looks at the size of the heap until stop is called. most is valid after that.
+func watchHeap() (most *uint64, stop func()) {
+	most = new(uint64)
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		for {
+			metrics.Read(sample)
+			*most = max(*most, sample[0].Value.Uint64())
+			select {
+			case <-over:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	return most, func() {
+		close(over)
+		<-ended
+	}
+}
+
+// note adds a row to the table. A row has up to three values.
+func (l *longLife) note(what string, values ...string) {
+	l.t.Log(what, values)
+	for len(values) < 3 {
+		values = append(values, "")
+	}
+	l.rows = append(l.rows, fmt.Sprintf("| %s | %s |\n", what, strings.Join(values, " | ")))
 }
 
 func withoutStreams(c *broker.Config) { c.Buckets, c.Streams = nil, nil }

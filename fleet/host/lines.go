@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/trace"
 )
 
 // Line is a line of a worker's log: what its code printed, or an error of a message or
@@ -108,15 +111,26 @@ func (l *lines) send(rec *Record, isError bool, line string) {
 	}
 }
 
-// printer returns what takes the lines that a worker's code prints. The host's own log has
-// the same lines as the worker's: the rate bounds both.
-func (h *Host) printer(rec *Record) func(string) {
-	return func(line string) {
-		if h.lines.admit(rec) {
-			h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
-			h.lines.send(rec, false, line)
-		}
+// printer takes the lines that the code of one program prints. The host's own log has the same
+// lines as the worker's: the rate bounds both.
+type printer struct {
+	host  *Host
+	rec   *Record
+	trace atomic.Pointer[trace.Context] // of the message that the program handles; nil for none
+}
+
+func (h *Host) printer(rec *Record) *printer { return &printer{host: h, rec: rec} }
+
+func (p *printer) print(line string) {
+	if !p.host.lines.admit(p.rec) {
+		return
 	}
+	attrs := []slog.Attr{slog.String("worker", p.rec.ID), slog.String("line", line)}
+	if t := p.trace.Load(); t != nil {
+		attrs = append(attrs, t.Attrs()...)
+	}
+	p.host.log.LogAttrs(context.Background(), slog.LevelInfo, "hosted worker prints", attrs...)
+	p.host.lines.send(p.rec, false, line)
 }
 
 // lineOf reads a stored line. It is of another worker when one was made anew under the same ID,

@@ -70,7 +70,10 @@ func (h *Host) closeProgram(worker string, p engine.Program) {
 func (m *member) handle(
 	ctx context.Context, message *engine.Message, state engine.State,
 ) (outputs []engine.Output, err error) {
-	ctx = message.Trace().In(ctx)
+	t := message.Trace()
+	ctx = t.In(ctx)
+	m.printer.trace.Store(&t)
+	defer m.printer.trace.Store(nil)
 	err = call.Do("handler", func() (err error) {
 		outputs, err = m.program.Handle(ctx, message, state)
 		return err

@@ -67,6 +67,7 @@ func (r *Record) codeVersion() codeVersion { return codeVersion{r.workerUID(), r
 type member struct {
 	record   *Record
 	program  engine.Program
+	printer  *printer // of the program
 	limits   engine.Limits
 	turn     *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts   *Counts
@@ -387,7 +388,8 @@ func (s *slot) member(ctx context.Context, rec *Record, asked uint64) (*member, 
 	if err := w.quarantine.reason(rec, asked); err != nil {
 		return old, err
 	}
-	program, err := s.host.load(ctx, rec, w.eager != rec.Generation)
+	lines := s.host.printer(rec)
+	program, err := s.host.load(ctx, rec, w.eager != rec.Generation, lines)
 	s.hasLoaded(rec, asked, err)
 	if err != nil {
 		return old, err
@@ -395,14 +397,15 @@ func (s *slot) member(ctx context.Context, rec *Record, asked uint64) (*member, 
 	if w.eager == rec.Generation {
 		w.eager = 0
 	}
-	return s.newMember(rec, program), nil
+	return s.newMember(rec, program, lines), nil
 }
 
-func (s *slot) newMember(rec *Record, program engine.Program) *member {
+func (s *slot) newMember(rec *Record, program engine.Program, lines *printer) *member {
 	means, _ := s.host.granted(rec) // the load has looked
 	m := &member{
 		record:   rec,
 		program:  program,
+		printer:  lines,
 		limits:   s.host.limits(rec),
 		turn:     new(atomic.Uint64),
 		counts:   s.host.counts(rec),

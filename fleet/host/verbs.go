@@ -176,8 +176,8 @@ func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
 }
 
 // load makes a program of the code that a record names. With later, an engine that runs
-// code in children starts none before the first message.
-func (h *Host) load(ctx context.Context, rec *Record, later bool) (engine.Program, error) {
+// code in children starts none before the first message. lines takes what the code prints.
+func (h *Host) load(ctx context.Context, rec *Record, later bool, lines *printer) (engine.Program, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limits(rec).Load+30*time.Second)
 	defer cancel()
 	size := 0
@@ -193,7 +193,7 @@ func (h *Host) load(ctx context.Context, rec *Record, later bool) (engine.Progra
 	if err != nil {
 		return nil, err
 	}
-	return h.loadCode(ctx, rec, code, later, h.printer(rec))
+	return h.loadCode(ctx, rec, code, later, lines.print)
 }
 
 // enterLoad waits for the memory that a load of code takes: the code is copied a few times on its
@@ -321,7 +321,7 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 	found := rec.History[i]
 	trial := *rec
 	trial.Digest, trial.Signature, o.now = found.Digest, found.Signature, true
-	p, err := h.load(ctx, &trial, false)
+	p, err := h.load(ctx, &trial, false, h.printer(&trial))
 	if err != nil {
 		return fmt.Errorf("roll back worker %s: %w", id, err)
 	}

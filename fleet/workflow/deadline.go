@@ -26,10 +26,11 @@ import (
 //
 // A paused entity waits for [Manager.Resume].
 //
-// Many are written at once, each with a bound. One that cannot be written is tried
-// again after a pause that grows to five minutes, and the others go on meanwhile.
+// What is due is begun in the order of its times in each workflow. Up to 64 are written at
+// once, each within 5 s. One that cannot be written is tried again after a pause that grows to
+// five minutes, and the others go on meanwhile.
 func (m *Manager) Deadlines(ctx context.Context) error {
-	f := &firing{m: m, room: make(chan struct{}, fireMany), tries: make(map[*bucket]map[string]*try)}
+	f := newFiring(m)
 	defer f.running.Wait()
 	for {
 		if m.isClosed() {
@@ -72,8 +73,13 @@ type firing struct {
 	room    chan struct{} // holds a token for each write that is under way
 	running sync.WaitGroup
 
-	mu    sync.Mutex // guards tries and what is in them
-	tries map[*bucket]map[string]*try
+	mu    sync.Mutex                  // guards tries and what is in them
+	tries map[*bucket]map[string]*try // by key: those that run, and those that wrote nothing
+	swept int64                       // when sweep last looked at all of them
+}
+
+func newFiring(m *Manager) *firing {
+	return &firing{m: m, room: make(chan struct{}, fireMany), tries: make(map[*bucket]map[string]*try)}
 }
 
 // try is what was tried for an entity that is due. Times are by the server's clock, in
@@ -81,6 +87,7 @@ type firing struct {
 type try struct {
 	r        *registration
 	id       string
+	key      string
 	due      int64
 	next     int64 // not before this time
 	failures int
@@ -92,11 +99,13 @@ func (f *firing) round(ctx context.Context, b *bucket) time.Duration {
 	if err := f.m.clock.look(ctx, b); err != nil && ctx.Err() == nil {
 		f.m.log.Debug("the time since the last answer counts by this process's clock", "error", err)
 	}
-	due, wait := f.due(b, instant(f.m.clock.now()))
+	now := instant(f.m.clock.now())
+	f.sweep(now)
+	due, wait := f.due(b, now)
 	for _, t := range due {
 		f.room <- struct{}{} // each write is bounded, and ends with ctx
 		f.running.Go(func() {
-			f.try(ctx, t)
+			f.try(ctx, b, t)
 			<-f.room
 		})
 	}
@@ -122,7 +131,7 @@ func (f *firing) due(b *bucket, now int64) (due []*try, wait time.Duration) {
 		t := tries[en.key]
 		switch {
 		case t == nil || t.due != en.due && !t.running:
-			t = &try{r: en.index.r, id: en.id, due: en.due}
+			t = &try{r: en.index.r, id: en.id, key: en.key, due: en.due}
 			tries[en.key] = t
 		case t.running:
 			return true
@@ -138,17 +147,21 @@ func (f *firing) due(b *bucket, now int64) (due []*try, wait time.Duration) {
 		due = append(due, t)
 		return true
 	})
-	maps.DeleteFunc(tries, func(_ string, t *try) bool { return !t.running && plus(t.next, time.Minute) < now })
 	return due, time.Duration(next - now)
 }
 
-// try fires what is due for an entity. After a success the view has the entity's next
-// time, or will soon.
-func (f *firing) try(ctx context.Context, t *try) {
-	err := f.m.fire(ctx, t)
+// try fires what is due for an entity. After a write the view has the entity's next time, so
+// nothing is remembered of it. After a try that wrote nothing the view may still say that the
+// entity is due.
+func (f *firing) try(ctx context.Context, b *bucket, t *try) {
+	wrote, err := f.m.fire(ctx, t)
 	defer f.m.earlier.notify() // it may be due again already
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if wrote {
+		delete(f.tries[b], t.key)
+		return
+	}
 	t.running = false
 	t.next = plus(instant(f.m.clock.now()), tryAgain.After(t.failures+1))
 	if err != nil && ctx.Err() == nil {
@@ -157,19 +170,32 @@ func (f *firing) try(ctx context.Context, t *try) {
 	}
 }
 
+// sweep forgets the tries of entities that are not due any more, once a minute.
+func (f *firing) sweep(now int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if plus(f.swept, time.Minute) > now {
+		return
+	}
+	f.swept = now
+	for _, tries := range f.tries {
+		maps.DeleteFunc(tries, func(_ string, t *try) bool { return !t.running && plus(t.next, time.Minute) < now })
+	}
+}
+
 // fire takes the edge of a deadline that is due, or fires a timer, if the entity still
-// has it.
-func (m *Manager) fire(ctx context.Context, t *try) error {
+// has it. It reports whether it has written the entity.
+func (m *Manager) fire(ctx context.Context, t *try) (wrote bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fireTime)
 	defer cancel()
 	r := t.r
-	err := m.mutate(ctx, r, t.id, writeOptions{}, func(phase string, cur *entry) (meta, error) {
+	err = m.mutate(ctx, r, t.id, writeOptions{}, func(phase string, cur *entry) (meta, error) {
 		return r.comesDue(phase, cur, m.clock.now())
 	}, nil)
 	if errors.Is(err, errNotDue) || errors.Is(err, ErrEntityNotFound) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // errNotDue says that nothing of the entity is due any more, or yet.

@@ -20,7 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-var update = flag.Bool("update", false, "write the files of testdata/v0.1.0 anew: for a format that no release has")
+var update = flag.Bool("update", false, "write the files of testdata anew: for a format that no release has")
 
 // storedMessage is a message of a bucket as it is stored, in a file of testdata.
 type storedMessage struct {
@@ -29,8 +29,12 @@ type storedMessage struct {
 	Data   string            `json:"data"`
 }
 
-// formatFile has what formatSteps store: the first format, that of v0.1.0.
-var formatFile = filepath.Join("testdata", "v0.1.0", "missions.json")
+// firstFormat has what formatSteps stored in the first format, with long keys. presentFormat has
+// what they store.
+var (
+	firstFormat   = filepath.Join("testdata", "v0.1.0", "missions.json")
+	presentFormat = filepath.Join("testdata", "present", "missions.json")
+)
 
 // formatSteps writes everything that a record and its headers can have.
 func formatSteps(ctx context.Context, r *rig) error {
@@ -82,7 +86,7 @@ func formatOf(ctx context.Context, t *testing.T, s jetstream.Stream) []storedMes
 	return stored
 }
 
-// TestFormatIsThatOfTheFirstRelease writes what the first release wrote. A later release
+// TestFormatIsThatOfTheFirstRelease writes what the first release writes. A later release
 // may read more, and must go on to write what this one reads.
 func TestFormatIsThatOfTheFirstRelease(t *testing.T) {
 	ctx := testContext(t)
@@ -93,9 +97,9 @@ func TestFormatIsThatOfTheFirstRelease(t *testing.T) {
 	got, err := json.MarshalIndent(formatOf(ctx, t, s), "", "  ")
 	must(t, err)
 	if *update {
-		must(t, os.WriteFile(formatFile, append(got, '\n'), 0o600))
+		must(t, os.WriteFile(presentFormat, append(got, '\n'), 0o600))
 	}
-	want, err := os.ReadFile(formatFile)
+	want, err := os.ReadFile(presentFormat)
 	must(t, err)
 	if strings.TrimSpace(string(want)) != string(got) {
 		t.Errorf("stored are\n%s\nwant\n%s", got, want)
@@ -104,8 +108,15 @@ func TestFormatIsThatOfTheFirstRelease(t *testing.T) {
 
 // TestRecordsOfTheFirstReleaseAreRead puts them into a bucket, and reads and writes them.
 func TestRecordsOfTheFirstReleaseAreRead(t *testing.T) {
+	for _, file := range []string{firstFormat, presentFormat} {
+		t.Run(file, func(t *testing.T) { readFormat(t, file) })
+	}
+}
+
+func readFormat(t *testing.T, file string) {
+	t.Helper()
 	ctx := testContext(t)
-	data, err := os.ReadFile(formatFile)
+	data, err := os.ReadFile(file)
 	must(t, err)
 	var stored []storedMessage
 	must(t, json.Unmarshal(data, &stored))
@@ -156,4 +167,9 @@ func TestRecordsOfTheFirstReleaseAreRead(t *testing.T) {
 		t.Errorf("the children are %v", children)
 	}
 	r.move(t, "m1", "landing")
+	for key, want := range map[string]uint64{"create": 1, "count": 3} { // the write has brought them along
+		if at, landed, err := r.Landed(ctx, survey, "m1", key); at != want || !landed || err != nil {
+			t.Errorf("after a write: key %s: %d, %v, %v", key, at, landed, err)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"net/url"
 	"strconv"
 	"strings"
@@ -18,7 +19,8 @@ const (
 	headerNote   = "Lifecycle-Note"   // of the transition
 	headerTimers = "Lifecycle-Timers" // the entity's timers as JSON, on each of its writes
 	headerFired  = "Lifecycle-Fired"  // the timer that fired with the write
-	headerKeys   = "Lifecycle-Keys"   // the idempotency keys of the entity's last writes: see addKey
+	headerKeys   = "Lifecycle-Key"    // the idempotency keys of the entity's last writes: see addKey
+	firstKeys    = "Lifecycle-Keys"   // the same as version 0.1.0 wrote it: see readFirstKeys
 	headerPause  = "Lifecycle-Pause"  // whether the entity is paused: see pausing
 
 	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
@@ -119,7 +121,7 @@ func readMeta(h nats.Header) meta {
 		note:   unescaped(get(headerNote)),
 		timers: get(headerTimers),
 		fired:  unescaped(get(headerFired)),
-		keys:   get(headerKeys),
+		keys:   cmp.Or(get(headerKeys), readFirstKeys(get(firstKeys))),
 		pause:  pausing(get(headerPause)),
 	}
 	m.readWrite(get(headerWrite))

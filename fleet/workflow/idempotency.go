@@ -44,13 +44,21 @@ func (m *Manager) Landed(ctx context.Context, workflow, entityID, key string) (r
 	return revision, landed, nil
 }
 
+// hashLen is the length of a key's hash: 60 bits. That a key counts as one of 64 others happens
+// once in 18 quadrillion writes.
+const hashLen = 10
+
+// hashes is base64 for headers, without the letter N: the server looks for its own headers in those
+// of each message some twenty times, by their first letter.
+var hashes = base64.NewEncoding("ABCDEFGHIJKLM.OPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_").WithPadding(base64.NoPadding)
+
 // keyHash makes a key short and fit for a header.
 func keyHash(key string) string {
 	if key == "" {
 		return ""
 	}
 	sum := sha256.Sum256([]byte(key))
-	return base64.RawURLEncoding.EncodeToString(sum[:12])
+	return hashes.EncodeToString(sum[:8])[:hashLen]
 }
 
 // landed returns the revision of the write with a key, if the entry has it.
@@ -59,14 +67,14 @@ func (e *entry) landed(hash string) (revision uint64, ok bool) {
 		return 0, false
 	}
 	for key := range strings.SplitSeq(e.keys, ",") {
-		of, at, earlier := strings.Cut(key, "@")
-		if of != hash {
+		at, is := strings.CutPrefix(key, hash)
+		if !is {
 			continue
 		}
-		if !earlier {
+		if at == "" {
 			return e.revision, true
 		}
-		if n, err := strconv.ParseUint(at, 10, 64); err == nil {
+		if n, err := strconv.ParseUint(at, 36, 64); err == nil {
 			return n, true
 		}
 	}
@@ -74,14 +82,15 @@ func (e *entry) landed(hash string) (revision uint64, ok bool) {
 }
 
 // addKey returns the keys that the write behind cur carries: cur's keys, and hash unless it is
-// "". They are separated by commas, the oldest first: hash@revision, and for the key of this
-// write, whose revision is not known yet, the hash alone.
+// "". They are separated by commas, the oldest first: each is a hash and the revision of its write
+// in base 36. The revision of this write is not known yet, so its key is the hash alone. Every byte
+// goes through the client, the server and its disk with each write, so keys are short.
 func addKey(cur *entry, hash string) string {
-	keys, most := "", MaxKeys
+	keys, at, most := "", "", MaxKeys
 	if cur != nil && cur.keys != "" {
 		keys = cur.keys
-		if last := keys[strings.LastIndexByte(keys, ',')+1:]; !strings.Contains(last, "@") {
-			keys += "@" + strconv.FormatUint(cur.revision, 10)
+		if last := keys[strings.LastIndexByte(keys, ',')+1:]; len(last) == hashLen {
+			at = strconv.FormatUint(cur.revision, 36)
 		}
 	}
 	if hash != "" {
@@ -92,11 +101,31 @@ func addKey(cur *entry, hash string) string {
 	}
 	switch {
 	case hash == "":
-		return keys
+		return keys + at
 	case keys == "":
 		return hash
 	}
-	return keys + "," + hash
+	return keys + at + "," + hash
+}
+
+// readFirstKeys returns the keys of a record of version 0.1.0 as addKey writes them. There each was
+// longer, and had its revision behind an @ in base 10.
+func readFirstKeys(header string) string {
+	if header == "" {
+		return ""
+	}
+	keys := strings.Split(strings.ReplaceAll(header, "N", "."), ",")
+	for i, key := range keys {
+		hash, at, earlier := strings.Cut(key, "@")
+		revision, err := strconv.ParseUint(at, 10, 64)
+		if len(hash) < hashLen || earlier && err != nil {
+			return "" // another program wrote it
+		}
+		if keys[i] = hash[:hashLen]; earlier {
+			keys[i] += strconv.FormatUint(revision, 36)
+		}
+	}
+	return strings.Join(keys, ",")
 }
 
 // landedError says that the write with this key has happened. It is not returned to

@@ -1,11 +1,19 @@
 package workflow_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
@@ -187,4 +195,111 @@ func TestInvalidTimersWriteNothing(t *testing.T) {
 	if got := r.timers(t, "m1"); got != "" {
 		t.Errorf("timers: %s", got)
 	}
+}
+
+// TestManyTimersInAMinute has a due minute of timers, and a second one for each entity later: each
+// fires once, and they are begun in the order of their times, so only those that are under way at
+// once pass each other. TIMERS is how many entities there are in a long run.
+func TestManyTimersInAMinute(t *testing.T) {
+	n := 100_000
+	if text := os.Getenv("TIMERS"); text != "" {
+		var err error
+		n, err = strconv.Atoi(text)
+		must(t, err)
+	}
+	if testing.Short() {
+		n = 2000
+	}
+	b := brokertest.Embedded(t, broker.Config{Buckets: buckets(), Sync: broker.SyncInterval})
+	var failed atomic.Int64 // tries that are repeated later
+	m := workflow.NewManager(b.JetStream(), slog.New(countWarnings{slog.DiscardHandler, &failed}))
+	defer m.Close()
+	must(t, m.Register(survey, newMission, table))
+	must(t, m.Ready(testContext(t)))
+	minute := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
+	began := time.Now()
+	var writers sync.WaitGroup
+	var next atomic.Int64
+	for range 64 {
+		writers.Go(func() {
+			for i := int(next.Add(1) - 1); i < n; i = int(next.Add(1) - 1) {
+				at := minute.Add(time.Minute * time.Duration(i) / time.Duration(n))
+				err := m.Create(context.Background(), &Mission{ID: fmt.Sprintf("%07d", i), State: "flying"},
+					workflow.SetTimer(workflow.Timer{Name: "go", At: at, To: "landing"}),
+					workflow.SetTimer(workflow.Timer{Name: "end", At: at.Add(time.Minute), To: "completed", Keep: true}))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	t.Log("created in", time.Since(began))
+	began = time.Now()
+	stop := background(t, m.Deadlines)
+	for { // as long as it takes
+		page, err := m.Query(t.Context(), survey, workflow.ListOptions{Phase: "completed", Limit: 1})
+		must(t, err)
+		if page.Total == n {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	stop()
+	t.Log(2*n, "timers fired in", time.Since(began))
+
+	const underWay = 64
+	most := 2*underWay + int(failed.Load())
+	fired := make(map[string]string, n)
+	stream, err := b.JetStream().Stream(t.Context(), "KV_MISSIONS")
+	must(t, err)
+	last := stream.CachedInfo().State.LastSeq
+	messages, err := stream.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{HeadersOnly: true})
+	must(t, err)
+	all, err := messages.Messages()
+	must(t, err)
+	defer all.Stop()
+	for count := 0; ; {
+		msg, err := all.Next()
+		must(t, err)
+		id := strings.TrimPrefix(msg.Subject(), "$KV.MISSIONS.mission.")
+		if name := msg.Headers().Get("Lifecycle-Fired"); name != "" {
+			place, err := strconv.Atoi(id)
+			must(t, err)
+			if name == "end" {
+				place += n
+			}
+			if place-count > most {
+				t.Fatalf("%s of %s fired as number %d of %d, and is number %d by its time", name, id, count, 2*n, place)
+			}
+			fired[id] += name + " "
+			count++
+		}
+		meta, err := msg.Metadata()
+		must(t, err)
+		if meta.Sequence.Stream == last {
+			break
+		}
+	}
+	for i := range n {
+		if id := fmt.Sprintf("%07d", i); fired[id] != "go end " {
+			t.Fatalf("of %s fired %q", id, fired[id])
+		}
+	}
+}
+
+// countWarnings counts the warnings of a log.
+type countWarnings struct {
+	slog.Handler
+	n *atomic.Int64
+}
+
+func (c countWarnings) Enabled(context.Context, slog.Level) bool { return true }
+
+func (c countWarnings) Handle(_ context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn {
+		c.n.Add(1)
+	}
+	return nil
 }

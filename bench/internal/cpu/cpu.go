@@ -18,3 +18,10 @@ func Measure(b *testing.B) (report func()) {
 		}
 	}
 }
+
+// Used returns the processor time that the process has used, 0 on platforms without a measure
+// of it.
+func Used() time.Duration {
+	t, _ := used()
+	return t
+}
