@@ -186,15 +186,15 @@ func TestBlackBoxSharesTheFlightRecorder(t *testing.T) {
 		}
 		app, err := lifecycle.New(lifecycle.Config{
 			HealthAddr:    lifecycle.HealthOff,
-			DrainInterval: lifecycle.Off,
-			ShutdownGrace: 500 * time.Millisecond,
+			DrainInterval: 300 * time.Millisecond,
+			ShutdownGrace: time.Minute, // for a busy machine to write the box
 			BlackBoxDir:   dir,
 		}, opts...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		app.OnShutdown("flush", hangs(t))
-		app.Stop(nil)
+		app.OnDrain("jobs", lifecycle.DrainFunc(hangs(t)))
+		app.Go("ends", func(context.Context) error { app.Stop(nil); return nil })
 		if err := app.Run(t.Context()); !errors.As(err, new(*lifecycle.AbandonedError)) {
 			t.Errorf("Run: %v", err)
 		}

@@ -378,6 +378,9 @@ func (e *ConfigError) Error() string { return "config: " + e.Problem }
 // Unwrap returns Err.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
+// ExitCode returns [ExitConfig].
+func (e *ConfigError) ExitCode() int { return ExitConfig }
+
 // Validate checks the Config with its defaults. It returns a [*ConfigError] for
 // each field whose value makes no sense and for each sum that does not fit, joined,
 // or nil. Each error says which values would be right.

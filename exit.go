@@ -61,17 +61,19 @@ func Main(run func() error) {
 	exitProcess(status)
 }
 
-// The exit statuses of sysexits.h that stops have. The watchdog exits with ExitStuck.
+// The exit statuses of sysexits.h that starts and stops have. The watchdog exits with ExitStuck.
 const (
-	ExitStuck = 70                // EX_SOFTWARE: a part was abandoned
-	ExitCut   = httpdrain.ExitCut // 75, EX_TEMPFAIL: requests were cut
+	ExitStuck  = 70                // EX_SOFTWARE: a part was abandoned
+	ExitCut    = httpdrain.ExitCut // 75, EX_TEMPFAIL: requests were cut
+	ExitConfig = 78                // EX_CONFIG: the configuration cannot be used
 )
 
 // ExitCode returns the exit status for the result of [App.Run]. It is 0 for nil.
 // Otherwise the primary cause decides, which is the first of joined errors. The
 // status is the result of the cause's ExitCode method when that is from 1 to 255
 // ([*SignalError] returns 128+n, an *exec.ExitError its child's status), [ExitStuck]
-// for an [*AbandonedError], [ExitCut] for requests that were cut, and else 1. ExitCode also
+// for an [*AbandonedError], [ExitCut] for requests that were cut, [ExitConfig] for a [*ConfigError] and
+// a fault of package config, and else 1. ExitCode also
 // looks at the errors that the cause wraps, and err itself may be wrapped.
 func ExitCode(err error) int {
 	if err == nil {

@@ -54,6 +54,7 @@ func TestExitCode(t *testing.T) {
 		{"a join with nil", errors.Join(nil, coded(7), nil), 7},
 		{"one thing, told by two errors", fmt.Errorf("%w: %w", ErrRestartBudget, coded(7)), 7},
 		{"one thing, as primary", errors.Join(fmt.Errorf("%w: %w", plain, coded(7)), coded(9)), 7},
+		{"a wrong configuration", Config{ShutdownGrace: Off}.Validate(), ExitConfig},
 		{"a panic with a coded error", &PanicError{Name: "x", Value: coded(7)}, 7},
 		{"a panic", &PanicError{Name: "x", Value: "ouch"}, 1},
 		{"an outer status beats an inner one", fmt.Errorf("x: %w", errors.Join(coded(5), term)), 5},

@@ -138,7 +138,15 @@ func TestStubbornHooksLeaveTimeForTheOneBehindThem(t *testing.T) {
 
 func TestThousandsOfStuckUnitsKeepToTheBudget(t *testing.T) {
 	release := make(chan struct{})
-	r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever, ShutdownGrace: 2 * time.Minute, UnitSlice: time.Second, Linger: lifecycle.Off, AcceptQuiet: lifecycle.Off, HookSlice: 118 * time.Second})
+	const grace = 20 * time.Minute // shorter than a second for each, and long enough for a busy machine
+	r := newRig(t, lifecycle.Config{
+		DrainWait:     lifecycle.WaitNever,
+		ShutdownGrace: grace,
+		UnitSlice:     time.Second,
+		Linger:        lifecycle.Off,
+		AcceptQuiet:   lifecycle.Off,
+		HookSlice:     grace - 2*time.Second,
+	})
 	var wg sync.WaitGroup
 	for i := range 3000 {
 		wg.Add(1)

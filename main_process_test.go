@@ -82,7 +82,7 @@ func TestMainSaysWhyTheProgramFailed(t *testing.T) {
 		last   []string // texts of the last line; nil when there is none
 	}{
 		{"before Run", 1, []string{"the program failed", "open the store: unable to open database file", "exit_status=1"}},
-		{"a bad config", 1, []string{"the program failed", "DrainWait", "perhaps", "exit_status=1"}},
+		{"a bad config", ExitConfig, []string{"the program failed", "DrainWait", "perhaps", "exit_status=78"}},
 		{"two bad keys", 1, []string{`error="config: a is wrong; config: b is wrong"`, "exit_status=1"}},
 		{"its own status", 7, []string{"the program failed", "asks for 7", "exit_status=7"}},
 		{"in Run", 1, []string{"the program failed", "unit work: boom", "exit_status=1"}},

@@ -51,6 +51,7 @@ func TestResizeIsTold(t *testing.T) {
 			}
 		}
 		ended := make(chan error)
+		runtime.GOMAXPROCS(2) // before Run looks
 		go func() { ended <- a.Run(context.Background()) }()
 		for i := range 5 {
 			runtime.GOMAXPROCS(2 + i)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -55,6 +56,9 @@ func (f *Fault) Error() string {
 
 // Unwrap returns Err.
 func (f *Fault) Unwrap() error { return f.Err }
+
+// ExitCode returns [lifecycle.ExitConfig].
+func (f *Fault) ExitCode() int { return lifecycle.ExitConfig }
 
 const hidden = "[secret]"
 

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -179,6 +180,9 @@ func TestFaultsNameKeyPlaceValueAndWhatWouldBeRight(t *testing.T) {
 		var fault *Fault
 		if !errors.As(err, &fault) {
 			t.Errorf("%v is not a Fault", err)
+		}
+		if status := lifecycle.ExitCode(fmt.Errorf("start: %w", err)); status != lifecycle.ExitConfig {
+			t.Errorf("the exit status of %q is %d, want %d", err, status, lifecycle.ExitConfig)
 		}
 	}
 }

@@ -65,18 +65,19 @@ type process struct {
 
 func startProcess(t *testing.T, interceptors bool, streamed func(grpc.ServerStream) error, polled func(context.Context) error) *process {
 	t.Helper()
-	grace := time.Minute
-	if !interceptors {
-		grace = 6 * time.Second // the stop takes all of it
-	}
-	app, err := lifecycle.New(lifecycle.Config{
+	cfg := lifecycle.Config{
 		HealthAddr: lifecycle.HealthOff, TerminationLog: "off",
 		DrainInterval: 300 * time.Millisecond, AcceptQuiet: 100 * time.Millisecond, Linger: 600 * time.Millisecond,
-		ShutdownGrace: grace,
-	}, lifecycle.WithLogger(slog.New(slog.DiscardHandler)), lifecycle.WithSignals(nil))
+		ShutdownGrace: time.Minute,
+	}
+	if !interceptors {
+		cfg.HookSlice = 52 * time.Second // streams are cut before, and a busy machine has the time of the hook
+	}
+	app, err := lifecycle.New(cfg, lifecycle.WithLogger(slog.New(slog.DiscardHandler)), lifecycle.WithSignals(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
+	app.OnShutdown("nothing", func(context.Context) error { return nil })
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

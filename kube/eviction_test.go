@@ -431,6 +431,7 @@ func TestEvictionsWithoutAnAnswer(t *testing.T) {
 				c, log := f.client(t, func(c *Config) { c.Token = tt.token })
 				app := lifecycletest.New(t, lifecycle.Config{}, c.Evictions(EvictionConfig{}))
 				app.Start()
+				synctest.Wait() // the watch has begun
 				f.failWith(tt.fault)
 				f.forget() // the watch ends
 				f.evict(ownUID, responder, "Active")

@@ -48,7 +48,7 @@ func TestAProgramThatDoesNotExist(t *testing.T) {
 		Name:       "absent",
 		Command:    func() *exec.Cmd { return exec.Command("/does/not/exist") },
 		MaxWorkers: 1,
-		MaxQueue:   1,
+		MaxQueue:   2,
 		BreakAfter: procpool.Off,
 	})
 	if err != nil {
@@ -56,12 +56,16 @@ func TestAProgramThatDoesNotExist(t *testing.T) {
 	}
 	app.Add(pool).Go("asks", func(ctx context.Context) error {
 		defer app.Stop(nil)
-		ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-		defer cancel()
-		q, err := pool.Submit(ctx, []byte("{}"))
-		if err == nil {
-			_, err = q.Result()
+		first, err := pool.Submit(ctx, []byte("{}"))
+		if err != nil {
+			t.Error(err)
+			return nil
 		}
+		defer first.Cancel(nil)
+		for pool.Stats().Failures == 0 && ctx.Err() == nil { // until a start has failed
+			time.Sleep(time.Millisecond)
+		}
+		_, err = pool.Do(ctx, []byte("{}"), procpool.Timeout(time.Millisecond))
 		var late *procpool.DeadlineError
 		if !errors.As(err, &late) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("want a DeadlineError: %v", err)

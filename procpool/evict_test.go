@@ -86,7 +86,7 @@ func TestEvictBusyIsSeenBehindOthers(t *testing.T) {
 	a := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Key("a"))
 	eventually(t, "it is busy", func() bool { return a.State() == procpool.QueryProcessing })
 	b := submit(t, p, ask{Op: "sleep", Seconds: 0.1}.raw(), procpool.Key("b"))
-	c := submit(t, p, ask{}.raw(), procpool.Key("c"), procpool.EvictBusy(), procpool.Timeout(10*time.Second))
+	c := submit(t, p, ask{}.raw(), procpool.Key("c"), procpool.EvictBusy(), procpool.Timeout(patience))
 	if _, err := c.Result(); err != nil {
 		t.Error(err)
 	}

@@ -153,6 +153,11 @@ func TestPoisonousCallerBesideAHealthyOne(t *testing.T) {
 			now = &turns[i]
 			mu.Unlock()
 			time.Sleep(min(5*time.Second, length/3))
+			eventually(t, "healthy queries were answered in this slice", func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return len(now.took) > 0
+			})
 			eventually(t, "all are ready again", ready) // until then poison has an effect
 		}
 		eventually(t, "enough has happened", func() bool {

@@ -88,9 +88,10 @@ func TestReadyThatPromisesTooMuch(t *testing.T) {
 			}, func(c *procpool.Config) {
 				c.MaxWorkers, c.MaxQueue, c.Backoff.Min, c.Backoff.Max = 2, 5, time.Hour, time.Hour
 			})
-			first := submit(t, p, ask{Op: "sleep", Seconds: 1}.raw())
+			first, release := waits(t, p)
 			second := submit(t, p, ask{}.raw())
 			eventually(t, "the second worker has failed", func() bool { return p.Stats().Failures == 1 })
+			release()
 			for _, q := range []*procpool.Query{first, second} {
 				if _, err := q.Result(); err != nil {
 					t.Error(err)

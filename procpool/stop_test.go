@@ -53,7 +53,7 @@ func TestWorkerThatIgnoresShutdownIsKilled(t *testing.T) {
 
 func TestDrainAndStop(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 5; c.DrainTimeout = 100 * time.Millisecond })
-	running := submit(t, p, ask{Op: "sleep", Seconds: 2}.raw())
+	running, release := waits(t, p)
 	waiting := submit(t, p, ask{}.raw())
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
@@ -63,6 +63,7 @@ func TestDrainAndStop(t *testing.T) {
 	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrDraining) {
 		t.Errorf("a query while it drains: %v", err)
 	}
+	release()
 	if err := p.Drain(within(t)); err != nil {
 		t.Error(err)
 	}

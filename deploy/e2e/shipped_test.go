@@ -116,7 +116,10 @@ func TestEveryOptionIsAccepted(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			run(t, "", "kubectl", "wait", "--for=condition=Established", "--timeout=2m", "--filename", path)
+			eventually(t, "the kinds of "+path, func() bool { // kubectl wait fails where there are no conditions yet
+				_, err := c.kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=10s", "--filename", path)
+				return err == nil
+			})
 		}
 	}
 	manifest := helm(t, "template", "web", "../helm/lifecycle-service", "--namespace", c.namespace, "--values", "../testdata/everything.yaml",

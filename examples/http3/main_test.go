@@ -29,11 +29,13 @@ type process struct {
 	ended chan error
 }
 
-func startProcess(t *testing.T) *process {
+const quickly = 400 * time.Millisecond
+
+func startProcess(t *testing.T, window time.Duration) *process {
 	t.Helper()
 	app, udp, err := newApp(lifecycle.Config{
 		HealthAddr: lifecycle.HealthOff, TerminationLog: "off",
-		DrainInterval: 400 * time.Millisecond, AcceptQuiet: 100 * time.Millisecond,
+		DrainInterval: window, AcceptQuiet: window / 4,
 		Linger: 20 * time.Second, ShutdownGrace: time.Minute,
 	}, "127.0.0.1:0", lifecycle.WithLogger(slog.New(slog.DiscardHandler)), lifecycle.WithSignals(nil))
 	if err != nil {
@@ -61,7 +63,7 @@ func client(t *testing.T, pick func() net.Addr) *http.Client {
 // Clients with requests in flight all the time move from a process that stops to the
 // next one, and lose none.
 func TestNoRequestIsLostOverAStop(t *testing.T) {
-	a, b := startProcess(t), startProcess(t)
+	a, b := startProcess(t, 4*time.Second), startProcess(t, quickly) // clients on a busy machine move late
 	var moved atomic.Bool
 	pick := func() net.Addr {
 		if moved.Load() {
@@ -134,7 +136,7 @@ func ask(c *http.Client, post bool) error {
 
 // An endless stream says goodbye, and a request in flight is answered.
 func TestStreamSaysGoodbye(t *testing.T) {
-	p := startProcess(t)
+	p := startProcess(t, quickly)
 	resp, err := client(t, func() net.Addr { return p.udp }).Get("https://service.test/events")
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +154,7 @@ func TestStreamSaysGoodbye(t *testing.T) {
 
 // The answers over TCP offer HTTP/3.
 func TestAnswersOfferHTTP3(t *testing.T) {
-	p := startProcess(t)
+	p := startProcess(t, quickly)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
 	resp, err := (&http.Client{Transport: transport}).Get("https://" + p.Addr("https").String())
 	if err != nil {

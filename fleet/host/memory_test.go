@@ -34,10 +34,12 @@ func TestStagedMemoryIsBounded(t *testing.T) {
 	for i := range n {
 		r.publish("work.w", fmt.Sprintf("%02d", i)+strings.Repeat("x", 900<<10))
 	}
-	r.eventually("all are handled", func() bool {
-		rows := h.Tallies()
-		return len(rows) == 1 && rows[0].Succeeded == n
-	})
+	for i := range n {
+		r.eventually(fmt.Sprintf("%d are handled", i+1), func() bool {
+			rows := h.Tallies()
+			return len(rows) == 1 && rows[0].Succeeded > uint64(i)
+		})
+	}
 	t.Logf("at most %d MiB were taken", most>>20)
 	if most > budget+message {
 		t.Errorf("%d MiB were taken of %d", most>>20, budget>>20)

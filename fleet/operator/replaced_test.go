@@ -79,10 +79,9 @@ func TestStoreWasReplaced(t *testing.T) {
 			!strings.Contains(text, "entity-stuck")
 	})
 	for path, names := range map[string]string{"/workers": "not found", "/workflows/drone-survey": "MISSIONS"} {
-		begun := time.Now()
 		code, _, text := request(t, "GET", url+path, "")
-		if code != 503 || !strings.Contains(text, names) || strings.Contains(text, "may have been stored") || time.Since(begun) > 5*time.Second {
-			t.Errorf("%s after %v: %d %s", path, time.Since(begun), code, text)
+		if code != 503 || !strings.Contains(text, names) || strings.Contains(text, "may have been stored") || strings.Contains(text, "deadline") {
+			t.Errorf("%s: %d %s", path, code, text)
 		}
 	}
 	// The service that owns the bucket makes it again.

@@ -94,7 +94,7 @@ func TestForgedEntriesAreShownAsSuchAndChangeNothing(t *testing.T) {
 // that is stored a second time.
 func TestWatchBelievesOnlyTheProcess(t *testing.T) {
 	js := nats(t)
-	cfg := presence.Config{TTL: 3 * time.Second}
+	cfg := presence.Config{TTL: time.Minute, Every: 20 * time.Millisecond}
 	f := open(t, js, cfg)
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())

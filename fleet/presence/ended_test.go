@@ -52,9 +52,10 @@ func TestTombstoneHasWhatThePlatformKnows(t *testing.T) {
 		return ends[name].end, nil
 	}}
 	f := open(t, js, cfg)
-	attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
+	l := &log{seen: map[string]int{}, gone: map[string]int{}}
+	attend(t, f, l)
 	for name, want := range ends {
-		put(t, js, "s."+name, string(presence.Entry("s."+name, fmt.Appendf(nil,
+		announce(t, js, l, "s."+name, string(presence.Entry("s."+name, fmt.Appendf(nil,
 			`{"id":"s.%s","service":"s","status":{"report":{"phase":%q,"requested":"2026-01-02T03:04:05Z"}}}`, name, want.state))))
 	}
 	var list []presence.Event
@@ -80,7 +81,8 @@ func TestTombstoneHasWhatThePlatformKnows(t *testing.T) {
 func TestTombstoneHasTheLastMemory(t *testing.T) {
 	js := nats(t)
 	f := open(t, js, presence.Config{TTL: time.Second, Logger: brokertest.Quiet()})
-	attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
+	l := &log{seen: map[string]int{}, gone: map[string]int{}}
+	attend(t, f, l)
 	want := map[string]string{
 		`{"used":104857600,"limit":209715200}`: "its last known memory was 100 of 200 MiB",
 		`{"used":104857600,"limit":0}`:         "its last known memory was 100 MiB",
@@ -90,7 +92,7 @@ func TestTombstoneHasTheLastMemory(t *testing.T) {
 	for memory := range want {
 		n++
 		id := fmt.Sprint("s.m", n)
-		put(t, js, id, string(presence.Entry(id, fmt.Appendf(nil,
+		announce(t, js, l, id, string(presence.Entry(id, fmt.Appendf(nil,
 			`{"id":%q,"service":"s","memory":%s,"status":{"report":{"phase":"running","phases":[{"phase":"starting","entered":"2026-01-02T03:04:05Z"}]}}}`, id, memory))))
 	}
 	var list []presence.Event

@@ -26,13 +26,7 @@ func TestStrangeEntriesStayInTheirService(t *testing.T) {
 		"billing.swollen": string(presence.Entry("billing.swollen", []byte(`{"id":"billing.swollen","service":"billing","host":"`+swollen+`","version":"`+swollen+`","status":{"waiting":"`+swollen+`","report":{"phase":"running"}}}`))),
 		"s.plain":         string(presence.Entry("s.plain", []byte(`{"id":"s.plain","service":"s","status":{"report":{"phase":"running"}}}`))),
 	} {
-		seen := l.is(func() bool { return l.seen[key] > 0 })
-		brokertest.Await(t, "the entry of "+key, func() bool { // again, when it expires before the watch has it
-			if !seen() {
-				put(t, js, key, entry)
-			}
-			return seen()
-		})
+		announce(t, js, l, key, entry)
 	}
 	list, err := f.List(t.Context())
 	if err != nil {

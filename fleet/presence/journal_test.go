@@ -157,19 +157,19 @@ func TestTombstone(t *testing.T) {
 	js := nats(t)
 	cfg := presence.Config{TTL: time.Second}
 	f := open(t, js, cfg)
-	for range 2 {
-		attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
-	}
-	announce := func(id, rest string) {
+	l := &log{seen: map[string]int{}, gone: map[string]int{}}
+	attend(t, f, l)
+	attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
+	say := func(id, rest string) {
 		t.Helper()
-		put(t, js, id, string(presence.Entry(id, []byte(`{"id":"`+id+`","service":"s",`+rest+`}`))))
+		announce(t, js, l, id, string(presence.Entry(id, []byte(`{"id":"`+id+`","service":"s",`+rest+`}`))))
 	}
-	announce("s.plain", `"status":{"report":{"phase":"running"}}`)
-	announce("s.full", `"status":{"report":{"phase":"running"}},"memory":{"used":99614720,"limit":104857600}`)
-	announce("s.halted", `"status":{"waiting":"hook flush","report":{"phase":"stopping","budget":30000000000,"requested":"2026-01-02T03:04:05Z"}}`)
+	say("s.plain", `"status":{"report":{"phase":"running"}}`)
+	say("s.full", `"status":{"report":{"phase":"running"}},"memory":{"used":99614720,"limit":104857600}`)
+	say("s.halted", `"status":{"waiting":"hook flush","report":{"phase":"stopping","budget":30000000000,"requested":"2026-01-02T03:04:05Z"}}`)
 	lost := func() []presence.Event { return events(t, f, presence.EventQuery{Kinds: []string{"lost"}}) }
 	brokertest.Await(t, "three tombstones", func() bool { return len(lost()) >= 3 })
-	announce("s.plain", `"status":{"report":{"phase":"running"}}`)
+	say("s.plain", `"status":{"report":{"phase":"running"}}`)
 	brokertest.Await(t, "the return", func() bool {
 		return has(events(t, f, presence.EventQuery{Process: "s.plain"}), "returned", "", "", "not dead")
 	})
@@ -188,7 +188,7 @@ func TestTombstone(t *testing.T) {
 				}
 			}
 		}
-		if n != 1 {
+		if n != 1 && !(n > 1 && id == "s.plain") { // that one dies again a TTL after its return
 			t.Errorf("%s has %d tombstones", id, n)
 		}
 	}

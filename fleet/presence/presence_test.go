@@ -227,9 +227,23 @@ func (l *log) is(f func() bool) func() bool {
 	return func() bool { l.mu.Lock(); defer l.mu.Unlock(); return f() }
 }
 
+// announce puts an entry until the watch has it: on a busy machine it may expire before.
+func announce(t *testing.T, js jetstream.JetStream, l *log, key, entry string) {
+	t.Helper()
+	before := 0
+	l.is(func() bool { before = l.seen[key]; return true })()
+	brokertest.Await(t, "the entry of "+key, func() bool {
+		seen := l.is(func() bool { return l.seen[key] > before })
+		if !seen() {
+			put(t, js, key, entry)
+		}
+		return seen()
+	})
+}
+
 func TestWatchSeesComingAndGoing(t *testing.T) {
 	js := nats(t)
-	cfg := presence.Config{TTL: 4 * time.Second} // a process may be suspended for a second
+	cfg := presence.Config{TTL: 4 * time.Second, Every: 100 * time.Millisecond} // its process may stand still for seconds
 	f := open(t, js, cfg)
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -246,16 +260,8 @@ func TestWatchSeesComingAndGoing(t *testing.T) {
 	brokertest.Await(t, "several announcements", l.is(func() bool { return l.seen[id] > 4 }))
 
 	// A process that was killed: its announcement exists, and no other follows.
-	kv, err := js.KeyValue(t.Context(), "FLEET")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := kv.Put(t.Context(), "ghost", []byte(`{"service":"missions"}`)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := kv.Put(t.Context(), "riddle", []byte(`not json`)); err != nil {
-		t.Fatal(err)
-	}
+	announce(t, js, l, "ghost", `{"service":"missions"}`)
+	announce(t, js, l, "riddle", `not json`)
 	brokertest.Await(t, "the end of the ghosts", l.is(func() bool { return l.gone["ghost"] == 1 && l.gone["riddle"] == 1 }))
 	if l.is(func() bool { return l.gone[id] > 0 })() {
 		t.Error("a running process is reported as gone")

@@ -61,11 +61,13 @@ type tracked struct {
 type tracker struct {
 	ttl, grace time.Duration
 	seen       time.Time // since when the bucket can be seen without a break
+	looked     time.Time // when expired was called last
 	list       map[string]*tracked
 }
 
 func newTracker(ttl time.Duration) *tracker {
-	return &tracker{ttl: ttl + ttl/6, grace: ttl / 6, seen: time.Now(), list: map[string]*tracked{}}
+	now := time.Now()
+	return &tracker{ttl: ttl + ttl/6, grace: ttl / 6, seen: now, looked: now, list: map[string]*tracked{}}
 }
 
 // unseen notes that the bucket cannot be seen at this moment.
@@ -86,9 +88,14 @@ func (k *tracker) left(id string) (known bool) {
 }
 
 // expired returns the processes that have not been heard for too long. It remembers
-// those that are dead for an hour, in case they return.
+// those that are dead for an hour, in case they return. A call that comes late finds none:
+// this process stood still, and has not read what was announced meanwhile.
 func (k *tracker) expired() (died []*tracked) {
 	now := time.Now()
+	if now.Sub(k.looked) > k.ttl/2 {
+		k.seen = now
+	}
+	k.looked = now
 	for id, p := range k.list {
 		switch {
 		case p.dead && now.Sub(p.heard) > time.Hour:

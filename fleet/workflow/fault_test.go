@@ -270,7 +270,14 @@ func TestOutageIsCalledOne(t *testing.T) {
 		})
 	}
 	creates.Wait()
-	_, err := r.missions.Get(ctx, "m1")
+	over, end := context.WithDeadline(ctx, time.Now())
+	defer end()
+	err := r.missions.Create(over, &Mission{ID: "late", State: "planning"})
+	said("Create without any time", err)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Create without any time: %v", err)
+	}
+	_, err = r.missions.Get(ctx, "m1")
 	said("Get", err)
 	late := rigOn(t, r.b)
 	brokertest.Await(t, "the view to say why it does not follow", func() bool { return late.Views()[0].Trouble != "" })
@@ -291,7 +298,8 @@ func TestBucketThatIsNotThere(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
-	if _, err := r.missions.List(short, workflow.ListOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+	// On a busy machine the view may know already.
+	if _, err := r.missions.List(short, workflow.ListOptions{}); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, jetstream.ErrBucketNotFound) {
 		t.Errorf("list: %v", err)
 	}
 	// Once that it is missing is known, a list says so at once, as Get does.

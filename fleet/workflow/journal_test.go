@@ -79,11 +79,13 @@ func TestWritesWaitForTheJournal(t *testing.T) {
 		"a transition": func(ctx context.Context) error { return r.missions.Transition(ctx, "m1", "landing", "rule", "") },
 		"a deletion":   func(ctx context.Context) error { return r.missions.Delete(ctx, "m1") },
 	} {
-		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		if err := write(short); !errors.Is(err, workflow.ErrJournal) || !errors.Is(err, context.DeadlineExceeded) {
+		short := expiring{ctx, make(chan struct{})}
+		go func() { ended <- write(short) }()
+		brokertest.Await(t, name+" to wait", waits(1))
+		close(short.over)
+		if err := <-ended; !errors.Is(err, workflow.ErrJournal) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s that would push a change out ends with %v", name, err)
 		}
-		cancel()
 	}
 	if now, err := r.record(ctx, "m1"); err != nil || now.Revision != before.Revision {
 		t.Errorf("it is at revision %d after the refusals, %v; before at %d", now.Revision, err, before.Revision)

@@ -45,7 +45,7 @@ func (m *Manager) write(
 		w.trace = trace.Of(ctx)
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return r.bucket.over(ctx)
 	}
 	o := &operation{m: m, r: r, key: key, options: w, guess: guess, decide: decide}
 	if r.viewless {

@@ -72,7 +72,7 @@ func (a *answer) isDoubtful() bool {
 // send is publish without its conclusions about the bucket.
 func (b *bucket) send(ctx context.Context, msg *nats.Msg) *answer {
 	if ctx.Err() != nil {
-		return &answer{err: context.Cause(ctx), unsent: true}
+		return &answer{err: b.over(ctx), unsent: true}
 	}
 	if b.nc.IsClosed() {
 		return &answer{err: nats.ErrConnectionClosed, unsent: true}
@@ -87,6 +87,15 @@ func (b *bucket) send(ctx context.Context, msg *nats.Msg) *answer {
 		return &answer{err: natserr.Plain(err)}
 	}
 	return answerOf(reply)
+}
+
+// over returns the error of a write whose time ended before it was sent. It says when the server
+// was away.
+func (b *bucket) over(ctx context.Context) error {
+	if b.nc.IsConnected() {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), nats.ErrDisconnected)
 }
 
 // answerOf reads the server's answer.

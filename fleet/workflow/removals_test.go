@@ -148,7 +148,8 @@ func TestMaxStale(t *testing.T) {
 	must(t, r.js.DeleteKeyValue(ctx, "MISSIONS"))
 	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
-	if _, err := r.Query(brief, survey, workflow.ListOptions{MaxStale: time.Nanosecond}); !errors.Is(err, context.DeadlineExceeded) {
+	// On a busy machine the view may know already that the bucket is gone.
+	if _, err := r.Query(brief, survey, workflow.ListOptions{MaxStale: time.Nanosecond}); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, jetstream.ErrBucketNotFound) {
 		t.Errorf("of a bucket that is away: %v", err)
 	}
 }

@@ -95,6 +95,23 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
+// expiring is a context whose time is over when the test says so.
+type expiring struct {
+	context.Context
+	over chan struct{}
+}
+
+func (c expiring) Done() <-chan struct{} { return c.over }
+
+func (c expiring) Err() error {
+	select {
+	case <-c.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // record reads a mission with its metadata.
 func (r *rig) record(ctx context.Context, id string, opts ...workflow.ReadOption) (rec workflow.Record, err error) {
 	_, err = r.Get(ctx, survey, id, append(opts, workflow.RecordTo(&rec))...)

@@ -32,7 +32,7 @@ func deafServer(addr string) {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if r.URL.Path == "/slow" {
-			time.Sleep(3 * time.Second)
+			time.Sleep(10 * time.Second) // until after the window
 		}
 		fmt.Fprintf(w, "%s %s %s for %s from %s: %s\n", r.Method, r.Host, r.RequestURI, r.Header["X-Forwarded-For"], r.Header.Get("X-Forwarded-Proto"), body)
 	})
@@ -105,7 +105,7 @@ func TestTheProxyChangesNothing(t *testing.T) {
 // is in progress, not one on a kept connection, and not one on a new connection while the pod is
 // still ready or its clients have not noticed.
 func TestTheProxySaysGoodbye(t *testing.T) {
-	c, addr, health := proxied(t, "-lifecycle.drain-interval=4s")
+	c, addr, health := proxied(t, "-lifecycle.drain-interval=10s") // clients on a busy machine need seconds to go
 	var ready atomic.Bool
 	ready.Store(true)
 	var clients sync.WaitGroup
