@@ -226,6 +226,13 @@ func (p *program) lastStatus() int {
 	if last == nil || !last.hasEnded() { // abandoned
 		return 0
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, i := range p.instances { // one that was not ready yet may have ended last
+		if exit, before := i.proc.State().Exit, last.proc.State().Exit; exit != nil && before != nil && exit.At.After(before.At) {
+			last = i
+		}
+	}
 	if last.cmd.ProcessState == nil {
 		return 0
 	}
