@@ -208,7 +208,7 @@ func TestManyTimersInAMinute(t *testing.T) {
 		must(t, err)
 	}
 	if testing.Short() {
-		n = 2000
+		n = 1000
 	}
 	b := brokertest.Embedded(t, broker.Config{Buckets: buckets(), Sync: broker.SyncInterval})
 	var failed atomic.Int64 // tries that are repeated later
