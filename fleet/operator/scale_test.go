@@ -195,7 +195,7 @@ func TestFleetAtScale(t *testing.T) {
 		}
 	}
 	t.Logf("in this time the pages were told %d times", len(told))
-	var onScreen, toAll []time.Duration
+	var answered, firstTold, onScreen, toAll []time.Duration
 	for i := range steps {
 		for len(told) > 0 {
 			<-told
@@ -211,9 +211,11 @@ func TestFleetAtScale(t *testing.T) {
 			t.Fatalf("suspend: %v %v", resp, err)
 		}
 		resp.Body.Close()
+		answered = append(answered, time.Since(begun))
 		for n := range watchers {
 			<-told
 			if n == 0 {
+				firstTold = append(firstTold, time.Since(begun))
 				for shown := ""; !strings.Contains(shown, "wait\">suspended"); {
 					shown, _ = get("/ui/?contains=" + id)
 				}
@@ -223,6 +225,7 @@ func TestFleetAtScale(t *testing.T) {
 		toAll = append(toAll, time.Since(begun))
 		time.Sleep(window / 100)
 	}
+	t.Logf("from a command to its answer: %s; until the first page is told: %s", spread(answered), spread(firstTold))
 	t.Logf("from a command to the changed row in a page: %s; until all of %d pages are told: %s", spread(onScreen), watchers, spread(toAll))
 	moved := make([]time.Duration, 0, steps)
 	for i := range steps {
