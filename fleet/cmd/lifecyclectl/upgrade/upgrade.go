@@ -5,7 +5,6 @@
 package upgrade
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -65,20 +65,24 @@ status is 4, and the error says why. The upgrade goes on when the command is int
 
 // adminToken returns the token of the file, or else of the variable.
 func adminToken(file string) (string, error) {
-	if file == "" {
-		if token := os.Getenv(tokenVar); token != "" {
-			return token, nil
+	token, from := os.Getenv(tokenVar), tokenVar
+	if file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", cli.Fail(cli.ExitUsage, "the admin token: %w", err)
 		}
+		token, from = string(text), file
+	}
+	token = strings.TrimSpace(token)
+	switch {
+	case token == "" && file == "":
 		return "", cli.Fail(cli.ExitUsage, "there is no admin token: want --admin-token-file or %s", tokenVar)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", cli.Fail(cli.ExitUsage, "the admin token: %w", err)
-	}
-	if text = bytes.TrimSpace(text); len(text) == 0 {
+	case token == "":
 		return "", cli.Fail(cli.ExitUsage, "the admin token: %s is empty", file)
+	case strings.ContainsFunc(token, unicode.IsControl):
+		return "", cli.Fail(cli.ExitUsage, "the admin token of %s has a line break or another control character in it: want the token alone", from)
 	}
-	return string(text), nil
+	return token, nil
 }
 
 // ask asks the process at the address to upgrade, and returns what it answers.
@@ -112,6 +116,10 @@ func ask(ctx context.Context, address, token string) (string, error) {
 	said := strings.TrimSpace(string(body))
 	switch {
 	case resp.StatusCode == http.StatusOK && err == nil:
+		var process int
+		if n, _ := fmt.Sscanf(said, "upgraded: process %d serves", &process); n != 1 {
+			return "", cli.Fail(cli.ExitNotFound, "%s is not the health address of a process: nothing was upgraded, and it answers %.100q", address, said)
+		}
 		return said, nil
 	case resp.StatusCode == http.StatusConflict:
 		return "", cli.Fail(cli.ExitConflict, "%s", said)

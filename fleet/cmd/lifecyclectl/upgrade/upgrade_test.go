@@ -32,6 +32,10 @@ func TestAnswersOfTheProcess(t *testing.T) {
 	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	two := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(two, []byte("one\ntwo\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		status int
 		body   string
@@ -40,6 +44,7 @@ func TestAnswersOfTheProcess(t *testing.T) {
 		says   string
 	}{
 		{200, "upgraded: process 12 serves", nil, cli.ExitOK, "upgraded: process 12 serves"},
+		{200, "the shop's front page", nil, cli.ExitNotFound, "is not the health address of a process: nothing was upgraded"},
 		{409, "it ended before it said \"ready\"", nil, cli.ExitConflict, "it ended before it said"},
 		{401, "unauthorized", nil, cli.ExitDenied, "has another admin token"},
 		{404, "", nil, cli.ExitNotFound, "has no /admin"},
@@ -48,6 +53,7 @@ func TestAnswersOfTheProcess(t *testing.T) {
 		{200, "", []string{"127.0.0.1:8081"}, cli.ExitUsage, "is not the address of a process: want http://127.0.0.1:8081"},
 		{200, "", []string{"http://127.0.0.1:8081/admin/upgrade"}, cli.ExitUsage, "is not the address of a process"},
 		{200, "", []string{"http://127.0.0.1:1", "--admin-token-file=/no/such/file"}, cli.ExitUsage, "no such file"},
+		{200, "", []string{"http://127.0.0.1:1", "--admin-token-file=" + two}, cli.ExitUsage, "has a line break or another control character in it"},
 		{200, "", []string{"http://127.0.0.1:1", "--admin-token-file="}, cli.ExitUsage, "want --admin-token-file or LIFECYCLECTL_ADMIN_TOKEN"},
 	} {
 		status, body = test.status, test.body
