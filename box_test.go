@@ -46,13 +46,14 @@ func content(t *testing.T, box, name string) string {
 	return string(text)
 }
 
-// opens checks that the tool for traces reads a trace.
-func opens(t *testing.T, box string) {
+// traced returns the events of a box's trace, as the tool for traces reads it.
+func traced(t *testing.T, box string) string {
 	t.Helper()
-	out, err := exec.Command("go", "tool", "trace", "-pprof=sched", filepath.Join(box, "trace.out")).CombinedOutput()
+	out, err := exec.Command("go", "tool", "trace", "-d=parsed", filepath.Join(box, "trace.out")).CombinedOutput()
 	if err != nil {
 		t.Errorf("go tool trace: %v\n%.500s", err, out)
 	}
+	return string(out)
 }
 
 // R60: whatever is abandoned leaves a black box that names it, which the report names.
@@ -142,10 +143,9 @@ func TestBlackBox(t *testing.T) {
 			if !strings.Contains(stacks, "hangHere") || !strings.Contains(stacks, `"lifecycle.name":"`+tc.name) {
 				t.Errorf("the stacks do not have the function with the label of %s:\n%s", tc.name, stacks)
 			}
-			if !strings.Contains(content(t, box, "trace.out"), tc.why) {
-				t.Error("the trace does not say what was abandoned")
+			if events := traced(t, box); !strings.Contains(events, tc.why) || !strings.Contains(events, "hangHere") {
+				t.Errorf("the trace does not say what was abandoned, and where:\n%.2000s", events)
 			}
-			opens(t, box)
 		})
 	}
 }

@@ -170,7 +170,7 @@ func (a *App) notifyServiceManager() {
 
 // tellServiceManager says which phase the App has entered, and why it stops.
 func (a *App) tellServiceManager(p Phase) {
-	if p == PhaseRunning {
+	if p == PhaseRunning && !a.upgrade.announced {
 		a.notifier.Load().Ready(string(p))
 		return
 	}

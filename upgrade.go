@@ -166,6 +166,7 @@ type upgrade struct {
 	left       fsm.Signal    // the listeners are closed: new connections reach the new process
 	exclusives []*exclusive
 	parent     *handover.Parent               // that this process replaces; nil for none
+	announced  bool                           // the old process tells the service manager that this one is ready
 	child      atomic.Pointer[handover.Child] // that replaces this process, until that is certain
 
 	// standby says that the files of the process belong to another one: in a new process
@@ -419,6 +420,7 @@ func (a *App) awaitGo() bool {
 		}
 		return false
 	}
+	a.upgrade.announced = !died
 	if died {
 		a.log.Warn("the old process has ended during the upgrade: this one serves")
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -655,6 +656,122 @@ func TestUpgradeKilledAtEachStep(t *testing.T) {
 	}
 }
 
+// visit sends GETs on connections of their own until stop is called, and sends a request again
+// that the end of a process has cut. stop returns the errors of those that were refused or lost.
+func (l *line) visit() (stop func() []error) {
+	quit := make(chan struct{})
+	var clients sync.WaitGroup
+	var mu sync.Mutex
+	var lost []error
+	get := func() error {
+		tr := &http.Transport{DisableKeepAlives: true}
+		defer tr.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: tr, Timeout: patience}).Get("http://" + l.http + "/")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, resp.Body)
+		return err
+	}
+	for range 4 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-quit:
+					return
+				case <-time.After(2 * time.Millisecond):
+				}
+				err := get()
+				for try := 0; err != nil && !errors.Is(err, syscall.ECONNREFUSED) && try < 2; try++ {
+					err = get()
+				}
+				if err != nil {
+					mu.Lock()
+					lost = append(lost, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	end := sync.OnceValue(func() []error {
+		close(quit)
+		clients.Wait()
+		return lost
+	})
+	l.t.Cleanup(func() { end() })
+	return end
+}
+
+// During each upgrade the old process, the new one or none is killed at a random moment. The other
+// one serves: a client is never refused, and what a kill has cut is answered when it is sent again.
+// CHAOS_KILLED_UPGRADES is how many, and CHAOS_SEED gives other moments.
+func TestUpgradesUnderKills(t *testing.T) {
+	n, seed := 6, uint64(1)
+	if count, err := strconv.Atoi(os.Getenv("CHAOS_KILLED_UPGRADES")); err == nil {
+		n = count
+	}
+	if given, err := strconv.ParseUint(os.Getenv("CHAOS_SEED"), 10, 64); err == nil {
+		seed = given
+	}
+	rnd := rand.New(rand.NewPCG(seed, seed))
+	starts := regexp.MustCompile(`a new process starts" process=(\d+)`)
+	ends := map[string]int{}
+	var l *line
+	var old int
+	for range n {
+		if l == nil {
+			l = launchLine(t, quickly, env(modeEnv, "lock"))
+			old = l.pid()
+		}
+		before := len(starts.FindAllString(l.out.String(), -1))
+		stop := l.visit()
+		answer := make(chan int, 1)
+		go func() { status, _, _ := l.tryUpgrade(); answer <- status }()
+		var found [][]string
+		eventually(t, "a new process", func() bool {
+			found = starts.FindAllStringSubmatch(l.out.String(), -1)
+			return len(found) > before
+		})
+		next, _ := strconv.Atoi(found[before][1])
+		victim, serves := 0, next
+		switch rnd.IntN(3) {
+		case 0:
+			victim = old
+		case 1:
+			victim = next
+		}
+		moment := rnd.Float64() // most are in the upgrade, and some behind it
+		time.Sleep(time.Duration(moment * moment * float64(300*time.Millisecond)))
+		if victim != 0 {
+			_ = syscall.Kill(victim, syscall.SIGKILL)
+		}
+		status := <-answer
+		how := fmt.Sprintf("killed %v, answered %d", map[int]string{0: "none", old: "the old", next: "the new"}[victim], status)
+		ends[how]++
+		if victim == next && status == http.StatusOK { // it was the service by then, and no other is left
+			stop()
+			l = nil
+			continue
+		}
+		if victim == next {
+			serves = old
+		}
+		eventually(t, how+": the other one to answer", func() bool { return l.pid() == serves })
+		if lost := stop(); len(lost) > 0 {
+			t.Fatalf("%s: %d requests are lost: %v", how, len(lost), errors.Join(lost...))
+		}
+		if serves == next {
+			if old == l.first.Process.Pid {
+				_ = l.first.Wait() // it may have been killed
+			}
+			eventually(t, "the end of the old process", func() bool { return !runs(old) })
+		}
+		old = serves
+	}
+	t.Logf("%d upgrades: %v", n, ends)
+}
+
 // While an upgrade runs a second one is refused, and a request to stop ends it: the new process
 // is killed.
 func TestSecondUpgradeIsRefusedAndStopEndsIt(t *testing.T) {
@@ -826,6 +943,55 @@ func TestUpgradeUnixAndPackets(t *testing.T) {
 	}
 }
 
+// A client that keeps a connection to the health planes is told to close it, and gets its answer
+// from the old process.
+func TestUpgradeTellsProbersToLeave(t *testing.T) {
+	cfg := quickly
+	cfg.Linger, cfg.ShutdownGrace = 4*time.Minute, 5*time.Minute
+	l := launchLine(t, cfg)
+	old := l.pid()
+	busy, err := net.Dial("tcp", l.http) // the old process stays for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	prober, err := net.Dial("tcp", l.health)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prober.Close()
+	_ = prober.SetDeadline(time.Now().Add(patience))
+	in := bufio.NewReader(prober)
+	ready := func() (isLast bool) {
+		t.Helper()
+		fmt.Fprint(prober, "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("/readyz: %s %s %v", resp.Status, body, err)
+		}
+		return resp.Close
+	}
+	fmt.Fprint(busy, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	if resp, err := http.ReadResponse(bufio.NewReader(busy), nil); err != nil {
+		t.Fatal(err)
+	} else {
+		resp.Body.Close()
+	}
+	if ready() {
+		t.Error("the prober is told to leave before the upgrade")
+	}
+	l.mustUpgrade()
+	if !ready() {
+		t.Error("the prober is not told to leave")
+	}
+	_ = busy.Close()
+	l.ends(old)
+}
+
 // The service manager hears which process is the main one, and no stop. Its sockets and the
 // variables of the notification go to each new process.
 func TestUpgradeUnderSystemd(t *testing.T) {
@@ -844,6 +1010,9 @@ func TestUpgradeUnderSystemd(t *testing.T) {
 		}
 		if !slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "RELOADING=1") }) {
 			t.Errorf("no reload in %q", before)
+		}
+		if slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "READY=1") }) {
+			t.Errorf("a process was ready before it was the main one: %q", before)
 		}
 		old = pid
 	}

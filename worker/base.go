@@ -30,7 +30,7 @@ type BaseWorker struct {
 	startedAt     time.Time
 	health        Health
 	healthAt      time.Time
-	reason        string    // why it is pending
+	reason        string    // why it is pending, or not Running yet
 	due           time.Time // when a pending worker may start
 	onEnd         []func()
 	events        *fsm.Dispatcher // its own; nil before it has readers or parts of its own
@@ -154,6 +154,15 @@ func (b *BaseWorker) hold(cause error, due time.Time) error {
 	}
 	b.reason, b.due = cause.Error(), due
 	return nil
+}
+
+// setReason says why a starting worker is not Running yet.
+func (b *BaseWorker) setReason(reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.machine.State() == StatusStarting {
+		b.reason = reason
+	}
 }
 
 // Begin moves a created or pending worker to Starting. ctx is the context of its

@@ -206,6 +206,13 @@ func (s *Supervisor) startOverdue(op *startOp) {
 	err := fmt.Errorf("start %s: %w", c.name, errAbandonedStart)
 	op.cutWait()
 	if i := op.placed; i != nil && i.running { // it is Starting, and can be stopped
+		if why := i.state().Reason; why != "" {
+			err = fmt.Errorf("%w: %s", err, why)
+		}
+		if c.before != nil {
+			s.endNext(c.before, err)
+			return
+		}
 		c.answerStart(err)
 		if !s.consider(c, StatusFailed, err) {
 			s.logFailure(c, notAgain, &ending{status: StatusFailed, err: err})
@@ -235,9 +242,14 @@ func (s *Supervisor) startEnded(op *startOp, err error) {
 	s.mu.Lock()
 	c.op = nil
 	s.mu.Unlock()
+	if err == nil && c.before != nil {
+		if err = i.neverRan(); err == nil {
+			s.takeOver(c)
+		}
+	}
 	if err == nil {
 		c.ran = true
-		c.answerStart(nil)
+		c.answerStart(i.neverRan())
 		s.markTried(c)
 		s.watchHealth(c)
 		if !i.running && i.stops == 0 {
@@ -270,6 +282,10 @@ func (s *Supervisor) markTried(c *child) {
 // startFailed handles a failed start. When there is no instance to show the failure, it makes a
 // failed worker that does.
 func (s *Supervisor) startFailed(c *child, err error) {
+	if c.before != nil {
+		s.endNext(c.before, err)
+		return
+	}
 	s.markTried(c)
 	if c.instance == nil || c.held != nil { // the factory failed: an instance, if any, is the previous one
 		held := c.held

@@ -26,7 +26,7 @@ func (s *Supervisor) Add(spec Spec) error {
 		case s.ending || s.holding:
 			reply <- ErrSupervisorEnded
 			return
-		case old != nil && !old.done:
+		case old != nil && (!old.done || old.next != nil):
 			reply <- ErrNameTaken
 			return
 		}
@@ -75,6 +75,7 @@ func (s *Supervisor) remove(name string, reply chan<- error) {
 		reply <- nil
 		return
 	}
+	s.endNext(c, errGivenUp)
 	c.callers = append(c.callers, caller{wantsRemoval, reply})
 	if s.ending || c.leaving == removed {
 		return // the stop in progress answers
@@ -85,7 +86,10 @@ func (s *Supervisor) remove(name string, reply chan<- error) {
 
 // drop removes a child from the order. The caller holds mu.
 func (s *Supervisor) drop(c *child) {
-	delete(s.byName, c.name)
+	if s.byName[c.name] == c {
+		delete(s.byName, c.name)
+	}
+	s.beside = slices.DeleteFunc(s.beside, func(other *child) bool { return other == c })
 	if s.dynamic != nil { // its children have no order
 		last := len(s.children) - 1
 		s.children[c.index] = s.children[last]
@@ -119,6 +123,7 @@ func (s *Supervisor) StopChild(ctx context.Context, name string) error {
 			s.remove(name, reply)
 			return
 		}
+		s.endNext(c, errGivenUp)
 		c.callers = append(c.callers, caller{wantsStop, reply})
 		if s.ending || c.leaving != stays && c.group != nil {
 			return // the stop in progress answers
@@ -157,6 +162,9 @@ func (s *Supervisor) withdrawn(c *child) {
 	}
 	s.mu.Lock()
 	s.drop(c)
+	if after := s.byName[c.name]; after != nil && after.restarts > c.restarts { // it has replaced c
+		after.exit = c.exit
+	}
 	s.mu.Unlock()
 	c.answerAll(ErrNoChild)
 }
@@ -164,6 +172,14 @@ func (s *Supervisor) withdrawn(c *child) {
 // RestartChild starts a child again: one that StopChild has stopped, that has ended, or
 // that waits for a restart. It stops a running child first. The restart does not count as
 // one of the Backoff, and a later failure waits for Min again.
+//
+// A running [Process] with [WithListeners] is replaced by overlap: the new instance starts beside
+// it, and the supervisor stops the old one once the new one is Running. So a process with
+// [WithReady] is stopped when the next one is ready. When the new instance fails, or is not
+// Running within the StartTimeout, the supervisor stops that one, and the old one runs on as if
+// nothing had been. While there are two, the one that serves is the child, and the State has the
+// other one among its Children. Calls at the same time are one restart. A [Dynamic] stops the
+// old instance first.
 //
 // RestartChild returns nil once the new instance runs. It returns the error of a start
 // that fails; the child's Restart decides whether the supervisor tries again. When ctx
@@ -182,6 +198,10 @@ func (s *Supervisor) RestartChild(ctx context.Context, name string) error {
 			return
 		case c.tried && c.make == nil:
 			reply <- fmt.Errorf("it is %s, and its argument was not kept", c.spec.Restart)
+			return
+		}
+		if c.next != nil || s.overlaps(c) {
+			s.startBeside(c, reply)
 			return
 		}
 		c.callers = append(c.callers, caller{wantsStart, reply})
@@ -247,12 +267,12 @@ func (c *child) fullSpec() Spec {
 // all. It returns false for a name that no child has.
 func (s *Supervisor) Child(name string) (State, bool) {
 	s.mu.Lock()
-	c := s.byName[name]
+	c, beside := s.byName[name], slices.Clone(s.beside)
 	s.mu.Unlock()
 	if c == nil {
 		return State{}, false
 	}
-	return c.state(), true
+	return c.describe(beside), true
 }
 
 // Counts are numbers of a supervisor's own children, not of those below them.
@@ -265,7 +285,7 @@ type Counts struct {
 
 // Counts counts the children. It is cheaper than State, which describes each of them.
 func (s *Supervisor) Counts() Counts {
-	children := s.snapshot()
+	children, _ := s.listed()
 	n := Counts{Specs: len(children)}
 	for _, c := range children {
 		w, _ := c.current()

@@ -15,7 +15,7 @@ func (s *Supervisor) forgets(c *child) bool { return s.dynamic != nil || c.spec.
 
 // retire records that c has ended for good. It does nothing while c runs or may start again.
 func (s *Supervisor) retire(c *child) {
-	if s.ending || c.done || c.leaving != stays || !c.isDown() {
+	if s.ending || c.done || c.next != nil || c.leaving != stays || !c.isDown() {
 		return
 	}
 	c.done = true

@@ -71,6 +71,18 @@ func (i *instance) hasEnded() bool {
 	return isClosed(i.done)
 }
 
+// neverRan returns why an instance that is not Starting any more never was Running: its error, or
+// that it was stopped. It returns nil for one that was Running.
+func (i *instance) neverRan() error {
+	if i.base == nil || !i.base.StartedAt().IsZero() {
+		return nil
+	}
+	if err := i.base.Err(); err != nil {
+		return err
+	}
+	return errGivenUp
+}
+
 // isGone reports whether none of the worker's code runs any more. For a worker without a
 // base the supervisor knows only whether it has ended.
 func (i *instance) isGone() bool {

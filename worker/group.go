@@ -304,6 +304,7 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 	for _, c := range g.members {
 		s.unhold(c)
 		c.toStart = false
+		c.next, c.before = nil, nil
 		c.join(g)
 	}
 	g.cursor = len(g.members) - 1

@@ -19,6 +19,8 @@ import (
 
 func helperLinux(mode, arg string) bool {
 	switch mode {
+	case "listen":
+		listenHelper(arg)
 	case "feed": // joins the cgroup arg and runs eat in it
 		if err := os.WriteFile(arg+"/cgroup.procs", []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
 			fmt.Println(err)

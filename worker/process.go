@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -53,6 +55,10 @@ type Process struct {
 	env     []string
 	refused error // of the options
 	bounds  bounds
+
+	listeners []net.Listener
+	ready     func(context.Context, *Process) error // nil for a program that is Running as soon as it has started
+	isReady   atomic.Bool                           // ready has returned nil
 
 	exited       fsm.Signal // the program has ended; other processes of its group may still run
 	force        fsm.Signal // the grace ends early
@@ -173,7 +179,9 @@ func (p *Process) Start(ctx context.Context) error {
 		p.Finish(err)
 		return err
 	}
-	p.markRunning(p.bounds.lacks())
+	if p.ready == nil {
+		p.markRunning(p.bounds.lacks())
+	}
 	call.Go(p.Name(), func() error { return p.live(own) }, func(err error) {
 		processEnded()
 		p.Finish(err)
@@ -188,6 +196,11 @@ func (p *Process) launch(ctx context.Context) (err error) {
 			"want a program that is not traced")
 	}
 	p.shape(ctx)
+	listeners, err := p.passListeners()
+	if err != nil {
+		return err
+	}
+	defer closeAll(listeners) // the program has copies
 	if err := p.bounds.open(p.Name(), p.cmd.SysProcAttr); err != nil {
 		return err
 	}

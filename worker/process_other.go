@@ -2,7 +2,10 @@
 
 package worker
 
-import "os/exec"
+import (
+	"net"
+	"os/exec"
+)
 
 // holdsZombie is false: this system shows the end of a process only after it was
 // reaped. From then on the kernel may give its number to another process, but
@@ -17,6 +20,11 @@ func startCommand(cmd *exec.Cmd, hold func() error) error {
 }
 
 func processEnded() {}
+
+// There are no listeners on this system, so no connection to one.
+func acceptedSockets(net.Conn) []string { return nil }
+
+func groupHas(int, []string) bool { return false }
 
 func (p *Process) awaitExit() { _ = p.reap() }
 

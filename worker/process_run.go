@@ -4,15 +4,23 @@ import (
 	"context"
 	"os/exec"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // live waits for the end of the program and of its group, and stops them when ctx
 // ends.
 func (p *Process) live(own context.Context) error {
+	runs, cancel := context.WithCancel(own)
 	go func() {
 		p.awaitExit()
 		p.exited.Signal()
+		cancel()
 	}()
+	if p.ready != nil {
+		asking := call.Start(p.Name(), func() error { p.awaitReady(runs); return nil })
+		defer func() { _ = asking.Wait(runs.Done(), call.Settle) }() // a check that does not return is left to itself
+	}
 	oom := p.bounds.oom()
 	if oom == nil {
 		oom = watchOOM(p.cmd)
@@ -50,6 +58,9 @@ func (p *Process) live(own context.Context) error {
 	killed, err := p.judge(own, waited, outOfMemory)
 	p.exitRecorded.Signal()
 	err = p.endStreams(waited, err, killed)
+	if endedEarly := p.ready != nil && !p.isReady.Load() && own.Err() == nil; endedEarly && err == nil {
+		err = ErrStartCondition
+	}
 	p.awaitDeath()
 	p.endBounds()
 	return err

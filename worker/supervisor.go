@@ -103,7 +103,8 @@ func (c SupervisorConfig) Validate() error {
 // may use their names again at any time.
 //
 // A child never has two running instances: while an abandoned instance still
-// runs, the next one stays Pending.
+// runs, the next one stays Pending. The exception is a [Process] with listeners, which
+// [Supervisor.RestartChild] replaces by overlap.
 //
 // One goroutine owns the children: its loop handles one message after the other. It
 // holds no lock while it calls a child, and waits for no call longer than that
@@ -122,11 +123,12 @@ type Supervisor struct {
 	startMu sync.Mutex // orders Start against changes of the children; guards running
 	running bool       // the loop runs, or has ended
 
-	// mu guards children, byName and the marked fields of child. The loop alone writes
+	// mu guards children, byName, beside and the marked fields of child. The loop alone writes
 	// them once it runs.
 	mu       sync.Mutex
 	children []*child
 	byName   map[string]*child
+	beside   []*child // children that start or stop beside the one that has their name
 
 	// Only the loop uses the fields below.
 	log            restartLog
@@ -358,11 +360,21 @@ func (s *Supervisor) snapshot() []*child {
 	return slices.Clone(s.children)
 }
 
+// listed returns the children that have their name, in order, and the others.
+func (s *Supervisor) listed() (children, beside []*child) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	beside = slices.Clone(s.beside)
+	children = slices.DeleteFunc(slices.Clone(s.children), func(c *child) bool { return slices.Contains(beside, c) })
+	return children, beside
+}
+
 // State describes the supervisor and its children, without probing them.
 func (s *Supervisor) State() State {
 	state := s.BaseWorker.State()
-	for _, c := range s.snapshot() {
-		state.Children = append(state.Children, c.state())
+	children, beside := s.listed()
+	for _, c := range children {
+		state.Children = append(state.Children, c.describe(beside))
 	}
 	return state
 }

@@ -63,7 +63,7 @@ type State struct {
 	Kind   string    `json:"kind"`
 	Status Status    `json:"status"`
 	Health Health    `json:"health,omitempty"`
-	Reason string    `json:"reason,omitempty"` // why the worker is pending
+	Reason string    `json:"reason,omitempty"` // why the worker is pending, or starting for so long
 	Due    time.Time `json:"due,omitzero"`     // when a pending worker may start
 	PID    int       `json:"pid,omitempty"`    // of a process
 	// Exit is how the worker ended. While a supervisor's child or a restarted function runs,

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +145,50 @@ func TestStuck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBlackBoxOnTheCluster is R60: a unit that hangs in a stop leaves an execution trace that the
+// tool for traces opens and that names the unit. It is there when the container runs again.
+func TestBlackBoxOnTheCluster(t *testing.T) {
+	full(t)
+	t.Parallel()
+	c := onCluster(t)
+	s := c.serviceOf("blackbox", 1)
+	s.env["SERVICE_LIFECYCLE_BLACK_BOX_DIR"] = "/tmp/boxes"
+	d := c.deploy(t, s).ready(t)
+	one := d.pods.only(t)
+	tell(t, d.addr, "/fail?how=stuck-unit", 202)
+	d.signal(t, d.process(t, one), "SIGTERM") // a pod that Kubernetes stops takes its volumes with it
+	if e := d.pods.ended(t, one.uid); e.ExitCode != 70 {
+		t.Errorf("%s; want 70", e)
+	}
+	d.pods.await(t, "the container to run again", func([]*pod) bool {
+		now := d.pods.running()
+		return len(now) == 1 && now[0].container != one.container
+	})
+	box := boxOf(t, d.process(t, d.pods.only(t)))
+	for file, says := range map[string]string{
+		"why.json":       "unit faulty was abandoned",
+		"goroutines.txt": `"lifecycle.name":"faulty`,
+	} {
+		if text, err := os.ReadFile(filepath.Join(box, file)); err != nil || !strings.Contains(string(text), says) {
+			t.Errorf("%s does not say %q: %v\n%.2000s", file, says, err, text)
+		}
+	}
+	events, err := exec.Command("go", "tool", "trace", "-d=parsed", filepath.Join(box, "trace.out")).CombinedOutput()
+	if err != nil || !strings.Contains(string(events), "unit faulty was abandoned") {
+		t.Errorf("go tool trace: %v\n%.2000s", err, events)
+	}
+}
+
+// boxOf returns the black box of the process's container, seen from the node.
+func boxOf(t *testing.T, p process) string {
+	t.Helper()
+	boxes, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/tmp/boxes/blackbox-*", p.pid))
+	if err != nil || len(boxes) != 1 {
+		t.Fatalf("the boxes are %q, want one: %v", boxes, err)
+	}
+	return boxes[0]
 }
 
 // TestOutOfMemory is R21 when the process cannot act: it is killed, and the

@@ -68,7 +68,7 @@ def handle(message):
 	}
 	var last string
 	for range 3 {
-		m, err := totals.Next(jetstream.FetchMaxWait(30 * time.Second))
+		m, err := totals.Next(jetstream.FetchMaxWait(2 * time.Minute))
 		if err != nil {
 			panic(err)
 		}

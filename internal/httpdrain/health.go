@@ -124,20 +124,20 @@ func (s *HealthServer) Serve() error {
 	return fmt.Errorf("serve health on %s: %w", ln.Addr(), err)
 }
 
-// HandOver closes the listener, on which another process goes on, and idle connections. It
-// returns when no further connection comes, or when ctx is done. Clients of the connections that
-// are open get an answer, and are told to close.
+// HandOver closes the listener, on which another process goes on. It returns when no further
+// connection comes, or when ctx is done. Clients of the connections that are open get answers
+// until Close, and are told to close.
 func (s *HealthServer) HandOver(ctx context.Context) {
 	s.mu.Lock()
 	s.closed = true
 	ln := s.listener
 	s.mu.Unlock()
+	s.conns.leaving.Store(true)
 	_ = ln.Close() // Close does it again
 	select {
 	case <-s.served:
 	case <-ctx.Done():
 	}
-	s.srv.SetKeepAlivesEnabled(false)
 }
 
 // AwaitClients waits until no connection is open, or until ctx is done.

@@ -5,13 +5,15 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 )
 
 // connTable holds the open connections of the health server. When a connection
 // would exceed the limit, the table closes the oldest one that no handler is
 // answering, or the oldest one when handlers are answering all of them.
 type connTable struct {
-	limit int
+	limit   int
+	leaving atomic.Bool // each response tells its client to close the connection
 
 	mu   sync.Mutex // guards everything below
 	open map[net.Conn]*healthConn
@@ -77,6 +79,9 @@ func (t *connTable) serving(h http.Handler) http.Handler {
 			t.mu.Lock()
 			hc.serving = true
 			t.mu.Unlock()
+		}
+		if t.leaving.Load() {
+			w.Header().Set("Connection", "close")
 		}
 		h.ServeHTTP(w, req)
 	})

@@ -15,13 +15,14 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -65,6 +66,8 @@ ended it. It is 127 when there is no such program, 126 when it cannot be execute
   --proxy URL           http://127.0.0.1:PORT, where PROGRAM listens: serve in front of it and
                         say goodbye to its clients, so that PROGRAM needs no drain of its own
   --addr ADDRESS        where the proxy listens; default :8080
+  --listen ADDRESSES    open these sockets for PROGRAM, which gets them as from systemd
+                        (LISTEN_FDS), and replace it at SIGHUP without a gap: HOST:PORT, unix:PATH
   --restart WHEN        always, on-failure or never; default never
   --stop-signal SIGNAL  asks the program to end; default TERM
   --signal WHOM         main or group: the program alone gets the signals, as from the
@@ -118,7 +121,7 @@ func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdou
 	if cfg.Lifecycle.Name == "" {
 		cfg.Lifecycle.Name = filepath.Base(path)
 	}
-	p := &program{name: name, cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, started: make(chan *worker.Process, 1)}
+	p := &program{name: name, cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, made: make(chan struct{}, 1)}
 	return p.run(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
 }
 
@@ -145,9 +148,12 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
-	started chan *worker.Process // the newest instance, for watch
-	current atomic.Pointer[instance]
-	status  int // exit status of the last instance
+	listeners []net.Listener
+	made      chan struct{} // has a token when there is another instance
+	status    int           // exit status of the last instance
+
+	mu        sync.Mutex  // guards the field below
+	instances []*instance // that run, and the last one that has run, the oldest first
 }
 
 func (p *program) run(ctx context.Context, log *slog.Logger) int {
@@ -156,20 +162,35 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 		fmt.Fprintf(p.stderr, "%s: %v\n", p.name, err)
 		return exitUsage
 	}
+	defer p.closeListeners()
+	for _, text := range p.cfg.Listen {
+		network, addr, _ := runconfig.ParseListen(text) // validated by Load
+		ln, err := app.Listen(network, addr)
+		if err != nil {
+			fmt.Fprintf(p.stderr, "%s: listen: %v\n", p.name, err)
+			return lifecycle.ExitCode(err)
+		}
+		p.listeners = append(p.listeners, ln)
+	}
 	tree := worker.NewSupervisor(p.cfg.Lifecycle.Name, worker.SupervisorConfig{
 		Backoff: p.cfg.Backoff,
 		Children: []worker.Spec{{
-			Name:        "program",
-			New:         p.next,
-			Restart:     p.cfg.Restart,
-			StopTimeout: p.cfg.Lifecycle.WithDefaults().ShutdownGrace,
+			Name:         "program",
+			New:          p.next,
+			Restart:      p.cfg.Restart,
+			StartTimeout: p.cfg.Lifecycle.WithDefaults().UpgradeTimeout, // until it is ready, with sockets
+			StopTimeout:  p.cfg.Lifecycle.WithDefaults().ShutdownGrace,
 		}},
 	})
 	app.Add(tree).
 		Probe("program", lifecycle.ProbeFunc(func(context.Context) error { return running(tree.State()) })).
 		Go("watch", func(ctx context.Context) error { return p.watch(ctx, app, log) }).
 		Go("signals", func(ctx context.Context) error { return p.forwardAll(ctx, log) })
-	if slices.ContainsFunc(p.cfg.Forward, func(name string) bool { sig, _ := runconfig.ParseSignal(name); return sig == syscall.SIGHUP }) {
+	if len(p.listeners) > 0 {
+		app.OnReload("replace the program", func(ctx context.Context) error { return tree.RestartChild(ctx, "program") })
+		// The program has the sockets too, and nothing starts it again while the App drains.
+		app.OnDrain("sockets", lifecycle.DrainFunc(func(context.Context) error { p.closeListeners(); return nil }))
+	} else if slices.ContainsFunc(p.cfg.Forward, func(name string) bool { sig, _ := runconfig.ParseSignal(name); return sig == syscall.SIGHUP }) {
 		app.OnReload("forward SIGHUP", func(context.Context) error { return p.forward(syscall.SIGHUP) })
 	}
 	if os.Getpid() == 1 {
@@ -201,14 +222,9 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 // lastStatus returns the exit status of the last instance that began, or 0 when it
 // has not ended.
 func (p *program) lastStatus() int {
-	last := p.current.Load()
-	if last == nil {
+	last := p.serving()
+	if last == nil || !last.hasEnded() { // abandoned
 		return 0
-	}
-	select {
-	case <-last.proc.Done():
-	default:
-		return 0 // abandoned
 	}
 	if last.cmd.ProcessState == nil {
 		return 0
@@ -220,6 +236,53 @@ func (p *program) lastStatus() int {
 type instance struct {
 	proc *worker.Process
 	cmd  *exec.Cmd
+}
+
+func (i *instance) hasEnded() bool { return i.proc.Status().Terminal() }
+
+// serving returns the instance that serves: the newest that has been ready and runs. Without one it
+// is the newest that runs, or else the last that has run.
+func (p *program) serving() *instance {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.servingLocked()
+}
+
+func (p *program) servingLocked() (found *instance) {
+	rank := -1
+	for _, i := range p.instances {
+		own := 0
+		if !i.proc.StartedAt().IsZero() {
+			own++
+		}
+		if !i.hasEnded() {
+			own += 2
+		}
+		if own >= rank {
+			found, rank = i, own
+		}
+	}
+	return found
+}
+
+// closeListeners closes this process's copies of the sockets. A second call does nothing.
+func (p *program) closeListeners() {
+	for _, ln := range p.listeners {
+		_ = ln.Close() // nothing is accepted here
+	}
+}
+
+// isReady asks the instance itself, also while another one accepts on the same sockets.
+func (p *program) isReady(ctx context.Context, proc *worker.Process) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.cfg.CheckTimeout, p.cfg.Lifecycle.WithDefaults().ProbeTimeout))
+	defer cancel()
+	for _, text := range p.cfg.Ready {
+		check, _ := runconfig.ParseCheck(text) // validated by Load
+		if err := check.AskBy(ctx, proc.DialContext); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // next makes the next instance.
@@ -241,30 +304,42 @@ func (p *program) next(name string) (worker.Worker, error) {
 	if p.cfg.Signal == "group" {
 		opts = append(opts, worker.WithGroupSignals())
 	}
-	proc := worker.NewProcess(name, cmd, opts...)
-	select {
-	case <-p.started: // discard the previous one, which watch has not taken
-	default:
+	if len(p.listeners) > 0 {
+		opts = append(opts, worker.WithListeners(p.listeners...), worker.WithReady(p.isReady))
 	}
-	p.started <- proc
-	p.current.Store(&instance{proc, cmd})
-	return proc, nil
+	i := &instance{worker.NewProcess(name, cmd, opts...), cmd}
+	p.mu.Lock()
+	last := p.servingLocked()
+	p.instances = slices.DeleteFunc(p.instances, func(i *instance) bool { return i != last && i.hasEnded() })
+	p.instances = append(p.instances, i)
+	p.mu.Unlock()
+	select {
+	case p.made <- struct{}{}:
+	default: // it has one
+	}
+	return i.proc, nil
 }
 
 // watch ends the App when the program has ended and will not be started again.
 func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logger) error {
+	var seen *instance // the last one that has ended
 	for {
-		var proc *worker.Process
-		select {
-		case proc = <-p.started:
-		case <-ctx.Done():
-			return nil
+		last := p.serving()
+		if last == seen {
+			select {
+			case <-p.made:
+			case <-ctx.Done():
+				return nil
+			}
+			continue
 		}
+		proc := last.proc
 		select {
 		case <-proc.Done():
 		case <-ctx.Done():
 			return nil
 		}
+		seen = last
 		s := proc.State()
 		if s.Status == worker.StatusStopped {
 			continue // the App stops it
@@ -345,7 +420,7 @@ func (p *program) checks(app *lifecycle.App) {
 
 // forward passes one signal on to the program.
 func (p *program) forward(sig syscall.Signal) error {
-	if last := p.current.Load(); last != nil {
+	if last := p.serving(); last != nil {
 		return last.proc.Signal(sig)
 	}
 	return os.ErrProcessDone

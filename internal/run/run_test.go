@@ -87,6 +87,8 @@ func play(name string, args []string) {
 		fmt.Println("serving")
 		<-stop
 		fmt.Println("asked to end")
+	case "listen":
+		serveInherited()
 	case "deaf": // an address: answers, and knows nothing of SIGTERM
 		deafServer(args[0])
 	case "shell": // a script
@@ -124,6 +126,31 @@ func play(name string, args []string) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}
 	os.Exit(0)
+}
+
+// serveInherited serves on the socket that it inherits, and answers with its process id. At SIGTERM
+// it ends its requests. While the file of its argument exists it does not start.
+func serveInherited() {
+	ln, err := net.FileListener(os.NewFile(3, "socket"))
+	if _, broken := os.Stat(os.Args[2]); broken == nil {
+		fmt.Println("it is broken")
+		os.Exit(1)
+	}
+	if err != nil || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		fmt.Println("no socket:", err, os.Getenv("LISTEN_PID"))
+		os.Exit(1)
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, os.Getpid())
+	})}
+	go func() { _ = srv.Serve(ln) }()
+	fmt.Println("serving")
+	<-stop
+	ln.Close()
+	time.Sleep(100 * time.Millisecond) // Shutdown may miss a connection that was just accepted
+	_ = srv.Close()
 }
 
 // command is a running lifecycle-run.

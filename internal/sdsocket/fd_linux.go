@@ -50,9 +50,9 @@ func copyFD(fd int) (*os.File, error) {
 	return os.NewFile(own, "socket"), nil
 }
 
-// copyConn returns a copy of the descriptor of a listener or connection of package net. Its
+// Copy returns a copy of the descriptor of a listener or connection of package net, or of this package. Its
 // own File method would make the socket a blocking one.
-func copyConn(conn any) (file *os.File, err error) {
+func Copy(conn any) (file *os.File, err error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("a %T has no descriptor", conn)

@@ -20,4 +20,4 @@ func packetConn(int) (net.PacketConn, error) { return nil, errLinux }
 
 func copyFD(int) (*os.File, error) { return nil, errLinux }
 
-func copyConn(any) (*os.File, error) { return nil, errLinux }
+func Copy(any) (*os.File, error) { return nil, errLinux }

@@ -391,7 +391,7 @@ func (s *Sockets) Files() (files []*os.File, names []string, err error) {
 		if h.manager {
 			continue
 		}
-		copied, err := copyConn(h.below)
+		copied, err := Copy(h.below)
 		if err := add(h.name, copied, err); err != nil {
 			return files, nil, err
 		}

@@ -41,6 +41,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/processes"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/upgrade"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/workers"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/workflows"
 	"github.com/pleme-io/lifecycle-go/internal/run"
@@ -69,6 +70,7 @@ func commands() []*cobra.Command {
 			diagram.Command(),
 			contexts.Command(),
 			runCommand(),
+			upgrade.Command(),
 			vetCommand(),
 			versionCommand(),
 		},
@@ -136,7 +138,7 @@ var groups = []struct {
 	{"Hosted workers and dead letters:", []string{"workers", "dead-letters", "redrive", "discard"}},
 	{"The server and who may do what:", []string{"contexts", "login", "logout", "whoami", "audit"}},
 	{"The cluster:", []string{"prove", "vet"}},
-	{"On this machine:", []string{"run", "diagram", "explain", "version", "completion", "help"}},
+	{"On this machine:", []string{"run", "upgrade", "diagram", "explain", "version", "completion", "help"}},
 }
 
 // group puts the commands of root under the headings of groups.

@@ -72,19 +72,26 @@ func (c Check) Name() string {
 	return name[:min(len(name), 120)]
 }
 
+// Dial makes a connection, as [net.Dialer.DialContext].
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
 // Ask makes the check, and returns nil when it succeeds. ctx bounds it.
-func (c Check) Ask(ctx context.Context) error { return c.ask(ctx, http.MethodGet) }
+func (c Check) Ask(ctx context.Context) error { return c.AskBy(ctx, new(net.Dialer).DialContext) }
+
+// AskBy is Ask with connections that dial makes.
+func (c Check) AskBy(ctx context.Context, dial Dial) error { return c.ask(ctx, http.MethodGet, dial) }
 
 // Tell is Ask with a POST.
-func (c Check) Tell(ctx context.Context) error { return c.ask(ctx, http.MethodPost) }
+func (c Check) Tell(ctx context.Context) error {
+	return c.ask(ctx, http.MethodPost, new(net.Dialer).DialContext)
+}
 
-func (c Check) ask(ctx context.Context, method string) error {
+func (c Check) ask(ctx context.Context, method string, dial Dial) error {
 	switch c.kind {
 	case "http":
-		return c.askHTTP(ctx, method)
+		return c.askHTTP(ctx, method, dial)
 	case "tcp":
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, "tcp", c.addr)
+		conn, err := dial(ctx, "tcp", c.addr)
 		if err != nil {
 			return err
 		}
@@ -94,14 +101,14 @@ func (c Check) ask(ctx context.Context, method string) error {
 	}
 }
 
-func (c Check) askHTTP(ctx context.Context, method string) error {
+func (c Check) askHTTP(ctx context.Context, method string, dial Dial) error {
 	req, err := http.NewRequestWithContext(ctx, method, c.text, http.NoBody)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("User-Agent", "lifecycle-run")
 	client := http.Client{
-		Transport:     transport(),
+		Transport:     transport(dial),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	resp, err := client.Do(req)
@@ -145,8 +152,9 @@ func (h *head) Write(p []byte) (int, error) {
 
 // transport opens a connection for each check, so that no check keeps one
 // open during the program's drain. It uses no proxy.
-func transport() *http.Transport {
+func transport(dial Dial) *http.Transport {
 	return &http.Transport{
+		DialContext:       dial,
 		DisableKeepAlives: true,
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a health check of a neighbour in the same pod, as the kubelet's
 	}

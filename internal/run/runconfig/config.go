@@ -37,6 +37,11 @@ type Config struct {
 	// Addr is where the proxy listens. Defaults to :8080 with Proxy.
 	Addr string `usage:"where the proxy listens; default :8080"`
 
+	// Listen are sockets that the program inherits, as from systemd: HOST:PORT, unix:PATH, or
+	// fd://NAME for one of systemd itself. A reload and a restart then start the next instance
+	// before they end the one that serves.
+	Listen []string `usage:"open these sockets for the program, which gets them as from systemd, and replace it at SIGHUP without a gap: HOST:PORT, unix:PATH, fd://NAME"`
+
 	// Restart says when the program is started again. Defaults to never: when it ends,
 	// the command ends with its exit status.
 	Restart worker.Restart `usage:"always, on-failure or never: when to start the program again"`
@@ -94,6 +99,11 @@ func (c Config) Validate() error {
 	} else if c.Addr != "" {
 		errs = append(errs, fmt.Errorf("addr: %q is the proxy's, and no proxy is set", c.Addr))
 	}
+	for _, text := range c.Listen {
+		if _, _, err := ParseListen(text); err != nil {
+			errs = append(errs, fmt.Errorf("listen: %w", err))
+		}
+	}
 	switch c.Restart {
 	case worker.Never, worker.OnFailure, worker.Always:
 	default:
@@ -134,6 +144,20 @@ func ParseProxy(text string) (*url.URL, error) {
 		return nil, fmt.Errorf("%q is not http://127.0.0.1:PORT, or h2c://127.0.0.1:PORT for a program that speaks HTTP/2 alone, such as gRPC", text)
 	}
 	return u, nil
+}
+
+// ParseListen returns the network and the address of a socket for the program.
+func ParseListen(text string) (network, addr string, err error) {
+	if path, ok := strings.CutPrefix(text, "unix:"); ok && path != "" {
+		return "unix", path, nil
+	}
+	if name, ok := strings.CutPrefix(text, "fd://"); ok && name != "" {
+		return "tcp", text, nil
+	}
+	if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
+		return "", "", fmt.Errorf("%q is not HOST:PORT, unix:PATH or fd://NAME", text)
+	}
+	return "tcp", text, nil
 }
 
 // ParseSignal returns the signal of a name, with or without SIG.
