@@ -136,7 +136,8 @@ func (o *operation) end(a *attempt, revision uint64) {
 
 // consider reads the record and decides. Usually it decides on a guess, the record as this
 // process knows it. It reads the record from the server and decides again when a guess led to
-// a refusal, and when the decision keeps the phase of a record whose times are guessed.
+// a refusal, unless it is the same record with the same times, and when the decision keeps the phase
+// of a record whose times are guessed.
 func (o *operation) consider(ctx context.Context, fresh bool) (*entry, decision, error) {
 	cur, guessed := o.guess(o.key)
 	if guessed && !fresh {
@@ -148,7 +149,8 @@ func (o *operation) consider(ctx context.Context, fresh bool) (*entry, decision,
 		if failed != nil {
 			return nil, decision{}, failed
 		}
-		if err != nil && revisionOf(again) == revisionOf(cur) {
+		sameTimes := cur == nil || !cur.guessed
+		if err != nil && sameTimes && revisionOf(again) == revisionOf(cur) {
 			return again, decision{}, err
 		}
 		cur = again
