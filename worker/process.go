@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +60,7 @@ type Process struct {
 	listeners []net.Listener
 	ready     func(context.Context, *Process) error // nil for a program that is Running as soon as it has started
 	isReady   atomic.Bool                           // ready has returned nil
+	executed  fsm.Signal                            // the shell has become the program; of a process with listeners
 
 	exited       fsm.Signal // the program has ended; other processes of its group may still run
 	force        fsm.Signal // the grace ends early
@@ -158,7 +160,8 @@ func (p *Process) validate() error {
 	return p.bounds.validate()
 }
 
-// Start runs the program. It returns nil once the kernel has started the program.
+// Start runs the program. It returns nil once the kernel has started the program, also when a
+// shell becomes it ([WithListeners]).
 // Otherwise it returns an error, and the worker is Failed. Cancelling ctx asks
 // the program to stop. Start adds the variables of a [Handover] that ctx carries
 // to the program's environment.
@@ -179,13 +182,23 @@ func (p *Process) Start(ctx context.Context) error {
 		p.Finish(err)
 		return err
 	}
-	if p.ready == nil {
+	if p.ready == nil && !p.overlaps() {
 		p.markRunning(p.bounds.lacks())
 	}
 	call.Go(p.Name(), func() error { return p.live(own) }, func(err error) {
 		processEnded()
 		p.Finish(err)
 	})
+	if !p.overlaps() {
+		return nil
+	}
+	select {
+	case <-p.executed.Signaled():
+	case <-p.Done():
+	}
+	if !p.executed.HasSignaled() {
+		return fmt.Errorf("start %s: %w", p.Name(), cmp.Or(p.Err(), errGivenUp))
+	}
 	return nil
 }
 

@@ -17,13 +17,16 @@ func (p *Process) live(own context.Context) error {
 		p.exited.Signal()
 		cancel()
 	}()
-	if p.ready != nil {
-		asking := call.Start(p.Name(), func() error { p.awaitReady(runs); return nil })
-		defer func() { _ = asking.Wait(runs.Done(), call.Settle) }() // a check that does not return is left to itself
-	}
 	oom := p.bounds.oom()
 	if oom == nil {
 		oom = watchOOM(p.cmd)
+	}
+	if p.overlaps() && p.isExecuted(runs) {
+		p.markExecuted()
+	}
+	if p.ready != nil && runs.Err() == nil {
+		asking := call.Start(p.Name(), func() error { p.awaitReady(runs); return nil })
+		defer func() { _ = asking.Wait(runs.Done(), call.Settle) }() // a check that does not return is left to itself
 	}
 	select {
 	case <-p.exited.Signaled():
@@ -56,6 +59,9 @@ func (p *Process) live(own context.Context) error {
 	outOfMemory := p.wasKilled && oom()
 	waited := p.reap()
 	killed, err := p.judge(own, waited, outOfMemory)
+	if p.overlaps() && !p.executed.HasSignaled() {
+		err = p.endedUnseen(err)
+	}
 	p.exitRecorded.Signal()
 	err = p.endStreams(waited, err, killed)
 	if endedEarly := p.ready != nil && !p.isReady.Load() && own.Err() == nil; endedEarly && err == nil {
