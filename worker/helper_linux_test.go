@@ -21,6 +21,12 @@ func helperLinux(mode, arg string) bool {
 	switch mode {
 	case "listen":
 		listenHelper(arg)
+	case "accept":
+		beAcceptor()
+	case "blind":
+		beBlind()
+	case "dials":
+		dialHidden()
 	case "feed": // joins the cgroup arg and runs eat in it
 		if err := os.WriteFile(arg+"/cgroup.procs", []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
 			fmt.Println(err)

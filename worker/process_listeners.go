@@ -74,13 +74,20 @@ func WithReady(check func(ctx context.Context, p *Process) error) ProcessOption 
 }
 
 // DialContext connects to address. On the port of one of the process's TCP listeners it returns
-// a connection that a process of its group has accepted, and dials again while another instance
-// accepts. It returns an error when ctx ends, the program has ended, or none of its processes has
-// accepted for a second. To other addresses, and before Start, it dials as package net does. It may
+// a connection that a process of its group has accepted, or one below it, and dials again while
+// another instance accepts. It returns an error when the program has ended, or none of its processes
+// has accepted for a second, or for three quarters of the time that ctx has left, so that a caller
+// with that ctx gets this error and not that of ctx. Without CAP_SYS_PTRACE it cannot see what a
+// program that has changed its user accepts: then a connection counts as the program's unless
+// another process is seen to have it. To other addresses, and before Start, it dials as package net does. It may
 // be called concurrently.
 func (p *Process) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
-	patience, cancel := context.WithTimeout(ctx, acceptTakes)
+	takes := acceptTakes
+	if deadline, ok := ctx.Deadline(); ok {
+		takes = min(takes, time.Until(deadline)*3/4)
+	}
+	patience, cancel := context.WithTimeout(ctx, takes)
 	defer cancel()
 	for {
 		conn, err := d.DialContext(ctx, network, address)
@@ -107,11 +114,11 @@ func (p *Process) listensOn(addr net.Addr) bool {
 }
 
 // hasAccepted waits until a process has accepted conn, and reports whether it is one of the
-// program's group.
+// program.
 func (p *Process) hasAccepted(ctx context.Context, conn net.Conn) bool {
 	for {
 		if sockets := acceptedSockets(conn); len(sockets) > 0 {
-			return groupHas(p.PID(), sockets)
+			return programHas(p.PID(), sockets)
 		}
 		if p.exited.HasSignaled() || !sleep(ctx, acceptPause) {
 			return false

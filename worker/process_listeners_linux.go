@@ -2,10 +2,11 @@ package worker
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -40,13 +41,69 @@ func portOf(addr net.Addr) string {
 	return fmt.Sprintf(":%04X", addr.(*net.TCPAddr).Port) //nolint:errcheck // listensOn has looked
 }
 
-// groupHas reports whether a process of the group has one of the sockets.
-func groupHas(pgid int, sockets []string) bool {
-	return slices.ContainsFunc(append([]int{pgid}, groupMembers(pgid)...), func(pid int) bool {
-		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // the pattern is well-formed
-		return slices.ContainsFunc(files, func(file string) bool {
-			target, err := os.Readlink(file)
-			return err == nil && slices.Contains(sockets, target)
-		})
+// programHas reports whether the program or a process below it has one of the sockets. The kernel
+// hides what a process has that has changed its user, without CAP_SYS_PTRACE here. With such a
+// process the program counts as having a socket that no other process is seen to have.
+func programHas(pid int, sockets []string) bool {
+	family := familyOf(pid)
+	isHidden := false
+	for member := range family {
+		has, hidden := processHas(member, sockets)
+		if has {
+			return true
+		}
+		isHidden = isHidden || hidden
+	}
+	if !isHidden {
+		return false
+	}
+	isElsewhere := false
+	eachPID(func(other int) bool {
+		if !family[other] {
+			isElsewhere, _ = processHas(other, sockets)
+		}
+		return !isElsewhere
 	})
+	return !isElsewhere
+}
+
+// processHas reports whether a process has one of the sockets, or hides what it has.
+func processHas(pid int, sockets []string) (has, isHidden bool) {
+	dir := fmt.Sprintf("/proc/%d/fd/", pid)
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return false, errors.Is(err, fs.ErrPermission)
+	}
+	for _, file := range files {
+		target, err := os.Readlink(dir + file.Name())
+		if err == nil && slices.Contains(sockets, target) {
+			return true, false
+		}
+		isHidden = isHidden || errors.Is(err, fs.ErrPermission)
+	}
+	return false, isHidden
+}
+
+// familyOf returns the process, its group and all processes below them, such as those that it has
+// started in sessions of their own.
+func familyOf(pid int) map[int]bool {
+	family, parents := map[int]bool{pid: true}, make(map[int]int)
+	eachPID(func(other int) bool {
+		if s, ok := readStat(other); ok {
+			parents[other] = s.ppid
+			if s.pgrp == pid {
+				family[other] = true
+			}
+		}
+		return true
+	})
+	for grows := true; grows; {
+		grows = false
+		for child, parent := range parents {
+			if family[parent] && !family[child] {
+				family[child], grows = true, true
+			}
+		}
+	}
+	return family
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,6 +39,20 @@ func listenHelper(mode string) {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM)
 	switch mode {
+	case "session": // a process in a session of its own accepts
+		child := helperCommand("accept", nil)
+		child.ExtraFiles = []*os.File{os.NewFile(3, "socket")}
+		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+		if err := child.Start(); err != nil {
+			panic(err)
+		}
+		<-asked
+		return
+	case "hidden": // accepts as a program that has changed its user
+		const setDumpable = 4 // PR_SET_DUMPABLE of prctl(2)
+		if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, setDumpable, 0, 0, 0, 0, 0); errno != 0 {
+			panic(errno)
+		}
 	case "fails":
 		fmt.Fprintln(os.Stderr, "no such table")
 		os.Exit(3)
@@ -613,4 +628,102 @@ func TestAQuickProgramWithListenersHasRun(t *testing.T) {
 			}
 		}
 	}
+}
+
+// beAcceptor accepts connections and keeps them.
+func beAcceptor() {
+	ln, err := net.FileListener(os.NewFile(3, "socket"))
+	if err != nil {
+		panic(err)
+	}
+	var kept []net.Conn
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			panic(err)
+		}
+		kept = append(kept, conn)
+	}
+}
+
+// beBlind becomes the helper "dials" without CAP_SYS_PTRACE, as in a container.
+func beBlind() {
+	const dropFromBounds, sysPtrace = 24, 19 // of prctl(2) and capabilities(7)
+	runtime.LockOSThread()
+	// Without the right to drop it, the process does not have the capability.
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, dropFromBounds, sysPtrace, 0, 0, 0, 0)
+	self, _ := os.Executable()
+	_ = os.Setenv(helperEnv, "dials")
+	panic(syscall.Exec(self, os.Args, os.Environ()))
+}
+
+// dialHidden says whether a connection reaches a program whose files cannot be seen, and one
+// beside it that accepts nothing.
+func dialHidden() {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	for _, mode := range []string{"hidden", "deaf"} {
+		p := worker.NewProcess("web", helperCommand("listen:"+mode, nil), worker.WithListeners(ln))
+		if err := p.Start(ctx); err != nil {
+			panic(err)
+		}
+		defer func() { _ = p.Stop(ctx) }()
+		_, err := p.DialContext(ctx, "tcp", ln.Addr().String())
+		_, unseen := os.Readlink(fmt.Sprintf("/proc/%d/fd/3", p.PID()))
+		fmt.Println(mode, errors.Is(unseen, os.ErrPermission), err)
+	}
+}
+
+// DialContext reaches a program whose processes left its group or hide their files.
+func TestDialReachesProcessesThatAreHardToSee(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	p := start(t, helperCommand("listen:session", nil), worker.WithListeners(ln))
+	for within := within(t); ; {
+		conn, err := p.DialContext(within, "tcp", ln.Addr().String())
+		if err == nil {
+			conn.Close()
+			break
+		}
+		if within.Err() != nil {
+			t.Fatalf("a process in a session of its own: %v", err)
+		}
+	}
+	out := newLines()
+	start(t, helperCommand("blind", out))
+	if got := out.await(t, "hidden "); got != "true <nil>" {
+		t.Errorf("a program that hides its files: %s", got)
+	}
+	if got := out.await(t, "deaf "); !strings.HasSuffix(got, "web has not accepted a connection") {
+		t.Errorf("a program beside it that accepts nothing: %s", got)
+	}
+}
+
+// A caller with a deadline gets the reason, and not the error of the deadline.
+func TestDialSaysThatNothingWasAccepted(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	p := start(t, helperCommand("listen:deaf", nil), worker.WithListeners(ln))
+	for within := within(t); within.Err() == nil; {
+		ctx, cancel := context.WithTimeout(within, 500*time.Millisecond)
+		_, err := p.DialContext(ctx, "tcp", ln.Addr().String())
+		inTime := ctx.Err() == nil
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "child has not accepted a connection") {
+			t.Fatalf("the dial says %v", err)
+		}
+		if inTime {
+			return
+		}
+	}
+	t.Error("the dial returns after the deadline")
 }

@@ -24,7 +24,7 @@ func processEnded() {}
 // There are no listeners on this system, so no connection to one.
 func acceptedSockets(net.Conn) []string { return nil }
 
-func groupHas(int, []string) bool { return false }
+func programHas(int, []string) bool { return false }
 
 func (p *Process) awaitExit() { _ = p.reap() }
 
