@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +46,7 @@ type peer struct {
 var peers = []peer{
 	{"restart", restartable(false), (*service).restart},
 	{"so-reuseport", restartable(true), (*service).startFirst},
+	{"nginx", nginx, (*service).replaceNginx},
 	{"tableflip", flip, func(s *service, pid int) error { return s.signal(pid, syscall.SIGHUP) }},
 	{"lifecycle-go", upgradable, func(s *service, pid int) error { return s.signal(pid, syscall.SIGUSR2) }},
 }
@@ -155,6 +157,87 @@ func upgradable(addr string, h http.Handler) error {
 	return app.Run(context.Background())
 }
 
+// nginxFolder has the files of the nginx that listens at addr.
+func nginxFolder(addr string) string {
+	return filepath.Join(os.TempDir(), "bench-upgrade-nginx-"+strings.ReplaceAll(addr, ":", "-"))
+}
+
+// nginxConfig lets a worker answer with its process id. nginx has to be a daemon: one that has the
+// parent that started it ignores USR2.
+const nginxConfig = `worker_processes 2;
+pid %[1]s/nginx.pid;
+error_log /dev/null;
+events { worker_connections 512; }
+http {
+	access_log off;
+	client_body_temp_path %[1]s/body;
+	server { listen %[2]s; location / { return 200 $pid; } }
+}
+`
+
+// nginx runs nginx, whose workers answer without the moment that the other peers take.
+func nginx(addr string, _ http.Handler) error {
+	dir := nginxFolder(addr)
+	config := filepath.Join(dir, "nginx.conf")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(config, fmt.Appendf(nil, nginxConfig, dir, addr), 0o600)); err != nil {
+		return err
+	}
+	program, err := exec.LookPath("nginx") // it starts itself again by the path that it was given
+	if err != nil {
+		return err
+	}
+	if out, err := exec.Command(program, "-c", config, "-e", "/dev/null").CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	fmt.Println("ready") // it listens before it becomes a daemon
+	select {}
+}
+
+// endNginx kills what is left of nginx.
+func endNginx(addr string) {
+	dir := nginxFolder(addr)
+	for _, name := range []string{"nginx.pid", "nginx.pid.oldbin"} {
+		if pid := pidIn(filepath.Join(dir, name)); pid > 0 {
+			_ = syscall.Kill(pid, syscall.SIGTERM) // ends at once, with its workers
+			for syscall.Kill(pid, 0) == nil {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	_ = os.RemoveAll(dir) // of nginx alone
+}
+
+// pidIn returns the process id in a file, or 0 while there is none.
+func pidIn(file string) int {
+	text, _ := os.ReadFile(file)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return pid
+}
+
+// replaceNginx does what its documentation calls upgrading an executable on the fly: USR2 starts
+// another master beside the one that runs, and QUIT ends that one.
+func (s *service) replaceNginx(int) error {
+	file := filepath.Join(nginxFolder(s.addr), "nginx.pid")
+	old := pidIn(file)
+	if err := syscall.Kill(old, syscall.SIGUSR2); err != nil {
+		return err
+	}
+	late := time.Now().Add(2 * patience)
+	for begun := pidIn(file); begun == 0 || begun == old || !hasWorkers(begun); begun = pidIn(file) {
+		if time.Now().After(late) {
+			return errors.New("nginx: no other master has workers; it ignores USR2 where orphans get another parent than process 1")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return syscall.Kill(old, syscall.SIGQUIT)
+}
+
+// hasWorkers reports whether a master of nginx has started its workers.
+func hasWorkers(pid int) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)) // of a process that has just begun
+	return len(strings.Fields(string(text))) == 2
+}
+
 // service is the processes of one peer.
 type service struct {
 	peer  peer
@@ -247,6 +330,7 @@ func (s *service) end() {
 	for _, f := range s.files {
 		_ = f.Close()
 	}
+	endNginx(s.addr)
 }
 
 // clients send requests without a retry, and count what is lost.
@@ -318,6 +402,9 @@ func (c *clients) p99() time.Duration {
 func BenchmarkUpgrade(b *testing.B) {
 	for _, p := range peers {
 		b.Run("peer="+p.name, func(b *testing.B) {
+			if _, err := exec.LookPath(p.name); p.name == "nginx" && err != nil {
+				b.Skip("needs nginx: apt-get install nginx-light")
+			}
 			s := newService(b, p)
 			defer s.end()
 			c := &clients{addr: s.addr}

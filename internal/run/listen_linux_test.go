@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -124,6 +125,66 @@ func TestTheProgramIsReplacedOnItsSocket(t *testing.T) {
 	}
 	c.signal(syscall.SIGTERM)
 	c.wantExit(0)
+}
+
+// How an instance ends that was replaced is of no concern.
+func TestAReplacedProgramMayEndBadly(t *testing.T) {
+	addr := freeAddr(t)
+	c := start(t, nil, []string{
+		"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=off", "-listen=" + addr, "-ready=http://" + addr + "/,exec:/bin/true",
+	}, "listen-rude", "no file")
+	if line := c.await("this check asks no socket of listen"); !strings.Contains(line, "check=exec:/bin/true") {
+		t.Errorf("it warns of another check: %s", line)
+	}
+	health := "http://" + c.address()
+	eventually(t, "ready", func() bool { return status(health+"/readyz") == 200 })
+	for range 2 {
+		old, err := strconv.Atoi(programID(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.signal(syscall.SIGHUP)
+		eventually(t, "the old process to end", func() bool { return errors.Is(syscall.Kill(old, 0), syscall.ESRCH) })
+		eventually(t, "the new one", func() bool { return programID(addr) != strconv.Itoa(old) })
+	}
+	if status(health+"/readyz") != 200 {
+		t.Error("it is not ready any more")
+	}
+	c.signal(syscall.SIGTERM)
+	c.wantExit(3)
+}
+
+// A program that is not ready in time is not waited for: without restarts the command ends.
+func TestAProgramThatIsNeverReadyEndsTheCommand(t *testing.T) {
+	addr := freeAddr(t)
+	c := start(t, nil, []string{
+		"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=off", "-lifecycle.upgrade-timeout=200ms",
+		"-listen=" + addr, "-ready=http://" + addr + "/",
+	}, "serve", freeAddr(t))
+	c.await("the program was not ready within 200ms (upgrade_timeout)")
+	c.wantExit(1)
+}
+
+// The file of a unix socket is there for as long as the program serves.
+func TestUnixSocketIsReachedInTheDrain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	c := start(t, nil, []string{
+		"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=1h", "-listen=unix:" + path,
+	}, "listen", "no file")
+	c.await("listen without ready")
+	c.await("serving")
+	health := "http://" + c.address()
+	eventually(t, "ready", func() bool { return status(health+"/readyz") == 200 })
+	c.signal(syscall.SIGTERM)
+	c.await("draining")
+	time.Sleep(200 * time.Millisecond) // in which the file would be removed
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	c.signal(syscall.SIGKILL)
+	<-c.done
 }
 
 // Foreign servers that take a socket of systemd are replaced and killed under load. This is the

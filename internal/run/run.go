@@ -170,7 +170,11 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 			fmt.Fprintf(p.stderr, "%s: listen: %v\n", p.name, err)
 			return lifecycle.ExitCode(err)
 		}
+		log.Info("listening for the program", "network", network, "address", ln.Addr().String())
 		p.listeners = append(p.listeners, ln)
+	}
+	if len(p.listeners) > 0 {
+		p.warnOfChecks(log)
 	}
 	tree := worker.NewSupervisor(p.cfg.Lifecycle.Name, worker.SupervisorConfig{
 		Backoff: p.cfg.Backoff,
@@ -189,7 +193,7 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	if len(p.listeners) > 0 {
 		app.OnReload("replace the program", func(ctx context.Context) error { return tree.RestartChild(ctx, "program") })
 		// The program has the sockets too, and nothing starts it again while the App drains.
-		app.OnDrain("sockets", lifecycle.DrainFunc(func(context.Context) error { p.closeListeners(); return nil }))
+		app.OnDrain("sockets", lifecycle.DrainFunc(func(context.Context) error { p.closeAtDrain(); return nil }))
 	} else if slices.ContainsFunc(p.cfg.Forward, func(name string) bool { sig, _ := runconfig.ParseSignal(name); return sig == syscall.SIGHUP }) {
 		app.OnReload("forward SIGHUP", func(context.Context) error { return p.forward(syscall.SIGHUP) })
 	}
@@ -279,6 +283,34 @@ func (p *program) closeListeners() {
 	}
 }
 
+// closeAtDrain closes the sockets that the program's clients reach without this process. A unix
+// socket is reached by its file, which goes with the listener: it stays until the program has ended.
+func (p *program) closeAtDrain() {
+	for _, ln := range p.listeners {
+		if ln.Addr().Network() != "unix" {
+			_ = ln.Close() // as above
+		}
+	}
+}
+
+// warnOfChecks names the checks of readiness that an instance which is replaced may answer in
+// place of the new one.
+func (p *program) warnOfChecks(log *slog.Logger) {
+	if len(p.cfg.Ready) == 0 {
+		log.Warn("listen without ready: a new instance replaces the one before as soon as it has started")
+	}
+	for _, text := range p.cfg.Ready {
+		check, _ := runconfig.ParseCheck(text) // validated by Load
+		asksNew := slices.ContainsFunc(p.listeners, func(ln net.Listener) bool {
+			addr, ok := ln.Addr().(*net.TCPAddr)
+			return ok && check.Port() == addr.Port
+		})
+		if !asksNew {
+			log.Warn("this check asks no socket of listen: at a reload the instance that is replaced may answer it", "check", text)
+		}
+	}
+}
+
 // isReady asks the instance itself, also while another one accepts on the same sockets.
 func (p *program) isReady(ctx context.Context, proc *worker.Process) error {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.cfg.CheckTimeout, p.cfg.Lifecycle.WithDefaults().ProbeTimeout))
@@ -347,8 +379,11 @@ func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logge
 			return nil
 		}
 		seen = last
+		if p.serving() != last {
+			continue // another one has replaced it, or is about to
+		}
 		s := proc.State()
-		if s.Status == worker.StatusStopped {
+		if s.Status == worker.StatusStopped && !p.wasLate(ctx, proc) {
 			continue // the App stops it
 		}
 		log.Info("the program has ended", "status", string(s.Status), "error", s.Error)
@@ -362,13 +397,22 @@ func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logge
 		if _, _, err := app.Reconfigure(cfg); err != nil && !errors.Is(err, lifecycle.ErrReloadRefused) {
 			log.Warn("cannot skip the drain window", "error", err)
 		}
-		if finished {
+		switch {
+		case finished:
 			app.Stop(nil)
-		} else {
+		case s.Status == worker.StatusStopped:
+			app.Stop(fmt.Errorf("the program was not ready within %v (upgrade_timeout)", p.cfg.Lifecycle.WithDefaults().UpgradeTimeout))
+		default:
 			p.status = statusOf(proc)
 			app.Stop(proc.Err())
 		}
 	}
+}
+
+// wasLate reports whether an instance was stopped because it was not ready in time, and not because
+// the App is stopping.
+func (p *program) wasLate(ctx context.Context, proc *worker.Process) bool {
+	return len(p.listeners) > 0 && proc.StartedAt().IsZero() && ctx.Err() == nil
 }
 
 // statusOf returns the exit status that a shell would show.

@@ -89,6 +89,9 @@ func play(name string, args []string) {
 		fmt.Println("asked to end")
 	case "listen":
 		serveInherited()
+	case "listen-rude": // as listen, but ends with a failure
+		serveInherited()
+		os.Exit(3)
 	case "deaf": // an address: answers, and knows nothing of SIGTERM
 		deafServer(args[0])
 	case "shell": // a script

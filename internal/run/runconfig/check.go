@@ -1,6 +1,7 @@
 package runconfig
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -70,6 +71,17 @@ func (c Check) Name() string {
 		return '-'
 	}, c.text)
 	return name[:min(len(name), 120)]
+}
+
+// Port returns the TCP port that the check asks, or 0 for a program.
+func (c Check) Port() int {
+	addr := c.addr
+	if u, err := url.Parse(c.text); err == nil && c.kind == "http" {
+		addr = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), u.Scheme))
+	}
+	_, service, _ := net.SplitHostPort(addr) // none for a program
+	port, _ := net.LookupPort("tcp", service)
+	return port
 }
 
 // Dial makes a connection, as [net.Dialer.DialContext].

@@ -42,6 +42,24 @@ func TestParseCheck(t *testing.T) {
 	}
 }
 
+func TestPortOfACheck(t *testing.T) {
+	for text, port := range map[string]int{
+		"http://127.0.0.1:8080/healthz": 8080,
+		"http://localhost/":             80,
+		"https://[::1]/":                443,
+		"tcp://localhost:5432":          5432,
+		"exec:/bin/true http://a:80/":   0,
+	} {
+		check, err := ParseCheck(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := check.Port(); got != port {
+			t.Errorf("%s asks port %d, want %d", text, got, port)
+		}
+	}
+}
+
 func FuzzParseCheck(f *testing.F) {
 	for _, seed := range []string{"http://127.0.0.1:8080/", "tcp://[::1]:1", "exec:a b", "exec:", ":", "http://\x00"} {
 		f.Add(seed)
