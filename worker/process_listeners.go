@@ -52,7 +52,8 @@ const (
 // descriptor, such as that of package tls. The program starts by /bin/sh, which replaces itself
 // by it, because LISTEN_PID is its own process id. The shell passes on no variable whose name has
 // other characters than letters, digits and underscores. Start waits until it has become the
-// program, and returns an error that names a program that cannot be executed. It needs Linux.
+// program, and returns an error that names a program that cannot be executed. A script needs a #!
+// line: some shells run one without it as themselves. It needs Linux.
 func WithListeners(listeners ...net.Listener) ProcessOption {
 	return func(p *Process) { p.listeners = append(p.listeners, listeners...) }
 }
