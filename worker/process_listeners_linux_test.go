@@ -630,19 +630,21 @@ func TestAQuickProgramWithListenersHasRun(t *testing.T) {
 	}
 }
 
-// beAcceptor accepts connections and keeps them.
+// beAcceptor accepts connections and keeps each until the client closes it.
 func beAcceptor() {
 	ln, err := net.FileListener(os.NewFile(3, "socket"))
 	if err != nil {
 		panic(err)
 	}
-	var kept []net.Conn
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
 			panic(err)
 		}
-		kept = append(kept, conn)
+		go func() {
+			_, _ = io.Copy(io.Discard, conn)
+			conn.Close()
+		}()
 	}
 }
 
