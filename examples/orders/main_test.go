@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -42,17 +43,21 @@ func orders(t *testing.T, args ...string) (output string, status int) {
 
 // A program that cannot start says why in its last line.
 func TestOrdersSaysWhyItCannotStart(t *testing.T) {
-	for name, c := range map[string]struct{ arg, want string }{
-		"an unusable store": {"-db=" + filepath.Join(t.TempDir(), "no", "such", "folder.db"), "unable to open database file"},
-		"a bad config":      {"-lifecycle.drain-interval=5", "want a duration with its unit"},
-		"an unknown flag":   {"-database=x", "there is no such flag"},
+	for name, c := range map[string]struct {
+		arg    string
+		status int
+		want   string
+	}{
+		"an unusable store": {"-db=" + filepath.Join(t.TempDir(), "no", "such", "folder.db"), 1, "unable to open database file"},
+		"a bad config":      {"-lifecycle.drain-interval=5", 78, "want a duration with its unit"},
+		"an unknown flag":   {"-database=x", 78, "there is no such flag"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, status := orders(t, c.arg)
 			lines := strings.Split(strings.TrimSpace(out), "\n")
 			last := lines[len(lines)-1]
-			if status != 1 || !strings.Contains(last, c.want) || !strings.Contains(last, "exit_status=1") {
-				t.Errorf("status %d, and the last line is %q, want %q in it", status, last, c.want)
+			if status != c.status || !strings.Contains(last, c.want) || !strings.Contains(last, fmt.Sprint("exit_status=", c.status)) {
+				t.Errorf("status %d, and the last line is %q, want %d and %q in it", status, last, c.status, c.want)
 			}
 		})
 	}

@@ -235,18 +235,19 @@ func TestBadStartsSayWhy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args []string
 		env  string
+		exit int
 		want string
 	}{
-		"flag":        {args: []string{"-drain=5s"}, want: "flag -drain: there is no such flag"},
-		"environment": {env: "SERVICE_LIFECYCLE_DRAIN_INTERVAL=5", want: `environment SERVICE_LIFECYCLE_DRAIN_INTERVAL: lifecycle.drain_interval is "5": want a duration with its unit`},
-		"budget":      {args: []string{"-lifecycle.termination-grace=10s"}, want: "the kubelet would kill the process 17s before it is done"},
-		"address":     {args: []string{"-addr=" + strings.TrimPrefix(url, "http://")}, want: "address already in use"},
-		"database":    {args: []string{"-db=" + filepath.Join(t.TempDir(), "no", "such", "folder.db")}, want: "open database"},
+		"flag":        {exit: 78, args: []string{"-drain=5s"}, want: "flag -drain: there is no such flag"},
+		"environment": {exit: 78, env: "SERVICE_LIFECYCLE_DRAIN_INTERVAL=5", want: `environment SERVICE_LIFECYCLE_DRAIN_INTERVAL: lifecycle.drain_interval is "5": want a duration with its unit`},
+		"budget":      {exit: 78, args: []string{"-lifecycle.termination-grace=10s"}, want: "the kubelet would kill the process 17s before it is done"},
+		"address":     {exit: 1, args: []string{"-addr=" + strings.TrimPrefix(url, "http://")}, want: "address already in use"},
+		"database":    {exit: 1, args: []string{"-db=" + filepath.Join(t.TempDir(), "no", "such", "folder.db")}, want: "open database"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, []string{tt.env}, tt.args...)
-			if code := c.exit(t); code != 1 {
-				t.Errorf("exit status %d, want 1", code)
+			if code := c.exit(t); code != tt.exit {
+				t.Errorf("exit status %d, want %d", code, tt.exit)
 			}
 			if log := strings.ReplaceAll(c.log(), `\"`, `"`); !strings.Contains(log, tt.want) { // the log quotes
 				t.Errorf("the output does not say %q", tt.want)
