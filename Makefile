@@ -96,9 +96,10 @@ fuzz: ## fuzz each target for FUZZTIME (20s)
 	@tools/fuzz.sh -fuzztime $(FUZZTIME)
 
 .PHONY: chaos
-chaos: cc ## a thousand upgrades of a process under load, and five hundred with kills, a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks, killed restores and disconnects under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+chaos: cc ## a thousand upgrades of a process under load, and five hundred with kills, foreign programs replaced and killed on their sockets, a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, full disks, killed restores and disconnects under workflows, workflows and hosted workers on clusters; CHAOS_SEED=N for others
 	CHAOS_UPGRADES=1000 go test -run '^TestUpgradesLoseNoRequest$$' -count 1 -timeout 30m -v .
 	CHAOS_KILLED_UPGRADES=500 go test -run '^TestUpgradesUnderKills$$' -count 1 -timeout 60m -v .
+	CHAOS_RELOADS=50 go test -run '^TestForeignProgramsAreReplaced$$' -count 1 -timeout 60m -v ./internal/run
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool

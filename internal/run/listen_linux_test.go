@@ -188,10 +188,11 @@ func TestUnixSocketIsReachedInTheDrain(t *testing.T) {
 }
 
 // Foreign servers that take a socket of systemd are replaced and killed under load. This is the
-// long form of TestTheProgramIsReplacedOnItsSocket.
+// long form of TestTheProgramIsReplacedOnItsSocket. CHAOS_RELOADS is how often each is replaced; it is
+// killed two fifths as often.
 func TestForeignProgramsAreReplaced(t *testing.T) {
 	if testing.Short() {
-		t.Skip("each program is replaced 50 times and killed 20 times")
+		t.Skip("each program is replaced and killed again and again: make test-long runs it")
 	}
 	for _, f := range []struct{ name, command string }{
 		{"Node", "node listen.js"},
@@ -209,7 +210,11 @@ func TestForeignProgramsAreReplaced(t *testing.T) {
 }
 
 func replaceUnderLoad(t *testing.T, program []string) {
-	const reloads, kills = 50, 20
+	reloads := 10
+	if count, err := strconv.Atoi(os.Getenv("CHAOS_RELOADS")); err == nil {
+		reloads = count
+	}
+	kills := reloads * 2 / 5
 	addr, health := freeAddr(t), freeAddr(t)
 	c := startContained(t, "run", append([]string{
 		"-lifecycle.health-addr=" + health, "-lifecycle.drain-interval=off",
