@@ -1,7 +1,6 @@
 package workflow
 
 import (
-	"cmp"
 	"net/url"
 	"strconv"
 	"strings"
@@ -19,8 +18,7 @@ const (
 	headerNote   = "Lifecycle-Note"   // of the transition
 	headerTimers = "Lifecycle-Timers" // the entity's timers as JSON, on each of its writes
 	headerFired  = "Lifecycle-Fired"  // the timer that fired with the write
-	headerKeys   = "Lifecycle-Key"    // the idempotency keys of the entity's last writes: see addKey
-	firstKeys    = "Lifecycle-Keys"   // the same as version 0.1.0 wrote it: see readFirstKeys
+	headerKeys   = "Lifecycle-Keys"   // the idempotency keys of the entity's last writes: see addKey
 	headerPause  = "Lifecycle-Pause"  // whether the entity is paused: see pausing
 
 	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
@@ -121,7 +119,7 @@ func readMeta(h nats.Header) meta {
 		note:   unescaped(get(headerNote)),
 		timers: get(headerTimers),
 		fired:  unescaped(get(headerFired)),
-		keys:   cmp.Or(get(headerKeys), readFirstKeys(get(firstKeys))),
+		keys:   get(headerKeys),
 		pause:  pausing(get(headerPause)),
 	}
 	m.readWrite(get(headerWrite))

@@ -108,26 +108,6 @@ func addKey(cur *entry, hash string) string {
 	return keys + at + "," + hash
 }
 
-// readFirstKeys returns the keys of a record of version 0.1.0 as addKey writes them. There each was
-// longer, and had its revision behind an @ in base 10.
-func readFirstKeys(header string) string {
-	if header == "" {
-		return ""
-	}
-	keys := strings.Split(strings.ReplaceAll(header, "N", "."), ",")
-	for i, key := range keys {
-		hash, at, earlier := strings.Cut(key, "@")
-		revision, err := strconv.ParseUint(at, 10, 64)
-		if len(hash) < hashLen || earlier && err != nil {
-			return "" // another program wrote it
-		}
-		if keys[i] = hash[:hashLen]; earlier {
-			keys[i] += strconv.FormatUint(revision, 36)
-		}
-	}
-	return strings.Join(keys, ",")
-}
-
 // landedError says that the write with this key has happened. It is not returned to
 // callers.
 type landedError struct{ revision uint64 }

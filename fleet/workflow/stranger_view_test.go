@@ -84,7 +84,7 @@ func (s *stranger) message(id string) *nats.Msg {
 		record+`,"count":1e400}`, record+`,"replica_count":4294967296}`, record+`,"more":123456789012345678901234567890}`, record+`,"big":"`+strings.Repeat("x", 100_000)+`"}`,
 	))
 	for range s.rnd.IntN(3) {
-		msg.Header.Add(s.pick("Lifecycle", "Lifecycle", "Lifecycle", "Lifecycle-Keys", "Lifecycle-Key", "Lifecycle-Timers", "Lifecycle-Fired", "Lifecycle-Note",
+		msg.Header.Add(s.pick("Lifecycle", "Lifecycle", "Lifecycle", "Lifecycle-Keys", "Lifecycle-Timers", "Lifecycle-Fired", "Lifecycle-Note",
 			"KV-Operation", "Nats-Marker-Reason", "Nats-Rollup"),
 			s.pick(survey, "other", "", "PURGE", "DEL", "sub", "-1", "9223372036854775807", "-9223372036854775808", "18446744073709551615", "99", "%zz", "||||||||", "a|b",
 				"a|drone-survey|1|2|flying|x|rule|5", "a|drone-survey|1||flying||rule|", "a|other|1|-1|%zz|x|y|-9223372036854775808", "a|drone-survey|-1||||||", `[{"name":"t","at":"2020-01-01T00:00:00Z","every":5}]`, "x,y@,@,@1,,", "MaxAge"))
