@@ -72,9 +72,9 @@ const (
 // Otherwise the primary cause decides, which is the first of joined errors. The
 // status is the result of the cause's ExitCode method when that is from 1 to 255
 // ([*SignalError] returns 128+n, an *exec.ExitError its child's status), [ExitStuck]
-// for an [*AbandonedError], [ExitCut] for requests that were cut, [ExitConfig] for a [*ConfigError] and
-// a fault of package config, and else 1. ExitCode also
-// looks at the errors that the cause wraps, and err itself may be wrapped.
+// for an [*AbandonedError], [ExitCut] for requests that were cut, [ExitConfig] for a
+// [*ConfigError] and a fault of package config, and else 1. ExitCode also looks at the errors
+// that the cause wraps, and err itself may be wrapped.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0

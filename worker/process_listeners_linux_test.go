@@ -502,8 +502,11 @@ func TestListenersAreDescriptorsFromThreeOn(t *testing.T) {
 	}
 	defer file.Close()
 	out := newLines()
-	cmd := exec.Command("/bin/sh", "-c", `echo "$0 $1 $LISTEN_FDS $LISTEN_FDNAMES $((LISTEN_PID == $$))"; ls -l /proc/$$/fd | grep -c socket:; readlink /proc/$$/fd/6`,
-		"a b", "c'\"$")
+	const script = `
+		echo "$0 $1 $LISTEN_FDS $LISTEN_FDNAMES $((LISTEN_PID == $$))"
+		ls -l /proc/$$/fd | grep -c socket:
+		readlink /proc/$$/fd/6`
+	cmd := exec.Command("/bin/sh", "-c", script, "a b", "c'\"$")
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.Env = append(os.Environ(), "LISTEN_FDS=7", "LISTEN_PID=1")
 	cmd.Stdout = out

@@ -7,7 +7,7 @@ import (
 )
 
 // TestJobWithAWrongConfigurationFailsAtOnce: with the library chart's policy a program that cannot
-// use its configuration fails its Job with the first pod, whatever backoffLimit allows.
+// use its configuration fails its Job with the first pod, although the backoffLimit allows six more.
 func TestJobWithAWrongConfigurationFailsAtOnce(t *testing.T) {
 	c := onCluster(t)
 	full(t)

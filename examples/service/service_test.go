@@ -238,11 +238,31 @@ func TestBadStartsSayWhy(t *testing.T) {
 		exit int
 		want string
 	}{
-		"flag":        {exit: 78, args: []string{"-drain=5s"}, want: "flag -drain: there is no such flag"},
-		"environment": {exit: 78, env: "SERVICE_LIFECYCLE_DRAIN_INTERVAL=5", want: `environment SERVICE_LIFECYCLE_DRAIN_INTERVAL: lifecycle.drain_interval is "5": want a duration with its unit`},
-		"budget":      {exit: 78, args: []string{"-lifecycle.termination-grace=10s"}, want: "the kubelet would kill the process 17s before it is done"},
-		"address":     {exit: 1, args: []string{"-addr=" + strings.TrimPrefix(url, "http://")}, want: "address already in use"},
-		"database":    {exit: 1, args: []string{"-db=" + filepath.Join(t.TempDir(), "no", "such", "folder.db")}, want: "open database"},
+		"flag": {
+			exit: 78,
+			args: []string{"-drain=5s"},
+			want: "flag -drain: there is no such flag",
+		},
+		"environment": {
+			exit: 78,
+			env:  "SERVICE_LIFECYCLE_DRAIN_INTERVAL=5",
+			want: `environment SERVICE_LIFECYCLE_DRAIN_INTERVAL: lifecycle.drain_interval is "5": want a duration with its unit`,
+		},
+		"budget": {
+			exit: 78,
+			args: []string{"-lifecycle.termination-grace=10s"},
+			want: "the kubelet would kill the process 17s before it is done",
+		},
+		"address": {
+			exit: 1,
+			args: []string{"-addr=" + strings.TrimPrefix(url, "http://")},
+			want: "address already in use",
+		},
+		"database": {
+			exit: 1,
+			args: []string{"-db=" + filepath.Join(t.TempDir(), "no", "such", "folder.db")},
+			want: "open database",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, []string{tt.env}, tt.args...)

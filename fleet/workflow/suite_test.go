@@ -8,7 +8,18 @@ import (
 
 // elsewhere are the tests that do not use the shared servers of a run:
 // they start their own, or need none.
-const elsewhere = "^(Fuzz|Example|TestSuiteOnASeparateServer$|TestCoreOnACluster$|TestRegionReadsTheMirror$|TestOneEntityIsLinearizable$|TestKillLosesNothing|TestStorageFaults$|TestRegisterRefuses$|TestAccountWithoutRights$|TestRestoreUnderKillsReactsOnce$|TestResumeUnderLoad$|TestManyTimersInAMinute$|TestOwnWriteThatWasDeletedMeanwhile$)"
+const elsewhere = "^(Fuzz|Example|TestKillLosesNothing" +
+	"|TestSuiteOnASeparateServer$" +
+	"|TestCoreOnACluster$" +
+	"|TestRegionReadsTheMirror$" +
+	"|TestOneEntityIsLinearizable$" +
+	"|TestStorageFaults$" +
+	"|TestRegisterRefuses$" +
+	"|TestAccountWithoutRights$" +
+	"|TestRestoreUnderKillsReactsOnce$" +
+	"|TestResumeUnderLoad$" +
+	"|TestManyTimersInAMinute$" +
+	"|TestOwnWriteThatWasDeletedMeanwhile$)"
 
 // core are the tests that differ most between one server and several: racing writes,
 // reads and watches, time, old records, hooks and timers.

@@ -50,8 +50,8 @@ func copyFD(fd int) (*os.File, error) {
 	return os.NewFile(own, "socket"), nil
 }
 
-// Copy returns a copy of the descriptor of a listener or connection of package net, or of this package. Its
-// own File method would make the socket a blocking one.
+// Copy returns a copy of the descriptor of a listener or connection of package net, or of this
+// package. Its own File method would make the socket a blocking one.
 func Copy(conn any) (file *os.File, err error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

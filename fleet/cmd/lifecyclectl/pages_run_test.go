@@ -125,9 +125,15 @@ var excused = []struct{ line, why string }{
 	{"mkdir shop && cd shop", "TestTutorial of the root module makes the folder"},
 	{"go mod init shop", "TestTutorial of the root module makes the module"},
 	{"go run .", "TestTutorial of the root module runs the program of the page"},
-	{"lifecycle-run --listen :8080 --ready http://127.0.0.1:8080/ --restart always -- gunicorn app:app", "TestForeignProgramsAreReplaced of internal/run runs gunicorn so, on a port of its own"},
+	{
+		"lifecycle-run --listen :8080 --ready http://127.0.0.1:8080/ --restart always -- gunicorn app:app",
+		"TestForeignProgramsAreReplaced of internal/run runs gunicorn so, on a port of its own",
+	},
 	{"kill -HUP $(pidof lifecycle-run) # a new release of the program: replace it", "TestTheProgramIsReplacedOnItsSocket of internal/run sends the signal"},
-	{"lifecyclectl upgrade --admin-token-file /etc/web/admin-token", "the process is the reader's: TestAnswersOfTheProcess of the folder upgrade runs the command"},
+	{
+		"lifecyclectl upgrade --admin-token-file /etc/web/admin-token",
+		"the process is the reader's: TestAnswersOfTheProcess of the folder upgrade runs the command",
+	},
 	{"kill -USR2 $(cat /run/web.pid)", "the process is the reader's: TestUpgradeSignal of the root module sends the signal"},
 	{"make test", ".ci/run runs it"},
 	{"make e2e", ".ci/run runs it where it can"},
