@@ -20,6 +20,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/unittree"
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -473,7 +474,13 @@ func (a *announcer) noteEnd(ctx context.Context) {
 		e.ExitStatus = cmp.Or(report.ExitStatus, 1)
 	}
 	a.journal.add(e)
-	if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
+	err := a.journal.flush(ctx, a.event(Event{}))
+	// A server answers and cannot write, for example while it still removes the files of a
+	// journal that was deleted: the hook has time to ask again.
+	for err != nil && !natserr.Away(err) && a.sleep(ctx, pace) {
+		err = a.journal.flush(ctx, a.event(Event{}))
+	}
+	if err != nil {
 		a.cfg.Logger.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
 	}
 }
