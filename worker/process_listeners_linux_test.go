@@ -677,6 +677,9 @@ func dialHidden() {
 		}
 		defer func() { _ = p.Stop(ctx) }()
 		_, err := p.DialContext(ctx, "tcp", ln.Addr().String())
+		for mode == "hidden" && err != nil { // it may need longer than a dial waits until it accepts
+			_, err = p.DialContext(ctx, "tcp", ln.Addr().String())
+		}
 		_, unseen := os.Readlink(fmt.Sprintf("/proc/%d/fd/3", p.PID()))
 		fmt.Println(mode, errors.Is(unseen, os.ErrPermission), err)
 	}
