@@ -305,6 +305,7 @@ func TestServiceManagerKeepsSockets(t *testing.T) {
 		}()
 	}
 	second := start(addr, socket)
+	awaitMessage(t, messages, "READY=1") // so that it is not taken for the next one's
 	for range 2 {
 		if err := <-waiting; err != nil {
 			t.Errorf("a request that came while no process served: %v", err)
