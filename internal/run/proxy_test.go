@@ -212,7 +212,7 @@ func TestBadProxies(t *testing.T) {
 		"-addr=:8080":                   "no proxy is set",
 	} {
 		var out bytes.Buffer
-		if code := Run(t.Context(), "lifecycle-run", []string{flags, "--", "true"}, nil, &out, &out); code != 2 || !strings.Contains(out.String(), says) {
+		if code := Run(t.Context(), "lifecycle-run", []string{flags, "--", "true"}, nil, &out, &out); code != 78 || !strings.Contains(out.String(), says) {
 			t.Errorf("%s: exit status %d, %s", flags, code, out.String())
 		}
 	}

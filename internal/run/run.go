@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -61,7 +62,8 @@ At SIGTERM readiness goes down first, and the program goes on serving for the dr
 Then it is asked to stop, and killed after its grace. As PID 1 it reaps orphans.
 It exits with the status of the program's last run: its own, or 128+n when signal n
 ended it. It is 127 when there is no such program, 126 when it cannot be executed,
-2 for wrong use, 70 when something was abandoned.
+78 when the settings cannot be used, 2 without a program, 70 when something was
+abandoned and the program has ended.
 
   --ready CHECKS        ready while all of these answer, with commas between them:
                         http://…, https://…, tcp://HOST:PORT, exec:PROGRAM ARG…
@@ -100,17 +102,18 @@ func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdou
 		fmt.Fprint(stdout, Usage(name))
 		return 0
 	}
-	cfg, err := config.Load[runconfig.Config]("", config.WithArgs(flags), config.WithEnvPrefix(prefixOf(name)), config.WithOutput(stdout))
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	live, err := config.Open[runconfig.Config]("",
+		config.WithArgs(flags), config.WithEnvPrefix(prefixOf(name)), config.WithOutput(stdout), config.WithLogger(log))
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		if len(command) > 0 && !slices.Contains(args, "--") {
 			fmt.Fprintf(stderr, "there is no -- before the program, so it begins at %q\n", command[0])
 		}
-		fmt.Fprintf(stderr, "\n%s --help lists the flags\n", name)
-		return exitUsage
+		fmt.Fprintf(stderr, "%s --help lists the flags\n%[1]s: %v\n", name, err) // the kubelet shows the last lines
+		return lifecycle.ExitConfig
 	case len(command) == 0:
 		fmt.Fprintf(stderr, "%s: no program is given: want it after two dashes\n\n%s", name, Usage(name))
 		return exitUsage
@@ -123,11 +126,12 @@ func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdou
 		}
 		return exitNotFound
 	}
+	cfg := live.Get()
 	if cfg.Lifecycle.Name == "" {
 		cfg.Lifecycle.Name = filepath.Base(path)
 	}
-	p := &program{name: name, cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, made: make(chan struct{}, 1)}
-	return p.run(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
+	p := &program{name: name, live: live, cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, made: make(chan struct{}, 1)}
+	return p.run(ctx, log)
 }
 
 // wantsHelp reports whether the flags ask for the usage. It turns --help-all into the flag
@@ -147,7 +151,8 @@ func wantsHelp(flags []string) bool {
 // program runs the program, one instance after the other.
 type program struct {
 	name           string // of the command
-	cfg            runconfig.Config
+	live           *config.Live[runconfig.Config]
+	cfg            runconfig.Config // at the start
 	path           string
 	argv           []string
 	stdin          io.Reader
@@ -165,8 +170,9 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	app, err := lifecycle.New(p.cfg.Lifecycle, lifecycle.WithLogger(log), metrics.With(prometheus.NewRegistry()))
 	if err != nil {
 		fmt.Fprintf(p.stderr, "%s: %v\n", p.name, err)
-		return exitUsage
+		return lifecycle.ExitCode(err)
 	}
+	p.live.Attach(app).OnReload("settings of the program", func(context.Context) error { return p.warnOfSettings(log) })
 	defer p.closeListeners()
 	for _, text := range p.cfg.Listen {
 		network, addr, _ := runconfig.ParseListen(text) // validated by Load
@@ -193,7 +199,7 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	})
 	app.Add(tree).
 		Probe("program", lifecycle.ProbeFunc(func(context.Context) error { return running(tree.State()) })).
-		Go("watch", func(ctx context.Context) error { return p.watch(ctx, app, log) }).
+		Go("program", func(ctx context.Context) error { return p.watch(ctx, app, log) }).
 		Go("signals", func(ctx context.Context) error { return p.forwardAll(ctx, log) })
 	if len(p.listeners) > 0 {
 		app.OnReload("replace the program", func(ctx context.Context) error { return tree.RestartChild(ctx, "program") })
@@ -302,6 +308,16 @@ func (p *program) closeAtDrain() {
 	}
 }
 
+// warnOfSettings says which changes wait for another start of the command: those beside lifecycle.
+func (p *program) warnOfSettings(log *slog.Logger) error {
+	now := p.live.Get()
+	now.Lifecycle = p.cfg.Lifecycle
+	if !reflect.DeepEqual(now, p.cfg) {
+		log.Warn("settings beside lifecycle have changed: they take effect when the container is started again")
+	}
+	return nil
+}
+
 // warnOfChecks names the checks of readiness that an instance which is replaced may answer in
 // place of the new one.
 func (p *program) warnOfChecks(log *slog.Logger) {
@@ -368,7 +384,7 @@ func (p *program) next(name string) (worker.Worker, error) {
 	return i.proc, nil
 }
 
-// watch ends the App when the program has ended and will not be started again.
+// watch ends the App when the program has ended and will not be started again. Its error says how.
 func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logger) error {
 	var seen *instance // the last one that has ended
 	for {
@@ -409,12 +425,16 @@ func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logge
 		switch {
 		case finished:
 			app.Stop(nil)
+			return nil
 		case s.Status == worker.StatusStopped:
-			app.Stop(fmt.Errorf("the program was not ready within %v (upgrade_timeout)", p.cfg.Lifecycle.WithDefaults().UpgradeTimeout))
-		default:
-			p.status = statusOf(proc)
-			app.Stop(proc.Err())
+			return fmt.Errorf("%s was not ready within %v (upgrade_timeout)", p.path, p.cfg.Lifecycle.WithDefaults().UpgradeTimeout)
 		}
+		p.status = statusOf(proc)
+		ran := ""
+		if end := s.Exit; end != nil && !proc.StartedAt().IsZero() {
+			ran = fmt.Sprintf(" after %v", end.At.Sub(proc.StartedAt()).Round(time.Millisecond))
+		}
+		return fmt.Errorf("%s ended%s: %w; its own output says why", p.path, ran, proc.Err())
 	}
 }
 
@@ -470,7 +490,14 @@ func (p *program) checks(app *lifecycle.App) {
 	}
 	for _, text := range p.cfg.Live {
 		check, _ := runconfig.ParseCheck(text)
-		_ = app.Registry().RegisterLiveness(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...) // Run returns the error
+		// Run returns the errors. Until they have passed once the kubelet does not ask /livez.
+		_ = app.Registry().RegisterLiveness(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...)
+		_ = app.Registry().RegisterStartup(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...)
+	}
+	if p.cfg.Proxy != "" {
+		to, _ := runconfig.ParseProxy(p.cfg.Proxy)
+		check, _ := runconfig.ParseCheck("tcp://" + to.Host)
+		_ = app.Registry().RegisterStartup("program", lifecycle.ProbeFunc(check.Ask), opts...)
 	}
 	for _, text := range p.cfg.OnDrain {
 		check, _ := runconfig.ParseCheck(text)

@@ -343,7 +343,7 @@ func TestExitStatus(t *testing.T) {
 		says string
 	}{
 		{"good", []string{off, "--", "/bin/sh", "-c", "exit 0"}, 0, ""},
-		{"its own", []string{off, "--", "/bin/sh", "-c", "exit 7"}, 7, "exit status 7"},
+		{"its own", []string{off, "--", "/bin/sh", "-c", "exit 7"}, 7, ": exit status 7; its own output says why"},
 		{"a signal", []string{off, "--", "/bin/sh", "-c", "kill -9 $$"}, 137, "signal: killed"},
 		{"without dashes", []string{off, "/bin/sh", "-c", "exit 3"}, 3, ""},
 		{"no such program", []string{"--", "no-such-program"}, 127, `"no-such-program": executable file not found`},
@@ -351,13 +351,13 @@ func TestExitStatus(t *testing.T) {
 		{"not executable", []string{"--", file}, 126, "permission denied"},
 		{"no format", []string{off, "--", script}, 126, "exec format error"},
 		{"no program", []string{off}, 2, "no program is given"},
-		{"no dashes", []string{"--proxy", "http://127.0.0.1:8000", "true"}, 2, `there is no -- before the program, so it begins at "http://127.0.0.1:8000"`},
-		{"an unknown flag", []string{"-redy=x", "--", "true"}, 2, "did you mean -ready?"},
-		{"a bad check", []string{"-ready=8080", "--", "true"}, 2, `ready: "8080" is not a check: want http://`},
-		{"a bad policy", []string{"-restart=sometimes", "--", "true"}, 2, `"sometimes" is not always, on-failure or never`},
-		{"a bad signal", []string{"-stop-signal=BANG", "--", "true"}, 2, `"BANG" is not a signal: want HUP, INT,`},
-		{"a signal that is ours", []string{"-forward=TERM", "--", "true"}, 2, "it cannot be passed on"},
-		{"an impossible budget", []string{"-lifecycle.shutdown-grace=1s", "-lifecycle.unit-slice=5s", "--", "true"}, 2, "unit_slice"},
+		{"no dashes", []string{"--proxy", "http://127.0.0.1:8000", "true"}, 78, `there is no -- before the program, so it begins at "http://127.0.0.1:8000"`},
+		{"an unknown flag", []string{"-redy=x", "--", "true"}, 78, "did you mean -ready?"},
+		{"a bad check", []string{"-ready=8080", "--", "true"}, 78, `ready: "8080" is not a check: want http://`},
+		{"a bad policy", []string{"-restart=sometimes", "--", "true"}, 78, `"sometimes" is not always, on-failure or never`},
+		{"a bad signal", []string{"-stop-signal=BANG", "--", "true"}, 78, `"BANG" is not a signal: want HUP, INT,`},
+		{"a signal that is ours", []string{"-forward=TERM", "--", "true"}, 78, "it cannot be passed on"},
+		{"an impossible budget", []string{"-lifecycle.shutdown-grace=1s", "-lifecycle.unit-slice=5s", "--", "true"}, 78, "unit_slice"},
 		{"help", []string{"-h"}, 0, "usage: lifecycle-run"},
 		{"the flags that most need", []string{"--help"}, 0, "--ready CHECKS"},
 		{"all flags", []string{"--help-all"}, 0, "-lifecycle.accept-max"},
@@ -441,6 +441,54 @@ func TestReadinessIsTheProgramsOwn(t *testing.T) {
 	}
 	defer ln.Close()
 	eventually(t, "ready", func() bool { return status(health+"/readyz") == 200 })
+}
+
+// A start is over when the checks of liveness have passed once: until then the kubelet does not ask
+// for liveness. With a proxy the program has to listen too.
+func TestStartEndsWhenTheProgramAnswers(t *testing.T) {
+	for name, flag := range map[string]string{"live": "-live=tcp://ADDR", "proxy": "-addr=127.0.0.1:0 -proxy=http://ADDR"} {
+		t.Run(name, func(t *testing.T) {
+			addr := freeAddr(t)
+			flags := append(strings.Fields(strings.ReplaceAll(flag, "ADDR", addr)), "-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=off")
+			c := start(t, nil, flags, "stubborn")
+			health := "http://" + c.address()
+			c.await("serving")
+			c.await("msg=running")
+			if got := status(health + "/startupz"); got != 503 {
+				t.Errorf("/startupz while the program does not listen: %d, want 503", got)
+			}
+			ln, err := net.Listen("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the end of the start", func() bool { return status(health+"/startupz") == 200 })
+			_ = ln.Close()
+			if got := status(health + "/startupz"); got != 200 {
+				t.Errorf("/startupz after the start: %d", got)
+			}
+		})
+	}
+}
+
+// A change of the file is taken over while the program runs: that of the section lifecycle. The log
+// says what waits for another start.
+func TestSettingsAreReadAgain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lifecycle-run.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(file+"~", []byte(text), 0o600), os.Rename(file+"~", file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("lifecycle: {health_addr: 'off', drain_interval: 9s}\n")
+	c := start(t, nil, []string{"-config=" + file, "-forward=HUP"}, "signals")
+	c.await("listening")
+	c.await("msg=running")
+	write("lifecycle: {health_addr: 'off', drain_interval: 8s}\nrestart: always\n")
+	c.signal(syscall.SIGHUP)
+	c.await("lifecycle.drain_interval: 9s -> 8s")
+	c.await("settings beside lifecycle have changed")
+	c.await("got hangup")
 }
 
 // A program that ignores SIGTERM is killed after the grace.
