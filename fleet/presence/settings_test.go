@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -97,16 +98,13 @@ func overwrite(t *testing.T, path, text string) {
 // What is too large for an answer is left out, and the answer says so.
 func TestLargeConfiguration(t *testing.T) {
 	js := nats(t)
+	value, lost := strings.Repeat("<", 5000), slices.Repeat([]string{"file: " + strings.Repeat("\x00", 5000)}, 20)
 	var list []presence.Setting
 	for i := range 5000 {
-		s := presence.Setting{Key: fmt.Sprintf("key%d", i), Value: strings.Repeat("<", 5000), Source: "default"}
-		for range 20 {
-			s.Lost = append(s.Lost, "file: "+strings.Repeat("\x00", 5000))
-		}
-		list = append(list, s)
+		list = append(list, presence.Setting{Key: fmt.Sprintf("key%d", i), Value: value, Source: "default", Lost: lost})
 	}
 	_, id, _ := start(t, js, presence.Config{Settings: func() []presence.Setting { return list }}, nil)
-	f := open(t, js, presence.Config{CommandTimeout: time.Minute})
+	f := open(t, js, presence.Config{CommandTimeout: 5 * time.Minute})
 	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
 	got, err := settingsOf(t, f, id)
 	if err != nil || !got.Truncated || len(got.List) == 0 || len(got.List) >= 5000 || len(got.List[0].Value) > 1024 || len(got.List[0].Lost) > 8 {

@@ -90,7 +90,7 @@ func rigOn(t testing.TB, b *broker.Broker, opts ...workflow.RegisterOption) *rig
 }
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	t.Cleanup(cancel)
 	return ctx
 }

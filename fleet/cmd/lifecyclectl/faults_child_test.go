@@ -64,6 +64,9 @@ func faultMain() {
 	if os.Getenv("FAULT_DRAIN") != "" {
 		cfg.DrainInterval, cfg.DrainMin = time.Hour, lifecycle.Off
 	}
+	if os.Getenv("FAULT_HANG") != "" {
+		cfg.ShutdownGrace = 3 * time.Second
+	}
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(brokertest.Quiet()))
 	fail(err)
 	presence.Announce(app, b.JetStream(), presence.Config{ID: id, Version: cmp.Or(os.Getenv("FAULT_VERSION"), "1.2.3"), Logger: brokertest.Quiet()})
@@ -80,6 +83,9 @@ func faultMain() {
 	}
 	if cfg.DrainMin != 0 {
 		app.OnDrain("streams", lifecycle.DrainFunc(func(ctx context.Context) error { <-ctx.Done(); return nil }))
+	}
+	if os.Getenv("FAULT_HANG") != "" {
+		app.OnShutdown("flush", func(context.Context) error { select {} })
 	}
 	go func() {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
