@@ -13,7 +13,7 @@ call = lambda method, params, id="x": frame("call", requestId=q.id, callId=id, m
 
 // attacksOnTheWire break the protocol between a host and its children, or say in it what no child
 // would: docs/reference/procpool-wire.md.
-var attacksOnTheWire = frames([][3]string{
+var attacksOnTheWire = append(frames([][3]string{
 	// Messages that the protocol does not have, or not now.
 	{"a type that does not exist", `while True: frame("x")`, "had to ignore"},
 	{"health without a check", `while True: frame("health_ok", uptime=1, queriesProcessed=1)`, "had to ignore"},
@@ -77,7 +77,6 @@ var attacksOnTheWire = frames([][3]string{
 	{"a call with a list", `q.call("get", [1, 2, 3])`, "cannot unmarshal"},
 	{"a call without a value", `q.call("put", {"key": "x"}); q.call("fetch", {})`, "no request"},
 	{"calls with one id", "for i in range(64):\n    call('get', {'key': 'x'})", ""},
-	{"calls whose answers it does not read", "state.put('x', 'x' * (900 << 10))\nwhile True:\n    call('get', {'key': 'x'})", ""},
 	{"a call with values without end", `call("get", {"key": "x", "more": [0] * 500000})`, ""},
 	{"a request with headers without end", `q.call("fetch", {"request": {"url": "http://x/", "headers": {str(i): ["x"] for i in range(5000)}}})`, "limit"},
 	{"the state of another worker", `return str([q.call("get", {"key": k}) for k in ("card", "../good/card", "w-good.card")])`, "state key"},
@@ -90,6 +89,9 @@ var attacksOnTheWire = frames([][3]string{
 	{"the end of the connection", `q._worker._connection.shutdown(2)`, ""},
 	{"descriptors through the connection", "import socket\nwhile True:\n    socket.send_fds(q._worker._connection, [b'\\n'], [0] * 100)", ""},
 	{"a reader that does not read", "import lifecycle_worker\nlifecycle_worker._Worker._read = lambda w: time.sleep(60)\nstate.get('x')", "time limit"},
+}), against{
+	name: "frames: calls whose answers five do not read", mime: pythonCode, workers: 5, brief: true, limits: quick,
+	code: onTheWire("state.put('x', 'x' * (900 << 10))\nwhile True:\n    call('get', {'key': 'x'})"),
 })
 
 func frames(rows [][3]string) []against {
