@@ -255,6 +255,7 @@ func TestAttacksOnTheHost(t *testing.T) {
 		}
 	}
 	neighbour("at rest")
+	all := slices.Concat(attacksOnTheHost, attacksOnTheWire, attacksOnTheBus, attacksOnTheNetwork(internal), attacksOnTheChild(t))
 	debug.FreeOSMemory()
 	rest := residentMemory(t)
 	var most atomic.Int64
@@ -284,7 +285,7 @@ func TestAttacksOnTheHost(t *testing.T) {
 		messages = 2
 	}
 	apiAttacks(t, r, h, card, neighbour)
-	all := slices.Concat(attacksOnTheHost, attacksOnTheWire, attacksOnTheBus, attacksOnTheNetwork(internal), attacksOnTheChild(t))
+	debug.FreeOSMemory() // what the client has had
 	for i, a := range all {
 		if !a.brief && !allAttacks {
 			continue
