@@ -163,7 +163,7 @@ func apiAttacks(t *testing.T, r *rig, h *host.Host, card string, neighbour func(
 			} else {
 				defer resp.Body.Close()
 				text, _ := io.ReadAll(resp.Body)
-				if resp.StatusCode != a.status || strings.Contains(string(text), card) || len(text) > 100<<10 {
+				if resp.StatusCode != a.status || strings.Contains(string(text), card) || len(text) > 1<<20 {
 					t.Errorf("%d, want %d: %.300s", resp.StatusCode, a.status, text)
 				}
 				t.Logf("%d %.200s", resp.StatusCode, text)

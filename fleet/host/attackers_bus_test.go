@@ -143,7 +143,7 @@ func specs(rows []named) []against {
 	for i, row := range rows {
 		all[i] = against{
 			name: "spec: " + row.name, mime: starlarkCode, code: `def handle(m): return m.text`,
-			spec: row.spec, reason: row.reason, brief: true,
+			spec: row.spec, reason: row.reason, brief: !strings.HasPrefix(row.reason, "time limit"),
 		}
 	}
 	return all
@@ -163,6 +163,7 @@ func header(name, value string) string {
 
 func keeps(name, body, reason string) against {
 	return against{
-		name: "keeps: " + name, mime: starlarkCode, code: "def handle(m):\n    " + body, brief: true, reason: reason, limits: quick,
+		name: "keeps: " + name, mime: starlarkCode, code: "def handle(m):\n    " + body, brief: reason != "time limit", reason: reason,
+		limits: quick,
 	}
 }

@@ -90,14 +90,18 @@ var attacksOnTheWire = append(frames([][3]string{
 	{"descriptors through the connection", "import socket\nwhile True:\n    socket.send_fds(q._worker._connection, [b'\\n'], [0] * 100)", ""},
 	{"a reader that does not read", "import lifecycle_worker\nlifecycle_worker._Worker._read = lambda w: time.sleep(60)\nstate.get('x')", "time limit"},
 }), against{
-	name: "frames: calls whose answers five do not read", mime: pythonCode, workers: 5, brief: true, limits: quick,
+	name: "frames: calls whose answers five do not read", mime: pythonCode, workers: 5, limits: quick,
 	code: onTheWire("state.put('x', 'x' * (900 << 10))\nwhile True:\n    call('get', {'key': 'x'})"),
 })
 
+// frames returns the attacks of rows: a name, the code and how it ends. Those that end at once are brief.
 func frames(rows [][3]string) []against {
 	all := make([]against, len(rows))
 	for i, row := range rows {
-		all[i] = against{name: "frames: " + row[0], mime: pythonCode, code: onTheWire(row[1]), reason: row[2], brief: true, limits: quick}
+		all[i] = against{
+			name: "frames: " + row[0], mime: pythonCode, code: onTheWire(row[1]), reason: row[2], limits: quick,
+			brief: row[2] != "" && row[2] != "time limit",
+		}
 	}
 	return all
 }
