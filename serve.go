@@ -107,9 +107,10 @@ type GRPCHealth interface{ Shutdown() }
 // server serves RPCs during the whole window. After the window GracefulStop lets
 // running RPCs finish, and Stop ends them when the in-flight slice is over. The App
 // closes the listener; open it with [App.Listen] when [App.Upgrade] is to hand it over. Run
-// returns an error for a server or listener that another unit has. The App abandons a method that does not return and names it, with its stack; in
-// a server with grpc.WaitForHandlers, Stop waits for handlers. For [Draining] in the
-// server's handlers use the interceptors of the module grpcdrain, or [App.CallContext].
+// returns an error for a server or listener that another unit has. The App abandons a method
+// that does not return and names it, with its stack; in a server with grpc.WaitForHandlers,
+// Stop waits for handlers. For [Draining] in the server's handlers use the interceptors of the
+// module grpcdrain, or [App.CallContext].
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
 	if call.IsNil(health) {
 		health = nil

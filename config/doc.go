@@ -18,8 +18,9 @@
 // says so at debug level, and [Live.Settings] returns it:
 //
 //  1. the defaults: the result of T's method WithDefaults, zeros without one;
-//  2. the file, YAML, JSON or TOML by its extension. The flag -config and its
-//     variable name another file, or none when empty;
+//  2. the file, YAML, JSON or TOML by its extension, or several, "base.yaml:site.yaml",
+//     of which a later one wins. The flag -config and its variable name others, or none
+//     when empty;
 //  3. the environment;
 //  4. the flags, of os.Args.
 //

@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 )
@@ -249,5 +251,51 @@ func TestTypesThatCannotBeConfigured(t *testing.T) {
 		if err := load(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want one that says %s", err, want)
 		}
+	}
+}
+
+// Several files are a base and what is laid over it: the last one that gives a key wins, and each
+// value keeps its place.
+func TestFilesAreLaidOverEachOther(t *testing.T) {
+	list := func(files ...string) string { return strings.Join(files, string(filepath.ListSeparator)) }
+	base := write(t, "base.yaml", "poll: 1s\nworkers: 5\nlabels: {a: x}\nlifecycle:\n  drain_interval: 10s\n  linger: 2s\n")
+	site := write(t, "site.toml", "workers = 6\n[labels]\nb = 'y'\n[lifecycle]\nlinger = '3s'\n")
+	for name, given := range map[string]struct {
+		path    string
+		environ []string
+	}{
+		"by the program":  {path: list(base, site)},
+		"by the variable": {path: "none.yaml", environ: []string{"SERVICE_CONFIG=" + list(base, site)}},
+	} {
+		live, err := Open[service](given.path, WithEnvPrefix("SERVICE"), WithEnviron(given.environ), WithArgs(nil), WithLogger(quiet))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got := live.Get()
+		if got.Poll != time.Second || got.Workers != 6 || len(got.Labels) != 1 || got.Labels["b"] != "y" ||
+			got.Lifecycle.DrainInterval != 10*time.Second || got.Lifecycle.Linger != 3*time.Second {
+			t.Errorf("%s: it is %+v", name, got)
+		}
+		i := slices.IndexFunc(live.Settings(), func(s Setting) bool { return s.Key == "workers" })
+		if s := live.Settings()[i]; !strings.HasPrefix(s.Source, site) || len(s.Lost) != 1 || s.Lost[0] != base+":2: 5" {
+			t.Errorf("%s: workers is from %s over %q", name, s.Source, s.Lost)
+		}
+	}
+	missing := filepath.Join(t.TempDir(), "missing.yaml")
+	for path, want := range map[string]string{
+		list(base, missing): missing + ": there is no such file",
+		list(base, ""):      "one of the files has no name",
+		list(base, write(t, "x.yaml", "pol: 1s")):   `did you mean poll?`,
+		list(write(t, "y.yaml", "poll: 1"), site):   "y.yaml:1: poll",
+		list(base, write(t, "z.txt", "poll: 1s")):   "the extension .txt is not known",
+		list(missing, write(t, "w.yaml", "pol: 1")): missing,
+	} {
+		if _, err := loadWith(path, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+	got, err := Load[service](list(base, missing), WithEnvPrefix("SERVICE"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet), WithOptionalFile())
+	if err != nil || got.Workers != 5 {
+		t.Errorf("without an optional file: %+v, %v", got, err)
 	}
 }

@@ -40,7 +40,7 @@ func Define[T any](set *flag.FlagSet, path string, opts ...Option) error {
 // define adds a flag for each key, and -config unless there is one.
 func define(set *flag.FlagSet, keys []Key) {
 	if set.Lookup("config") == nil {
-		set.Var(&definedFlag{key: "config"}, "config", "read the `file` in place of the program's, none when it is empty")
+		set.Var(&definedFlag{key: "config"}, "config", "read the `file` in place of the program's, or several, base.yaml:site.yaml, of which a later one wins; none when it is empty")
 	}
 	for _, k := range keys {
 		value := &definedFlag{key: k.Name, bool: k.Type == "true or false"}
@@ -146,7 +146,8 @@ func (l *loader) writeHelp(set *flag.FlagSet) {
 	}
 	_, _ = fmt.Fprintf(l.out, `Each key can be given in %s, in the environment and as a flag;
 the later one wins. A duration has a unit, as in 250ms, 5s or 1m30s. Below lifecycle, 0 and off
-disable it; a missing key has its default. %sCONFIG and -config name another file.
+disable it; a missing key has its default. %sCONFIG and -config name another file, or several,
+base.yaml:site.yaml.
 
 `, file, l.prefix)
 	set.SetOutput(l.out)

@@ -123,7 +123,7 @@ func (l *Live[T]) Reload(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.current.Load()
-	before, seen := l.loader.settings, l.loader.look
+	before, seen := l.loader.settings, l.loader.looks
 	next, err := loadOnce[T](l.loader)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (l *Live[T]) Reload(context.Context) error {
 	if err != nil {
 		l.loader.settings = before
 		if errors.Is(err, lifecycle.ErrReloadRefused) {
-			l.loader.look = seen // the App has not taken the change: Watch tries again
+			l.loader.looks = seen // the App has not taken the change: Watch tries again
 		}
 		return err
 	}

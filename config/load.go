@@ -17,8 +17,8 @@ import (
 type Option func(*options)
 
 type options struct {
-	path         string // of the file, "" for none
-	optional     bool   // the file need not be there
+	path         string // of the files, "" for none
+	optional     bool   // a file need not be there
 	prefix       string // of environment variables, with its underscore
 	environ      []string
 	args         []string
@@ -36,13 +36,13 @@ type options struct {
 	hasEnv   bool              // there is environ
 }
 
-// WithOptionalFile lets the file be missing, unless the flag -config or its variable names it.
+// WithOptionalFile lets each file be missing, unless the flag -config or its variable names it.
 // Without this option a missing file is a fault: a service whose ConfigMap is not
 // mounted should not run with defaults.
 func WithOptionalFile() Option { return func(o *options) { o.optional = true } }
 
 // WithEnvPrefix sets the prefix of environment variables, without the underscore.
-// Defaults to the name of the file passed to Load, without its extension, or to the
+// Defaults to the name of the first file passed to Load, without its extension, or to the
 // name of the program when there is no file.
 func WithEnvPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = envName(strings.TrimSuffix(prefix, "_")) + "_" }
@@ -96,9 +96,9 @@ func WithContent(content []byte) Option {
 func WithoutValidation() Option { return func(o *options) { o.skipValidate = true } }
 
 func newOptions(path string, opts []Option) options {
-	name := filepath.Base(path)
-	if path == "" {
-		name = filepath.Base(os.Args[0])
+	name := filepath.Base(os.Args[0])
+	if files := filepath.SplitList(path); len(files) > 0 {
+		name = filepath.Base(files[0])
 	}
 	o := options{
 		path:   path,
@@ -137,7 +137,9 @@ func envName(s string) string {
 }
 
 // Load returns a T from its defaults, the file at path, the environment and the flags.
-// When two give the same key the later one wins.
+// When two give the same key the later one wins. path may name several files, a base
+// and what is laid over it, with the list separator of the system between them:
+// "base.yaml:site.yaml".
 //
 // The error joins a [*Fault] for every fault of every source, also for values that a
 // later source replaces. When -h is among the flags, Load writes the list of flags to

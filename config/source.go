@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -24,10 +25,11 @@ type loader struct {
 	flags     map[string]any // the values of flags, by key; they are parsed once
 	dashes    string         // before the names of flags, in messages
 	flagFault error          // the fault of the flags, nil for none
-	file      string         // the file that is read, "" for none
-	asked     string         // the flag or variable that named the file, "" for the program
+	file      string         // the files that are read, as they were given, "" for none
+	files     []string       // the same as a list; a later one wins
+	asked     string         // the flag or variable that named them, "" for the program
 
-	look     look      // the state of the file at the last read
+	looks    looks     // the states of the files at the last read
 	settings []Setting // of the last successful read
 }
 
@@ -89,15 +91,20 @@ func flagOf(n *node) string { return strings.ReplaceAll(n.key, "_", "-") }
 // not valid.
 func (l *loader) read(v reflect.Value) error {
 	l.file, l.asked = l.whichFile()
-	readFirst := l.readFile
-	if l.from != nil {
-		readFirst = l.readFrom
+	l.files, l.looks = l.list(l.file), nil
+	var sources []func() (source, []error)
+	for _, name := range l.files {
+		sources = append(sources, func() (source, []error) { return l.readFile(name) })
 	}
+	if l.from != nil {
+		sources = append(sources, l.readFrom)
+	}
+	sources = append(sources, l.readEnv, l.readFlags)
 	var faults []error
 	var faulty []string // keys with a fault, which keep the values of earlier sources
 	given := map[string][]Setting{}
 	validates := !l.skipValidate
-	for _, read := range []func() (source, []error){readFirst, l.readEnv, l.readFlags} {
+	for _, read := range sources {
 		src, errs := read()
 		faults = append(faults, errs...)
 		isUnread := src.tree == nil && len(errs) > 0
@@ -188,7 +195,18 @@ func (l *loader) valueOf(v reflect.Value, n *node) string {
 	return render(field, n)
 }
 
-// whichFile returns the file to read, and the flag or variable that named it.
+// list returns the names of files, which the list separator of the system separates, as in PATH.
+func (l *loader) list(files string) []string {
+	switch {
+	case files == "" || l.from != nil:
+		return nil
+	case l.content != nil: // in place of one file
+		return []string{files}
+	}
+	return filepath.SplitList(files)
+}
+
+// whichFile returns the files to read, and the flag or variable that named them.
 func (l *loader) whichFile() (name, asked string) {
 	if given, ok := l.flags["config"].(untyped); ok {
 		return string(given), "flag " + l.dashes + "config"
@@ -201,27 +219,27 @@ func (l *loader) whichFile() (name, asked string) {
 	return l.path, ""
 }
 
-func (l *loader) readFile() (source, []error) {
-	if l.file == "" {
-		return source{}, nil
-	}
+func (l *loader) readFile(file string) (source, []error) {
 	refuse := func(f *Fault) (source, []error) {
-		f.Source = l.file
+		f.Source = file
 		return source{}, []error{f}
 	}
-	parse, err := parserOf(l.file)
-	if err != nil {
-		return refuse(&Fault{Problem: err.Error()})
+	if file == "" {
+		return source{}, []error{&Fault{Source: l.file, Problem: "one of the files has no name"}}
 	}
-	content := l.content
+	content, err := l.content, error(nil)
 	if content == nil {
-		content, err = readFile(l.file)
+		content, err = readFile(file)
 	}
-	l.look = lookAt(content, err)
+	l.looks = append(l.looks, lookAt(content, err))
+	parse, unknown := parserOf(file)
+	if unknown != nil {
+		return refuse(&Fault{Problem: unknown.Error()})
+	}
 	var pathErr *fs.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && l.optional && l.asked == "":
-		l.log().Debug("config: there is no file, and none is needed", "file", l.file)
+		l.log().Debug("config: there is no file, and none is needed", "file", file)
 		return source{}, nil
 	case errors.Is(err, fs.ErrNotExist) && l.asked != "":
 		return refuse(&Fault{Problem: "there is no such file, and " + l.asked + " names it", Err: err})
@@ -240,7 +258,7 @@ func (l *loader) readFile() (source, []error) {
 	if fault != nil {
 		return refuse(fault)
 	}
-	name := func(key string) (string, int) { return l.file, doc.lineOf(key) }
+	name := func(key string) (string, int) { return file, doc.lineOf(key) }
 	return l.sectionOf(doc.tree, name)
 }
 

@@ -5,10 +5,11 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io/fs"
+	"slices"
 	"time"
 )
 
-// watchEvery is how often [Live.Watch] checks the file.
+// watchEvery is how often [Live.Watch] checks the files.
 const watchEvery = 2 * time.Second
 
 // settled is how long a file must stay the same before Watch reads it: its writer may
@@ -21,9 +22,9 @@ const settled = 200 * time.Millisecond
 // appends, a full disk.
 const settledShorter = 5 * time.Second
 
-// Watch checks the file until ctx ends. It calls reload when the content differs from
+// Watch checks the files until ctx ends. It calls reload when a content differs from
 // the last one that was read and has been stable for 200 ms, or for 5 s when it is
-// shorter. It returns nil, at once when there is no file. reload is
+// shorter. It returns nil, at once when there is none. reload is
 // [lifecycle.App.Reload] in an App (see [Live.Attach]), or l.Reload. When reload fails,
 // Watch calls it again only after the next change, unless the error was
 // [lifecycle.ErrReloadRefused].
@@ -39,15 +40,15 @@ const settledShorter = 5 * time.Second
 // rename it over the old one, as Kubernetes does.
 func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error) error {
 	l.mu.Lock()
-	name := l.loader.file
+	names := l.loader.files
 	l.mu.Unlock()
-	if name == "" {
+	if len(names) == 0 {
 		return nil
 	}
 	timer := time.NewTimer(watchEvery)
 	defer timer.Stop()
-	gone := false
-	var seen look // the state that has to be stable
+	gone := ""
+	var seen looks // the state that has to be stable
 	var since time.Time
 	for {
 		select {
@@ -56,61 +57,82 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 		case <-timer.C:
 		}
 		timer.Reset(watchEvery)
-		now := lookInto(name)
-		missing := errors.Is(now.err, fs.ErrNotExist)
-		if missing && !gone && l.lastRead().err == nil {
-			l.loader.log().Warn("config: the file is missing; the last configuration stays", "file", name)
+		now, last := lookInto(names), l.lastRead()
+		missing := now.missing(last, names)
+		if missing != "" && gone == "" {
+			l.loader.log().Warn("config: the file is missing; the last configuration stays", "file", missing)
 		}
 		gone = missing
 		switch {
-		case missing || now.same(l.lastRead()):
-			seen = look{}
+		case missing != "" || now.same(last):
+			seen = nil
 			continue
-		case !seen.taken || !now.same(seen):
+		case seen == nil || !now.same(seen):
 			seen, since = now, time.Now()
 			timer.Reset(settled)
 			continue
-		case now.shorter(l.lastRead()) && time.Since(since) < settledShorter:
+		case now.shorter(last) && time.Since(since) < settledShorter:
 			timer.Reset(settled)
 			continue
 		}
-		seen = look{}
+		seen = nil
 		_ = reload(ctx) // reload logs and reports its errors
 	}
 }
 
 // look is the state of a file at one moment.
 type look struct {
-	taken bool
-	sum   [sha256.Size]byte
-	size  int
-	err   error
-}
-
-func lookInto(name string) look {
-	content, err := readFile(name)
-	return lookAt(content, err)
+	sum  [sha256.Size]byte
+	size int
+	err  error
 }
 
 func lookAt(content []byte, err error) look {
-	return look{taken: true, sum: sha256.Sum256(content), size: len(content), err: err}
-}
-
-// shorter reports whether p has less content than other.
-func (p look) shorter(other look) bool {
-	return p.err == nil && other.err == nil && p.size < other.size
+	return look{sum: sha256.Sum256(content), size: len(content), err: err}
 }
 
 func (p look) same(other look) bool {
 	if p.err != nil || other.err != nil {
 		return p.err != nil && other.err != nil && p.err.Error() == other.err.Error()
 	}
-	return p.taken == other.taken && p.sum == other.sum
+	return p.sum == other.sum
 }
 
-// lastRead returns the state of the file at the last read, successful or not.
-func (l *Live[T]) lastRead() look {
+// looks are the states of all files.
+type looks []look
+
+func lookInto(names []string) (all looks) {
+	for _, name := range names {
+		all = append(all, lookAt(readFile(name)))
+	}
+	return all
+}
+
+func (p looks) same(other looks) bool { return slices.EqualFunc(p, other, look.same) }
+
+// shorter reports whether a file has less content than in last.
+func (p looks) shorter(last looks) bool {
+	for i := range min(len(p), len(last)) {
+		if p[i].err == nil && last[i].err == nil && p[i].size < last[i].size {
+			return true
+		}
+	}
+	return false
+}
+
+// missing returns the name of a file that last has and that is not there any more; "" for none.
+func (p looks) missing(last looks, names []string) string {
+	for i := range min(len(p), len(last)) {
+		if errors.Is(p[i].err, fs.ErrNotExist) && last[i].err == nil {
+			return names[i]
+		}
+	}
+	return ""
+}
+
+// lastRead returns the states of the files at the last read, successful or not.
+func (l *Live[T]) lastRead() looks {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.loader.look
+	return l.loader.looks
 }

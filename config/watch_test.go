@@ -1,7 +1,9 @@
 package config
 
 import (
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -135,6 +137,45 @@ func TestFileThatIsGoneChangesNothingAndIsToldOnce(t *testing.T) {
 		}
 		if n := strings.Count(log.String(), "the file is missing"); n != 1 {
 			t.Errorf("logged %d times, want once:\n%s", n, log)
+		}
+	})
+}
+
+// Of several files each is watched. One that comes later is read, and while one is missing the last
+// configuration stays.
+func TestEachFileIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := write(t, "service.yaml", "poll: 1s\nworkers: 5\n")
+		site := filepath.Join(filepath.Dir(base), "site.yaml")
+		log := &logBuffer{}
+		live, err := Open[service](base+string(filepath.ListSeparator)+site, WithEnviron(nil), WithArgs(nil), WithOptionalFile(),
+			WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reloads, _ := watch(t, live)
+		pass()
+		for i, step := range []struct {
+			change  func()
+			workers uint8
+			poll    time.Duration
+			reloads int
+		}{
+			{func() {}, 5, time.Second, 0},
+			{func() { overwrite(t, site, "workers: 6\n") }, 6, time.Second, 1},
+			{func() { overwrite(t, base, "poll: 2s\nworkers: 5\n") }, 6, 2 * time.Second, 2},
+			{func() { mustRename(t, site, site+"~") }, 6, 2 * time.Second, 2},
+			{func() { mustRename(t, site+"~", site) }, 6, 2 * time.Second, 2},
+			{func() { overwrite(t, site, "workers: 7\n") }, 7, 2 * time.Second, 3},
+		} {
+			step.change()
+			pass()
+			if got := live.Get(); got.Workers != step.workers || got.Poll != step.poll || *reloads != step.reloads {
+				t.Errorf("step %d: %d workers, poll %v after %d reloads, want %+v", i, got.Workers, got.Poll, *reloads, step)
+			}
+		}
+		if n := strings.Count(log.String(), "the file is missing"); n != 1 || !strings.Contains(log.String(), "file="+site) {
+			t.Errorf("the log names the missing file %d times:\n%s", n, log)
 		}
 	})
 }

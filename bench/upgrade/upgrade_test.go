@@ -7,10 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -31,14 +28,16 @@ import (
 
 // Each peer is a server that runs as a process of its own. The variables say which, and where.
 const (
-	peerVar = "BENCH_UPGRADE_PEER"
-	addrVar = "BENCH_UPGRADE_ADDR"
+	peerVar  = "BENCH_UPGRADE_PEER"
+	addrVar  = "BENCH_UPGRADE_ADDR"
+	grpcVar  = "BENCH_UPGRADE_GRPC"  // set for a server of gRPC
+	nginxVar = "BENCH_UPGRADE_NGINX" // what follows the address in nginx's listen
 )
 
 // peer is one way to replace a process.
 type peer struct {
 	name  string
-	serve func(addr string, h http.Handler) error
+	serve func(addr string) error
 	// replace replaces the process pid and returns when another one answers.
 	replace func(s *service, pid int) error
 }
@@ -58,17 +57,10 @@ func TestMain(m *testing.M) {
 		return
 	}
 	i := slices.IndexFunc(peers, func(p peer) bool { return p.name == name })
-	if err := peers[i].serve(os.Getenv(addrVar), http.HandlerFunc(answer)); err != nil {
+	if err := peers[i].serve(os.Getenv(addrVar)); err != nil {
 		fmt.Fprintln(os.Stderr, name, err)
 		os.Exit(1)
 	}
-}
-
-// answer takes a moment, as a handler does that asks a database, and says which process it is.
-func answer(w http.ResponseWriter, req *http.Request) {
-	_, _ = io.Copy(io.Discard, req.Body)
-	time.Sleep(2 * time.Millisecond)
-	fmt.Fprint(w, os.Getpid())
 }
 
 // patience is how long a stop may take in each peer.
@@ -76,8 +68,8 @@ const patience = 10 * time.Second
 
 // restartable serves until SIGTERM and then calls Shutdown. With reuse several processes
 // listen at the same address.
-func restartable(reuse bool) func(string, http.Handler) error {
-	return func(addr string, h http.Handler) error {
+func restartable(reuse bool) func(string) error {
+	return func(addr string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
@@ -96,18 +88,15 @@ func restartable(reuse bool) func(string, http.Handler) error {
 			return err
 		}
 		fmt.Println("ready")
-		srv := &http.Server{Handler: h}
-		served := make(chan error, 1)
-		go func() { served <- srv.Serve(ln) }()
+		srv := newServer()
+		go func() { _ = srv.Serve(ln) }()
 		<-ctx.Done()
-		late, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		return srv.Shutdown(late)
+		return srv.stop()
 	}
 }
 
 // flip is the server of tableflip's documentation.
-func flip(addr string, h http.Handler) error {
+func flip(addr string) error {
 	upg, err := tableflip.New(tableflip.Options{})
 	if err != nil {
 		return err
@@ -127,26 +116,32 @@ func flip(addr string, h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: h}
+	srv := newServer()
 	go func() { _ = srv.Serve(ln) }()
 	if err := upg.Ready(); err != nil {
 		return err
 	}
 	fmt.Println("ready")
 	<-upg.Exit()
-	late, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return srv.Shutdown(late)
+	return srv.stop()
 }
 
-func upgradable(addr string, h http.Handler) error {
+func upgradable(addr string) error {
 	cfg := lifecycle.Config{HealthAddr: lifecycle.HealthOff, UpgradeSignal: "SIGUSR2", TerminationLog: "off"}
 	app, err := lifecycle.New(cfg,
 		lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}
-	app.Serve("http", &http.Server{Addr: addr, Handler: h})
+	if os.Getenv(grpcVar) == "" {
+		app.Serve("http", httpServer(addr))
+	} else {
+		ln, err := app.Listen("tcp", addr)
+		if err != nil {
+			return err
+		}
+		app.GRPC("grpc", grpcServer(), ln, nil)
+	}
 	go func() {
 		select {
 		case <-app.Reached(lifecycle.PhaseRunning):
@@ -175,15 +170,15 @@ http {
 	fastcgi_temp_path %[1]s/fastcgi;
 	uwsgi_temp_path %[1]s/uwsgi;
 	scgi_temp_path %[1]s/scgi;
-	server { listen %[2]s; location / { return 200 $pid; } }
+	server { listen %[2]s%[3]s; location / { return 200 $pid; } }
 }
 `
 
 // nginx runs nginx, whose workers answer without the moment that the other peers take.
-func nginx(addr string, _ http.Handler) error {
+func nginx(addr string) error {
 	dir := nginxFolder(addr)
 	config := filepath.Join(dir, "nginx.conf")
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(config, fmt.Appendf(nil, nginxConfig, dir, addr), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(config, fmt.Appendf(nil, nginxConfig, dir, addr, os.Getenv(nginxVar)), 0o600)); err != nil {
 		return err
 	}
 	program, err := exec.LookPath("nginx") // it starts itself again by the path that it was given
@@ -258,18 +253,19 @@ func hasWorkers(pid int) bool {
 type service struct {
 	peer  peer
 	addr  string
+	env   []string
 	ready chan struct{}
 	files []*os.File
 	cmds  []*exec.Cmd
 	read  sync.WaitGroup
 }
 
-func newService(b *testing.B, p peer) *service {
+func newService(b *testing.B, p peer, env ...string) *service {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := &service{peer: p, addr: ln.Addr().String(), ready: make(chan struct{}, 16)}
+	s := &service{peer: p, addr: ln.Addr().String(), env: env, ready: make(chan struct{}, 16)}
 	_ = ln.Close()
 	if err := s.start(); err != nil {
 		b.Fatal(err)
@@ -284,7 +280,7 @@ func (s *service) start() error {
 		return err
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), peerVar+"="+s.peer.name, addrVar+"="+s.addr)
+	cmd.Env = append(os.Environ(), append(s.env, peerVar+"="+s.peer.name, addrVar+"="+s.addr)...)
 	cmd.Stdout, cmd.Stderr = w, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
@@ -349,110 +345,69 @@ func (s *service) end() {
 	endNginx(s.addr)
 }
 
-// clients send requests without a retry, and count what is lost.
-type clients struct {
-	addr           string
-	answered, lost atomic.Int64
-	latest         atomic.Int64 // the process that answered last
-
-	mu   sync.Mutex
-	took []time.Duration
-}
-
-// run sends requests until ctx ends: on connections that are kept, and on new ones.
-func (c *clients) run(ctx context.Context) *sync.WaitGroup {
-	var all sync.WaitGroup
-	for i := range 16 {
-		all.Go(func() {
-			tr := &http.Transport{DisableKeepAlives: i%2 == 0}
-			defer tr.CloseIdleConnections()
-			for ctx.Err() == nil {
-				began := time.Now()
-				pid, err := c.post(&http.Client{Transport: tr, Timeout: patience})
-				took := time.Since(began)
-				if err != nil {
-					c.lost.Add(1)
-				} else {
-					c.answered.Add(1)
-					c.latest.Store(pid)
-				}
-				c.mu.Lock()
-				c.took = append(c.took, took)
-				c.mu.Unlock()
-				time.Sleep(time.Millisecond)
-			}
-		})
-	}
-	return &all
-}
-
-// post sends a request that net/http cannot send a second time.
-func (c *clients) post(client *http.Client) (pid int64, err error) {
-	resp, err := client.Post("http://"+c.addr, "text/plain", io.MultiReader(strings.NewReader("an order")))
-	if err != nil {
-		return 0, err
-	}
-	body, err := io.ReadAll(resp.Body)
-	err = errors.Join(err, resp.Body.Close())
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(string(body), 10, 64)
-}
-
-// p99 returns the time within which 99 of 100 requests have ended, since the last call.
-func (c *clients) p99() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	took := c.took
-	c.took = nil
-	if len(took) == 0 {
-		return 0
-	}
-	slices.Sort(took)
-	return took[len(took)*99/100]
-}
-
-// BenchmarkUpgrade replaces a process b.N times under 16 clients, and counts what they lose. p99-ms is of
-// the second in which the process was replaced.
+// BenchmarkUpgrade replaces a process b.N times under clients of a kind, and counts what they lose.
+// p99-ms is of the second in which the process was replaced, the worst of all.
 func BenchmarkUpgrade(b *testing.B) {
-	for _, p := range peers {
-		b.Run("peer="+p.name, func(b *testing.B) {
-			if _, err := exec.LookPath(p.name); p.name == "nginx" && err != nil {
-				b.Skip("needs nginx: apt-get install nginx-light")
+	for _, k := range kinds {
+		for _, p := range peers {
+			b.Run("client="+k.name+"/peer="+p.name, func(b *testing.B) { k.benchmark(b, p) })
+		}
+	}
+}
+
+func (k kind) benchmark(b *testing.B, p peer) {
+	if p.name == "nginx" {
+		switch _, err := exec.LookPath("nginx"); {
+		case err != nil:
+			b.Skip("needs nginx: apt-get install nginx-light")
+		case k.nginx == none:
+			b.Skip("nginx has no handlers of this kind")
+		}
+	}
+	if k.program != "" {
+		if _, err := exec.LookPath(k.program); err != nil {
+			b.Skipf("needs %s: apt-get install %s", k.program, k.install)
+		}
+	}
+	env := []string{nginxVar + "=" + string(k.nginx)}
+	if k.grpc {
+		env = append(env, grpcVar+"=yes")
+	}
+	s := newService(b, p, env...)
+	defer s.end()
+	if p.name == "nginx" && !isOrphan(pidIn(filepath.Join(nginxFolder(s.addr), "nginx.pid"))) {
+		b.Skip("nginx replaces itself only as a child of process 1, and another process takes orphans here")
+	}
+	c := &clients{addr: s.addr}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var worst time.Duration
+	for b.Loop() {
+		pid, err := k.ask(c, ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		under, over := context.WithCancel(ctx)
+		ran := make(chan error, 1)
+		go func() { ran <- k.run(c, under) }()
+		time.Sleep(200 * time.Millisecond)
+		err = p.replace(s, int(pid))
+		time.Sleep(800 * time.Millisecond)
+		over()
+		if err := errors.Join(err, <-ran); err != nil {
+			b.Fatal(err)
+		}
+		worst = max(worst, c.p99())
+		for now := pid; now == pid; { // until nothing asks the old one any more
+			if now, err = k.ask(c, ctx); err != nil {
+				b.Fatal(err)
 			}
-			s := newService(b, p)
-			defer s.end()
-			if p.name == "nginx" && !isOrphan(pidIn(filepath.Join(nginxFolder(s.addr), "nginx.pid"))) {
-				b.Skip("nginx replaces itself only as a child of process 1, and another process takes orphans here")
-			}
-			c := &clients{addr: s.addr}
-			ctx, cancel := context.WithCancel(context.Background())
-			all := c.run(ctx)
-			defer all.Wait()
-			defer cancel()
-			var worst time.Duration
-			for b.Loop() {
-				pid, err := c.post(http.DefaultClient)
-				if err != nil {
-					b.Fatal(err)
-				}
-				http.DefaultClient.CloseIdleConnections()
-				c.p99()
-				began := time.Now()
-				if err := p.replace(s, int(pid)); err != nil {
-					b.Fatal(err)
-				}
-				time.Sleep(time.Until(began.Add(time.Second)))
-				worst = max(worst, c.p99())
-				for c.latest.Load() == pid { // nothing asks the old one any more
-					time.Sleep(time.Millisecond)
-				}
-			}
-			b.ReportMetric(float64(c.lost.Load()), "lost")
-			b.ReportMetric(float64(c.answered.Load()), "answered")
-			b.ReportMetric(float64(b.N), "upgrades")
-			b.ReportMetric(float64(worst.Microseconds())/1000, "p99-ms")
-		})
+		}
+	}
+	b.ReportMetric(float64(c.lost.Load()), "lost")
+	b.ReportMetric(float64(c.answered.Load()), "answered")
+	b.ReportMetric(float64(b.N), "upgrades")
+	if worst > 0 {
+		b.ReportMetric(float64(worst.Microseconds())/1000, "p99-ms")
 	}
 }

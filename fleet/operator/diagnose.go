@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -17,22 +18,69 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
-// diagnoseEvery is how old a diagnosis may be. Every page and call shares it.
-const diagnoseEvery = time.Second
+// How old a diagnosis may be. Every page and call shares it.
+const (
+	diagnoseEvery = time.Second  // for a call
+	diagnoseShown = 3 * pageBeat // for a page, which does not wait for the next one
+)
 
 // diagnosed is the latest diagnosis.
 type diagnosed struct {
-	sem chan struct{} // of size 1: guards the fields below
+	latest atomic.Pointer[dated] // nil before the first
+	renew  fsm.Wake              // begins the next one, for which nobody waits
+	stop   context.CancelFunc
+	done   chan struct{} // closed when the renewals have ended
 
-	ends   past
-	starts past // those that tell of the end of the life before
-	at     time.Time
-	answer *operatorv1.DiagnoseResponse
-
+	sem     chan struct{} // of size 1: guards the fields below
+	ends    past
+	starts  past               // those that tell of the end of the life before
 	letters map[string][]tally // by worker: how many dead letters it had, oldest first
+}
+
+// dated is a diagnosis and when it was made.
+type dated struct {
+	*operatorv1.DiagnoseResponse
+	at   time.Time
+	says string // which findings it has
+}
+
+func (d *dated) isWithin(age time.Duration) bool { return d != nil && time.Since(d.at) < age }
+
+// says names the findings, without what changes in their texts with the time.
+func says(answer *operatorv1.DiagnoseResponse) string {
+	list := slices.Clone(answer.GetNotLookedAt())
+	for _, f := range answer.GetFindings() {
+		list = append(list, f.GetRule()+" "+f.GetSubject())
+	}
+	slices.Sort(list)
+	return strings.Join(list, "\n")
+}
+
+// openDiagnosis begins the renewals.
+func (s *Server) openDiagnosis() {
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &s.diagnosed
+	d.sem, d.renew, d.stop, d.done = make(chan struct{}, 1), fsm.NewWake(), cancel, make(chan struct{})
+	go func() {
+		defer close(d.done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.renew:
+				_, _ = s.Diagnosis(ctx) // an error is that ctx has ended
+			}
+		}
+	}()
+}
+
+func (d *diagnosed) close() {
+	d.stop()
+	<-d.done
 }
 
 // tally is how many dead letters a worker had at a time.
@@ -75,16 +123,50 @@ func (s *Server) Diagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, e
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if d.answer != nil && time.Since(d.at) < diagnoseEvery {
-		return d.answer, nil
+	if last := d.latest.Load(); last.isWithin(diagnoseEvery) {
+		return last.DiagnoseResponse, nil
 	}
 	begun := time.Now()
 	answer := s.diagnose(ctx)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	d.answer, d.at = answer, begun
+	d.latest.Store(&dated{answer, begun, says(answer)})
 	return answer, nil
+}
+
+// shownDiagnosis returns the diagnosis for a page: the latest. When that is older than a call's may
+// be, the next one is made meanwhile, and the page is told when it says something else. So a page
+// waits only when none was made for a while.
+func (s *Server) shownDiagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
+	last := s.diagnosed.latest.Load()
+	if !last.isWithin(diagnoseShown) {
+		return s.Diagnosis(ctx)
+	}
+	if !last.isWithin(diagnoseEvery) {
+		s.diagnosed.renew.Notify()
+	}
+	return last.DiagnoseResponse, nil
+}
+
+// isNewDiagnosis returns a function that reports whether the diagnosis says something else than it did
+// at the last call. It keeps the diagnosis young enough for a page.
+func (s *Server) isNewDiagnosis() func() bool {
+	shown := ""
+	if last := s.diagnosed.latest.Load(); last != nil {
+		shown = last.says
+	}
+	return func() bool {
+		last := s.diagnosed.latest.Load()
+		if !last.isWithin(pageBeat) {
+			s.diagnosed.renew.Notify()
+		}
+		if last == nil || last.says == shown {
+			return false
+		}
+		shown = last.says
+		return true
+	}
 }
 
 // diagnose looks at every area. An area that cannot be looked at is named in the

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,6 +20,7 @@ type ledger struct {
 	list  []*operatorv1.Event
 	asked []presence.EventQuery
 	told  int // events
+	slow  time.Duration
 }
 
 func (l *ledger) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
@@ -34,6 +36,7 @@ func (l *ledger) add(now time.Time, n int, process, to string) {
 }
 
 func (l *ledger) Events(_ context.Context, q presence.EventQuery) (page []*operatorv1.Event, next uint64, err error) {
+	time.Sleep(l.slow)
 	l.asked = append(l.asked, q)
 	for _, e := range slices.Backward(l.list) {
 		switch {
@@ -185,4 +188,61 @@ func TestDeadLettersThatGrow(t *testing.T) {
 			t.Errorf("%d after %v: %q, want %q", step.n, step.after, got, step.want)
 		}
 	}
+}
+
+// A page that shows what is wrong does not wait for a diagnosis that takes long: it shows the latest
+// one. When another one says something else, the page is told, although no process has changed.
+func TestPageIsToldOfAnotherDiagnosis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &ledger{}
+		s, err := New(Config{Processes: l})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(t.Context())
+		ctx, cancel := context.WithCancel(WithPrincipal(t.Context(), Principal{Name: "ann", Role: RoleViewer}))
+		wrong := func() (n int, took time.Duration) {
+			t.Helper()
+			begun := time.Now()
+			answer, err := processService{s: s, isPage: true}.Diagnose(context.WithoutCancel(ctx), &operatorv1.DiagnoseRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(answer.GetFindings()), time.Since(begun)
+		}
+		if n, _ := wrong(); n != 0 {
+			t.Fatalf("a fleet without a fault has %d findings", n)
+		}
+		news, done := 0, make(chan error)
+		go func() {
+			done <- s.changed(ctx, "processes", "", func(isNew bool) error {
+				if isNew {
+					news++
+				}
+				return nil
+			})
+		}()
+		time.Sleep(time.Minute + pageBeat/2) // between two beats
+		synctest.Wait()
+		quiet := news
+		l.slow = 700 * time.Millisecond
+		l.add(time.Now(), 1, "web.1", "failed")
+		if n, took := wrong(); n != 0 || took != 0 {
+			t.Errorf("the page has %d findings after %v, want the latest diagnosis at once", n, took)
+		}
+		time.Sleep(3 * pageBeat)
+		synctest.Wait()
+		if news != quiet+1 {
+			t.Errorf("the page is told %d times, and %d before, of a process that failed", news, quiet)
+		}
+		if n, took := wrong(); n != 1 || took != 0 {
+			t.Errorf("the page has %d findings after %v, want the one at once", n, took)
+		}
+		cancel()
+		<-done
+		time.Sleep(time.Minute)
+		if n, took := wrong(); n != 1 || took == 0 {
+			t.Errorf("after a minute in which nobody looked the page has %d findings after %v, want those of a new look", n, took)
+		}
+	})
 }

@@ -75,7 +75,7 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 	}
 	add(operatorv1connect.NewWorkflowServiceHandler(workflowService{s}, opts...))
 	add(operatorv1connect.NewWorkerServiceHandler(workerService{s}, opts...))
-	add(operatorv1connect.NewProcessServiceHandler(processService{s}, opts...))
+	add(operatorv1connect.NewProcessServiceHandler(processService{s: s}, opts...))
 	add(operatorv1connect.NewAccessServiceHandler(accessService{s}, opts...))
 
 	reflector := grpcreflect.NewStaticReflector(names...)
@@ -307,7 +307,7 @@ func (s *Server) serveEvents(mux *http.ServeMux) {
 		func(r *http.Request, id string) (*operatorv1.WatchRequest, error) {
 			return &operatorv1.WatchRequest{Type: r.PathValue("type"), Id: id}, nil
 		})
-	serveWatch(mux, "GET /watch/processes", "id", "ID", processService{s}.watch,
+	serveWatch(mux, "GET /watch/processes", "id", "ID", processService{s: s}.watch,
 		func(_ *http.Request, id string) (*operatorv1.WatchProcessesRequest, error) {
 			return &operatorv1.WatchProcessesRequest{Id: id}, nil
 		})

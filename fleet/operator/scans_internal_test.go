@@ -44,7 +44,7 @@ func TestScansOfACallerWaitForEachOther(t *testing.T) {
 		defer s.Close(t.Context())
 		list := func(name string) error {
 			ctx := WithPrincipal(t.Context(), Principal{Name: name, Role: RoleViewer})
-			_, err := processService{s}.ListEvents(ctx, &operatorv1.ListEventsRequest{})
+			_, err := processService{s: s}.ListEvents(ctx, &operatorv1.ListEventsRequest{})
 			return err
 		}
 		var eve sync.WaitGroup

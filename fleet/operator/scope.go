@@ -405,11 +405,12 @@ func (s *Server) seesFinding(
 	}, processes, nil
 }
 
-// diagnosisOf returns the findings about everything that a caller sees.
-func (s *Server) diagnosisOf(ctx context.Context, who Principal) (*operatorv1.DiagnoseResponse, error) {
-	answer, err := s.Diagnosis(ctx)
-	if err != nil || !who.scoped() {
-		return answer, err
+// seenDiagnosis returns what a caller sees of a diagnosis.
+func (s *Server) seenDiagnosis(
+	ctx context.Context, who Principal, answer *operatorv1.DiagnoseResponse,
+) (*operatorv1.DiagnoseResponse, error) {
+	if !who.scoped() {
+		return answer, nil
 	}
 	sees, processes, err := s.seesFinding(ctx, who)
 	if err != nil {

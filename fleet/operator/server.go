@@ -170,13 +170,12 @@ func New(cfg Config) (*Server, error) {
 		scanning:  &turns{by: map[string]*turn{}},
 		sessions:  sessions,
 		signIn:    signIn,
-		diagnosed: diagnosed{sem: make(chan struct{}, 1)},
 	}
 	s.ui, err = dashboard.New(dashboard.Config{
 		Name:         cfg.Name,
 		Workflows:    workflowService{s},
 		Workers:      workerService{s},
-		Processes:    processService{s},
+		Processes:    processService{s: s, isPage: true},
 		Access:       accessService{s},
 		HasWorkflows: cfg.Workflows != nil,
 		HasWorkers:   cfg.Workers != nil,
@@ -205,6 +204,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Processes != nil {
 		s.processes = s.newProcessFeed(cfg.Processes)
 	}
+	s.openDiagnosis()
 	return s, nil
 }
 
@@ -313,6 +313,7 @@ func (s *Server) HTTPServer() *http.Server {
 // Close ends every watch and waits for their sources. Use it as a shutdown hook. A
 // second call does nothing.
 func (s *Server) Close(context.Context) error {
+	s.diagnosed.close()
 	s.deps.close()
 	s.flows.close()
 	s.store.close()

@@ -19,7 +19,10 @@ import (
 )
 
 // processService implements the contract's ProcessService.
-type processService struct{ s *Server }
+type processService struct {
+	s      *Server
+	isPage bool // a page shows the latest diagnosis and does not wait for a new one
+}
 
 // request returns a request of a method about one process.
 func (p processService) request(method, id string) *request {
@@ -129,7 +132,14 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 	c.text("service", req.GetService(), false, maxName)
 	c.text("process", req.GetProcess(), false, maxName)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
-		answer, err := p.s.diagnosisOf(ctx, c.who)
+		look := p.s.Diagnosis
+		if p.isPage {
+			look = p.s.shownDiagnosis
+		}
+		answer, err := look(ctx)
+		if err == nil {
+			answer, err = p.s.seenDiagnosis(ctx, c.who, answer)
+		}
 		if err != nil {
 			return nil, err
 		}

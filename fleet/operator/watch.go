@@ -165,8 +165,9 @@ func (s *Server) changed(ctx context.Context, topic, name string, notify func(ne
 	case topic == "processes" && s.processes != nil:
 		// Values that a process announces all the time do not count as a change. The page of one
 		// process shows them, so it looks again with each heartbeat.
-		r, isOnePage := s.processes.Follow(name, who.seesProcess), name != ""
-		return onChange(ctx, s, who, r, func(news bool) error { return notify(news || isOnePage) })
+		// The page of all shows what is wrong, which also time changes.
+		r, isOnePage, isNew := s.processes.Follow(name, who.seesProcess), name != "", s.isNewDiagnosis()
+		return onChange(ctx, s, who, r, func(news bool) error { return notify(isNew() || news || isOnePage) })
 	case topic == "workflows" && s.cfg.Workflows != nil, topic == "workers" && s.cfg.Workers != nil, topic == "audit":
 		return s.lookAgain(ctx, who, notify)
 	}

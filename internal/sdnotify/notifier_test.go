@@ -18,8 +18,8 @@ func TestNotifierListIsBounded(t *testing.T) {
 		n.enqueue("EXTEND_TIMEOUT_USEC=" + time.Duration(i).String())
 	}
 	var list []string
-	for _, message := range n.pending {
-		list = append(list, message[0])
+	for _, m := range n.pending {
+		list = append(list, m.assignments[0])
 	}
 	if want := []string{"READY=1", "WATCHDOG=1", "STOPPING=1", "EXTEND_TIMEOUT_USEC=999ns"}; !slices.Equal(list, want) {
 		t.Errorf("the messages %q wait, want %q", list, want)
@@ -38,6 +38,6 @@ func TestNotifierSaysNothingOfAReloadOnceItStops(t *testing.T) {
 	n.Reloading()
 	n.Ready("running")
 	if len(n.pending) != 1 {
-		t.Errorf("the messages %q wait, want STOPPING=1 alone, because it is final", n.pending)
+		t.Errorf("the messages %v wait, want STOPPING=1 alone, because it is final", n.pending)
 	}
 }
