@@ -216,15 +216,7 @@ func TestSystemdSocketActivate(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no systemd-socket-activate: Debian's package systemd has it")
 	}
-	var addrs []string
-	for range 2 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addrs = append(addrs, ln.Addr().String())
-		_ = ln.Close()
-	}
+	addrs := []string{freeAddress(t), freeAddress(t)}
 	p := launch(t, "activated", Config{HealthAddr: "fd://health", DrainWait: WaitNever}, func(cmd *exec.Cmd) {
 		args := []string{tool, "-l", addrs[0], "-l", addrs[1], "--fdname=http:health"}
 		for _, kv := range cmd.Env { // it clears the environment
@@ -305,6 +297,7 @@ func TestServiceManagerKeepsSockets(t *testing.T) {
 		}()
 	}
 	second := start(addr, socket)
+	awaitMessage(t, messages, "READY=1") // so that it is not taken for the next one's
 	for range 2 {
 		if err := <-waiting; err != nil {
 			t.Errorf("a request that came while no process served: %v", err)

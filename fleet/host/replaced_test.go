@@ -11,8 +11,10 @@ import (
 func TestHostAfterItsStoreWasReplaced(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
-	spec := host.Spec{ID: "w", MIMEType: "text/x-starlark", Topic: "work.w", Code: []byte("def handle(message):\n    print(message.text)\n")}
-	create(t, h, spec)
+	spec := func(id string) host.Spec {
+		return host.Spec{ID: id, MIMEType: "text/x-starlark", Topic: "work." + id, Code: []byte("def handle(message):\n    print(message.text)\n")}
+	}
+	create(t, h, spec("before"))
 	// The host looks at all of them when a bucket is gone: the one of the workers is the last.
 	for _, name := range []string{"HOST_STATE", "HOST_LOG", "HOST_LINES", "HOST_CODE", "HOST_DEAD", "KV_HOST_MEMBERS", "KV_HOST_WORKERS"} {
 		must(t, r.js.DeleteStream(t.Context(), name))
@@ -21,13 +23,14 @@ func TestHostAfterItsStoreWasReplaced(t *testing.T) {
 		list, err := h.List(t.Context())
 		return err == nil && len(list) == 0 && h.Check(t.Context()) == nil
 	})
+	// The worker of before runs until the host has found out.
 	r.eventually("a worker can be made", func() bool {
-		_, err := h.Create(t.Context(), spec)
+		_, err := h.Create(t.Context(), spec("after"))
 		return err == nil
 	})
-	r.publish("work.w", "after")
+	r.publish("work.after", "after")
 	r.eventually("the worker runs", func() bool {
-		lines, err := h.Logs(t.Context(), "w", 0, 10)
+		lines, err := h.Logs(t.Context(), "after", 0, 10)
 		return err == nil && len(lines) == 1 && lines[0].Text == "after"
 	})
 }

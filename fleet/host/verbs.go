@@ -386,8 +386,8 @@ func (h *Host) awaitApplied(ctx context.Context, rec *Record) error {
 			owner(h.members.live(), rec.slot()) != h.cfg.HostID:
 			return true
 		}
-		if now := h.known[rec.ID]; now != nil && (now.UID != rec.UID || now.revision > rec.revision) {
-			return true // it was changed again
+		if now := h.known[rec.ID]; now != nil && now.revision > rec.revision {
+			return true // it was changed again; one of another UID and an older revision is not removed here yet
 		}
 		s := h.slots[rec.slot()]
 		if s == nil {

@@ -94,8 +94,10 @@ func TestWritesWaitForTheJournal(t *testing.T) {
 	if err := update(ctx); !errors.Is(err, workflow.ErrJournal) {
 		t.Errorf("without a journal: %v", err)
 	}
-	_, err = r.js.CreateStream(ctx, missionsJournal)
-	must(t, err)
+	brokertest.Await(t, "the journal's successor", func() bool { // the server removes files a moment later
+		_, err := r.js.CreateStream(ctx, missionsJournal)
+		return err == nil
+	})
 	for range 100 {
 		must(t, update(ctx))
 	}

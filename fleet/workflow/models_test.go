@@ -29,7 +29,11 @@ func TestWritesConformToTheModel(t *testing.T) {
 	}
 	first := writer(brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
 	second := writer(srv)
-	ctx := testContext(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	// Faults are rarer the longer the test takes: a slow machine needs more time between two of them.
+	began := time.Now()
+	slowly := func(d time.Duration) time.Duration { return d + time.Since(began)/10 }
 	over := make(chan struct{})
 	var faults, all sync.WaitGroup
 	faults.Go(func() {
@@ -38,7 +42,7 @@ func TestWritesConformToTheModel(t *testing.T) {
 			case <-over:
 				p.mute.Store(false)
 				return
-			case <-time.After(rand.N(50 * time.Millisecond)):
+			case <-time.After(rand.N(slowly(50 * time.Millisecond))):
 				p.mute.Store(!p.mute.Load())
 				p.cut()
 			}
@@ -50,7 +54,7 @@ func TestWritesConformToTheModel(t *testing.T) {
 		must(t, second.Create(ctx, &Mission{ID: id, State: "planning"}))
 		all.Go(func() {
 			for once := func() error {
-				ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+				ctx, cancel := context.WithTimeout(ctx, slowly(500*time.Millisecond))
 				defer cancel()
 				return first.Transition(ctx, id, "flying", workflow.TransitionSourceRule, "", workflow.Key("first"))
 			}; once() != nil && ctx.Err() == nil; {

@@ -120,8 +120,10 @@ func TestBucketThatIsDeleted(t *testing.T) {
 		_, listed := r.List(brief, survey, workflow.ListOptions{})
 		return r.Ready(brief) != nil && listed != nil
 	})
-	_, err = r.js.CreateKeyValue(ctx, missionsBucket)
-	must(t, err)
+	brokertest.Await(t, "the bucket's successor", func() bool { // the server removes files a moment later
+		_, err := r.js.CreateKeyValue(ctx, missionsBucket)
+		return err == nil
+	})
 	brokertest.Await(t, "Ready to say that the bucket is there", func() bool { return r.Ready(ctx) == nil })
 	if got := listIDs(t, r, workflow.ListOptions{}); got != "" {
 		t.Errorf("in the new bucket: %s", got)

@@ -90,6 +90,11 @@ func TestRestoreUnderKillsReactsOnce(t *testing.T) {
 				break
 			}
 			if strings.Contains(out.String(), "end ") {
+				// The one before may have been killed when it was done, and the hook has gone on.
+				_, err := site.Connect(t, broker.Config{}).JetStream().Stream(ctx, "KV_MISSIONS")
+				if err == nil && strings.Contains(out.String(), jetstream.ErrStreamNameAlreadyInUse.Error()) {
+					break
+				}
 				t.Fatalf("the restore failed: %s", out.String())
 			}
 			kills++

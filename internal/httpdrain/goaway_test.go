@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -228,6 +229,57 @@ func TestGoAwayIsAcknowledged(t *testing.T) {
 		c.get(5) // its program has not heard of the goodbye yet
 		c.gone(5, 1, 3, 5)
 		if d := time.Since(acknowledged); d != goAwayWait/2+time.Second { // net/http waits a second after the last response
+			t.Errorf("gone %v after the acknowledgement", d)
+		}
+	})
+}
+
+// lateConn is a connection whose write of the first GOAWAY returns later than the client has
+// it, as on a machine that does much else.
+type lateConn struct{ net.Conn }
+
+func (c lateConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if strings.HasSuffix(string(p), askForAck) {
+		time.Sleep(settle / 2)
+	}
+	return n, err
+}
+
+type lateWire struct{ *wire }
+
+func (w lateWire) Accept() (net.Conn, error) {
+	nc, err := w.wire.Accept()
+	return lateConn{nc}, err
+}
+
+// An acknowledgement counts that is read before the write of the first GOAWAY has returned.
+func TestGoAwayIsAcknowledgedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(0)
+		slow := func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(2 * time.Second)
+			hello(w, r)
+		}
+		srv := &http.Server{Handler: http.HandlerFunc(slow), Protocols: new(http.Protocols)}
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		s := start(t, srv, Config{}, WithListener(lateWire{w}))
+		nc, err := w.dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		c := &h2client{t, nc}
+		c.begin()
+		c.get(1)
+		synctest.Wait()
+		began := time.Now()
+		s.sayGoodbyeHTTP2()
+		s.insistHTTP2()
+		c.firstStep()
+		c.send(pongFrame)
+		c.gone(1, 1)
+		if d := time.Since(began); d != 3*time.Second { // net/http waits a second after the last response
 			t.Errorf("gone %v after the acknowledgement", d)
 		}
 	})

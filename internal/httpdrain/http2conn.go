@@ -96,14 +96,15 @@ type http2Conn struct {
 	ahead  []byte // bytes that were read and not handed on
 	insert string // the rest of the GOAWAY for the implementation
 
-	mu       sync.Mutex  // guards everything below
-	deadline time.Time   // of reading, as the implementation has set it
-	woken    bool        // another deadline is set, to end a read
-	wait     *time.Timer // for a response, or for the client's acknowledgement
-	idle     *time.Timer // nil without idleFor; runs while there is no request
-	expired  bool        // idleFor has passed without a request
-	requests int         // whose handler runs
-	closed   bool
+	mu              sync.Mutex  // guards everything below
+	deadline        time.Time   // of reading, as the implementation has set it
+	woken           bool        // another deadline is set, to end a read
+	wait            *time.Timer // for a response, or for the client's acknowledgement
+	hasAcknowledged bool        // the client has acknowledged the first GOAWAY
+	idle            *time.Timer // nil without idleFor; runs while there is no request
+	expired         bool        // idleFor has passed without a request
+	requests        int         // whose handler runs
+	closed          bool
 }
 
 // newHTTP2Conn makes the one http2Conn of c, which must be given to c.speaks.
@@ -207,7 +208,20 @@ func (h *http2Conn) writeFirst() error {
 func (h *http2Conn) awaitClient(wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.closed && h.step.Load() == waiting {
+	h.awaitClientLocked(wait)
+}
+
+// acknowledged gives a client that has acknowledged the first GOAWAY the time to act on it. The write of
+// that GOAWAY may return later, and gives it no other time.
+func (h *http2Conn) acknowledged() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.awaitClientLocked(settle)
+	h.hasAcknowledged = h.hasAcknowledged || h.step.Load() == waiting
+}
+
+func (h *http2Conn) awaitClientLocked(wait time.Duration) {
+	if !h.closed && !h.hasAcknowledged && h.step.Load() == waiting {
 		if h.wait != nil {
 			h.wait.Stop()
 		}
@@ -359,7 +373,7 @@ func (h *http2Conn) followRead(p []byte) (n int) {
 			h.streams.end(h.in.stream())
 		case framePing:
 			if h.in.flag(flagAck) && string(h.in.data[:]) == goodbyePing {
-				h.awaitClient(settle)
+				h.acknowledged()
 			}
 		}
 		if h.step.Load() == ending && h.in.mayInsert() {

@@ -24,6 +24,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
@@ -40,6 +41,10 @@ const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
 )
+
+// deathTakes is how long the end of a program is awaited that the stop has killed and given up: on a
+// busy machine the kernel needs a while.
+const deathTakes = time.Second
 
 // Usage returns the usage text of the command, whose name is how the user calls it.
 func Usage(name string) string {
@@ -227,8 +232,12 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 // has not ended.
 func (p *program) lastStatus() int {
 	last := p.serving()
-	if last == nil || !last.hasEnded() { // abandoned
+	if last == nil || !last.hasEnded() {
 		return 0
+	}
+	select {
+	case <-last.proc.Gone():
+	case <-time.After(deathTakes): // abandoned
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
