@@ -33,6 +33,13 @@ func Calls(handler CallHandler) Option {
 	return func(q *Query) { q.calls = handler }
 }
 
+// CallsInTurn answers the calls of this query's worker one after the other: a call begins once the
+// reply to the one before is being written. So results that a worker does not read take the memory
+// of two.
+func CallsInTurn() Option {
+	return func(q *Query) { q.callTurn = make(chan struct{}, 1) }
+}
+
 // errQueryEnded answers a call whose query has ended.
 var errQueryEnded = errors.New("the query has ended")
 
@@ -79,9 +86,10 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 	}
 	ctx, ok := q.callContext()
 	var once sync.Once
-	answer := func(result json.RawMessage, err error) {
+	answer := func(result json.RawMessage, err error, onTurn func()) {
 		once.Do(func() {
 			w.reply(id, result, err, func() {
+				onTurn()
 				q.drop(size)
 				p.mu.Lock()
 				defer p.mu.Unlock()
@@ -89,9 +97,18 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 			})
 		})
 	}
-	stop := context.AfterFunc(ctx, func() { answer(nil, errQueryEnded) }) // the handler may ignore its context
+	stop := context.AfterFunc(ctx, func() { answer(nil, errQueryEnded, func() {}) }) // the handler may ignore its context
 	var result json.RawMessage
+	leave := func() {} // the turn of the call
 	call.Go(w.name, func() (err error) {
+		if q.callTurn != nil && ok {
+			select {
+			case q.callTurn <- struct{}{}:
+				leave = func() { <-q.callTurn }
+			case <-ctx.Done():
+				return errQueryEnded
+			}
+		}
 		switch {
 		case !ok:
 			return errQueryEnded
@@ -106,7 +123,7 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 		return err
 	}, func(err error) {
 		stop()
-		answer(result, err)
+		answer(result, err, leave)
 	})
 	return nil
 }

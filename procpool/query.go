@@ -34,6 +34,7 @@ type Query struct {
 	caller     string
 	priority   int
 	calls      CallHandler
+	callTurn   chan struct{} // has the call that is answered; nil when calls need not wait
 	about      wire.About
 	marked     bool // print is the caller's
 	begun      time.Time

@@ -141,6 +141,35 @@ func TestCallsWaitUntilTheyAreAnswered(t *testing.T) {
 	}
 }
 
+// TestCallsInTurn has the same worker. Besides the reply that is written, one result takes memory.
+func TestCallsInTurn(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("GATE", dir)
+	result, err := json.Marshal(strings.Repeat("x", 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answered, now atomic.Int64
+	handler := procpool.Calls(func(context.Context, procpool.Call) (json.RawMessage, error) {
+		if now.Add(1) > 1 {
+			t.Error("two calls are answered at once")
+		}
+		defer now.Add(-1)
+		answered.Add(1)
+		return result, nil
+	})
+	p := start(t, "unlucky:calls", func(c *procpool.Config) { c.WriteTimeout, c.QueryTimeout = patience, patience })
+	q := submit(t, p, ask{}.raw(), handler, procpool.CallsInTurn())
+	eventually(t, "all calls are made", func() bool { return exists(dir, "full") })
+	if n := answered.Load(); n > 2 {
+		t.Errorf("%d calls were answered while no reply was read", n)
+	}
+	open(t, dir)
+	if got, err := q.Result(); err != nil || string(got) != fmt.Sprint(answered.Load()) {
+		t.Errorf("%d calls were answered, and the worker has %s, %v", answered.Load(), got, err)
+	}
+}
+
 // TestALongLineMayHaveBytes has a worker send a line over the limit, and bytes after it
 // that look like messages.
 func TestALongLineMayHaveBytes(t *testing.T) {

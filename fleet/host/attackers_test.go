@@ -25,18 +25,23 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
 	"github.com/pleme-io/lifecycle-go/fleet/host/internal/attacks"
+	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
 )
 
-// against is an attack on the host, on its memory, or on what belongs to another tenant, by code that a
-// tenant may bring. All of them run with HOST_ATTACKS=all, as "make chaos" does; otherwise those
-// that are brief.
+// against is an attack on the host, on its memory, or on what belongs to another tenant, by a worker
+// that a tenant may bring. All of them run with HOST_ATTACKS=all, as "make chaos" does; otherwise
+// those that are brief.
 type against struct {
 	name, mime, code string
 	brief            bool
 	workers          int    // at once; 0 is one
 	text             string // of its messages
-	answer           string // the only output that it may have; empty allows each
 	limits           engine.Limits
+	spec             func(*host.Spec) // changes the worker; nil changes nothing
+
+	// How it ends. Without any of these it may end in each way that reaches nothing.
+	answer string // its only output
+	reason string // in the error of Create, or in the reason of each dead letter
 }
 
 // attacksOnTheChild are those of TestAttacksEndTheirChild and TestPythonReachesNothing in package
@@ -74,6 +79,13 @@ func attacksOnTheChild(t *testing.T) (list []against) {
 	}
 	return list
 }
+
+// allAttacks says that those run too which are not brief, and each with a second message: the next
+// one is handled as well.
+var allAttacks = os.Getenv("HOST_ATTACKS") == "all"
+
+// quick are the limits of attacks that would take all of their time.
+var quick = engine.Limits{Time: time.Second}
 
 // inPython returns code whose handler runs body. The runner's own functions are in g: the child
 // believes what the code makes of them.
@@ -185,6 +197,8 @@ func TestAttacksOnTheHost(t *testing.T) {
 	}
 	engines, err := engine.NewRegistry(py, js.New(), starlark.New(), wasm.New())
 	must(t, err)
+	// What the network has that belongs to others.
+	internal := internalServer(t, card)
 	// The servers have processes of their own, so that this one has the memory of the host alone.
 	servers := brokertest.StartCluster(t, 3)
 	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: servers.URL()}), 1)
@@ -193,7 +207,21 @@ func TestAttacksOnTheHost(t *testing.T) {
 		c.MaxRetries, c.DrainTimeout = host.NoRetry, time.Second
 		c.MemoryBudget = 128 << 20
 		c.Limits = engine.Limits{Time: 3 * time.Second, Load: 30 * time.Second, Memory: 256 << 20}
-		c.Grants = map[string]host.Grant{"good": {Secrets: map[string]string{"CARD": "env:HOST_TEST_CARD"}}}
+		c.HTTP = outbound.Policy{Timeout: time.Second}
+		c.Grants = map[string]host.Grant{
+			"good":   {Secrets: map[string]string{"CARD": "env:HOST_TEST_CARD"}},
+			"bound":  {Topics: []string{"work.bound"}, Outputs: []string{"out.evil"}},
+			"signed": {Keys: map[string]string{"release": strings.Repeat("A", 43) + "="}},
+			"evil":   {HTTP: host.HTTPGrant{Allow: patternsOf(addresses(internal))}},
+			"caller": {
+				Secrets: map[string]string{"TOKEN": "env:HOST_TEST_CARD"},
+				HTTP: host.HTTPGrant{
+					Allow:    []string{internal + "/v1/*", "http://169.254.169.254/*"},
+					Networks: []string{"127.0.0.1/32"},
+					Secrets:  map[string]host.HTTPSecret{"TOKEN": {Header: "Authorization", URL: internal + "/v1/own/*"}},
+				},
+			},
+		}
 	}
 	h := r.start("a")
 	create(t, h, host.Spec{
@@ -203,8 +231,13 @@ func TestAttacksOnTheHost(t *testing.T) {
 		Topic:       "work.good",
 		OutputTopic: "out.good",
 		Secrets:     []string{"CARD"},
-		Code:        []byte(`function handle(m) { state.put("card", env.CARD); return m.text }`),
+		Code: []byte(`function handle(m) {
+			if (m.text === env.CARD) reject(m.text)
+			timers.set("card", 3600000, env.CARD); state.put("card", env.CARD); return m.text
+		}`),
 	})
+	r.publish("work.good", card)
+	r.letters(h, "good", 1)
 	work, err := r.js.Stream(t.Context(), "WORK")
 	must(t, err)
 	asked := 0
@@ -213,12 +246,16 @@ func TestAttacksOnTheHost(t *testing.T) {
 		began := time.Now()
 		asked++
 		r.publish("work.good", strconv.Itoa(asked))
-		r.eventually("the neighbour answers "+when, func() bool { return len(r.outputs("out.good")) >= asked })
+		r.eventually("the neighbour answers "+when, func() bool {
+			info, err := work.Info(t.Context(), jetstream.WithSubjectFilter("out.good"))
+			return err == nil && info.State.Subjects["out.good"] >= uint64(asked)
+		})
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("%s the neighbour answered after %v", when, took)
 		}
 	}
 	neighbour("at rest")
+	all := slices.Concat(attacksOnTheHost, attacksOnTheWire, attacksOnTheBus, attacksOnTheNetwork(internal), attacksOnTheChild(t))
 	debug.FreeOSMemory()
 	rest := residentMemory(t)
 	var most atomic.Int64
@@ -243,31 +280,51 @@ func TestAttacksOnTheHost(t *testing.T) {
 			t.Errorf("the process has grown by %d MiB", grown>>20)
 		}
 	}()
-	for i, a := range slices.Concat(attacksOnTheHost, attacksOnTheChild(t)) {
-		if !a.brief && os.Getenv("HOST_ATTACKS") != "all" {
+	messages := 1
+	if allAttacks {
+		messages = 2
+	}
+	apiAttacks(t, r, h, card, neighbour)
+	debug.FreeOSMemory() // what the client has had
+	for i, a := range all {
+		if !a.brief && !allAttacks {
 			continue
 		}
 		t.Run(a.name, func(t *testing.T) {
+			if residentMemory(t)-rest > 64<<20 {
+				debug.FreeOSMemory() // what the attacks before had, and the runtime keeps for later
+			}
 			before := most.Load()
+			ends := 0
+			ended := func(reason string) {
+				t.Helper()
+				ends++
+				t.Logf("%.200s", reason)
+				if !strings.Contains(reason, a.reason) || strings.Contains(reason, card) || len(reason) > 100<<10 {
+					t.Errorf("it ended with %d bytes: %.300q, want %q", len(reason), reason, a.reason)
+				}
+			}
 			var ids []string
 			for w := range max(1, a.workers) {
 				id := fmt.Sprintf("evil-%d-%d", i, w)
-				topic := "work." + id
-				_, err := h.Create(t.Context(), host.Spec{
+				spec := host.Spec{
 					ID:          id,
 					Tenant:      "evil",
 					MIMEType:    a.mime,
-					Topic:       topic,
+					Topic:       "work." + id,
 					OutputTopic: "out.evil",
 					Code:        []byte(a.code),
 					Limits:      a.limits,
-				})
-				if err != nil {
-					t.Logf("Create: %.200v", err)
+				}
+				if a.spec != nil {
+					a.spec(&spec)
+				}
+				if _, err := h.Create(t.Context(), spec); err != nil {
+					ended(err.Error())
 					continue
 				}
-				ids = append(ids, id)
-				r.publish(topic, a.text, a.text)
+				ids = append(ids, spec.ID)
+				r.publish(spec.Topic, slices.Repeat([]string{a.text}, messages)...)
 			}
 			neighbour("during the attack")
 			r.eventually("the attack is over", func() bool {
@@ -279,16 +336,26 @@ func TestAttacksOnTheHost(t *testing.T) {
 						}
 					}
 				}
-				return handled >= 2*len(ids)
+				return handled >= messages*len(ids)
 			})
 			neighbour("after the attack")
 			for _, id := range ids {
+				lines, err := h.Logs(t.Context(), id, 0, host.MaxLines)
+				must(t, err)
+				for _, line := range lines {
+					if strings.Contains(line.Text, card) {
+						t.Errorf("its log has the neighbour's: %.200q", line.Text)
+					}
+				}
 				must(t, h.Delete(t.Context(), id))
 				letters, err := h.DeadLetters(t.Context(), id, 0, 10)
 				must(t, err)
 				for _, l := range letters {
-					t.Logf("%.200s", l.Reason)
+					ended(l.Reason)
 				}
+			}
+			if a.reason != "" && ends == 0 {
+				t.Errorf("it ended well, want %q", a.reason)
 			}
 			if now := most.Load(); now > before {
 				t.Logf("the process has grown by %d MiB", (now-rest)>>20)
@@ -311,7 +378,10 @@ func TestAttacksOnTheHost(t *testing.T) {
 	if err != nil || rec.State != host.StateRunning {
 		t.Errorf("the neighbour is %+v, %v", rec, err)
 	}
-	if letters, err := h.DeadLetters(t.Context(), "good", 0, 10); err != nil || len(letters) > 0 {
-		t.Errorf("dead letters of the neighbour: %v, %v", letters, err)
+	r.letters(h, "good", 1)
+	for i, output := range r.outputs("out.good") {
+		if want := strconv.Itoa(i + 1); output != want {
+			t.Fatalf("output %d of the neighbour is %q", i+1, output)
+		}
 	}
 }

@@ -71,6 +71,7 @@ type Host struct {
 	logs    jetstream.Stream // of the slots
 	lines   *lines
 	clients map[string]*outbound.Client // by tenant
+	targets knownStreams
 
 	children children
 	budget   *budget
@@ -414,7 +415,8 @@ func (h *Host) faults() error {
 // Check is a readiness probe. It returns lifecycle.ErrUnknown while recovery runs,
 // and nil when recovery is done or switched off. It returns an error when recovery
 // failed: recovery took longer than AcquireTimeout, or none of this host's workers
-// could be loaded; then the error has the reason for each worker. A single worker
+// could be loaded; then the error has the reason for each worker. It also returns one while the
+// server refuses this host's heartbeat, so that other hosts have its workers. A single worker
 // that failed is Failed in its record and in the host's log. It does not take the
 // host out of rotation, which would not repair the worker.
 func (h *Host) Check(context.Context) error {
@@ -435,9 +437,15 @@ func (h *Host) Check(context.Context) error {
 		s.mu.Unlock()
 	}
 	h.mu.Unlock()
+	var refused error
+	if state == recoveryDone {
+		refused = h.members.refusal()
+	}
 	switch {
 	case fault != nil:
 		return fault
+	case refused != nil:
+		return refused
 	case state == recoveryRuns:
 		return fmt.Errorf("recovery of hosted workers runs: %w", lifecycle.ErrUnknown)
 	case state == recoveryDone && loaded == 0 && failed:

@@ -5,12 +5,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
 // members keeps the hosts of the fleet. Each host puts its key into a bucket every
@@ -29,6 +32,7 @@ type members struct {
 	mu       sync.Mutex           // guards the fields below
 	kept     time.Time            // when the last successful beat began
 	revision uint64               // of the last beat
+	refused  error                // why the server did not take the last beat; nil when it did, or was away
 	heard    map[string]time.Time // when each host's key came, by this process's clock: a watch does not report one that expires
 }
 
@@ -40,11 +44,15 @@ func newMembers(kv jetstream.KeyValue, id string, ttl time.Duration) *members {
 func (m *members) beat(ctx context.Context) error {
 	began := time.Now()
 	revision, err := m.kv.Put(ctx, m.id, []byte(began.UTC().Format(time.RFC3339Nano)))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refused = nil
+	if natserr.Code(err) != 0 && !natserr.Away(err) {
+		m.refused = err
+	}
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	was := m.revision
 	m.kept, m.revision = began, revision
 	if revision <= was {
@@ -63,6 +71,18 @@ func (m *members) held() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.kept.IsZero() && time.Since(m.kept) < m.ttl*2/3
+}
+
+// refusal returns why this host has no lease when the server refuses its heartbeats. A server that is
+// away refuses nothing.
+func (m *members) refusal() error {
+	held := m.held()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.refused == nil || held {
+		return nil
+	}
+	return fmt.Errorf("this host holds no workers, because the server refuses its heartbeat: %w", m.refused)
 }
 
 // observe notes an entry of the watch of the hosts.

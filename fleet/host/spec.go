@@ -93,12 +93,21 @@ func (h *Host) validate(s *Spec) error {
 	if len(s.Key) > 100 || strings.ContainsFunc(s.Key, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
 		errs = append(errs, fmt.Errorf("key %.200q: %w: want the name of a header", s.Key, ErrInvalid))
 	}
-	names := slices.Concat(s.Env, s.Secrets)
-	if len(s.Env) > maxNames || len(s.Secrets) > maxNames {
-		errs = append(errs, fmt.Errorf("env, secrets: %w: %d and %d names are more than %d",
-			ErrInvalid, len(s.Env), len(s.Secrets), maxNames))
+	errs = append(errs, checkNames(s.Env, s.Secrets))
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	slices.Sort(names)
+	_, err := h.cfg.Engines.Lookup(s.MIMEType)
+	return err
+}
+
+// checkNames returns an error that names each invalid variable and secret.
+func checkNames(env, secrets []string) error {
+	if len(env) > maxNames || len(secrets) > maxNames {
+		return fmt.Errorf("env, secrets: %w: %d and %d names are more than %d", ErrInvalid, len(env), len(secrets), maxNames)
+	}
+	var errs []error
+	names := slices.Sorted(slices.Values(slices.Concat(env, secrets)))
 	for i, name := range names {
 		if err := engine.CheckName(name); err != nil {
 			errs = append(errs, fmt.Errorf("env, secrets: %w: %w", ErrInvalid, err))
@@ -107,11 +116,7 @@ func (h *Host) validate(s *Spec) error {
 			errs = append(errs, fmt.Errorf("env, secrets: %w: %.100s is there twice", ErrInvalid, name))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	_, err := h.cfg.Engines.Lookup(s.MIMEType)
-	return err
+	return errors.Join(errs...)
 }
 
 // applyTo writes the fields that may change into a record.

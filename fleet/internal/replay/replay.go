@@ -9,6 +9,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -20,6 +21,7 @@ const (
 	batchSize = 500
 	inactive  = 30 * time.Second // after which the server deletes a consumer that its reader has not deleted
 	maxEmpty  = 3
+	pause     = 20 * time.Millisecond // after the first empty batch; after the second twice as long
 )
 
 // Each calls each for the messages that by selects, from by.OptStartTime or by.OptStartSeq on,
@@ -29,7 +31,9 @@ const (
 // nats.go ends a batch without an error when nothing comes for a second, because the process
 // or the connection was suspended, and what the server has sent by then is not sent again
 // (jetstream, Consumer.FetchNoWait). So a batch that is too short does not mean the end: Each
-// asks the server anew for what comes behind the last message.
+// asks the server anew for what comes behind the last message. The server that has the connection
+// may not know yet a consumer that another server of its cluster has just made: that is a batch
+// without messages too.
 func Each(
 	ctx context.Context, stream jetstream.Stream, by jetstream.ConsumerConfig, limit int,
 	each func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error),
@@ -45,8 +49,15 @@ func Each(
 		if over, err := r.read(by); over || err != nil {
 			return err
 		}
-		if empty++; r.next > before {
+		if r.next > before {
 			empty = 0
+			continue
+		}
+		empty++
+		select {
+		case <-time.After(time.Duration(empty) * pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 	return ErrStalled
@@ -95,7 +106,11 @@ func (r *reader) read(by jetstream.ConsumerConfig) (over bool, err error) {
 				return true, err
 			}
 		}
-		if err := errors.Join(batch.Error(), r.ctx.Err()); err != nil {
+		err = batch.Error()
+		if errors.Is(err, nats.ErrNoResponders) {
+			err = nil
+		}
+		if err := errors.Join(err, r.ctx.Err()); err != nil {
 			return false, err
 		}
 		if got < asked {

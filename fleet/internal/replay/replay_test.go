@@ -141,9 +141,34 @@ func TestAPauseIsNoEnd(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("a consumer that the server does not know yet", func(t *testing.T) {
+		for unknown, want := range []error{nil, nil, nil, replay.ErrStalled} {
+			n := 0
+			late := &lateStream{Stream: stream, unknown: unknown}
+			err := replay.Each(t.Context(), late, jetstream.ConsumerConfig{}, math.MaxInt, func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error) { n++; return true, nil })
+			if !errors.Is(err, want) || want == nil && n != messages {
+				t.Errorf("%d times unknown: %d messages, %v", unknown, n, err)
+			}
+		}
+	})
 	t.Run("without messages", func(t *testing.T) {
 		if err := replay.Each(t.Context(), stream, jetstream.ConsumerConfig{FilterSubject: "s.2"}, 10, nil); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// lateStream makes consumers of which the server knows nothing, a few times.
+type lateStream struct {
+	jetstream.Stream
+	unknown int
+}
+
+func (s *lateStream) CreateConsumer(ctx context.Context, by jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	c, err := s.Stream.CreateConsumer(ctx, by)
+	if err == nil && s.unknown > 0 {
+		s.unknown--
+		err = s.DeleteConsumer(ctx, c.CachedInfo().Name)
+	}
+	return c, err
 }

@@ -40,7 +40,7 @@ func (c *process) begin(question ask, code []byte, messages []*engine.Message) (
 	// The pool would ask a worker whose deadline has passed for its stacks. So there is no
 	// deadline: a call that takes too long is cancelled.
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
-	if b.query, err = c.pool.Submit(b.ctx, payload, procpool.Calls(b.answer), procpool.Bytes(code)); err != nil {
+	if b.query, err = c.pool.Submit(b.ctx, payload, procpool.Calls(b.answer), procpool.CallsInTurn(), procpool.Bytes(code)); err != nil {
 		b.cancel(nil)
 		return b, err
 	}

@@ -37,6 +37,8 @@ var denied = append([]uint32{
 	// and what makes, moves and removes them, where there is no Landlock
 	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT2, unix.SYS_LINKAT, unix.SYS_SYMLINKAT,
 	unix.SYS_TRUNCATE, unix.SYS_FALLOCATE,
+	// a child writes no file, and the disks are everybody's
+	unix.SYS_SYNC, unix.SYS_SYNCFS, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNC_FILE_RANGE,
 	// memory that outlives the process, or that its limits do not count
 	unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET, unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL,
 	unix.SYS_SEMGET, unix.SYS_SEMCTL, unix.SYS_MSGGET, unix.SYS_MSGCTL,
@@ -59,6 +61,14 @@ const (
 	sysSetxattrat    = 463
 	sysRemovexattrat = 466
 	sysFileSetattr   = 469
+)
+
+// Requests of ioctl(2) that it does not have either: asm-generic/ioctls.h.
+const (
+	fionread = 0x541b
+	fionbio  = 0x5421
+	fionclex = 0x5450
+	fioclex  = 0x5451
 )
 
 // Offsets in struct seccomp_data. Both machines are little-endian, so the low half of
@@ -110,25 +120,25 @@ func filter(pid uint32) []unix.SockFilter {
 	}
 	add(equal, unix.SYS_CLONE3, 0, 1) // its arguments are in memory; libraries fall back to clone
 	add(ret, none, 0, 0)
-	// A call with an argument: match when one of the values is equal, otherwise the other.
-	decide := func(match, otherwise, number, arg uint32, values []uint32) {
+	// A call is allowed when an argument has one of the values.
+	only := func(number, arg uint32, values ...uint32) {
 		add(equal, number, 0, uint8(3+len(values)))
 		add(load, offArg(arg), 0, 0)
 		for i, v := range values {
 			add(equal, v, uint8(len(values)-i), 0)
 		}
-		add(ret, otherwise, 0, 0)
-		add(ret, match, 0, 0)
+		add(ret, refuse, 0, 0)
+		add(ret, allow, 0, 0)
 	}
-	only := func(number, arg uint32, values ...uint32) { decide(allow, refuse, number, arg, values) }
-	never := func(number, arg uint32, values ...uint32) { decide(refuse, allow, number, arg, values) }
 	only(unix.SYS_KILL, 0, pid)
 	only(unix.SYS_TGKILL, 0, pid)
 	only(unix.SYS_PRLIMIT64, 0, 0, pid)
 	only(unix.SYS_SCHED_SETAFFINITY, 0, 0)
-	// Whom the kernel signals when there is input: the caller chooses the signal, and any process of the user.
-	never(unix.SYS_FCNTL, 1, unix.F_SETOWN, unix.F_SETSIG, unix.F_SETOWN_EX)
-	never(unix.SYS_IOCTL, 1, 0x8901 /* FIOSETOWN */, 0x8902 /* SIOCSPGRP */, unix.TIOCSTI, 0x541c /* TIOCLINUX */)
+	// What interpreters ask of a descriptor. Others signal any process of the user, hold up all who
+	// open a file of the interpreter (a lease), or change its attributes.
+	only(unix.SYS_FCNTL, 1, unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL,
+		unix.F_SETFL, unix.F_GETLK, unix.F_SETLK, unix.F_SETLKW, unix.F_GETPIPE_SZ)
+	only(unix.SYS_IOCTL, 1, unix.TCGETS, unix.TCGETS2, unix.TIOCGWINSZ, fionread, fionbio, fioclex, fionclex)
 	// A thread, and no process.
 	add(equal, unix.SYS_CLONE, 0, 4)
 	add(load, offArg(0), 0, 0)
