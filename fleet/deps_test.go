@@ -140,7 +140,7 @@ func TestConventions(t *testing.T) {
 				Brings: []string{"..."},
 			},
 			{Path: "operator", Imports: []string{
-				".", "./trace", "./worker", "./internal/call", "./internal/suggest", "./internal/text", "./internal/token", "./fleet/workflow",
+				".", "./fsm", "./trace", "./worker", "./internal/call", "./internal/suggest", "./internal/text", "./internal/token", "./fleet/workflow",
 				"./fleet/host", "./fleet/host/engine", "./fleet/broker/identity", "./fleet/broker/natserr", "./fleet/presence",
 				"./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream",
 				"./fleet/operator/...", nats, connect, proto, rpc,
