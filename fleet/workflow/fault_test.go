@@ -26,6 +26,7 @@ type muffler struct {
 	addr  string
 	to    string
 	mute  atomic.Bool
+	after atomic.Value // a request with this text mutes all answers
 	mu    sync.Mutex   // guards the fields below
 	l     net.Listener // nil while it is closed
 	conns []net.Conn
@@ -90,7 +91,7 @@ func (p *muffler) carry(c net.Conn) {
 	if closed {
 		return
 	}
-	p.wg.Go(func() { _, _ = io.Copy(s, c); s.Close() })
+	p.wg.Go(func() { _, _ = io.Copy(io.MultiWriter(watcher{p}, s), c); s.Close() })
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := s.Read(buf)
@@ -106,6 +107,16 @@ func (p *muffler) carry(c net.Conn) {
 	}
 }
 
+// watcher sees what clients send before the server does.
+type watcher struct{ *muffler }
+
+func (w watcher) Write(b []byte) (int, error) {
+	if after, _ := w.after.Load().(string); after != "" && strings.Contains(string(b), after) {
+		w.mute.Store(true)
+	}
+	return len(b), nil
+}
+
 // cut breaks every connection.
 func (p *muffler) cut() {
 	p.mu.Lock()
@@ -114,6 +125,50 @@ func (p *muffler) cut() {
 		c.Close()
 	}
 	p.conns = nil
+}
+
+// TestLargeBucketIsReadOnce loses the answer about the consumer of a view, as when a server takes
+// longer for it than an attempt: the next attempt finds the consumer that the server has made.
+func TestLargeBucketIsReadOnce(t *testing.T) {
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
+	rigOn(t, srv).create(t, "m1", "planning")
+	stream, err := srv.JetStream().Stream(t.Context(), "KV_MISSIONS")
+	must(t, err)
+	before, made := map[string]bool{}, ""
+	consumers := func(each func(name string)) {
+		for info := range stream.ListConsumers(t.Context()).Info() {
+			each(info.Name)
+		}
+	}
+	consumers(func(name string) { before[name] = true })
+	p := muffle(t, srv.ClientURL())
+	p.after.Store("CONSUMER.CREATE.KV_MISSIONS")
+	m := workflow.NewManager(brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}).JetStream(), brokertest.Quiet())
+	defer m.Close()
+	registered := make(chan error, 1)
+	go func() { registered <- m.Register(survey, newMission, table) }()
+	brokertest.Await(t, "the server to make the consumer", func() bool {
+		consumers(func(name string) {
+			if !before[name] {
+				made = name
+			}
+		})
+		return made != ""
+	})
+	time.Sleep(4 * time.Second) // longer than an attempt
+	p.after.Store("")
+	p.mute.Store(false)
+	p.cut()
+	must(t, <-registered)
+	list, err := m.Query(t.Context(), survey, workflow.ListOptions{Fresh: true})
+	must(t, err)
+	if len(list.Records) != 1 {
+		t.Errorf("the view has %d entities, want 1", len(list.Records))
+	}
+	consumer, err := stream.Consumer(t.Context(), made)
+	if err == nil && consumer.CachedInfo().Delivered.Consumer == 0 { // one that was used may be gone
+		t.Error("the view has not read by the consumer that the server has made")
+	}
 }
 
 func TestWriteWhoseAnswerIsLostIsFound(t *testing.T) {

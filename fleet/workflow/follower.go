@@ -1,7 +1,9 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,6 +54,7 @@ type follower struct {
 
 	// Only the goroutine of run uses the fields below.
 	created   time.Time // when the stream that it follows was created; zero before the first
+	asked     string    // the name of the consumer that the server was asked for and has not answered about yet
 	missing   time.Time // since when the stream is missing
 	readAgain bool      // everything has to be read again
 
@@ -165,7 +168,15 @@ func (f *follower) session(ctx context.Context) error {
 		f.to.Gap()
 	}
 	f.created, f.readAgain = info.Created, false
-	consumer, err := stream.CreateConsumer(attempt, f.consumer())
+	// In a large bucket the server looks for the last message of each key for longer than an attempt
+	// takes. So the next attempt asks for the same consumer, which is there by then.
+	config := f.consumer()
+	config.Name = cmp.Or(f.asked, rand.Text())
+	f.asked = config.Name
+	consumer, err := stream.CreateConsumer(attempt, config)
+	if err == nil || !natserr.Away(err) && attempt.Err() == nil {
+		f.asked = ""
+	}
 	if err != nil {
 		return err
 	}
@@ -270,7 +281,7 @@ func (f *follower) forget() {
 	f.asOf.Store(nil)
 	f.own.Store(nil)
 	clear(f.keys)
-	f.synced, f.read, f.readAt, f.pendingLook, f.extra = false, 0, time.Time{}, nil, 0
+	f.synced, f.read, f.readAt, f.pendingLook, f.extra, f.asked = false, 0, time.Time{}, nil, 0, ""
 }
 
 // watch looks at the stream every lookTime, and when look asks for it. It returns true when it
