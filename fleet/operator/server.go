@@ -160,16 +160,16 @@ func New(cfg Config) (*Server, error) {
 	}
 	memory := max(4*cfg.MaxBody, 1<<20)
 	s := &Server{
-		cfg:       cfg,
-		log:       cfg.Logger,
-		audit:     &audit{log: cfg.Logger, store: cfg.AuditLog},
-		rates:     newLimiters(cfg.Rate, max(1, int(5*cfg.Rate))),
-		proxies:   proxies,
-		streams:   newBudget(int64(cfg.MaxStreams), int64(cfg.MaxStreamsEach)),
-		bodies:    newBudget(memory, memory/2),
-		scanning:  &turns{by: map[string]*turn{}},
-		sessions:  sessions,
-		signIn:    signIn,
+		cfg:      cfg,
+		log:      cfg.Logger,
+		audit:    &audit{log: cfg.Logger, store: cfg.AuditLog},
+		rates:    newLimiters(cfg.Rate, max(1, int(5*cfg.Rate))),
+		proxies:  proxies,
+		streams:  newBudget(int64(cfg.MaxStreams), int64(cfg.MaxStreamsEach)),
+		bodies:   newBudget(memory, memory/2),
+		scanning: &turns{by: map[string]*turn{}},
+		sessions: sessions,
+		signIn:   signIn,
 	}
 	s.ui, err = dashboard.New(dashboard.Config{
 		Name:         cfg.Name,
