@@ -90,21 +90,30 @@ func (r *reader) read(by jetstream.ConsumerConfig) (over bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		got := 0
+		got, isEnd := 0, false
 		for m := range batch.Messages() {
-			meta, err := m.Metadata()
-			if err != nil {
-				return false, err
+			if isEnd {
+				continue // to the end of the batch: until then the client's goroutine for it runs
+			}
+			meta, failure := m.Metadata()
+			if failure != nil {
+				isEnd, err = true, failure
+				continue
 			}
 			if delivered++; meta.Sequence.Consumer != delivered {
-				return false, nil // some were lost on the way
+				isEnd = true // some were lost on the way
+				continue
 			}
 			got++
 			pending, r.next = meta.NumPending, meta.Sequence.Stream+1
 			r.left--
-			if more, err := r.each(m, meta); err != nil || !more {
-				return true, err
+			more, failure := r.each(m, meta)
+			if failure != nil || !more {
+				isEnd, over, err = true, true, failure
 			}
+		}
+		if isEnd {
+			return over, err
 		}
 		err = batch.Error()
 		if errors.Is(err, nats.ErrNoResponders) {
