@@ -99,7 +99,7 @@ func frames(rows [][3]string) []against {
 	all := make([]against, len(rows))
 	for i, row := range rows {
 		all[i] = against{
-			name: "frames: " + row[0], mime: pythonCode, code: onTheWire(row[1]), reason: row[2], limits: quick,
+			name: "frames: " + row[0], mime: pythonCode, code: onTheWire(row[1]), reason: row[2], limits: limitsOf(row[2]),
 			brief: row[2] != "" && row[2] != "time limit",
 		}
 	}

@@ -427,7 +427,7 @@ func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logge
 			app.Stop(nil)
 			return nil
 		case s.Status == worker.StatusStopped:
-			return fmt.Errorf("%s was not ready within %v (upgrade_timeout)", p.path, p.cfg.Lifecycle.WithDefaults().UpgradeTimeout)
+			return fmt.Errorf("the program was not ready within %v (upgrade_timeout)", p.cfg.Lifecycle.WithDefaults().UpgradeTimeout)
 		}
 		p.status = statusOf(proc)
 		ran := ""
