@@ -117,7 +117,7 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		opts = append(opts, more...)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		opts = append(opts, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
+		opts = append(opts, nats.Timeout(min(max(time.Until(deadline), time.Millisecond), handshakeTime)))
 	}
 	nc, err := nats.Connect(cfg.URL, opts...) // it has a timeout: ctx's deadline, or 2 s
 	var invalid *url.Error
@@ -148,6 +148,10 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 	}
 	return err
 }
+
+// handshakeTime is the longest that a server may take to greet a client. The client's timeout is also
+// that of each reconnect, and while it lasts every call of the connection waits, Close too.
+const handshakeTime = 10 * time.Second
 
 // where names the server for an error, without the credentials that its URL may have.
 func where(cfg Config) string {

@@ -40,6 +40,7 @@ func TestWritesConformToTheModel(t *testing.T) {
 			select {
 			case <-over:
 				p.mute.Store(false)
+				p.cut() // a connection whose answers were dropped is of no use
 				return
 			case <-time.After(rand.N(slowly(50 * time.Millisecond))):
 				p.mute.Store(!p.mute.Load())
