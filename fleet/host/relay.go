@@ -180,13 +180,6 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	o := t.Value
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
-	// Before the look below, because an output must be published soon after that.
-	switch err := r.host.mayWrite(ctx, o.Topic); {
-	case errors.Is(err, errReserved):
-		return lanes.Reject(fmt.Errorf("output to %s: %w", o.Topic, err))
-	case err != nil:
-		return lanes.Uncounted(err)
-	}
 	if o.maybeSent {
 		there, err := r.isPublished(ctx, o)
 		switch {
@@ -195,6 +188,12 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 		case there:
 			return nil
 		}
+	}
+	switch err := r.host.mayWrite(ctx, o.Topic); {
+	case errors.Is(err, errReserved):
+		return lanes.Reject(fmt.Errorf("output to %s: %w", o.Topic, err))
+	case err != nil:
+		return lanes.Uncounted(err)
 	}
 	m := nats.NewMsg(o.Topic)
 	m.Data = o.Data
@@ -297,15 +296,8 @@ func (r *relay) target(ctx context.Context, topic string) (*target, error) {
 	if to := r.targets[topic]; to != nil {
 		return to, nil
 	}
-	name, err := r.host.js.StreamNameBySubject(ctx, topic)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	stream, err := r.host.js.Stream(ctx, name)
-	if err != nil {
+	stream, err := r.host.targets.find(ctx, r.host.js, topic)
+	if stream == nil || err != nil {
 		return nil, err
 	}
 	r.targets[topic] = &target{stream: stream}
