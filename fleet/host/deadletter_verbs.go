@@ -233,11 +233,8 @@ func (h *Host) RedriveEdited(ctx context.Context, id string, seq uint64, data []
 
 // redrive publishes a letter of a worker again and removes it.
 func (h *Host) redrive(ctx context.Context, d *DeadLetter, rec *Record) (removed bool, err error) {
-	switch err := h.mayWrite(ctx, d.Topic); {
-	case errors.Is(err, errReserved):
-		return false, fmt.Errorf("redrive %d: %w: the topic %s: %w", d.Seq, ErrInvalid, d.Topic, err)
-	case err != nil:
-		return false, fmt.Errorf("redrive %d: %w", d.Seq, err)
+	if h.reserved(d.Topic) {
+		return false, fmt.Errorf("redrive %d: %w: the topic %s: %w", d.Seq, ErrInvalid, d.Topic, errReserved)
 	}
 	return h.letters.redrive(ctx, d, rec.slot(), rec.Key)
 }

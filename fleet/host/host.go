@@ -71,7 +71,6 @@ type Host struct {
 	logs    jetstream.Stream // of the slots
 	lines   *lines
 	clients map[string]*outbound.Client // by tenant
-	targets knownStreams
 
 	children children
 	budget   *budget

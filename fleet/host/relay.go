@@ -189,12 +189,6 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 			return nil
 		}
 	}
-	switch err := r.host.mayWrite(ctx, o.Topic); {
-	case errors.Is(err, errReserved):
-		return lanes.Reject(fmt.Errorf("output to %s: %w", o.Topic, err))
-	case err != nil:
-		return lanes.Uncounted(err)
-	}
 	m := nats.NewMsg(o.Topic)
 	m.Data = o.Data
 	for name, values := range o.Header {
@@ -296,8 +290,15 @@ func (r *relay) target(ctx context.Context, topic string) (*target, error) {
 	if to := r.targets[topic]; to != nil {
 		return to, nil
 	}
-	stream, err := r.host.targets.find(ctx, r.host.js, topic)
-	if stream == nil || err != nil {
+	name, err := r.host.js.StreamNameBySubject(ctx, topic)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	stream, err := r.host.js.Stream(ctx, name)
+	if err != nil {
 		return nil, err
 	}
 	r.targets[topic] = &target{stream: stream}
@@ -326,71 +327,11 @@ var errReserved = errors.New("the topics of the server and of the hosts themselv
 // the messages of all tenants. A topic with wildcards is judged by the stream that has it.
 func (h *Host) mayRead(ctx context.Context, stream string) error {
 	s, err := h.js.Stream(ctx, stream)
-	if err == nil && isOfHosts(s) {
-		err = errReserved
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// isOfHosts reports whether hosts have made a stream: those of this fleet or of another one.
-func isOfHosts(s jetstream.Stream) bool { return s.CachedInfo().Config.Metadata[hostMark] != "" }
-
-// knownStreams are the streams to which outputs went in the last minute. Streams of an account
-// have no subject in common, so their subjects say where a topic leads.
-type knownStreams struct {
-	mu   sync.Mutex // guards list
-	list []knownStream
-}
-
-type knownStream struct {
-	jetstream.Stream
-	at time.Time
-}
-
-// mayWrite returns errReserved for a topic that acts upon the server or the hosts, or leads to a
-// stream that hosts have made. Any other error says that the server did not tell.
-func (h *Host) mayWrite(ctx context.Context, topic string) error {
-	if h.reserved(topic) {
+	if s.CachedInfo().Config.Metadata[hostMark] != "" {
 		return errReserved
-	}
-	s, err := h.targets.find(ctx, h.js, topic)
-	if err == nil && s != nil && isOfHosts(s) {
-		err = errReserved
-	}
-	return err
-}
-
-// find returns the stream that a topic leads to, nil when there is none.
-func (k *knownStreams) find(ctx context.Context, js jetstream.JetStream, topic string) (jetstream.Stream, error) {
-	if s := k.known(topic); s != nil {
-		return s, nil
-	}
-	name, err := js.StreamNameBySubject(ctx, topic)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	s, err := js.Stream(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.list = append(k.list, knownStream{s, time.Now()})
-	return s, nil
-}
-
-// known returns the stream of a topic, nil when it is not in the list.
-func (k *knownStreams) known(topic string) jetstream.Stream {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.list = slices.DeleteFunc(k.list, func(s knownStream) bool { return time.Since(s.at) > time.Minute })
-	for _, s := range k.list {
-		if slices.ContainsFunc(s.CachedInfo().Config.Subjects, func(p string) bool { return matches(p, topic) }) {
-			return s
-		}
 	}
 	return nil
 }

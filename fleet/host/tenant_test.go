@@ -31,27 +31,6 @@ func TestTheHostsOwnStreamsAreNoTopics(t *testing.T) {
 	if _, err := other.Create(t.Context(), spec); !errors.Is(err, host.ErrInvalid) {
 		t.Errorf("another fleet's stream: %v", err)
 	}
-
-	// What code publishes there is a dead letter, and so it is when it is redriven.
-	create(t, h, host.Spec{ID: "forger", Topic: "work.forger", MIMEType: "text/x-starlark", Code: []byte(`
-def handle(message): return [{"topic": "other.dead.t-good.w", "data": "{}"}, {"topic": "out.forger", "data": "x"}]
-`)})
-	r.publish("work.forger", "x")
-	for range 2 {
-		r.wantOutputs("out.forger", "x")
-		if d := r.letters(h, "forger", 1)[0]; d.Topic != "other.dead.t-good.w" || !strings.Contains(d.Reason, "not for workers") {
-			t.Errorf("the letter is %+v", d)
-		}
-		if n, err := h.Redrive(t.Context(), "forger"); n != 0 || err == nil {
-			t.Errorf("redrive: %d, %v", n, err)
-		}
-	}
-	dead, err := r.js.Stream(t.Context(), "OTHER_DEAD")
-	must(t, err)
-	info, err := dead.Info(t.Context())
-	if err != nil || info.State.Msgs > 0 {
-		t.Errorf("another fleet has forged letters: %+v, %v", info.State, err)
-	}
 }
 
 // fleet starts a host of a fleet with another name.
