@@ -40,7 +40,8 @@ func Define[T any](set *flag.FlagSet, path string, opts ...Option) error {
 // define adds a flag for each key, and -config unless there is one.
 func define(set *flag.FlagSet, keys []Key) {
 	if set.Lookup("config") == nil {
-		set.Var(&definedFlag{key: "config"}, "config", "read the `file` in place of the program's, or several, base.yaml:site.yaml, of which a later one wins; none when it is empty")
+		set.Var(&definedFlag{key: "config"}, "config", "read the `file` in place of the program's, or several, base.yaml:site.yaml, "+
+			"of which a later one wins; none when it is empty")
 	}
 	for _, k := range keys {
 		value := &definedFlag{key: k.Name, bool: k.Type == "true or false"}

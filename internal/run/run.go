@@ -172,7 +172,13 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 		fmt.Fprintf(p.stderr, "%s: %v\n", p.name, err)
 		return lifecycle.ExitCode(err)
 	}
-	p.live.Attach(app).OnReload("settings of the program", func(context.Context) error { return p.warnOfSettings(log) })
+	p.live.Attach(app)
+	p.live.OnChange(func(old, next runconfig.Config) {
+		old.Lifecycle = next.Lifecycle
+		if !reflect.DeepEqual(old, next) {
+			log.Warn("settings beside lifecycle have changed: they take effect when the container is started again")
+		}
+	})
 	defer p.closeListeners()
 	for _, text := range p.cfg.Listen {
 		network, addr, _ := runconfig.ParseListen(text) // validated by Load
@@ -306,16 +312,6 @@ func (p *program) closeAtDrain() {
 			_ = ln.Close() // as above
 		}
 	}
-}
-
-// warnOfSettings says which changes wait for another start of the command: those beside lifecycle.
-func (p *program) warnOfSettings(log *slog.Logger) error {
-	now := p.live.Get()
-	now.Lifecycle = p.cfg.Lifecycle
-	if !reflect.DeepEqual(now, p.cfg) {
-		log.Warn("settings beside lifecycle have changed: they take effect when the container is started again")
-	}
-	return nil
 }
 
 // warnOfChecks names the checks of readiness that an instance which is replaced may answer in
