@@ -145,7 +145,8 @@ func TestAPauseIsNoEnd(t *testing.T) {
 		for unknown, want := range []error{nil, nil, nil, replay.ErrStalled} {
 			n := 0
 			late := &lateStream{Stream: stream, unknown: unknown}
-			err := replay.Each(t.Context(), late, jetstream.ConsumerConfig{}, math.MaxInt, func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error) { n++; return true, nil })
+			count := func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error) { n++; return true, nil }
+			err := replay.Each(t.Context(), late, jetstream.ConsumerConfig{}, math.MaxInt, count)
 			if !errors.Is(err, want) || want == nil && n != messages {
 				t.Errorf("%d times unknown: %d messages, %v", unknown, n, err)
 			}
