@@ -20,6 +20,7 @@ func FuzzManifest(f *testing.F) {
 	}
 	f.Add("m.yaml", bomb())
 	f.Add("Dockerfile", "FROM a\nSTOPSIGNAL SIGKILL\nCMD /app\n")
+	f.Add("Dockerfile", "FROM a\nENTRYPOINT [\"lifecycle-run\", \"--\"]\nCMD [\"sh\", \\\n\"-c\", \"exec npm start\"]\n")
 	for _, seed := range []string{
 		"", "---", "--- a", "{}", "[]", "a: &a [*a]", "<<: *x", "? {a: b}\n: c", "kind: List\napiVersion: v1\nitems: [1, {kind: Pod, apiVersion: v1}]", "kind: PodList\napiVersion: v1\nitems: {}",
 		"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, livenessProbe: {httpGet: {path: x, port: y}}}]}",

@@ -17,9 +17,6 @@ import (
 // App, and the program stops after it. The program may end at its stop signal on the spot, and
 // no request is lost.
 
-// defaultAddr is where the proxy listens by default.
-const defaultAddr = ":8080"
-
 // newProxy returns the server that serves in front of the program.
 func newProxy(addr string, to *url.URL, log *slog.Logger) *http.Server {
 	protocols := new(http.Protocols)

@@ -219,7 +219,7 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	}
 	if p.cfg.Proxy != "" {
 		to, _ := runconfig.ParseProxy(p.cfg.Proxy) // validated by Load
-		app.Serve("proxy", newProxy(cmp.Or(p.cfg.Addr, defaultAddr), to, log))
+		app.Serve("proxy", newProxy(cmp.Or(p.cfg.Addr, runconfig.DefaultAddr), to, log))
 		if len(p.cfg.Ready) == 0 {
 			p.cfg.Ready = []string{"tcp://" + to.Host}
 		}

@@ -18,6 +18,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
+// DefaultAddr is where the proxy listens by default.
+const DefaultAddr = ":8080"
+
 // Config configures the command, by a file, the environment (LIFECYCLE_RUN_…) and flags.
 type Config struct {
 	// Ready are the checks of readiness, see [Check].
@@ -93,7 +96,7 @@ func (c Config) Validate() error {
 	if c.Proxy != "" {
 		if to, err := ParseProxy(c.Proxy); err != nil {
 			errs = append(errs, fmt.Errorf("proxy: %w", err))
-		} else if host, port, err := net.SplitHostPort(cmp.Or(c.Addr, ":8080")); err == nil && port == to.Port() && (host == "" || host == to.Hostname()) {
+		} else if host, port, err := net.SplitHostPort(cmp.Or(c.Addr, DefaultAddr)); err == nil && port == to.Port() && (host == "" || host == to.Hostname()) {
 			errs = append(errs, fmt.Errorf("proxy: %q is where the proxy itself listens: let the program listen on another port, or set addr", c.Proxy))
 		}
 	} else if c.Addr != "" {
