@@ -101,7 +101,8 @@ func (c *container) readListening(cfg runconfig.Config, program []word, vars []v
 		proxied, _ := strconv.Atoi(to.Port())
 		isTold := slices.ContainsFunc(told, func(l listener) bool { return l.port == proxied })
 		if isSure && len(told) > 0 && !isTold {
-			c.delay(told[0].at, "wrong-port", fmt.Sprintf("the proxy sends requests to %s, and the program gets %s: each is answered with 502", cfg.Proxy, told[0].said),
+			reason := fmt.Sprintf("the proxy sends requests to %s, and the program gets %s: each is answered with 502", cfg.Proxy, told[0].said)
+			c.delay(told[0].at, "wrong-port", reason,
 				fmt.Sprintf("set proxy to http://127.0.0.1:%d, or let the program listen on port %d", told[0].port, proxied))
 		}
 		addr := cmp.Or(cfg.Addr, runconfig.DefaultAddr)
@@ -187,7 +188,8 @@ func (c *container) target(p corev1.ServicePort) (port int, isOwn bool) {
 		to = intstr.FromInt32(p.Port)
 	}
 	port, known := resolve(to, c.spec)
-	isAlone := len(c.workload.pod.Containers) == 1 && !slices.ContainsFunc(c.workload.pod.InitContainers, func(c corev1.Container) bool { return isSidecar(&c) })
+	hasSidecar := slices.ContainsFunc(c.workload.pod.InitContainers, func(c corev1.Container) bool { return isSidecar(&c) })
+	isAlone := len(c.workload.pod.Containers) == 1 && !hasSidecar
 	isDeclared := slices.ContainsFunc(c.spec.Ports, func(p corev1.ContainerPort) bool { return int(p.ContainerPort) == port })
 	return port, known && (isAlone || isDeclared)
 }

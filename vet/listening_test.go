@@ -20,6 +20,7 @@ func TestServiceSendsToWhereLifecycleRunListens(t *testing.T) {
 	env := func(name, value string) string {
 		return "          env: [{name: " + name + ", value: '" + value + "'}]\n"
 	}
+	elsewhere := command("'--proxy=http://127.0.0.1:8000', '--addr=:9000', --, app", "")
 	wrong := []string{"wrong-port"}
 	for name, tt := range map[string]struct {
 		text string
@@ -27,7 +28,7 @@ func TestServiceSendsToWhereLifecycleRunListens(t *testing.T) {
 		says string
 	}{
 		"the proxy's default":      {command("'--proxy=http://127.0.0.1:8000', --, app", ""), nil, ""},
-		"the proxy elsewhere":      {command("'--proxy=http://127.0.0.1:8000', '--addr=:9000', --, app", ""), wrong, "the proxy listens on :9000 (addr): each is refused"},
+		"the proxy elsewhere":      {elsewhere, wrong, "the proxy listens on :9000 (addr): each is refused"},
 		"past the proxy":           {command("'--proxy=http://127.0.0.1:8080', '--addr=:9000', --, app", ""), wrong, "past the proxy"},
 		"a proxy for the pod":      {command("'--proxy=http://127.0.0.1:8000', '--addr=127.0.0.1:8080', --, app", ""), wrong, "127.0.0.1:8080"},
 		"by a variable":            {command("--, app", env("LIFECYCLE_RUN_PROXY", "http://127.0.0.1:8080")), []string{"config-refused"}, "where the proxy itself listens"},
@@ -48,9 +49,9 @@ func TestServiceSendsToWhereLifecycleRunListens(t *testing.T) {
 		"the proxy sends to it":    {command("'--proxy=http://127.0.0.1:8000', --, gunicorn, --bind, '127.0.0.1:8000', app", ""), nil, ""},
 		"the proxy sends past it":  {command("'--proxy=http://127.0.0.1:8000', --, gunicorn, --bind, '127.0.0.1:9000', app", ""), wrong, "the program gets --bind 127.0.0.1:9000: each is answered with 502"},
 		"not lifecycle-run":        {with("          command: [gunicorn, --bind, ':8000', " + grace + "]\n"), nil, ""},
-		"another container's port": {strings.Replace(command("'--proxy=http://127.0.0.1:8000', '--addr=:9000', --, app", ""), "targetPort: http", "targetPort: 7000", 1), wrong, "port 7000"},
-		"the planes' port":         {strings.Replace(command("'--proxy=http://127.0.0.1:8000', '--addr=:9000', --, app", ""), "targetPort: http", "targetPort: health", 1), nil, ""},
-		"UDP":                      {strings.Replace(command("'--proxy=http://127.0.0.1:8000', '--addr=:9000', --, app", ""), "targetPort: http", "targetPort: http, protocol: UDP", 1), nil, ""},
+		"another container's port": {strings.Replace(elsewhere, "targetPort: http", "targetPort: 7000", 1), wrong, "port 7000"},
+		"the planes' port":         {strings.Replace(elsewhere, "targetPort: http", "targetPort: health", 1), nil, ""},
+		"UDP":                      {strings.Replace(elsewhere, "targetPort: http", "targetPort: http, protocol: UDP", 1), nil, ""},
 		"the file": {
 			strings.NewReplacer(
 				"      containers:\n", "      volumes: [{name: c, configMap: {name: web}}]\n      containers:\n",
