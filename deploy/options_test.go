@@ -222,8 +222,11 @@ func TestChartRefusesContradictions(t *testing.T) {
 		}
 	}
 	for name, set := range map[string][]string{
-		"the same port":      {"config.addr=0.0.0.0:8080"},
-		"another key":        {"addrKey=listen"},
+		"the same port": {"config.addr=0.0.0.0:8080"},
+		"another key":   {"addrKey=listen"},
+		"a proxy, no key": {
+			"addrKey=null", "configFile=lifecycle-run.yaml", "command={/lifecycle-run}", "args={--,app}", "config.proxy=http://127.0.0.1:8000",
+		},
 		"no key":             {"addrKey=", "config.addr=unix:/run/web"},
 		"a longer stop":      {"shutdownSeconds=90", "config.lifecycle.linger=60s"},
 		"a secret":           {"env[0].name=SERVICE_LIFECYCLE_ADMIN_TOKEN", "env[0].valueFrom.secretKeyRef.name=a", "env[0].valueFrom.secretKeyRef.key=b"},

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pleme-io/lifecycle-go"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
 // job checks work that runs to completion.
 func (c *container) job() {
+	c.restartRules()
 	if !c.cfg.ExitOnSignal {
 		reason := "lifecycle.exit_on_signal is false: a pod that is stopped in the middle exits 0, and the Job counts as complete"
 		if _, prefix := wrapped(c.spec); prefix != "" {
@@ -47,6 +49,29 @@ func (c *container) job() {
 				fmt.Sprintf("rule %d has the action %s for a pod that Kubernetes stops, which exits with %d", i, rule.Action, stopped),
 				fmt.Sprintf("put {action: Ignore, onExitCodes: {operator: In, values: [130, %d]}} before it", stopped))
 		}
+		return // the first rule that matches decides
+	}
+}
+
+// restartRules checks whether the kubelet starts the container again when its settings cannot be
+// used (KEP-5307). The pod then never fails, and no policy of the Job sees the status.
+func (c *container) restartRules() {
+	for i, rule := range c.spec.RestartPolicyRules {
+		codes := rule.ExitCodes
+		if codes == nil {
+			continue
+		}
+		isIn := codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn
+		if slices.Contains(codes.Values, lifecycle.ExitConfig) != isIn {
+			continue
+		}
+		reason := fmt.Sprintf("rule %d of restartPolicyRules has the action %s at exit status %d, with which the settings cannot be used: "+
+			"the Job never fails", i+1, rule.Action, lifecycle.ExitConfig)
+		fix := fmt.Sprintf("add %d to its values", lifecycle.ExitConfig)
+		if isIn {
+			fix = fmt.Sprintf("remove %d from its values", lifecycle.ExitConfig)
+		}
+		c.fault("job-policy", reason, fix, "restartPolicyRules", i)
 		return // the first rule that matches decides
 	}
 }

@@ -160,6 +160,12 @@ var mutations = []mutation{
 		rule: "job-policy", old: clean, new: strings.Replace(jobManifest, "spec:\n", "spec:\n"+failurePolicy, 1), at: "FailJob", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
 		words: []string{"rule 1 has the action FailJob", "exits with 143", "values: [130, 143]"},
 	},
+	{
+		rule: "job-policy", old: clean, at: "operator: NotIn", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
+		new: jobManifest + "          restartPolicy: Never\n          restartPolicyRules:\n" +
+			"            - {action: Restart, exitCodes: {operator: In, values: [75]}}\n            - {action: Restart, exitCodes: {operator: NotIn, values: [1]}}\n",
+		words: []string{"rule 2 of restartPolicyRules has the action Restart at exit status 78", "add 78 to its values"},
+	},
 	{rule: "nothing-to-vet", old: clean, new: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n", at: "", words: []string{"Deployment"}},
 	{rule: "not-rendered", old: "replicas: 3", new: "replicas: {{ .Values.replicas }}", at: "{{", words: []string{"helm template"}},
 	{rule: "not-rendered", old: "replicas: 3", new: `replicas: "{{ .Values.replicas }}"`, at: "{{", words: []string{"helm template"}},

@@ -125,7 +125,7 @@ it, and refuses a file or a proxy with which lifecycle-run would not do what the
 {{- end -}}
 {{- if has $prefix (list "LIFECYCLE_RUN" "LIFECYCLECTL_RUN") -}}
 {{- $proxy := dig "proxy" "" (.Values.config | default dict) | toString -}}
-{{- if and (eq .Values.addrKey "addr") (hasSuffix (printf ":%v" .Values.ports.http) $proxy) -}}
+{{- if and (eq (toString .Values.addrKey) "addr") (hasSuffix (printf ":%v" .Values.ports.http) $proxy) -}}
 {{- fail (printf "\nconfig.proxy is %s, and the proxy itself listens on ports.http, which is %v: set ports.http to another port, or let the program listen on one" $proxy .Values.ports.http) -}}
 {{- end -}}
 {{- .Files.Get "lifecycle-run.schema.json" -}}
