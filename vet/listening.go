@@ -166,7 +166,10 @@ func (c *container) servicePorts(s service) {
 		what = "the containerPort of " + p.TargetPort.StrVal
 	}
 	reason := fmt.Sprintf("%s sends requests to port %d of %s, and %s: each is refused", s, port, c.spec.Name, c.listening.said)
-	fix, alternative := "", fmt.Sprintf("let it listen on :%d", port)
+	fix, alternative := "", fmt.Sprintf("let the program listen on :%d", port)
+	if c.listening.proxied > 0 {
+		alternative = fmt.Sprintf("set addr of lifecycle-run to \":%d\"", port)
+	}
 	if len(c.listening.ports) > 0 {
 		fix = fmt.Sprintf("set %s to %d", what, c.listening.ports[0])
 	}

@@ -28,7 +28,7 @@ func TestServiceSendsToWhereLifecycleRunListens(t *testing.T) {
 		says string
 	}{
 		"the proxy's default":      {command("'--proxy=http://127.0.0.1:8000', --, app", ""), nil, ""},
-		"the proxy elsewhere":      {elsewhere, wrong, "the proxy listens on :9000 (addr): each is refused"},
+		"the proxy elsewhere":      {elsewhere, wrong, `the proxy listens on :9000 (addr): each is refused set the containerPort of http to 9000, or set addr of lifecycle-run to ":8080"`},
 		"past the proxy":           {command("'--proxy=http://127.0.0.1:8080', '--addr=:9000', --, app", ""), wrong, "past the proxy"},
 		"a proxy for the pod":      {command("'--proxy=http://127.0.0.1:8000', '--addr=127.0.0.1:8080', --, app", ""), wrong, "127.0.0.1:8080"},
 		"by a variable":            {command("--, app", env("LIFECYCLE_RUN_PROXY", "http://127.0.0.1:8080")), []string{"config-refused"}, "where the proxy itself listens"},
@@ -38,7 +38,7 @@ func TestServiceSendsToWhereLifecycleRunListens(t *testing.T) {
 		"another flag's":           {command("--, gunicorn, --bind, ':8000', app", ""), wrong, "the program gets --bind :8000: each is refused"},
 		"in a script":              {command("--, sh, -c, exec uvicorn --port=8000 app", ""), wrong, "--port 8000"},
 		"Java":                     {command("--, java, -Dserver.port=8000, -jar, app.jar", ""), wrong, "-Dserver.port 8000"},
-		"for the pod alone":        {command("--, gunicorn, -b, '127.0.0.1:8080', app", ""), wrong, "let it listen on :8080"},
+		"for the pod alone":        {command("--, gunicorn, -b, '127.0.0.1:8080', app", ""), wrong, "let the program listen on :8080"},
 		"a unix socket":            {command("--, gunicorn, --bind, 'unix:/run/x', app", ""), nil, ""},
 		"one of two":               {command("--, gunicorn, --bind, ':8000', --bind, ':8080', app", ""), nil, ""},
 		"an unknown flag":          {command("--, gunicorn, --bind, $(BIND), app", ""), nil, ""},
