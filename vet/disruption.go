@@ -111,9 +111,6 @@ func (r *run) service(s service) {
 		if !w.compared {
 			continue
 		}
-		for _, c := range w.services {
-			c.servicePorts(s)
-		}
 		cfg := w.main.cfg
 		if cfg.DrainWait == lifecycle.WaitNever && !w.main.isUnknown("DrainWait") {
 			r.at(s.object, fieldPath{"spec", "selector"}, "drain-unnoticed",

@@ -126,40 +126,52 @@ func (c *container) readListening(cfg runconfig.Config, program []word, vars []v
 		return
 	}
 	found := &listening{said: "the program gets " + told[0].said}
+	for _, l := range told {
+		if l.isReachable() {
+			found.ports = append(found.ports, l.port)
+		}
+	}
 	for _, text := range slices.Concat(cfg.Ready, cfg.Live) { // the pod is ready when these answer
 		check, _ := runconfig.ParseCheck(text) // validated by Load
-		told = append(told, listener{port: check.Port()})
-	}
-	for _, l := range told {
-		isOfThePod := slices.ContainsFunc(told, func(other listener) bool { return other.port == l.port && !other.isReachable() })
-		if l.port > 0 && !isOfThePod {
-			found.ports = append(found.ports, l.port)
+		isTold := slices.ContainsFunc(told, func(l listener) bool { return l.port == check.Port() })
+		if check.Port() > 0 && !isTold {
+			found.ports = append(found.ports, check.Port())
 		}
 	}
 	c.listening = found
 }
 
-// servicePorts checks whether a Service sends requests to a port on which lifecycle-run or its
-// program listens.
-func (c *container) servicePorts(s service) {
+// servicePorts checks whether the Services send requests to a port on which lifecycle-run or its
+// program listens. A further Service, such as one for a scrape, may send to another port of the
+// program.
+func (c *container) servicePorts() {
 	if c.listening == nil {
 		return
 	}
-	first := -1
-	for i, p := range s.spec.Ports {
-		port, isOwn := c.target(p)
-		switch {
-		case !isOwn || port == c.health:
-		case slices.Contains(c.listening.ports, port):
-			return
-		case first < 0:
-			first = i
+	wrong, first := service{}, -1
+	for _, s := range c.services {
+		if !sameNamespace(s.object, c.workload.object) || !s.selects(c.workload) {
+			continue
+		}
+		for i, p := range s.spec.Ports {
+			port, isOwn := c.target(p)
+			switch {
+			case !isOwn || port == c.health:
+			case slices.Contains(c.listening.ports, port):
+				return
+			case first < 0:
+				wrong, first = s, i
+			}
 		}
 	}
-	if first < 0 {
-		return
+	if first >= 0 {
+		c.wrongPort(wrong, first)
 	}
-	p := s.spec.Ports[first]
+}
+
+// wrongPort adds the finding about port i of a Service.
+func (c *container) wrongPort(s service, i int) {
+	p := s.spec.Ports[i]
 	port, _ := c.target(p)
 	what := "targetPort"
 	if p.TargetPort.Type == intstr.String {
@@ -177,7 +189,7 @@ func (c *container) servicePorts(s service) {
 		reason = fmt.Sprintf("%s sends requests to port %d of %s, past the proxy: %s", s, port, c.spec.Name, c.listening.said)
 		alternative = ""
 	}
-	c.at(s.object, fieldPath{"spec", "ports", first, "targetPort"}, "wrong-port", reason, or(fix, alternative))
+	c.at(s.object, fieldPath{"spec", "ports", i, "targetPort"}, "wrong-port", reason, or(fix, alternative))
 }
 
 // target returns the port of the container to which a Service sends, and whether it is this

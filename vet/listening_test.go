@@ -39,6 +39,8 @@ func TestServiceSendsToWhereLifecycleRunListens(t *testing.T) {
 		"in a script":              {command("--, sh, -c, exec uvicorn --port=8000 app", ""), wrong, "--port 8000"},
 		"Java":                     {command("--, java, -Dserver.port=8000, -jar, app.jar", ""), wrong, "-Dserver.port 8000"},
 		"for the pod alone":        {command("--, gunicorn, -b, '127.0.0.1:8080', app", ""), wrong, "let the program listen on :8080"},
+		"a check of the pod":       {command("'--ready=http://127.0.0.1:8080/', --, gunicorn, -b, '127.0.0.1:8080', app", ""), wrong, "-b 127.0.0.1:8080"},
+		"for both":                 {command("--, gunicorn, -b, '127.0.0.1:8080', -b, '0.0.0.0:8080', app", ""), nil, ""},
 		"a unix socket":            {command("--, gunicorn, --bind, 'unix:/run/x', app", ""), nil, ""},
 		"one of two":               {command("--, gunicorn, --bind, ':8000', --bind, ':8080', app", ""), nil, ""},
 		"an unknown flag":          {command("--, gunicorn, --bind, $(BIND), app", ""), nil, ""},
@@ -51,7 +53,10 @@ func TestServiceSendsToWhereLifecycleRunListens(t *testing.T) {
 		"not lifecycle-run":        {with("          command: [gunicorn, --bind, ':8000', " + grace + "]\n"), nil, ""},
 		"another container's port": {strings.Replace(elsewhere, "targetPort: http", "targetPort: 7000", 1), wrong, "port 7000"},
 		"the planes' port":         {strings.Replace(elsewhere, "targetPort: http", "targetPort: health", 1), nil, ""},
-		"UDP":                      {strings.Replace(elsewhere, "targetPort: http", "targetPort: http, protocol: UDP", 1), nil, ""},
+		"another Service": {
+			elsewhere + "---\napiVersion: v1\nkind: Service\nmetadata: {name: more}\nspec: {selector: {app: web}, ports: [{port: 9000}]}\n", nil, "",
+		},
+		"UDP": {strings.Replace(elsewhere, "targetPort: http", "targetPort: http, protocol: UDP", 1), nil, ""},
 		"the file": {
 			strings.NewReplacer(
 				"      containers:\n", "      volumes: [{name: c, configMap: {name: web}}]\n      containers:\n",
