@@ -53,26 +53,29 @@ func (c *container) job() {
 	}
 }
 
-// restartRules checks whether the kubelet starts the container again when its settings cannot be
-// used (KEP-5307). The pod then never fails, and no policy of the Job sees the status.
+// restartRules checks whether the kubelet starts the container again when its work is done, or
+// when its settings cannot be used (KEP-5307). The pod then never ends, and the Job does not see
+// the status.
 func (c *container) restartRules() {
-	for i, rule := range c.spec.RestartPolicyRules {
-		codes := rule.ExitCodes
-		if codes == nil {
+	for status, says := range map[int32]string{
+		0:                    "with which the work is done: the Job never completes",
+		lifecycle.ExitConfig: "with which the settings cannot be used: the Job never fails",
+	} {
+		matches := func(rule corev1.ContainerRestartRule) bool {
+			codes := rule.ExitCodes
+			return codes != nil && slices.Contains(codes.Values, status) == (codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
+		}
+		i := slices.IndexFunc(c.spec.RestartPolicyRules, matches) // the first that matches decides
+		if i < 0 {
 			continue
 		}
-		isIn := codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn
-		if slices.Contains(codes.Values, lifecycle.ExitConfig) != isIn {
-			continue
-		}
-		reason := fmt.Sprintf("rule %d of restartPolicyRules has the action %s at exit status %d, with which the settings cannot be used: "+
-			"the Job never fails", i+1, rule.Action, lifecycle.ExitConfig)
-		fix := fmt.Sprintf("add %d to its values", lifecycle.ExitConfig)
-		if isIn {
-			fix = fmt.Sprintf("remove %d from its values", lifecycle.ExitConfig)
+		rule := c.spec.RestartPolicyRules[i]
+		reason := fmt.Sprintf("rule %d of restartPolicyRules has the action %s at exit status %d, %s", i+1, rule.Action, status, says)
+		fix := fmt.Sprintf("add %d to its values", status)
+		if rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn {
+			fix = fmt.Sprintf("remove %d from its values", status)
 		}
 		c.fault("job-policy", reason, fix, "restartPolicyRules", i)
-		return // the first rule that matches decides
 	}
 }
 

@@ -163,8 +163,14 @@ var mutations = []mutation{
 	{
 		rule: "job-policy", old: clean, at: "operator: NotIn", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
 		new: jobManifest + "          restartPolicy: Never\n          restartPolicyRules:\n" +
-			"            - {action: Restart, exitCodes: {operator: In, values: [75]}}\n            - {action: Restart, exitCodes: {operator: NotIn, values: [1]}}\n",
+			"            - {action: Restart, exitCodes: {operator: In, values: [75]}}\n            - {action: Restart, exitCodes: {operator: NotIn, values: [0, 1]}}\n",
 		words: []string{"rule 2 of restartPolicyRules has the action Restart at exit status 78", "add 78 to its values"},
+	},
+	{
+		rule: "job-policy", old: clean, at: "values: [75, 0]", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
+		new: jobManifest + "          restartPolicy: Never\n          restartPolicyRules:\n" +
+			"            - {action: RestartAllContainers, exitCodes: {operator: In, values: [75, 0]}}\n",
+		words: []string{"RestartAllContainers at exit status 0, with which the work is done", "remove 0 from its values"},
 	},
 	{rule: "nothing-to-vet", old: clean, new: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n", at: "", words: []string{"Deployment"}},
 	{rule: "not-rendered", old: "replicas: 3", new: "replicas: {{ .Values.replicas }}", at: "{{", words: []string{"helm template"}},
