@@ -2,6 +2,7 @@ package vet_test
 
 import (
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/vet"
@@ -17,6 +18,9 @@ func FuzzManifest(f *testing.F) {
 	}
 	for _, more := range []string{hpaV1, keda, operator} {
 		f.Add("m.yaml", clean+more)
+	}
+	for _, line := range []string{"[/lifecycle-run, '--proxy=http://127.0.0.1:1', '--addr=:2', --, sh, -c, 'x --bind [::1]:3']", "[lifecycle-run, '--listen=:1', --, x, -b, tcp://a]"} {
+		f.Add("m.yaml", strings.Replace(clean, "          startupProbe:", "          command: "+line+"\n          startupProbe:", 1))
 	}
 	f.Add("m.yaml", bomb())
 	f.Add("Dockerfile", "FROM a\nSTOPSIGNAL SIGKILL\nCMD /app\n")
