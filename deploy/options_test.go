@@ -210,6 +210,7 @@ func TestChartRefusesContradictions(t *testing.T) {
 		"command={/lifecycle-run}":                                      "set configFile to lifecycle-run.yaml",
 		"configFile=lifecycle-run.yaml,config.prxy=x":                   "config.prxy is not a key of the service: did you mean proxy?",
 		"configFile=lifecycle-run.yaml,config.backoff.mx=1s":            "config.backoff.mx is not a key of the service: did you mean max?",
+		"configFile=lifecycle-run.yaml":                                 "config.proxy is not set, so the program itself takes the requests: set addrKey",
 		"configFile=lifecycle-run.yaml,config.proxy=http://a:8080":      "the proxy itself listens on ports.http, which is 8080: set ports.http to another port",
 		"lifecycle.drainSeconds=9":                                      "drainSeconds",
 		"autoscaling.enabled=true,autoscaling.maxReplicas=1":            "autoscaling.maxReplicas is 1, below minReplicas, which is 2",
@@ -224,6 +225,9 @@ func TestChartRefusesContradictions(t *testing.T) {
 	for name, set := range map[string][]string{
 		"the same port": {"config.addr=0.0.0.0:8080"},
 		"another key":   {"addrKey=listen"},
+		"a proxy in args": {
+			"configFile=lifecycle-run.yaml", "command={/lifecycle-run}", "args={--proxy=http://127.0.0.1:8000,--,app}",
+		},
 		"a proxy, no key": {
 			"addrKey=null", "configFile=lifecycle-run.yaml", "command={/lifecycle-run}", "args={--,app}", "config.proxy=http://127.0.0.1:8000",
 		},

@@ -115,7 +115,7 @@ config.Schema of the service has made, does not have. lifecycle.check looks at l
 
 {{/*
 lifecycle-service.runSchema returns the JSON Schema of the file of lifecycle-run, when the chart runs
-it, and refuses a file or a proxy with which lifecycle-run would not do what the chart says.
+it, and refuses a file that lifecycle-run does not read.
 */}}
 {{- define "lifecycle-service.runSchema" -}}
 {{- $prefix := include "lifecycle-service.prefix" . -}}
@@ -124,11 +124,27 @@ it, and refuses a file or a proxy with which lifecycle-run would not do what the
 {{- fail (printf "\ncommand is lifecycle-run, which ignores variables that begin with %s: set configFile to lifecycle-run.yaml" $prefix) -}}
 {{- end -}}
 {{- if has $prefix (list "LIFECYCLE_RUN" "LIFECYCLECTL_RUN") -}}
+{{- .Files.Get "lifecycle-run.schema.json" -}}
+{{- end -}}
+{{- end }}
+
+{{/* lifecycle-service.checkProxy fails when lifecycle-run would not start with the address of its proxy. */}}
+{{- define "lifecycle-service.checkProxy" -}}
+{{- $prefix := include "lifecycle-service.prefix" . -}}
+{{- if and (has $prefix (list "LIFECYCLE_RUN" "LIFECYCLECTL_RUN")) (eq (toString .Values.addrKey) "addr") -}}
 {{- $proxy := dig "proxy" "" (.Values.config | default dict) | toString -}}
-{{- if and (eq (toString .Values.addrKey) "addr") (hasSuffix (printf ":%v" .Values.ports.http) $proxy) -}}
+{{- $isElsewhere := not (empty .Values.envFrom) -}}
+{{- range .Values.env -}}
+{{- $isElsewhere = or $isElsewhere (eq .name (printf "%s_PROXY" $prefix)) -}}
+{{- end -}}
+{{- range .Values.args -}}
+{{- $isElsewhere = or $isElsewhere (regexMatch "^--?proxy(=|$)" .) -}}
+{{- end -}}
+{{- if not (or $proxy $isElsewhere) -}}
+{{- fail "\nconfig.proxy is not set, so the program itself takes the requests: set addrKey to \"\", or config.proxy to where the program listens" -}}
+{{- else if hasSuffix (printf ":%v" .Values.ports.http) $proxy -}}
 {{- fail (printf "\nconfig.proxy is %s, and the proxy itself listens on ports.http, which is %v: set ports.http to another port, or let the program listen on one" $proxy .Values.ports.http) -}}
 {{- end -}}
-{{- .Files.Get "lifecycle-run.schema.json" -}}
 {{- end -}}
 {{- end }}
 
@@ -144,6 +160,7 @@ it, and refuses a file or a proxy with which lifecycle-run would not do what the
 {{- fail (printf "\n%s" .) -}}
 {{- end -}}
 {{- end -}}
+{{- include "lifecycle-service.checkProxy" . -}}
 {{- $lifecycle := $config.lifecycle | default dict -}}
 {{- $own := dict "name" (include "lifecycle-service.fullname" .) "drain_readiness" (include "lifecycle-service.readiness" .) "last_stop_file" "/tmp/last-stop.json" -}}
 {{- /* One last scrape sees how a stop went. */ -}}
