@@ -63,7 +63,7 @@ func verdict(err error) (State, string) {
 }
 
 // record adds the end of a run. The runner calls it.
-func (c *check) record(res probe.Result) (settled bool) {
+func (c *check) record(res probe.Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if res.Err == nil {
@@ -73,7 +73,7 @@ func (c *check) record(res probe.Result) (settled bool) {
 		if c.good >= c.successes {
 			c.toLocked(Up, nil)
 		}
-		return c.machine.State() == Up
+		return
 	}
 	c.good = 0
 	if isCounted := c.hungRun == res.Run; !isCounted { // countOverdue counts a run that hangs
@@ -84,7 +84,6 @@ func (c *check) record(res probe.Result) (settled bool) {
 	if c.bad >= c.failures {
 		c.toLocked(state, res.Err)
 	}
-	return false
 }
 
 // countOverdue counts the run in progress as failed, once for each timeout that it has
@@ -114,7 +113,7 @@ func (c *check) countOverdue() time.Duration {
 func (c *check) expire(run uint64, why string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.runner.Unsettle(run) {
+	if last, _, _ := c.runner.Status(); last.Run != run {
 		return false
 	}
 	c.good = 0

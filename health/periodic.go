@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
@@ -23,7 +24,7 @@ func (r *Registry) Start(ctx context.Context) error {
 	if r.stop != nil {
 		return nil
 	}
-	var base context.Context = baseContext{*r.base.Load(), context.WithoutCancel(ctx)}
+	base := call.WithValuesOf(*r.base.Load(), ctx)
 	r.base.Store(&base)
 	ctx, r.stop = context.WithCancel(ctx)
 	r.stopped = make(chan struct{})
@@ -34,21 +35,6 @@ func (r *Registry) Start(ctx context.Context) error {
 		r.schedule(ctx)
 	}()
 	return nil
-}
-
-// baseContext ends with one context and has the values of another.
-type baseContext struct {
-	context.Context
-	values context.Context
-}
-
-func (c baseContext) Value(key any) any {
-	// Ask the context that ends first, because package context looks for its own
-	// key there.
-	if v := c.Context.Value(key); v != nil {
-		return v
-	}
-	return c.values.Value(key)
 }
 
 // Close ends the background runs, cancels the contexts of all checks and waits

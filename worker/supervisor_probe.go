@@ -59,9 +59,8 @@ func (s *Supervisor) watchHealth(c *child) {
 			return ErrUnhealthy
 		}
 		return found.Err
-	}, func(result probe.Result) bool {
+	}, func(result probe.Result) {
 		s.box.Post(func() { s.probeEnded(c, p, result.Err) })
-		return false
 	})
 	s.mu.Lock()
 	c.probing = p

@@ -39,7 +39,7 @@ func (s *Server) wrap() {
 		if ctx == nil {
 			return nil // net/http panics with a message of its own
 		}
-		ctx, cancel := context.WithCancelCause(withValuesOf(ctx, base))
+		ctx, cancel := context.WithCancelCause(call.WithValuesOf(ctx, base))
 		context.AfterFunc(base, func() { cancel(context.Cause(base)) })
 		return ctx
 	}
@@ -120,19 +120,4 @@ func (s *Server) hijack(c *conn) {
 	if c.late.Load() && !s.closedAt.IsZero() {
 		c.endAfter(2 * lateNotice)
 	}
-}
-
-// values is a context with the values of another behind its own.
-type values struct {
-	context.Context
-	behind context.Context
-}
-
-func withValuesOf(ctx, behind context.Context) context.Context { return values{ctx, behind} }
-
-func (v values) Value(key any) any {
-	if value := v.Context.Value(key); value != nil {
-		return value
-	}
-	return v.behind.Value(key)
 }

@@ -15,7 +15,7 @@ func BenchmarkRun(b *testing.B) {
 		b.Run(fmt.Sprintf("checks=%d", n), func(b *testing.B) {
 			checks := make([]*probe.Check, n)
 			for i := range checks {
-				checks[i] = probe.New("instant", time.Second, func(context.Context) error { return nil }, func(probe.Result) bool { return true })
+				checks[i] = probe.New("instant", time.Second, func(context.Context) error { return nil }, func(probe.Result) {})
 			}
 			ctx := context.Background()
 			b.ReportAllocs()

@@ -77,13 +77,12 @@ type Check struct {
 	name    string
 	timeout time.Duration
 	fn      func(context.Context) error
-	report  func(Result) (settled bool)
+	report  func(Result)
 
 	mu        sync.Mutex // guards everything below
 	running   bool
 	reporting bool // the run in progress has ended and is being reported
 	overdue   bool // Status has said that the run in progress is overdue
-	settled   bool
 	closed    bool
 	started   time.Duration // of the run in progress
 	ended     chan struct{} // made by the first caller that has to wait, closed at the end of the run
@@ -94,10 +93,8 @@ type Check struct {
 // name. timeout must be positive and fn not nil; the caller has checked both.
 //
 // If report is not nil, the check calls it at the end of a run, in the run's
-// goroutine and before callers of the run go on. It must not block. After it has
-// returned true for a run, the check does not call it for passed runs until one
-// has failed.
-func New(name string, timeout time.Duration, fn func(context.Context) error, report func(Result) (settled bool)) *Check {
+// goroutine and before callers of the run go on. It must not block.
+func New(name string, timeout time.Duration, fn func(context.Context) error, report func(Result)) *Check {
 	return &Check{name: name, timeout: timeout, fn: fn, report: report}
 }
 
@@ -119,19 +116,6 @@ func (c *Check) Status() (last Result, running time.Duration, ok bool) {
 		c.overdue = true
 	}
 	return c.last, running, true
-}
-
-// Unsettle makes the check report the next run that passes, even if report has
-// returned true. When a run after the given one has ended, it does nothing and
-// returns false.
-func (c *Check) Unsettle(run uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.last.Run != run {
-		return false
-	}
-	c.settled = false
-	return true
 }
 
 // Close makes sure that no further run begins. It does not end a run in progress:
@@ -198,13 +182,13 @@ func (c *Check) finish(err error) {
 	}
 	c.last.Err, c.last.Took, c.last.Ended = err, took, ended
 	c.last.Run++
-	if c.report != nil && (err != nil || !c.settled) {
+	if c.report != nil {
 		c.reporting = true
 		res := c.last
 		c.mu.Unlock()
-		settled := c.report(res)
+		c.report(res)
 		c.mu.Lock()
-		c.settled, c.reporting = settled, false
+		c.reporting = false
 	}
 	c.running, c.overdue = false, false
 	waiting := c.ended
