@@ -277,15 +277,15 @@ func missing(verb string, args ...argument) string {
 	return verb + ": " + strings.Join(names, ", ")
 }
 
-// refuse records why a registration is wrong.
-func (p *parts) refuse(kind, name string, err error) {
+// refuse records why the registration of a unit is wrong.
+func (p *parts) refuse(name string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sealed {
-		p.lateLocked(kind, name)
+		p.lateLocked("unit", name)
 		return
 	}
-	p.refused = append(p.refused, fmt.Errorf("%s %q: %w", kind, name, err))
+	p.refused = append(p.refused, fmt.Errorf("unit %q: %w", name, err))
 }
 
 // isLate reports whether Run has begun. If so, it records the late registration. An App

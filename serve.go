@@ -69,13 +69,13 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	var c serveConfig
 	for i, opt := range opts {
 		if opt == nil {
-			a.parts.refuse("unit", name, nilOption(i))
+			a.parts.refuse(name, nilOption(i))
 			return a
 		}
 		opt(&c)
 	}
 	if c.given && call.IsNil(c.ln) {
-		a.parts.refuse("unit", name, errors.New("WithListener: the listener is nil"))
+		a.parts.refuse(name, errors.New("WithListener: the listener is nil"))
 		return a
 	}
 	return a.addUnit(kindUnit, name, missing("Serve", argument{"server", srv == nil}), func() worker.Worker {

@@ -109,7 +109,7 @@ func (a *App) Job(name string, fn func(context.Context) error, opts ...UnitOptio
 
 func (a *App) addFunc(kind, name string, fn func(context.Context) error, opts []UnitOption) *App {
 	if err := checkOptions(opts); err != nil {
-		a.parts.refuse("unit", name, err)
+		a.parts.refuse(name, err)
 		return a
 	}
 	verb := map[string]string{kindUnit: "Go", kindJob: "Job"}[kind]
@@ -129,7 +129,7 @@ func (a *App) addFunc(kind, name string, fn func(context.Context) error, opts []
 // is over, and a waiting unit ends.
 func (a *App) Supervise(name string, fn func(context.Context) error, backoff Backoff, opts ...UnitOption) *App {
 	if err := cmp.Or(checkOptions(opts), backoff.Validate()); err != nil {
-		a.parts.refuse("unit", name, err)
+		a.parts.refuse(name, err)
 		return a
 	}
 	return a.addUnit(kindUnit, name, missing("Supervise", argument{"function", fn == nil}), func() worker.Worker { return worker.NewRestarter(name, fn, backoff, opts...) })
@@ -170,7 +170,7 @@ func (a *App) Add(w worker.Worker) *App {
 	}
 	var name string
 	if err := call.Do("Name", func() error { name = w.Name(); return nil }); err != nil {
-		a.parts.refuse("unit", fmt.Sprintf("%T", w), err)
+		a.parts.refuse(fmt.Sprintf("%T", w), err)
 		return a
 	}
 	return a.addUnit(kindUnit, name, "", func() worker.Worker { return w })

@@ -472,7 +472,7 @@ func (a *App) awaitReady(ctx context.Context) error {
 }
 
 // handOverServers closes the listeners, on which the new process accepts connections, and the
-// health server, whose address is that of the new process.
+// health server, whose address the new process has.
 func (a *App) handOverServers(ctx context.Context) {
 	a.setWaiting("the listeners")
 	var wg sync.WaitGroup

@@ -323,22 +323,22 @@ func (m *Machine[S]) Wait(ctx context.Context, until func(S) bool) (S, error) {
 	}
 	select {
 	case s = <-w.got:
-		return w.result(s)
+		return w.result(s), nil
 	case <-ctx.Done():
 	}
 	s, over := m.endWait(w)
 	if over {
-		return w.result(s)
+		return w.result(s), nil
 	}
 	return s, ctx.Err()
 }
 
-// result returns the result of a wait that is over.
-func (w *waiter[S]) result(s S) (S, error) {
+// result returns the state that ended a wait, or panics as until did.
+func (w *waiter[S]) result(s S) S {
 	if w.panicked != nil {
 		panic(w.panicked)
 	}
-	return s, nil
+	return s
 }
 
 // beginWait returns the present state when until is true for it, and otherwise a

@@ -58,9 +58,6 @@ func (m *Model[S]) New(name string, initial S, events *Dispatcher) *Machine[S] {
 // IsTerminal reports whether no state may follow s, as [Table.IsTerminal] does.
 func (m *Model[S]) IsTerminal(s S) bool { return m.node(s).terminal() }
 
-// Has reports whether the model has the state s.
-func (m *Model[S]) Has(s S) bool { return m.node(s) != nil }
-
 func (m *Model[S]) node(s S) *node[S] {
 	for i := range m.nodes {
 		if m.nodes[i].state == s {

@@ -108,9 +108,9 @@ func (l names) missing(seen []fsm.Event, want string) string {
 		known = append(known, Describe(e), l.describe(e))
 	}
 	near := suggest.Nearest(want, known)
-	if subject, _, ok := cutLast(want); near == "" && ok { // the same part, in another state
+	if subject := subjectOf(want); near == "" && subject != "" { // the same part, in another state
 		for _, name := range known {
-			if of, _, _ := cutLast(name); of == subject {
+			if subjectOf(name) == subject {
 				near = name
 			}
 		}
@@ -121,14 +121,8 @@ func (l names) missing(seen []fsm.Event, want string) string {
 	return fmt.Sprintf("%q did not happen", want)
 }
 
-// cutLast cuts the name of an event into the part that it is about and the state.
-func cutLast(name string) (subject, state string, ok bool) {
-	i := strings.LastIndexByte(name, ' ')
-	if i < 0 {
-		return name, "", false
-	}
-	return name[:i], name[i+1:], true
-}
+// subjectOf returns the part that an event is about: its name without the state.
+func subjectOf(name string) string { return name[:max(0, strings.LastIndexByte(name, ' '))] }
 
 // is reports whether want is the name of e, as Describe returns it or with its path.
 func (l names) is(e fsm.Event, want string) bool { return Describe(e) == want || l.describe(e) == want }

@@ -9,8 +9,8 @@ import (
 	carried "github.com/pleme-io/lifecycle-go/trace"
 )
 
-// The traces that this project carries are those of OpenTelemetry, in a program that imports this
-// package: see package lifecycle-go/trace.
+// In a program that imports this package, this project carries the traces of OpenTelemetry: see
+// package lifecycle-go/trace.
 func init() { carried.Use(traceOf, withTrace) }
 
 // traceOf returns the trace of the span in a context.

@@ -35,7 +35,7 @@ const (
 // The pause is a write of the entity, and every later write of it carries the mark, so every
 // process sees it: [Record].Paused, [TransitionEvent].Pause, [ListOptions].Paused. The reason is
 // stored as the note of the write; it has up to [MaxNote] bytes. An entity that is paused already
-// is not written again: Pause returns nil. The errors are those of Update.
+// is not written again: Pause returns nil. It returns the errors of Update.
 func (m *Manager) Pause(ctx context.Context, workflow, entityID, reason string, opts ...WriteOption) error {
 	return m.setPause(ctx, workflow, entityID, pauseBegins, reason, opts)
 }

@@ -130,9 +130,9 @@ func sayGoodbye(resp *http.Response) error {
 		if !ok {
 			return nil
 		}
-		resp.Body = socket{newFarewell(both, new(frames), goingAway, lifecycle.Draining(ctx)), both}
+		resp.Body = socket{newGoodbye(both, new(frames), goingAway, lifecycle.Draining(ctx)), both}
 	case resp.Request.Method == http.MethodGet && strings.EqualFold(strings.TrimSpace(kind), "text/event-stream"):
-		resp.Body = newFarewell(resp.Body, new(events), nil, lifecycle.Draining(ctx))
+		resp.Body = newGoodbye(resp.Body, new(events), nil, lifecycle.Draining(ctx))
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ var goingAway = []byte{0x88, 2, 1001 >> 8, 1001 & 0xff}
 
 // socket is the program's side of a websocket.
 type socket struct {
-	*farewell
+	*goodbye
 	io.Writer
 }
 

@@ -340,7 +340,7 @@ func TestWhereStreamsMayEnd(t *testing.T) {
 		for size := 1; size <= len(whole); size++ {
 			draining := make(chan struct{})
 			var got bytes.Buffer
-			f := newFarewell(io.NopCloser(chunks(whole, size)), tt.new(), []byte("bye"), draining)
+			f := newGoodbye(io.NopCloser(chunks(whole, size)), tt.new(), []byte("bye"), draining)
 			p := make([]byte, 1<<10)
 			n, err := f.Read(p)
 			got.Write(p[:n])
@@ -388,11 +388,11 @@ func (s *sized) Read(p []byte) (int, error) {
 }
 
 // A stream that is closed, or whose program ends, ends its goroutine.
-func TestFarewellEnds(t *testing.T) {
+func TestGoodbyeEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, w := io.Pipe()
-	f := newFarewell(r, new(events), nil, ctx.Done())
+	f := newGoodbye(r, new(events), nil, ctx.Done())
 	go func() { _, _ = w.Write([]byte("data: a\n")) }()
 	if n, err := f.Read(make([]byte, 100)); n != 8 || err != nil {
 		t.Error(n, err)
@@ -402,7 +402,7 @@ func TestFarewellEnds(t *testing.T) {
 		t.Errorf("the program was cut off, and the stream says %v", err)
 	}
 	f.Close()
-	f = newFarewell(io.NopCloser(neverEnding{}), new(events), nil, ctx.Done())
+	f = newGoodbye(io.NopCloser(neverEnding{}), new(events), nil, ctx.Done())
 	f.Close()
 	for range 2 {
 		if _, err := f.Read(make([]byte, 100)); err != nil {

@@ -9,9 +9,9 @@ import (
 // patienceOfPeers is how long a websocket waits for the client's answer to its Close frame.
 const patienceOfPeers = time.Second
 
-// farewell is a stream from the program that ends between two of its messages when its client
+// goodbye is a stream from the program that ends between two of its messages when its client
 // is told to go, with some last words.
-type farewell struct {
+type goodbye struct {
 	from     io.ReadCloser
 	at       boundaries
 	words    []byte
@@ -28,14 +28,14 @@ type farewell struct {
 	isOver bool   // after part comes the end
 }
 
-// newFarewell returns the stream. Its goroutine ends with from, or with Close.
-func newFarewell(from io.ReadCloser, at boundaries, words []byte, draining <-chan struct{}) *farewell {
-	f := &farewell{from: from, at: at, words: words, draining: draining, parts: make(chan []byte), closed: make(chan struct{}), mayEnd: true}
+// newGoodbye returns the stream. Its goroutine ends with from, or with Close.
+func newGoodbye(from io.ReadCloser, at boundaries, words []byte, draining <-chan struct{}) *goodbye {
+	f := &goodbye{from: from, at: at, words: words, draining: draining, parts: make(chan []byte), closed: make(chan struct{}), mayEnd: true}
 	go f.read()
 	return f
 }
 
-func (f *farewell) read() {
+func (f *goodbye) read() {
 	defer close(f.parts)
 	for {
 		p := make([]byte, 4<<10)
@@ -55,7 +55,7 @@ func (f *farewell) read() {
 }
 
 // Read returns what the program sends, until the client is told to go.
-func (f *farewell) Read(p []byte) (int, error) {
+func (f *goodbye) Read(p []byte) (int, error) {
 	for len(f.part) == 0 {
 		if f.isOver {
 			f.linger()
@@ -90,7 +90,7 @@ func (f *farewell) Read(p []byte) (int, error) {
 
 // take takes a part of the stream. When the client is to go, the part ends with its first
 // message.
-func (f *farewell) take(part []byte) {
+func (f *goodbye) take(part []byte) {
 	first, last := f.at.end(part)
 	f.part, f.mayEnd = part, last
 	select {
@@ -103,7 +103,7 @@ func (f *farewell) take(part []byte) {
 }
 
 // linger waits for the client's own goodbye, which the program gets and answers with its end.
-func (f *farewell) linger() {
+func (f *goodbye) linger() {
 	if f.words == nil {
 		return
 	}
@@ -124,7 +124,7 @@ func (f *farewell) linger() {
 }
 
 // Close closes the program's side.
-func (f *farewell) Close() error {
+func (f *goodbye) Close() error {
 	f.once.Do(func() { close(f.closed) })
 	return f.from.Close()
 }
