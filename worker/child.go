@@ -213,7 +213,7 @@ func (s *Supervisor) settle(i *instance) {
 	case i.asked:
 		s.logFailure(c, "child failed as it stopped", i.end)
 		s.retire(c)
-	case !s.consider(c, i.end.status, i.end.err):
+	case !s.restartByPolicy(c, i.end.status, i.end.err):
 		s.logFailure(c, notAgain, i.end)
 		s.retire(c)
 	}
