@@ -43,9 +43,9 @@ func (s *Supervisor) start(c *child) {
 	if c.base == nil {
 		c.base = call.WithLabels(s.base, KindWorker, c.name)
 	}
-	factory := c.make
+	factory := c.factory
 	if s.dynamic != nil && c.spec.Restart.once() {
-		c.make = nil // do not keep the argument
+		c.factory = nil // do not keep the argument
 	}
 	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.Post(func() { s.startOverdue(op) }) })
 	makeAndStart := func() error { return s.makeAndStart(op, factory, restarts, previous) }
