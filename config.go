@@ -298,13 +298,14 @@ func (c Config) WithDefaults() Config {
 		c.TerminationLog = "/dev/termination-log"
 	}
 	def(&c.DrainInterval, 5*time.Second)
-	def(&c.DrainMin, max(0, min(time.Second, c.DrainInterval))) // a DrainInterval that makes no sense does not spoil this one
+	def(&c.DrainMin, max(0, min(time.Second, c.DrainInterval))) // max: a negative DrainInterval is Off, or has its own error
 	def(&c.GoAwayAfter, time.Second)
 	def(&c.ShutdownGrace, 20*time.Second)
 	quarter := max(0, min(5*time.Second, c.ShutdownGrace/4))
 	def(&c.Linger, quarter)
 	def(&c.UnitSlice, quarter)
 	def(&c.HookSlice, quarter)
+	// As long as half of Linger still fits behind it.
 	def(&c.AcceptMax, max(0, min(c.Linger*3/2, newBudget(c).InFlight()-c.Linger/2)))
 	def(&c.AcceptQuiet, max(0, min(time.Second, c.AcceptMax)))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
@@ -344,7 +345,8 @@ func newBudget(c Config) budget.Budget {
 		ShareSlice:  c.MinSlice == 0,
 		Margin:      Margin,
 	}
-	// A server may use up half of the units' slice, and one second at most.
+	// How long the App waits for a server method that does not return after its time: half of the
+	// units' slice, and one second at most.
 	b.Patience = max(min(time.Second, b.UnitSlice/2), settle)
 	b.Total = b.Window.Max + b.Grace + Margin
 	return b

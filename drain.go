@@ -35,9 +35,9 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // this process.
 //
 // Register a drainer behind the units that it drains. When the App stops while it is
-// starting, it runs only the drainers before which every registered unit has started,
-// without the wait for the rest of the window. It skips the other drainers, and all of
-// them when no unit has started; the log and the report name those.
+// starting, it runs a drainer only when every unit that was registered before that drainer
+// has started, and does not wait for the rest of the window. It skips the other drainers, and
+// all of them when no unit has started; the log and the report name those.
 func (a *App) OnDrain(name string, d Drainable) *App {
 	a.parts.add("drainer", name, missing("OnDrain", argument{"drainer", call.IsNil(d)}), func() {
 		a.parts.drainers = append(a.parts.drainers, drainer{namedFunc{name, d.Drain}, len(a.parts.units)})
@@ -157,12 +157,10 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 // connections. Their Close may be code of a foreign listener: the App bounds and recovers
 // each call, so that a Close that hangs or panics takes no time from units and hooks.
 func (a *App) endWindows(ctx context.Context) {
-	now := make(chan struct{})
-	close(now)
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
 		wg.Go(func() {
-			out := callPart(ctx, "call", s.Name()+": end of the window", now, a.budget.Patience, func() error {
+			out := callPart(ctx, "call", s.Name()+": end of the window", call.Now(), a.budget.Patience, func() error {
 				s.EndWindow()
 				return nil
 			})

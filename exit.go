@@ -54,9 +54,7 @@ func Main(run func() error) {
 			slog.Error("the program failed", "error", text, "exit_status", status)
 			return nil
 		})
-		over := make(chan struct{})
-		close(over)
-		_ = last.Wait(over, dieWithin)
+		_ = last.Wait(call.Now(), dieWithin)
 	}
 	exitProcess(status)
 }
@@ -118,7 +116,7 @@ func (a *App) die(why string, code int) {
 		return // the first call is about to exit
 	}
 	if child := a.upgrade.child.Load(); child != nil {
-		child.Kill() // it would take this process for one that was killed, and go on
+		child.Kill() // it would believe that this process was killed in the middle of the upgrade, and serve
 	}
 	if on := a.waitingFor(); on != "" {
 		why += "; giving up on " + on

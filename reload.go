@@ -34,9 +34,9 @@ type reloads struct {
 // year and reload once a minute.
 const keptReloads = 32
 
-// under makes the context of the reloads a child of parent and returns its cancel
+// useContext makes the context of the reloads a child of parent and returns its cancel
 // function.
-func (r *reloads) under(parent context.Context) (end func()) {
+func (r *reloads) useContext(parent context.Context) (end func()) {
 	r.ctx, r.cancel = context.WithCancel(parent)
 	return r.cancel
 }

@@ -87,7 +87,8 @@ func (a *App) Run(parent context.Context) (err error) {
 		}
 		return a.finish(err)
 	}
-	defer a.openBox()()
+	closeBox := a.openBox()
+	defer closeBox()
 	if a.upgrade.parent == nil {
 		a.notifyServiceManager()
 	}
@@ -99,7 +100,8 @@ func (a *App) Run(parent context.Context) (err error) {
 	base := context.WithValue(asynclog.WithLogger(context.WithoutCancel(parent), a.log), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
 	defer a.cancelUnits(nil)
-	defer a.reloads.under(a.unitsCtx)()
+	endReloads := a.reloads.useContext(a.unitsCtx)
+	defer endReloads()
 	if parent.Err() != nil {
 		a.stopWith(parent)
 	}
@@ -109,7 +111,7 @@ func (a *App) Run(parent context.Context) (err error) {
 	a.parts.ended = inbox.New[*unit]()
 	group.Go(func() error { a.parts.ended.Each(a.watch); return nil })
 	skipLinger := true
-	if a.start(&group) && a.awaitGo() {
+	if a.start(&group) && a.awaitTakeover() {
 		skipLinger = a.serveUntilStop(base)
 	} else {
 		a.holdRestarts()
@@ -144,7 +146,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	for i := 0; err == nil && i < len(a.parts.servers) && !a.isStopping(); i++ {
 		err = a.bind(a.parts.servers[i])
 	}
-	takesFirst := a.upgrade.parent == nil && len(a.upgrade.exclusives) > 0 // else awaitGo takes them
+	takesFirst := a.upgrade.parent == nil && len(a.upgrade.exclusives) > 0 // else awaitTakeover takes them
 	if err == nil && takesFirst {
 		a.setWaiting("what only one process can have")
 		ctx, cancel := a.untilStop()

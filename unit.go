@@ -25,14 +25,14 @@ type unit struct {
 	// For a worker that is not a function.
 	starting call.Call       // its Start
 	answers  call.Answers    // of a foreign worker
-	asking   call.Call       // of a foreign worker: its Done, which sets done
-	done     <-chan struct{} // its result; nil when Done has panicked
+	doneCall call.Call       // of a foreign worker: the call of its Done
+	done     <-chan struct{} // what doneCall returned; nil when it panicked
 
-	mu    sync.Mutex // guards the fields below
-	began time.Time
-	end   time.Time
-	bare  error // its error without the unit's name
-	err   error // the same with the unit's name, for the result of Run
+	mu       sync.Mutex // guards the fields below
+	began    time.Time
+	end      time.Time
+	cause    error // why it ended, without the unit's name; nil for no error
+	namedErr error // the same with the unit's name, for the result of Run
 }
 
 // isFunction reports whether the unit is a function with a context, run once or
@@ -104,10 +104,10 @@ func (u *unit) awaitDone() (<-chan struct{}, error) {
 	if u.isBuiltIn() {
 		return u.Done(), nil
 	}
-	u.asking.Start(context.Background(), "call", u.name+": Done", func() error { u.done = u.Done(); return nil }, nil)
+	u.doneCall.Start(context.Background(), "call", u.name+": Done", func() error { u.done = u.Done(); return nil }, nil)
 	select {
-	case <-u.asking.Done():
-		if _, err := u.asking.Ended(); err != nil {
+	case <-u.doneCall.Done():
+		if _, err := u.doneCall.Ended(); err != nil {
 			return nil, err
 		}
 		return u.done, nil
@@ -124,10 +124,10 @@ func (u *unit) checkEnded(ctx context.Context) error {
 		done = u.Done()
 	} else {
 		select {
-		case <-u.asking.Done():
+		case <-u.doneCall.Done():
 		case <-ctx.Done():
 		}
-		switch ended, panicked := u.asking.Ended(); {
+		switch ended, panicked := u.doneCall.Ended(); {
 		case !ended:
 			return errors.New("its Stop has returned, and its Done has not")
 		case panicked != nil:
@@ -177,31 +177,31 @@ func (u *unit) holdRestarts() {
 	switch {
 	case !ok:
 	case u.isFunction():
-		r.HoldRestarts() // ours, and returns at once
+		r.HoldRestarts() // a worker of this module: it returns at once
 	default:
 		call.Go(u.name+": HoldRestarts", func() error { r.HoldRestarts(); return nil }, func(error) {})
 	}
 }
 
 // finish records the end of the unit, once, and returns its error with its name.
-func (u *unit) finish(bare error) error {
+func (u *unit) finish(cause error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.end.IsZero() {
-		u.end, u.bare = time.Now(), bare
-		if bare != nil {
-			u.err = call.About("unit", u.name, bare)
+		u.end, u.cause = time.Now(), cause
+		if cause != nil {
+			u.namedErr = call.About("unit", u.name, cause)
 		}
 		u.over.Signal()
 	}
-	return u.err
+	return u.namedErr
 }
 
 // failure returns what the unit's end adds to the result of Run.
 func (u *unit) failure() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.err
+	return u.namedErr
 }
 
 func (u *unit) outcome() Outcome {
@@ -213,7 +213,7 @@ func (u *unit) outcome() Outcome {
 	case u.end.IsZero():
 		return Outcome{Name: u.name, Result: ResultRunning, Took: time.Since(u.began)}
 	}
-	out := outcome(u.name, u.began, u.bare)
+	out := outcome(u.name, u.began, u.cause)
 	out.Took = u.end.Sub(u.began)
 	return out
 }
@@ -226,7 +226,7 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	u.mu.Unlock()
 	u.launched.Store(true)
 	if u.isFunction() {
-		if err := u.Start(a.unitsCtx); err != nil { // ours, and returns at once
+		if err := u.Start(a.unitsCtx); err != nil { // a worker of this module: it returns at once
 			return u.finish(err)
 		}
 		if w, ok := u.Worker.(interface{ OnEnd(func()) }); ok {

@@ -388,9 +388,9 @@ func (a *App) join() error {
 // readyAgain is the time between two looks at the readiness of a process that takes over.
 const readyAgain = 100 * time.Millisecond
 
-// awaitGo waits until this process may serve, when it replaces another one. It reports false
+// awaitTakeover waits until this process may serve, when it replaces another one. It reports false
 // when it may not: a stop was requested.
-func (a *App) awaitGo() bool {
+func (a *App) awaitTakeover() bool {
 	parent := a.upgrade.parent
 	if parent == nil {
 		return true

@@ -146,10 +146,12 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 		f := t.Field(i)
 		at := append(index[:len(index):len(index)], i)
 		name, opts, _ := strings.Cut(f.Tag.Get("koanf"), ",")
+		isEmbeddedStruct := f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct
+		isSquashed := opts == "squash"
 		switch {
 		case name == "-" || !f.IsExported() && !f.Anonymous:
 			continue
-		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct || opts == "squash":
+		case isEmbeddedStruct || isSquashed:
 			if f.Type.Kind() != reflect.Struct {
 				errs = append(errs, fmt.Errorf("%v.%s: only a struct can be squashed", t, f.Name))
 				continue

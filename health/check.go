@@ -91,21 +91,21 @@ func (c *check) record(res probe.Result) {
 func (c *check) countOverdue() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	last, running, ok := c.runner.Status()
-	if !ok || running < c.timeout {
+	last, runningFor, isRunning := c.runner.Status()
+	if !isRunning || runningFor < c.timeout {
 		return 0
 	}
 	if run := last.Run + 1; c.hungRun != run {
 		c.hungRun, c.hung = run, 0
 	}
-	if n := int(running / c.timeout); n > c.hung {
+	if n := int(runningFor / c.timeout); n > c.hung {
 		c.bad = min(c.bad+n-c.hung, c.failures)
 		c.hung, c.good = n, 0
 		if c.bad >= c.failures {
-			c.toLocked(Down, fmt.Errorf("still running for %v", probe.Round(running)))
+			c.toLocked(Down, fmt.Errorf("still running for %v", probe.Round(runningFor)))
 		}
 	}
-	return running
+	return runningFor
 }
 
 // expire sets the state of a check whose last result, from the given run, is too old.
@@ -137,7 +137,7 @@ func (c *check) toLocked(state State, cause error) {
 func (c *check) passes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return passes(c.plane.kind, c.machine.State())
+	return statePasses(c.plane.kind, c.machine.State())
 }
 
 // item is the part of an answer about one check.
@@ -158,11 +158,8 @@ func (c *check) view(unfinished []probe.Unfinished) item {
 	it := item{name: c.name, nonCritical: c.nonCritical, dependsOn: c.dependsOn}
 	overdueFor := c.countOverdue()
 	stale := ""
-	if last, _, _ := c.runner.Status(); overdueFor == 0 && last.Run > 0 {
-		stale = c.stale(last, unfinished)
-		if stale != "" && !c.expire(last.Run, stale) {
-			stale = ""
-		}
+	if overdueFor == 0 {
+		stale = c.expireIfStale(unfinished)
 	}
 	c.mu.Lock()
 	it.state, it.text = c.machine.State(), c.text
@@ -174,6 +171,20 @@ func (c *check) view(unfinished []probe.Unfinished) item {
 		it.text = stale
 	}
 	return it
+}
+
+// expireIfStale sets the state of a check whose last result is too old, and returns why it is
+// too old, or "".
+func (c *check) expireIfStale(unfinished []probe.Unfinished) (why string) {
+	last, _, _ := c.runner.Status()
+	if last.Run == 0 {
+		return ""
+	}
+	why = c.stale(last, unfinished)
+	if why == "" || !c.expire(last.Run, why) {
+		return ""
+	}
+	return why
 }
 
 // stale returns the reason why the last result is too old, or "".

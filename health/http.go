@@ -104,7 +104,7 @@ func (p *plane) part(name string, req *http.Request) *answer.Answer {
 func (p *plane) without(names []string, req *http.Request) result {
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	kept, out, strange := exclude(names, *p.checks.Load())
-	res := p.result(kept, p.run(req.Context(), kept))
+	res := p.collect(kept, p.run(req.Context(), kept))
 	res.unknown = strange
 	if res.ok && len(out) == 0 {
 		p.reg.passed(p.kind)

@@ -102,13 +102,13 @@ func (r *Registry) runPeriodic() time.Duration {
 			if c.interval == 0 {
 				continue
 			}
-			last, running, ok := c.runner.Status()
+			last, runningFor, isRunning := c.runner.Status()
 			switch next := last.Ended + c.interval; {
-			case ok:
+			case isRunning:
 				c.countOverdue()
 				// The end of the run does not wake the scheduler. The check
 				// cannot be due again before an interval has passed.
-				sleep = min(sleep, c.interval, c.timeout-running%c.timeout)
+				sleep = min(sleep, c.interval, c.timeout-runningFor%c.timeout)
 			case last.Run == 0 || next <= now:
 				due = append(due, c.runner)
 				sleep = min(sleep, c.interval, c.timeout)

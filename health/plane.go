@@ -63,7 +63,7 @@ func find(checks []*check, name string) *check {
 // due and waits for them, at most until ctx is done or the probe timeout has passed.
 func (p *plane) current(ctx context.Context) result {
 	checks := *p.checks.Load()
-	res := p.result(checks, p.run(ctx, checks))
+	res := p.collect(checks, p.run(ctx, checks))
 	if res.ok {
 		p.reg.passed(p.kind)
 	}
@@ -105,8 +105,8 @@ type result struct {
 	unknown []string // names that a probe excludes and the plane does not have, sorted
 }
 
-// result collects the states of the checks.
-func (p *plane) result(checks []*check, unfinished []probe.Unfinished) result {
+// collect returns the states of the checks.
+func (p *plane) collect(checks []*check, unfinished []probe.Unfinished) result {
 	res := result{plane: p.kind, ok: true, items: make([]item, 0, len(checks)+1)}
 	cond := p.reg.cond.Load()
 	builtin, shown := cond.item(p.kind)
@@ -137,9 +137,9 @@ func (r *result) add(it item) {
 }
 
 // passes reports whether the check lets its plane pass.
-func (it *item) passes(kind planeKind) bool { return passes(kind, it.state) }
+func (it *item) passes(kind planeKind) bool { return statePasses(kind, it.state) }
 
-// passes reports whether a state passes on a plane.
-func passes(kind planeKind, state State) bool {
+// statePasses reports whether a state passes on a plane.
+func statePasses(kind planeKind, state State) bool {
 	return state == Up || kind == livenessPlane && state == Unknown
 }

@@ -106,7 +106,7 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		bound = nil
 	}
 	if bound == nil && p.brokenLocked() {
-		return nil, nil, reject(fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail), time.Until(p.notUntil))
+		return nil, nil, reject(fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail), time.Until(p.noStartBefore))
 	}
 	room := p.cfg.MaxQueue
 	if bound == nil {
@@ -154,7 +154,7 @@ func (p *Pool) comingLocked(q *Query) int {
 // brokenLocked reports whether the breaker is open and no worker lives that could
 // take a query.
 func (p *Pool) brokenLocked() bool {
-	if p.cfg.BreakAfter == Off || p.failures < p.cfg.BreakAfter || !time.Now().Before(p.notUntil) {
+	if p.cfg.BreakAfter == Off || p.failures < p.cfg.BreakAfter || !time.Now().Before(p.noStartBefore) {
 		return false
 	}
 	return !slices.ContainsFunc(p.workers, func(w *proc) bool {

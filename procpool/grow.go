@@ -26,7 +26,7 @@ func (p *Pool) ensureLocked() {
 			}
 		}
 		serving := all - leaving
-		wanted := p.queue.Len() > starting*max(p.places, 1)
+		wanted := p.queue.Len() > starting*max(p.mostPlaces, 1)
 		if !wanted && (serving >= p.cfg.MinWorkers || p.draining) {
 			return
 		}
@@ -59,7 +59,7 @@ func (p *Pool) backsOffLocked() bool {
 	if p.failures == 0 && p.deaths == 0 {
 		return false
 	}
-	wait := time.Until(p.notUntil)
+	wait := time.Until(p.noStartBefore)
 	if wait > 0 {
 		p.againLocked(wait)
 	}
@@ -68,10 +68,10 @@ func (p *Pool) backsOffLocked() bool {
 
 // againLocked calls ensureLocked when the backoff is over.
 func (p *Pool) againLocked(wait time.Duration) {
-	if p.again != nil {
-		p.again.Stop()
+	if p.retryTimer != nil {
+		p.retryTimer.Stop()
 	}
-	p.again = time.AfterFunc(wait, func() {
+	p.retryTimer = time.AfterFunc(wait, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.ensureLocked()

@@ -51,32 +51,32 @@ type Pool struct {
 	running atomic.Bool // takes queries
 	recalls atomic.Bool // memory knows fingerprints, or queries that run alone
 
-	mu         sync.Mutex // guards the fields below
-	capacity   *fsm.Machine[PoolState]
-	draining   bool
-	ending     bool // the pool starts no more workers
-	command    func() *exec.Cmd
-	reloading  *reload // nil for none
-	generation int     // of the workers that the pool starts
-	lastID     uint64
-	spawned    int
-	workers    []*proc // all that are not dead, oldest first
-	ready      []*proc // the most recently used one last
-	queue      *list.List
-	alone      *list.List        // queries that run alone, in the extra worker; see Poison
-	shares     map[string]*share // of callers that wait; used with Config.FairShares
-	turn       uint64            // of the last query that was served
-	places     int               // of the worker that takes the most queries at a time
-	waiting    int               // queries in all queues
-	keys       map[string]*proc
-	lost       map[string]bool // keys whose worker has died, until a caller learns it
-	memory     *memory
-	failures   int // consecutive failed starts
-	deaths     int // consecutive deaths of workers that had no query
-	notUntil   time.Time
-	again      *time.Timer
-	lastFail   error
-	mean       time.Duration // a worker's time per query, moving average
+	mu            sync.Mutex // guards the fields below
+	capacity      *fsm.Machine[PoolState]
+	draining      bool
+	ending        bool // the pool starts no more workers
+	command       func() *exec.Cmd
+	reloading     *reload // nil for none
+	generation    int     // of the workers that the pool starts
+	lastID        uint64
+	spawned       int
+	workers       []*proc // all that are not dead, oldest first
+	ready         []*proc // the most recently used one last
+	queue         *list.List
+	alone         *list.List        // queries that run alone, in the extra worker; see Poison
+	shares        map[string]*share // of callers that wait; used with Config.FairShares
+	turn          uint64            // of the last query that was served
+	mostPlaces    int               // the highest number of queries that any worker takes at a time
+	waiting       int               // queries in all queues
+	keys          map[string]*proc
+	lost          map[string]bool // keys whose worker has died, until a caller learns it
+	memory        *memory
+	failures      int         // consecutive failed starts
+	deaths        int         // consecutive deaths of workers that had no query
+	noStartBefore time.Time   // the end of the backoff after failed starts
+	retryTimer    *time.Timer // starts workers again when the backoff is over
+	lastFail      error
+	mean          time.Duration // a worker's time per query, moving average
 }
 
 // New returns a pool that has not been started. The error names each invalid
@@ -244,8 +244,8 @@ func (p *Pool) live(own context.Context) {
 	}
 	p.mu.Lock()
 	p.ending = true
-	if p.again != nil {
-		p.again.Stop()
+	if p.retryTimer != nil {
+		p.retryTimer.Stop()
 	}
 	open := p.waitingLocked()
 	for _, w := range p.workers {
@@ -346,7 +346,7 @@ func (p *Pool) Stop(ctx context.Context) error {
 		return p.stopErr()
 	case <-last.C:
 	}
-	p.Kill(&worker.AbandonedError{Name: p.Name(), Where: "ending its workers: " + p.whoLives()})
+	p.Kill(&worker.AbandonedError{Name: p.Name(), Where: "ending its workers" + p.livingWorkers()})
 	return p.stopErr()
 }
 
@@ -362,14 +362,18 @@ func (p *Pool) forceNow() {
 	p.force.Signal()
 }
 
-func (p *Pool) whoLives() string {
+// livingWorkers names the workers that live, for an error: ": w1 (pid 7), w2 (pid 8)". It
+// returns "" when there are none.
+func (p *Pool) livingWorkers() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	names := ""
+	separator := ": "
 	for _, w := range p.workers {
-		names += fmt.Sprintf(" %s (pid %d)", w.name, w.process.PID())
+		names += fmt.Sprintf("%s%s (pid %d)", separator, w.name, w.process.PID())
+		separator = ", "
 	}
-	return "there are" + names
+	return names
 }
 
 // Probe reports the pool unhealthy while it has no ready or busy worker and waits
@@ -379,7 +383,7 @@ func (p *Pool) Probe(context.Context) worker.ProbeResult {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	failures := p.failures + p.deaths
-	waits := failures > 0 && time.Now().Before(p.notUntil)
+	waits := failures > 0 && time.Now().Before(p.noStartBefore)
 	if waits && !slices.ContainsFunc(p.workers, (*proc).serves) {
 		return worker.ProbeResult{Err: fmt.Errorf("%d failures in a row, the last: %w", failures, p.lastFail)}
 	}

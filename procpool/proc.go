@@ -239,7 +239,7 @@ func (w *proc) connected(a readyConn) {
 	}
 	w.places = max(a.offer.Concurrency, 1)
 	w.recent = make([]string, max(32, 2*w.places))
-	p.places = max(p.places, w.places)
+	p.mostPlaces = max(p.mostPlaces, w.places)
 	w.readyAt = time.Now()
 	w.lastActivity = w.readyAt
 	p.counts.ready.Add(1)

@@ -133,7 +133,7 @@ func (w *proc) queryError(q *Query, why error) error {
 // backOffLocked makes the pool wait before it starts another worker.
 func (p *Pool) backOffLocked(failures int, why error) {
 	p.lastFail = why
-	p.notUntil = time.Now().Add(p.cfg.Backoff.After(failures))
+	p.noStartBefore = time.Now().Add(p.cfg.Backoff.After(failures))
 }
 
 // unservableLocked removes the waiting queries from the queues when the breaker is
@@ -144,7 +144,7 @@ func (p *Pool) unservableLocked() []endedBy {
 	}
 	err := &RejectedError{
 		Pool:       p.cfg.Name,
-		RetryAfter: time.Until(p.notUntil),
+		RetryAfter: time.Until(p.noStartBefore),
 		Err:        fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail),
 	}
 	var out []endedBy

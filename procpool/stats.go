@@ -124,7 +124,7 @@ func (p *Pool) Stats() Stats {
 	defer p.mu.Unlock()
 	s.State, s.Waiting, s.Failures = p.capacity.State(), p.waiting, p.failures
 	if p.failures > 0 || p.deaths > 0 {
-		s.NotUntil = p.notUntil
+		s.NotUntil = p.noStartBefore
 	}
 	for _, known := range p.memory.prints {
 		if known.Refused {

@@ -15,7 +15,7 @@ type child struct {
 	name string
 
 	// Guarded by s.mu, and written by the loop alone.
-	make     func(name string) (Worker, error) // the spec's New, or in a Dynamic what takes its place
+	factory  func(name string) (Worker, error) // the spec's New, or in a Dynamic what takes its place
 	spec     *Spec                             // without Name and New in a Dynamic, whose children share it
 	instance *instance                         // the present or the last one; nil before the first
 	held     *BaseWorker                       // in place of an instance: a pending worker, or a failed start
@@ -213,7 +213,7 @@ func (s *Supervisor) settle(i *instance) {
 	case i.asked:
 		s.logFailure(c, "child failed as it stopped", i.end)
 		s.retire(c)
-	case !s.consider(c, i.end.status, i.end.err):
+	case !s.restartByPolicy(c, i.end.status, i.end.err):
 		s.logFailure(c, notAgain, i.end)
 		s.retire(c)
 	}

@@ -43,9 +43,9 @@ func (s *Supervisor) start(c *child) {
 	if c.base == nil {
 		c.base = call.WithLabels(s.base, KindWorker, c.name)
 	}
-	factory := c.make
+	factory := c.factory
 	if s.dynamic != nil && c.spec.Restart.once() {
-		c.make = nil // do not keep the argument
+		c.factory = nil // do not keep the argument
 	}
 	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.Post(func() { s.startOverdue(op) }) })
 	makeAndStart := func() error { return s.makeAndStart(op, factory, restarts, previous) }
@@ -205,7 +205,7 @@ func (s *Supervisor) startOverdue(op *startOp) {
 	}
 	err := fmt.Errorf("start %s: %w", c.name, errAbandonedStart)
 	op.cutWait()
-	if i := op.placed; i != nil && i.running { // it is Starting, and can be stopped
+	if i := op.placed; i != nil && i.running { // the child is Starting: it can be stopped like any other
 		if why := i.state().Reason; why != "" {
 			err = fmt.Errorf("%w: %s", err, why)
 		}
@@ -214,12 +214,13 @@ func (s *Supervisor) startOverdue(op *startOp) {
 			return
 		}
 		c.answerStart(err)
-		if !s.consider(c, StatusFailed, err) {
+		if !s.restartByPolicy(c, StatusFailed, err) {
 			s.logFailure(c, notAgain, &ending{status: StatusFailed, err: err})
 			s.stop(i, s.deadline)
 		}
 		return
 	}
+	// New has not returned, or Start has not, although the instance has ended: the start can only be abandoned.
 	s.markAbandoned(op, c.name)
 	op.cancelled = true
 	if op.placed != nil {
@@ -303,7 +304,7 @@ func (s *Supervisor) startFailed(c *child, err error) {
 	c.exit = &Exit{Status: StatusFailed, Error: err.Error(), Code: -1, At: time.Now()}
 	s.mu.Unlock()
 	c.answerStart(err)
-	if !s.consider(c, StatusFailed, err) {
+	if !s.restartByPolicy(c, StatusFailed, err) {
 		c.answer(wantsStart, err) // no later start will answer
 		s.logFailure(c, notAgain, &ending{status: StatusFailed, err: err})
 		s.retire(c)

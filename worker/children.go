@@ -196,7 +196,7 @@ func (s *Supervisor) RestartChild(ctx context.Context, name string) error {
 		case s.ending || s.holding:
 			reply <- ErrSupervisorEnded
 			return
-		case c.tried && c.make == nil:
+		case c.tried && c.factory == nil:
 			reply <- fmt.Errorf("it is %s, and its argument was not kept", c.spec.Restart)
 			return
 		}
@@ -234,7 +234,7 @@ func (s *Supervisor) Replace(spec Spec) error {
 		default:
 			c.delays = nil
 			s.mu.Lock()
-			c.make, c.spec = spec.New, &spec
+			c.factory, c.spec = spec.New, &spec
 			s.mu.Unlock()
 			reply <- nil
 		}
@@ -258,7 +258,7 @@ func (s *Supervisor) ChildSpec(name string) (Spec, bool) {
 func (c *child) fullSpec() Spec {
 	spec := *c.spec
 	if c.s.dynamic == nil {
-		spec.Name, spec.New = c.name, c.make
+		spec.Name, spec.New = c.name, c.factory
 	}
 	return spec
 }

@@ -142,7 +142,7 @@ func (s *Supervisor) addOne(newWorker func(name string) (Worker, error)) (name s
 		}
 		d.made++
 		name = d.template.Name + "-" + strconv.FormatUint(d.made, 10)
-		c := &child{s: s, name: name, spec: &d.template, make: newWorker}
+		c := &child{s: s, name: name, spec: &d.template, factory: newWorker}
 		s.mu.Lock()
 		s.place(c)
 		s.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 // all that the strategy names. A child is in one group at a time, the last one that it
 // joined. A child without a group waits for nothing.
 type group struct {
-	members []*child // in order
-	left    int      // members that have not joined a later group
-	phase   groupPhase
-	cursor  int
-	reason  *BackoffError // why the members wait, and until when; nil when they need not wait
-	timer   *time.Timer
-	final   bool // the supervisor ends once all have stopped
+	members   []*child // in order
+	remaining int      // members that have not joined a later group
+	phase     groupPhase
+	cursor    int
+	reason    *BackoffError // why the members wait, and until when; nil when they need not wait
+	timer     *time.Timer
+	final     bool // the supervisor ends once all have stopped
 }
 
 type groupPhase int
@@ -35,12 +35,13 @@ const (
 func (c *child) join(g *group) (old *group) {
 	old = c.group
 	if old != nil && old != g {
-		if old.left--; old.left == 0 {
+		if old.remaining--; old.remaining == 0 {
 			old.over()
 		}
 	}
 	c.group = g
-	g.left++
+	g.remaining++
+	// Children join a group that is new: it stops from its last member on, or starts from its first.
 	g.cursor = len(g.members) - 1
 	if g.phase == groupStarting {
 		g.cursor = 0
@@ -150,11 +151,11 @@ func (s *Supervisor) share(others int) time.Time {
 	if s.deadline.IsZero() {
 		return time.Time{}
 	}
-	left := time.Until(s.deadline)
+	remaining := time.Until(s.deadline)
 	if others == 0 {
-		return time.Now().Add(left - left/20) // the rest is for the loop to notice the end
+		return time.Now().Add(remaining - remaining/20) // the rest is for the loop to notice the end
 	}
-	return time.Now().Add(left / 2)
+	return time.Now().Add(remaining / 2)
 }
 
 // startNext starts the next member that the group has to start. It returns true
@@ -190,9 +191,9 @@ func (s *Supervisor) startsAgain(c *child) bool {
 	return !c.ran && (c.toStart || c.op != nil) && !s.holding && len(s.abandoned[c.name]) == 0
 }
 
-// consider restarts a child that has ended, or whose start has failed, if its
+// restartByPolicy restarts a child that has ended, or whose start has failed, if its
 // policy says so. It reports whether it restarts the child.
-func (s *Supervisor) consider(c *child, end Status, err error) bool {
+func (s *Supervisor) restartByPolicy(c *child, end Status, err error) bool {
 	isLast := !c.spec.Restart.after(end, err) // by the child's policy
 	again := !s.holding && !isLast
 	switch {
@@ -204,27 +205,27 @@ func (s *Supervisor) consider(c *child, end Status, err error) bool {
 			// The text alone: errors.Is must not find ErrTerminate.
 			failure = fmt.Errorf("%s: %w", failure.Error(), ErrDoNotRestart)
 		}
-		s.failWith(failure)
+		s.endWith(failure)
 		return false
 	case c.group != nil && c.group.phase == groupStopping: // the group stops it anyway, and restarts it with the others
 		c.toStart = c.toStart && again
 		return c.toStart
 	case again:
-		s.fail(c, err)
+		s.restart(c, err)
 	case isLast && c.spec.Significant:
 		s.autoShutdown(c)
 	}
 	return again
 }
 
-// fail restarts a child that has failed, together with the children that the strategy names.
-func (s *Supervisor) fail(c *child, err error) {
+// restart restarts a child, together with the children that the strategy names.
+func (s *Supervisor) restart(c *child, err error) {
 	now := time.Now()
 	if !s.intensity.allow(now) {
 		if err == nil {
 			err = errEnded
 		}
-		s.failWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w",
+		s.endWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w",
 			ErrRestartIntensity, s.intensity.limit, s.intensity.window, c.name, err))
 		return
 	}
@@ -243,19 +244,19 @@ func (s *Supervisor) fail(c *child, err error) {
 		phase:   groupStopping,
 		reason:  &BackoffError{Name: c.name, Wait: wait, Due: now.Add(wait), Failures: c.delays.failures, Err: err},
 	}
-	var left []*group
+	var leftGroups []*group
 	for _, m := range g.members {
 		hasRunOnce := m.spec.Restart.once() && m.tried
 		m.toStart = m == c || !hasRunOnce // another member that runs only once is stopped, and not started again
 		if !m.toStart && m.op == nil {
 			m.answer(wantsStart, errGivenUp) // otherwise the start that is under way answers
 		}
-		if old := m.join(g); old != nil && !slices.Contains(left, old) {
-			left = append(left, old)
+		if old := m.join(g); old != nil && !slices.Contains(leftGroups, old) {
+			leftGroups = append(leftGroups, old)
 		}
 	}
 	s.advance(g)
-	for _, old := range left {
+	for _, old := range leftGroups {
 		s.advance(old)
 	}
 }
@@ -278,7 +279,7 @@ func (s *Supervisor) together(c *child) (all []*child) {
 	return all
 }
 
-func (s *Supervisor) failWith(err error) {
+func (s *Supervisor) endWith(err error) {
 	if !s.ending {
 		s.failure = err
 		s.stopAll(err, time.Time{})
@@ -293,8 +294,8 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 		if s.stopNowTimer != nil {
 			s.stopNowTimer.Stop()
 		}
-		left := time.Until(by)
-		s.stopNowTimer = time.AfterFunc(left-left/10, func() { s.box.Post(func() { s.stopNow(by) }) })
+		remaining := time.Until(by)
+		s.stopNowTimer = time.AfterFunc(remaining-remaining/10, func() { s.box.Post(func() { s.stopNow(by) }) })
 	}
 	if s.ending {
 		return

@@ -33,7 +33,7 @@ func (s *Supervisor) startBeside(c *child, reply chan<- error) {
 	next := &child{
 		s:        s,
 		name:     c.name,
-		make:     c.make,
+		factory:  c.factory,
 		spec:     c.spec,
 		exit:     c.exit,
 		restarts: c.restarts,

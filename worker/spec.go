@@ -30,7 +30,7 @@ type Restart string
 const (
 	Always    Restart = "always"     // after every end; the default
 	OnFailure Restart = "on-failure" // after Failed and Killed, not after Finished and Stopped
-	Never     Restart = "never"      // not together with others either; the State shows how the child ended
+	Never     Restart = "never"      // after no end, and not when the strategy restarts its siblings; the State shows how the child ended
 	Temporary Restart = "temporary"  // like Never, and the supervisor forgets the child when it ends
 )
 

@@ -172,7 +172,7 @@ func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
 
 func (s *Supervisor) newChild(spec Spec) *child {
 	spec.withDefaults()
-	return &child{s: s, name: spec.Name, make: spec.New, spec: &spec}
+	return &child{s: s, name: spec.Name, factory: spec.New, spec: &spec}
 }
 
 // place puts c last in the order. The caller holds mu, except the constructor.

@@ -131,7 +131,7 @@ func (s *Supervisor) probeEnded(c *child, p *probing, err error) {
 		p.failed = 0
 		failure := fmt.Errorf("%w after %d probes: %w", ErrUnhealthy, limit, err)
 		if c.spec.Restart.after(StatusFailed, failure) { // otherwise it runs on, and has not ended
-			s.consider(c, StatusFailed, failure)
+			s.restartByPolicy(c, StatusFailed, failure)
 		}
 	}
 }

@@ -81,9 +81,9 @@ type request struct {
 	dryRun bool
 	// letters marks a method about dead letters, whose object may also be a hook: see Letters.
 	letters bool
-	// reading marks a call that may be one of a series, such as following a log: the audit has
-	// only the first of a series. readsOn says that this call may continue a series.
-	reading, readsOn bool
+	// inSeries marks a call that may be one of a series, such as following a log: the audit has
+	// only the first of a series. continuesSeries says that this call may continue one.
+	inSeries, continuesSeries bool
 
 	violations // what is wrong with its fields
 
@@ -120,7 +120,11 @@ func call[A proto.Message](
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		s.deps.sayAway(info.ResponseHeader())
 	}
-	goesOn := c.reading && err == nil && s.readings.GoesOn(time.Now(), c.who.id(), c.target) && c.readsOn
+	goesOn := false
+	if c.inSeries && err == nil {
+		isNoted := s.readings.Note(time.Now(), c.who.id(), c.target)
+		goesOn = isNoted && c.continuesSeries
+	}
 	isPreview := c.dryRun && previews(ctx)
 	isAudited := needs[c.action] != RoleViewer && !isPreview && !goesOn
 	if isAudited {

@@ -36,22 +36,22 @@ type diagnosed struct {
 	done   chan struct{} // closed when the renewals have ended
 
 	sem     chan struct{} // of size 1: guards the fields below
-	ends    past
-	starts  past               // those that tell of the end of the life before
+	ends    recentEvents
+	starts  recentEvents       // those that tell of the end of the life before
 	letters map[string][]tally // by worker: how many dead letters it had, oldest first
 }
 
 // dated is a diagnosis and when it was made.
 type dated struct {
 	*operatorv1.DiagnoseResponse
-	at   time.Time
-	says string // which findings it has
+	at          time.Time
+	fingerprint string // which findings it has
 }
 
 func (d *dated) isWithin(age time.Duration) bool { return d != nil && time.Since(d.at) < age }
 
-// says names the findings, without what changes in their texts with the time.
-func says(answer *operatorv1.DiagnoseResponse) string {
+// fingerprint names the findings, without what changes in their texts with the time.
+func fingerprint(answer *operatorv1.DiagnoseResponse) string {
 	list := slices.Clone(answer.GetNotLookedAt())
 	for _, f := range answer.GetFindings() {
 		list = append(list, f.GetRule()+" "+f.GetSubject())
@@ -72,7 +72,7 @@ func (s *Server) openDiagnosis() {
 			case <-ctx.Done():
 				return
 			case <-d.renew:
-				_, _ = s.Diagnosis(ctx) // an error is that ctx has ended
+				_, _ = s.Diagnosis(ctx) // the only error is that ctx has ended
 			}
 		}
 	}()
@@ -95,9 +95,9 @@ const (
 	tallyFor   = 10 * time.Minute
 )
 
-// more notes how many dead letters a worker has, and returns how many have come within the last
+// noteLetters notes how many dead letters a worker has, and returns how many have come within the last
 // minutes in which the server has looked; "" for none.
-func (d *diagnosed) more(now time.Time, id string, n int64) string {
+func (d *diagnosed) noteLetters(now time.Time, id string, n int64) string {
 	if d.letters == nil {
 		d.letters = map[string][]tally{}
 	}
@@ -131,13 +131,13 @@ func (s *Server) Diagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, e
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	d.latest.Store(&dated{answer, begun, says(answer)})
+	d.latest.Store(&dated{answer, begun, fingerprint(answer)})
 	return answer, nil
 }
 
-// shownDiagnosis returns the diagnosis for a page: the latest. When that is older than a call's may
-// be, the next one is made meanwhile, and the page is told when it says something else. So a page
-// waits only when none was made for a while.
+// shownDiagnosis returns the latest diagnosis for a page. When it is older than diagnoseEvery, a new
+// one is made in the background, and the page is told when it differs. The page waits only when the
+// latest is older than diagnoseShown.
 func (s *Server) shownDiagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
 	last := s.diagnosed.latest.Load()
 	if !last.isWithin(diagnoseShown) {
@@ -154,17 +154,17 @@ func (s *Server) shownDiagnosis(ctx context.Context) (*operatorv1.DiagnoseRespon
 func (s *Server) isNewDiagnosis() func() bool {
 	shown := ""
 	if last := s.diagnosed.latest.Load(); last != nil {
-		shown = last.says
+		shown = last.fingerprint
 	}
 	return func() bool {
 		last := s.diagnosed.latest.Load()
 		if !last.isWithin(pageBeat) {
 			s.diagnosed.renew.Notify()
 		}
-		if last == nil || last.says == shown {
+		if last == nil || last.fingerprint == shown {
 			return false
 		}
-		shown = last.says
+		shown = last.fingerprint
 		return true
 	}
 }
@@ -172,100 +172,140 @@ func (s *Server) isNewDiagnosis() func() bool {
 // diagnose looks at every area. An area that cannot be looked at is named in the
 // answer.
 func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
-	answer := new(operatorv1.DiagnoseResponse)
-	f := diagnosis.Fleet{Now: time.Now(), Letters: map[string]string{}, More: map[string]string{}}
-	looked := func(n int, one, many string) {
-		if n == 1 {
-			many = one
-		}
-		answer.LookedAt = append(answer.LookedAt, fmt.Sprint(n, " ", many))
+	l := &look{
+		s:      s,
+		fleet:  diagnosis.Fleet{Now: time.Now(), Letters: map[string]string{}, More: map[string]string{}},
+		answer: new(operatorv1.DiagnoseResponse),
 	}
-	not := func(what string, err error) {
-		answer.NotLookedAt = append(answer.NotLookedAt, what+": "+clip(message(s.deps.explain(err)), maxName))
-	}
+	f := &l.fleet
 	for _, o := range s.deps.outages() {
 		f.Away = append(f.Away, diagnosis.Away{Name: o.name, Since: o.since, Err: clip(o.err.Error(), maxName)})
 	}
 	within, cancel := context.WithTimeout(ctx, s.cfg.Timeout/3)
 	defer cancel()
 	if s.cfg.Processes != nil {
-		var err error
-		if f.Processes, err = s.listed(within); err != nil {
-			not("the processes", err)
-		} else {
-			looked(len(f.Processes), "process", "processes")
-		}
-		ends := &s.diagnosed.ends
-		err = ends.read(within, s.cfg.Processes, f.Now, []string{"exit", "lost", "dropped", "killed", "returned"}, all)
-		bad, tooMany := ends.bad()
-		err = cmp.Or(err, tooMany)
-		if err == nil && slices.ContainsFunc(bad, isLost) { // the starts of a large fleet are read only when they are needed
-			starts := &s.diagnosed.starts
-			err = starts.read(within, s.cfg.Processes, f.Now, []string{"joined"}, tells)
-			bad = append(bad, starts.list...)
-		}
-		sortEnds(&f, bad)
-		if err == nil {
-			f.Downs, err = readDowns(within, s.cfg.Processes, f.Now)
-		}
-		if err != nil {
-			not("the journal", err)
-		} else {
-			looked(len(ends.list), "end of the last hour", "ends of the last hour")
-		}
+		l.atProcesses(within)
+		l.atJournal(within)
 	}
 	if s.cfg.Workers != nil {
-		var err error
-		if f.Workers, err = s.cfg.Workers.List(within); err != nil {
-			not("the hosted workers", err)
-		} else {
-			looked(len(f.Workers), "hosted worker", "hosted workers")
-			there := map[string]bool{}
-			for _, w := range f.Workers {
-				there[w.GetId()] = true
-			}
-			maps.DeleteFunc(s.diagnosed.letters, func(id string, _ []tally) bool { return !there[id] })
-		}
-		for _, w := range f.Workers {
-			f.More[w.GetId()] = s.diagnosed.more(f.Now, w.GetId(), w.GetDeadLetters())
-			if w.GetDeadLetters() > 0 && len(f.Letters) < 20 {
-				if letters, err := s.cfg.Workers.DeadLetters(within, w.GetId(), "", 1); err == nil && len(letters) > 0 {
-					f.Letters[w.GetId()] = clip(letters[0].GetReason(), maxName)
-				}
-			}
-		}
+		l.atWorkers(within)
 	}
 	if s.cfg.Workflows != nil {
-		var err error
-		if f.Workflows, err = s.cfg.Workflows.Definitions(within); err != nil {
-			not("the workflows", err)
-		} else {
-			looked(len(f.Workflows), "workflow", "workflows")
-		}
-		if area, ok := s.cfg.Workflows.(interface {
-			hooks(ctx context.Context, typ string) ([]diagnosis.Hook, error)
-		}); ok {
-			for _, d := range f.Workflows {
-				hooks, err := area.hooks(within, d.GetType())
-				if err != nil {
-					not("the hooks of "+d.GetType(), err)
-				}
-				f.Hooks = append(f.Hooks, hooks...)
-			}
-		}
+		l.atWorkflows(within)
 	}
 	if f.Workflows != nil { // otherwise the entities that were seen last may be gone
 		f.Stuck, f.Hot = s.flows.look(s.cfg.StuckAfter, s.cfg.HotWrites)
 	}
-	facts, streams, isLooked, err := s.store.facts()
-	f.Store = facts
-	if err != nil {
-		not("the streams of NATS", err)
-	} else if isLooked {
-		looked(streams, "stream", "streams")
+	l.atStore()
+	l.answer.Findings = diagnosis.Diagnose(l.fleet)
+	return l.answer
+}
+
+// look is one look at every area: what was found, and the answer, which says what was looked at.
+type look struct {
+	s      *Server
+	fleet  diagnosis.Fleet
+	answer *operatorv1.DiagnoseResponse
+}
+
+// lookedAt notes how many things of an area there were.
+func (l *look) lookedAt(n int, one, many string) {
+	if n == 1 {
+		many = one
 	}
-	answer.Findings = diagnosis.Diagnose(f)
-	return answer
+	l.answer.LookedAt = append(l.answer.LookedAt, fmt.Sprint(n, " ", many))
+}
+
+// notLookedAt notes an area that could not be looked at.
+func (l *look) notLookedAt(what string, err error) {
+	l.answer.NotLookedAt = append(l.answer.NotLookedAt, what+": "+clip(message(l.s.deps.explain(err)), maxName))
+}
+
+func (l *look) atProcesses(ctx context.Context) {
+	var err error
+	if l.fleet.Processes, err = l.s.listed(ctx); err != nil {
+		l.notLookedAt("the processes", err)
+		return
+	}
+	l.lookedAt(len(l.fleet.Processes), "process", "processes")
+}
+
+func (l *look) atJournal(ctx context.Context) {
+	f, area := &l.fleet, l.s.cfg.Processes
+	ends := &l.s.diagnosed.ends
+	err := ends.read(ctx, area, f.Now, []string{"exit", "lost", "dropped", "killed", "returned"}, all)
+	bad, tooMany := ends.bad()
+	err = cmp.Or(err, tooMany)
+	if err == nil && slices.ContainsFunc(bad, isLost) { // the starts of a large fleet are read only when they are needed
+		starts := &l.s.diagnosed.starts
+		err = starts.read(ctx, area, f.Now, []string{"joined"}, tells)
+		bad = append(bad, starts.list...)
+	}
+	sortEnds(f, bad)
+	if err == nil {
+		f.Downs, err = readDowns(ctx, area, f.Now)
+	}
+	if err != nil {
+		l.notLookedAt("the journal", err)
+		return
+	}
+	l.lookedAt(len(ends.list), "end of the last hour", "ends of the last hour")
+}
+
+func (l *look) atWorkers(ctx context.Context) {
+	f, area, d := &l.fleet, l.s.cfg.Workers, &l.s.diagnosed
+	var err error
+	if f.Workers, err = area.List(ctx); err != nil {
+		l.notLookedAt("the hosted workers", err)
+	} else {
+		l.lookedAt(len(f.Workers), "hosted worker", "hosted workers")
+		there := map[string]bool{}
+		for _, w := range f.Workers {
+			there[w.GetId()] = true
+		}
+		maps.DeleteFunc(d.letters, func(id string, _ []tally) bool { return !there[id] })
+	}
+	for _, w := range f.Workers {
+		f.More[w.GetId()] = d.noteLetters(f.Now, w.GetId(), w.GetDeadLetters())
+		if w.GetDeadLetters() > 0 && len(f.Letters) < 20 {
+			if letters, err := area.DeadLetters(ctx, w.GetId(), "", 1); err == nil && len(letters) > 0 {
+				f.Letters[w.GetId()] = clip(letters[0].GetReason(), maxName)
+			}
+		}
+	}
+}
+
+func (l *look) atWorkflows(ctx context.Context) {
+	f := &l.fleet
+	var err error
+	if f.Workflows, err = l.s.cfg.Workflows.Definitions(ctx); err != nil {
+		l.notLookedAt("the workflows", err)
+	} else {
+		l.lookedAt(len(f.Workflows), "workflow", "workflows")
+	}
+	area, ok := l.s.cfg.Workflows.(interface {
+		hooks(ctx context.Context, typ string) ([]diagnosis.Hook, error)
+	})
+	if !ok {
+		return
+	}
+	for _, d := range f.Workflows {
+		hooks, err := area.hooks(ctx, d.GetType())
+		if err != nil {
+			l.notLookedAt("the hooks of "+d.GetType(), err)
+		}
+		f.Hooks = append(f.Hooks, hooks...)
+	}
+}
+
+func (l *look) atStore() {
+	facts, streams, isLooked, err := l.s.store.facts()
+	l.fleet.Store = facts
+	if err != nil {
+		l.notLookedAt("the streams of NATS", err)
+	} else if isLooked {
+		l.lookedAt(streams, "stream", "streams")
+	}
 }
 
 // choose returns a function that reports whether a finding is about a service, or about a process
@@ -290,11 +330,11 @@ func (s *Server) choose(ctx context.Context, who Principal, service, process str
 	}
 	known := slices.Sorted(maps.Values(services))
 	if !slices.Contains(known, service) {
-		past, err := s.past(ctx, who, presence.EventQuery{Service: service})
+		last, err := s.newestEvent(ctx, who, presence.EventQuery{Service: service})
 		if err != nil {
 			return nil, err
 		}
-		if past == nil {
+		if last == nil {
 			return nil, unknown("service", service, known)
 		}
 	}
@@ -330,19 +370,19 @@ func (s *Server) chooseProcess(ctx context.Context, who Principal, id string, kn
 	case len(found) > 1:
 		return "", invalid("process", "several services have a process of this id: %s", strings.Join(found[:min(len(found), 8)], ", "))
 	}
-	past, err := s.past(ctx, who, presence.EventQuery{Process: id})
+	last, err := s.newestEvent(ctx, who, presence.EventQuery{Process: id})
 	switch {
 	case err != nil:
 		return "", err
-	case past == nil:
+	case last == nil:
 		return "", unknown("process", id, names)
 	}
-	return past.GetProcess(), nil
+	return last.GetProcess(), nil
 }
 
-// past returns the newest event of the journal that a query selects and the caller sees, nil when
+// newestEvent returns the newest event of the journal that a query selects and the caller sees, nil when
 // there is none.
-func (s *Server) past(ctx context.Context, who Principal, q presence.EventQuery) (*operatorv1.Event, error) {
+func (s *Server) newestEvent(ctx context.Context, who Principal, q presence.EventQuery) (*operatorv1.Event, error) {
 	page, _, err := seenPage(1, 0, func(before uint64, limit int) ([]*operatorv1.Event, uint64, error) {
 		q.Before, q.Limit = before, limit
 		return s.cfg.Processes.Events(ctx, q)
@@ -423,10 +463,10 @@ func readDowns(ctx context.Context, area Processes, now time.Time) ([]*operatorv
 
 var errEnds = errors.New("there are more ends in the last hour than are looked at")
 
-// past are the events of some kinds within the last hour, as the journal has them. An event of the
+// recentEvents are the events of some kinds within the last hour, as the journal has them. An event of the
 // journal does not change, so each look reads only those that are new: for an hour after a rollout of
 // a large fleet there are thousands. One goroutine at a time uses it.
-type past struct {
+type recentEvents struct {
 	list   []*operatorv1.Event // newest first
 	newest *operatorv1.Event   // that was read, also when it was not kept
 }
@@ -437,7 +477,7 @@ const maxPast = endsPage * endsRead
 // read reads what has come since the last look, or all when that cannot be told, as of a journal that
 // was made anew. It keeps the events that keep chooses. After an error it has what it had before. When
 // there are more events than are looked at, the error is errEnds.
-func (x *past) read(ctx context.Context, area Processes, now time.Time, kinds []string, keep func(*operatorv1.Event) bool) error {
+func (x *recentEvents) read(ctx context.Context, area Processes, now time.Time, kinds []string, keep func(*operatorv1.Event) bool) error {
 	q := presence.EventQuery{Kinds: kinds, Since: now.Add(-endsFor)}
 	var fresh []*operatorv1.Event
 	var err error
@@ -485,7 +525,7 @@ func tells(e *operatorv1.Event) bool { return e.GetFrom() != "" }
 
 // bad returns the ends that the rules look at: not the clean ones. When there are too many, the error
 // is errEnds.
-func (x *past) bad() ([]*operatorv1.Event, error) {
+func (x *recentEvents) bad() ([]*operatorv1.Event, error) {
 	var bad []*operatorv1.Event
 	for _, e := range x.list {
 		if e.GetKind() != "exit" || diagnosis.Bad(e) {

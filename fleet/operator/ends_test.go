@@ -175,7 +175,7 @@ func TestNextLifeHasTheBetterWords(t *testing.T) {
 func TestDeadLettersThatGrow(t *testing.T) {
 	var d diagnosed
 	now := time.Now()
-	look := func(after time.Duration, n int64) string { return d.more(now.Add(after), "w", n) }
+	look := func(after time.Duration, n int64) string { return d.noteLetters(now.Add(after), "w", n) }
 	for _, step := range []struct {
 		after time.Duration
 		n     int64

@@ -137,6 +137,9 @@ func (s *Server) checkHost(r *http.Request) error {
 			return nil
 		}
 	}
+	// Without Hosts, a server that others reach takes every name: its callers need credentials,
+	// which a browser does not send under a foreign name. On the loopback a caller may need none,
+	// so the server takes the loopback's names alone.
 	if loopbackName(host) || len(s.cfg.Hosts) == 0 && !s.onLoopback(r) {
 		return nil
 	}

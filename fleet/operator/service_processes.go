@@ -187,7 +187,7 @@ func (p processService) GetProcess(ctx context.Context, req *operatorv1.GetProce
 
 func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error) {
 	c := p.request("GetLogs", req.GetId())
-	c.reading, c.readsOn = true, req.GetAfter() > 0
+	c.inSeries, c.continuesSeries = true, req.GetAfter() > 0
 	limit := cmp.Or(int(req.GetLimit()), 200)
 	if limit < 0 || limit > 1000 {
 		c.add("limit", "is %d, want 1 to 1000, or 0 for 200", limit)

@@ -188,7 +188,11 @@ func (a *announcer) answer(m *nats.Msg) {
 
 // readsOn reports whether a command only goes on with a reading that is noted already.
 func (a *announcer) readsOn(c command, signer, refused string) bool {
-	return refused == "" && c.reads() && a.readings.GoesOn(time.Now(), signer+" "+c.Who, c.Do) && c.After > 0
+	if refused != "" || !c.reads() {
+		return false
+	}
+	isNoted := a.readings.Note(time.Now(), signer+" "+c.Who, c.Do)
+	return isNoted && c.After > 0
 }
 
 // audit notes a command in the log and the journal; signer is "" when the signature does not

@@ -170,16 +170,16 @@ func runHookOnce(ctx context.Context, r *registration, h *Hook, memory *hookMemo
 
 // read reads the journal and queues what the hook wants, until ctx ends.
 func (run *hookRun) read(ctx context.Context) error {
-	attempt, cancel := context.WithTimeout(ctx, answerTime)
+	reqCtx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	stream, err := run.journal.js.Stream(attempt, run.journal.stream)
+	stream, err := run.journal.js.Stream(reqCtx, run.journal.stream)
 	if err != nil {
 		return err
 	}
 	run.mu.Lock()
 	at := run.progress.Done.Floor()
 	run.mu.Unlock()
-	consumer, err := stream.CreateConsumer(attempt, jetstream.ConsumerConfig{
+	consumer, err := stream.CreateConsumer(reqCtx, jetstream.ConsumerConfig{
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       at + 1,
 		AckPolicy:         jetstream.AckNonePolicy,
@@ -277,7 +277,7 @@ func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 	if many {
 		return lanes.Uncounted(fmt.Errorf("%d calls have not returned", maxAbandoned))
 	}
-	if err := run.rests(ctx, e.key); err != nil {
+	if err := run.checkPaused(ctx, e.key); err != nil {
 		return lanes.Uncounted(err)
 	}
 	re := run.r.reaction(e, func(revision uint64) (*entry, error) { return run.journal.at(ctx, revision) })
@@ -313,9 +313,10 @@ func (run *hookRun) logOf(why error) *slog.Logger {
 	return log
 }
 
-// rests returns an error for an entity that is paused. Until the run has read all that the journal
+// checkPaused returns an error for an entity that is paused. Until the run has read all that the journal
 // had, the entity's record says so, later the queue.
-func (run *hookRun) rests(ctx context.Context, key string) error {
+func (run *hookRun) checkPaused(ctx context.Context, key string) error {
+	// In this order: once current is set, the queue knows every pause that the journal had.
 	current := run.current.Load()
 	if run.queue.Held(key) {
 		return ErrPaused
@@ -387,8 +388,8 @@ func (run *hookRun) saveRegularly(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		attempt, cancel := context.WithTimeout(ctx, answerTime)
-		err := run.save(attempt)
+		reqCtx, cancel := context.WithTimeout(ctx, answerTime)
+		err := run.save(reqCtx)
 		cancel()
 		if errors.Is(err, errSuperseded) {
 			run.fail(err)

@@ -134,26 +134,27 @@ func (o *operation) end(a *attempt, revision uint64) {
 	o.r.bucket.view.wrote(o.r, e, &a.d)
 }
 
-// consider reads the record and decides. Usually it decides on a guess, the record as this
-// process knows it. It reads the record from the server and decides again when a guess led to
-// a refusal, unless it is the same record with the same times, and when the decision keeps the phase
-// of a record whose times are guessed.
-func (o *operation) consider(ctx context.Context, fresh bool) (*entry, decision, error) {
+// consider reads the record and decides. Usually the record is a guess: what this process knows.
+// It asks the server and decides again
+//   - when the guess led to a refusal, and the server has another revision, or the guess had no
+//     times of the server;
+//   - when the decision keeps the phase, and the guess has no times of the server.
+func (o *operation) consider(ctx context.Context, noGuess bool) (*entry, decision, error) {
 	cur, guessed := o.guess(o.key)
-	if guessed && !fresh {
+	if guessed && !noGuess {
 		d, err := o.decideOn(cur)
 		if err == nil && !storesGuess(cur, &d) {
 			return cur, d, nil
 		}
-		again, failed := o.r.bucket.read(ctx, o.key)
-		if failed != nil {
-			return nil, decision{}, failed
+		stored, readErr := o.r.bucket.read(ctx, o.key)
+		if readErr != nil {
+			return nil, decision{}, readErr
 		}
 		sameTimes := cur == nil || !cur.guessed
-		if err != nil && sameTimes && revisionOf(again) == revisionOf(cur) {
-			return again, decision{}, err
+		if err != nil && sameTimes && revisionOf(stored) == revisionOf(cur) {
+			return stored, decision{}, err
 		}
-		cur = again
+		cur = stored
 	} else {
 		var err error
 		if cur, err = o.r.bucket.read(ctx, o.key); err != nil {

@@ -157,7 +157,9 @@ func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answe
 			case is == outcome.Untraceable && unanswered:
 				return fail(ErrOutcomeUnknown, errUntraceable)
 			case is == outcome.Untraceable, !unanswered && conflicts >= maxConflicts:
-				return 0, errConflict // after so many conflicts: the bucket was restored from a backup
+				// Every message was answered with a conflict, so none was stored. After so many
+				// conflicts with a write that is not there, the bucket was restored from a backup.
+				return 0, errConflict
 			}
 		} else if _, err := b.last(ctx, key); errors.Is(err, jetstream.ErrBucketNotFound) {
 			return 0, err // no server answers because the bucket is missing, not because a server has just started

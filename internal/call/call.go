@@ -186,6 +186,13 @@ func (c *Call) Wait(over <-chan struct{}, patience time.Duration) error {
 	return c.Abandon()
 }
 
+// Now returns a channel that is closed: the patience of [Call.Wait] then begins at once.
+func Now() <-chan struct{} {
+	now := make(chan struct{})
+	close(now)
+	return now
+}
+
 // maxDelay is how late a timer is at most in a process that was not suspended.
 var maxDelay = Settle / 2
 

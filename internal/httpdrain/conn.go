@@ -105,7 +105,7 @@ func (t *tracker) countLocked() (served, hijacked int) {
 // hijacked ones that have not had their time.
 func (t *tracker) awaitedLocked() (n int) {
 	for c := range t.conns {
-		if !c.servesNoRequests() || c.late.Load() {
+		if !c.servesNoRequests() || c.hasGrace.Load() {
 			n++
 		}
 	}
@@ -158,8 +158,11 @@ type conn struct {
 	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
 	takenAt  time.Time     // when it was hijacked; written before hijacked is set
-	late     atomic.Bool   // it may close after the window: it was told at its end, or was hijacked after it
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
+
+	// hasGrace says that the connection is hijacked and does not close at the window's end: its
+	// handler was told just before, or it was hijacked just before or later.
+	hasGrace atomic.Bool
 
 	awaitsRequest atomic.Bool // net/http has written its last response and waits for the next request
 

@@ -30,18 +30,18 @@ const (
 //
 // It is not safe for concurrent use.
 type frames struct {
-	before string // bytes that must still pass before the first frame
-	answer bool   // an HTTP/1.1 response header passes first, which ends with an empty line
-	end    int    // bytes of that line's end that have passed
+	before          string // bytes that must still pass before the first frame
+	inUpgradeAnswer bool   // the HTTP/1.1 response to the upgrade passes first; it ends with an empty line
+	lineEndSeen     int    // bytes of that line's end that have passed
 
-	head [frameHead]byte // of the latest frame
-	have int             // bytes of head that have passed; 0 between two frames
-	left int             // bytes of the payload that have not passed
-	data [8]byte         // payload of the latest PING
+	head        [frameHead]byte // of the latest frame
+	headSeen    int             // bytes of head that have passed; 0 between two frames
+	payloadLeft int             // bytes of the payload that have not passed
+	data        [8]byte         // payload of the latest PING
 
-	begun bool   // the first frame has passed
-	block uint32 // the stream whose header block has not ended (RFC 9113, section 4.3)
-	lost  bool   // this is not HTTP/2
+	begun    bool   // the first frame has passed
+	block    uint32 // the stream whose header block has not ended (RFC 9113, section 4.3)
+	notHTTP2 bool   // this is not HTTP/2
 }
 
 // advance parses p to the end of a frame, or to the end of p. It returns the number of
@@ -49,32 +49,32 @@ type frames struct {
 // there. kind, flag and stream then describe that frame.
 func (f *frames) advance(p []byte) (n int, whole bool) {
 	n = f.passStart(p)
-	if f.lost {
+	if f.notHTTP2 {
 		return len(p), false
 	}
-	if f.have < frameHead {
-		k := copy(f.head[f.have:], p[n:])
-		f.have += k
+	if f.headSeen < frameHead {
+		k := copy(f.head[f.headSeen:], p[n:])
+		f.headSeen += k
 		n += k
-		if f.have < frameHead {
+		if f.headSeen < frameHead {
 			return n, false
 		}
-		f.left = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
+		f.payloadLeft = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
 		if !f.plausible() {
-			f.lost = true
+			f.notHTTP2 = true
 			return len(p), false
 		}
 	}
-	k := min(f.left, len(p)-n)
-	if f.kind() == framePing && f.left <= len(f.data) {
-		copy(f.data[len(f.data)-f.left:], p[n:n+k])
+	k := min(f.payloadLeft, len(p)-n)
+	if f.kind() == framePing && f.payloadLeft <= len(f.data) {
+		copy(f.data[len(f.data)-f.payloadLeft:], p[n:n+k])
 	}
-	f.left -= k
+	f.payloadLeft -= k
 	n += k
-	if f.left > 0 {
+	if f.payloadLeft > 0 {
 		return n, false
 	}
-	f.have = 0
+	f.headSeen = 0
 	f.begun = true
 	return n, true
 }
@@ -111,20 +111,20 @@ func (f *frames) endsStream() bool {
 
 // passStart follows the bytes before the first frame.
 func (f *frames) passStart(p []byte) (n int) {
-	for ; f.answer && n < len(p); n++ {
+	for ; f.inUpgradeAnswer && n < len(p); n++ {
 		switch p[n] {
-		case "\r\n\r\n"[f.end]:
-			f.end++
+		case "\r\n\r\n"[f.lineEndSeen]:
+			f.lineEndSeen++
 		case '\r':
-			f.end = 1
+			f.lineEndSeen = 1
 		default:
-			f.end = 0
+			f.lineEndSeen = 0
 		}
-		f.answer = f.end < len("\r\n\r\n")
+		f.inUpgradeAnswer = f.lineEndSeen < len("\r\n\r\n")
 	}
 	for ; f.before != "" && n < len(p); n++ {
 		if p[n] != f.before[0] {
-			f.lost = true
+			f.notHTTP2 = true
 			return n
 		}
 		f.before = f.before[1:]
@@ -160,4 +160,4 @@ func (f *frames) stream() uint32     { return binary.BigEndian.Uint32(f.head[5:]
 
 // mayInsert reports whether a frame may be inserted here: behind the first frame, between
 // two frames, and not into a header block.
-func (f *frames) mayInsert() bool { return f.begun && f.have == 0 && f.block == 0 && !f.lost }
+func (f *frames) mayInsert() bool { return f.begun && f.headSeen == 0 && f.block == 0 && !f.notHTTP2 }

@@ -145,7 +145,7 @@ func FuzzHTTP2Conn(f *testing.F) {
 		h := alone(s)
 		s.pass(h, data[:first])
 		h.step.CompareAndSwap(notAsked, asked)
-		h.writeFirstIfAsked()
+		h.tryWriteFirstGoAway()
 		s.pass(h, data[first:])
 		h.stop()
 		at, ok := inserted(s.out.Bytes(), data, firstGoAway)
@@ -233,7 +233,7 @@ func TestGoodbyeWaitsForTheFrame(t *testing.T) {
 			h := alone(s)
 			s.pass(h, []byte(test.before))
 			h.step.Store(asked)
-			h.writeFirstIfAsked()
+			h.tryWriteFirstGoAway()
 			if s.out.String() != test.before {
 				t.Fatalf("%q", s.out.String())
 			}
@@ -254,7 +254,7 @@ func TestNoGoodbyeAfterGoAway(t *testing.T) {
 	sent := settingsFrame + frame(frameGoAway, 0, 0, "\x00\x00\x00\x03\x00\x00\x00\x00")
 	s.pass(h, []byte(sent))
 	h.step.Store(asked)
-	h.writeFirstIfAsked()
+	h.tryWriteFirstGoAway()
 	if s.out.String() != sent || !isClosed(h.ended) {
 		t.Errorf("wrote %q", s.out.String())
 	}
@@ -319,7 +319,7 @@ func TestGoAwayDoesNotBlock(t *testing.T) {
 		h := newHTTP2Conn(&conn{Conn: near, tracker: newTracker()}, near)
 		h.out.begun = true
 		time.Sleep(goAwayWait)
-		h.sayGoodbye()
+		h.beginGoodbye()
 		synctest.Wait() // the goodbye waits, and this does not
 		far.Close()
 	})

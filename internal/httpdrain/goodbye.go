@@ -72,7 +72,7 @@ func (s *Server) sayGoodbyeLocked() (spread []*notice) {
 	s.goodbyeSaid = true
 	close(s.goodbye)
 	for _, c := range s.tracker.open() {
-		if c.servesNoRequests() || c.request.Load()&requestUpgrade != 0 || c.notice != nil {
+		if c.isToldInTurnLocked() {
 			n := c.noticeLocked()
 			n.scheduled = true
 			spread = append(spread, n)
@@ -87,12 +87,20 @@ func (s *Server) sayGoodbyeLocked() (spread []*notice) {
 	return spread
 }
 
-// EndWindow ends the drain window. It begins the goodbye on HTTP/2 connections, and cancels
-// the contexts of streams with ErrWindowOver. It tells hijacked connections, if that has not
-// happened yet, and closes them, a second after their notice at the earliest, except connections
-// that carry HTTP/2: these go on like other connections, and the contexts of their requests are not cancelled. Ordinary requests go on.
-// EndWindow may come early, and without BeginDrain: it then does BeginDrain's work too. A
-// second call does nothing.
+// isToldInTurnLocked reports whether the connection has a place in the spread: a handler has
+// hijacked it, is about to hijack it for a websocket, or has asked for the notice.
+func (c *conn) isToldInTurnLocked() bool {
+	return c.servesNoRequests() || c.request.Load()&requestUpgrade != 0 || c.notice != nil
+}
+
+// EndWindow ends the drain window:
+//   - HTTP/2 connections: the goodbye begins.
+//   - Streams: their contexts are cancelled with ErrWindowOver.
+//   - Hijacked connections: told, unless they were, and closed; a handler that looks at the notice
+//     has a second from then on. Those that carry HTTP/2 go on.
+//   - Ordinary requests go on.
+//
+// It may come early, or without BeginDrain, whose work it then does. A second call does nothing.
 //
 // The comment in stream.go defines a stream.
 func (s *Server) EndWindow() {
@@ -122,7 +130,7 @@ func (s *Server) EndWindow() {
 	}
 	for _, c := range conns {
 		switch {
-		case c.late.Load(): // hijacked after the window: CloseWhenQuiet ends it
+		case c.hasGrace.Load(): // hijacked after the window: CloseWhenQuiet ends it
 		case c.servesNoRequests():
 			s.endHijacked(c)
 		default:
@@ -147,7 +155,7 @@ func (s *Server) endHijacked(c *conn) {
 		_ = c.Close() // the handler reports what it was doing
 		return
 	}
-	c.late.Store(true)
+	c.hasGrace.Store(true)
 	c.endAfter(rest)
 }
 
@@ -164,7 +172,8 @@ func (s *Server) tellAll() (endless []*stream, conns []*conn) {
 	}
 	conns = s.tracker.open()
 	for _, c := range conns {
-		if c.servesNoRequests() || c.request.Load() != 0 || c.notice != nil { // an idle one has nothing to tell
+		hasHandler := c.servesNoRequests() || c.request.Load() != 0 || c.notice != nil
+		if hasHandler {
 			c.noticeLocked().give()
 		}
 	}

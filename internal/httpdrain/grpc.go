@@ -264,9 +264,7 @@ func (g *GRPC) healthError() error {
 	if told == nil {
 		return nil
 	}
-	now := make(chan struct{})
-	close(now)
-	if err := told.Wait(now, 0); err != nil {
+	if err := told.Wait(call.Now(), 0); err != nil {
 		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)
 	}
 	return nil

@@ -28,9 +28,8 @@ type nextProto = func(*http.Server, *tls.Conn, http.Handler)
 // to be read.
 type serveHTTP2 func(srv *http.Server, nc net.Conn, h http.Handler)
 
-// wrapHTTP2 puts an [http2Conn] below the server's HTTP/2 implementation, and turns
-// the IdleTimeout of that off, because its GOAWAY drops streams: the http2Conn has
-// one of its own.
+// wrapHTTP2 puts an [http2Conn] between the connection and the HTTP/2 implementation. It turns
+// off the implementation's IdleTimeout, whose GOAWAY drops streams; the http2Conn has its own timer.
 //
 // Without TLS the connection that net/http accepts finds out by itself that it
 // carries HTTP/2. With TLS the http2Conn lies above TLS, which TLSNextProto allows
@@ -126,7 +125,7 @@ func unservedCopy(srv *http.Server) *http.Server {
 			to.Field(i).Set(from.Field(i))
 		}
 	}
-	copied.IdleTimeout = -1  // see http2Conn
+	copied.IdleTimeout = -1  // the http2Conn has its own
 	copied.BaseContext = nil // Serve would call it
 	if srv.TLSConfig != nil {
 		copied.TLSConfig = srv.TLSConfig.Clone()
@@ -152,7 +151,7 @@ func (r *registration) accepted() bool { return r.copied.Serve(r) == nil && r.se
 // HTTP2Config adds nothing to the HTTP2 field of the server.
 func (*registration) HTTP2Config() http.HTTP2Config { return http.HTTP2Config{} }
 
-// IdleTimeout turns the implementation's own off.
+// IdleTimeout turns the implementation's off: the http2Conn has its own.
 func (*registration) IdleTimeout() time.Duration { return -1 }
 
 func (r *registration) ServeConnFunc(serve func(context.Context, net.Conn, http.Handler, bool, *http.Request, []byte)) {

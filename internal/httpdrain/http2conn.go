@@ -114,7 +114,7 @@ func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
 	return h
 }
 
-// sayGoodbye begins the goodbye. It does not wait. Calls after the first do nothing.
+// beginGoodbye begins the goodbye. It does not wait. Calls after the first do nothing.
 //
 // An unused connection gets the first GOAWAY at once. Any other gets it behind the response
 // that leaves no stream open: at that moment its client is unlikely to begin a request.
@@ -122,14 +122,14 @@ func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
 // with a body that it has just assigned to the connection, although it has not sent a byte
 // of it (golang/go#62450). It also takes a GOAWAY before the first request for a refusal
 // (net/http, errClientConnNotEstablished).
-func (h *http2Conn) sayGoodbye() {
+func (h *http2Conn) beginGoodbye() {
 	if h.step.CompareAndSwap(notAsked, whenQuiet) {
-		h.sayWhenUnused()
+		h.sendWhenUnused()
 	}
 }
 
-// sayWhenUnused says goodbye now if the connection is unused, and otherwise as soon as it is.
-func (h *http2Conn) sayWhenUnused() {
+// sendWhenUnused says goodbye now if the connection is unused, and otherwise as soon as it is.
+func (h *http2Conn) sendWhenUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.wait == nil {
@@ -151,7 +151,7 @@ func (h *http2Conn) checkUnusedLocked() {
 	case h.closed || h.step.Load() > whenQuiet:
 		return
 	case hasNoStream && unusedFor >= goAwayWait:
-		h.sayNow()
+		h.sendNow()
 		return
 	case hasNoStream:
 		nextCheck -= unusedFor
@@ -159,34 +159,34 @@ func (h *http2Conn) checkUnusedLocked() {
 	h.wait = time.AfterFunc(nextCheck, h.checkUnused)
 }
 
-// sayNow says goodbye now, although the client may have streams open.
-func (h *http2Conn) sayNow() {
+// sendNow says goodbye now, although the client may have streams open.
+func (h *http2Conn) sendNow() {
 	if h.step.CompareAndSwap(notAsked, asked) || h.step.CompareAndSwap(whenQuiet, asked) {
 		// Writing may take as long as the client does not read.
-		call.Go("say goodbye on HTTP/2", func() error { h.writeFirstIfAsked(); return nil }, func(error) {})
+		call.Go("say goodbye on HTTP/2", func() error { h.tryWriteFirstGoAway(); return nil }, func(error) {})
 	}
 }
 
-// writeFirstIfAsked writes the first GOAWAY when that was asked for. While another call
+// tryWriteFirstGoAway writes the first GOAWAY when that was asked for. While another call
 // writes a frame it does nothing: Write calls it again behind the frame.
-func (h *http2Conn) writeFirstIfAsked() {
+func (h *http2Conn) tryWriteFirstGoAway() {
 	for h.step.Load() == asked && h.wmu.TryLock() {
-		if !h.writeFirstIfOpen() {
+		if !h.writeFirstGoAwayAndUnlock() {
 			return
 		}
 	}
 }
 
-func (h *http2Conn) writeFirstIfOpen() (done bool) {
+func (h *http2Conn) writeFirstGoAwayAndUnlock() (done bool) {
 	defer h.wmu.Unlock()
 	if h.out.mayInsert() {
-		return h.writeFirst() == nil
+		return h.writeFirstGoAway() == nil
 	}
 	return false
 }
 
-// writeFirst writes the first GOAWAY. The caller holds wmu and has asked out.mayInsert.
-func (h *http2Conn) writeFirst() error {
+// writeFirstGoAway writes the first GOAWAY. The caller holds wmu and has asked out.mayInsert.
+func (h *http2Conn) writeFirstGoAway() error {
 	if h.sentGoAway {
 		h.finish() // the implementation was faster, and a later GOAWAY must not name a higher stream
 		return nil
@@ -232,7 +232,7 @@ func (h *http2Conn) awaitClientLocked(wait time.Duration) {
 // Write writes p, and the first GOAWAY when it is asked for and may be inserted.
 func (h *http2Conn) Write(p []byte) (int, error) {
 	n, err := h.write(p)
-	h.writeFirstIfAsked() // asked for while this call wrote
+	h.tryWriteFirstGoAway() // asked for while this call wrote
 	return n, err
 }
 
@@ -258,7 +258,7 @@ func (h *http2Conn) writeWithGoodbye(p []byte) (done int, err error) {
 		part := p[done:]
 		switch step := h.step.Load(); {
 		case step == asked && h.out.mayInsert():
-			if err := h.writeFirst(); err != nil {
+			if err := h.writeFirstGoAway(); err != nil {
 				return done, err
 			}
 		case step == asked:
@@ -269,7 +269,7 @@ func (h *http2Conn) writeWithGoodbye(p []byte) (done int, err error) {
 			n, found := h.out.untilQuiet(part, &h.streams)
 			part = part[:n]
 			if found && !h.sentGoAway && h.step.CompareAndSwap(whenQuiet, waiting) {
-				if err := h.writeLast(part); err != nil {
+				if err := h.writeResponseEndWithGoAway(part); err != nil {
 					return done, err
 				}
 				done += len(part)
@@ -288,9 +288,9 @@ func (h *http2Conn) writeWithGoodbye(p []byte) (done int, err error) {
 	}
 }
 
-// writeLast writes the end of the response that leaves no stream open, and the first GOAWAY
-// behind it, in one write: the client reads the GOAWAY before it sends its next request.
-func (h *http2Conn) writeLast(part []byte) error {
+// writeResponseEndWithGoAway writes the end of the response that leaves no stream open, and the
+// first GOAWAY behind it, in one write: the client reads the GOAWAY before it sends its next request.
+func (h *http2Conn) writeResponseEndWithGoAway(part []byte) error {
 	_, err := h.below.Write(append(slices.Clip(part), firstGoAway...))
 	h.followWritten(part)
 	if err != nil {
@@ -316,7 +316,7 @@ func (h *http2Conn) followWritten(p []byte) {
 			h.streams.end(h.out.stream())
 		}
 	}
-	if h.out.lost {
+	if h.out.notHTTP2 {
 		h.notHTTP2.Store(true)
 	}
 }
@@ -380,7 +380,7 @@ func (h *http2Conn) followRead(p []byte) (n int) {
 			return n
 		}
 	}
-	if h.in.lost {
+	if h.in.notHTTP2 {
 		h.notHTTP2.Store(true)
 	}
 	return n
@@ -405,8 +405,8 @@ func (h *http2Conn) clientHadTime() {
 // written.
 func (h *http2Conn) closeWithoutStreams() bool {
 	h.wmu.Lock()
-	last, none := h.streams.lastOfNone()
-	closes := none && h.out.mayInsert() && !h.sentGoAway && h.werr == nil
+	last, noneOpen := h.streams.lastAndNoneOpen()
+	closes := noneOpen && h.out.mayInsert() && !h.sentGoAway && h.werr == nil
 	if closes {
 		_, _ = h.below.Write(goAway(last)) // the client may have closed it by now
 	}

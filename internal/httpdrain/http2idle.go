@@ -17,7 +17,7 @@ func (h *http2Conn) closeWhenIdle() {
 }
 
 func (h *http2Conn) expire() {
-	h.sayNow()
+	h.sendNow()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expired = true
@@ -117,8 +117,8 @@ func (s *streams) areAllIn(ids []uint32) bool {
 	return true
 }
 
-// lastOfNone returns the last stream, and whether none is open.
-func (s *streams) lastOfNone() (last uint32, none bool) {
+// lastAndNoneOpen returns the latest stream, and whether no stream is open.
+func (s *streams) lastAndNoneOpen() (last uint32, noneOpen bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last, len(s.open) == 0

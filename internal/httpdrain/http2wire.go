@@ -68,7 +68,7 @@ func (c *conn) speaks(h *http2Conn) {
 	if closed {
 		h.stop()
 	} else if c.server.windowOver.Load() {
-		h.sayWhenUnused() // EndWindow has come before, or just now
+		h.sendWhenUnused() // EndWindow has come before, or just now
 	}
 }
 
@@ -119,7 +119,7 @@ func (c *conn) lookForPreface(p []byte) {
 func (c *conn) upgraded() {
 	h := newHTTP2Conn(c, c.Conn)
 	h.plain = true
-	h.out.answer = true
+	h.out.inUpgradeAnswer = true
 	h.in.before = clientPreface
 	h.count()
 	h.streams.begin(1) // the request that asked
@@ -208,7 +208,7 @@ func (s *Server) countedBelow() (n int) {
 // later still is told when it is unused.
 func (s *Server) sayGoodbyeHTTP2() {
 	for _, h := range s.openHTTP2() {
-		h.sayGoodbye()
+		h.beginGoodbye()
 	}
 }
 
@@ -217,9 +217,9 @@ func (s *Server) sayGoodbyeHTTP2() {
 func (s *Server) insistHTTP2() {
 	for _, h := range s.openHTTP2() {
 		if h.step.Load() == whenQuiet {
-			h.sayNow()
+			h.sendNow()
 		} else {
-			h.sayGoodbye()
+			h.beginGoodbye()
 		}
 	}
 }
@@ -249,7 +249,7 @@ func (s *Server) awaitGoodbyes(ctx context.Context) {
 	}()
 	open := s.openHTTP2()
 	for _, h := range open {
-		h.sayNow()
+		h.sendNow()
 	}
 	for _, h := range open {
 		select {

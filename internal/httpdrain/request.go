@@ -45,7 +45,7 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 		// through our listener.
 		s.beginRequest()
 		defer s.endedRequest()
-		s.callHandler(next, w, r, nil, nil)
+		s.callHandler(next, w, r, nil, false)
 		return
 	}
 	s.beginRequest()
@@ -64,27 +64,23 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 	if s.windowOver.Load() {
 		c.cutStream() // EndWindow came before this event stream and has not cut it
 	}
-	var watched *conn
-	if mayStream(r) {
-		watched = c
-	}
-	s.callHandler(next, w, r, c, watched)
+	s.callHandler(next, w, r, c, mayStream(r))
 }
 
 // callHandler calls the handler of an HTTP/1 request on c, if that is known. When the request
-// arrived after T0, or its answer may say that it is a stream (watched is its connection then),
+// arrived after T0, or its answer may say that it is a stream (then its connection is known),
 // the handler gets an http1Wrapper in place of net/http's writer.
-func (s handler) callHandler(next http.Handler, w http.ResponseWriter, r *http.Request, c, watched *conn) {
+func (s handler) callHandler(next http.Handler, w http.ResponseWriter, r *http.Request, c *conn, mayBeStream bool) {
 	closing := s.draining.Load()
 	if closing && c != nil {
 		c.told.Store(true)
 	}
 	full, ok := w.(http1Writer)
-	if !ok || !closing && watched == nil {
+	if !ok || !closing && !mayBeStream {
 		next.ServeHTTP(w, r)
 		return
 	}
-	own := &http1Wrapper{http1Writer: full, server: s.Server, watched: watched, closing: closing}
+	own := &http1Wrapper{http1Writer: full, server: s.Server, conn: c, mayBeStream: mayBeStream, closing: closing}
 	next.ServeHTTP(own, r)
 	if closing {
 		own.beforeHeader() // a handler that wrote nothing; not reached by a panic, which aborts the response
@@ -136,13 +132,13 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	own := r.WithContext(st)
 	defer removeForm(own)
 	closing := s.oneStep && h2 == nil && s.draining.Load()
-	watched := mayStream(r)
+	mayBeStream := mayStream(r)
 	full, ok := w.(http2Writer)
-	if !ok || !closing && !watched {
+	if !ok || !closing && !mayBeStream {
 		next.ServeHTTP(w, own)
 		return
 	}
-	st.writer = http2Wrapper{http2Writer: full, stream: st, watched: watched, closing: closing}
+	st.writer = http2Wrapper{http2Writer: full, stream: st, mayBeStream: mayBeStream, closing: closing}
 	next.ServeHTTP(&st.writer, own)
 	if closing {
 		st.writer.beforeHeader()

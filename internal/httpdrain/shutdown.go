@@ -72,7 +72,7 @@ func (s *Server) listenerCloses() {
 	s.mu.Unlock()
 	_, conns := s.tellAll()
 	for _, c := range conns {
-		if c.late.Load() {
+		if c.hasGrace.Load() {
 			c.endAfter(lateNotice)
 		}
 	}

@@ -103,10 +103,10 @@ func (s *Server) hijack(c *conn) {
 		c.upgraded()
 	}
 	c.takenAt = time.Now()
-	// In this order against EndWindow: either that closes it, or it is late.
+	// In this order against EndWindow: either that closes it, or it has grace.
 	c.hijacked.Store(true)
 	if s.windowOver.Load() && bits&requestHTTP2 == 0 {
-		c.late.Store(true)
+		c.hasGrace.Store(true)
 	}
 	c.request.Store(0)
 	if bits&requestActive != 0 {
@@ -117,7 +117,7 @@ func (s *Server) hijack(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.channelLocked(c.noticeLocked())
-	if c.late.Load() && !s.closedAt.IsZero() {
+	if c.hasGrace.Load() && !s.closedAt.IsZero() {
 		c.endAfter(2 * lateNotice)
 	}
 }

@@ -58,11 +58,12 @@ func setClose(header http.Header) {
 // in that header, over any value of the handler, and never in an informational header.
 type http1Wrapper struct {
 	http1Writer
-	server  *Server
-	watched *conn // the request's connection when the answer may be a stream's, else nil
-	closing bool  // the request arrived after T0
-	final   bool  // the final header is written or the connection is hijacked
-	taken   bool  // the connection is hijacked
+	server      *Server
+	conn        *conn // nil when it is not known
+	mayBeStream bool  // the answer may be a stream's; conn is known then
+	closing     bool  // the request arrived after T0
+	final       bool  // the final header is written or the connection is hijacked
+	taken       bool  // the connection is hijacked
 }
 
 // Unwrap is for http.ResponseController.
@@ -74,8 +75,8 @@ func (w *http1Wrapper) beforeHeader() {
 	}
 	w.final = true
 	header := w.http1Writer.Header()
-	if w.watched != nil && isEndless(header) {
-		w.watched.markStream()
+	if w.mayBeStream && isEndless(header) {
+		w.conn.markStream()
 	}
 	if w.closing {
 		setClose(header)
@@ -159,10 +160,10 @@ func isBetween(function string) bool {
 // and sends GOAWAY.
 type http2Wrapper struct {
 	http2Writer
-	stream  *stream
-	watched bool // the answer may be a stream's
-	closing bool
-	final   bool
+	stream      *stream
+	mayBeStream bool // the answer may be a stream's
+	closing     bool
+	final       bool
 }
 
 // Unwrap is for http.ResponseController.
@@ -174,7 +175,7 @@ func (w *http2Wrapper) beforeHeader() {
 	}
 	w.final = true
 	header := w.http2Writer.Header()
-	if w.watched && isEndless(header) {
+	if w.mayBeStream && isEndless(header) {
 		w.stream.server.markStream(w.stream)
 	}
 	if !w.closing {

@@ -242,9 +242,7 @@ var errNotRegular = errors.New("it is not a regular file")
 // within calls fn, and stops waiting for it when the volume hangs. A time in which the
 // process itself was suspended does not count.
 func (f *File) within(fn func() error) error {
-	begun := make(chan struct{})
-	close(begun)
-	err := call.Start("the volume", fn).Wait(begun, patience)
+	err := call.Start("the volume", fn).Wait(call.Now(), patience)
 	var abandoned *call.AbandonedError
 	if errors.As(err, &abandoned) {
 		f.stuck.Store(true)

@@ -250,8 +250,8 @@ func (n *Notifier) extend() {
 func (n *Notifier) flush(stop <-chan struct{}) {
 	warned := false
 	for {
-		m, any := n.next()
-		if !any {
+		m, found := n.next()
+		if !found {
 			return
 		}
 		err := n.sock.Send(time.Now().Add(sendAttempt), m.file, m.assignments...)
@@ -276,7 +276,7 @@ func (n *Notifier) flush(stop <-chan struct{}) {
 }
 
 // next takes the oldest message from the list.
-func (n *Notifier) next() (m message, any bool) {
+func (n *Notifier) next() (m message, found bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.pending) == 0 {

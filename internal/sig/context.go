@@ -11,10 +11,9 @@ import (
 
 // Context returns a copy of parent that the first of the signals cancels, with what cause
 // returns for it. stop cancels the context, restores the default effect of the signals and
-// waits for that. The default effect is also back when the time again has passed since the
-// first signal; repeats within that time count as one. Without signals, only the parent
-// and stop cancel it.
-func Context(parent context.Context, again time.Duration, cause func(os.Signal) error, signals []os.Signal) (ctx context.Context, stop context.CancelFunc) {
+// waits for that. The default effect also comes back debounce after the first signal; repeats
+// within that time count as one. Without signals, only the parent and stop cancel it.
+func Context(parent context.Context, debounce time.Duration, cause func(os.Signal) error, signals []os.Signal) (ctx context.Context, stop context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	// Room for one of each kind is enough: Notify drops signals that do not fit, and
 	// only the first one counts.
@@ -33,7 +32,7 @@ func Context(parent context.Context, again time.Duration, cause func(os.Signal) 
 		case <-ctx.Done():
 			return
 		}
-		repeats := time.NewTimer(again)
+		repeats := time.NewTimer(debounce)
 		defer repeats.Stop()
 		select {
 		case <-repeats.C:

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Watcher calls a function for each signal of a process, as the signal's meaning demands. The
-// functions must not block; only First may.
+// Watcher calls a function for each signal of a process, as the signal's meaning demands. Reload,
+// Upgrade and Further are called on the goroutine that reads the signals and must not block. First
+// has a goroutine of its own.
 type Watcher struct {
 	Stops, Reloads, Upgrades <-chan os.Signal // signals of the process
 
@@ -18,7 +19,7 @@ type Watcher struct {
 
 	Reload  func()          // for each SIGHUP
 	Upgrade func()          // for each UpgradeSignal
-	First   func(os.Signal) // for the first signal that counts, on a goroutine of its own
+	First   func(os.Signal) // for the first signal that counts
 	Further func(os.Signal) // for each later one
 }
 

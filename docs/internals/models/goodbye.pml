@@ -1,7 +1,7 @@
 /* The goodbye on one HTTP/2 connection. The page: docs/reference/guarantees/app.md#r45.
  *
- * The code: internal/httpdrain/http2conn.go (sayGoodbye, sayNow, writeFirst, writeWithGoodbye,
- * writeLast, Read, clientHadTime, closeWithoutStreams), frames.go (mayInsert), http2wire.go
+ * The code: internal/httpdrain/http2conn.go (beginGoodbye, sendNow, writeFirstGoAway, writeWithGoodbye,
+ * writeResponseEndWithGoAway, Read, clientHadTime, closeWithoutStreams), frames.go (mayInsert), http2wire.go
  * (speaks, sayGoodbyeHTTP2, insistHTTP2), goodbye.go (EndWindow).
  *
  * Size: a client that sends up to three requests, each frame in two pieces, and may say goodbye
@@ -43,7 +43,7 @@ bool heard, gone;                    /* its program knows of the GOAWAY, and ope
 #define mayInsert(inside) (!inside)
 #endif
 
-inline writeFirst() {                /* with a PING when the client has streams open */
+inline writeFirstGoAway() {          /* with a PING when the client has streams open */
 	if
 #ifndef MUTANT_once                  /* the implementation was faster: a later GOAWAY must not name a higher stream */
 	:: sentGoAway -> step = goodbye_said
@@ -58,7 +58,7 @@ inline writeFirst() {                /* with a PING when the client has streams 
 inline write(kind, n) {              /* Write: also what is asked for, before and behind it */
 	atomic {
 		if
-		:: step == goodbye_asked && mayInsert(outFrame) && !closed -> writeFirst()
+		:: step == goodbye_asked && mayInsert(outFrame) && !closed -> writeFirstGoAway()
 		:: else
 		fi;
 		if
@@ -69,18 +69,18 @@ inline write(kind, n) {              /* Write: also what is asked for, before an
 		if
 		:: step == goodbye_whenQuiet && kind == response && open == 0 && !sentGoAway && !closed ->
 			step = goodbye_waiting; down!firstGoAway(0)
-		:: step == goodbye_asked && mayInsert(outFrame) && !closed -> writeFirst()
+		:: step == goodbye_asked && mayInsert(outFrame) && !closed -> writeFirstGoAway()
 		:: else
 		fi
 	}
 }
 
-inline sayNow() {                    /* writeFirstIfAsked */
+inline sendNow() {                   /* tryWriteFirstGoAway */
 	atomic {
 		if
 		:: step == goodbye_notAsked || step == goodbye_whenQuiet ->
 			step = goodbye_asked;
-			if :: !closed && mayInsert(outFrame) -> writeFirst() :: else fi
+			if :: !closed && mayInsert(outFrame) -> writeFirstGoAway() :: else fi
 		:: else
 		fi
 	}
@@ -139,7 +139,7 @@ active proctype implementation() {   /* net/http: answers, and closes behind the
 
 active proctype timer() {            /* checkUnused, clientHadTime */
 	do
-	:: atomic { open == 0 && (step == goodbye_whenQuiet || late && step == goodbye_notAsked) -> sayNow() }
+	:: atomic { open == 0 && (step == goodbye_whenQuiet || late && step == goodbye_notAsked) -> sendNow() }
 	:: atomic { step == goodbye_waiting && HAD_TIME && !closed -> step = goodbye_ending };
 		atomic {                     /* closeWithoutStreams; otherwise wakeReader */
 			if
@@ -161,7 +161,7 @@ active proctype app() {              /* EndWindow, and insistHTTP2 in the middle
 	atomic {
 		if
 		:: speaks && step == goodbye_notAsked -> step = goodbye_whenQuiet
-		:: speaks && step == goodbye_whenQuiet -> sayNow()
+		:: speaks && step == goodbye_whenQuiet -> sendNow()
 		:: else
 		fi
 	}

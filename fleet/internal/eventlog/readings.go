@@ -19,10 +19,10 @@ const (
 	maxReadings  = 10_000
 )
 
-// GoesOn notes a request of the caller who for the object what. It reports whether the request
+// Note notes a request of the caller who for the object what. It reports whether the request
 // continues a reading: the request before was less than ten minutes ago. When there are very
 // many readings, it forgets them all, and each begins again with its next request.
-func (r *Readings) GoesOn(now time.Time, who, what string) bool {
+func (r *Readings) Note(now time.Time, who, what string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last, ok := r.last[[2]string{who, what}]

@@ -24,14 +24,14 @@ func TestReadings(t *testing.T) {
 		{28 * time.Minute, "ada", "a log", false},
 		{28 * time.Minute, "ada", "a log", true},
 	} {
-		if got := r.GoesOn(now.Add(step.after), step.who, step.what); got != step.want {
+		if got := r.Note(now.Add(step.after), step.who, step.what); got != step.want {
 			t.Errorf("look %d: %v", i, got)
 		}
 	}
 	for i := range 30_000 {
-		r.GoesOn(now, fmt.Sprint(i), "a log")
+		r.Note(now, fmt.Sprint(i), "a log")
 	}
-	if r.GoesOn(now, "0", "a log") || !r.GoesOn(now, "29999", "a log") {
+	if r.Note(now, "0", "a log") || !r.Note(now, "29999", "a log") {
 		t.Error("it keeps all readings, or none")
 	}
 }

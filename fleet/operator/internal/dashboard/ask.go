@@ -144,7 +144,8 @@ func askRollback(ctx context.Context, d *Dashboard, form url.Values, q *question
 }
 
 // chosen returns the dead letters that a form chooses: all of them, or else a group, or else
-// single ones.
+// single ones. It also removes from the form what is not chosen, so that the confirmation repeats
+// only the choice.
 func chosen(form url.Values) (ids []string, all bool, group string) {
 	if all = form.Get("all") != ""; all {
 		form.Del("letter")
