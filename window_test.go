@@ -164,6 +164,29 @@ func TestEndBy(t *testing.T) {
 	}
 }
 
+// A window that ends early leaves its rest to requests, but never more than the time until the
+// process is killed.
+func TestEndByAfterAnEarlyEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const s = time.Second
+		r := newRig(t, lifecycle.Config{DrainMin: s})
+		ln := newPipeListener()
+		r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })}, lifecycle.WithListener(ln))
+		r.OnShutdown("hook", func(ctx context.Context) error { <-ctx.Done(); return nil })
+		t0 := time.Now().Add(20 * s)
+		r.after(20*s, func() { r.Stop(nil) })
+		r.after(20*s+time.Millisecond, func() { r.EndBy(t0.Add(24 * s)); r.EndWindow(t0) })
+		r.after(21*s+500*time.Millisecond, func() { _ = ln.request() })
+		_ = r.Run(t.Context()) // the request is cut
+		if got := windowOver(t, r).Sub(t0); got > s+10*time.Millisecond {
+			t.Fatalf("the window took %v, want %v: it did not end early", got, s)
+		}
+		if got := time.Since(t0); got < 20*s || got > 24*s {
+			t.Errorf("the stop took %v, want most of the 24s after which the process is killed, and no more", got)
+		}
+	})
+}
+
 // DrainMax belongs to the budget, and is not shorter than the window.
 func TestDrainMaxIsValidated(t *testing.T) {
 	const s = time.Second

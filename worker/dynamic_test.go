@@ -399,3 +399,47 @@ func ExampleDynamic() {
 	// mail-2 sent to joe
 	// <nil>
 }
+
+// A session of a user who signs out is stopped by the name that Add returned, and the oldest one
+// by its state.
+func ExampleDynamic_State() {
+	type session struct {
+		user   string
+		serves chan bool
+	}
+	sessions := worker.NewDynamic("session", worker.DynamicConfig{}, func(ctx context.Context, s session) error {
+		close(s.serves)
+		<-ctx.Done()
+		return nil
+	})
+	ctx := context.Background()
+	if err := sessions.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	sessionOf := map[string]string{}
+	for _, user := range []string{"ada", "joe", "eve"} {
+		s := session{user: user, serves: make(chan bool)}
+		name, err := sessions.Add(s)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		<-s.serves
+		sessionOf[user] = name
+	}
+	fmt.Println(sessions.StopChild(ctx, sessionOf["joe"]))
+	oldest := slices.MinFunc(sessions.State().Children, func(a, b worker.State) int {
+		return a.StartedAt.Compare(b.StartedAt)
+	})
+	fmt.Println(sessions.StopChild(ctx, oldest.Name))
+	for _, left := range sessions.State().Children {
+		fmt.Println(left.Name)
+	}
+	fmt.Println(sessions.Stop(ctx))
+	// Output:
+	// <nil>
+	// <nil>
+	// session-3
+	// <nil>
+}

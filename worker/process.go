@@ -69,7 +69,7 @@ type Process struct {
 	pipes        *pipes     // set before the program runs
 	reapOnce     sync.Once
 	reapErr      error
-	wasKilled    bool // a signal seems to have ended the program, which is not reaped yet; set before exited is signaled
+	wasKilled    bool // SIGKILL has ended the program, which is not reaped yet; set before exited is signaled
 
 	signalMu sync.Mutex // held while signalling, guards everything below up to exitMu
 	pid      int        // of the group and its leader; 0 before the start

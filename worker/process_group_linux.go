@@ -57,8 +57,11 @@ func (p *Process) isStopped() bool {
 func (s procStat) stopped() bool { return s.state == 'T' || s.state == 't' }
 
 // groupLives reports whether a process of the group runs, besides the leader,
-// which has ended.
+// which has ended. Once the leader is reaped, the kernel says when nobody is left.
 func groupLives(pgid int) bool {
+	if syscall.Kill(-pgid, 0) == syscall.ESRCH {
+		return false
+	}
 	return slices.ContainsFunc(groupMembers(pgid), func(pid int) bool {
 		s, ok := readStat(pid)
 		return ok && s.state != 'Z' && s.state != 'X'

@@ -12,9 +12,9 @@ const holdsZombie = true
 
 // From <linux/wait.h>; package syscall does not have them.
 const (
-	idPID       = 1 // P_PID
-	idPidfd     = 3 // P_PIDFD
-	childKilled = 2 // CLD_KILLED: a signal ended it, without a core dump
+	idPID         = 1 // P_PID
+	idPidfd       = 3 // P_PIDFD
+	endedBySignal = 2 // CLD_KILLED: without a core dump
 )
 
 // hasEnded are the options of waitid(2) to see the end of a process and not to
@@ -28,7 +28,7 @@ func (p *Process) awaitExit() {
 	if err != nil {
 		info = awaitOnThread(p.cmd.Process.Pid)
 	}
-	p.wasKilled = info.code == childKilled
+	p.wasKilled = info.code == endedBySignal && syscall.Signal(info.status) == syscall.SIGKILL
 }
 
 // awaitInPoller waits for the end of the child in the poller of the runtime, by
@@ -82,8 +82,10 @@ func awaitOnThread(pid int) (info siginfo) {
 
 // siginfo is the part of siginfo_t that waitid fills in (128 bytes everywhere).
 type siginfo struct {
-	signo, errno, code int32 // signo is 0 when the child has not ended
-	_                  [116]byte
+	signo, errno, code int32      // signo is 0 when the child has not ended
+	_                  [0]uintptr // what follows is aligned as a pointer
+	pid, uid, status   int32
+	_                  [104]byte
 }
 
 // waitid fails at once for a child that other code has reaped.

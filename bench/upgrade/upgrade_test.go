@@ -108,7 +108,13 @@ func flip(addr string) error {
 	signal.Notify(term, syscall.SIGTERM)
 	go func() {
 		for range hup {
-			_ = upg.Upgrade() // the benchmark sees when it fails
+			for upg.Upgrade() != nil { // refused as long as the process before this one has not ended
+				select {
+				case <-upg.Exit():
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
 		}
 	}()
 	go func() { <-term; upg.Stop() }()

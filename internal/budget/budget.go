@@ -39,14 +39,14 @@ func (b Budget) Within(d time.Duration) Budget {
 // After returns the times of the steps after the window, and reports whether they differ from
 // b's. window is how long the window took. When the steps need more time than left, they are
 // shortened to it. When the window ended early, requests in flight and open connections get
-// the rest of it: they are served until the same time as after a whole window.
+// the rest of it, as far as left allows: they are served until the same time as after a whole window.
 func (b Budget) After(window time.Duration, early bool, left time.Duration) (Budget, bool) {
 	switch need := b.Grace + b.Margin; {
 	case left < need:
 		b.Window, b.Total = drainwindow.Times{}, need
 		return b.Within(left), true
 	case early:
-		rest := b.Window.Full - window
+		rest := min(b.Window.Full-window, left-need)
 		b.Grace += rest
 		b.Linger += rest
 		b.AcceptMax += rest
