@@ -226,7 +226,7 @@ func (a *App) Config() Config {
 	return a.cfg
 }
 
-// times returns the budget before T0, when Reconfigure may still change it.
+// times returns the present budget: Reconfigure replaces it before T0, and refit after the window.
 func (a *App) times() budget.Budget {
 	a.mu.Lock()
 	defer a.mu.Unlock()

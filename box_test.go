@@ -179,6 +179,11 @@ func TestBlackBoxSharesTheFlightRecorder(t *testing.T) {
 	}
 	defer flight.Stop()
 	dir := t.TempDir()
+	// A process that was killed while it wrote a box has left it.
+	left := filepath.Join(dir, ".unfinished-blackbox-20200101T000000.000Z-lifecycle-1")
+	if err := os.Mkdir(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 10 {
 		opts := []lifecycle.Option{lifecycle.WithFlightRecorder(flight)}
 		if i == 9 {
@@ -205,6 +210,9 @@ func TestBlackBoxSharesTheFlightRecorder(t *testing.T) {
 	all := boxes(t, dir)
 	if len(all) != 8 {
 		t.Errorf("there are %d boxes", len(all))
+	}
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the oldest box, which is not finished, is still there: %v", err)
 	}
 	for i, box := range all {
 		_, err := os.Stat(filepath.Join(box, "trace.out"))

@@ -111,8 +111,8 @@ func (a *App) disarmWatchdog() {
 const dieWithin = time.Second
 
 // die writes why to the termination log and, with the stacks of all goroutines, to
-// stderr, and exits after one second at most. It takes no lock and waits for nothing
-// that other code could block.
+// stderr, and exits after one second at most. It takes no lock that is held while other code
+// runs, and waits for nothing that other code could block.
 func (a *App) die(why string, code int) {
 	if !a.forced.begun.CompareAndSwap(false, true) {
 		return // the first call is about to exit

@@ -25,7 +25,7 @@ type Report struct {
 	Reason      string      `json:"reason,omitempty"` // why it stopped
 	Error       string      `json:"error,omitempty"`  // the error of Run
 	Phases      []PhaseTime `json:"phases"`           // in the order in which the App entered them
-	Window      string      `json:"window,omitempty"` // how the drain window ended: "full", "quiet", or why the App skipped it
+	Window      string      `json:"window,omitempty"` // how the drain window ended, such as "full" or "quiet", or why the App did not wait for it
 	Units       []Outcome   `json:"units,omitempty"`  // in the order of registration
 	Drainers    []Outcome   `json:"drainers,omitempty"`
 	Hooks       []Outcome   `json:"hooks,omitempty"`       // in the order in which they ran
@@ -317,8 +317,8 @@ func (a *App) stopTimes() string {
 	return " (" + strings.Join(times, ", ") + ")"
 }
 
-// waitingFor names the parts for which the App waits at this moment. It takes no lock,
-// so that the watchdog may call it when a part is stuck.
+// waitingFor names the parts for which the App waits at this moment. It takes no lock that is
+// held while other code runs, so that the watchdog may call it when a part is stuck.
 func (a *App) waitingFor() string {
 	var names []string
 	if doing := a.forced.waitingFor.Load(); doing != nil && *doing != "" {

@@ -111,9 +111,11 @@ func (a *App) Run(parent context.Context) (err error) {
 	skipLinger := true
 	if a.start(&group) && a.awaitGo() {
 		skipLinger = a.serveUntilStop(base)
-	} else if len(a.parts.drainers) > 0 {
+	} else {
 		a.holdRestarts()
-		a.drain(base)
+		if len(a.parts.drainers) > 0 {
+			a.drain(base)
+		}
 	}
 	return a.teardown(base, &group, skipLinger)
 }

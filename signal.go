@@ -152,8 +152,8 @@ func (a *App) stopWith(parent context.Context) {
 	a.requestStop(req)
 }
 
-// force dumps all goroutines to stderr and exits with 128+n. It takes no lock and
-// does not wait for the log or anything else that could block.
+// force dumps all goroutines to stderr and exits with 128+n. It takes no lock that is held
+// while other code runs, and does not wait for the log or anything else that could block.
 func (a *App) force(received os.Signal) {
 	err := &SignalError{received}
 	a.die(fmt.Sprintf("a further signal (%s) while %s", received, a.lastReached()), err.ExitCode())

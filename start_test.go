@@ -2,10 +2,12 @@ package lifecycle_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -306,6 +308,42 @@ func TestStartThatTakesLongIsLogged(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("the log:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+// cannotStart needs some time to find out that it cannot start.
+type cannotStart struct{ *worker.Func }
+
+func (cannotStart) Start(context.Context) error {
+	time.Sleep(5 * time.Second)
+	return errors.New("it cannot start")
+}
+
+// A start that failed restarts nothing any more while it waits for the requests in flight.
+func TestFailedStartHoldsRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const s = time.Second
+		r := newRig(t, lifecycle.Config{})
+		ln := newPipeListener()
+		var stopped, late atomic.Bool
+		r.Supervise("fails", func(context.Context) error {
+			if stopped.Load() {
+				late.Store(true)
+			}
+			return errors.New("it has failed")
+		}, lifecycle.Backoff{Min: s, Max: s})
+		r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })}, lifecycle.WithListener(ln))
+		r.Add(cannotStart{worker.NewFunc("last", untilCancelled)})
+		began := time.Now()
+		r.after(2*s, func() { _ = ln.request() })
+		r.after(5*s+time.Millisecond, func() { stopped.Store(true) })
+		_ = r.Run(t.Context())
+		if took := time.Since(began); took < 10*s {
+			t.Errorf("the stop did not wait for the request: it was over after %v", took)
+		}
+		if late.Load() {
+			t.Error("a unit was restarted after the start had failed")
 		}
 	})
 }

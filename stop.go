@@ -260,7 +260,7 @@ func (a *App) fail(err error) {
 
 // beginStop begins the stop, at T0. It runs once, and without a lock.
 func (a *App) beginStop() {
-	b := a.budget // App.EndBy changes it as soon as the stop is known
+	b := a.budget // a copy: refit replaces it once the window is over
 	window := b.Window
 	successor := a.stop.why().successor
 	if successor != 0 {
@@ -276,7 +276,7 @@ func (a *App) beginStop() {
 		a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 		a.notifier.Load().Stopping(b.Total)
 	}
-	a.stop.requested.Signal() // first, because a server could delay the steps below
+	a.stop.requested.Signal() // before the servers, because BeginDrain of one could block
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
 		s.BeginDrain(a.stop.began(), b.Window.Full)

@@ -105,6 +105,9 @@ func newSchema(t reflect.Type, section string) (*schema, error) {
 	if n := s.lifecycles; len(n) > 1 {
 		return nil, fmt.Errorf("config: %s and %s are both a lifecycle.Config, and a program has one App: want one", n[0].key, n[1].key)
 	}
+	if n := s.keys["config"]; n != nil && n.isLeaf() {
+		return nil, errors.New("config: the key config has the flag that names the file: rename the key")
+	}
 	return s, nil
 }
 

@@ -113,23 +113,29 @@ func (c Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if c.URL == "" {
-		onlyExternal := map[string]bool{
-			"credentials_file": c.CredentialsFile != "",
-			"nkey_file":        c.NKeyFile != "",
-			"ca_file":          c.CAFile != "",
-			"cert_file":        c.CertFile != "",
-			"tls":              c.TLS != nil,
-			"domain":           c.Domain != "",
+		onlyExternal := []struct {
+			name string
+			set  bool
+		}{
+			{"credentials_file", c.CredentialsFile != ""},
+			{"nkey_file", c.NKeyFile != ""},
+			{"ca_file", c.CAFile != ""},
+			{"cert_file", c.CertFile != ""},
+			{"tls", c.TLS != nil},
+			{"domain", c.Domain != ""},
 		}
-		for name, set := range onlyExternal {
-			if set {
-				fault("%s is set and url is not: an embedded server is reached inside the process, without it", name)
+		for _, key := range onlyExternal {
+			if key.set {
+				fault("%s is set and url is not: an embedded server is reached inside the process, without it", key.name)
 			}
 		}
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	isLocal := host == "localhost" || net.ParseIP(host).IsLoopback()
-	if c.URL == "" && err == nil && !isLocal && c.ListenTokenFile == "" {
+	switch {
+	case c.Listen != "" && err != nil:
+		fault("listen is %q, want host:port: %w", c.Listen, err)
+	case c.URL == "" && c.Listen != "" && !isLocal && c.ListenTokenFile == "":
 		fault("listen is %q, which other machines can reach without credentials: set listen_token_file, or listen on 127.0.0.1", c.Listen)
 	}
 	if c.InboxPrefix != "" && !validInbox.MatchString(c.InboxPrefix) {
@@ -141,10 +147,10 @@ func (c Config) Validate() error {
 		fault("sync is %q, want %q or %q", c.Sync, SyncAlways, SyncInterval)
 	}
 	if c.SyncEvery < 0 {
-		fault("sync_every is %v, want a time above zero", c.SyncEvery)
+		fault("sync_every is %v, want 0 for the default, or more", c.SyncEvery)
 	}
 	if c.ReconnectWait < 0 {
-		fault("reconnect_wait is %v, want a time above zero", c.ReconnectWait)
+		fault("reconnect_wait is %v, want 0 for the default, or more", c.ReconnectWait)
 	}
 	if c.MaxStore < 0 {
 		fault("max_store is %d, want a number of bytes, or 0 for the server's own limit", c.MaxStore)

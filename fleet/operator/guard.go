@@ -18,8 +18,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/trace"
 )
 
-// guard checks every request first: its size, the Host header, the origin, the
-// caller, and the rate.
+// guard checks every request first, in this order: the Host header, the origin, the caller,
+// the rate, and the size of the body.
 func (s *Server) guard(next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

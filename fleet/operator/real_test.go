@@ -180,6 +180,17 @@ func TestWorkflowsOnNATS(t *testing.T) {
 	if code != 403 {
 		t.Errorf("patch of a field that is not writable: %d %s", code, text)
 	}
+	// A form's text is one value of JSON, or the field's own rules refuse it as a text.
+	form := []string{"Content-Type", "application/x-www-form-urlencoded"}
+	for value, wants := range map[string]float64{"7": 7, "1,5": 9, "12 345": 9} {
+		fields := url.Values{"type": {"drone-survey"}, "id": {"org.a.2"}, "field": {"priority"}, "value": {value}}
+		request(t, "POST", base+"/ui/act/patch", fields.Encode(), form...)
+		e, err := c.GetEntity(ctx, &operatorv1.GetEntityRequest{Type: "drone-survey", Id: "org.a.2"})
+		if got := e.GetFields().GetFields()["priority"].GetNumberValue(); err != nil || got != wants {
+			t.Errorf("%q of a form: priority is %v, %v; want %v", value, got, err, wants)
+		}
+		request(t, "PATCH", base+"/workflows/drone-survey/org.a.2", `{"fields":{"priority":9}}`)
+	}
 	for _, phase := range []string{"aborted", "flying"} {
 		_, err = c.Transition(ctx, &operatorv1.TransitionRequest{Type: "drone-survey", Id: id, Phase: phase})
 	}

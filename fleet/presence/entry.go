@@ -117,7 +117,8 @@ func (a announcement) decode(id string) (*Process, error) {
 
 // read reads one entry. It returns what the process has announced, which the caller must
 // not change; Suspect says when the entry is not from the process. alive reports whether the
-// entry shows that its process lives.
+// entry counts as an announcement: also a forged one of a process of which nothing else is
+// known, so that operators see it.
 func (f *Fleet) read(e jetstream.KeyValueEntry) (p *Process, alive bool) {
 	now, id := time.Now(), e.Key()
 	if !validKey.MatchString(id) {
@@ -162,7 +163,7 @@ func (f *Fleet) open(id string, entry []byte) (*Process, announcement, error) {
 // removed reports whether the process itself has removed its entry.
 func (f *Fleet) removed(e jetstream.KeyValueEntry) bool {
 	if !validKey.MatchString(e.Key()) {
-		return true
+		return true // no process has such a key
 	}
 	a, err := openEntry(f.cfg, e.Key(), e.Value())
 	if err != nil {

@@ -89,8 +89,9 @@ func openJournal(ctx context.Context, js jetstream.JetStream, c Config) (*eventl
 	return log, nil
 }
 
-// eventSubject returns the subject of an event: PREFIX.event.SERVICE.INSTANCE.KIND. A
-// process needs the permission to publish only below its own instance.
+// eventSubject returns the subject of an event: PREFIX.event.SERVICE.ID.KIND, where ID is the
+// id of the process with a dash for its dot. A process needs the permission to publish only
+// below its own id.
 func eventSubject(c Config, e Event) string {
 	tokens := []string{c.Prefix, "event", serviceToken(e.Service), serviceToken(e.Process), serviceToken(e.Kind)}
 	return strings.Join(tokens, ".")

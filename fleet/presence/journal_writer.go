@@ -18,7 +18,8 @@ import (
 
 // journalWriter writes events to the journal: the events of its own process, or, in an
 // operators' server, events of processes that can no longer write. Adding an event
-// never waits. When there are too many it drops the new ones and counts them.
+// never waits. When there are too many it drops the new ones, except "exit" and "joined", and
+// counts them.
 type journalWriter struct {
 	cfg    Config
 	js     jetstream.JetStream
@@ -39,7 +40,7 @@ type pendingEvent struct {
 	event    Event
 	since    time.Time
 	id       string
-	complete func(context.Context, Event) Event // called before the event is stored; nil for none
+	complete func(context.Context, Event) Event // called before each attempt to store the event; nil for none
 }
 
 // newJournalWriter returns a journalWriter; run stores the events. It returns nil, which

@@ -31,6 +31,10 @@ const kept = 8
 // prefix begins the name of each box. The time follows, so the names are in the order of time.
 const prefix = "blackbox-"
 
+// unfinished is before the name of a box as long as it is being written. It stays there when the
+// process ends meanwhile.
+const unfinished = ".unfinished-"
+
 // Recorder writes boxes: folders with what the process did before something hung. A nil Recorder
 // writes none. All methods may be called concurrently.
 type Recorder struct {
@@ -145,30 +149,30 @@ func (r *Recorder) Close() {
 // write writes a box beside the others, and gives it its name when it is complete. It returns the
 // path of a box that has what could be written, and every error.
 func (r *Recorder) write(at time.Time, why string, about any) (path string, err error) {
-	unfinished, err := os.MkdirTemp(r.dir, ".unfinished-")
-	if err != nil {
+	name := fmt.Sprintf("%s%s-%s-%d", prefix, at.UTC().Format("20060102T150405.000Z"), r.name, os.Getpid())
+	dir := filepath.Join(r.dir, unfinished+name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
 	errs := []error{
-		write(unfinished, "why.json", func(w io.Writer) error {
+		write(dir, "why.json", func(w io.Writer) error {
 			e := json.NewEncoder(w)
 			e.SetIndent("", "  ")
 			return e.Encode(map[string]any{"why": why, "at": at, "pid": os.Getpid(), "report": about})
 		}),
-		profile(unfinished, "goroutines.txt", "goroutine", 1),
-		profile(unfinished, "goroutine.pb.gz", "goroutine", 0),
+		profile(dir, "goroutines.txt", "goroutine", 1),
+		profile(dir, "goroutine.pb.gz", "goroutine", 0),
 	}
 	if r.flight != nil {
-		errs = append(errs, write(unfinished, "trace.out", func(w io.Writer) error {
+		errs = append(errs, write(dir, "trace.out", func(w io.Writer) error {
 			_, err := r.flight.WriteTo(w)
 			return err
 		}))
 	}
-	errs = append(errs, profile(unfinished, "heap.pb.gz", "heap", 0), profile(unfinished, "goroutineleak.txt", "goroutineleak", 1))
-	name := fmt.Sprintf("%s%s-%s-%d", prefix, at.UTC().Format("20060102T150405.000Z"), r.name, os.Getpid())
+	errs = append(errs, profile(dir, "heap.pb.gz", "heap", 0), profile(dir, "goroutineleak.txt", "goroutineleak", 1))
 	path = filepath.Join(r.dir, name)
-	if err := os.Rename(unfinished, path); err != nil {
-		return unfinished, errors.Join(append(errs, err)...)
+	if err := os.Rename(dir, path); err != nil {
+		return dir, errors.Join(append(errs, err)...)
 	}
 	return path, errors.Join(append(errs, r.removeOld())...)
 }
@@ -190,13 +194,15 @@ func profile(dir, file, name string, debug int) error {
 	return write(dir, file, func(w io.Writer) error { return p.WriteTo(w, debug) })
 }
 
-// removeOld removes the oldest boxes when there are more than kept.
+// removeOld removes the oldest boxes, finished or not, when there are more than kept.
 func (r *Recorder) removeOld() error {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
 		return err
 	}
-	boxes := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !strings.HasPrefix(e.Name(), prefix) })
+	nameOf := func(e os.DirEntry) string { return strings.TrimPrefix(e.Name(), unfinished) }
+	boxes := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !strings.HasPrefix(nameOf(e), prefix) })
+	slices.SortFunc(boxes, func(a, b os.DirEntry) int { return strings.Compare(nameOf(a), nameOf(b)) })
 	var errs []error
 	for len(boxes) > kept {
 		errs = append(errs, os.RemoveAll(filepath.Join(r.dir, boxes[0].Name())))

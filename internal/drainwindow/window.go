@@ -28,7 +28,7 @@ type Times struct {
 // Window is the drain window of one stop. The zero value has not begun. All methods
 // may be called concurrently.
 type Window struct {
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex // guards the fields below; Wait reads begun and moved without it, because Begin came before
 	begun time.Time
 	times Times
 	at    time.Time // EndAt's; zero without one

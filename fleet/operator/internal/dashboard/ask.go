@@ -77,11 +77,12 @@ func doPatch(ctx context.Context, d *Dashboard, form url.Values) ([]int, error) 
 	if err != nil {
 		return nil, err
 	}
-	// A form sends only texts. The current value shows whether the field is one.
+	// A form sends only texts. The current value shows whether the field is one. A field that is
+	// none is read as JSON, when the whole input is one value.
 	value := structpb.NewStringValue(form.Get("value"))
 	if _, isText := fieldOf(e, form.Get("field")); !isText {
 		var parsed any
-		if json.NewDecoder(strings.NewReader(form.Get("value"))).Decode(&parsed) == nil {
+		if json.Unmarshal([]byte(form.Get("value")), &parsed) == nil {
 			if v, err := structpb.NewValue(parsed); err == nil {
 				value = v
 			}
