@@ -203,7 +203,7 @@ docs: ## draw the pictures and tables in docs/ from the code, and copy the libra
 	cd tools && go run ./docgen && go run ./guarantees -sort && go run ./models
 	go test -count=1 -run '^TestPagesShowTheCode$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
-	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
+	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestChartKnowsTheKeysOfLifecycleRun|TestVendoredLibraryIsCurrent)$$' . -update
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
 	cd fleet && go test -count=1 -run '^TestPageListsTheRules$$' ./internal/diagnosis -update
 	cd bench && go run ./clients/cmd/clientdoc

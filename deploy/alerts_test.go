@@ -79,10 +79,10 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	for i := range all {
 		p := &stopped{kind: "good", web: ports(), health: ports(), folder: t.TempDir(), env: env}
 		processes[i] = p
-		targets = append(targets, strconv.Quote(p.health))
+		targets = append(targets, fmt.Sprintf("{targets: [%q], labels: {namespace: shop, pod: web-%d}}", p.health, i))
 		p.start(t, service)
 	}
-	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%s]}]}\n",
+	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n  - {job_name: service, static_configs: [%s]}\n",
 		write("rules.yaml", string(rules)), strings.Join(targets, ", ")))
 	start(t, nil, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
@@ -119,8 +119,9 @@ func TestAlertsFireAndResolve(t *testing.T) {
 			p.stop(t)
 		}
 		until(t, longest, a.alert+" to fire", func() bool { return len(firing(a.alert)) > 0 })
-		if fired := firing(a.alert); len(fired) != 1 || fired[0]["instance"] != p.health {
-			t.Errorf("%s fires for %v, want %s", a.alert, fired, p.health)
+		pod := fmt.Sprintf("web-%d", i)
+		if fired := firing(a.alert); len(fired) != 1 || fired[0]["instance"] != p.health || fired[0]["namespace"] != "shop" || fired[0]["pod"] != pod {
+			t.Errorf("%s fires for %v, want %s at %s", a.alert, fired, pod, p.health)
 		}
 		t.Logf("%-34s fired after %v", a.alert, time.Since(began).Round(time.Second))
 	}

@@ -201,7 +201,17 @@ func TestChartRefusesContradictions(t *testing.T) {
 		"args={-config=/tmp/other.yaml}":                                "set configFile",
 		"args={-addr=:1}":                                               "set ports.http",
 		"liveKeys={lifecycle.name}":                                     "liveKeys",
-		"labels.app\\.kubernetes\\.io/name=mine":                        "app.kubernetes.io/name",
+		"labels.app\\.kubernetes\\.io/name=mine":                        "labels has app.kubernetes.io/name, a label that the chart sets: remove it",
+		"podLabels.helm\\.sh/chart=mine":                                "podLabels has helm.sh/chart, a label that the chart sets",
+		"labels.team=the shop":                                          "at '/labels/team': 'the shop' does not match pattern",
+		"labels.team=1":                                                 "at '/labels/team': got number, want string",
+		"labels=shop":                                                   "at '/labels': got string, want object",
+		"autoscaling.enabled=true,autoscaling.cpuPercent=null":          "autoscaling has no metric: set autoscaling.cpuPercent, memoryPercent or metrics",
+		"command={/lifecycle-run}":                                      "set configFile to lifecycle-run.yaml",
+		"configFile=lifecycle-run.yaml,config.prxy=x":                   "config.prxy is not a key of the service: did you mean proxy?",
+		"configFile=lifecycle-run.yaml,config.backoff.mx=1s":            "config.backoff.mx is not a key of the service: did you mean max?",
+		"configFile=lifecycle-run.yaml":                                 "config.proxy is not set, so the program itself takes the requests: set addrKey",
+		"configFile=lifecycle-run.yaml,config.proxy=http://a:8080":      "the proxy itself listens on ports.http, which is 8080: set ports.http to another port",
 		"lifecycle.drainSeconds=9":                                      "drainSeconds",
 		"autoscaling.enabled=true,autoscaling.maxReplicas=1":            "autoscaling.maxReplicas is 1, below minReplicas, which is 2",
 		"image.digest=sha256:1":                                         "digest",
@@ -213,8 +223,14 @@ func TestChartRefusesContradictions(t *testing.T) {
 		}
 	}
 	for name, set := range map[string][]string{
-		"the same port":      {"config.addr=0.0.0.0:8080"},
-		"another key":        {"addrKey=listen"},
+		"the same port": {"config.addr=0.0.0.0:8080"},
+		"another key":   {"addrKey=listen"},
+		"a proxy in args": {
+			"configFile=lifecycle-run.yaml", "command={/lifecycle-run}", "args={--proxy=http://127.0.0.1:8000,--,app}",
+		},
+		"a proxy, no key": {
+			"addrKey=null", "configFile=lifecycle-run.yaml", "command={/lifecycle-run}", "args={--,app}", "config.proxy=http://127.0.0.1:8000",
+		},
 		"no key":             {"addrKey=", "config.addr=unix:/run/web"},
 		"a longer stop":      {"shutdownSeconds=90", "config.lifecycle.linger=60s"},
 		"a secret":           {"env[0].name=SERVICE_LIFECYCLE_ADMIN_TOKEN", "env[0].valueFrom.secretKeyRef.name=a", "env[0].valueFrom.secretKeyRef.key=b"},

@@ -320,20 +320,44 @@ func TestAlerts(t *testing.T) {
 	must(t, promtool, "test", "rules", "alerts/lifecycle_test.yaml")
 }
 
+// TestAlertsNameThePod runs the unit tests again with the labels that a pod has: each alert has
+// to keep them.
+func TestAlertsNameThePod(t *testing.T) {
+	promtool := tool(t, "promtool")
+	folder := t.TempDir()
+	inSeries, inAlert := regexp.MustCompile(`instance="([^"]+)"`), regexp.MustCompile(`instance: ([^,}]+)`)
+	var text strings.Builder
+	for line := range strings.Lines(readFile(t, "alerts/lifecycle_test.yaml")) {
+		if !strings.Contains(line, "namespace") {
+			line = inSeries.ReplaceAllString(line, `instance="10.0.0.1:8081",namespace="shop",pod="$1"`)
+			line = inAlert.ReplaceAllString(line, `instance: "10.0.0.1:8081", namespace: shop, pod: $1`)
+		}
+		text.WriteString(line)
+	}
+	for name, data := range map[string]string{"lifecycle.yaml": readFile(t, "alerts/lifecycle.yaml"), "lifecycle_test.yaml": text.String()} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, promtool, "test", "rules", filepath.Join(folder, "lifecycle_test.yaml"))
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
 // TestAlertsAreTestedAndAboutMetricsThatExist: promtool accepts an
 // alert about a missing metric.
 func TestAlertsAreTestedAndAboutMetricsThatExist(t *testing.T) {
-	read := func(name string) string {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(data)
-	}
-	reference, tests := read("../docs/reference/metrics.md"), read("alerts/lifecycle_test.yaml")
+	reference, tests := readFile(t, "../docs/reference/metrics.md"), readFile(t, "alerts/lifecycle_test.yaml")
 	metric := regexp.MustCompile(`\blifecycle_[a-z_]+`)
 	var file ruleFile
-	if err := yaml.Unmarshal([]byte(read("alerts/lifecycle.yaml")), &file); err != nil {
+	if err := yaml.Unmarshal([]byte(readFile(t, "alerts/lifecycle.yaml")), &file); err != nil {
 		t.Fatal(err)
 	}
 	exprs := make(map[string]string)

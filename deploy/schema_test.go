@@ -13,6 +13,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -62,6 +63,41 @@ func TestSchemasHaveTheKeysOfLifecycle(t *testing.T) {
 		want := string(old[:at[0]]) + `    "lifecycle": ` + string(line) + string(old[at[1]:])
 		isCurrent(t, file, want)
 	}
+}
+
+// TestChartKnowsTheKeysOfLifecycleRun: the chart has the keys of the file of lifecycle-run, as a
+// JSON Schema. lifecycle-run checks the values, and lifecycle.check the section lifecycle.
+// -update writes it.
+func TestChartKnowsTheKeysOfLifecycleRun(t *testing.T) {
+	text, err := config.Schema[runconfig.Config](func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	keys := onlyKeys(schema)
+	keys["properties"].(map[string]any)["lifecycle"] = map[string]any{}
+	text, err = json.MarshalIndent(keys, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	isCurrent(t, filepath.Join(chartFolder, "lifecycle-run.schema.json"), string(text)+"\n")
+}
+
+// onlyKeys returns the keys of a schema, without what it says of their values.
+func onlyKeys(schema map[string]any) map[string]any {
+	all, _ := schema["properties"].(map[string]any)
+	if all == nil {
+		return map[string]any{}
+	}
+	keys := make(map[string]any, len(all))
+	for name, below := range all {
+		section, _ := below.(map[string]any)
+		keys[name] = onlyKeys(section)
+	}
+	return map[string]any{"properties": keys}
 }
 
 // isCurrent compares a file with what it is made from, or writes it with -update.

@@ -122,7 +122,7 @@ func (s stops) test(t *testing.T) {
 		targets = append(targets, `"`+p.health+`"`)
 	}
 	scrape := filepath.Join(folder, "prometheus.yaml")
-	text := fmt.Sprintf("global: {scrape_interval: %s, scrape_timeout: %s, evaluation_interval: %s}\nrule_files: [%q]\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%s]}]}\n",
+	text := fmt.Sprintf("global: {scrape_interval: %s, scrape_timeout: %s, evaluation_interval: %s}\nrule_files: [%q]\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%s], labels: {namespace: shop, pod: web}}]}\n",
 		s.scrape, s.scrape, s.evaluation, rules, strings.Join(targets, ", "))
 	if err := os.WriteFile(scrape, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -220,6 +220,9 @@ func judge(t *testing.T, all []*stopped, alerts func(string) []map[string]string
 		}
 	}
 	for _, labels := range any {
+		if labels["namespace"] != "shop" || labels["pod"] != "web" {
+			t.Errorf("the alert %s does not name the pod: %v", labels["alertname"], labels)
+		}
 		if labels["alertname"] == "LifecycleProbeDown" {
 			t.Errorf("in a stop the alert %s is %s for %s", labels["alertname"], labels["alertstate"], labels["instance"])
 		}

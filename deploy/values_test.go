@@ -163,3 +163,29 @@ func TestLibraryRefusesOtherTypes(t *testing.T) {
 		}
 	}
 }
+
+// TestVersionIsThatOfTheImage: the label says which version of the service runs, with the
+// characters that a label may have.
+func TestVersionIsThatOfTheImage(t *testing.T) {
+	digest := "image.digest=sha256:" + strings.Repeat("0123456789abcdef", 4)
+	for want, set := range map[string][]string{
+		`0.1.0`:                 nil,
+		`v3`:                    {"image.tag=v3"},
+		`v4`:                    {"image.tag=v4", digest},
+		`sha256-0123456789ab`:   {digest},
+		strings.Repeat("a", 62): {"image.tag=_" + strings.Repeat("a", 62) + "." + strings.Repeat("b", 60)},
+		`"12"`:                  {"image.tag=12"},
+		`1.2.3_build`:           {"image.tag=1.2.3+build"},
+	} {
+		args := chartArgs(nil)
+		for _, s := range set {
+			args = append(args, "--set-string", s)
+		}
+		manifest := must(t, tool(t, "helm"), args...)
+		for _, path := range []string{"metadata/labels/", "spec/template/metadata/labels/"} {
+			if got := fields(t, manifest, "Deployment", path+"app.kubernetes.io|version")[0]; got != want {
+				t.Errorf("%v: the version is %s, want %s", set, got, want)
+			}
+		}
+	}
+}

@@ -207,6 +207,7 @@ func (r *run) workload(w *workload) {
 		c.signals()
 		if !w.once {
 			c.probes()
+			c.servicePorts()
 		}
 	}
 	if w.main.isSenseless {

@@ -2,6 +2,7 @@ package vet_test
 
 import (
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/vet"
@@ -18,8 +19,12 @@ func FuzzManifest(f *testing.F) {
 	for _, more := range []string{hpaV1, keda, operator} {
 		f.Add("m.yaml", clean+more)
 	}
+	for _, line := range []string{"[/lifecycle-run, '--proxy=http://127.0.0.1:1', '--addr=:2', --, sh, -c, 'x --bind [::1]:3']", "[lifecycle-run, '--listen=:1', --, x, -b, tcp://a]"} {
+		f.Add("m.yaml", strings.Replace(clean, "          startupProbe:", "          command: "+line+"\n          startupProbe:", 1))
+	}
 	f.Add("m.yaml", bomb())
 	f.Add("Dockerfile", "FROM a\nSTOPSIGNAL SIGKILL\nCMD /app\n")
+	f.Add("Dockerfile", "FROM a\nENTRYPOINT [\"lifecycle-run\", \"--\"]\nCMD [\"sh\", \\\n\"-c\", \"exec npm start\"]\n")
 	for _, seed := range []string{
 		"", "---", "--- a", "{}", "[]", "a: &a [*a]", "<<: *x", "? {a: b}\n: c", "kind: List\napiVersion: v1\nitems: [1, {kind: Pod, apiVersion: v1}]", "kind: PodList\napiVersion: v1\nitems: {}",
 		"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, livenessProbe: {httpGet: {path: x, port: y}}}]}",

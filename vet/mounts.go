@@ -46,6 +46,9 @@ func (c *container) findFile(in *input, line []word, vars []variable) {
 // variable.
 func (c *container) fileName(line []word, vars []variable) (name string, at place, unknown string, isNamed bool) {
 	for i, w := range line {
+		if w.text == "--" {
+			break
+		}
 		flag, value, hasValue := flagOf(w.text)
 		if flag != "config" {
 			continue

@@ -26,6 +26,7 @@ type settings struct {
 	isSenseless bool             // the manifest sets a value that means nothing
 	hasOwnFault bool             // its file has a fault in a key of lifecycle
 	delayed     []delayed        // findings about the settings, for when lifecycle runs the container
+	listening   *listening       // where it takes requests, nil when the manifest does not tell
 }
 
 // delayed is a finding that waits until it is known whether lifecycle runs the container.

@@ -145,6 +145,12 @@ var mutations = []mutation{
 		rule: "stop-refused", old: "      containers:\n", at: "readinessProbe: {tcp", words: []string{"init container migrate has readinessProbe", "restartPolicy: Always"},
 		new: "      initContainers:\n        - name: migrate\n          readinessProbe: {tcpSocket: {port: 1}}\n      containers:\n",
 	},
+	{
+		rule: "wrong-port", old: "          startupProbe:", at: "targetPort", cfg: func(c *lifecycle.Config) { *c = lifecycle.Config{} },
+		new: "          command: [/lifecycle-run, '--proxy=http://127.0.0.1:8080', '--addr=:8000', -lifecycle.termination-grace=30s, --, app]\n" +
+			"          startupProbe:",
+		words: []string{"Service/web sends requests to port 8080 of main, past the proxy", "the proxy listens on :8000", "the containerPort of http to 8000"},
+	},
 	{rule: "single-replica", old: "replicas: 3", new: "replicas: 1", at: "replicas: 1", words: []string{"serving"}},
 	{rule: "traffic-local", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  externalTrafficPolicy: Local\n", at: "externalTrafficPolicy", words: []string{"serving"}},
 	{rule: "traffic-local", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  internalTrafficPolicy: Local\n", at: "internalTrafficPolicy", words: []string{"clients on it", "serving"}},
@@ -153,6 +159,18 @@ var mutations = []mutation{
 	{
 		rule: "job-policy", old: clean, new: strings.Replace(jobManifest, "spec:\n", "spec:\n"+failurePolicy, 1), at: "FailJob", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
 		words: []string{"rule 1 has the action FailJob", "exits with 143", "values: [130, 143]"},
+	},
+	{
+		rule: "job-policy", old: clean, at: "operator: NotIn", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
+		new: jobManifest + "          restartPolicy: Never\n          restartPolicyRules:\n" +
+			"            - {action: Restart, exitCodes: {operator: In, values: [75]}}\n            - {action: Restart, exitCodes: {operator: NotIn, values: [0, 1]}}\n",
+		words: []string{"rule 2 of restartPolicyRules has the action Restart at exit status 78", "add 78 to its values"},
+	},
+	{
+		rule: "job-policy", old: clean, at: "values: [75, 0]", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
+		new: jobManifest + "          restartPolicy: Never\n          restartPolicyRules:\n" +
+			"            - {action: RestartAllContainers, exitCodes: {operator: In, values: [75, 0]}}\n",
+		words: []string{"RestartAllContainers at exit status 0, with which the work is done", "remove 0 from its values"},
 	},
 	{rule: "nothing-to-vet", old: clean, new: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n", at: "", words: []string{"Deployment"}},
 	{rule: "not-rendered", old: "replicas: 3", new: "replicas: {{ .Values.replicas }}", at: "{{", words: []string{"helm template"}},
@@ -434,13 +452,26 @@ func TestDaemonSet(t *testing.T) {
 }
 
 func TestDockerfile(t *testing.T) {
+	const wrapper = "FROM a\nENTRYPOINT [\"/lifecycle-run\", \"--\"]\n"
 	for text, want := range map[string]string{
-		"FROM scratch\nENTRYPOINT [\"/app\"]\n":                                  "",
-		"FROM scratch\nSTOPSIGNAL SIGKILL\nENTRYPOINT [\"/app\"]\n":              "2 stop-signal",
-		"FROM a AS b\nENTRYPOINT /app\nFROM scratch\nENTRYPOINT [\"/app\"]\n":    "",
-		"FROM a\n# x\nRUN a \\\n  && STOPSIGNAL SIGHUP\nCMD /app\n":              "5 shell-entrypoint",
-		"ENTRYPOINT [\"/app\"]\n":                                                "1 empty",
-		"FROM scratch\nENTRYPOINT [\"/app\"]\nSTOPSIGNAL SIGTERM\nCMD [\"x\"]\n": "",
+		"FROM scratch\nENTRYPOINT [\"/app\"]\n":                                    "",
+		"FROM scratch\nSTOPSIGNAL SIGKILL\nENTRYPOINT [\"/app\"]\n":                "2 stop-signal",
+		"FROM a AS b\nENTRYPOINT /app\nFROM scratch\nENTRYPOINT [\"/app\"]\n":      "",
+		"FROM a\n# x\nRUN a \\\n  && STOPSIGNAL SIGHUP\nCMD /app\n":                "5 shell-entrypoint",
+		"ENTRYPOINT [\"/app\"]\n":                                                  "1 empty",
+		"FROM a\nCMD exec /app\n":                                                  "",
+		"FROM a\nCMD [\"sh\", \"-c\", \"/app\"]\n":                                 "2 shell-entrypoint",
+		"FROM a\nCMD [\"sh\", \"-c\", \"exec npm start\"]\n":                       "2 shell-entrypoint",
+		"FROM a\nENTRYPOINT [\"npm\"]\nCMD [\"start\"]\n":                          "2 shell-entrypoint",
+		"FROM a\nENTRYPOINT [\"tini\", \"--\"]\nCMD [\"npm\", \"start\"]\n":        "3 shell-entrypoint",
+		"FROM a\nENTRYPOINT [\"/app\"]\nCMD npm start\n":                           "",
+		wrapper + "CMD npm start\n":                                                "3 shell-entrypoint",
+		wrapper + "CMD [\"npm\", \"start\"]\n":                                     "3 shell-entrypoint",
+		wrapper + "CMD [\"sh\", \"-c\", \\\n  \"node server.js\"]\n":               "3 shell-entrypoint",
+		wrapper + "CMD [\"sh\", \"-c\", \"exec node server.js\"]\n":                "",
+		wrapper + "CMD [\"node\", \"server.js\"]\n":                                "",
+		"FROM a\nENTRYPOINT [\"/lifecycle-run\", \"--\", \"sh\", \"-c\", \"x\"]\n": "2 shell-entrypoint",
+		"FROM scratch\nENTRYPOINT [\"/app\"]\nSTOPSIGNAL SIGTERM\nCMD [\"x\"]\n":   "",
 	} {
 		var got string
 		for _, f := range (vet.Checker{}).Check(vet.File{Name: "x/Dockerfile", Data: []byte(text)}).Findings {

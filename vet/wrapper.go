@@ -29,16 +29,25 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 		c.delay(line[len(line)-1].place, "config-refused", "lifecycle-run is given no program: it does not start",
 			"add two dashes and the command line of the program to args")
 	}
-	own := input{file: in.file, isNamed: in.isNamed, args: flags, places: make(map[string]place), names: make(map[string]string)}
+	isSure := in.file != nil || len(c.absent) == 0 && !c.hasConfig() && !c.namesFile(line, vars)
+	own := input{file: in.file, isNamed: in.isNamed, places: make(map[string]place), names: make(map[string]string)}
+	isName := false // of the file, which in.file is
 	for _, w := range line[:len(flags)] {
 		if w.unknown != "" {
 			return
 		}
-		name, _, _ := flagOf(w.text)
+		name, _, hasValue := flagOf(w.text)
+		if isName || name == "config" {
+			isName = name == "config" && !hasValue
+			continue
+		}
+		own.args = append(own.args, w.text)
 		own.places["flag -"+name], own.names["flag -"+name] = w.place, "-"+name
 	}
 	for _, v := range vars {
-		if strings.HasPrefix(v.name, prefix) && v.unknown == "" {
+		isOwn := strings.HasPrefix(v.name, prefix)
+		isSure = isSure && (!isOwn || v.unknown == "")
+		if isOwn && v.unknown == "" {
 			own.environ = append(own.environ, v.name+"="+v.value)
 			own.places["environment "+v.name], own.names["environment "+v.name] = v.place, v.name
 		}
@@ -52,7 +61,7 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 		name = in.file.name
 		opts = append(opts, config.WithContent([]byte(in.file.text)))
 	}
-	_, err := config.Load[runconfig.Config](name, opts...)
+	cfg, err := config.Load[runconfig.Config](name, opts...)
 	for _, fault := range faultsOf(err) {
 		isOfSection := strings.HasPrefix(fault.Key, "lifecycle.") ||
 			strings.HasPrefix(fault.Source, "environment "+prefix+"LIFECYCLE_") ||
@@ -61,6 +70,15 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 			c.refused(fault, own)
 		}
 	}
+	if err == nil && isSure {
+		c.readListening(cfg, line[len(line)-len(program):], vars)
+	}
+}
+
+// namesFile reports whether the container names a file of settings.
+func (c *container) namesFile(line []word, vars []variable) bool {
+	name, _, unknown, isNamed := c.fileName(line, vars)
+	return isNamed && name+unknown != ""
 }
 
 // faultsOf returns the faults that Load has joined.

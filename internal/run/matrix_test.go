@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // foreign are servers that do not know lifecycle, by what a page calls them: the command, with
@@ -245,7 +247,7 @@ func BenchmarkProxy(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	front := httptest.NewServer(newProxy("", to, slog.New(slog.DiscardHandler)).Handler)
+	front := httptest.NewServer(newProxy("", to, slog.New(slog.DiscardHandler), newCounted(prometheus.NewRegistry())).Handler)
 	defer front.Close()
 	for name, srv := range map[string]*httptest.Server{"without": own, "with": front} {
 		for _, method := range []string{"GET", "POST"} {

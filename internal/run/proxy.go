@@ -8,20 +8,43 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // The proxy serves in front of the program and says goodbye in its place: it is a server of the
 // App, and the program stops after it. The program may end at its stop signal on the spot, and
 // no request is lost.
 
-// defaultAddr is where the proxy listens by default.
-const defaultAddr = ":8080"
+// counted counts the requests of the proxy.
+type counted struct {
+	answers    *prometheus.CounterVec // by status
+	unanswered prometheus.Counter
+}
+
+// newCounted registers the metrics of the proxy.
+func newCounted(reg *prometheus.Registry) counted {
+	c := counted{
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lifecycle_proxy_requests_total",
+			Help: "Requests that the proxy of lifecycle-run has answered, by the status of the answer.",
+		}, []string{"code"}),
+		unanswered: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lifecycle_proxy_unanswered_total",
+			Help: "Requests that the program did not answer: the proxy answered with 502.",
+		}),
+	}
+	reg.MustRegister(c.answers, c.unanswered)
+	return c
+}
+
+func (c counted) answer(status int) { c.answers.WithLabelValues(strconv.Itoa(status)).Inc() }
 
 // newProxy returns the server that serves in front of the program.
-func newProxy(addr string, to *url.URL, log *slog.Logger) *http.Server {
+func newProxy(addr string, to *url.URL, log *slog.Logger, count counted) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -32,11 +55,16 @@ func newProxy(addr string, to *url.URL, log *slog.Logger) *http.Server {
 			r.Out.Host, r.Out.URL.RawQuery = r.In.Host, r.In.URL.RawQuery // as the client has sent them
 			forwarded(r)
 		},
-		ModifyResponse: sayGoodbye,
-		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ModifyResponse: func(resp *http.Response) error {
+			count.answer(resp.StatusCode)
+			return sayGoodbye(resp)
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil { // else the client has gone
 				log.Warn("the program does not answer", "request", r.Method+" "+r.URL.Path, "error", err)
+				count.answer(http.StatusBadGateway)
+				count.unanswered.Inc()
 			}
 			w.WriteHeader(http.StatusBadGateway)
 		},

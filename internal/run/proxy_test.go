@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // deafServer serves until it is killed. It does not know of SIGTERM, and it speaks to each
@@ -233,7 +234,7 @@ func TestUnsafeRequestsHaveTheirOwnConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := newProxy("", to, slog.New(slog.DiscardHandler)).Handler
+	proxy := newProxy("", to, slog.New(slog.DiscardHandler), newCounted(prometheus.NewRegistry())).Handler
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		for range 3 {
 			proxy.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, "/", http.NoBody))
@@ -245,6 +246,39 @@ func TestUnsafeRequestsHaveTheirOwnConnections(t *testing.T) {
 	posts := slices.Compact(slices.Sorted(slices.Values(conns[http.MethodPost])))
 	if len(posts) != 3 || slices.Contains(posts, conns[http.MethodGet][0]) {
 		t.Errorf("POST has %v, want three connections of its own", posts)
+	}
+}
+
+// A scrape sees how the requests of the proxy were answered, and which the program did not answer.
+func TestRequestsOfTheProxyAreCounted(t *testing.T) {
+	addr, gone := freeAddr(t), freeAddr(t)
+	c := start(t, nil, []string{
+		"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=off", "-ready=exec:true", "-proxy=http://" + gone, "-addr=" + addr,
+	}, "stubborn")
+	health := "http://" + c.address()
+	c.await("serving")
+	eventually(t, "the proxy", func() bool { return status("http://"+addr) == 502 })
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	ln, err := net.Listen("tcp", gone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Listener.Close()
+	srv.Listener = ln
+	srv.Start()
+	defer srv.Close()
+	for range 2 {
+		if got := status("http://" + addr); got != http.StatusTeapot {
+			t.Errorf("the proxy answers with %d", got)
+		}
+	}
+	_, body := get(health + "/metrics")
+	for _, want := range []string{
+		`lifecycle_proxy_requests_total{code="502"} 1`, `lifecycle_proxy_requests_total{code="418"} 2`, "lifecycle_proxy_unanswered_total 1",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("/metrics has no %s:\n%s", want, body)
+		}
 	}
 }
 
@@ -262,7 +296,7 @@ func TestTheProxySpeaksHTTP2ToTheProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := newProxy("127.0.0.1:0", to, slog.New(slog.DiscardHandler))
+	front := newProxy("127.0.0.1:0", to, slog.New(slog.DiscardHandler), newCounted(prometheus.NewRegistry()))
 	ln, err := net.Listen("tcp", front.Addr)
 	if err != nil {
 		t.Fatal(err)

@@ -80,6 +80,7 @@ abandoned and the program has ended.
   --signal WHOM         main or group: the program alone gets the signals, as from the
                         kubelet, or all of its process group; default main
   --forward SIGNALS     pass these on; default HUP,USR1,USR2,WINCH
+  --log-format FORMAT   of this command's own log: text or json; default text
   --config FILE         read these settings from a file
   --lifecycle.health-addr ADDRESS     of the health planes; default :8081
   --lifecycle.drain-interval TIME     serve on for this long; default 5s
@@ -102,9 +103,9 @@ func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdou
 		fmt.Fprint(stdout, Usage(name))
 		return 0
 	}
-	log := slog.New(slog.NewTextHandler(stderr, nil))
-	live, err := config.Open[runconfig.Config]("",
-		config.WithArgs(flags), config.WithEnvPrefix(prefixOf(name)), config.WithOutput(stdout), config.WithLogger(log))
+	settings := []config.Option{config.WithArgs(flags), config.WithEnvPrefix(prefixOf(name))}
+	log := logger(stderr, settings)
+	live, err := config.Open[runconfig.Config]("", append(settings, config.WithOutput(stdout), config.WithLogger(log))...)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -132,6 +133,16 @@ func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdou
 	}
 	p := &program{name: name, live: live, cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, made: make(chan struct{}, 1)}
 	return p.run(ctx, log)
+}
+
+// logger returns the log in the format of the settings. Open, which checks these, writes to it.
+func logger(to io.Writer, settings []config.Option) *slog.Logger {
+	discard := []config.Option{config.WithOutput(io.Discard), config.WithLogger(slog.New(slog.DiscardHandler))}
+	cfg, err := config.Load[runconfig.Config]("", slices.Concat(settings, discard)...)
+	if err == nil && cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(to, nil))
+	}
+	return slog.New(slog.NewTextHandler(to, nil))
 }
 
 // wantsHelp reports whether the flags ask for the usage. It turns --help-all into the flag
@@ -167,7 +178,8 @@ type program struct {
 }
 
 func (p *program) run(ctx context.Context, log *slog.Logger) int {
-	app, err := lifecycle.New(p.cfg.Lifecycle, lifecycle.WithLogger(log), metrics.With(prometheus.NewRegistry()))
+	registry := prometheus.NewRegistry()
+	app, err := lifecycle.New(p.cfg.Lifecycle, lifecycle.WithLogger(log), metrics.With(registry))
 	if err != nil {
 		fmt.Fprintf(p.stderr, "%s: %v\n", p.name, err)
 		return lifecycle.ExitCode(err)
@@ -219,7 +231,7 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	}
 	if p.cfg.Proxy != "" {
 		to, _ := runconfig.ParseProxy(p.cfg.Proxy) // validated by Load
-		app.Serve("proxy", newProxy(cmp.Or(p.cfg.Addr, defaultAddr), to, log))
+		app.Serve("proxy", newProxy(cmp.Or(p.cfg.Addr, runconfig.DefaultAddr), to, log, newCounted(registry)))
 		if len(p.cfg.Ready) == 0 {
 			p.cfg.Ready = []string{"tcp://" + to.Host}
 		}

@@ -4,7 +4,9 @@ package run
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go"
 	"go.uber.org/goleak"
 )
 
@@ -420,6 +423,27 @@ func TestMetricsAreServed(t *testing.T) {
 	code, body := get(url)
 	if code != 200 || !strings.Contains(body, `lifecycle_unit_status{status="Running",unit="wrapped"} 1`) {
 		t.Errorf("/metrics: %d\n%s", code, body)
+	}
+}
+
+// With log_format json each line of the log is an object, and the program's output is as it was.
+func TestLogIsJSON(t *testing.T) {
+	c := start(t, nil, []string{"-lifecycle.health-addr=off", "-lifecycle.drain-interval=off", "-log-format=json", "-lifecycle.shutdown-grace=8s"}, "signals")
+	c.await("listening")
+	c.await(`"msg":"running"`)
+	c.signal(syscall.SIGTERM)
+	c.wantExit(143)
+	for line := range strings.SplitSeq(c.output(), "\n") {
+		var entry struct{ Time, Level, Msg string }
+		isObject := json.Unmarshal([]byte(line), &entry) == nil && entry.Time != "" && entry.Level != "" && entry.Msg != ""
+		if line != "listening" && !isObject {
+			t.Errorf("this line is no entry: %s", line)
+		}
+	}
+	var out bytes.Buffer
+	if code := Run(t.Context(), "lifecycle-run", []string{"-log-format=xml", "--", "true"}, nil, &out, &out); code != lifecycle.ExitConfig ||
+		!strings.Contains(out.String(), `log_format: "xml" is not text or json`) {
+		t.Errorf("exit status %d, %s", code, out.String())
 	}
 }
 

@@ -18,6 +18,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
+// DefaultAddr is where the proxy listens by default.
+const DefaultAddr = ":8080"
+
 // Config configures the command, by a file, the environment (LIFECYCLE_RUN_…) and flags.
 type Config struct {
 	// Ready are the checks of readiness, see [Check].
@@ -57,6 +60,10 @@ type Config struct {
 	// USR2 and WINCH.
 	Forward []string `usage:"pass these signals on to the program"`
 
+	// LogFormat is the format of the command's own log on standard error: text or json. The
+	// program's output is not changed. Defaults to text.
+	LogFormat string `usage:"text or json: the format of this command's own log"`
+
 	// Lifecycle configures the choreography. Its HookSlice defaults to off, so
 	// that the program has all of ShutdownGrace.
 	Lifecycle lifecycle.Config
@@ -69,6 +76,7 @@ func (Config) WithDefaults() Config {
 		StopSignal: "TERM",
 		Signal:     "main",
 		Forward:    []string{"HUP", "USR1", "USR2", "WINCH"},
+		LogFormat:  "text",
 		Lifecycle:  lifecycle.Config{HookSlice: lifecycle.Off},
 	}
 }
@@ -93,7 +101,7 @@ func (c Config) Validate() error {
 	if c.Proxy != "" {
 		if to, err := ParseProxy(c.Proxy); err != nil {
 			errs = append(errs, fmt.Errorf("proxy: %w", err))
-		} else if host, port, err := net.SplitHostPort(cmp.Or(c.Addr, ":8080")); err == nil && port == to.Port() && (host == "" || host == to.Hostname()) {
+		} else if host, port, err := net.SplitHostPort(cmp.Or(c.Addr, DefaultAddr)); err == nil && port == to.Port() && (host == "" || host == to.Hostname()) {
 			errs = append(errs, fmt.Errorf("proxy: %q is where the proxy itself listens: let the program listen on another port, or set addr", c.Proxy))
 		}
 	} else if c.Addr != "" {
@@ -117,6 +125,9 @@ func (c Config) Validate() error {
 	}
 	if c.Signal != "main" && c.Signal != "group" {
 		errs = append(errs, fmt.Errorf("signal: %q is not main or group", c.Signal))
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		errs = append(errs, fmt.Errorf("log_format: %q is not text or json", c.LogFormat))
 	}
 	for _, name := range c.Forward {
 		sig, err := ParseSignal(name)

@@ -15,13 +15,24 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "lifecycle-service.labels" -}}
-{{ include "lifecycle-service.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
-{{- with .Values.labels }}
-{{ toYaml . }}
+{{- $own := dict "app.kubernetes.io/version" (include "lifecycle-service.version" .) "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- $own = set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name (replace "+" "_" .Chart.Version)) -}}
+{{- $own = merge $own (include "lifecycle-service.selector" . | fromYaml) -}}
+{{- range $name, $values := dict "labels" .Values.labels "podLabels" .Values.podLabels -}}
+{{- range $key, $_ := $values -}}
+{{- if hasKey $own $key -}}
+{{- fail (printf "\n%s has %s, a label that the chart sets: remove it" $name $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- merge $own (.Values.labels | default dict) | toYaml }}
 {{- end }}
+
+{{/* The version of the image, as a label can have it. */}}
+{{- define "lifecycle-service.version" -}}
+{{- $digest := .Values.image.digest | default "" | replace ":" "-" | trunc 19 -}}
+{{- $version := .Values.image.tag | default $digest | default .Chart.AppVersion -}}
+{{- regexReplaceAll "[^A-Za-z0-9._-]" $version "_" | trunc 63 | trimAll "-_." -}}
 {{- end }}
 
 {{- define "lifecycle-service.serviceAccount" -}}
@@ -102,10 +113,45 @@ config.Schema of the service has made, does not have. lifecycle.check looks at l
 {{- end -}}
 {{- end }}
 
+{{/*
+lifecycle-service.runSchema returns the JSON Schema of the file of lifecycle-run, when the chart runs
+it, and refuses a file that lifecycle-run does not read.
+*/}}
+{{- define "lifecycle-service.runSchema" -}}
+{{- $prefix := include "lifecycle-service.prefix" . -}}
+{{- $isRun := regexMatch "(^|/)lifecycle-run$" (first (concat (.Values.command | default list) (list ""))) -}}
+{{- if and $isRun (ne $prefix "LIFECYCLE_RUN") -}}
+{{- fail (printf "\ncommand is lifecycle-run, which ignores variables that begin with %s: set configFile to lifecycle-run.yaml" $prefix) -}}
+{{- end -}}
+{{- if has $prefix (list "LIFECYCLE_RUN" "LIFECYCLECTL_RUN") -}}
+{{- .Files.Get "lifecycle-run.schema.json" -}}
+{{- end -}}
+{{- end }}
+
+{{/* lifecycle-service.checkProxy fails when lifecycle-run would not start with the address of its proxy. */}}
+{{- define "lifecycle-service.checkProxy" -}}
+{{- $prefix := include "lifecycle-service.prefix" . -}}
+{{- if and (has $prefix (list "LIFECYCLE_RUN" "LIFECYCLECTL_RUN")) (eq (toString .Values.addrKey) "addr") -}}
+{{- $proxy := dig "proxy" "" (.Values.config | default dict) | toString -}}
+{{- $isElsewhere := not (empty .Values.envFrom) -}}
+{{- range .Values.env -}}
+{{- $isElsewhere = or $isElsewhere (eq .name (printf "%s_PROXY" $prefix)) -}}
+{{- end -}}
+{{- range .Values.args -}}
+{{- $isElsewhere = or $isElsewhere (regexMatch "^--?proxy(=|$)" .) -}}
+{{- end -}}
+{{- if not (or $proxy $isElsewhere) -}}
+{{- fail "\nconfig.proxy is not set, so the program itself takes the requests: set addrKey to \"\", or config.proxy to where the program listens" -}}
+{{- else if hasSuffix (printf ":%v" .Values.ports.http) $proxy -}}
+{{- fail (printf "\nconfig.proxy is %s, and the proxy itself listens on ports.http, which is %v: set ports.http to another port, or let the program listen on one" $proxy .Values.ports.http) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The service's configuration file. */}}
 {{- define "lifecycle-service.config" -}}
 {{- $config := .Values.config | default dict | deepCopy -}}
-{{- with .Values.configSchema -}}
+{{- with .Values.configSchema | default (include "lifecycle-service.runSchema" .) -}}
 {{- $schema := fromJson . -}}
 {{- if not (kindIs "map" $schema.properties) -}}
 {{- fail "\nconfigSchema has no properties: want the text that config.Schema of the service writes, as with --set-file configSchema=service.schema.json" -}}
@@ -114,6 +160,7 @@ config.Schema of the service has made, does not have. lifecycle.check looks at l
 {{- fail (printf "\n%s" .) -}}
 {{- end -}}
 {{- end -}}
+{{- include "lifecycle-service.checkProxy" . -}}
 {{- $lifecycle := $config.lifecycle | default dict -}}
 {{- $own := dict "name" (include "lifecycle-service.fullname" .) "drain_readiness" (include "lifecycle-service.readiness" .) "last_stop_file" "/tmp/last-stop.json" -}}
 {{- /* One last scrape sees how a stop went. */ -}}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -40,6 +41,7 @@ type group struct {
 	example     string
 	pod         *Pod // the one that lost the latest
 	rate        bool // stops lost no more than all other times
+	kept        bool // a lost request was on a kept connection
 }
 
 // A cause of a loss.
@@ -229,6 +231,7 @@ func (p *proof) judge(losses []Loss, pods []Pod) []Finding {
 		}
 		g.count++
 		g.rate = g.rate || l.nearAStop
+		g.kept = g.kept || l.Kept
 		pod, ok := byName[l.Pod]
 		if !ok {
 			continue
@@ -284,6 +287,9 @@ var programCauses = map[string]struct{ what, reason, fix string }{
 func (p *proof) finding(cause string, g *group, pods []Pod) Finding {
 	if say, ok := programCauses[cause]; ok {
 		f := Finding{Rule: cause, Fix: "no line of the manifest helps: " + say.fix}
+		if proxy := p.proxyAdvice(); proxy != "" && cause != answered {
+			f.Fix = say.fix + "; " + proxy
+		}
 		f.Reason = fmt.Sprintf(say.reason, number(g.count, say.what), g.example) + g.evidence()
 		if cause == answered {
 			f.Reason += fmt.Sprintf(", from %s to %s after the deletion of a pod", clock(g.first), clock(g.last))
@@ -304,6 +310,9 @@ func (p *proof) finding(cause string, g *group, pods []Pod) Finding {
 		f := Finding{Rule: cause, Reason: fmt.Sprintf("the container failed during its stop, with %s open: %s%s", lost, g.example, g.evidence())}
 		f.Fix = "no line of the manifest helps: the program has to end with 0 once its requests have their answers; " +
 			"a main function that returns, or fails, when its listener closes ends before that"
+		if proxy := p.proxyAdvice(); proxy != "" {
+			f.Fix = strings.TrimPrefix(f.Fix, "no line of the manifest helps: ") + "; " + proxy
+		}
 		if g.pod.Reason == outOfMemory {
 			f.Path = containerPath(p.at) + ".resources.limits.memory"
 			f.Fix = "set resources.limits.memory to more than a stop needs, or make the program need less"
@@ -398,6 +407,9 @@ func (p *proof) killFinding(lost string, g *group, pods []Pod) Finding {
 			f.Reason += fmt.Sprintf("; with a grace of %d s pod %s did not end either%s", pod.Grace, pod.Name, said(pod))
 			f.Fix = "no grace helps: the program has to end at SIGTERM. A shell does not pass the signal on, " +
 				"and the first process of a container gets no signal that it has no handler for: run the program under an init, such as lifecycle-run"
+			if g.kept && p.proxyAdvice() != "" {
+				f.Fix += " with --proxy (config.proxy of the chart), which also says goodbye to kept connections"
+			}
 			if f.Path != "" {
 				f.Fix = "begin the last command of the shell's script with exec, or start the program without a shell: a shell does not pass SIGTERM on"
 			}
@@ -413,6 +425,19 @@ func (p *proof) killFinding(lost string, g *group, pods []Pod) Finding {
 	f.Want = fmt.Sprint(want)
 	f.Fix = fmt.Sprintf("set terminationGracePeriodSeconds to more than a stop takes, such as %d, or make the program end sooner", want)
 	return f
+}
+
+// proxyAdvice says how lifecycle-run says goodbye in the place of a program. It is "" when the
+// manifest shows that it does already or that the program is an App, and for a port that speaks
+// TLS, which the proxy does not.
+func (p *proof) proxyAdvice() string {
+	switch by := p.d.lifecycleOf(p.at); {
+	case speaksTLS(p.port), by == ofLibrary, by == ofProxy:
+		return ""
+	case by == ofRun:
+		return "lifecycle-run does so in its place with --proxy (config.proxy of the chart), unless that is set"
+	}
+	return "lifecycle-run with --proxy in front of it (command and config.proxy of the chart) does so in its place"
 }
 
 func said(pod Pod) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -484,6 +485,96 @@ func TestOtherWorkloads(t *testing.T) {
 	daemon.d.resource, daemon.d.Status.DesiredNumberScheduled = "daemonsets.apps", 1
 	if f := daemon.noEndpoint("1 request"); f.Path != "spec.updateStrategy.rollingUpdate" {
 		t.Errorf("%+v", f)
+	}
+}
+
+// lifecycle-run with its proxy is for programs that do not say goodbye, and for no other.
+func TestProxyIsAdvised(t *testing.T) {
+	closed := []lostRequest{lost(load.Kept, load.Closed, true, 0, 6), lost(load.Kept, load.Closed, true, 0, 6.1)}
+	never := []lostRequest{lost(load.Kept, load.Closed, true, 0, 30.2), lost(load.Kept, load.Closed, true, 0, 90.2)}
+	const advice = "lifecycle-run with --proxy in front of it"
+	wrapper := `, "command": ["/lifecycle-run"], "args": ["-config=/etc/service/lifecycle-run.yaml", "--", "app", "--proxy=x"]`
+	ignores := stopped(30.3, 137)
+	still := stopped(90.3, 137)
+	still.Name, still.Grace = "web-2", 90
+	memory := Pod{Name: "web-3", Ready: after(-40), Restarts: []Restart{{At: after(2), ExitCode: 137, Reason: outOfMemory}}}
+	for name, tt := range map[string]struct {
+		container string
+		port      string // the name of the Service's port
+		pods      []Pod
+		losses    []lostRequest
+		says      string // "" for no advice
+	}{
+		"a foreign program":         {losses: closed, says: advice},
+		"one that cuts requests":    {losses: []lostRequest{lost(load.Kept, load.Cut, true, 1, 6)}, says: advice},
+		"one that fails":            {pods: []Pod{stopped(0.3, 1)}, losses: []lostRequest{lost(load.Kept, load.Cut, true, 1, 0.2)}, says: advice},
+		"one that ignores SIGTERM":  {pods: []Pod{ignores, still}, losses: never, says: "such as lifecycle-run with --proxy"},
+		"behind lifecycle-run":      {container: wrapper, losses: closed, says: "in its place with --proxy (config.proxy of the chart), unless"},
+		"behind lifecyclectl run":   {container: `, "command": ["lifecyclectl", "run", "--", "app"]`, losses: closed, says: "unless that is set"},
+		"behind the proxy":          {container: `, "command": ["lifecycle-run", "--proxy=http://127.0.0.1:1", "--", "app"]`, losses: closed},
+		"by a variable":             {container: `, "env": [{"name": "LIFECYCLE_RUN_PROXY", "value": "http://127.0.0.1:1"}]`, losses: closed},
+		"an App":                    {container: `, "env": [{"name": "WEB_LIFECYCLE_DRAIN_INTERVAL", "value": "5s"}]`, losses: closed},
+		"TLS":                       {port: "https", losses: closed},
+		"an answer of 500":          {losses: []lostRequest{lost(load.Kept, load.Status, true, 0, 2)}},
+		"new connections":           {pods: []Pod{stopped(0.3, 0)}, losses: []lostRequest{lost(load.Fresh, load.Refused, false, 0, 0.4)}},
+		"an end for lack of memory": {pods: []Pod{memory}, losses: []lostRequest{lost(load.Kept, load.Closed, true, 0, 2.1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := of(t, "", tt.container)
+			if tt.port != "" {
+				p.port.Name = tt.port
+			}
+			if tt.pods == nil {
+				tt.pods = []Pod{stopped(6, 0)}
+			}
+			for _, pod := range tt.pods {
+				p.pods.pods = append(p.pods.pods, &pod)
+			}
+			p.load.first = &load.Hello{}
+			for _, l := range tt.losses {
+				p.load.lost = append(p.load.lost, l.Loss)
+			}
+			r := p.report()
+			if len(r.Findings) != 1 {
+				t.Fatalf("%d findings, want one: %+v", len(r.Findings), r.Findings)
+			}
+			fix := r.Findings[0].Fix
+			if !strings.Contains(fix, tt.says) || tt.says == "" && strings.Contains(fix, "--proxy") {
+				t.Errorf("the advice should have %q:\n%s", tt.says, fix)
+			}
+			if tt.says != "" && strings.Contains(fix, "no line of the manifest") {
+				t.Errorf("it contradicts itself: %s", fix)
+			}
+		})
+	}
+}
+
+// A container that SIGKILL ended is told, also when no request was lost.
+func TestKilledContainersAreTold(t *testing.T) {
+	p := of(t, "", "")
+	killed, before, memory, well := stopped(30.3, 137), stopped(12, 137), stopped(3, 137), stopped(6, 0)
+	before.Name, memory.Name, well.Name = "web-2", "web-3", "web-4"
+	memory.Reason = outOfMemory
+	p.pods.pods = []*Pod{&killed, &before, &memory, &well, {Name: "web-5", Ready: after(1)}}
+	p.load.first = &load.Hello{}
+	r := p.report()
+	var text bytes.Buffer
+	if err := r.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	want := "killed: 3 of 4 stopped containers ended by SIGKILL, exit status 137: pod web-1 T0+30.3s, at the end of its grace of 30 s; " +
+		"pod web-2 T0+12.0s, before the end of its grace of 30 s; pod web-3 T0+3.0s, before the end of its grace of 30 s, OOMKilled\n"
+	if !strings.Contains(text.String(), want) || !slices.Equal(r.Killed, []string{"web-1", "web-2", "web-3"}) {
+		t.Errorf("want %q, have %q and\n%s", want, r.Killed, text.String())
+	}
+	for i := range 7 {
+		pod := killed
+		pod.Name = fmt.Sprintf("more-%d", i)
+		p.pods.pods = append(p.pods.pods, &pod)
+	}
+	text.Reset()
+	if err := p.report().WriteText(&text); err != nil || !strings.Contains(text.String(), "; and 5 more\n") {
+		t.Errorf("%v, and it names all:\n%s", err, text.String())
 	}
 }
 

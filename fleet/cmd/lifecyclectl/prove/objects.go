@@ -316,6 +316,42 @@ func (d *workload) signalless(i int) string {
 	return containerPath(i) + ".command"
 }
 
+// What a manifest shows of lifecycle in a container.
+const (
+	ofLibrary = "library" // settings of an App
+	ofRun     = "run"     // lifecycle-run without a proxy, unless a file or the image sets it
+	ofProxy   = "proxy"   // lifecycle-run with its proxy
+)
+
+var (
+	runSetting = regexp.MustCompile(`^LIFECYCLE(CTL)?_RUN_|(^|/)lifecycle-run$`)
+	runProxy   = regexp.MustCompile(`^LIFECYCLE(CTL)?_RUN_PROXY$|^--?proxy(=|$)`)
+	appSetting = regexp.MustCompile(`^([A-Z0-9_]+_)?LIFECYCLE_[A-Z_]+$|^--?lifecycle[.]`)
+)
+
+// lifecycleOf returns what the manifest shows of lifecycle in the container, "" for nothing.
+func (d *workload) lifecycleOf(i int) string {
+	c := d.Spec.Template.Spec.Containers[i]
+	line := slices.Concat(c.Command, c.Args)
+	if end := slices.Index(line, "--"); end >= 0 {
+		line = line[:end] // what follows is the program's
+	}
+	names := slices.Clone(line)
+	for _, e := range c.Env {
+		names = append(names, e.Name)
+	}
+	isRun := slices.ContainsFunc(names, runSetting.MatchString) || len(line) > 1 && base(line[0]) == "lifecyclectl" && line[1] == "run"
+	switch {
+	case isRun && slices.ContainsFunc(names, runProxy.MatchString):
+		return ofProxy
+	case isRun:
+		return ofRun
+	case slices.ContainsFunc(names, appSetting.MatchString):
+		return ofLibrary
+	}
+	return ""
+}
+
 // execs matches a script whose shell becomes its last command.
 var execs = regexp.MustCompile(`(?:^|[\s;&])exec\s`)
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,10 @@ type Report struct {
 	Kinds     []Kind    `json:"kinds"`
 	Steps     []Step    `json:"steps"`
 	Findings  []Finding `json:"findings"`
-	Pods      []Pod     `json:"pods"`
+	// Killed are the pods whose container SIGKILL ended after the deletion, also when no request
+	// was lost.
+	Killed []string `json:"killed,omitempty"`
+	Pods   []Pod    `json:"pods"`
 	// Losses are the lost requests in the order of their loss. When there are very many,
 	// it has only the first.
 	Losses []Loss `json:"losses"`
@@ -78,6 +82,11 @@ func (p *proof) report() *Report {
 	r := &Report{
 		Workload: p.d.String(), Namespace: p.k.namespace, Service: p.svc.Name, Port: int(p.port.Port), TLS: speaksTLS(p.port),
 		Pods: p.pods.copies(), Findings: []Finding{}, Losses: []Loss{},
+	}
+	for _, pod := range r.Pods {
+		if !pod.Deleted.IsZero() && pod.ExitCode != nil && *pod.ExitCode == 137 {
+			r.Killed = append(r.Killed, pod.Name)
+		}
 	}
 	counts := p.load.counts()
 	for _, kind := range load.Kinds {
@@ -139,6 +148,7 @@ func (r *Report) WriteText(w io.Writer) error {
 			fmt.Fprintf(&b, "  %-18s %6d pods stopped %24d lost\n", s.Name, s.Stopped, s.Lost)
 		}
 	}
+	r.writeKilled(&b)
 	if r.Lost == 0 {
 		fmt.Fprintf(&b, "\nno request was lost\n")
 	} else {
@@ -160,6 +170,40 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// namedKills is how many killed containers the text names.
+const namedKills = 5
+
+// writeKilled says which containers SIGKILL ended, and when within their grace.
+func (r *Report) writeKilled(b *bytes.Buffer) {
+	if len(r.Killed) == 0 {
+		return
+	}
+	stopped := 0
+	var named []string
+	for _, p := range r.Pods {
+		if p.Deleted.IsZero() || p.ExitCode == nil {
+			continue
+		}
+		stopped++
+		if !slices.Contains(r.Killed, p.Name) {
+			continue
+		}
+		when := fmt.Sprintf("pod %s T0+%.1fs, before the end of its grace of %d s", p.Name, seconds(p.Ended.Sub(p.Deleted)), p.Grace)
+		switch {
+		case p.wasKilled():
+			when = strings.Replace(when, "before", "at", 1)
+		case p.Reason == outOfMemory:
+			when += ", " + outOfMemory
+		}
+		named = append(named, when)
+	}
+	if more := len(named) - namedKills; more > 0 {
+		named = append(named[:namedKills], fmt.Sprintf("and %d more", more))
+	}
+	fmt.Fprintf(b, "\nkilled: %d of %s ended by SIGKILL, exit status 137: %s\n",
+		len(r.Killed), number(stopped, "stopped container"), strings.Join(named, "; "))
 }
 
 // writeLosses groups the losses by pod, kind and how.
