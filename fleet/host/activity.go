@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -151,7 +150,7 @@ func quantile(took *[buckets]uint64, share float64, longest time.Duration) time.
 }
 
 // askSubject is where hosts answer questions about the workers that they run.
-func (h *Host) askSubject() string { return strings.ToLower(h.cfg.Name) + ".ask.activity" }
+func (h *Host) askSubject() string { return h.subject("ask") + "activity" }
 
 // answerQuestions answers questions about the workers that this host runs, until the
 // subscription ends. A host says nothing about workers that other hosts run.

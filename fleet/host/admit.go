@@ -16,6 +16,7 @@ import (
 type attempt struct {
 	*delivery
 	member *member
+	hand   int   // which of the runner's hands, and of the member's programs
 	tries  tries // counts this attempt too
 	state  *handle
 	cancel context.CancelCauseFunc
@@ -25,9 +26,12 @@ type attempt struct {
 	answered atomic.Bool  // set by the first that answers the message: the handling goroutine, or watch in its place
 }
 
+// program returns what handles the message.
+func (a *attempt) program() instance { return a.member.programs[a.hand] }
+
 // handleOne handles one message, or decides that it has to wait.
-func (r *runner) handleOne(t *task) {
-	d := t.Value
+func (h *hand) handleOne(t *task) {
+	r, d := h.runner, t.Value
 	if exists, err := r.complete(r.ctx, d); err != nil {
 		r.postpone(t, d, err)
 		return
@@ -54,12 +58,13 @@ func (r *runner) handleOne(t *task) {
 	a := &attempt{
 		delivery: d,
 		member:   m.versionFor(d, was),
+		hand:     h.number,
 		tries:    was,
 		cancel:   cancel,
 		lastBeat: time.Now(),
 	}
-	r.setCurrent(a)
-	defer r.setCurrent(nil)
+	h.setCurrent(a)
+	defer h.setCurrent(nil)
 	giveBackPlace, err := r.prepare(ctx, a)
 	if err != nil {
 		r.retryLater(t, d, r.host.cfg.RetryBase) // its code was not called
@@ -176,7 +181,7 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 // place.
 func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
-	p, ok := m.program.(engine.Preparer)
+	p, ok := a.program().Program.(engine.Preparer)
 	if !ok {
 		return func() {}, nil
 	}

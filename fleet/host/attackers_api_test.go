@@ -117,7 +117,7 @@ func attacksOnTheAPI(letter uint64) []call {
 			name:   "the state of all as a topic",
 			method: "POST",
 			path:   "/workers:apply",
-			body:   strings.Replace(applied("thief", "evil", ""), "work.own", "host.state.>", 1),
+			body:   strings.Replace(applied("thief", "evil", ""), "work.own", "$host.state.>", 1),
 			status: 400,
 		},
 		{name: "code of a file", method: "POST", path: "/workers/own/code", body: `{"code":{"url":"file:///etc/passwd"}}`, status: 400},

@@ -57,7 +57,7 @@ var attacksOnTheWire = append(frames([][3]string{
 	{"an output with a line in its topic", `answer({"outputs": [{"topic": "out.evil\r\nPUB out.good 1\r\nx", "data": "eA=="}]})`, "not a topic"},
 	{"an output with a line in a header", `answer({"outputs": [{"headers": {"A": ["x\r\nNats-Rollup: all"]}, "data": "eA=="}]})`, "line break"},
 	{"an output with a line in a header's name", `answer({"outputs": [{"headers": {"A\r\nB": ["x"]}, "data": "eA=="}]})`, "not a header name"},
-	{"an output to the hosts", `answer({"outputs": [{"topic": "host.state.w-good.card", "data": "eA=="}]})`, "not for workers"},
+	{"an output to the hosts", `answer({"outputs": [{"topic": "$host.state.w-good.card", "data": "eA=="}]})`, "not for workers"},
 	{"more outputs than the limit", `answer({"outputs": [{}] * 1001})`, "outputs limit"},
 	{"bytes that are not base64", `answer({"result": {"$bytes": "!"}})`, ""},
 	{"a type of its own", `answer({"result": {"$type": "x" * 1000000}})`, ""},

@@ -31,7 +31,7 @@ func TestCodeIsBounded(t *testing.T) {
 	stored := func() (digests []string) {
 		code, err := r.js.Stream(t.Context(), "HOST_CODE")
 		must(t, err)
-		info, err := code.Info(t.Context(), jetstream.WithSubjectFilter("host.code.w.>"))
+		info, err := code.Info(t.Context(), jetstream.WithSubjectFilter("$host.code.w.>"))
 		must(t, err)
 		for subject := range info.State.Subjects {
 			parts := strings.Split(subject, ".")

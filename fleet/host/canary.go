@@ -316,13 +316,12 @@ func (s *slot) canary(ctx context.Context, rec, version *Record) (*canary, error
 			return m.canary, nil
 		}
 	}
-	lines := s.host.printer(version)
-	program, err := s.host.load(ctx, version, true, lines)
+	programs, err := s.load(ctx, version, rec.atOnce(), true) // as many as the runner uses
 	if err != nil {
 		return nil, err
 	}
 	c := &canary{
-		member:  s.newMember(version, program, lines),
+		member:  s.newMember(version, programs),
 		rollout: rec.Candidate.Rollout.withDefaults(),
 		since:   rec.Candidate.At,
 	}

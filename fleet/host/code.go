@@ -14,12 +14,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// codes stores code under host.code.ID.UID.DIGEST.CHUNK, in a stream with one
+// codes stores code under $host.code.ID.UID.DIGEST.CHUNK, in a stream with one
 // message for each subject. Workers do not share code, even when it is the same, so that
 // the removal of a worker's code needs no reference count.
 type codes struct {
 	chunks
-	prefix string        // "host.code."
+	prefix string        // "$host.code."
 	aged   time.Duration // by which a test makes code older
 }
 

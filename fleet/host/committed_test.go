@@ -20,7 +20,7 @@ func (r *rig) value(h *host.Host, id, key string) string {
 	must(r.t, err)
 	stream, err := r.js.Stream(r.t.Context(), "HOST_STATE")
 	must(r.t, err)
-	m, err := stream.GetLastMsgForSubject(r.t.Context(), "host.state.w-"+id+".kv."+rec.UID+"."+key)
+	m, err := stream.GetLastMsgForSubject(r.t.Context(), "$host.state.w-"+id+".kv."+rec.UID+"."+key)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return ""
 	}

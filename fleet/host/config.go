@@ -21,8 +21,8 @@ import (
 type Config struct {
 	// Name is the prefix of the streams and buckets that the hosts of one fleet
 	// share: the streams NAME_LOG, NAME_STATE, NAME_CODE, NAME_DEAD and NAME_LINES,
-	// and the buckets NAME_WORKERS and NAME_MEMBERS. It consists of capital letters, digits and
-	// "_". Defaults to "HOST".
+	// and the buckets NAME_WORKERS and NAME_MEMBERS. Their subjects begin with "$" and the
+	// name in small letters. It consists of capital letters, digits and "_". Defaults to "HOST".
 	Name string `koanf:"name"`
 	// HostID identifies this host in the fleet. Defaults to the machine's name and
 	// a random part, so every start is a new host.

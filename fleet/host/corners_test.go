@@ -47,7 +47,7 @@ func TestStateOfAnotherStream(t *testing.T) {
 		handled++
 		r.eventually(data+" is handled", func() bool { return len(r.outputs("out.w")) == handled })
 		r.eventually("the state of "+data+" is written", func() bool {
-			m, err := states.GetLastMsgForSubject(t.Context(), "host.state.w-w.kv."+rec.UID+".last")
+			m, err := states.GetLastMsgForSubject(t.Context(), "$host.state.w-w.kv."+rec.UID+".last")
 			return err == nil && string(m.Data) == data
 		})
 		must(t, h.Delete(t.Context(), "w"))

@@ -79,17 +79,17 @@ type DeadLetter struct {
 // letters stores dead letters, and messages of a group that are held until a member for their
 // topic runs:
 //
-//	host.dead.t-TENANT.WORKER   a dead letter
-//	host.held.SLOT              a message that is held
-//	host.body.NAME.…            the headers and the data of one that does not fit into one message
+//	$host.dead.t-TENANT.WORKER   a dead letter
+//	$host.held.SLOT              a message that is held
+//	$host.body.NAME.…            the headers and the data of one that does not fit into one message
 //
 // The tenant is part of the subject, so that a later worker of the same id and of another
 // tenant has letters of its own.
 type letters struct {
 	chunks
-	dead string // "host.dead."
-	held string // "host.held."
-	body string // "host.body."
+	dead string // "$host.dead."
+	held string // "$host.held."
+	body string // "$host.body."
 }
 
 func (l *letters) subject(tenant, worker string) string {

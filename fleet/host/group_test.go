@@ -195,10 +195,10 @@ func TestStaleHolder(t *testing.T) {
 	rec, err := h.Get(t.Context(), "w")
 	must(t, err)
 	r.eventually("the second one's write is there", func() bool {
-		m, err := stream.GetLastMsgForSubject(t.Context(), "host.state.w-w.kv."+rec.UID+".by")
+		m, err := stream.GetLastMsgForSubject(t.Context(), "$host.state.w-w.kv."+rec.UID+".by")
 		return err == nil && string(m.Data) == "2"
 	})
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("host.state.w-w.>"))
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$host.state.w-w.>"))
 	must(t, err)
 	mu.Lock()
 	defer mu.Unlock()

@@ -190,18 +190,17 @@ func (h *Host) ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	low := strings.ToLower(h.cfg.Name)
 	h.records, h.logs = records, logs
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
-	h.lines = &lines{nc: h.nc, stream: printed, prefix: low + ".lines.", host: h.cfg.HostID}
+	h.lines = &lines{nc: h.nc, stream: printed, prefix: h.subject("lines"), host: h.cfg.HostID}
 	h.lines.rateOf = h.maxLines
-	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", asking: make(gate, maxAsking)}
-	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
+	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: h.subject("state"), asking: make(gate, maxAsking)}
+	h.code = &codes{chunks: chunks{h.js, code}, prefix: h.subject("code")}
 	h.letters = &letters{
 		chunks: chunks{h.js, dead},
-		dead:   low + ".dead.",
-		held:   low + ".held.",
-		body:   low + ".body.",
+		dead:   h.subject("dead"),
+		held:   h.subject("held"),
+		body:   h.subject("body"),
 	}
 	h.ready.Store(true)
 	return nil
@@ -216,6 +215,13 @@ func (h *Host) ensureAgain(ctx context.Context) error {
 		return fmt.Errorf("host: %w", err)
 	}
 	return nil
+}
+
+// subject returns the beginning of the subjects of one kind that this fleet's hosts use. It has
+// a $, as the server's own subjects have: by it the hosts of every fleet know that an output
+// would act upon the server or upon hosts.
+func (h *Host) subject(kind string) string {
+	return "$" + strings.ToLower(h.cfg.Name) + "." + kind + "."
 }
 
 // buckets returns the buckets that the hosts share.
@@ -247,7 +253,7 @@ func (h *Host) streams() []jetstream.StreamConfig {
 			Replicas:    h.cfg.Replicas,
 		}
 		for _, kind := range kinds {
-			cfg.Subjects = append(cfg.Subjects, strings.ToLower(h.cfg.Name)+"."+kind+".>")
+			cfg.Subjects = append(cfg.Subjects, h.subject(kind)+">")
 		}
 		return cfg
 	}

@@ -245,7 +245,7 @@ func TestRecovery(t *testing.T) {
 	}
 	code, err := r.js.Stream(t.Context(), "HOST_CODE")
 	must(t, err)
-	must(t, code.Purge(t.Context(), jetstream.WithPurgeSubject("host.code.broken.>")))
+	must(t, code.Purge(t.Context(), jetstream.WithPurgeSubject("$host.code.broken.>")))
 	again := r.start("b")
 	r.wantOutputs("out.runs", "runs1")
 	for id, want := range map[string]host.State{"runs": host.StateRunning, "stopped": host.StateStopped, "broken": host.StateFailed} {

@@ -25,7 +25,7 @@ func TestLetterOfACallThatDied(t *testing.T) {
 	h := r.startWith(req)
 	r.keyed("work.w", "17")
 	d := r.letters(h, "w", 1)[0]
-	_, err := r.js.Publish(t.Context(), "work.other", []byte("17"), jetstream.WithMsgID(fmt.Sprint("redrive:host.dead.", d.Seq)))
+	_, err := r.js.Publish(t.Context(), "work.other", []byte("17"), jetstream.WithMsgID(fmt.Sprint("redrive:$host.dead.", d.Seq)))
 	must(t, err)
 	if _, err := h.RedriveEdited(t.Context(), "w", d.Seq, []byte("18")); !errors.Is(err, host.ErrRedriven) {
 		t.Errorf("the edit: %v", err)
@@ -71,7 +71,7 @@ func TestForgedLetterPublishesNothing(t *testing.T) {
 	r := newRig(t)
 	req, _ := picky(r, "w")
 	h := r.startWith(req)
-	_, err := r.js.PublishMsg(t.Context(), &nats.Msg{Subject: "host.dead.t-.w", Header: nats.Header{host.HeaderWorker: {"w"}, host.HeaderTopic: {"$JS.API.STREAM.DELETE.WORK"}}})
+	_, err := r.js.PublishMsg(t.Context(), &nats.Msg{Subject: "$host.dead.t-.w", Header: nats.Header{host.HeaderWorker: {"w"}, host.HeaderTopic: {"$JS.API.STREAM.DELETE.WORK"}}})
 	must(t, err)
 	d := r.letters(h, "w", 1)[0]
 	if n, err := h.Redrive(t.Context(), "w", d.Seq); n != 0 || !errors.Is(err, host.ErrInvalid) {

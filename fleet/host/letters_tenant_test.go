@@ -164,7 +164,7 @@ func TestLettersAreCountedByTenant(t *testing.T) {
 		}
 		count(turn.own)
 		if i == 3 { // as the limit does it: the oldest letters, all of a
-			must(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("host.dead.t-a.w"), jetstream.WithPurgeKeep(2)))
+			must(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$host.dead.t-a.w"), jetstream.WithPurgeKeep(2)))
 			seen -= 2
 			count(turn.own)
 		}

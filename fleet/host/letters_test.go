@@ -210,7 +210,7 @@ func TestDryRunOfManyLetters(t *testing.T) {
 	seqs := make([]uint64, letters)
 	for i := range seqs {
 		seqs[i] = uint64(i + 1)
-		_, err := r.js.PublishMsgAsync(&nats.Msg{Subject: "host.dead.t-.w", Data: make([]byte, 10_000)})
+		_, err := r.js.PublishMsgAsync(&nats.Msg{Subject: "$host.dead.t-.w", Data: make([]byte, 10_000)})
 		must(t, err)
 	}
 	<-r.js.PublishAsyncComplete()

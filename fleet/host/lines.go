@@ -39,12 +39,12 @@ const (
 )
 
 // lines keeps the logs of all workers in one stream, which has the newest MaxLines
-// messages of each subject host.lines.WORKER. A line is sent without waiting for the
+// messages of each subject $host.lines.WORKER. A line is sent without waiting for the
 // server: one that is printed while the server is away may be lost.
 type lines struct {
 	nc     *nats.Conn
 	stream jetstream.Stream
-	prefix string // "host.lines."
+	prefix string // "$host.lines."
 	host   string
 
 	rateOf func(*Record) int // lines a second of a worker in the long run

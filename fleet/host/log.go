@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,7 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 )
 
-// slotLog is the log of one slot: the messages of the subject host.log.SLOT, in a stream
+// slotLog is the log of one slot: the messages of the subject $host.log.SLOT, in a stream
 // that keeps them all. A host that takes the slot writes a claim, and then commits. These
 // entries are a chain, so the server refuses the commit of a host that was replaced, a commit
 // out of order, and a commit that it has already. The commits have all effects of messages,
@@ -26,8 +25,7 @@ import (
 type slotLog struct{ chain }
 
 func (h *Host) slotLog(slot string, fence uint64) *slotLog {
-	subject := strings.ToLower(h.cfg.Name) + ".log." + slot
-	return &slotLog{chain{nc: h.nc, stream: h.logs, subject: subject, fence: fence}}
+	return &slotLog{chain{nc: h.nc, stream: h.logs, subject: h.subject("log") + slot, fence: fence}}
 }
 
 // headerParts is on each message of an entry: how many messages the entry has.

@@ -88,9 +88,9 @@ def handle(message):
 	})
 	stream, err := r.js.Stream(t.Context(), "HOST_LINES")
 	must(t, err)
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("host.lines.w"))
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$host.lines.w"))
 	must(t, err)
-	if n, kept := len(texts(0, 2*host.MaxLines)), info.State.Subjects["host.lines.w"]; n != host.MaxLines || kept != host.MaxLines {
+	if n, kept := len(texts(0, 2*host.MaxLines)), info.State.Subjects["$host.lines.w"]; n != host.MaxLines || kept != host.MaxLines {
 		t.Errorf("the log has %d lines, and %d are kept, want %d: %s", n, kept, host.MaxLines, dropped)
 	}
 	must(t, h.Delete(t.Context(), "w"))

@@ -67,7 +67,7 @@ func TestHostsConformToTheModels(t *testing.T) {
 		}
 		return n
 	}
-	follow("HOST_LOG", "host.log.w-a", func(m jetstream.Msg, meta *jetstream.MsgMetadata) {
+	follow("HOST_LOG", "$host.log.w-a", func(m jetstream.Msg, meta *jetstream.MsgMetadata) {
 		var e struct {
 			Host    string
 			Outputs []struct{ Data []byte }

@@ -303,7 +303,7 @@ func TestChaos(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			prefix := "host.state.w-" + id + ".kv." + rec.UID + "."
+			prefix := "$host.state.w-" + id + ".kv." + rec.UID + "."
 			info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(prefix+">"))
 			if err != nil {
 				continue

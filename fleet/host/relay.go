@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,6 +161,7 @@ func (r *relay) room(ctx context.Context, limit int64) error {
 			return context.Cause(ctx)
 		}
 	}
+	r.outputSent.Notify() // another hand may wait too
 	return nil
 }
 
@@ -336,13 +336,8 @@ func (h *Host) mayRead(ctx context.Context, stream string) error {
 	return nil
 }
 
-// reserved reports whether messages on a topic act upon the server or upon the hosts: code
-// that may publish to it has all rights of the host's connection.
+// reserved reports whether messages on a topic act upon the server or upon hosts, of this fleet
+// or of another one: code that may publish to it has all rights of the host's connection.
 func (h *Host) reserved(topic string) bool {
-	if strings.HasPrefix(topic, "$") || strings.HasPrefix(topic, pull.API(h.js)) {
-		return true
-	}
-	rest, ours := strings.CutPrefix(topic, strings.ToLower(h.cfg.Name)+".")
-	kind, _, _ := strings.Cut(rest, ".")
-	return ours && slices.Contains([]string{"state", "log", "lines", "code", "dead", "held", "body", "ask"}, kind)
+	return strings.HasPrefix(topic, "$") || strings.HasPrefix(topic, pull.API(h.js))
 }

@@ -82,7 +82,7 @@ def handle(message):
 		must(t, err)
 		states, err := r.js.Stream(t.Context(), "HOST_STATE")
 		must(t, err)
-		prefix := "host.state.w-" + id + ".kv." + rec.UID + "."
+		prefix := "$host.state.w-" + id + ".kv." + rec.UID + "."
 		written := make(map[string]string)
 		settled := func() bool {
 			info, err := states.Info(t.Context(), jetstream.WithSubjectFilter(prefix+"m/*"))

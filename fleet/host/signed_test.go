@@ -89,7 +89,7 @@ func TestOnlySignedCodeRuns(t *testing.T) {
 	// A record and code that were written past the hosts do not run.
 	rec := r.record(h)
 	forged := prefix("forged ")
-	m := nats.NewMsg("host.code.w." + rec.UID + "." + fetch.Digest(forged) + ".0")
+	m := nats.NewMsg("$host.code.w." + rec.UID + "." + fetch.Digest(forged) + ".0")
 	m.Data = forged
 	m.Header.Set("Lifecycle-Chunks", "1")
 	_, err = r.js.PublishMsg(t.Context(), m)

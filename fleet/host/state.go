@@ -15,16 +15,16 @@ import (
 
 // states stores the values of all workers in one stream with one message for each subject:
 //
-//	host.state.SLOT.fence       the sequence of this message is the newest fencing token
-//	host.state.WORKER.kv.KEY    a value that the worker stored
-//	host.state.SLOT.tm.…        a timer, see [storedTimer]
+//	$host.state.SLOT.fence       the sequence of this message is the newest fencing token
+//	$host.state.WORKER.kv.KEY    a value that the worker stored
+//	$host.state.SLOT.tm.…        a timer, see [storedTimer]
 //
 // The log of the slot has every value first, and [stateCache] brings them here.
 type states struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
-	prefix string // "host.state."
+	prefix string // "$host.state."
 	asking gate   // caps the slots that ask the server for what they need
 	clock  servertime.Clock
 	ahead  atomic.Int64 // nanoseconds by which a test makes the clock later

@@ -18,8 +18,8 @@ func TestTheHostsOwnStreamsAreNoTopics(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
 	for _, topic := range []string{
-		"host.state.>", "host.dead.>", "host.lines.>", "host.log.>", "host.code.>", "host.held.>", "host.body.>",
-		"host.state.w-other.*.>", "*.state.>", "*.dead.>", "$KV.HOST_WORKERS.>", "$KV.HOST_WORKERS.*", "$KV.HOST_MEMBERS.>",
+		"$host.state.>", "$host.dead.>", "$host.lines.>", "$host.log.>", "$host.code.>", "$host.held.>", "$host.body.>",
+		"$host.state.w-other.*.>", "*.state.>", "*.dead.>", "$KV.HOST_WORKERS.>", "$KV.HOST_WORKERS.*", "$KV.HOST_MEMBERS.>",
 	} {
 		_, err := h.Create(t.Context(), host.Spec{ID: "thief", Topic: topic, MIMEType: "text/x-starlark", Code: prefix("")})
 		if !errors.Is(err, host.ErrInvalid) || !strings.Contains(err.Error(), "not for workers") {
@@ -27,9 +27,24 @@ func TestTheHostsOwnStreamsAreNoTopics(t *testing.T) {
 		}
 	}
 	other := r.fleet("OTHER")
-	spec := host.Spec{ID: "thief", Topic: "host.dead.>", MIMEType: "text/x-starlark", Code: prefix("")}
+	spec := host.Spec{ID: "thief", Topic: "$host.dead.>", MIMEType: "text/x-starlark", Code: prefix("")}
 	if _, err := other.Create(t.Context(), spec); !errors.Is(err, host.ErrInvalid) {
 		t.Errorf("another fleet's stream: %v", err)
+	}
+
+	// What code publishes there is a dead letter, and the letter cannot be redriven.
+	create(t, h, host.Spec{ID: "forger", Topic: "work.forger", MIMEType: "text/x-starlark", Code: []byte(`
+def handle(message): return [{"topic": "$other.dead.t-good.w", "data": "{}"}, {"topic": "out.forger", "data": "x"}]
+`)})
+	r.publish("work.forger", "x")
+	if d := r.letters(h, "forger", 1)[0]; d.Topic != "work.forger" || !strings.Contains(d.Reason, "not for workers") {
+		t.Errorf("the letter is %+v", d)
+	}
+	dead, err := r.js.Stream(t.Context(), "OTHER_DEAD")
+	must(t, err)
+	info, err := dead.Info(t.Context())
+	if err != nil || info.State.Msgs > 0 {
+		t.Errorf("another fleet has forged letters: %+v, %v", info.State, err)
 	}
 }
 

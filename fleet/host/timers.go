@@ -21,8 +21,8 @@ import (
 // workers put, so that it is committed with everything else that a message has caused. It is
 // gone with the effects of the message that it causes, which therefore are committed once.
 //
-//	host.state.SLOT.tm.WORKER.UID.PLACE   the timer
-//	host.state.SLOT.tc.WORKER.UID.ID      an operator has cancelled the one with this ID
+//	$host.state.SLOT.tm.WORKER.UID.PLACE   the timer
+//	$host.state.SLOT.tc.WORKER.UID.ID      an operator has cancelled the one with this ID
 //
 // PLACE is the lowest number that no other timer of the worker has, so that there are never
 // more subjects than there were timers at once. A subject is never removed, only marked as

@@ -35,7 +35,7 @@ type handleTimers struct {
 
 func (h *handle) readTimers(ctx context.Context) (*handleTimers, error) {
 	t := &h.timers
-	if t.source == nil {
+	if t.source == nil || h.stateless {
 		return nil, engine.ErrNoTimers
 	}
 	if t.now != nil {

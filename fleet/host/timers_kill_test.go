@@ -55,7 +55,7 @@ def handle(message):
 		all := make(map[string]string)
 		stream, err := r.js.Stream(t.Context(), "HOST_STATE")
 		must(t, err)
-		prefix := "host.state.w-w.kv." + rec.UID + "."
+		prefix := "$host.state.w-w.kv." + rec.UID + "."
 		info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(prefix+">"))
 		must(t, err)
 		for subject := range info.State.Subjects {

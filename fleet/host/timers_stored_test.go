@@ -22,7 +22,7 @@ func (r *rig) places(h *host.Host, id string) (places []string) {
 	must(r.t, err)
 	stream, err := r.js.Stream(r.t.Context(), "HOST_STATE")
 	must(r.t, err)
-	prefix := fmt.Sprintf("host.state.w-%s.tm.%s.%s.", id, id, rec.UID)
+	prefix := fmt.Sprintf("$host.state.w-%s.tm.%s.%s.", id, id, rec.UID)
 	info, err := stream.Info(r.t.Context(), jetstream.WithSubjectFilter(prefix+">"))
 	must(r.t, err)
 	for subject := range info.State.Subjects {

@@ -138,6 +138,7 @@ func (h *Host) tryOut(
 			topic:  m.Topic,
 			most:   h.maxTimers(rec),
 		},
+		stateless: rec.atOnce() > 1,
 	}
 	if !web && means.web != nil && means.web.refused == nil {
 		state.web = &withoutHTTP

@@ -24,7 +24,7 @@ import (
 func (o *office) store(n int, data string, header nats.Header) {
 	o.t.Helper()
 	for i := range n {
-		m := &nats.Msg{Subject: "host.dead.t-.desk", Data: []byte(data), Header: nats.Header{
+		m := &nats.Msg{Subject: "$host.dead.t-.desk", Data: []byte(data), Header: nats.Header{
 			host.HeaderWorker: {"desk"}, host.HeaderReason: {"no"}, host.HeaderTopic: {"work.desk"}, host.HeaderMessage: {fmt.Sprint("WORK:", i)}, host.HeaderAttempts: {"1"},
 		}}
 		for name, values := range header {

@@ -284,6 +284,45 @@ func TestHooksHaveOneRunner(t *testing.T) {
 	})
 }
 
+// TestHookWaitsForAJournalThatLags makes the journal anew. A hook that runs before the server has
+// copied the bucket into it waits, and keeps its progress.
+func TestHookWaitsForAJournalThatLags(t *testing.T) {
+	ctx := testContext(t)
+	b := hookServer(t)
+	var reactions seen
+	r := hooked(t, b, workflow.Hook{Replay: true, Do: func(_ context.Context, re workflow.Reaction) error { reactions.note(re); return nil }})
+	stop := r.hooks(t)
+	r.create(t, "a", "planning")
+	reactions.await(t, "a", "[>planning]")
+	stop()
+	progress := func() string {
+		kv, err := r.js.KeyValue(ctx, workflow.HookBucket("MISSIONS").Bucket)
+		must(t, err)
+		e, err := kv.Get(ctx, fmt.Sprintf("state.%x.test", survey))
+		must(t, err)
+		return string(e.Value())
+	}
+	before := progress()
+
+	looks, err := b.Conn().SubscribeSync("$JS.API.STREAM.MSG.GET." + missionsJournal.Name)
+	must(t, err)
+	must(t, r.js.DeleteStream(ctx, missionsJournal.Name))
+	behind := missionsJournal
+	behind.Mirror = &jetstream.StreamSource{Name: behind.Mirror.Name, FilterSubject: "$KV.MISSIONS.none"}
+	_, err = r.js.CreateStream(ctx, behind)
+	must(t, err)
+	stop = r.hooks(t)
+	brokertest.Await(t, "it looks for what it has read, and tries again", func() bool {
+		n, _, err := looks.Pending()
+		return err != nil || n >= 2 || progress() != before
+	})
+	must(t, looks.Unsubscribe())
+	stop()
+	if after := progress(); after != before {
+		t.Errorf("the progress was %s and is %s", before, after)
+	}
+}
+
 func TestHooksWithoutAJournal(t *testing.T) {
 	do := func(context.Context, workflow.Reaction) error { return nil }
 	m := workflow.NewManager(brokertest.Server(t, broker.Config{Buckets: buckets()}).JetStream(), brokertest.Quiet())

@@ -158,7 +158,7 @@ func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
 
 // checkMark begins anew when the journal is not the one that the hook has read: it belongs
 // to another bucket, or to an earlier state of this one. Reactions to writes that the hook
-// has seen before have the same IDs.
+// has seen before have the same IDs. It returns an error while the journal only lags behind.
 func (run *hookRun) checkMark(ctx context.Context, journal jetstream.StreamState) error {
 	p := run.progress
 	if p.Mark == 0 || p.Mark < journal.FirstSeq {
@@ -172,6 +172,16 @@ func (run *hookRun) checkMark(ctx context.Context, journal jetstream.StreamState
 		return nil
 	case err != nil && p.Mark <= journal.LastSeq: // it was purged
 		return nil
+	}
+	if err != nil {
+		of := run.r.bucket
+		bucket, err := of.js.Stream(ctx, of.stream)
+		if err != nil {
+			return fmt.Errorf("look at the bucket %s: %w", of.name, natserr.Plain(err))
+		}
+		if bucket.CachedInfo().State.LastSeq >= p.Mark {
+			return fmt.Errorf("%s does not have revision %d of the bucket yet", run.journal.stream, p.Mark)
+		}
 	}
 	run.log.Warn("the journal is not the one that a hook has read: reading all of it")
 	*p = hookProgress{Missing: lanes.From(max(journal.FirstSeq, 1) - 1), revision: p.revision}

@@ -47,7 +47,7 @@ func TestBusIsRefused(t *testing.T) {
 		"grants: {shop: {topics: ['*.state.>']}}":                  "begins with a name",
 		"grants: {shop: {topics: ['$KV.HOST_WORKERS.x']}}":         "begins with a name",
 		"grants: {shop: {outputs: ['x\"}]}, {stream: \"host.>']}}": "without quotes",
-		"x: {grants: {shop: {topics: ['host.state.>']}}}":          "the hosts' own",
+		"x: {grants: {shop: {topics: ['$host.state.>']}}}":         "begins with a name",
 		"{x: {grants: {a: {topics: [a]}}}, y: {grants: {b: {}}}}":  "2 mappings",
 		"grants: {'shop {}': {topics: ['orders.>']}}":              "want 1 to 100 letters",
 	} {
@@ -183,7 +183,7 @@ func TestATenantsClientReachesItsOwnSubjects(t *testing.T) {
 	}
 	for _, subject := range []string{
 		"letters.a", "sent.mail.a", "counted.shop.a", "orders.other", "orders.shop",
-		"host.state.w-send.fence", "host.log.w-send", "host.code.send", "host.dead.send", "host.lines.send", "host.ask.activity",
+		"$host.state.w-send.fence", "$host.log.w-send", "$host.code.send", "$host.dead.send", "$host.lines.send", "$host.ask.activity",
 		"$KV.HOST_WORKERS.send", "$KV.HOST_MEMBERS.x", "$JS.API.STREAM.PURGE.WORK", "$JS.API.STREAM.DELETE.HOST_STATE",
 		"$JS.API.STREAM.MSG.GET.HOST_DEAD", "$JS.API.CONSUMER.CREATE.WORK", "$JS.API.CONSUMER.MSG.NEXT.WORK.HOST_w-send", "$SYS.REQ.SERVER.PING",
 	} {

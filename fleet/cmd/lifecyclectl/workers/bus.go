@@ -18,7 +18,7 @@ import (
 )
 
 func bus() *cobra.Command {
-	var file, account, fleet string
+	var file, account string
 	cmd := &cobra.Command{
 		Use:   "bus",
 		Short: "Write the NATS accounts of the tenants that the hosts' configuration grants topics to",
@@ -41,7 +41,7 @@ topic of "*" belongs to no tenant, and is left out.`,
 			if err != nil {
 				return fmt.Errorf("--config: %s: %w", file, err)
 			}
-			conf, err := accountsOf(account, fleet, tenants)
+			conf, err := accountsOf(account, tenants)
 			if err != nil {
 				return fmt.Errorf("--config: %s: %w", file, err)
 			}
@@ -50,7 +50,6 @@ topic of "*" belongs to no tenant, and is left out.`,
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the configuration of the hosts in YAML, from this `file`; - is standard input")
 	cmd.Flags().StringVar(&account, "account", "HOSTS", "the `name` of the account that the hosts are in")
-	cmd.Flags().StringVar(&fleet, "name", "HOST", "the `name` in the hosts' configuration, which begins the names of their streams")
 	return cmd
 }
 
@@ -93,9 +92,8 @@ var (
 
 // accountsOf returns what belongs into the accounts of nats-server's configuration. The hosts'
 // account exports the topics as services, so that a client of a tenant gets the answer of
-// JetStream that its message is stored, and the outputs as streams. fleet is the name in the
-// hosts' configuration: their own subjects begin with it.
-func accountsOf(hosts, fleet string, tenants map[string]busGrant) ([]byte, error) {
+// JetStream that its message is stored, and the outputs as streams.
+func accountsOf(hosts string, tenants map[string]busGrant) ([]byte, error) {
 	exports := make(map[string][]string) // the accounts, by kind and subject
 	var accounts bytes.Buffer
 	taken := make(map[string]string)
@@ -119,11 +117,8 @@ func accountsOf(hosts, fleet string, tenants map[string]busGrant) ([]byte, error
 		}{{"service", g.Topics}, {"stream", g.Outputs}} {
 			for _, subject := range slices.Compact(slices.Sorted(slices.Values(kind.subjects))) {
 				first, _, _ := strings.Cut(subject, ".")
-				switch {
-				case !busSubject.MatchString(subject) || first == "*" || first == ">":
+				if !busSubject.MatchString(subject) || first == "*" || first == ">" {
 					return nil, fmt.Errorf("grants.%s: the subject %.200q: want one that begins with a name, without quotes and brackets", tenant, subject)
-				case first == strings.ToLower(fleet):
-					return nil, fmt.Errorf("grants.%s: the subject %.200q is the hosts' own", tenant, subject)
 				}
 				export := fmt.Sprintf("%s: %q", kind.is, subject)
 				exports[export] = append(exports[export], name)
