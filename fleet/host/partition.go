@@ -34,7 +34,7 @@ type partition struct {
 	wake   fsm.Wake
 	quit   chan struct{} // closed to end commits once everything is written
 	ended  chan struct{} // closed when commits has ended for good
-	failed func(error)   // called once, when a commit was refused
+	failed func(error)   // called when another host has the slot, perhaps more than once
 
 	confirmed atomic.Pointer[time.Time] // when the newest successful write to the log began
 

@@ -250,8 +250,7 @@ func (h *Host) storeOutput(ctx context.Context, o *output, why error) error {
 	return err
 }
 
-// errTooEarly is the error of isPublished while an earlier holder may still publish the output.
-// target is the stream of a topic.
+// target is the stream of a topic, and what the relay has read in it.
 type target struct {
 	stream jetstream.Stream
 	ids    map[string]bool // of its messages since the relay's oldest output; nil when they were not read

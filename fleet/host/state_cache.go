@@ -150,13 +150,19 @@ func (c *stateCache) isDirty() bool {
 	return len(c.dirty) > 0
 }
 
-// forget drops the values below a prefix: their worker is deleted.
+// forget drops the values below a prefix, also those that no flush has written: their worker
+// is deleted.
 func (c *stateCache) forget(prefix string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for subject := range c.dirty {
 		if strings.HasPrefix(subject, prefix) {
 			delete(c.dirty, subject)
+		}
+	}
+	for subject := range c.values {
+		if strings.HasPrefix(subject, prefix) {
+			c.drop(subject)
 		}
 	}
 }

@@ -469,14 +469,16 @@ var errEnds = errors.New("there are more ends in the last hour than are looked a
 type recentEvents struct {
 	list   []*operatorv1.Event // newest first
 	newest *operatorv1.Event   // that was read, also when it was not kept
+	cutAt  time.Time           // events before this time were not read, because there were too many; zero when all were
 }
 
 // maxPast is how many events of the last hour are looked at.
 const maxPast = endsPage * endsRead
 
 // read reads what has come since the last look, or all when that cannot be told, as of a journal that
-// was made anew. It keeps the events that keep chooses. After an error it has what it had before. When
-// there are more events than are looked at, the error is errEnds.
+// was made anew. It keeps the events that keep chooses. When there are more events in the hour than
+// are looked at, it has the newest ones, and the error is errEnds. After another error it has what it
+// had before.
 func (x *recentEvents) read(ctx context.Context, area Processes, now time.Time, kinds []string, keep func(*operatorv1.Event) bool) error {
 	q := presence.EventQuery{Kinds: kinds, Since: now.Add(-endsFor)}
 	var fresh []*operatorv1.Event
@@ -499,19 +501,24 @@ func (x *recentEvents) read(ctx context.Context, area Processes, now time.Time, 
 		return err
 	}
 	if !isThere {
-		x.list, x.newest = nil, nil
+		x.list, x.newest, x.cutAt = nil, nil, time.Time{}
 	}
 	if len(fresh) > 0 {
 		x.newest = fresh[0]
 	}
-	isAll := len(fresh) < maxPast
+	if len(fresh) >= maxPast {
+		x.cutAt = fresh[len(fresh)-1].GetAt().AsTime()
+	}
 	isOut := func(e *operatorv1.Event) bool { return e.GetAt().AsTime().Before(q.Since) || !keep(e) }
 	x.list = slices.DeleteFunc(slices.Concat(fresh, x.list), isOut)
-	if len(x.list) >= maxPast || !isAll {
-		x.list = x.list[:min(len(x.list), maxPast)]
-		return fmt.Errorf("%w: only the newest %d", errEnds, len(x.list))
+	if len(x.list) > maxPast {
+		x.list = x.list[:maxPast]
+		x.cutAt = x.list[maxPast-1].GetAt().AsTime()
 	}
-	return nil
+	if x.cutAt.Before(q.Since) {
+		return nil
+	}
+	return fmt.Errorf("%w: only those since %s", errEnds, x.cutAt.UTC().Format(time.TimeOnly))
 }
 
 // isLost reports whether the next life of a process may tell how it ended.

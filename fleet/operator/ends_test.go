@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -50,6 +51,29 @@ func (l *ledger) Events(_ context.Context, q presence.EventQuery) (page []*opera
 		}
 	}
 	return page, 0, nil
+}
+
+// What was not read of the last hour stays unread until it is older, also when few of the events are
+// kept.
+func TestEventsThatWereNotReadAreTold(t *testing.T) {
+	l := &ledger{}
+	began := time.Now()
+	l.add(began, maxPast+1000, "web.1", "clean")
+	l.add(began.Add(time.Minute), 1, "web.2", "oom")
+	var events recentEvents
+	isBad := func(e *operatorv1.Event) bool { return e.GetTo() != "clean" }
+	for _, look := range []struct {
+		at   time.Duration
+		told bool
+	}{{time.Minute, true}, {2 * time.Minute, true}, {59 * time.Minute, true}, {61 * time.Minute, false}} {
+		err := events.read(t.Context(), l, began.Add(look.at), []string{"exit"}, isBad)
+		if told := errors.Is(err, errEnds); told != look.told || err != nil && !told {
+			t.Errorf("after %v: %v", look.at, err)
+		}
+		if isOld := look.at > time.Hour+time.Minute; len(events.list) != 1 && !isOld {
+			t.Errorf("after %v there are %d events", look.at, len(events.list))
+		}
+	}
 }
 
 // A bad end is found among thousands of clean ones, also in a journal that was emptied. When
