@@ -143,7 +143,7 @@ func (r *runner) handleAll() (err error) {
 	defer func() { // also after a panic
 		r.halt()
 		others.Wait()
-		err = errors.Join(err, errors.Join(errs...))
+		err = errors.Join(append(errs, err)...)
 	}()
 	for i, h := range r.hands[1:] {
 		others.Add(1)
