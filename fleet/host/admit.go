@@ -16,7 +16,6 @@ import (
 type attempt struct {
 	*delivery
 	member *member
-	hand   int   // which of the runner's hands, and of the member's programs
 	tries  tries // counts this attempt too
 	state  *handle
 	cancel context.CancelCauseFunc
@@ -26,12 +25,9 @@ type attempt struct {
 	answered atomic.Bool  // set by the first that answers the message: the handling goroutine, or watch in its place
 }
 
-// program returns what handles the message.
-func (a *attempt) program() instance { return a.member.programs[a.hand] }
-
 // handleOne handles one message, or decides that it has to wait.
-func (h *hand) handleOne(t *task) {
-	r, d := h.runner, t.Value
+func (r *runner) handleOne(t *task) {
+	d := t.Value
 	if exists, err := r.complete(r.ctx, d); err != nil {
 		r.postpone(t, d, err)
 		return
@@ -58,13 +54,12 @@ func (h *hand) handleOne(t *task) {
 	a := &attempt{
 		delivery: d,
 		member:   m.versionFor(d, was),
-		hand:     h.number,
 		tries:    was,
 		cancel:   cancel,
 		lastBeat: time.Now(),
 	}
-	h.setCurrent(a)
-	defer h.setCurrent(nil)
+	r.setCurrent(a)
+	defer r.setCurrent(nil)
 	giveBackPlace, err := r.prepare(ctx, a)
 	if err != nil {
 		r.retryLater(t, d, r.host.cfg.RetryBase) // its code was not called
@@ -181,7 +176,7 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 // place.
 func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
-	p, ok := a.program().Program.(engine.Preparer)
+	p, ok := m.program.(engine.Preparer)
 	if !ok {
 		return func() {}, nil
 	}

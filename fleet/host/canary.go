@@ -316,12 +316,13 @@ func (s *slot) canary(ctx context.Context, rec, version *Record) (*canary, error
 			return m.canary, nil
 		}
 	}
-	programs, err := s.load(ctx, version, rec.atOnce(), true) // as many as the runner uses
+	lines := s.host.printer(version)
+	program, err := s.host.load(ctx, version, true, lines)
 	if err != nil {
 		return nil, err
 	}
 	c := &canary{
-		member:  s.newMember(version, programs),
+		member:  s.newMember(version, program, lines),
 		rollout: rec.Candidate.Rollout.withDefaults(),
 		since:   rec.Candidate.At,
 	}

@@ -59,12 +59,8 @@ func (d *delivery) firedTimer() *engine.Fired {
 	return &engine.Fired{Name: name, Due: due}
 }
 
-// keyOf returns the key of a message: messages with one key are handled in order. Each has its
-// own when several are handled at once.
+// keyOf returns the key of a message: messages with one key are handled in order.
 func (r *runner) keyOf(d *delivery) string {
-	if len(r.hands) > 1 {
-		return d.key()
-	}
 	return cmp.Or(d.header.Get(r.keyHeader()), d.topic)
 }
 

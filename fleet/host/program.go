@@ -65,17 +65,17 @@ func (h *Host) closeProgram(worker string, p engine.Program) {
 	}
 }
 
-// handle hands a message to one of the member's programs. It returns a panic of the program as an
+// handle hands a message to the program. It returns a panic of the program as an
 // error.
 func (m *member) handle(
-	ctx context.Context, p instance, message *engine.Message, state engine.State,
+	ctx context.Context, message *engine.Message, state engine.State,
 ) (outputs []engine.Output, err error) {
 	t := message.Trace()
 	ctx = t.In(ctx)
-	p.printer.trace.Store(&t)
-	defer p.printer.trace.Store(nil)
+	m.printer.trace.Store(&t)
+	defer m.printer.trace.Store(nil)
 	err = call.Do("handler", func() (err error) {
-		outputs, err = p.Handle(ctx, message, state)
+		outputs, err = m.program.Handle(ctx, message, state)
 		return err
 	})
 	return outputs, m.redactor.err(err)

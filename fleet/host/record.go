@@ -54,8 +54,6 @@ type Runtime struct {
 	Env     []string      `json:"env,omitempty"` // names of variables, sorted
 	Secrets []string      `json:"secrets,omitempty"`
 	HTTP    HTTP          `json:"http,omitzero"`
-	// Concurrency is how many messages the worker handles at once; 0 is one.
-	Concurrency int `json:"concurrency,omitempty"`
 }
 
 // A Record is an entity of package workflow, so every view of such entities shows

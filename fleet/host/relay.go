@@ -161,7 +161,6 @@ func (r *relay) room(ctx context.Context, limit int64) error {
 			return context.Cause(ctx)
 		}
 	}
-	r.outputSent.Notify() // another hand may wait too
 	return nil
 }
 

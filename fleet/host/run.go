@@ -22,8 +22,6 @@ func (r *runner) run(ctx context.Context, t *task, a *attempt) (*effects, error)
 		record: m.record,
 		web:    m.web,
 		timers: r.timersOf(m.record, t.Key, a.delivery),
-		// Also for a canary that wants another concurrency than the version before it.
-		stateless: len(r.hands) > 1 || m.record.atOnce() > 1,
 	}
 	r.lookAhead(t, a)
 	number := a.tries.Failed + 1
@@ -32,7 +30,7 @@ func (r *runner) run(ctx context.Context, t *task, a *attempt) (*effects, error)
 	}
 	started := time.Now()
 	a.began.Store(started.UnixNano())
-	outputs, err := m.handle(ctx, a.program(), r.messageOf(a.delivery, m, number), a.state)
+	outputs, err := m.handle(ctx, r.messageOf(a.delivery, m, number), a.state)
 	a.began.Store(0)
 	took := time.Since(started)
 	r.countKill(a, err)
@@ -78,7 +76,7 @@ const (
 // for the host between two of them. A worker with waiting messages then handles five times as
 // many (BenchmarkIsolation of bench/host). A slow worker gains nothing.
 func (r *runner) lookAhead(t *task, a *attempt) {
-	p, ok := a.program().Program.(engine.Forerunner)
+	p, ok := a.member.program.(engine.Forerunner)
 	members := *r.members.Load()
 	if !ok || a.member.slow.Load() || len(members) > 1 {
 		return
@@ -106,7 +104,7 @@ func (r *runner) isFirstAttempt(d *delivery, m *member) bool {
 	if given != nil || was.Failed > 0 || was.CanaryFailed || !matches(m.record.Topic, d.topic) {
 		return false
 	}
-	return (*r.members.Load())[0].versionFor(d, was) == m
+	return (*r.members.Load())[0].versionFor(d, was).program == m.program
 }
 
 // effects returns the effects of a handler, or an error when the server could never store them.

@@ -19,15 +19,14 @@ import (
 
 // runner takes messages from a slot's consumer and gives them to programs, one at a time: in
 // order within a key, and in turn among keys. One goroutine feeds its queue, another one
-// handles the messages. A worker with a concurrency has several of these, and no order.
+// handles the messages.
 type runner struct {
 	slot      *slot
 	host      *Host
 	consumer  jetstream.Consumer
 	partition *partition
 	members   atomic.Pointer[[]*member]
-	hands     []*hand
-	handling  chan struct{} // of the size of hands; a hand holds a part of it, and a change of the members all of it
+	handling  chan struct{} // of size 1; held to handle a message and to change members
 	queue     *lanes.Queue[*delivery]
 	pull      *pull.Puller
 	refilling sync.Mutex // held by refill
@@ -42,10 +41,14 @@ type runner struct {
 
 	takesTimers sync.Mutex // held by takeTimers
 
+	watchdog *time.Timer // calls watch while a message is being handled
+	watching sync.Mutex  // guards current; held while watch looks at it
+	current  *attempt    // nil when no message is being handled
+
 	mu     sync.Mutex           // guards inHand
 	inHand map[uint64]*delivery // messages that are not answered, by sequence
 
-	handler    call.Call // the goroutine that handles, and waits for those of the other hands
+	handler    call.Call // the goroutine that handles
 	halting    atomic.Bool
 	fed        chan struct{} // closed when feed has ended
 	feedErr    error         // read it once fed is closed
@@ -53,16 +56,6 @@ type runner struct {
 	err        error         // why it ended; read it once ended is closed
 	abandoned  chan struct{} // closed when its handler did not return in time
 	finishOnce sync.Once
-}
-
-// hand handles one message at a time.
-type hand struct {
-	runner *runner
-	number int
-
-	watchdog *time.Timer // calls watch while a message is being handled
-	watching sync.Mutex  // guards current; held while watch looks at it
-	current  *attempt    // nil when no message is being handled
 }
 
 // start claims the slot and returns a runner that handles the messages of the slot's
@@ -89,7 +82,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 		slot:      s,
 		host:      s.host,
 		consumer:  consumer,
-		handling:  make(chan struct{}, records[0].atOnce()),
+		handling:  make(chan struct{}, 1),
 		queue:     lanes.New[*delivery](),
 		reached:   consumer.CachedInfo().Delivered.Stream,
 		inHand:    make(map[uint64]*delivery),
@@ -108,16 +101,12 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 		r.cancel(nil)
 		return nil, err
 	}
-	for n := range cap(r.handling) {
-		h := &hand{runner: r, number: n}
-		h.watchdog = time.AfterFunc(math.MaxInt64, h.watch)
-		r.hands = append(r.hands, h)
-	}
 	if err := r.openConsumer(ctx); err != nil {
 		r.cancel(nil)
 		r.partition.stop(ctx)
 		return nil, err
 	}
+	r.watchdog = time.AfterFunc(math.MaxInt64, r.watch)
 	r.partition.timers.startClock(time.AfterFunc(math.MaxInt64, r.takeTimers))
 	s.partition.Store(r.partition)
 	s.host.running.Add(2)
@@ -137,28 +126,7 @@ func sourceOf(stream string, created time.Time) string {
 }
 
 // handleAll handles messages until the queue is closed.
-func (r *runner) handleAll() (err error) {
-	errs := make([]error, len(r.hands))
-	var others sync.WaitGroup
-	defer func() { // also after a panic
-		r.halt()
-		others.Wait()
-		err = errors.Join(append(errs, err)...)
-	}()
-	for i, h := range r.hands[1:] {
-		others.Add(1)
-		call.Go("slot "+r.slot.name, h.handleAll, func(err error) {
-			if errs[i+1] = err; err != nil {
-				r.halt()
-			}
-			others.Done()
-		})
-	}
-	return r.hands[0].handleAll()
-}
-
-func (h *hand) handleAll() error {
-	r := h.runner
+func (r *runner) handleAll() error {
 	for {
 		if r.partition.relay.room(r.taking, maxWaiting) != nil || r.partition.memory.awaitLimit(r.taking) != nil {
 			return nil //nolint:nilerr // the runner halts
@@ -168,7 +136,7 @@ func (h *hand) handleAll() error {
 			return nil //nolint:nilerr // the runner halts
 		}
 		r.handling <- struct{}{}
-		h.handleOne(t)
+		r.handleOne(t)
 		<-r.handling
 		if r.isAbandoned() {
 			return nil
@@ -188,7 +156,7 @@ func (r *runner) end(err error) {
 	if !inTime {
 		// The slot has loaded new programs; only this runner still used these.
 		for _, m := range withCanaries(*r.members.Load()) {
-			r.slot.closePrograms(m.record.ID, m.programs)
+			r.host.closeProgram(m.record.ID, m.program)
 		}
 	}
 	r.cancel(nil)
@@ -232,25 +200,16 @@ func isClosed(c <-chan struct{}) bool {
 // swap changes the members between two messages. It returns false when the runner has ended
 // or was abandoned.
 func (r *runner) swap(next []*member) bool {
-	held := 0
-	defer func() {
-		for range held {
-			<-r.handling
-		}
-	}()
-	for held < cap(r.handling) {
-		select {
-		case r.handling <- struct{}{}:
-			held++
-		case <-r.ended:
-			return false
-		case <-r.abandoned:
-			return false
-		}
+	select {
+	case r.handling <- struct{}{}:
+		r.members.Store(&next)
+		<-r.handling
+		r.partition.timers.workersChanged()
+		return true
+	case <-r.ended:
+	case <-r.abandoned:
 	}
-	r.members.Store(&next)
-	r.partition.timers.workersChanged()
-	return true
+	return false
 }
 
 // stop ends the runner after the message that it handles. When ctx ends first, stop cancels

@@ -66,7 +66,8 @@ func (r *Record) codeVersion() codeVersion { return codeVersion{r.workerUID(), r
 // member is a worker with its program.
 type member struct {
 	record   *Record
-	programs []instance // one for each message at once
+	program  engine.Program
+	printer  *printer // of the program
 	limits   engine.Limits
 	turn     *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts   *Counts
@@ -78,16 +79,6 @@ type member struct {
 	isCanary bool
 	tokens   *rate.Limiter // nil when it has no rate
 }
-
-// instance is one program of a worker's code, with what takes the lines that it prints.
-type instance struct {
-	engine.Program
-	printer *printer
-}
-
-// atOnce returns how many messages a worker handles at once. Another program may have written
-// the record.
-func (r *Record) atOnce() int { return max(1, min(r.Concurrency, maxConcurrency)) }
 
 func newSlot(h *Host, name string) *slot {
 	return &slot{
@@ -397,7 +388,8 @@ func (s *slot) member(ctx context.Context, rec *Record, asked uint64) (*member, 
 	if err := w.quarantine.reason(rec, asked); err != nil {
 		return old, err
 	}
-	programs, err := s.load(ctx, rec, rec.atOnce(), w.eager != rec.Generation)
+	lines := s.host.printer(rec)
+	program, err := s.host.load(ctx, rec, w.eager != rec.Generation, lines)
 	s.hasLoaded(rec, asked, err)
 	if err != nil {
 		return old, err
@@ -405,35 +397,15 @@ func (s *slot) member(ctx context.Context, rec *Record, asked uint64) (*member, 
 	if w.eager == rec.Generation {
 		w.eager = 0
 	}
-	return s.newMember(rec, programs), nil
+	return s.newMember(rec, program, lines), nil
 }
 
-// load loads the code of a record n times. later is as for [Host.loadCode].
-func (s *slot) load(ctx context.Context, rec *Record, n int, later bool) ([]instance, error) {
-	var programs []instance
-	for range n {
-		lines := s.host.printer(rec)
-		p, err := s.host.load(ctx, rec, later, lines)
-		if err != nil {
-			s.closePrograms(rec.ID, programs)
-			return nil, err
-		}
-		programs = append(programs, instance{p, lines})
-	}
-	return programs, nil
-}
-
-func (s *slot) closePrograms(id string, programs []instance) {
-	for _, p := range programs {
-		s.host.closeProgram(id, p.Program)
-	}
-}
-
-func (s *slot) newMember(rec *Record, programs []instance) *member {
+func (s *slot) newMember(rec *Record, program engine.Program, lines *printer) *member {
 	means, _ := s.host.granted(rec) // the load has looked
 	m := &member{
 		record:   rec,
-		programs: programs,
+		program:  program,
+		printer:  lines,
 		limits:   s.host.limits(rec),
 		turn:     new(atomic.Uint64),
 		counts:   s.host.counts(rec),
@@ -452,8 +424,7 @@ func (s *slot) newMember(rec *Record, programs []instance) *member {
 func (s *slot) swap(ctx context.Context, next []*member) error {
 	old := s.loaded
 	s.loaded = next
-	goesOn := s.runner != nil && len(next) > 0 && !otherRate(old, next) && len(s.runner.hands) == next[0].record.atOnce()
-	if goesOn && s.runner.swap(next) {
+	if s.runner != nil && len(next) > 0 && !otherRate(old, next) && s.runner.swap(next) {
 		s.closeUnused(old, next)
 		return nil
 	}
@@ -481,19 +452,16 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 // messages may wait in the old one for hours.
 func otherRate(old, next []*member) bool {
 	return slices.ContainsFunc(old, func(m *member) bool {
-		return slices.ContainsFunc(next, func(n *member) bool { return n.runs(m) && n.tokens != m.tokens })
+		return slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program && n.tokens != m.tokens })
 	})
 }
-
-// runs reports whether two members have the same programs.
-func (m *member) runs(other *member) bool { return m.programs[0] == other.programs[0] }
 
 // closeUnused closes the programs of members that others do not use.
 func (s *slot) closeUnused(members, others []*member) {
 	others = withCanaries(others)
 	for _, m := range withCanaries(members) {
-		if !slices.ContainsFunc(others, func(o *member) bool { return o.runs(m) }) {
-			s.closePrograms(m.record.ID, m.programs)
+		if !slices.ContainsFunc(others, func(o *member) bool { return o.program == m.program }) {
+			s.host.closeProgram(m.record.ID, m.program)
 		}
 	}
 }

@@ -58,11 +58,6 @@ type Spec struct {
 	Signature []byte
 	// Rollout says how a new version replaces the one before it.
 	Rollout Rollout
-	// Concurrency is how many messages the worker handles at once, each in a program of its own:
-	// 1 to 64. Defaults to 1. With more than one, messages of one key are in no order, and the
-	// code has no state and no timers: both are of a key, which has one message at a time. A
-	// member of a group has none. A change is a new version.
-	Concurrency int
 	// Rate bounds how many messages the worker handles in a time. A change holds at once.
 	Rate Rate
 	// By and Note say who makes the change and why, for the history.
@@ -71,9 +66,6 @@ type Spec struct {
 
 // maxNames is how many variables and secrets a worker may have, each.
 const maxNames = 100
-
-// maxConcurrency is how many messages a worker may handle at once: each has a child.
-const maxConcurrency = 64
 
 // validate returns an error that names each invalid field.
 func (h *Host) validate(s *Spec) error {
@@ -97,14 +89,6 @@ func (h *Host) validate(s *Spec) error {
 	}
 	if h.reserved(s.OutputTopic) {
 		errs = append(errs, fmt.Errorf("output topic %.200q: %w: %w", s.OutputTopic, ErrInvalid, errReserved))
-	}
-	if s.Concurrency < 0 || s.Concurrency > maxConcurrency {
-		errs = append(errs, fmt.Errorf("concurrency %d: %w: want 1 to %d messages at once, or 0 for one",
-			s.Concurrency, ErrInvalid, maxConcurrency))
-	}
-	if s.Concurrency > 1 && s.Group != "" {
-		errs = append(errs, fmt.Errorf("concurrency %d: %w: the group %s handles one message at a time: leave one of the two out",
-			s.Concurrency, ErrInvalid, s.Group))
 	}
 	if len(s.Key) > 100 || strings.ContainsFunc(s.Key, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
 		errs = append(errs, fmt.Errorf("key %.200q: %w: want the name of a header", s.Key, ErrInvalid))
@@ -140,7 +124,7 @@ func (s *Spec) applyTo(r *Record) {
 	r.OutputTopic, r.Key = s.OutputTopic, s.Key
 	r.Limits, r.Rate, r.Rollout = s.Limits, s.Rate, s.Rollout
 	r.Env, r.Secrets = slices.Sorted(slices.Values(s.Env)), slices.Sorted(slices.Values(s.Secrets))
-	r.HTTP, r.Concurrency = s.HTTP.sorted(), s.Concurrency
+	r.HTTP = s.HTTP.sorted()
 }
 
 // Difference is a field of a spec whose value is another one than the worker's.
@@ -200,7 +184,6 @@ func (r *Record) settings() []field {
 		{"limits.memory", unlessZero(l.Memory, "")},
 		{"limits.output", unlessZero(l.Output, "")},
 		{"limits.outputs", unlessZero(l.Outputs, "")},
-		{"concurrency", unlessZero(r.Concurrency, "")},
 		{"rate", r.Rate.String()},
 		{"env", nameList(r.Env)},
 		{"secrets", nameList(r.Secrets)},

@@ -3,7 +3,6 @@ package host
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
@@ -20,8 +19,6 @@ type handle struct {
 	size   int
 	timers handleTimers
 
-	stateless bool // other messages of the worker are handled beside this one
-
 	fetched int // requests
 }
 
@@ -32,16 +29,11 @@ const (
 	maxStateKeys  = 500
 )
 
-var errNoState = errors.New("a worker with a concurrency of more than 1 has no state")
-
 // Get reads a key. It returns the value that this message has written, if any, and the stored
 // one otherwise.
 func (h *handle) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	if err := engine.CheckKey(key); err != nil {
 		return nil, false, err
-	}
-	if h.stateless {
-		return nil, false, errNoState
 	}
 	if v, ok := h.writes[key]; ok {
 		return bytes.Clone(v), v != nil, nil
@@ -67,9 +59,6 @@ func (h *handle) Delete(_ context.Context, key string) error { return h.write(ke
 func (h *handle) write(key string, v []byte) error {
 	if err := engine.CheckKey(key); err != nil {
 		return err
-	}
-	if h.stateless {
-		return errNoState
 	}
 	if h.writes == nil {
 		h.writes = make(map[string][]byte)

@@ -35,7 +35,7 @@ type handleTimers struct {
 
 func (h *handle) readTimers(ctx context.Context) (*handleTimers, error) {
 	t := &h.timers
-	if t.source == nil || h.stateless {
+	if t.source == nil {
 		return nil, engine.ErrNoTimers
 	}
 	if t.now != nil {

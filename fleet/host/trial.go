@@ -138,7 +138,6 @@ func (h *Host) tryOut(
 			topic:  m.Topic,
 			most:   h.maxTimers(rec),
 		},
-		stateless: rec.atOnce() > 1,
 	}
 	if !web && means.web != nil && means.web.refused == nil {
 		state.web = &withoutHTTP

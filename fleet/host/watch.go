@@ -11,14 +11,14 @@ const unresponsive = 2 * time.Second
 
 // setCurrent begins the watch over an attempt, or ends it for nil. It waits while watch looks at
 // the attempt before.
-func (h *hand) setCurrent(a *attempt) {
-	h.watching.Lock()
-	defer h.watching.Unlock()
-	if h.current = a; a == nil {
-		h.watchdog.Stop()
+func (r *runner) setCurrent(a *attempt) {
+	r.watching.Lock()
+	defer r.watching.Unlock()
+	if r.current = a; a == nil {
+		r.watchdog.Stop()
 		return
 	}
-	h.watchdog.Reset(h.runner.watchPeriod())
+	r.watchdog.Reset(r.watchPeriod())
 }
 
 // watchPeriod returns the time between two looks at a message.
@@ -28,13 +28,12 @@ func (r *runner) watchPeriod() time.Duration {
 
 // watch looks at the message that is being handled: it sends heartbeats to the server and
 // enforces the time limit.
-func (h *hand) watch() {
-	h.watching.Lock()
-	defer h.watching.Unlock()
-	r := h.runner
-	if a := h.current; a != nil && !isClosed(r.ended) && !r.isAbandoned() {
+func (r *runner) watch() {
+	r.watching.Lock()
+	defer r.watching.Unlock()
+	if a := r.current; a != nil && !isClosed(r.ended) && !r.isAbandoned() {
 		r.look(a, time.Now())
-		h.watchdog.Reset(r.watchPeriod())
+		r.watchdog.Reset(r.watchPeriod())
 	}
 }
 

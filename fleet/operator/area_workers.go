@@ -404,7 +404,6 @@ func specOf(rec *host.Record) *operatorv1.WorkerSpec {
 		Code:        &operatorv1.Code{Digest: "sha256:" + rec.Digest, Signature: rec.Signature},
 		Rollout:     rolloutOf(rec.Rollout),
 		Http:        httpOf(rec.HTTP),
-		Concurrency: int32(rec.Concurrency),
 	}
 }
 
@@ -473,7 +472,6 @@ func specFrom(s *operatorv1.WorkerSpec, who string) (host.Spec, error) {
 			Messages: int(s.GetRollout().GetMessages()),
 			Margin:   int(s.GetRollout().GetMargin()),
 		},
-		Concurrency: int(s.GetConcurrency()),
 	}, err
 }
 

@@ -68,8 +68,6 @@ def handle(m):
 		Env:    []string{"REGION"}, Secrets: []string{"TOKEN"}, Rate: &operatorv1.Rate{Messages: 1000, Per: durationpb.New(time.Minute), Burst: 1000}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
 		Rollout: &operatorv1.Rollout{Canary: 10, For: durationpb.New(time.Hour), Messages: 7, Margin: 3},
 		Http:    &operatorv1.HTTP{Allow: []string{"https://api.example.com/v1/*"}, Secrets: []string{"TOKEN"}},
-
-		Concurrency: 1,
 	}
 	for i, fields := 0, spec.ProtoReflect().Descriptor().Fields(); i < fields.Len(); i++ {
 		if !spec.ProtoReflect().Has(fields.Get(i)) {
@@ -77,7 +75,7 @@ def handle(m):
 		}
 	}
 	plan, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec, DryRun: true})
-	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 22 {
+	if err != nil || !plan.GetCreated() || plan.GetWorker() != nil || len(plan.GetChanges()) != 21 {
 		t.Errorf("a dry run: %v, %v", plan, err)
 	}
 	done, err := c.ApplyWorker(ctx, &operatorv1.ApplyWorkerRequest{Spec: spec})

@@ -344,10 +344,7 @@ type WorkerSpec struct {
 	Rate    *Rate    `protobuf:"bytes,12,opt,name=rate,proto3" json:"rate,omitempty"`
 	Rollout *Rollout `protobuf:"bytes,18,opt,name=rollout,proto3" json:"rollout,omitempty"` // How new code takes over.
 	// The HTTP requests that the code may send.
-	Http *HTTP `protobuf:"bytes,19,opt,name=http,proto3" json:"http,omitempty"`
-	// How many messages it handles at once, 1 to 64; 0 is one. With more than one, messages
-	// have no order, and the code has no state and no timers.
-	Concurrency   int32 `protobuf:"varint,20,opt,name=concurrency,proto3" json:"concurrency,omitempty"`
+	Http          *HTTP `protobuf:"bytes,19,opt,name=http,proto3" json:"http,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -478,13 +475,6 @@ func (x *WorkerSpec) GetHttp() *HTTP {
 		return x.Http
 	}
 	return nil
-}
-
-func (x *WorkerSpec) GetConcurrency() int32 {
-	if x != nil {
-		return x.Concurrency
-	}
-	return 0
 }
 
 // Rate bounds how many messages a worker handles: its attempts and timers count too.
@@ -2291,7 +2281,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05grant\x18\x03 \x01(\tR\x05grant\x12\x18\n" +
-	"\amissing\x18\x04 \x01(\tR\amissing\"\x84\x04\n" +
+	"\amissing\x18\x04 \x01(\tR\amissing\"\xe2\x03\n" +
 	"\n" +
 	"WorkerSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -2308,8 +2298,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x04code\x18\v \x01(\v2\x1b.lifecycle.operator.v1.CodeR\x04code\x12/\n" +
 	"\x04rate\x18\f \x01(\v2\x1b.lifecycle.operator.v1.RateR\x04rate\x128\n" +
 	"\arollout\x18\x12 \x01(\v2\x1e.lifecycle.operator.v1.RolloutR\arollout\x12/\n" +
-	"\x04http\x18\x13 \x01(\v2\x1b.lifecycle.operator.v1.HTTPR\x04http\x12 \n" +
-	"\vconcurrency\x18\x14 \x01(\x05R\vconcurrency\"e\n" +
+	"\x04http\x18\x13 \x01(\v2\x1b.lifecycle.operator.v1.HTTPR\x04http\"e\n" +
 	"\x04Rate\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12+\n" +
 	"\x03per\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03per\x12\x14\n" +

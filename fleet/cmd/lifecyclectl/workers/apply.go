@@ -20,7 +20,7 @@ import (
 // specHelp describes the files of apply and diff.
 const specHelp = `A file is YAML or JSON, with one or more documents. A spec has the fields of
 the contract's WorkerSpec: id, tenant, mimeType, topic, group, outputTopic, key,
-limits, concurrency, rate, env, secrets, http, rollout and code. Its code is {file: PATH} beside the file,
+limits, rate, env, secrets, http, rollout and code. Its code is {file: PATH} beside the file,
 {text: ...}, or {url: URL, digest: ...}. A field that is unknown or there twice is
 an error.`
 

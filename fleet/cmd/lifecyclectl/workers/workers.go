@@ -110,9 +110,6 @@ func show(c *cli.Call, w *operatorv1.Worker) error {
 		t.Line("group", w.GetGroup())
 		t.Line("output topic", w.GetOutputTopic())
 		t.Line("limits", limits(w.GetLimits()))
-		if n := w.GetSpec().GetConcurrency(); n > 0 {
-			t.Line("concurrency", fmt.Sprint(n))
-		}
 		t.Line("rate", rate(w.GetSpec().GetRate()))
 		t.Line("tenant", w.GetSpec().GetTenant())
 		t.Line("key", w.GetSpec().GetKey())
