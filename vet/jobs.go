@@ -57,23 +57,26 @@ func (c *container) job() {
 // when its settings cannot be used (KEP-5307). The pod then never ends, and the Job does not see
 // the status.
 func (c *container) restartRules() {
-	for status, says := range map[int32]string{
-		0:                    "with which the work is done: the Job never completes",
-		lifecycle.ExitConfig: "with which the settings cannot be used: the Job never fails",
+	for _, end := range []struct {
+		status int32
+		says   string
+	}{
+		{0, "with which the work is done: the Job never completes"},
+		{lifecycle.ExitConfig, "with which the settings cannot be used: the Job never fails"},
 	} {
 		matches := func(rule corev1.ContainerRestartRule) bool {
 			codes := rule.ExitCodes
-			return codes != nil && slices.Contains(codes.Values, status) == (codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
+			return codes != nil && slices.Contains(codes.Values, end.status) == (codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
 		}
 		i := slices.IndexFunc(c.spec.RestartPolicyRules, matches) // the first that matches decides
 		if i < 0 {
 			continue
 		}
 		rule := c.spec.RestartPolicyRules[i]
-		reason := fmt.Sprintf("rule %d of restartPolicyRules has the action %s at exit status %d, %s", i+1, rule.Action, status, says)
-		fix := fmt.Sprintf("add %d to its values", status)
+		reason := fmt.Sprintf("rule %d of restartPolicyRules has the action %s at exit status %d, %s", i+1, rule.Action, end.status, end.says)
+		fix := fmt.Sprintf("add %d to its values", end.status)
 		if rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn {
-			fix = fmt.Sprintf("remove %d from its values", status)
+			fix = fmt.Sprintf("remove %d from its values", end.status)
 		}
 		c.fault("job-policy", reason, fix, "restartPolicyRules", i)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,15 +49,18 @@ func parseListener(text string) (l listener, ok bool) {
 
 // addressFlags are the flags by which common servers get their address, and addressVariables
 // the variables: those of gunicorn, hypercorn, uvicorn, puma and Spring, and the convention of
-// most platforms.
+// most platforms. -b is an address for few programs only.
 var (
-	addressFlags     = []string{"bind", "b", "port", "server.port", "Dserver.port"}
+	addressFlags     = []string{"bind", "port", "server.port", "Dserver.port"}
 	addressVariables = []string{"PORT", "SERVER_PORT"}
+	bindersByB       = []string{"gunicorn", "hypercorn", "puma"}
 )
 
-// toldListeners returns the addresses on which the manifest tells a program to listen. It is
-// not sure when one of them is not known.
-func toldListeners(program []word, vars []variable) (told []listener, isSure bool) {
+// toldListeners returns the addresses on which the manifest tells a program to listen, and the
+// ports of other flags and variables, such as --grpc-port, on which it may listen, too. It is
+// not sure when an address is not known, or when a script has several commands: a flag may be
+// of another program than the one that serves.
+func toldListeners(program []word, vars []variable) (told []listener, others []int, isSure bool) {
 	isSure = true
 	add := func(said, value, unknown string, at place) {
 		l, ok := parseListener(value)
@@ -67,39 +71,59 @@ func toldListeners(program []word, vars []variable) (told []listener, isSure boo
 			isSure = false
 		}
 	}
+	other := func(value string) {
+		if l, ok := parseListener(value); ok {
+			others = append(others, l.port)
+		}
+	}
 	var words []word
+	flags := addressFlags
 	for _, w := range program {
+		if strings.ContainsAny(w.text, ";&|\n") {
+			isSure = false
+		}
 		for _, text := range strings.Fields(w.text) { // a word may be a script
 			words = append(words, word{text, w.place, w.unknown})
+			if slices.Contains(bindersByB, path.Base(text)) {
+				flags = append(slices.Clone(addressFlags), "b")
+			}
 		}
 	}
 	for i, w := range words {
 		name, value, hasValue := flagOf(w.text)
-		if !slices.Contains(addressFlags, name) {
+		isAddress := slices.Contains(flags, name)
+		if !isAddress && !strings.HasSuffix(strings.ToLower(name), "port") {
 			continue
 		}
 		if !hasValue && i+1 < len(words) {
 			value, w.unknown = words[i+1].text, words[i+1].unknown
 		}
+		if !isAddress {
+			other(value)
+			continue
+		}
 		dashes := w.text[:strings.Index(w.text, name)]
 		add(dashes+name+" "+value, value, w.unknown, w.place)
 	}
 	for _, v := range vars {
-		if slices.Contains(addressVariables, v.name) {
+		switch {
+		case slices.Contains(addressVariables, v.name):
 			add(v.name+"="+v.value, v.value, v.unknown, v.place)
+		case strings.HasSuffix(v.name, "PORT"):
+			other(v.value)
 		}
 	}
-	return told, isSure
+	return told, others, isSure
 }
 
 // readListening finds where a container of lifecycle-run takes requests. A proxy that sends
 // them to another port than the program's is a delayed finding.
 func (c *container) readListening(cfg runconfig.Config, program []word, vars []variable) {
-	told, isSure := toldListeners(program, vars)
+	told, others, isSure := toldListeners(program, vars)
 	if cfg.Proxy != "" {
 		to, _ := runconfig.ParseProxy(cfg.Proxy) // validated by Load
 		proxied, _ := strconv.Atoi(to.Port())
-		isTold := slices.ContainsFunc(told, func(l listener) bool { return l.port == proxied })
+		isTold := slices.Contains(others, proxied) || slices.ContainsFunc(told, func(l listener) bool { return l.port == proxied })
 		if isSure && len(told) > 0 && !isTold {
 			reason := fmt.Sprintf("the proxy sends requests to %s, and the program gets %s: each is answered with 502", cfg.Proxy, told[0].said)
 			c.delay(told[0].at, "wrong-port", reason,
@@ -138,6 +162,7 @@ func (c *container) readListening(cfg runconfig.Config, program []word, vars []v
 			found.ports = append(found.ports, check.Port())
 		}
 	}
+	found.ports = append(found.ports, others...)
 	c.listening = found
 }
 

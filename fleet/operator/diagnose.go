@@ -233,19 +233,27 @@ func (l *look) atProcesses(ctx context.Context) {
 func (l *look) atJournal(ctx context.Context) {
 	f, area := &l.fleet, l.s.cfg.Processes
 	ends := &l.s.diagnosed.ends
-	err := ends.read(ctx, area, f.Now, []string{"exit", "lost", "dropped", "killed", "returned"}, all)
-	bad, tooMany := ends.bad()
-	err = cmp.Or(err, tooMany)
+	var tooMany error // the newest were read
+	read := func(events *recentEvents, keep func(*operatorv1.Event) bool, kinds ...string) error {
+		err := events.read(ctx, area, f.Now, kinds, keep)
+		if errors.Is(err, errEnds) {
+			tooMany = err
+			return nil
+		}
+		return err
+	}
+	err := read(ends, all, "exit", "lost", "dropped", "killed", "returned")
+	bad, tooManyBad := ends.bad()
 	if err == nil && slices.ContainsFunc(bad, isLost) { // the starts of a large fleet are read only when they are needed
 		starts := &l.s.diagnosed.starts
-		err = starts.read(ctx, area, f.Now, []string{"joined"}, tells)
+		err = read(starts, tells, "joined")
 		bad = append(bad, starts.list...)
 	}
 	sortEnds(f, bad)
 	if err == nil {
 		f.Downs, err = readDowns(ctx, area, f.Now)
 	}
-	if err != nil {
+	if err = cmp.Or(err, tooMany, tooManyBad); err != nil {
 		l.notLookedAt("the journal", err)
 		return
 	}
@@ -518,7 +526,7 @@ func (x *recentEvents) read(ctx context.Context, area Processes, now time.Time, 
 	if x.cutAt.Before(q.Since) {
 		return nil
 	}
-	return fmt.Errorf("%w: only those since %s", errEnds, x.cutAt.UTC().Format(time.TimeOnly))
+	return fmt.Errorf("%w: only those since %s", errEnds, x.cutAt.UTC().Format("15:04 UTC"))
 }
 
 // isLost reports whether the next life of a process may tell how it ended.

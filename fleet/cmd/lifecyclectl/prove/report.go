@@ -190,11 +190,12 @@ func (r *Report) writeKilled(b *bytes.Buffer) {
 		if !slices.Contains(r.Killed, p.Name) {
 			continue
 		}
-		when := fmt.Sprintf("pod %s T0+%.1fs, before the end of its grace of %d s", p.Name, seconds(p.Ended.Sub(p.Deleted)), p.Grace)
-		switch {
-		case p.wasKilled():
-			when = strings.Replace(when, "before", "at", 1)
-		case p.Reason == outOfMemory:
+		when := "before"
+		if p.wasKilled() {
+			when = "at"
+		}
+		when = fmt.Sprintf("pod %s T0+%.1fs, %s the end of its grace of %d s", p.Name, seconds(p.Ended.Sub(p.Deleted)), when, p.Grace)
+		if !p.wasKilled() && p.Reason == outOfMemory {
 			when += ", " + outOfMemory
 		}
 		named = append(named, when)
