@@ -114,8 +114,8 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 
 // drain runs the drainers and waits for the end of the drain window. The App still
 // serves every request in it, and the cluster learns that this process stops.
-// skipLinger reports that nobody waits for clients: the window was skipped, by DrainWait, by a
-// reason of whyNotWait, or by a second signal.
+// skipLinger reports that the servers need not linger for clients: the App skipped the window,
+// because of DrainWait, a reason of whyNotWait, or a second signal.
 func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	t0 := a.stop.began()
 	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.Window.Max))

@@ -333,7 +333,7 @@ func TestFailedStartHoldsRestarts(t *testing.T) {
 			}
 			return errors.New("it has failed")
 		}, lifecycle.Backoff{Min: s, Max: s})
-		r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })}, lifecycle.WithListener(ln))
+		r.Serve("http", &http.Server{Handler: untilCut}, lifecycle.WithListener(ln))
 		r.Add(cannotStart{worker.NewFunc("last", untilCancelled)})
 		began := time.Now()
 		r.after(2*s, func() { _ = ln.request() })

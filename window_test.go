@@ -124,6 +124,9 @@ func TestEndWindowLeavesOpenConnectionsTheirTime(t *testing.T) {
 	})
 }
 
+// untilCut is a request that ends when the App cuts it.
+var untilCut = http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
+
 // EndBy tells the App when it will be killed. The App ends before that, and every step
 // gets its share of the time.
 func TestEndBy(t *testing.T) {
@@ -145,7 +148,7 @@ func TestEndBy(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, lifecycle.Config{})
 				ln := newPipeListener()
-				r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })}, lifecycle.WithListener(ln))
+				r.Serve("http", &http.Server{Handler: untilCut}, lifecycle.WithListener(ln))
 				r.Go("unit", untilCancelled)
 				r.OnShutdown("hook", func(ctx context.Context) error { <-ctx.Done(); return nil })
 				r.after(s, func() { _ = ln.request() })
@@ -171,7 +174,7 @@ func TestEndByAfterAnEarlyEnd(t *testing.T) {
 		const s = time.Second
 		r := newRig(t, lifecycle.Config{DrainMin: s})
 		ln := newPipeListener()
-		r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })}, lifecycle.WithListener(ln))
+		r.Serve("http", &http.Server{Handler: untilCut}, lifecycle.WithListener(ln))
 		r.OnShutdown("hook", func(ctx context.Context) error { <-ctx.Done(); return nil })
 		t0 := time.Now().Add(20 * s)
 		r.after(20*s, func() { r.Stop(nil) })

@@ -104,7 +104,8 @@ func TestMistakesWithASetOfFlags(t *testing.T) {
 	type named struct {
 		Config string `koanf:"config"`
 	}
-	if _, err := Load[named]("", WithArgs([]string{"-config", "a.yaml"})); err == nil || !strings.Contains(err.Error(), "the key config has the flag that names the file: rename the key") {
+	const says = "the key config has the flag that names the file: rename the key"
+	if _, err := Load[named]("", WithArgs([]string{"-config", "a.yaml"})); err == nil || !strings.Contains(err.Error(), says) {
 		t.Errorf("a key of the name of -config: %v", err)
 	}
 	if err := Define[lifecycle.Config](own, "", WithSection("lifecycle")); err != nil || own.Lookup("config").DefValue != "mine" || own.Lookup("lifecycle.linger") == nil {

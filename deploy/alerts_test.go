@@ -82,8 +82,11 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		targets = append(targets, fmt.Sprintf("{targets: [%q], labels: {namespace: shop, pod: web-%d}}", p.health, i))
 		p.start(t, service)
 	}
-	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n  - {job_name: service, static_configs: [%s]}\n",
-		write("rules.yaml", string(rules)), strings.Join(targets, ", ")))
+	const config = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n" +
+		"rule_files: [%q]\n" +
+		"scrape_configs:\n" +
+		"  - {job_name: service, static_configs: [%s]}\n"
+	scrape := write("prometheus.yaml", fmt.Sprintf(config, write("rules.yaml", string(rules)), strings.Join(targets, ", ")))
 	start(t, nil, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
 	eventually(t, "Prometheus to be ready", func() bool { return ok(client, "http://"+own+"/-/ready") })

@@ -122,8 +122,11 @@ func (s stops) test(t *testing.T) {
 		targets = append(targets, `"`+p.health+`"`)
 	}
 	scrape := filepath.Join(folder, "prometheus.yaml")
-	text := fmt.Sprintf("global: {scrape_interval: %s, scrape_timeout: %s, evaluation_interval: %s}\nrule_files: [%q]\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%s], labels: {namespace: shop, pod: web}}]}\n",
-		s.scrape, s.scrape, s.evaluation, rules, strings.Join(targets, ", "))
+	const config = "global: {scrape_interval: %s, scrape_timeout: %s, evaluation_interval: %s}\n" +
+		"rule_files: [%q]\n" +
+		"scrape_configs:\n" +
+		"  - {job_name: service, static_configs: [{targets: [%s], labels: {namespace: shop, pod: web}}]}\n"
+	text := fmt.Sprintf(config, s.scrape, s.scrape, s.evaluation, rules, strings.Join(targets, ", "))
 	if err := os.WriteFile(scrape, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,10 @@ func FuzzManifest(f *testing.F) {
 	for _, more := range []string{hpaV1, keda, operator} {
 		f.Add("m.yaml", clean+more)
 	}
-	for _, line := range []string{"[/lifecycle-run, '--proxy=http://127.0.0.1:1', '--addr=:2', --, sh, -c, 'x --bind [::1]:3']", "[lifecycle-run, '--listen=:1', --, x, -b, tcp://a]"} {
+	for _, line := range []string{
+		"[/lifecycle-run, '--proxy=http://127.0.0.1:1', '--addr=:2', --, sh, -c, 'x --bind [::1]:3']",
+		"[lifecycle-run, '--listen=:1', --, x, -b, tcp://a]",
+	} {
 		f.Add("m.yaml", strings.Replace(clean, "          startupProbe:", "          command: "+line+"\n          startupProbe:", 1))
 	}
 	f.Add("m.yaml", bomb())

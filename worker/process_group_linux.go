@@ -57,7 +57,7 @@ func (p *Process) isStopped() bool {
 func (s procStat) stopped() bool { return s.state == 'T' || s.state == 't' }
 
 // groupLives reports whether a process of the group runs, besides the leader,
-// which has ended. Once the leader is reaped, the kernel says when nobody is left.
+// which has ended. Once the leader is reaped, the kernel says when the group is empty.
 func groupLives(pgid int) bool {
 	if syscall.Kill(-pgid, 0) == syscall.ESRCH {
 		return false

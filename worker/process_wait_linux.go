@@ -83,7 +83,7 @@ func awaitOnThread(pid int) (info siginfo) {
 // siginfo is the part of siginfo_t that waitid fills in (128 bytes everywhere).
 type siginfo struct {
 	signo, errno, code int32      // signo is 0 when the child has not ended
-	_                  [0]uintptr // what follows is aligned as a pointer
+	_                  [0]uintptr // the fields below are aligned as a pointer
 	pid, uid, status   int32
 	_                  [104]byte
 }

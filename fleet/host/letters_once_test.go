@@ -71,7 +71,13 @@ func TestForgedLetterPublishesNothing(t *testing.T) {
 	r := newRig(t)
 	req, _ := picky(r, "w")
 	h := r.startWith(req)
-	_, err := r.js.PublishMsg(t.Context(), &nats.Msg{Subject: "$host.dead.t-.w", Header: nats.Header{host.HeaderWorker: {"w"}, host.HeaderTopic: {"$JS.API.STREAM.DELETE.WORK"}}})
+	_, err := r.js.PublishMsg(t.Context(), &nats.Msg{
+		Subject: "$host.dead.t-.w",
+		Header: nats.Header{
+			host.HeaderWorker: {"w"},
+			host.HeaderTopic:  {"$JS.API.STREAM.DELETE.WORK"},
+		},
+	})
 	must(t, err)
 	d := r.letters(h, "w", 1)[0]
 	if n, err := h.Redrive(t.Context(), "w", d.Seq); n != 0 || !errors.Is(err, host.ErrInvalid) {

@@ -20,7 +20,8 @@ def handle(message):
 `)})
 	topics := []string{
 		"$JS.API.STREAM.PURGE.WORK", "$JS.API.STREAM.DELETE.HOST_STATE", "$KV.HOST_WORKERS.bystander", "$KV.HOST_MEMBERS.z", "$SYS.REQ.SERVER.PING",
-		"$host.state.w-bystander.fence", "$host.log.w-bystander", "$host.code.bystander", "$host.dead.bystander", "$host.lines.bystander", "$host.held.w-w", "$host.body.x", "$host.ask.activity",
+		"$host.state.w-bystander.fence", "$host.log.w-bystander", "$host.code.bystander", "$host.dead.bystander",
+		"$host.lines.bystander", "$host.held.w-w", "$host.body.x", "$host.ask.activity",
 		"$other.state.w-w.fence", "$other.dead.t-.w", "$other.log.w-w", // of another fleet, which may come later
 	}
 	r.publish("work.w", topics...)

@@ -34,6 +34,23 @@ func stopped(ended float64, code int) Pod {
 	return Pod{Name: "web-1", Ready: after(-60), Deleted: t0, Unready: after(0.1), Removed: after(ended), Ended: after(ended), ExitCode: &code, Grace: 30}
 }
 
+// onlyFinding returns the one finding about these ends and losses.
+func onlyFinding(t *testing.T, p *proof, pods []Pod, losses []lostRequest) Finding {
+	t.Helper()
+	for _, pod := range pods {
+		p.pods.pods = append(p.pods.pods, &pod)
+	}
+	p.load.first = &load.Hello{}
+	for _, l := range losses {
+		p.load.lost = append(p.load.lost, l.Loss)
+	}
+	r := p.report()
+	if len(r.Findings) != 1 {
+		t.Fatalf("%d findings, want one: %+v", len(r.Findings), r.Findings)
+	}
+	return r.Findings[0]
+}
+
 // of returns a proof of a Deployment with these additional fields in its spec and in its
 // container.
 func of(t *testing.T, spec, container string) *proof {
@@ -231,18 +248,7 @@ func TestTenBadPrograms(t *testing.T) {
 			if tt.grace > 0 {
 				p.d.Spec.Template.Spec.TerminationGracePeriodSeconds = &tt.grace
 			}
-			for _, pod := range tt.pods {
-				p.pods.pods = append(p.pods.pods, &pod)
-			}
-			p.load.first = &load.Hello{}
-			for _, l := range tt.losses {
-				p.load.lost = append(p.load.lost, l.Loss)
-			}
-			r := p.report()
-			if len(r.Findings) != 1 {
-				t.Fatalf("%d findings, want one: %+v", len(r.Findings), r.Findings)
-			}
-			f := r.Findings[0]
+			f := onlyFinding(t, p, tt.pods, tt.losses)
 			if f.Rule != tt.want.Rule || f.Path != tt.want.Path || f.Want != tt.want.Want || f.Losses != len(tt.losses) {
 				t.Errorf("found %+v\nwant  %+v", f, tt.want)
 			}
@@ -527,18 +533,7 @@ func TestProxyIsAdvised(t *testing.T) {
 			if tt.pods == nil {
 				tt.pods = []Pod{stopped(6, 0)}
 			}
-			for _, pod := range tt.pods {
-				p.pods.pods = append(p.pods.pods, &pod)
-			}
-			p.load.first = &load.Hello{}
-			for _, l := range tt.losses {
-				p.load.lost = append(p.load.lost, l.Loss)
-			}
-			r := p.report()
-			if len(r.Findings) != 1 {
-				t.Fatalf("%d findings, want one: %+v", len(r.Findings), r.Findings)
-			}
-			fix := r.Findings[0].Fix
+			fix := onlyFinding(t, p, tt.pods, tt.losses).Fix
 			if !strings.Contains(fix, tt.says) || tt.says == "" && strings.Contains(fix, "--proxy") {
 				t.Errorf("the advice should have %q:\n%s", tt.says, fix)
 			}

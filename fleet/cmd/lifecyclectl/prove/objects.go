@@ -334,7 +334,7 @@ func (d *workload) lifecycleOf(i int) string {
 	c := d.Spec.Template.Spec.Containers[i]
 	line := slices.Concat(c.Command, c.Args)
 	if end := slices.Index(line, "--"); end >= 0 {
-		line = line[:end] // what follows is the program's
+		line = line[:end] // the words behind it are the program's
 	}
 	names := slices.Clone(line)
 	for _, e := range c.Env {
