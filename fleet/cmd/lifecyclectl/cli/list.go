@@ -103,10 +103,7 @@ func (l List[M]) Show(c *Call, watch bool) error {
 		return l.watch(c)
 	}
 	answer, err := l.Look(c.Context())
-	if err != nil {
-		return err
-	}
-	return c.Write(answer, func(t *output.Table) {
+	return c.Answer(answer, err, func(t *output.Table) {
 		t.Head(l.Head...)
 		if l.Before != nil {
 			l.Before(t)

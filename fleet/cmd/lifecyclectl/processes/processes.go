@@ -54,10 +54,7 @@ func list() *cobra.Command {
 			return watch(c, "", func(p *operatorv1.Process) bool { return diagnosis.Matches(&req, p) && selected.matches(p) })
 		}
 		answer, err := selected.processes(c.Context(), c, &req, limit)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) {
+		return c.Answer(answer, err, func(t *output.Table) {
 			now := time.Now()
 			t.Head("ID", "SERVICE", "PHASE", "READY", "UNITS", "AGE", "VERSION", "REASON", "|", "HOST", "PID", "STARTED", "MEMORY", "IN FLIGHT")
 			for _, p := range answer.GetProcesses() {
