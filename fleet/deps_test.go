@@ -162,7 +162,7 @@ func TestConventions(t *testing.T) {
 				"./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output", "./fleet/cmd/lifecyclectl/prove/load", cli, "k8s.io/api", "k8s.io/apimachinery",
 			}, Brings: []string{"..."}, Never: []string{nats, server, "k8s.io/client-go"}},
 			{Path: "cmd/lifecyclectl/output", Imports: []string{
-				cli, proto, yaml, "github.com/charmbracelet/x/ansi", "golang.org/x/term",
+				"./fleet/internal/diagnosis", cli, proto, yaml, "github.com/charmbracelet/x/ansi", "golang.org/x/term",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/cli", Imports: []string{
 				"./worker", "./internal/suggest", "./fleet/cmd/lifecyclectl/output", "./fleet/operator/client", "./fleet/operator/operatorv1",

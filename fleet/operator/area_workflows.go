@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -155,6 +156,18 @@ func (a *manager) List(ctx context.Context, typ string, q workflow.ListOptions) 
 		list = append(list, entity(def.Transitions, rec))
 	}
 	return list, nil
+}
+
+func (a *manager) Counts(ctx context.Context, typ string, longer time.Duration) ([]workflow.PhaseCount, error) {
+	def, err := a.m.GetWorkflowDefinition(typ)
+	if err != nil {
+		return nil, workflowErr(err)
+	}
+	list, err := a.m.Counts(ctx, typ, longer)
+	return slices.DeleteFunc(list, func(c workflow.PhaseCount) bool {
+		_, isKnown := def.Transitions[c.Phase]
+		return !isKnown || c.Terminal || c.Entities == 0
+	}), workflowErr(err)
 }
 
 // entity turns a record into the contract's message.

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"reflect"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -24,6 +25,9 @@ type Workflows interface {
 	// List returns at most q.Limit entities whose ids are after q.After, sorted
 	// by id.
 	List(ctx context.Context, typ string, q workflow.ListOptions) ([]*operatorv1.Entity, error)
+	// Counts returns the phases that are not terminal and have entities, sorted by phase, and for
+	// how long those have been there: Stuck counts those that have been for at least longer.
+	Counts(ctx context.Context, typ string, longer time.Duration) ([]workflow.PhaseCount, error)
 	// Get returns one entity; ReasonNotFound when there is none.
 	Get(ctx context.Context, typ, id string) (*operatorv1.Entity, error)
 	// Transition moves an entity and returns it with the phase that it left.

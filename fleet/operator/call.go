@@ -89,6 +89,7 @@ type request struct {
 
 	who     Principal           // the caller, once it is authorized
 	process *operatorv1.Process // the object of a method of ProcessService with scopeOne
+	area    Letters             // of a method about dead letters
 	found   string              // the text of note, which stands before the detail
 }
 
@@ -154,7 +155,8 @@ func (s *Server) begin(ctx context.Context, c *request) (err error) {
 // served returns an error unless the server has the area of a request.
 func (s *Server) served(c *request) error {
 	if c.letters {
-		_, err := s.letters(c.object)
+		var err error
+		c.area, err = s.letters(c.object)
 		return err
 	}
 	action := c.action

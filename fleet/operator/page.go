@@ -3,8 +3,6 @@ package operator
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -72,22 +70,6 @@ func (p paging) number(v *violations) uint64 {
 		v.add("page_token", "is not a next_page_token of this server")
 	}
 	return n
-}
-
-// sortBy sorts a list by a key, which it makes once for each element.
-func sortBy[T any](all []T, key func(T) string) {
-	type row struct {
-		key string
-		x   T
-	}
-	rows := make([]row, len(all))
-	for i, x := range all {
-		rows[i] = row{key(x), x}
-	}
-	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.key, b.key) })
-	for i, r := range rows {
-		all[i] = r.x
-	}
 }
 
 // pageOf cuts a sorted list to one page, and returns the token of the next one.

@@ -218,6 +218,22 @@ func (m *memory) List(_ context.Context, _ string, q workflow.ListOptions) ([]*o
 	return list[:min(len(list), q.Limit)], nil
 }
 
+func (m *memory) Counts(context.Context, string, time.Duration) ([]workflow.PhaseCount, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := workflow.PhaseCount{Phase: "planning"}
+	for id, e := range m.entities {
+		if at := e.GetUpdatedAt().AsTime(); e.GetPhase() == c.Phase {
+			c.Entities++
+			c.Oldest, c.Median, c.OldestID = at, at, id
+		}
+	}
+	if c.Entities == 0 {
+		return nil, m.fault
+	}
+	return []workflow.PhaseCount{c}, m.fault
+}
+
 func (m *memory) Get(_ context.Context, _, id string) (*operatorv1.Entity, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -117,6 +117,12 @@ func (s *scene) List(context.Context, string, workflow.ListOptions) ([]*operator
 	return s.entities, nil
 }
 
+func (s *scene) Counts(context.Context, string, time.Duration) ([]workflow.PhaseCount, error) {
+	e := s.entities[0]
+	at := e.GetUpdatedAt().AsTime()
+	return []workflow.PhaseCount{{Phase: e.GetPhase(), Entities: 1, Stuck: 1, Oldest: at, Median: at, OldestID: e.GetId()}}, nil
+}
+
 func (s *scene) Get(_ context.Context, _, id string) (*operatorv1.Entity, error) {
 	for _, e := range s.entities {
 		if e.GetId() == id {

@@ -14,12 +14,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // Config configures a Server. An area that is nil is not served: its methods are
@@ -137,6 +139,9 @@ type Server struct {
 	flows     *flows
 	store     *store
 	diagnosed diagnosed
+
+	stop context.CancelFunc // ends work
+	work sync.WaitGroup
 }
 
 // New returns a Server; the caller must close it. It returns an error when an
@@ -188,7 +193,7 @@ func New(cfg Config) (*Server, error) {
 		Preview:      preview,
 		May:          s.may,
 		Links:        s.linksOf,
-		Ages:         func(typ string) []dashboard.Age { return s.flows.flow(typ).ages(cfg.StuckAfter) },
+		Ages:         s.ages,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("operator: dashboard: %w", err)
@@ -198,13 +203,18 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("operator: %w", err)
 	}
 	s.handler = s.guard(inner)
-	s.deps = newDependencies(cfg.Dependencies, cfg.Logger)
-	s.flows = newFlows(s)
+	s.deps = &dependencies{list: cfg.Dependencies, log: cfg.Logger, away: map[string]outage{}}
+	s.flows = &flows{s: s, types: map[string]*flow{}}
 	s.store = newStore(cfg.Processes, func() bool { return len(s.deps.outages()) > 0 })
+	s.diagnosed.sem, s.diagnosed.renew = make(chan struct{}, 1), fsm.NewWake()
 	if cfg.Processes != nil {
 		s.processes = s.newProcessFeed(cfg.Processes)
 	}
-	s.openDiagnosis()
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	for _, run := range []func(context.Context){s.deps.run, s.flows.run, s.store.run, s.renewDiagnosis} {
+		s.work.Go(func() { run(ctx) })
+	}
 	return s, nil
 }
 
@@ -313,10 +323,9 @@ func (s *Server) HTTPServer() *http.Server {
 // Close ends every watch and waits for their sources. Use it as a shutdown hook. A
 // second call does nothing.
 func (s *Server) Close(context.Context) error {
-	s.diagnosed.close()
-	s.deps.close()
+	s.stop()
+	s.work.Wait()
 	s.flows.close()
-	s.store.close()
 	if s.processes != nil {
 		s.processes.Close()
 	}

@@ -60,7 +60,7 @@ type Config struct {
 	// Links returns the links of a process to other systems.
 	Links func(*operatorv1.Process) []Link
 	// Ages returns how long the entities of a workflow have been in each phase.
-	Ages func(typ string) []Age
+	Ages func(ctx context.Context, typ string) []Age
 
 	// May reports whether the caller may call a method, such as
 	// "ProcessService.DrainProcess", on the type, the worker or the process with that name;

@@ -46,9 +46,9 @@ var helpers = template.FuncMap{
 	"stamp":        timestamppb.New,
 	"subjectName":  subjectName,
 	"subjectPath":  subjectPath,
-	"tone":         tone,
+	"tone":         diagnosis.Tone,
 	"took":         took,
-	"unitCounts":   unitCounts,
+	"unitCounts":   diagnosis.Running,
 	"verb":         verb,
 	"when":         when,
 	"workerPath":   workerPath,
@@ -68,23 +68,6 @@ const maxBelow = 5
 func below(f *operatorv1.Finding) []*operatorv1.Finding {
 	list := f.GetExplains()
 	return list[:min(len(list), maxBelow)]
-}
-
-// tone returns the colour class of a state. Pages always show the state's name
-// beside the colour.
-func tone(state string) string {
-	switch strings.ToLower(state) {
-	case "running", "up", "ok", "healthy", "completed", "finished", "succeeded", "done", "active", "ready":
-		return "good"
-	case "failed", "killed", "down", "unhealthy", "aborted", "error", "lost":
-		return "bad"
-	case "created", "pending", "starting", "deploying", "resuming", "draining", "finishing", "stopping",
-		"suspended", "unknown", "degraded":
-		return "wait"
-	case "stopped", "deleted", "":
-		return "over"
-	}
-	return "plain"
 }
 
 func ago(t *timestamppb.Timestamp, now time.Time) string {
@@ -170,15 +153,6 @@ func count(n any) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "\u202f" + text[i:]
-	}
-	return text
-}
-
-// unitCounts describes the units of a process, as the command line does.
-func unitCounts(c *operatorv1.UnitCounts) string {
-	text := fmt.Sprintf("%d/%d", c.GetRunning(), c.GetAll()-c.GetFinished())
-	if n := c.GetFinished(); n > 0 {
-		text += fmt.Sprintf(", %d finished", n)
 	}
 	return text
 }
