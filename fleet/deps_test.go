@@ -123,7 +123,7 @@ func TestConventions(t *testing.T) {
 				Path: "operator/internal/dashboard",
 				Imports: []string{
 					connect, proto, "github.com/klauspost/compress/gzhttp", "./internal/text",
-					"./fleet/internal/diagnosis", "./fleet/internal/diagram",
+					"./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/operator/client",
 					"./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/...",
 				},
 				Brings: []string{"..."},
@@ -177,7 +177,7 @@ func TestConventions(t *testing.T) {
 			// The other nouns.
 			{Path: "cmd/lifecyclectl/...", Imports: []string{
 				".", "./fsm", "./worker", "./internal/suggest", "./fleet/cmd/lifecyclectl/...", "./fleet/host/codesign", "./fleet/host/engine",
-				"./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/internal/redact",
+				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/internal/redact",
 				cli, connect, proto, yaml, "github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 		},

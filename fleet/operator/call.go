@@ -3,7 +3,6 @@ package operator
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -235,18 +235,9 @@ func (c *request) entry(ctx context.Context, err error) *operatorv1.AuditEntry {
 		Outcome: "ok",
 	}
 	if err != nil {
-		e.Outcome = clip(connect.CodeOf(err).String()+": "+message(err), 1024)
+		e.Outcome = clip(connect.CodeOf(err).String()+": "+client.Message(err), 1024)
 	}
 	return e
-}
-
-// message returns the text of an error without its code.
-func message(err error) string {
-	var ce *connect.Error
-	if errors.As(err, &ce) {
-		return ce.Message()
-	}
-	return err.Error()
 }
 
 // clip returns s as valid UTF-8 of at most n bytes.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -202,7 +203,7 @@ func (l *look) lookedAt(n int, one, many string) {
 
 // notLookedAt notes an area that could not be looked at.
 func (l *look) notLookedAt(what string, err error) {
-	l.answer.NotLookedAt = append(l.answer.NotLookedAt, what+": "+clip(message(l.s.deps.explain(err)), maxName))
+	l.answer.NotLookedAt = append(l.answer.NotLookedAt, what+": "+clip(client.Message(l.s.deps.explain(err)), maxName))
 }
 
 func (l *look) atProcesses(ctx context.Context) {

@@ -162,12 +162,6 @@ func (p Principal) seesProcess(x *operatorv1.Process) bool {
 	return p.sees(object{service: x.GetService()})
 }
 
-func (p Principal) seesWorker(x *operatorv1.Worker) bool { return p.sees(workerObject(x)) }
-
-func (p Principal) seesDefinition(x *operatorv1.Definition) bool {
-	return p.sees(object{workflow: x.GetType()})
-}
-
 func workerObject(w *operatorv1.Worker) object {
 	return object{worker: w.GetId(), tenant: w.GetSpec().GetTenant()}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -237,7 +238,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	local := loopbackName(hostname(c.Addr))
+	local := client.IsLoopback(hostname(c.Addr))
 	switch {
 	case c.Auth == nil && !local:
 		return c, fmt.Errorf("operator: %s can be reached from other machines and there is no Auth: "+

@@ -114,7 +114,7 @@ func (w workerService) ListWorkers(
 		all = slices.DeleteFunc(slices.Clone(all), func(x *operatorv1.Worker) bool {
 			otherState := req.GetState() != "" && x.GetState() != req.GetState()
 			otherGroup := req.GetGroup() != "" && x.GetGroup() != req.GetGroup()
-			return !c.who.seesWorker(x) || otherState || otherGroup
+			return !c.who.sees(workerObject(x)) || otherState || otherGroup
 		})
 		slices.SortFunc(all, func(a, b *operatorv1.Worker) int { return strings.Compare(a.GetId(), b.GetId()) })
 		answer := &operatorv1.ListWorkersResponse{}

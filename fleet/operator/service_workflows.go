@@ -38,7 +38,7 @@ func (w workflowService) ListDefinitions(
 	c := &request{action: "WorkflowService.ListDefinitions", scope: scopeParts}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDefinitionsResponse, error) {
 		list, err := w.s.cfg.Workflows.Definitions(ctx)
-		list = slices.DeleteFunc(slices.Clone(list), func(d *operatorv1.Definition) bool { return !c.who.seesDefinition(d) })
+		list = slices.DeleteFunc(slices.Clone(list), func(d *operatorv1.Definition) bool { return !c.who.sees(object{workflow: d.GetType()}) })
 		return &operatorv1.ListDefinitionsResponse{Definitions: list}, err
 	})
 }

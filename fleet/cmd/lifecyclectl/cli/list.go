@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -238,7 +239,7 @@ func ForEach[T interface{ GetId() string }](c *Call, list []T, why string, do fu
 		}
 		if err != nil {
 			failed++
-			result = output.Bad(Message(err))
+			result = output.Bad(client.Message(err))
 		}
 		if c.Format.IsTable() || err == nil {
 			if err := out.Add(answer, one.GetId(), result); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -84,7 +85,7 @@ func latestEvents(c *cli.Call) (list []*operatorv1.Event, unread string, err err
 	page, err := c.Processes.ListEvents(c.Context(), &operatorv1.ListEventsRequest{Process: c.Args[0], PageSize: 20})
 	switch {
 	case cli.IsUnavailable(err):
-		return nil, cli.Message(err), nil
+		return nil, client.Message(err), nil
 	case cli.IsNotServed(err):
 		return nil, "", nil
 	}

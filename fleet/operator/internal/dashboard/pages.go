@@ -22,6 +22,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagram"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -168,7 +169,7 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 	switch code := connect.CodeOf(err); {
 	case err == nil, code == connect.CodeUnimplemented:
 	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded: // only the journal is away
-		unread = text(err)
+		unread = client.Message(err)
 	default:
 		return err
 	}
