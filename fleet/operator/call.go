@@ -108,11 +108,10 @@ func call[A proto.Message](
 			return none, err
 		}
 		if scans[c.action] {
-			done, err := s.scanning.wait(ctx, c.who.id())
-			if err != nil {
+			if err := s.scanning.wait(ctx, c.who.id(), 1); err != nil {
 				return none, err
 			}
-			defer done()
+			defer s.scanning.give(c.who.id(), 1)
 		}
 		return work(ctx)
 	})

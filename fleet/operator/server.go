@@ -128,7 +128,7 @@ type Server struct {
 	proxies  []netip.Prefix
 	streams  *budget
 	bodies   *budget // bytes
-	scanning *turns
+	scanning *budget
 	deps     *dependencies
 	sessions *sessions
 	readings eventlog.Readings // of logs
@@ -173,7 +173,7 @@ func New(cfg Config) (*Server, error) {
 		proxies:  proxies,
 		streams:  newBudget(int64(cfg.MaxStreams), int64(cfg.MaxStreamsEach)),
 		bodies:   newBudget(memory, memory/2),
-		scanning: &turns{by: map[string]*turn{}},
+		scanning: newBudget(math.MaxInt64, maxScans),
 		sessions: sessions,
 		signIn:   signIn,
 	}
