@@ -30,7 +30,7 @@ func TestConventions(t *testing.T) {
 			{
 				Path: "internal/diagnosis",
 				Imports: []string{
-					".", "./fleet/internal/unittree", "./health", "./worker", "./internal/text",
+					".", "./fleet/internal/endclass", "./fleet/internal/unittree", "./health", "./worker", "./internal/text",
 					"./fleet/operator/operatorv1", proto,
 				},
 				Brings: []string{"..."},
@@ -97,7 +97,7 @@ func TestConventions(t *testing.T) {
 				Imports: []string{
 					nats, ".", "./fsm", "./worker", "./internal/call", "./internal/cgroup",
 					"./internal/setting", "./internal/text", "./fleet/broker/identity",
-					"./fleet/broker/natserr", "./fleet/internal/eventlog", "./fleet/internal/redact",
+					"./fleet/broker/natserr", "./fleet/internal/endclass", "./fleet/internal/eventlog", "./fleet/internal/redact",
 					"./fleet/internal/stream", "./fleet/internal/unittree", "golang.org/x/time",
 				},
 				Brings: []string{"..."},
@@ -177,7 +177,7 @@ func TestConventions(t *testing.T) {
 			// The other nouns.
 			{Path: "cmd/lifecyclectl/...", Imports: []string{
 				".", "./fsm", "./worker", "./internal/suggest", "./fleet/cmd/lifecyclectl/...", "./fleet/host/codesign", "./fleet/host/engine",
-				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/internal/redact",
+				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/internal/endclass", "./fleet/internal/redact",
 				cli, connect, proto, yaml, "github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 		},

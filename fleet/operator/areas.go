@@ -110,14 +110,14 @@ type Workers interface {
 	// FollowLogs sends every line behind the number after, until ctx ends or send
 	// fails, and returns that error.
 	FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.WorkerLogLine) error) error
-	// State returns at most limit keys after the one with the token after, and the
-	// token of the last one, "" when there are no more.
-	State(ctx context.Context, id, after string, limit int) (entries []*operatorv1.StateEntry, next string, err error)
+	// State returns at most limit keys after the one with the number after, and the
+	// number of the last one, 0 when there are no more.
+	State(ctx context.Context, id string, after uint64, limit int) (entries []*operatorv1.StateEntry, next uint64, err error)
 	// Value returns one key with its whole value; ReasonNotFound when there is none.
 	Value(ctx context.Context, id, key string) (*operatorv1.StateEntry, error)
-	// Timers returns at most limit timers after the one with the token after, and the
-	// token of the last one, "" when there are no more.
-	Timers(ctx context.Context, id, after string, limit int) (timers []*operatorv1.WorkerTimer, next string, err error)
+	// Timers returns at most limit timers after the one with the number after, and the
+	// number of the last one, 0 when there are no more.
+	Timers(ctx context.Context, id string, after uint64, limit int) (timers []*operatorv1.WorkerTimer, next uint64, err error)
 	// CancelTimer removes a timer; ReasonNotFound when there is none.
 	CancelTimer(ctx context.Context, id, key, name, who string) error
 	// Test runs the code of a worker with a message, and publishes and stores nothing.

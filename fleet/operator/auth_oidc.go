@@ -153,7 +153,6 @@ func OIDC(cfg OIDCConfig) (Authenticator, error) {
 		TLSClientConfig:        secure,
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 64 << 10,
-		ForceAttemptHTTP2:      true,
 	}
 	return &oidcAuth{
 		cfg:     cfg,

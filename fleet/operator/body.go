@@ -164,9 +164,9 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// budget bounds how much all callers hold at one time, and how much each of them: the bytes
+// quota bounds how much all callers hold at one time, and how much each of them: the bytes
 // of bodies, open watches, and scans.
-type budget struct {
+type quota struct {
 	all, each int64
 
 	mu    sync.Mutex // guards the fields below
@@ -175,29 +175,29 @@ type budget struct {
 	given chan struct{}    // closed and replaced when something is given back
 }
 
-func newBudget(all, each int64) *budget {
-	return &budget{all: all, each: each, by: map[string]int64{}, given: make(chan struct{})}
+func newQuota(all, each int64) *quota {
+	return &quota{all: all, each: each, by: map[string]int64{}, given: make(chan struct{})}
 }
 
 // take takes n for a caller, and returns false when that is too much.
-func (b *budget) take(caller string, n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.held+n > b.all || b.by[caller]+n > b.each {
+func (q *quota) take(caller string, n int64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.held+n > q.all || q.by[caller]+n > q.each {
 		return false
 	}
-	b.held += n
-	b.by[caller] += n
+	q.held += n
+	q.by[caller] += n
 	return true
 }
 
 // wait is take for a caller that waits, until ctx ends.
-func (b *budget) wait(ctx context.Context, caller string, n int64) error {
+func (q *quota) wait(ctx context.Context, caller string, n int64) error {
 	for {
-		b.mu.Lock()
-		given := b.given
-		b.mu.Unlock()
-		if b.take(caller, n) {
+		q.mu.Lock()
+		given := q.given
+		q.mu.Unlock()
+		if q.take(caller, n) {
 			return nil
 		}
 		select {
@@ -208,14 +208,14 @@ func (b *budget) wait(ctx context.Context, caller string, n int64) error {
 	}
 }
 
-func (b *budget) give(caller string, n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	close(b.given)
-	b.given = make(chan struct{})
-	b.held -= n
-	if b.by[caller] -= n; b.by[caller] == 0 {
-		delete(b.by, caller)
+func (q *quota) give(caller string, n int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	close(q.given)
+	q.given = make(chan struct{})
+	q.held -= n
+	if q.by[caller] -= n; q.by[caller] == 0 {
+		delete(q.by, caller)
 	}
 }
 

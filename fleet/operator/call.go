@@ -88,6 +88,7 @@ type request struct {
 	violations // what is wrong with its fields
 
 	who     Principal           // the caller, once it is authorized
+	at      object              // what resolve found: where a caller without a role in the fleet needs one
 	process *operatorv1.Process // the object of a method of ProcessService with scopeOne
 	area    Letters             // of a method about dead letters
 	found   string              // the text of note, which stands before the detail
@@ -148,7 +149,10 @@ func (s *Server) begin(ctx context.Context, c *request) (err error) {
 	if err := s.served(c); err != nil {
 		return err
 	}
-	return s.permitted(ctx, c)
+	if err := s.resolve(ctx, c); err != nil {
+		return err
+	}
+	return s.permitted(c)
 }
 
 // served returns an error unless the server has the area of a request.

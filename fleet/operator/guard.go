@@ -168,7 +168,7 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	if s.cfg.Auth == nil {
 		// A proxy on this machine forwards for callers on other machines.
 		forwarded := slices.ContainsFunc(proxyHeaders, func(name string) bool { return r.Header.Get(name) != "" })
-		if !s.onLoopback(r) || forwarded || s.cfg.LoopbackRole == RoleNone {
+		if !s.onLoopback(r) || forwarded {
 			return Principal{}, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "",
 				"this server has no authentication and serves only its own machine")
 		}

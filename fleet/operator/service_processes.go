@@ -122,7 +122,7 @@ func (p processService) ListEvents(
 			q.Before, q.Limit = before, limit
 			return p.s.cfg.Processes.Events(ctx, q)
 		}, func(e *operatorv1.Event) bool { return c.who.sees(object{service: e.GetService()}) })
-		return &operatorv1.ListEventsResponse{Events: events, NextPageToken: page.next(after(next))}, err
+		return &operatorv1.ListEventsResponse{Events: events, NextPageToken: page.nextNumber(next)}, err
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -320,13 +319,14 @@ func (w workerService) ReadWorkerState(
 	c.text("key", req.GetKey(), false, maxName)
 	c.detail = req.GetKey()
 	page := c.paging(req)
+	after := page.number(&c.violations)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ReadWorkerStateResponse, error) {
 		if req.GetKey() != "" {
 			e, err := w.s.cfg.Workers.Value(ctx, req.GetId(), req.GetKey())
 			return &operatorv1.ReadWorkerStateResponse{Entries: []*operatorv1.StateEntry{e}}, err
 		}
-		entries, next, err := w.s.cfg.Workers.State(ctx, req.GetId(), page.after, page.size)
-		return &operatorv1.ReadWorkerStateResponse{Entries: entries, NextPageToken: page.next(next)}, err
+		entries, next, err := w.s.cfg.Workers.State(ctx, req.GetId(), after, page.size)
+		return &operatorv1.ReadWorkerStateResponse{Entries: entries, NextPageToken: page.nextNumber(next)}, err
 	})
 }
 
@@ -335,9 +335,10 @@ func (w workerService) ListWorkerTimers(
 ) (*operatorv1.ListWorkerTimersResponse, error) {
 	c := w.request("ListWorkerTimers", req.GetId())
 	page := c.paging(req)
+	after := page.number(&c.violations)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListWorkerTimersResponse, error) {
-		timers, next, err := w.s.cfg.Workers.Timers(ctx, req.GetId(), page.after, page.size)
-		return &operatorv1.ListWorkerTimersResponse{Timers: timers, NextPageToken: page.next(next)}, err
+		timers, next, err := w.s.cfg.Workers.Timers(ctx, req.GetId(), after, page.size)
+		return &operatorv1.ListWorkerTimersResponse{Timers: timers, NextPageToken: page.nextNumber(next)}, err
 	})
 }
 
@@ -423,7 +424,7 @@ func (w workerService) ReadWorkerLogs(
 		answer := &operatorv1.ReadWorkerLogsResponse{Lines: lines}
 		if len(lines) > page.size {
 			answer.Lines = lines[1:]
-			answer.NextPageToken = page.next(strconv.FormatInt(answer.GetLines()[0].GetNumber(), 10))
+			answer.NextPageToken = page.nextNumber(uint64(answer.GetLines()[0].GetNumber()))
 		}
 		return answer, nil
 	})

@@ -154,7 +154,10 @@ func (s *Server) changed(ctx context.Context, topic, name string, notify func(ne
 	switch {
 	case topic == "workflow" && s.cfg.Workflows != nil:
 		c := &request{action: "WorkflowService.GetDefinition", scope: scopeOne, object: name, who: who}
-		if err := s.permitted(ctx, c); err != nil {
+		if err := s.resolve(ctx, c); err != nil {
+			return err
+		}
+		if err := s.permitted(c); err != nil {
 			return err
 		}
 		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {

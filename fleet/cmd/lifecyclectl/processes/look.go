@@ -14,7 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
-	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/endclass"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -73,7 +73,7 @@ the journal.`,
 // newest first.
 func goneState(past []*operatorv1.Event) string {
 	i := slices.IndexFunc(past, func(e *operatorv1.Event) bool { return e.GetKind() == "exit" || e.GetKind() == "lost" })
-	if i >= 0 && past[i].GetKind() == "lost" && past[i].GetTo() == diagnosis.EndLost {
+	if i >= 0 && past[i].GetKind() == "lost" && past[i].GetTo() == endclass.Lost {
 		return "lost: it does not announce itself; it was killed, it is frozen, or its network is cut"
 	}
 	return "ended"
@@ -233,7 +233,7 @@ func causeOf(e *operatorv1.Event) string {
 // Tone returns the colour of an event.
 func Tone(e *operatorv1.Event) output.Colour {
 	switch {
-	case e.GetKind() == "lost", e.GetKind() == "forged", e.GetKind() == "exit" && e.GetTo() != diagnosis.EndClean:
+	case e.GetKind() == "lost", e.GetKind() == "forged", e.GetKind() == "exit" && e.GetTo() != endclass.Clean:
 		return output.Red
 	case e.GetKind() == "restart", e.GetKind() == "dropped", e.GetTo() == "down", e.GetTo() == "Failed", e.GetTo() == "Killed":
 		return output.Yellow

@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
@@ -47,7 +46,6 @@ var helpers = template.FuncMap{
 	"subjectName":  subjectName,
 	"subjectPath":  subjectPath,
 	"tone":         diagnosis.Tone,
-	"took":         took,
 	"unitCounts":   diagnosis.Running,
 	"verb":         verb,
 	"when":         when,
@@ -102,18 +100,7 @@ func iso(t *timestamppb.Timestamp) string {
 	return t.AsTime().Format(time.RFC3339)
 }
 
-func took(d *durationpb.Duration) string {
-	switch v := d.AsDuration(); {
-	case v == 0:
-		return ""
-	case v < time.Second:
-		return v.Round(time.Millisecond).String()
-	default:
-		return v.Round(time.Second / 10).String()
-	}
-}
-
-// span formats a time that is long: "3d 4h", "5m 10s".
+// span formats a duration: "3d 4h", "5m 10s", "1.5s".
 func span(d time.Duration) string {
 	switch {
 	case d < 10*time.Millisecond:
