@@ -262,21 +262,26 @@ func (a *manager) Pause(ctx context.Context, p Pause) (*operatorv1.Entity, error
 	})
 }
 
-func (a *manager) Transition(ctx context.Context, t Transition) (*operatorv1.Entity, string, error) {
-	from, note := "", signed(t.Note, t.Who)
-	e, err := a.write(ctx, t.Type, t.ID, t.Revision, t.DryRun, func(opts ...workflow.WriteOption) error {
+func (a *manager) Transition(
+	ctx context.Context, req *operatorv1.TransitionRequest, who string, revision uint64,
+) (*operatorv1.Entity, string, error) {
+	typ, id, from, note := req.GetType(), req.GetId(), "", signed(req.GetNote(), who)
+	e, err := a.write(ctx, typ, id, revision, req.GetDryRun(), func(opts ...workflow.WriteOption) error {
 		before := func(p workflow.Participant) error {
 			from = p.Phase()
 			return nil
 		}
-		return a.m.TransitionWith(ctx, t.Type, t.ID, t.Phase, workflow.TransitionSourceOperator, note, before, opts...)
+		return a.m.TransitionWith(ctx, typ, id, req.GetPhase(), workflow.TransitionSourceOperator, note, before, opts...)
 	})
 	return e, from, err
 }
 
-func (a *manager) Patch(ctx context.Context, p Patch) (*operatorv1.Entity, error) {
-	return a.write(ctx, p.Type, p.ID, p.Revision, p.DryRun, func(opts ...workflow.WriteOption) error {
-		return a.m.UpdateFromOperator(ctx, p.Type, p.ID, p.Fields, opts...)
+func (a *manager) Patch(
+	ctx context.Context, req *operatorv1.PatchRequest, fields map[string]any, revision uint64,
+) (*operatorv1.Entity, error) {
+	typ, id := req.GetType(), req.GetId()
+	return a.write(ctx, typ, id, revision, req.GetDryRun(), func(opts ...workflow.WriteOption) error {
+		return a.m.UpdateFromOperator(ctx, typ, id, fields, opts...)
 	})
 }
 

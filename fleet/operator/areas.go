@@ -30,12 +30,18 @@ type Workflows interface {
 	Counts(ctx context.Context, typ string, longer time.Duration) ([]workflow.PhaseCount, error)
 	// Get returns one entity; ReasonNotFound when there is none.
 	Get(ctx context.Context, typ, id string) (*operatorv1.Entity, error)
-	// Transition moves an entity and returns it with the phase that it left.
-	Transition(ctx context.Context, t Transition) (entity *operatorv1.Entity, from string, err error)
+	// Transition moves an entity and returns it with the phase that it left. who is for the
+	// history, and revision is the one that the entity must have, 0 for any.
+	Transition(
+		ctx context.Context, req *operatorv1.TransitionRequest, who string, revision uint64,
+	) (entity *operatorv1.Entity, from string, err error)
 	// Pause pauses or resumes an entity and returns it.
 	Pause(ctx context.Context, p Pause) (*operatorv1.Entity, error)
-	// Patch changes fields and returns the entity.
-	Patch(ctx context.Context, p Patch) (*operatorv1.Entity, error)
+	// Patch changes fields, which have the Go types of the state, and returns the entity. revision
+	// is as for Transition.
+	Patch(
+		ctx context.Context, req *operatorv1.PatchRequest, fields map[string]any, revision uint64,
+	) (*operatorv1.Entity, error)
 	// History returns an entity's history, oldest first, and whether older entries are
 	// gone.
 	History(ctx context.Context, typ, id string) (entries []*operatorv1.HistoryEntry, truncated bool, err error)
@@ -49,14 +55,6 @@ type Workflows interface {
 // They never block.
 type Sink[T any] = stream.Sink[T]
 
-// Transition asks for a change of phase.
-type Transition struct {
-	Type, ID, Phase, Note string
-	Who                   string // for the history
-	Revision              uint64 // the revision that the entity must have; 0 for any
-	DryRun                bool
-}
-
 // Pause asks for a pause of an entity, or for the end of one.
 type Pause struct {
 	Type, ID string
@@ -64,15 +62,6 @@ type Pause struct {
 	Who      string // for the history
 	Resume   bool   // end the pause
 	Revision uint64 // the revision that the entity must have; 0 for any
-}
-
-// Patch asks for a change of fields.
-type Patch struct {
-	Type, ID string
-	Fields   map[string]any // of the fields' own Go types
-	Who      string
-	Revision uint64
-	DryRun   bool
 }
 
 // Workers is where a [Server] finds hosted workers. As with [Workflows], the server
