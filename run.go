@@ -78,14 +78,15 @@ func (a *App) Run(parent context.Context) (err error) {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, logged: true})
-		<-a.stop.requested.Signaled() // another request may have been first
-		<-a.runDrainers(parent)       // all are skipped
-		// The hooks run: main opened most of their resources before Run.
-		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace)); hooksErr != nil {
-			err = errors.Join(err, hooksErr)
+		if !a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, logged: true}) {
+			a.stop.add(err) // another request was first
 		}
-		return a.finish(err)
+		<-a.stop.requested.Signaled()
+		a.stop.endWindow("")
+		<-a.runDrainers(parent) // all are skipped
+		// The hooks run: main opened most of their resources before Run.
+		hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace))
+		return a.finish(a.collect(hooksErr))
 	}
 	closeBox := a.openBox()
 	defer closeBox()
@@ -115,9 +116,7 @@ func (a *App) Run(parent context.Context) (err error) {
 		skipLinger = a.serveUntilStop(base)
 	} else {
 		a.holdRestarts()
-		if len(a.parts.drainers) > 0 {
-			a.drain(base)
-		}
+		a.drain(base)
 	}
 	return a.teardown(base, &group, skipLinger)
 }
