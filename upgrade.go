@@ -462,7 +462,7 @@ func (a *App) awaitReady(ctx context.Context) error {
 				said = why
 				a.log.Warn("not ready yet to take over from the old process", "because", why)
 			}
-		} else if passed++; passed == 2 {
+		} else if said, passed = "", passed+1; passed == 2 {
 			return nil
 		}
 		select {
