@@ -192,23 +192,21 @@ func (run *hookRun) read(ctx context.Context) error {
 	}
 	info := consumer.CachedInfo()
 	defer run.journal.deleteConsumer(info.Name)
-	p, err := run.journal.pull(info.Name, info.NumPending, nil)
+	p, err := run.journal.pull(info.Name, info.NumPending, nil, false)
 	if err != nil {
 		return err
 	}
-	stopped := context.AfterFunc(ctx, p.stop)
-	defer func() {
-		if stopped() {
-			p.stop()
-		}
-	}()
+	defer p.from.Close()
 	for last := stream.CachedInfo().State.LastSeq; ; {
 		if at >= last {
 			run.current.Store(true)
 		}
-		msg, meta, err := p.next()
+		msg, meta, err := p.next(ctx)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", run.journal.stream, err)
+		}
+		if msg == nil {
+			continue
 		}
 		e := newEntry(run.journal.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
 		if e.revision > at+1 {
