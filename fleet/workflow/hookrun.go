@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -104,7 +103,6 @@ type hookRun struct {
 	store   *hookStore
 	queue   *lanes.Queue[written]
 	fail    context.CancelCauseFunc
-	current atomic.Bool // it has read all that the journal had when the run began
 
 	mu        sync.Mutex // guards the fields below
 	progress  *hookProgress
@@ -197,10 +195,7 @@ func (run *hookRun) read(ctx context.Context) error {
 		return err
 	}
 	defer p.from.Close()
-	for last := stream.CachedInfo().State.LastSeq; ; {
-		if at >= last {
-			run.current.Store(true)
-		}
+	for {
 		msg, meta, err := p.next(ctx)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", run.journal.stream, err)
@@ -311,17 +306,8 @@ func (run *hookRun) logOf(why error) *slog.Logger {
 	return log
 }
 
-// checkPaused returns an error for an entity that is paused. Until the run has read all that the journal
-// had, the entity's record says so, later the queue.
+// checkPaused returns an error for an entity whose record says that it is paused.
 func (run *hookRun) checkPaused(ctx context.Context, key string) error {
-	// In this order: once current is set, the queue knows every pause that the journal had.
-	current := run.current.Load()
-	if run.queue.Held(key) {
-		return ErrPaused
-	}
-	if current {
-		return nil
-	}
 	cur, err := run.r.bucket.last(ctx, key)
 	switch {
 	case isNotFound(err):
