@@ -42,7 +42,7 @@ func (r *runner) storeDeadLetter(t *task, d *delivery, counts *Counts, decision 
 		Header:   d.header,
 		Data:     d.data,
 	}
-	err := r.host.storeLetter(ctx, decision.Tenant, r.slot.name+":"+d.key(), letter)
+	err := r.host.storeLetter(ctx, decision.Tenant, r.slot.name+":"+d.name(), letter)
 	if err == nil {
 		if counts != nil {
 			counts.DeadLetters.Add(1)

@@ -238,11 +238,10 @@ func (p *partition) tidy(last bool) {
 		return
 	}
 	if last { // all slots of a host that stops end at once
-		leave, err := p.host.states.asking.enter(ctx)
-		if err != nil {
+		if p.host.states.asking.Acquire(ctx, 1) != nil {
 			return // the next holder trims
 		}
-		defer leave()
+		defer p.host.states.asking.Release(1)
 	}
 	if err := p.log.trim(ctx, keep, old); err != nil {
 		if !errors.Is(err, jetstream.ErrStreamNotFound) && !(last && ctx.Err() != nil) { // the next holder trims

@@ -241,7 +241,7 @@ func (p *partition) stage(e *effects) {
 		e.then(err)
 		return
 	}
-	if p.hasNoEffect(e) {
+	if p.hasNoEffectLocked(e) {
 		p.known.Done.Done(e.seq)
 		first := !p.unsaved
 		p.unsaved = true
@@ -263,9 +263,8 @@ func (p *partition) stage(e *effects) {
 	p.wakeCommits()
 }
 
-// hasNoEffect reports whether the effects say only that a message is done. The caller holds the
-// lock.
-func (p *partition) hasNoEffect(e *effects) bool {
+// hasNoEffectLocked reports whether the effects say only that a message is done.
+func (p *partition) hasNoEffectLocked(e *effects) bool {
 	_, tried := p.known.Tries[e.seq]
 	_, given := p.known.DeadLetters[e.seq]
 	pending := p.committing || len(p.staged) > 0

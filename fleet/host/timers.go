@@ -200,19 +200,19 @@ func (ts *timers) apply(writes []stateWrite) {
 		old := ts.all[subject]
 		if old != nil && w.timer != nil && old.ID == w.timer.ID { // with another count of its attempts
 			old.pendingTimer = w.timer
-			ts.name(w.timer)
+			ts.nameLocked(w.timer)
 			continue
 		}
 		if old != nil {
-			ts.remove(old)
+			ts.removeLocked(old)
 		}
 		if w.timer != nil {
-			ts.add(&scheduledTimer{pendingTimer: w.timer, subject: subject})
+			ts.addLocked(&scheduledTimer{pendingTimer: w.timer, subject: subject})
 		}
 	}
 }
 
-func (ts *timers) name(t *pendingTimer) {
+func (ts *timers) nameLocked(t *pendingTimer) {
 	key := timerKey{t.worker, string(t.Key)}
 	if ts.named[key] == nil {
 		ts.named[key] = make(map[string]*pendingTimer)
@@ -220,17 +220,17 @@ func (ts *timers) name(t *pendingTimer) {
 	ts.named[key][t.Name] = t
 }
 
-func (ts *timers) add(s *scheduledTimer) {
+func (ts *timers) addLocked(s *scheduledTimer) {
 	ts.all[s.subject] = s
-	ts.name(s.pendingTimer)
+	ts.nameLocked(s.pendingTimer)
 	ts.count[s.worker]++
 	ts.queue.ReplaceOrInsert(s)
 	if first, _ := ts.queue.Min(); first == s {
-		ts.lookNow()
+		ts.lookNowLocked()
 	}
 }
 
-func (ts *timers) remove(s *scheduledTimer) {
+func (ts *timers) removeLocked(s *scheduledTimer) {
 	delete(ts.all, s.subject)
 	delete(ts.waiting, s.subject)
 	ts.queue.Delete(s)
@@ -250,7 +250,7 @@ func (ts *timers) remove(s *scheduledTimer) {
 	}
 	if s.taken {
 		ts.taken--
-		ts.lookNow()
+		ts.lookNowLocked()
 	}
 }
 
@@ -272,14 +272,14 @@ func (ts *timers) assignPlaces(writes []stateWrite) {
 			if assigned == nil {
 				assigned = make(map[string]bool)
 			}
-			t.place = ts.freePlace(t.worker, assigned)
+			t.place = ts.freePlaceLocked(t.worker, assigned)
 		}
 		w.Key = t.place
 	}
 }
 
-// freePlace returns the lowest place of a worker that no timer has, and assigns it.
-func (ts *timers) freePlace(of workerUID, assigned map[string]bool) string {
+// freePlaceLocked returns the lowest place of a worker that no timer has, and assigns it.
+func (ts *timers) freePlaceLocked(of workerUID, assigned map[string]bool) string {
 	prefix := ts.states.timersOf(ts.slot, of)
 	for n := ts.lowest[of]; ; n++ {
 		place := strconv.Itoa(n)
@@ -296,7 +296,7 @@ func (ts *timers) startClock(next *time.Timer) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.next = next
-	ts.lookNow()
+	ts.lookNowLocked()
 }
 
 func (ts *timers) stopClock() {
@@ -308,8 +308,8 @@ func (ts *timers) stopClock() {
 	}
 }
 
-// lookNow says that there may be something to take. The caller holds the lock.
-func (ts *timers) lookNow() {
+// lookNowLocked says that there may be something to take.
+func (ts *timers) lookNowLocked() {
 	if ts.next != nil && len(ts.all) > 0 {
 		ts.next.Reset(0)
 	}
@@ -347,12 +347,12 @@ func (ts *timers) take(now time.Time, most int) (due []*pendingTimer) {
 func (ts *timers) waitForWorker(t *pendingTimer) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if s := ts.find(t); s != nil {
+	if s := ts.findLocked(t); s != nil {
 		s.taken = false
 		ts.taken--
 		ts.waiting[s.subject] = s
 	}
-	ts.lookNow()
+	ts.lookNowLocked()
 }
 
 // workersChanged makes the timers due again that wait for their worker.
@@ -363,12 +363,11 @@ func (ts *timers) workersChanged() {
 		ts.queue.ReplaceOrInsert(s)
 	}
 	clear(ts.waiting)
-	ts.lookNow()
+	ts.lookNowLocked()
 }
 
-// find returns the schedule's entry of a timer, nil when the timer was cancelled or set again.
-// The caller holds the lock.
-func (ts *timers) find(t *pendingTimer) *scheduledTimer {
+// findLocked returns the schedule's entry of a timer, nil when the timer was cancelled or set again.
+func (ts *timers) findLocked(t *pendingTimer) *scheduledTimer {
 	w := t.removal()
 	if s := ts.all[ts.states.subject(&w)]; s != nil && s.ID == t.ID {
 		return s
@@ -380,7 +379,7 @@ func (ts *timers) find(t *pendingTimer) *scheduledTimer {
 func (ts *timers) has(t *pendingTimer) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	return ts.find(t) != nil
+	return ts.findLocked(t) != nil
 }
 
 // nextID names a setting.
@@ -394,7 +393,7 @@ func (ts *timers) forget(of workerUID) {
 	defer ts.mu.Unlock()
 	for _, s := range slices.Collect(maps.Values(ts.all)) {
 		if s.worker == of {
-			ts.remove(s)
+			ts.removeLocked(s)
 		}
 	}
 }

@@ -215,11 +215,10 @@ const copiesOfCode = 4
 
 // readCode returns a version of a worker's code.
 func (h *Host) readCode(ctx context.Context, rec *Record, digest string) ([]byte, error) {
-	leave, err := h.states.asking.enter(ctx)
-	if err != nil {
+	if err := h.states.asking.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("read code %s: %w", digest, err)
 	}
-	defer leave()
+	defer h.states.asking.Release(1)
 	code, err := h.code.get(ctx, rec, digest)
 	if err == nil {
 		err = fetch.Verify(code, digest)
