@@ -95,7 +95,7 @@ func (b *bucket) read(ctx context.Context, key string) (*entry, error) {
 		if isNotFound(err) {
 			return nil, nil //nolint:nilnil // there is none
 		}
-		if err == nil || !isAway(err) || collision.Sleep(ctx, n) != nil {
+		if err == nil || !isAway(err) || retryPause.Sleep(ctx, n) != nil {
 			return e, err
 		}
 	}

@@ -51,6 +51,9 @@ func (m *Manager) Hooks(ctx context.Context) error {
 // hookPause is the pause before a hook is run again after its run has failed.
 var hookPause = worker.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
 
+// roomPause is the pause between two looks for room in the queue.
+var roomPause = worker.Backoff{Min: 50 * time.Millisecond, Max: 50 * time.Millisecond}
+
 const (
 	// maxWaiting is how many reactions a run holds in memory, as a revision each. The rest
 	// stays in the journal, also for entities that could go on.
@@ -210,7 +213,7 @@ func (run *hookRun) read(ctx context.Context) error {
 		at = e.revision
 		run.queue.Hold(e.key, e.paused()) // each write of a paused entity says so
 		for run.queue.Len() >= maxWaiting {
-			if hookPause.Sleep(ctx, 1) != nil {
+			if roomPause.Sleep(ctx, 1) != nil {
 				return context.Cause(ctx)
 			}
 		}

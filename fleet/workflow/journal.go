@@ -152,7 +152,7 @@ func (b *bucket) pendingAfter(ctx context.Context, cur *entry) (int, error) {
 			}
 			err = fmt.Errorf("it has copied up to revision %d", copied)
 		}
-		if collision.Sleep(ctx, n) != nil {
+		if retryPause.Sleep(ctx, n) != nil {
 			return 0, fmt.Errorf("%w: %s does not have the change of phase at revision %d yet, which this write would push out of the bucket: %w: %w",
 				ErrJournal, journalOf(b.name), last, context.Cause(ctx), err)
 		}

@@ -111,7 +111,7 @@ func (o *operation) persist(ctx context.Context) error {
 			return err
 		}
 		// The write was not carried out. The next attempt has a new id.
-		if err := collision.Sleep(ctx, n+1); err != nil {
+		if err := retryPause.Sleep(ctx, n+1); err != nil {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return err
 			}
