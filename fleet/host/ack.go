@@ -10,7 +10,7 @@ import (
 
 // done ends a message whose effects are complete. The message is acknowledged once they are
 // committed.
-func (r *runner) done(t *task, d *delivery, e *effects, committed func()) {
+func (r *runner) done(t *task, d *delivery, e *step, committed func()) {
 	e.done = true
 	d.attach(e).then = func(err error) {
 		if err != nil {
@@ -49,7 +49,7 @@ func (r *runner) storeDeadLetter(t *task, d *delivery, counts *Counts, decision 
 		}
 		r.host.log.Warn("hosted worker: dead letter",
 			"worker", letter.Worker, "message", d.id, "attempts", letter.Attempts, "error", letter.Reason)
-		err = r.partition.commit(ctx, d.attach(&effects{done: true}))
+		err = r.partition.commit(ctx, d.attach(&step{done: true}))
 	}
 	if err != nil {
 		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "error", err)

@@ -168,7 +168,7 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 		r.postpone(t, d, err)
 		return
 	}
-	r.done(t, d, &effects{}, nil)
+	r.done(t, d, &step{}, nil)
 }
 
 // prepare waits for a place and for memory for the handler of a message, and makes the program
@@ -218,7 +218,7 @@ func (r *runner) countDelivery(ctx context.Context, t *task, a *attempt) bool {
 	}
 	a.tries.Begun++
 	noted := a.tries
-	if err := r.partition.commit(ctx, a.attach(&effects{tries: &noted})); err != nil {
+	if err := r.partition.commit(ctx, a.attach(&step{tries: &noted})); err != nil {
 		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
 		return false
 	}
