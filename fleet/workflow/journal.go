@@ -136,8 +136,6 @@ func (b *bucket) pendingAfter(ctx context.Context, cur *entry) (int, error) {
 	if pending := cur.pending + 1; pending < b.traits.kept() {
 		return pending, nil
 	}
-	ctx, cancel := patient(ctx)
-	defer cancel()
 	b.waiting.Add(1)
 	defer b.waiting.Add(-1)
 	for n := 1; ; n++ {

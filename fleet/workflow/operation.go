@@ -54,24 +54,20 @@ func (m *Manager) write(
 	if len(w.timers) > 0 {
 		_ = m.clock.look(ctx, r.bucket) // the write waits for a server that is away
 	}
-	if !r.bucket.turns.try(key) {
-		var cancel context.CancelFunc
-		ctx, cancel = patient(ctx)
-		defer cancel()
-		if err := r.bucket.turns.enter(ctx, key); err != nil {
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return err
-			}
-			return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	leave, err := r.bucket.turns.enter(ctx, key)
+	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return err
 		}
+		return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
 	}
-	defer r.bucket.turns.leave(key)
+	defer leave()
 	return o.persist(ctx)
 }
 
-// patient bounds a write whose caller has no deadline. It is called only when the write has to
-// wait: a timer for every write, together with reading the answer by package encoding/json,
-// would take a tenth of a transition's processor time (BenchmarkWorkflow of bench/workflow).
+// patient bounds a call whose caller has no deadline.
 func patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -96,11 +92,6 @@ func (o *operation) persist(ctx context.Context) error {
 		if got.err == nil {
 			o.end(a, got.revision)
 			return nil
-		}
-		if n == 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = patient(ctx)
-			defer cancel()
 		}
 		revision, err := b.resolve(ctx, o.key, a, got)
 		if err == nil {
