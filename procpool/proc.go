@@ -33,7 +33,7 @@ type proc struct {
 	gone    fsm.Signal // the pool no longer waits for its messages
 
 	// Set once, before the worker is ready.
-	outputs []*output
+	outputs []*worker.LineLogger
 	conn    *net.UnixConn
 	pid     int // of the process that connected, which a wrapper may have started
 	offer   wire.Offer
