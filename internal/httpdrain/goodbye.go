@@ -126,7 +126,7 @@ func (s *Server) EndWindow() {
 	s.sayGoodbyeHTTP2()
 
 	for _, st := range endless {
-		st.cancellable().cancel(ErrWindowOver)
+		st.cancel(ErrWindowOver)
 	}
 	for _, c := range conns {
 		switch {
