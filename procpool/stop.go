@@ -44,11 +44,9 @@ func (w *proc) askToEnd() {
 }
 
 func (w *proc) selfEnd() {
-	timer := time.NewTimer(selfEnd)
-	defer timer.Stop()
 	select {
 	case <-w.process.Done():
-	case <-timer.C:
+	case <-time.After(selfEnd):
 	case <-w.p.force.Signaled():
 	}
 }
@@ -61,11 +59,9 @@ func (w *proc) readRest() {
 	w.ensureReadingLocked()
 	w.p.mu.Unlock()
 	_ = w.conn.SetReadDeadline(time.Now().Add(selfEnd))
-	timer := time.NewTimer(selfEnd)
-	defer timer.Stop()
 	select {
 	case <-w.readEnd: //nolint:errcheck // only its end matters
-	case <-timer.C:
+	case <-time.After(selfEnd):
 	case <-w.stop.Signaled(): // the pool ends it; no caller waits for the rest
 	}
 }

@@ -64,10 +64,8 @@ func do(ctx context.Context, q *child.Query) (any, error) {
 		}
 		return ask.N, nil
 	case "sleep":
-		timer := time.NewTimer(time.Duration(ask.Seconds * float64(time.Second)))
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(time.Duration(ask.Seconds * float64(time.Second))):
 			return "slept", nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
