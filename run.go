@@ -78,14 +78,15 @@ func (a *App) Run(parent context.Context) (err error) {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, logged: true})
+		if !a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, logged: true}) {
+			a.stop.add(err)
+		}
 		<-a.stop.requested.Signaled() // another request may have been first
+		a.stop.endWindow("")          // a further signal has no window to skip
 		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
-		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace)); hooksErr != nil {
-			err = errors.Join(err, hooksErr)
-		}
-		return a.finish(err)
+		hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace))
+		return a.finish(a.collect(hooksErr))
 	}
 	closeBox := a.openBox()
 	defer closeBox()

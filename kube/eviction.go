@@ -261,23 +261,18 @@ func (e *evictions) observe(ctx context.Context, changes chan<- func()) {
 	observe(ctx, e.client, observed[eviction]{
 		object: e.all(),
 		read: func(ctx context.Context) (string, error) {
-			var list struct {
-				Metadata struct {
-					ResourceVersion string `json:"resourceVersion"`
-				} `json:"metadata"`
-				Items []eviction `json:"items"`
-			}
-			if err := e.client.do(ctx, http.MethodGet, "list", e.all(), nil, nil, &list); err != nil {
+			all, err := list[eviction](ctx, e.client, e.all(), nil)
+			if err != nil {
 				return "", err
 			}
 			pass(func() {
 				e.known = make(map[string]eviction)
-				for _, ev := range list.Items {
+				for _, ev := range all.Items {
 					e.see("", ev)
 				}
 				e.decide()
 			})
-			return list.Metadata.ResourceVersion, nil
+			return all.Metadata.ResourceVersion, nil
 		},
 		take: func(kind string, ev eviction) {
 			pass(func() {

@@ -259,18 +259,18 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 			return g, false
 		case g.leads():
 			return g, true
-		case g.err != nil && g.err.Error() != lastLogged:
+		case g.err == nil:
+			lastLogged = ""
+		case g.err.Error() != lastLogged:
 			lastLogged = g.err.Error() // log it once: it may last for hours
 			l.Logger.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
 		}
 		// Add jitter, so that waiting processes do not all ask at once.
-		pause := time.NewTimer(l.Retry + rand.N(l.Retry/5+1))
 		select {
-		case <-pause.C:
+		case <-time.After(l.Retry + rand.N(l.Retry/5+1)):
 		case <-ctx.Done():
 		case <-l.hold.Signaled():
 		}
-		pause.Stop()
 	}
 	return g, false
 }

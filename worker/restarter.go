@@ -246,12 +246,10 @@ func (r *Restarter) Stop(ctx context.Context) error {
 		if err := r.current().Stop(ctx); err != nil {
 			return err
 		}
-		late := time.NewTimer(call.Settle)
-		defer late.Stop()
 		select {
 		case <-r.Done(): // the loop ends with its run
 			return nil
-		case <-late.C: // the log does not return
+		case <-time.After(call.Settle): // the log does not return
 			return call.Abandoned(KindWorker, r.Name())
 		}
 	})
