@@ -360,8 +360,7 @@ func (e *evictions) begin(ctx context.Context, others *sync.WaitGroup) {
 
 // wait returns when no work is left for which the eviction has to wait, or ctx has ended.
 func (e *evictions) wait(ctx context.Context) error {
-	window := time.NewTimer(max(e.app.Config().DrainInterval, 0))
-	defer window.Stop()
+	window := time.After(max(e.app.Config().DrainInterval, 0))
 	var done chan error
 	if e.Wait != nil {
 		done = make(chan error, 1)
@@ -386,7 +385,7 @@ func (e *evictions) wait(ctx context.Context) error {
 		}
 	}
 	select {
-	case <-window.C:
+	case <-window:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -281,15 +281,13 @@ func (a *App) cleanup() {
 	if !a.started {
 		return
 	}
-	late := time.NewTimer(a.patience())
-	defer late.Stop()
 	a.Stop(nil)
 	select {
 	case <-a.ended:
 		if left := leftBehind(a.label); left != "" {
 			a.errorf("goroutines that the App began are left after it has ended:\n%s", left)
 		}
-	case <-late.C:
+	case <-time.After(a.patience()):
 		a.errorf("the App did not end in %v after the test: it is in phase %s; its goroutines:\n%s",
 			a.patience(), a.Phase(), labelledStacks(a.label))
 	}

@@ -157,9 +157,3 @@ func (w *proc) readMessage() error {
 	}
 	return err
 }
-
-// keepBytes takes the buffer of a caller that stops reading out of use.
-func (w *proc) keepBytes() {
-	w.into = nil
-	w.reader.Keep()
-}

@@ -88,7 +88,8 @@ func (w *proc) readFor(a *attempt) {
 		}
 		p.mu.Lock()
 		if !w.has(a) || err != nil {
-			w.keepBytes() // before another goroutine reads
+			w.into = nil // the caller's buffer is out of use before another goroutine reads
+			w.reader.Keep()
 		}
 		switch {
 		case err != nil && !late:

@@ -27,15 +27,14 @@ func (w *proc) askToEnd() {
 		w.armWrite()
 		_ = w.writer.Shutdown(len(attempts) == 0) // when this fails, the grace ends the worker
 	})
-	grace := time.NewTimer(w.p.cfg.ShutdownGrace)
-	defer grace.Stop()
+	grace := time.After(w.p.cfg.ShutdownGrace)
 	for acked := w.acked.Signaled(); ; {
 		select {
 		case <-acked: // the worker now exits by itself
 			acked = nil
 		case <-w.process.Done(): // it may close its connection before its own cleaning up
 			return
-		case <-grace.C:
+		case <-grace:
 			return
 		case <-w.p.force.Signaled():
 			return

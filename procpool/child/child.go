@@ -339,12 +339,11 @@ func (s *server) end(cause error, patience time.Duration) {
 	for _, run := range all {
 		run.cancel(cause)
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
+	late := time.After(patience)
 	for _, run := range all {
 		select {
 		case <-run.done:
-		case <-timer.C:
+		case <-late:
 			return
 		}
 	}
