@@ -375,13 +375,6 @@ func TestNilParentIsRefused(t *testing.T) {
 	}
 }
 
-func TestRefusedRegistrationsHideNoEarlierStop(t *testing.T) {
-	r := newRig(t, lifecycle.Config{})
-	r.Go("", untilCancelled)
-	r.Stop(errBoom)
-	wantErr(t, r.Run(t.Context()), errBoom, "a unit has no name")
-}
-
 func TestNilPointerInAnInterfaceIsNil(t *testing.T) {
 	_, err := lifecycle.New(lifecycle.Config{}, lifecycle.WithMetrics(http.HandlerFunc(nil)))
 	wantErr(t, err, nil, "WithMetrics: the handler is nil")

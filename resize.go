@@ -50,7 +50,7 @@ func (a *App) followResources() {
 		var err error
 		now.Memory, _, err = cgroup.MemoryLimit(os.DirFS("/"))
 		if err == nil {
-			said = "" // a failure that comes back is news
+			said = ""
 		}
 		switch {
 		case err != nil && err.Error() != said:

@@ -79,11 +79,11 @@ func (a *App) Run(parent context.Context) (err error) {
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
 		if !a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, logged: true}) {
-			a.stop.add(err)
+			a.stop.add(err) // another request was first
 		}
-		<-a.stop.requested.Signaled() // another request may have been first
-		a.stop.endWindow("")          // a further signal has no window to skip
-		<-a.runDrainers(parent)       // all are skipped
+		<-a.stop.requested.Signaled()
+		a.stop.endWindow("")
+		<-a.runDrainers(parent) // all are skipped
 		// The hooks run: main opened most of their resources before Run.
 		hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace))
 		return a.finish(a.collect(hooksErr))
@@ -116,9 +116,7 @@ func (a *App) Run(parent context.Context) (err error) {
 		skipLinger = a.serveUntilStop(base)
 	} else {
 		a.holdRestarts()
-		if len(a.parts.drainers) > 0 {
-			a.drain(base)
-		}
+		a.drain(base)
 	}
 	return a.teardown(base, &group, skipLinger)
 }

@@ -184,11 +184,11 @@ func (s scrape) phases(r lifecycle.Report) {
 	}
 }
 
-func (s scrape) budget(cfg lifecycle.Config, fromT0 time.Duration) {
+func (s scrape) budget(cfg lifecycle.Config, stop time.Duration) {
 	s.add(drainInterval, max(cfg.DrainInterval, 0).Seconds())
 	s.add(shutdownGrace, cfg.ShutdownGrace.Seconds())
 	s.add(reportSlice, cfg.ReportSlice.Seconds())
-	s.add(stopBudget, (max(cfg.PreStop, 0) + fromT0).Seconds())
+	s.add(stopBudget, (max(cfg.PreStop, 0) + stop).Seconds())
 	if cfg.TerminationGrace > 0 {
 		s.add(declaredGrace, cfg.TerminationGrace.Seconds())
 	}

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
@@ -41,8 +40,9 @@ type follower struct {
 	b        *bucket
 	to       reader
 	log      *slog.Logger
-	lookSoon fsm.Wake // asks for a look at the bucket at once
-	endPause fsm.Wake // asks for pending messages at once; nil for a follower that never pauses
+	lookSoon fsm.Wake // ends a wait of the goroutine of run, for a look at the bucket
+	wantLook atomic.Bool
+	pauses   bool // before it reads what are probably this process's own writes: see lingerTime
 
 	current func(upTo uint64) // called when it has everything up to a revision; nil for none
 	lost    func()            // called when gone becomes true; nil for none
@@ -53,19 +53,17 @@ type follower struct {
 	gone   atomic.Bool               // the bucket has been missing for a while
 
 	// Only the goroutine of run uses the fields below.
-	created   time.Time // when the stream that it follows was created; zero before the first
-	asked     string    // the name of the consumer that the server was asked for and has not answered about yet
-	missing   time.Time // since when the stream is missing
-	readAgain bool      // everything has to be read again
-
-	turn    chan struct{}     // of size 1; held while something is passed on, and guards the fields below
-	synced  bool              // the reader has the initial content
-	keys    map[string]uint64 // the last revision of each key, with the bit removed for a deletion
-	read    uint64            // the last message that was passed on
-	readAt  time.Time         // when the server stored that message
-	passed  uint64            // messages of the current consumer
-	skipped uint64            // up to this one, the consumer sends only the last message of each key
-	extra   int               // how many keys the follower had at the last look and the bucket did not have
+	created   time.Time         // when the stream that it follows was created; zero before the first
+	asked     string            // the name of the consumer that the server was asked for and has not answered about yet
+	missing   time.Time         // since when the stream is missing
+	readAgain bool              // everything has to be read again
+	synced    bool              // the reader has the initial content
+	keys      map[string]uint64 // the last revision of each key, with the bit removed for a deletion
+	read      uint64            // the last message that was passed on
+	readAt    time.Time         // when the server stored that message
+	passed    uint64            // messages of the current consumer
+	skipped   uint64            // up to this one, the consumer sends only the last message of each key
+	extra     int               // how many keys the follower had at the last look and the bucket did not have
 
 	pendingLook *bucketState // a look that the follower has not caught up with
 }
@@ -82,13 +80,15 @@ func (b *bucket) follower(log *slog.Logger, to reader) *follower {
 		to:       to,
 		log:      log,
 		lookSoon: fsm.NewWake(),
-		turn:     make(chan struct{}, 1),
 		keys:     make(map[string]uint64),
 	}
 }
 
 // look asks the follower to look at the bucket soon.
-func (f *follower) look() { f.lookSoon.Notify() }
+func (f *follower) look() {
+	f.wantLook.Store(true)
+	f.lookSoon.Notify()
+}
 
 // run follows the bucket until ctx ends. When the server has trouble or the bucket is
 // missing, it logs that once and keeps trying.
@@ -189,24 +189,12 @@ func (f *follower) session(ctx context.Context) error {
 	if !f.synced && pending == 0 {
 		f.sync()
 	}
-	p, err := f.b.pull(name, pending, f.endPause)
+	p, err := f.b.pull(name, pending, f.lookSoon, f.pauses)
 	if err != nil {
 		return err
 	}
-	f.look()
-	beginAgain := make(chan bool, 1) // room for its only send
-	watching, end := context.WithCancel(ctx)
-	go func() {
-		again := f.watch(watching, stream, consumer)
-		p.stop()
-		beginAgain <- again
-	}()
-	err = f.readAll(watching, p)
-	end()
-	if <-beginAgain {
-		return nil
-	}
-	return err
+	defer p.from.Close()
+	return f.readAll(ctx, p, stream, consumer)
 }
 
 // consumer returns the configuration of a consumer that begins where the follower is.
@@ -284,52 +272,48 @@ func (f *follower) forget() {
 	f.synced, f.read, f.readAt, f.pendingLook, f.extra, f.asked = false, 0, time.Time{}, nil, 0, ""
 }
 
-// watch looks at the stream every lookTime, and when look asks for it. It returns true when it
-// finds another stream, and after a reconnect, because messages may have been lost.
-func (f *follower) watch(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) bool {
-	connected := f.b.nc.StatusChanged(nats.CONNECTED)
-	defer f.b.nc.RemoveStatusListener(connected)
-	tick := time.NewTicker(f.b.pace.Of(lookTime))
-	defer tick.Stop()
+// readAll passes messages on until an error, and looks at the bucket every lookTime and when look
+// asks for it. It returns nil when it finds another stream, and after a reconnect, because
+// messages may have been lost.
+func (f *follower) readAll(ctx context.Context, p *puller, stream jetstream.Stream, consumer jetstream.Consumer) error {
+	reconnects := f.b.nc.Stats().Reconnects
+	f.look()
+	regular := time.AfterFunc(f.b.pace.Of(lookTime), f.look)
+	defer regular.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		case <-f.lookSoon:
-		case <-connected:
-			return true
-		}
-		if f.inspect(ctx, stream, consumer) {
-			return true
-		}
-	}
-}
-
-// readAll passes messages on until an error.
-func (f *follower) readAll(ctx context.Context, p *puller) error {
-	for {
-		msg, meta, err := p.next()
+		msg, meta, err := p.next(ctx)
 		if err != nil {
 			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
 		}
-		e := newEntry(f.b.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
-		if !f.lockTurn(ctx) {
-			return context.Cause(ctx)
+		if msg != nil {
+			e := newEntry(f.b.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
+			f.passed = p.read
+			f.pass(e)
+			if meta.NumPending == 0 && !f.synced {
+				f.sync()
+			}
+			if !strings.HasPrefix(e.op, f.b.ops) {
+				p.news++
+			}
 		}
-		f.passed = p.read
-		f.pass(e)
-		if meta.NumPending == 0 && !f.synced {
-			f.sync()
+		looks := f.wantLook.Swap(false)
+		if msg == nil && f.b.nc.Stats().Reconnects != reconnects {
+			return nil
 		}
-		f.unlockTurn()
-		if !strings.HasPrefix(e.op, f.b.ops) {
-			p.news++
+		if !looks {
+			continue
 		}
+		if f.inspect(ctx, stream, consumer) {
+			return nil
+		}
+		if f.pendingLook != nil {
+			p.news++ // what it waits for is asked for at once
+		}
+		regular.Reset(f.b.pace.Of(lookTime))
 	}
 }
 
-// pass passes a message on. The caller has the turn.
+// pass passes a message on.
 func (f *follower) pass(e *entry) {
 	if f.pendingLook != nil && e.revision > f.pendingLook.last {
 		f.caughtUp()
@@ -357,15 +341,3 @@ func (f *follower) sync() {
 	f.synced = true
 	f.to.Sync()
 }
-
-// lockTurn waits for the turn to pass something on. It returns false when ctx ends first.
-func (f *follower) lockTurn(ctx context.Context) bool {
-	select {
-	case f.turn <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (f *follower) unlockTurn() { <-f.turn }

@@ -28,9 +28,9 @@ const (
 // irregularity: the follower knows how far it has read and begins again there with
 // another consumer.
 type puller struct {
-	from     *pull.Puller
-	endPause fsm.Wake // ends a pause; nil for a puller without pauses
-	stopped  chan struct{}
+	from   *pull.Puller
+	wake   fsm.Wake // ends a wait of next; nil for none
+	pauses bool     // before a request, when the last messages were all this process's own writes
 
 	read    uint64 // messages until now
 	pending uint64 // messages at the server, as far as is known
@@ -38,11 +38,10 @@ type puller struct {
 	news    int    // how many of them were not this process's own writes
 }
 
-// pull begins to read a consumer that has pending messages. With an endPause channel it
-// pauses before a request when the last messages were all this process's own writes.
-// Messages gather meanwhile: without the pause a transition takes 1.3 to 1.8 times the
-// processor time (BenchmarkWorkflow of bench/workflow with 1 and 16 writers).
-func (b *bucket) pull(consumer string, pending uint64, endPause fsm.Wake) (*puller, error) {
+// pull begins to read a consumer that has pending messages. During a pause messages gather:
+// without it a transition takes 1.3 to 1.8 times the processor time (BenchmarkWorkflow of
+// bench/workflow with 1 and 16 writers).
+func (b *bucket) pull(consumer string, pending uint64, wake fsm.Wake, pauses bool) (*puller, error) {
 	beat := b.pace.Of(heartbeat)
 	from, err := pull.Open(b.nc, pull.Config{
 		API:       b.api,
@@ -51,65 +50,56 @@ func (b *bucket) pull(consumer string, pending uint64, endPause fsm.Wake) (*pull
 		Most:      pullMany,
 		Heartbeat: beat,
 		Expires:   beats * beat,
+		Wake:      wake,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &puller{from: from, endPause: endPause, stopped: make(chan struct{}), pending: pending}, nil
-}
-
-// stop makes next return. Call it once, at any time.
-func (p *puller) stop() {
-	close(p.stopped)
-	p.from.Close()
+	return &puller{from: from, wake: wake, pauses: pauses, pending: pending}, nil
 }
 
 // ask sends the next request.
-func (p *puller) ask() error {
+func (p *puller) ask(ctx context.Context) error {
 	r := pull.Request{Batch: int(min(max(p.pending, pullFew), pullMany))}
-	if p.endPause != nil && p.came > 0 && p.news == 0 {
-		p.linger()
+	if p.pauses && p.came > 0 && p.news == 0 {
+		p.linger(ctx)
 		r = pull.Request{Batch: pullMany, NoWait: true}
 	}
 	p.came, p.news = 0, 0
 	return p.from.Ask(r)
 }
 
-func (p *puller) linger() {
+func (p *puller) linger(ctx context.Context) {
 	timer := time.NewTimer(lingerTime)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-p.endPause:
-	case <-p.stopped:
+	case <-p.wake:
+	case <-ctx.Done():
 	}
 }
 
-// next waits for the next message.
-func (p *puller) next() (*nats.Msg, *nats.MsgMetadata, error) {
-	for {
-		if p.from.Expected() == 0 {
-			if err := p.ask(); err != nil {
-				return nil, nil, err
-			}
-		}
-		msg, err := p.from.Next(context.Background())
-		if err != nil {
+// next waits for the next message. It returns none, and no error, when a request has ended, the
+// connection was lost and is back, or the wake was notified.
+func (p *puller) next(ctx context.Context) (*nats.Msg, *nats.MsgMetadata, error) {
+	if p.from.Expected() == 0 {
+		if err := p.ask(ctx); err != nil {
 			return nil, nil, err
 		}
-		if msg == nil {
-			continue
-		}
-		meta, err := msg.Metadata()
-		if err != nil {
-			return nil, nil, err
-		}
-		p.read++
-		if meta.Sequence.Consumer != p.read {
-			return nil, nil, fmt.Errorf("got message %d, want %d", meta.Sequence.Consumer, p.read)
-		}
-		p.came++
-		p.pending = meta.NumPending
-		return msg, meta, nil
 	}
+	msg, err := p.from.Next(ctx)
+	if msg == nil || err != nil {
+		return nil, nil, err
+	}
+	meta, err := msg.Metadata()
+	if err != nil {
+		return nil, nil, err
+	}
+	p.read++
+	if meta.Sequence.Consumer != p.read {
+		return nil, nil, fmt.Errorf("got message %d, want %d", meta.Sequence.Consumer, p.read)
+	}
+	p.came++
+	p.pending = meta.NumPending
+	return msg, meta, nil
 }

@@ -31,21 +31,12 @@ type bucketState struct {
 
 // inspect looks at the bucket. It returns true when the follower has to begin again.
 func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (again bool) {
-	if !f.lockTurn(ctx) {
-		return false
-	}
-	again = f.compare(ctx, stream, consumer)
-	extra := f.extra
-	f.unlockTurn()
-	if extra != 0 && !again {
-		return f.reconcile(ctx)
-	}
-	return again
+	return f.compare(ctx, stream, consumer) || f.extra != 0 && f.reconcile(ctx)
 }
 
 // compare looks at the bucket. It compares the keys when the follower has read as far as the
 // bucket goes, and leaves a pending look otherwise. It returns true when the stream is another
-// one. The caller has the turn, so nothing is passed on meanwhile.
+// one.
 func (f *follower) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (another bool) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -73,9 +64,6 @@ func (f *follower) compare(ctx context.Context, stream jetstream.Stream, consume
 		return false
 	}
 	f.pendingLook = l
-	if f.endPause != nil {
-		f.endPause.Notify()
-	}
 	return false
 }
 
@@ -92,8 +80,7 @@ func (f *follower) allRead(ctx context.Context, consumer jetstream.Consumer) boo
 }
 
 // reached compares the follower's keys with the number of keys that the bucket had at l. The
-// follower has passed on all that was in the bucket then, and nothing later. The caller has the
-// turn.
+// follower has passed on all that was in the bucket then, and nothing later.
 func (f *follower) reached(l *bucketState) {
 	f.pendingLook = nil
 	if !f.synced { // the last of the initial content was removed before it came
@@ -115,7 +102,7 @@ func (f *follower) reached(l *bucketState) {
 	}
 }
 
-// lose tells the reader that a key is gone. The caller has the turn.
+// lose tells the reader that a key is gone.
 func (f *follower) lose(key string) {
 	known := f.keys[key]
 	delete(f.keys, key)
@@ -128,39 +115,34 @@ func (f *follower) lose(key string) {
 // follower has to read everything again: there are too many, or none of them can be found.
 func (f *follower) reconcile(ctx context.Context) (again bool) {
 	names, err := f.names(ctx)
-	if err != nil || !f.lockTurn(ctx) {
+	if err != nil {
 		return false
 	}
 	// The pages of names are of different times, so ask for each key that is in none.
-	missing := make(map[string]uint64)
-	for key, revision := range f.keys {
+	var missing []string
+	for key := range f.keys {
 		if !names[key] && utf8.ValidString(key) { // no request can name another key
-			missing[key] = revision
+			missing = append(missing, key)
 		}
 	}
-	more := f.extra > 0
-	f.unlockTurn()
 	if len(missing) > maxChecks {
 		f.readAgain = true
 		return true
 	}
 	lost := 0
-	for key, revision := range missing {
+	for _, key := range missing {
 		if _, err := f.b.last(ctx, key); err == nil {
 			continue
-		} else if !isNotFound(err) || !f.lockTurn(ctx) {
+		} else if !isNotFound(err) {
 			return false
 		}
-		if f.keys[key] == revision { // not written meanwhile
-			f.lose(key)
-			lost++
-		}
-		f.unlockTurn()
+		f.lose(key)
+		lost++
 	}
 	if lost > 0 {
 		f.look()
 	}
-	f.readAgain = more && lost == 0
+	f.readAgain = f.extra > 0 && lost == 0
 	return f.readAgain
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
-	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // view is this process's copy of one bucket: the latest record of every entity, with
@@ -49,7 +48,7 @@ func newView(m *Manager, b *bucket) *view {
 	}
 	close(v.done)
 	v.follow = b.follower(m.log, v.take)
-	v.follow.endPause = fsm.NewWake()
+	v.follow.pauses = true
 	v.follow.current = v.current
 	v.follow.lost = v.progress.notify
 	return v

@@ -56,6 +56,8 @@ type Config struct {
 	// Patience is for how long the server may refuse requests, as it does while a consumer
 	// has no leader, before Next returns an error. 0 is the first refusal.
 	Patience time.Duration
+	// Wake makes Next return without a message when it has a token. Nil for none.
+	Wake <-chan struct{}
 }
 
 // retryRefused is how long Next waits after the server has refused a request.
@@ -157,7 +159,7 @@ func (p *Puller) Ask(r Request) error {
 
 // Next returns the next message. It returns no message and no error when fewer messages are
 // expected than before: a request has ended, or the connection was lost and is back. The
-// caller may ask again then. Next returns ctx's cause when ctx ends, and an error when the
+// caller may ask again then. It does so for Config.Wake too. Next returns ctx's cause when ctx ends, and an error when the
 // consumer was deleted or the server does not answer.
 func (p *Puller) Next(ctx context.Context) (*nats.Msg, error) {
 	for {
@@ -183,6 +185,8 @@ func (p *Puller) Next(ctx context.Context) (*nats.Msg, error) {
 			if p.isSilent() {
 				return nil, fmt.Errorf("consumer %s: %w for %v", p.cfg.Consumer, ErrSilent, silence(p.cfg))
 			}
+		case <-p.cfg.Wake:
+			return nil, nil
 		case <-p.closed:
 			return nil, fmt.Errorf("consumer %s: %w", p.cfg.Consumer, ErrClosed)
 		case <-ctx.Done():
@@ -199,7 +203,8 @@ func (p *Puller) isSilent() bool {
 	if !p.nc.IsConnected() {
 		p.heard = time.Now()
 	}
-	return p.expected > 0 && time.Since(p.heard) >= silence(p.cfg)
+	hasAnswers := len(p.messages) > 0 // that the caller has not asked for yet
+	return p.expected > 0 && !hasAnswers && time.Since(p.heard) >= silence(p.cfg)
 }
 
 // endsOfRequests are descriptions of status 409 that end a request as it was asked for. The server
