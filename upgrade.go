@@ -355,12 +355,6 @@ func (a *App) handOverTo(ctx context.Context, child *handover.Child) (given []*e
 	})
 }
 
-// endUpgrades waits for an upgrade that runs, which the request to stop has ended, and lets no
-// further one begin.
-func (a *App) endUpgrades() {
-	a.upgrade.turn <- struct{}{} // and never given back
-}
-
 // serveUpgrades runs the upgrades that a signal requests, until the drain.
 func (a *App) serveUpgrades() {
 	for {
