@@ -186,14 +186,11 @@ func (a *App) watchStart() (end func()) {
 	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
 	began := time.Now()
 	go func() {
-		again := time.NewTimer(slowStart)
-		defer again.Stop()
-		for {
+		for pause := slowStart; ; {
 			select {
-			case <-again.C:
-				took := time.Since(began)
-				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
-				again.Reset(took)
+			case <-time.After(pause):
+				pause = time.Since(began)
+				a.log.Warn("still starting", "for", pause, "waiting_for", a.notStarted())
 				continue
 			case <-ctx.Done():
 			}
@@ -246,7 +243,7 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.enter(PhaseDraining, a.stopCause())
 	skipLinger = a.drain(base)
 	a.endReloads()
-	a.endUpgrades()
+	a.upgrade.turn <- struct{}{} // never given back: an upgrade that runs has ended, and none begins
 	requests.Wait()
 	return skipLinger
 }

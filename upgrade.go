@@ -355,12 +355,6 @@ func (a *App) handOverTo(ctx context.Context, child *handover.Child) (given []*e
 	})
 }
 
-// endUpgrades waits for an upgrade that runs, which the request to stop has ended, and lets no
-// further one begin.
-func (a *App) endUpgrades() {
-	a.upgrade.turn <- struct{}{} // and never given back
-}
-
 // serveUpgrades runs the upgrades that a signal requests, until the drain.
 func (a *App) serveUpgrades() {
 	for {
@@ -462,7 +456,7 @@ func (a *App) awaitReady(ctx context.Context) error {
 				said = why
 				a.log.Warn("not ready yet to take over from the old process", "because", why)
 			}
-		} else if passed++; passed == 2 {
+		} else if said, passed = "", passed+1; passed == 2 {
 			return nil
 		}
 		select {

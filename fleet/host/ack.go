@@ -10,7 +10,7 @@ import (
 
 // done ends a message whose effects are complete. The message is acknowledged once they are
 // committed.
-func (r *runner) done(t *task, d *delivery, e *effects, committed func()) {
+func (r *runner) done(t *task, d *delivery, e *step, committed func()) {
 	e.done = true
 	d.attach(e).then = func(err error) {
 		if err != nil {
@@ -42,14 +42,14 @@ func (r *runner) storeDeadLetter(t *task, d *delivery, counts *Counts, decision 
 		Header:   d.header,
 		Data:     d.data,
 	}
-	err := r.host.storeLetter(ctx, decision.Tenant, r.slot.name+":"+d.key(), letter)
+	err := r.host.storeLetter(ctx, decision.Tenant, r.slot.name+":"+d.name(), letter)
 	if err == nil {
 		if counts != nil {
 			counts.DeadLetters.Add(1)
 		}
 		r.host.log.Warn("hosted worker: dead letter",
 			"worker", letter.Worker, "message", d.id, "attempts", letter.Attempts, "error", letter.Reason)
-		err = r.partition.commit(ctx, d.attach(&effects{done: true}))
+		err = r.partition.commit(ctx, d.attach(&step{done: true}))
 	}
 	if err != nil {
 		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "error", err)

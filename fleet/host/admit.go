@@ -168,7 +168,7 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 		r.postpone(t, d, err)
 		return
 	}
-	r.done(t, d, &effects{}, nil)
+	r.done(t, d, &step{}, nil)
 }
 
 // prepare waits for a place and for memory for the handler of a message, and makes the program
@@ -204,9 +204,9 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(),
 	}, nil
 }
 
-// countDelivery counts the call of the handler that is about to begin, in the log, when an
-// earlier host may have called a handler for the message. A message that only waited there and
-// was given back does not count. It reports false when the handler must not be called.
+// countDelivery writes to the log that a handler is about to be called, when an earlier host may
+// have called one for the message. A message that was given back before its handler was called
+// does not count. It reports false when the handler must not be called.
 func (r *runner) countDelivery(ctx context.Context, t *task, a *attempt) bool {
 	if !a.maybeHandled {
 		return true
@@ -218,7 +218,7 @@ func (r *runner) countDelivery(ctx context.Context, t *task, a *attempt) bool {
 	}
 	a.tries.Begun++
 	noted := a.tries
-	if err := r.partition.commit(ctx, a.attach(&effects{tries: &noted})); err != nil {
+	if err := r.partition.commit(ctx, a.attach(&step{tries: &noted})); err != nil {
 		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
 		return false
 	}

@@ -152,14 +152,14 @@ func (a *account) close() {
 	}
 	a.closed = true
 	t.unread -= a.unread
-	b.count(t, -a.used)
+	b.countLocked(t, -a.used)
 	t.accounts--
 	for name, other := range b.tenants {
 		if other.accounts == 0 && other.taken == 0 && other.used == 0 {
 			delete(b.tenants, name)
 		}
 	}
-	b.admit()
+	b.admitLocked()
 }
 
 // add counts memory that a message has produced, without waiting: the place of the message has
@@ -175,9 +175,9 @@ func (a *account) add(n int64) {
 		return
 	}
 	a.used += n
-	b.count(a.tenant, n)
+	b.countLocked(a.tenant, n)
 	if n < 0 {
-		b.admit()
+		b.admitLocked()
 	}
 }
 
@@ -199,7 +199,7 @@ func (a *account) hasRoomToRead() bool {
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return a.tenant.unread < b.limit(a.tenant)/4
+	return a.tenant.unread < b.limitLocked(a.tenant)/4
 }
 
 // awaitLimit waits while the tenant has more memory than its limit.
@@ -221,9 +221,9 @@ func (a *account) enter(ctx context.Context, w waiter) (leave func(), err error)
 	b.mu.Lock()
 	b.turn++
 	w.ticket, w.at = b.turn, a.tenant.queue(&w).PushBack(&w)
-	b.admit()
+	b.admitLocked()
 	if !isClosed(w.entered) {
-		b.noteWait(&w)
+		b.noteWaitLocked(&w)
 	}
 	b.mu.Unlock()
 	select {
@@ -232,23 +232,23 @@ func (a *account) enter(ctx context.Context, w waiter) (leave func(), err error)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if isClosed(w.entered) {
-			b.leave(&w)
+			b.leaveLocked(&w)
 		} else {
-			b.forget(&w)
-			b.admit()
+			b.forgetLocked(&w)
+			b.admitLocked()
 		}
 		return nil, context.Cause(ctx)
 	}
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.leave(&w)
+		b.leaveLocked(&w)
 	}, nil
 }
 
-func (b *budget) leave(w *waiter) {
+func (b *budget) leaveLocked(w *waiter) {
 	t := w.account.tenant
-	b.count(t, -w.memory)
+	b.countLocked(t, -w.memory)
 	if w.place {
 		b.taken--
 		t.taken--
@@ -256,18 +256,18 @@ func (b *budget) leave(w *waiter) {
 			b.slow--
 		}
 	}
-	b.admit()
+	b.admitLocked()
 }
 
-// count changes what a tenant has. The functions from here on are called with the lock.
-func (b *budget) count(t *tenantBudget, n int64) {
+// countLocked changes what a tenant has.
+func (b *budget) countLocked(t *tenantBudget, n int64) {
 	b.used += n
 	t.used += n
-	t.over.Store(t.used > b.limit(t))
+	t.over.Store(t.used > b.limitLocked(t))
 }
 
-// limit returns the most memory of a tenant.
-func (b *budget) limit(t *tenantBudget) int64 {
+// limitLocked returns the most memory of a tenant.
+func (b *budget) limitLocked(t *tenantBudget) int64 {
 	switch {
 	case t.memory > 0:
 		return t.memory
@@ -277,13 +277,13 @@ func (b *budget) limit(t *tenantBudget) int64 {
 	return b.memory
 }
 
-// admit lets waiters in, until the next one of each tenant has to wait.
-func (b *budget) admit() {
+// admitLocked lets waiters in, until the next one of each tenant has to wait.
+func (b *budget) admitLocked() {
 	for {
 		var next *waiter
 		for _, t := range b.tenants {
-			w := b.first(t)
-			if w == nil || !b.hasPlace(w) || !b.hasMemory(w) {
+			w := b.firstLocked(t)
+			if w == nil || !b.hasPlaceLocked(w) || !b.hasMemoryLocked(w) {
 				continue
 			}
 			if next == nil || t.isBefore(next.account.tenant) {
@@ -293,7 +293,7 @@ func (b *budget) admit() {
 		if next == nil {
 			return
 		}
-		b.take(next)
+		b.takeLocked(next)
 	}
 }
 
@@ -302,8 +302,8 @@ func (t *tenantBudget) isBefore(other *tenantBudget) bool {
 	return cmp.Or(cmp.Compare(t.taken, other.taken), cmp.Compare(t.turn, other.turn)) < 0
 }
 
-// first returns the waiter of a tenant that is next, nil when there is none.
-func (b *budget) first(t *tenantBudget) *waiter {
+// firstLocked returns the waiter of a tenant that is next, nil when there is none.
+func (b *budget) firstLocked(t *tenantBudget) *waiter {
 	var first *waiter
 	for i := range t.waiting {
 		front := t.waiting[i].Front()
@@ -319,7 +319,7 @@ func (b *budget) first(t *tenantBudget) *waiter {
 	return first
 }
 
-func (b *budget) hasPlace(w *waiter) bool {
+func (b *budget) hasPlaceLocked(w *waiter) bool {
 	t, free := w.account.tenant, b.places-b.taken
 	switch {
 	case !w.place:
@@ -337,10 +337,10 @@ func (b *budget) hasPlace(w *waiter) bool {
 	return free > 0
 }
 
-func (b *budget) hasMemory(w *waiter) bool {
+func (b *budget) hasMemoryLocked(w *waiter) bool {
 	t := w.account.tenant
 	own := t.used + w.memory
-	if own > b.limit(t) {
+	if own > b.limitLocked(t) {
 		return t.used == 0 // it could never enter otherwise
 	}
 	if own <= b.floor {
@@ -355,11 +355,11 @@ func (b *budget) hasMemory(w *waiter) bool {
 	return free >= 0
 }
 
-// take lets w in.
-func (b *budget) take(w *waiter) {
+// takeLocked lets w in.
+func (b *budget) takeLocked(w *waiter) {
 	t := w.account.tenant
-	b.forget(w)
-	b.count(t, w.memory)
+	b.forgetLocked(w)
+	b.countLocked(t, w.memory)
 	if w.place {
 		b.taken++
 		t.taken++
@@ -372,8 +372,8 @@ func (b *budget) take(w *waiter) {
 	close(w.entered)
 }
 
-// forget takes w out of those that wait.
-func (b *budget) forget(w *waiter) {
+// forgetLocked takes w out of those that wait.
+func (b *budget) forgetLocked(w *waiter) {
 	w.account.tenant.queue(w).Remove(w.at)
 	if w.lacks != nil {
 		*w.lacks--
@@ -388,9 +388,9 @@ func (t *tenantBudget) queue(w *waiter) *list.List {
 	return &t.waiting[0]
 }
 
-// noteWait counts w among those that wait.
-func (b *budget) noteWait(w *waiter) {
-	if b.hasPlace(w) && b.first(w.account.tenant) == w {
+// noteWaitLocked counts w among those that wait.
+func (b *budget) noteWaitLocked(w *waiter) {
+	if b.hasPlaceLocked(w) && b.firstLocked(w.account.tenant) == w {
 		w.lacks = &b.waits.ForMemory
 		b.waits.ForMemories++
 	} else {
@@ -419,17 +419,4 @@ func (b *budget) cacheRoom() int64 {
 		slots += int64(t.accounts)
 	}
 	return min(maxCache, b.memory/4/max(1, slots))
-}
-
-// gate bounds how many calls run at once.
-type gate chan struct{}
-
-// enter waits for a place. leave gives it back.
-func (g gate) enter(ctx context.Context) (leave func(), err error) {
-	select {
-	case g <- struct{}{}:
-		return func() { <-g }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }

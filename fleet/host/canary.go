@@ -245,7 +245,7 @@ func (m *member) versionFor(d *delivery, was tries) *member {
 	if d.timer != nil && string(d.timer.Key) != d.timer.Topic { // a timer has the key of the message that set it
 		key = string(d.timer.Key)
 	}
-	if c.takes(cmp.Or(key, d.key())) {
+	if c.takes(cmp.Or(key, d.name())) {
 		return c.member
 	}
 	return m

@@ -52,11 +52,11 @@ func (c *chain) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 // writer returns the beginning of the names of this writer's links.
 func (c *chain) writer() string { return strconv.FormatUint(c.fence, 10) + "-" }
 
-// append adds a link: one message, or an atomic batch. The last of msgs must be on the chain's
-// subject. link is the one of msgs that carries the expectation. append returns once the
-// outcome is known: while the server does not answer, it asks again until ctx ends. The error
-// wraps [ErrStale] when another writer has added a link. After any other error the server may
-// still have the link; the next call takes that into account.
+// append adds a link: one message, or an atomic batch whose last message is on the chain's subject.
+// link is the first of msgs on that subject: it says which message it has to follow. append
+// returns once the outcome is known: while the server does not answer, it asks again until ctx
+// ends. The error wraps [ErrStale] when another writer has added a link. After any other error
+// the server may still have the link, and the next call looks for it.
 func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) error {
 	name := c.writer() + strconv.Itoa(c.appends)
 	c.appends++ // also when this fails: no two links have one name
@@ -84,7 +84,9 @@ func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) e
 }
 
 // outcome looks up whether a link was added, after publish has failed with why. It returns the
-// link's sequence when it was added, ErrStale when it never can be, and otherwise why.
+// link's sequence when it was added, ErrStale when it never can be, and otherwise why. A chain has
+// one writer, so its newest message decides, and one that was purged ends its writer. Package
+// outcome is for keys that many write: it looks for the message behind the expected one.
 func (c *chain) outcome(ctx context.Context, name string, why error) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()

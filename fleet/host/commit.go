@@ -116,7 +116,7 @@ func (p *partition) write(progress bool) error {
 
 // committed notes that an entry is in the log, and returns its outputs. Only then its messages
 // are done.
-func (p *partition) committed(e *entry, batch []*effects) []*output {
+func (p *partition) committed(e *entry, batch []*step) []*output {
 	if len(e.Outputs) > 0 {
 		e.at = p.host.states.now(p.ctx)
 	}
@@ -138,7 +138,7 @@ func (p *partition) committed(e *entry, batch []*effects) []*output {
 
 // next returns the next entry to write and the effects in it, or nil when there is nothing to
 // write.
-func (p *partition) next(progress bool) (*entry, []*effects) {
+func (p *partition) next(progress bool) (*entry, []*step) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.staged) == 0 && !(progress && p.unsaved) {
@@ -182,7 +182,7 @@ func (s *states) newest(writes []stateWrite) []stateWrite {
 }
 
 // learn adds what effects say about their messages.
-func (k *known) learn(batch []*effects) {
+func (k *known) learn(batch []*step) {
 	for _, b := range batch {
 		if b.tries != nil {
 			k.Tries[b.seq] = *b.tries
@@ -199,7 +199,7 @@ func (k *known) learn(batch []*effects) {
 }
 
 // fail makes everything that is staged void.
-func (p *partition) fail(err error, batch []*effects) {
+func (p *partition) fail(err error, batch []*step) {
 	if !errors.Is(err, ErrStale) {
 		err = fmt.Errorf("%w: %w", ErrDetached, err)
 	}
@@ -238,11 +238,10 @@ func (p *partition) tidy(last bool) {
 		return
 	}
 	if last { // all slots of a host that stops end at once
-		leave, err := p.host.states.asking.enter(ctx)
-		if err != nil {
+		if p.host.states.asking.Acquire(ctx, 1) != nil {
 			return // the next holder trims
 		}
-		defer leave()
+		defer p.host.states.asking.Release(1)
 	}
 	if err := p.log.trim(ctx, keep, old); err != nil {
 		if !errors.Is(err, jetstream.ErrStreamNotFound) && !(last && ctx.Err() != nil) { // the next holder trims

@@ -367,7 +367,7 @@ func (l *letters) remove(ctx context.Context, seq uint64, body string) (bool, er
 // message does not hold up the group. slot.giveBack publishes it again once such a member is
 // loaded.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
-	return h.letters.put(ctx, h.letters.held+slot, slot+":"+d.key(), &DeadLetter{
+	return h.letters.put(ctx, h.letters.held+slot, slot+":"+d.name(), &DeadLetter{
 		Reason:  "no worker for it is running",
 		Topic:   d.topic,
 		Message: d.id,

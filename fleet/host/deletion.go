@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // Delete waits until a worker has finished the message that it handles, and then
@@ -39,28 +41,21 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 	if err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	patience := time.NewTimer(h.cfg.DrainTimeout + 2*h.cfg.LeaseTTL)
-	defer patience.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for {
+	alone := time.Now().Add(h.cfg.DrainTimeout + 2*h.cfg.LeaseTTL) // from then on this call deletes it
+	wait := worker.Backoff{Min: 20 * time.Millisecond, Max: 250 * time.Millisecond}
+	for looks := 1; ; looks++ {
 		now, err := h.records.get(ctx, id)
 		if errors.Is(err, ErrNotFound) || err == nil && now.UID != rec.UID {
 			return nil
 		}
+		hasNoHosts := false
+		if err == nil {
+			hasNoHosts, err = h.noHosts(ctx)
+		}
 		if err != nil {
 			return fmt.Errorf("delete: %w", err)
 		}
-		alone, err := h.noHosts(ctx)
-		if err != nil {
-			return fmt.Errorf("delete: %w", err)
-		}
-		select {
-		case <-patience.C:
-			alone = true // the worker's host has not deleted it in time
-		default:
-		}
-		if alone {
+		if hasNoHosts || time.Now().After(alone) {
 			group, err := h.group(ctx, now)
 			if err == nil {
 				err = h.erase(ctx, now, group)
@@ -70,10 +65,8 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 			}
 			return nil
 		}
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return fmt.Errorf("delete worker %s: the hosts continue: %w", id, ctx.Err())
+		if err := wait.Sleep(ctx, looks); err != nil {
+			return fmt.Errorf("delete worker %s: the hosts continue: %w", id, err)
 		}
 	}
 }

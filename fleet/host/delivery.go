@@ -36,10 +36,10 @@ type delivery struct {
 
 type task = lanes.Task[*delivery]
 
-// key names a message inside its slot. It has the message's sequence and the time at which
+// name tells a message from the others of its slot. It has the message's sequence and the time at which
 // the stream stored it, because a worker or a stream that is created again under its old
 // name may see the same sequences again.
-func (d *delivery) key() string {
+func (d *delivery) name() string {
 	if d.timer != nil {
 		return "timer-" + d.timer.ID
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
+
 	lifecycle "github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
@@ -194,7 +196,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
 	h.lines = &lines{nc: h.nc, stream: printed, prefix: h.subject("lines"), host: h.cfg.HostID}
 	h.lines.rateOf = h.maxLines
-	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: h.subject("state"), asking: make(gate, maxAsking)}
+	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: h.subject("state"), asking: semaphore.NewWeighted(maxAsking)}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: h.subject("code")}
 	h.letters = &letters{
 		chunks: chunks{h.js, dead},

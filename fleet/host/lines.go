@@ -186,8 +186,6 @@ func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each fun
 	if err != nil {
 		return fmt.Errorf("logs: %w", err)
 	}
-	wait := time.NewTimer(0)
-	defer wait.Stop()
 	for idle := 1; ; idle++ {
 		m, err := h.lines.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(h.lines.prefix+id))
 		switch {
@@ -215,9 +213,8 @@ func (h *Host) FollowLogs(ctx context.Context, id string, after uint64, each fun
 				return fmt.Errorf("logs: worker %s was deleted, and another made: %w", id, ErrNotFound)
 			}
 		}
-		wait.Reset(pollLines)
 		select {
-		case <-wait.C:
+		case <-time.After(pollLines):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

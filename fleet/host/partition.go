@@ -40,7 +40,7 @@ type partition struct {
 
 	mu         sync.Mutex // guards everything below
 	known      known
-	staged     []*effects
+	staged     []*step
 	committing bool     // a commit is under way
 	unsaved    bool     // known has changed since the last commit
 	active     bool     // the goroutine that commits runs, or has ended for good
@@ -48,8 +48,9 @@ type partition struct {
 	entries    []*entry // entries that the log still has, the oldest first
 }
 
-// effects are what one step of a message has caused. They are committed as a whole.
-type effects struct {
+// step is what one step of a message has caused: its effects, and what was decided about it. It
+// is committed as a whole.
+type step struct {
 	seq        uint64 // of the message
 	done       bool   // the message was answered
 	tries      *tries
@@ -60,9 +61,9 @@ type effects struct {
 	then       func(error) // called once the outcome is known
 }
 
-// attach makes the effects belong to the delivery, and returns them. A timer keeps its own
+// attach makes the step belong to the delivery, and returns it. A timer keeps its own
 // record, which is removed with the effects that end its message.
-func (d *delivery) attach(e *effects) *effects {
+func (d *delivery) attach(e *step) *step {
 	e.seq = d.seq
 	if d.timer == nil {
 		return e
@@ -185,7 +186,7 @@ func (p *partition) replay(ctx context.Context, source string) error {
 // the newest write is older than half of that, holds writes to the log to find out.
 func (p *partition) holds(ctx context.Context) error {
 	if time.Since(*p.confirmed.Load()) > holdFor/2 {
-		if err := p.commit(ctx, &effects{}); err != nil {
+		if err := p.commit(ctx, &step{}); err != nil {
 			return err
 		}
 	}
@@ -233,7 +234,7 @@ func (p *partition) earlierTries(seq uint64) (was tries, given *deadLetterDecisi
 // stage takes the effects of a step. It has e.then called with nil once they are committed, or
 // with the reason why they are not. A message that is done and has no effects is done at once,
 // unless its handler may have seen effects that are not committed yet.
-func (p *partition) stage(e *effects) {
+func (p *partition) stage(e *step) {
 	p.mu.Lock()
 	if p.err != nil {
 		err := p.err
@@ -241,7 +242,7 @@ func (p *partition) stage(e *effects) {
 		e.then(err)
 		return
 	}
-	if p.hasNoEffect(e) {
+	if p.hasNoEffectLocked(e) {
 		p.known.Done.Done(e.seq)
 		first := !p.unsaved
 		p.unsaved = true
@@ -263,9 +264,8 @@ func (p *partition) stage(e *effects) {
 	p.wakeCommits()
 }
 
-// hasNoEffect reports whether the effects say only that a message is done. The caller holds the
-// lock.
-func (p *partition) hasNoEffect(e *effects) bool {
+// hasNoEffectLocked reports whether the effects say only that a message is done.
+func (p *partition) hasNoEffectLocked(e *step) bool {
 	_, tried := p.known.Tries[e.seq]
 	_, given := p.known.DeadLetters[e.seq]
 	pending := p.committing || len(p.staged) > 0
@@ -273,7 +273,7 @@ func (p *partition) hasNoEffect(e *effects) bool {
 }
 
 // commit stages effects and waits for the outcome.
-func (p *partition) commit(ctx context.Context, e *effects) error {
+func (p *partition) commit(ctx context.Context, e *step) error {
 	result := make(chan error, 1)
 	e.then = func(err error) { result <- err }
 	p.stage(e)

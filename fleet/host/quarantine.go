@@ -101,7 +101,7 @@ func (r *runner) countKill(a *attempt, err error) {
 		return
 	}
 	m := a.member
-	if n := m.kills.add(a.key()); n >= r.host.cfg.MaxKills {
+	if n := m.kills.add(a.name()); n >= r.host.cfg.MaxKills {
 		err := fmt.Errorf("%d messages ended the process of the code, the last one: %w", n, m.redactor.err(killed))
 		r.slot.codeFailed(m.record, err)
 		r.halt()

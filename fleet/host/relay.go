@@ -262,7 +262,7 @@ type target struct {
 func (r *relay) isPublished(ctx context.Context, o *output) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	to, err := r.target(ctx, o.Topic)
+	to, err := r.targetLocked(ctx, o.Topic)
 	if err != nil {
 		return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
 	}
@@ -283,8 +283,8 @@ func (r *relay) isPublished(ctx context.Context, o *output) (bool, error) {
 	return to.ids[o.id], nil
 }
 
-// target returns the stream of a topic, nil when there is none. The caller holds the lock.
-func (r *relay) target(ctx context.Context, topic string) (*target, error) {
+// targetLocked returns the stream of a topic, nil when there is none.
+func (r *relay) targetLocked(ctx context.Context, topic string) (*target, error) {
 	if to := r.targets[topic]; to != nil {
 		return to, nil
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // run calls the handler and returns its effects.
-func (r *runner) run(ctx context.Context, t *task, a *attempt) (*effects, error) {
+func (r *runner) run(ctx context.Context, t *task, a *attempt) (*step, error) {
 	m := a.member
 	a.state = &handle{
 		cache:  r.partition.cache,
@@ -108,9 +108,9 @@ func (r *runner) isFirstAttempt(d *delivery, m *member) bool {
 }
 
 // effects returns the effects of a handler, or an error when the server could never store them.
-func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*effects, error) {
+func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*step, error) {
 	rec := a.member.record
-	e := &effects{writes: append(a.state.changes(), a.state.timerChanges()...)}
+	e := &step{writes: append(a.state.changes(), a.state.timerChanges()...)}
 	limit := int(r.host.nc.MaxPayload()) - 4<<10 // less the headers
 	for _, w := range e.writes {
 		e.size += len(w.Key) + len(w.Data) + 100
@@ -190,7 +190,7 @@ func (r *runner) fail(t *task, a *attempt, err error) {
 		return
 	}
 	m.counts.Failed.Add(1)
-	if err := r.note(a, &effects{tries: &counted}); err != nil {
+	if err := r.note(a, &step{tries: &counted}); err != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", m.record.ID, "message", a.id, "error", err)
 	}
 	r.host.lines.add(m.record, true, line)
@@ -200,7 +200,7 @@ func (r *runner) fail(t *task, a *attempt, err error) {
 }
 
 // note commits what was decided about a message, also when its handler's time is over.
-func (r *runner) note(a *attempt, e *effects) error {
+func (r *runner) note(a *attempt, e *step) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), commitWithin)
 	defer cancel()
 	return r.partition.commit(ctx, a.attach(e))
@@ -217,7 +217,7 @@ func (r *runner) giveUp(t *task, a *attempt, attempts int, why error) {
 		Attempts: attempts,
 		Reason:   text.Clip(why.Error(), maxReason),
 	}
-	if err := r.note(a, &effects{deadLetter: &decision}); err != nil {
+	if err := r.note(a, &step{deadLetter: &decision}); err != nil {
 		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
 		return
 	}

@@ -61,11 +61,10 @@ type runner struct {
 // start claims the slot and returns a runner that handles the messages of the slot's
 // consumer, from the first one that was not answered.
 func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
-	leave, err := s.host.states.asking.enter(ctx)
-	if err != nil {
+	if err := s.host.states.asking.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer s.host.states.asking.Release(1)
 	records := make([]*Record, 0, len(members))
 	for _, m := range members {
 		records = append(records, m.record)

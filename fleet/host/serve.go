@@ -212,7 +212,7 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 // not.
 func (h *Host) assign(work context.Context) {
 	h.mu.Lock()
-	wanted := h.wantedSlots()
+	wanted := h.wantedSlotsLocked()
 	for name, s := range h.slots {
 		if wanted[name] == nil && !isClosed(s.quit) {
 			close(s.quit)
@@ -225,7 +225,7 @@ func (h *Host) assign(work context.Context) {
 		slices.SortFunc(records, func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
 		s := h.slots[name]
 		if s == nil {
-			h.startSlot(work, name, records)
+			h.startSlotLocked(work, name, records)
 			continue
 		}
 		if isClosed(s.quit) {
@@ -242,9 +242,8 @@ func (h *Host) assign(work context.Context) {
 	h.changed()
 }
 
-// wantedSlots returns the records of the slots that belong to this host. The caller holds the
-// lock.
-func (h *Host) wantedSlots() map[string][]*Record {
+// wantedSlotsLocked returns the records of the slots that belong to this host.
+func (h *Host) wantedSlotsLocked() map[string][]*Record {
 	wanted := make(map[string][]*Record)
 	if h.recovery == recoveryOff || h.draining.Load() || !h.members.held() {
 		return wanted
@@ -258,8 +257,8 @@ func (h *Host) wantedSlots() map[string][]*Record {
 	return wanted
 }
 
-// startSlot starts a slot. The caller holds the lock.
-func (h *Host) startSlot(work context.Context, name string, records []*Record) {
+// startSlotLocked starts a slot.
+func (h *Host) startSlotLocked(work context.Context, name string, records []*Record) {
 	s := newSlot(h, name)
 	s.records = records
 	h.slots[name] = s

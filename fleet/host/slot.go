@@ -159,17 +159,15 @@ const retryLoad = 5 * time.Second
 func (s *slot) run(ctx context.Context) {
 	defer close(s.gone)
 	defer s.release(ctx)
-	retry := time.NewTimer(time.Hour)
-	defer retry.Stop()
 	for {
-		retry.Reset(time.Minute) // another host that believed it owned the slot may have held messages
+		wait := time.Minute // another host that believed it owned the slot may have held messages
 		if err := s.tryApply(ctx); err != nil {
 			if !errors.Is(err, errDeploying) {
 				s.host.log.Warn("hosted worker", "slot", s.name, "error", err)
 			}
-			retry.Reset(retryLoad)
+			wait = retryLoad
 		} else if s.canaryDue > 0 {
-			retry.Reset(min(time.Minute, s.canaryDue))
+			wait = min(wait, s.canaryDue)
 		}
 		var ended <-chan struct{}
 		if s.runner != nil {
@@ -177,7 +175,7 @@ func (s *slot) run(ctx context.Context) {
 		}
 		select {
 		case <-s.wake:
-		case <-retry.C:
+		case <-time.After(wait):
 		case <-ended:
 			s.dropRunner(ctx)
 		case <-s.quit:

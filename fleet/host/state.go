@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/servertime"
 )
@@ -24,8 +25,8 @@ type states struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
-	prefix string // "$host.state."
-	asking gate   // caps the slots that ask the server for what they need
+	prefix string              // "$host.state."
+	asking *semaphore.Weighted // caps the slots that ask the server for what they need
 	clock  servertime.Clock
 	ahead  atomic.Int64 // nanoseconds by which a test makes the clock later
 }

@@ -68,29 +68,29 @@ func (c *stateCache) get(ctx context.Context, subject string) ([]byte, bool, err
 		if newer := c.values[subject]; newer != nil {
 			v = newer
 		} else {
-			c.set(subject, v)
+			c.setLocked(subject, v)
 		}
 		c.mu.Unlock()
 	}
 	return v.data, !v.missing, nil
 }
 
-// set replaces a value and makes room. The caller holds the lock.
-func (c *stateCache) set(subject string, now *cachedValue) {
-	c.drop(subject)
+// setLocked replaces a value and makes room.
+func (c *stateCache) setLocked(subject string, now *cachedValue) {
+	c.dropLocked(subject)
 	c.values[subject] = now
 	size := len(subject) + len(now.data)
 	c.size += size
 	if !now.stored {
 		c.memory.add(int64(size))
 	}
-	most := c.room()
+	most := c.roomLocked()
 	if c.size <= most {
 		return
 	}
 	for subject, v := range c.values {
 		if v.stored && v != now {
-			c.drop(subject)
+			c.dropLocked(subject)
 		}
 		if c.size <= most/2 {
 			return
@@ -98,15 +98,15 @@ func (c *stateCache) set(subject string, now *cachedValue) {
 	}
 }
 
-// room bounds the size of the values.
-func (c *stateCache) room() int {
+// roomLocked bounds the size of the values.
+func (c *stateCache) roomLocked() int {
 	if c.memory == nil || c.size < 64<<10 {
 		return maxCache
 	}
 	return int(c.memory.budget.cacheRoom())
 }
 
-func (c *stateCache) drop(subject string) {
+func (c *stateCache) dropLocked(subject string) {
 	if v := c.values[subject]; v != nil {
 		size := len(subject) + len(v.data)
 		c.size -= size
@@ -125,7 +125,7 @@ func (c *stateCache) stage(writes []stateWrite) {
 		w := &writes[i]
 		c.gen++
 		w.gen = c.gen
-		c.set(c.states.subject(w), &cachedValue{data: w.Data, missing: w.Deleted, gen: w.gen})
+		c.setLocked(c.states.subject(w), &cachedValue{data: w.Data, missing: w.Deleted, gen: w.gen})
 	}
 }
 
@@ -162,7 +162,7 @@ func (c *stateCache) forget(prefix string) {
 	}
 	for subject := range c.values {
 		if strings.HasPrefix(subject, prefix) {
-			c.drop(subject)
+			c.dropLocked(subject)
 		}
 	}
 }

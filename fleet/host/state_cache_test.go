@@ -36,7 +36,7 @@ func TestValuesAreReadOnce(t *testing.T) {
 	put("of another writer") // it shows whether the server is asked
 	want("s.w.key", "first")
 	c.mu.Lock()
-	c.set("s.w.large", &cachedValue{data: make([]byte, maxCache), stored: true})
+	c.setLocked("s.w.large", &cachedValue{data: make([]byte, maxCache), stored: true})
 	c.mu.Unlock()
 	want("s.w.key", "of another writer")
 	c.stage([]stateWrite{{Worker: "w", UID: "u", Key: "key", Deleted: true}})

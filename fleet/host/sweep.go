@@ -39,14 +39,11 @@ func (h *Host) sweep(ctx context.Context, age time.Duration) error {
 
 // sweeps sweeps a minute after the start, and then every sweepEvery, until ctx ends.
 func (h *Host) sweeps(ctx context.Context) error {
-	next := time.NewTimer(time.Minute)
-	defer next.Stop()
-	for {
+	for wait := time.Minute; ; wait = sweepEvery {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-next.C:
-			next.Reset(sweepEvery)
+		case <-time.After(wait):
 		}
 		if !h.ready.Load() {
 			continue

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -91,46 +90,38 @@ type timerKey struct {
 }
 
 // timers are the timers of a slot, in the order in which they are due. Those that are due are
-// taken out one by one, and stay known until their removal is written.
+// taken out one by one, and stay known until their removal is written. A timer that is neither in
+// the queue nor taken waits for its worker to be loaded.
 type timers struct {
 	states *states
 	slot   string
 	ids    atomic.Uint64 // counts settings
 
-	mu      sync.Mutex // guards everything below
-	next    *time.Timer
-	all     map[string]*scheduledTimer // by subject
-	named   map[timerKey]map[string]*pendingTimer
-	count   map[workerUID]int
-	lowest  map[workerUID]int // no place below is free
-	queue   *btree.BTreeG[*scheduledTimer]
-	waiting map[string]*scheduledTimer // their worker is not loaded
-	taken   int
-}
-
-// scheduledTimer is a timer of the schedule. It is in the queue, taken, or waits for its
-// worker.
-type scheduledTimer struct {
-	*pendingTimer
-	subject string
-	taken   bool
+	mu     sync.Mutex // guards everything below
+	next   *time.Timer
+	all    map[string]*pendingTimer // by subject
+	named  map[timerKey]map[string]*pendingTimer
+	count  map[workerUID]int
+	lowest map[workerUID]int // no place below is free
+	queue  *btree.BTreeG[*pendingTimer]
+	taken  map[string]bool // by subject
 }
 
 // isEarlier orders timers by time, and then as they were set.
-func isEarlier(a, b *scheduledTimer) bool {
+func isEarlier(a, b *pendingTimer) bool {
 	return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) < 0
 }
 
 func newTimers(s *states, slot string) *timers {
 	return &timers{
-		states:  s,
-		slot:    slot,
-		all:     make(map[string]*scheduledTimer),
-		named:   make(map[timerKey]map[string]*pendingTimer),
-		count:   make(map[workerUID]int),
-		lowest:  make(map[workerUID]int),
-		queue:   btree.NewG(32, isEarlier),
-		waiting: make(map[string]*scheduledTimer),
+		states: s,
+		slot:   slot,
+		all:    make(map[string]*pendingTimer),
+		named:  make(map[timerKey]map[string]*pendingTimer),
+		count:  make(map[workerUID]int),
+		lowest: make(map[workerUID]int),
+		queue:  btree.NewG(32, isEarlier),
+		taken:  make(map[string]bool),
 	}
 }
 
@@ -198,21 +189,21 @@ func (ts *timers) apply(writes []stateWrite) {
 		}
 		subject := ts.states.subject(w)
 		old := ts.all[subject]
-		if old != nil && w.timer != nil && old.ID == w.timer.ID { // with another count of its attempts
-			old.pendingTimer = w.timer
-			ts.name(w.timer)
+		if old != nil && w.timer != nil && old.ID == w.timer.ID { // it was taken, and has another count of its attempts
+			ts.all[subject] = w.timer
+			ts.nameLocked(w.timer)
 			continue
 		}
 		if old != nil {
-			ts.remove(old)
+			ts.removeLocked(subject, old)
 		}
 		if w.timer != nil {
-			ts.add(&scheduledTimer{pendingTimer: w.timer, subject: subject})
+			ts.addLocked(subject, w.timer)
 		}
 	}
 }
 
-func (ts *timers) name(t *pendingTimer) {
+func (ts *timers) nameLocked(t *pendingTimer) {
 	key := timerKey{t.worker, string(t.Key)}
 	if ts.named[key] == nil {
 		ts.named[key] = make(map[string]*pendingTimer)
@@ -220,37 +211,36 @@ func (ts *timers) name(t *pendingTimer) {
 	ts.named[key][t.Name] = t
 }
 
-func (ts *timers) add(s *scheduledTimer) {
-	ts.all[s.subject] = s
-	ts.name(s.pendingTimer)
-	ts.count[s.worker]++
-	ts.queue.ReplaceOrInsert(s)
-	if first, _ := ts.queue.Min(); first == s {
-		ts.lookNow()
+func (ts *timers) addLocked(subject string, t *pendingTimer) {
+	ts.all[subject] = t
+	ts.nameLocked(t)
+	ts.count[t.worker]++
+	ts.queue.ReplaceOrInsert(t)
+	if first, _ := ts.queue.Min(); first == t {
+		ts.lookNowLocked()
 	}
 }
 
-func (ts *timers) remove(s *scheduledTimer) {
-	delete(ts.all, s.subject)
-	delete(ts.waiting, s.subject)
-	ts.queue.Delete(s)
-	key := timerKey{s.worker, string(s.Key)}
-	if ts.named[key][s.Name] == s.pendingTimer { // not one that was set since, at another place
-		delete(ts.named[key], s.Name)
+func (ts *timers) removeLocked(subject string, t *pendingTimer) {
+	delete(ts.all, subject)
+	ts.queue.Delete(t)
+	key := timerKey{t.worker, string(t.Key)}
+	if ts.named[key][t.Name] == t { // not one that was set since, at another place
+		delete(ts.named[key], t.Name)
 	}
 	if len(ts.named[key]) == 0 {
 		delete(ts.named, key)
 	}
-	if place, err := strconv.Atoi(s.place); err == nil {
-		ts.lowest[s.worker] = min(ts.lowest[s.worker], place)
+	if place, err := strconv.Atoi(t.place); err == nil {
+		ts.lowest[t.worker] = min(ts.lowest[t.worker], place)
 	}
-	if ts.count[s.worker]--; ts.count[s.worker] == 0 {
-		delete(ts.count, s.worker)
-		delete(ts.lowest, s.worker)
+	if ts.count[t.worker]--; ts.count[t.worker] == 0 {
+		delete(ts.count, t.worker)
+		delete(ts.lowest, t.worker)
 	}
-	if s.taken {
-		ts.taken--
-		ts.lookNow()
+	if ts.taken[subject] {
+		delete(ts.taken, subject)
+		ts.lookNowLocked()
 	}
 }
 
@@ -272,14 +262,14 @@ func (ts *timers) assignPlaces(writes []stateWrite) {
 			if assigned == nil {
 				assigned = make(map[string]bool)
 			}
-			t.place = ts.freePlace(t.worker, assigned)
+			t.place = ts.freePlaceLocked(t.worker, assigned)
 		}
 		w.Key = t.place
 	}
 }
 
-// freePlace returns the lowest place of a worker that no timer has, and assigns it.
-func (ts *timers) freePlace(of workerUID, assigned map[string]bool) string {
+// freePlaceLocked returns the lowest place of a worker that no timer has, and assigns it.
+func (ts *timers) freePlaceLocked(of workerUID, assigned map[string]bool) string {
 	prefix := ts.states.timersOf(ts.slot, of)
 	for n := ts.lowest[of]; ; n++ {
 		place := strconv.Itoa(n)
@@ -296,7 +286,7 @@ func (ts *timers) startClock(next *time.Timer) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.next = next
-	ts.lookNow()
+	ts.lookNowLocked()
 }
 
 func (ts *timers) stopClock() {
@@ -308,8 +298,8 @@ func (ts *timers) stopClock() {
 	}
 }
 
-// lookNow says that there may be something to take. The caller holds the lock.
-func (ts *timers) lookNow() {
+// lookNowLocked says that there may be something to take.
+func (ts *timers) lookNowLocked() {
 	if ts.next != nil && len(ts.all) > 0 {
 		ts.next.Reset(0)
 	}
@@ -324,21 +314,20 @@ const lookAtLeast = time.Minute
 func (ts *timers) take(now time.Time, most int) (due []*pendingTimer) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for ts.taken < most {
-		s, some := ts.queue.Min()
+	for len(ts.taken) < most {
+		t, some := ts.queue.Min()
 		if !some {
 			break
 		}
-		if wait := s.Due.Sub(now); wait > 0 {
+		if wait := t.Due.Sub(now); wait > 0 {
 			if ts.next != nil {
 				ts.next.Reset(min(max(wait, time.Millisecond), lookAtLeast))
 			}
 			break
 		}
-		ts.queue.Delete(s)
-		s.taken = true
-		ts.taken++
-		due = append(due, s.pendingTimer)
+		ts.queue.Delete(t)
+		ts.taken[ts.subject(t)] = true
+		due = append(due, t)
 	}
 	return due
 }
@@ -347,40 +336,41 @@ func (ts *timers) take(now time.Time, most int) (due []*pendingTimer) {
 func (ts *timers) waitForWorker(t *pendingTimer) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if s := ts.find(t); s != nil {
-		s.taken = false
-		ts.taken--
-		ts.waiting[s.subject] = s
+	if ts.hasLocked(t) {
+		delete(ts.taken, ts.subject(t))
 	}
-	ts.lookNow()
+	ts.lookNowLocked()
 }
 
 // workersChanged makes the timers due again that wait for their worker.
 func (ts *timers) workersChanged() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for _, s := range ts.waiting {
-		ts.queue.ReplaceOrInsert(s)
+	for subject, t := range ts.all {
+		if !ts.taken[subject] {
+			ts.queue.ReplaceOrInsert(t)
+		}
 	}
-	clear(ts.waiting)
-	ts.lookNow()
+	ts.lookNowLocked()
 }
 
-// find returns the schedule's entry of a timer, nil when the timer was cancelled or set again.
-// The caller holds the lock.
-func (ts *timers) find(t *pendingTimer) *scheduledTimer {
+// subject returns where a timer is stored.
+func (ts *timers) subject(t *pendingTimer) string {
 	w := t.removal()
-	if s := ts.all[ts.states.subject(&w)]; s != nil && s.ID == t.ID {
-		return s
-	}
-	return nil
+	return ts.states.subject(&w)
+}
+
+// hasLocked reports whether a timer was neither cancelled nor set again.
+func (ts *timers) hasLocked(t *pendingTimer) bool {
+	now := ts.all[ts.subject(t)]
+	return now != nil && now.ID == t.ID
 }
 
 // has reports whether a timer still is the one that was taken.
 func (ts *timers) has(t *pendingTimer) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	return ts.find(t) != nil
+	return ts.hasLocked(t)
 }
 
 // nextID names a setting.
@@ -392,9 +382,9 @@ func (ts *timers) nextID(fence uint64) string {
 func (ts *timers) forget(of workerUID) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for _, s := range slices.Collect(maps.Values(ts.all)) {
-		if s.worker == of {
-			ts.remove(s)
+	for subject, t := range ts.all { // a range may delete what it is at
+		if t.worker == of {
+			ts.removeLocked(subject, t)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (r *runner) completeTimer(ctx context.Context, d *delivery) (exists bool, e
 		return true, err
 	}
 	if cancelled != nil {
-		r.partition.stage(&effects{writes: []stateWrite{t.removal()}, then: func(error) {}})
+		r.partition.stage(&step{writes: []stateWrite{t.removal()}, then: func(error) {}})
 		return false, nil
 	}
 	if d.complete {

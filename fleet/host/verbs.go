@@ -215,11 +215,10 @@ const copiesOfCode = 4
 
 // readCode returns a version of a worker's code.
 func (h *Host) readCode(ctx context.Context, rec *Record, digest string) ([]byte, error) {
-	leave, err := h.states.asking.enter(ctx)
-	if err != nil {
+	if err := h.states.asking.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("read code %s: %w", digest, err)
 	}
-	defer leave()
+	defer h.states.asking.Release(1)
 	code, err := h.code.get(ctx, rec, digest)
 	if err == nil {
 		err = fetch.Verify(code, digest)
@@ -293,7 +292,10 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 	if err != nil {
 		return fmt.Errorf("worker %s: %w", id, err)
 	}
-	return h.deploy(ctx, rec, newVersion(code, source, o.signature), o, func(*Record) {})
+	if err := h.deploy(ctx, rec, newVersion(code, source, o.signature), o, func(*Record) {}); err != nil {
+		return fmt.Errorf("load code: %w", err)
+	}
+	return nil
 }
 
 // Rollback gives a worker an earlier version of its code. digest is the version's
@@ -327,7 +329,10 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 	}
 	h.closeProgram(id, p)
 	back := &Version{Digest: found.Digest, Source: "rollback", Size: found.Size, Signature: found.Signature}
-	return h.deploy(ctx, rec, back, o, func(*Record) {})
+	if err := h.deploy(ctx, rec, back, o, func(*Record) {}); err != nil {
+		return fmt.Errorf("roll back: %w", err)
+	}
+	return nil
 }
 
 func newVersion(code []byte, source string, signature []byte) *Version {
@@ -354,7 +359,7 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 			// stored, so remove the code again.
 			err = errors.Join(err, h.code.drop(ctx, rec))
 		}
-		return fmt.Errorf("load code: %w", err)
+		return err
 	}
 	if changed.Dropped > rec.Dropped {
 		if err := h.code.prune(ctx, changed); err != nil {

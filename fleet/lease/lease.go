@@ -64,9 +64,8 @@ type Lease struct {
 	mu       sync.Mutex // held for a whole attempt; guards everything below but term
 	revision uint64     // of this process's last entry; 0 when it has none or does not know
 	token    uint64
-	until    end // when the trust ends
 
-	term atomic.Pointer[term] // token and until, for readers that must not wait for an attempt
+	term atomic.Pointer[term] // nil for none; its readers must not wait for an attempt
 }
 
 // term is the term that this process believes it holds.
@@ -143,8 +142,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 		}
 		switch err := l.write(ctx); {
 		case err == nil:
-			l.until = endOf(began.Add(l.ttl))
-			l.term.Store(&term{l.token, l.until})
+			l.term.Store(&term{l.token, endOf(began.Add(l.ttl))})
 			return l.ttl, nil
 		case natserr.Conflict(err):
 			l.forget()
@@ -188,7 +186,7 @@ func (l *Lease) look(ctx context.Context) (held bool, err error) {
 // write begins a term, or renews the entry of the current one.
 func (l *Lease) write(ctx context.Context) error {
 	r := record{Holder: l.holder, Nonce: l.nonce, Token: l.token}
-	if l.revision != 0 && l.until.over() {
+	if _, valid := l.Token(); l.revision != 0 && !valid {
 		// The granted time has run out, so this is another term. It needs a new
 		// token: another process may have held the lease in between.
 		r.Token = 0
@@ -214,7 +212,7 @@ func (l *Lease) write(ctx context.Context) error {
 }
 
 func (l *Lease) forget() {
-	l.revision, l.token, l.until = 0, 0, end{}
+	l.revision, l.token = 0, 0
 	l.term.Store(nil)
 }
 

@@ -88,14 +88,12 @@ func (b *bucket) at(ctx context.Context, seq uint64) (*entry, error) {
 // read reads the latest revision of a key for a decision, nil for none. Like the write
 // that follows, it waits for a server that is away.
 func (b *bucket) read(ctx context.Context, key string) (*entry, error) {
-	ctx, cancel := patient(ctx)
-	defer cancel()
 	for n := 1; ; n++ {
 		e, err := b.last(ctx, key)
 		if isNotFound(err) {
 			return nil, nil //nolint:nilnil // there is none
 		}
-		if err == nil || !isAway(err) || collision.Sleep(ctx, n) != nil {
+		if err == nil || !isAway(err) || retryPause.Sleep(ctx, n) != nil {
 			return e, err
 		}
 	}

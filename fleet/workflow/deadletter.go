@@ -42,13 +42,12 @@ func (s *hookStore) putLetter(ctx context.Context, d DeadLetter) error {
 
 // readLetters returns the dead letters, by revision.
 func (s *hookStore) readLetters(ctx context.Context) ([]DeadLetter, error) {
-	lister, err := s.kv.ListKeysFiltered(ctx, s.letters+">")
+	keys, err := s.letterKeys(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = lister.Stop() }()
 	var letters []DeadLetter
-	for key := range lister.Keys() {
+	for _, key := range keys {
 		e, err := s.kv.Get(ctx, key)
 		if errors.Is(err, jetstream.ErrKeyNotFound) {
 			continue // redriven meanwhile
@@ -63,7 +62,20 @@ func (s *hookStore) readLetters(ctx context.Context) ([]DeadLetter, error) {
 		letters = append(letters, d)
 	}
 	slices.SortFunc(letters, func(a, b DeadLetter) int { return cmp.Compare(a.Revision, b.Revision) })
-	return letters, ctx.Err()
+	return letters, nil
+}
+
+// letterKeys returns the keys of the dead letters.
+func (s *hookStore) letterKeys(ctx context.Context) (keys []string, err error) {
+	lister, err := s.kv.ListKeysFiltered(ctx, s.letters+">")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = lister.Stop() }()
+	for key := range lister.Keys() {
+		keys = append(keys, key)
+	}
+	return keys, ctx.Err()
 }
 
 // HookStatus describes a hook, as far as the server knows it.
@@ -119,25 +131,14 @@ func (r *registration) hookStatuses(ctx context.Context) (statuses []HookStatus,
 				s.Failures = max(s.Failures, times)
 			}
 		}
-		if s.DeadLetters, err = store.countLetters(ctx); err != nil {
+		letters, err := store.letterKeys(ctx)
+		if err != nil {
 			return nil, natserr.Plain(err)
 		}
+		s.DeadLetters = len(letters)
 		statuses = append(statuses, s)
 	}
 	return statuses, nil
-}
-
-// countLetters returns how many dead letters there are.
-func (s *hookStore) countLetters(ctx context.Context) (n int, err error) {
-	lister, err := s.kv.ListKeysFiltered(ctx, s.letters+">")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = lister.Stop() }()
-	for range lister.Keys() {
-		n++
-	}
-	return n, ctx.Err()
 }
 
 // hook returns a registered hook.

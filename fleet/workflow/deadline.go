@@ -41,14 +41,12 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 		for _, b := range m.allBuckets() {
 			wait = min(wait, f.round(ctx, b))
 		}
-		timer := time.NewTimer(max(wait, time.Millisecond))
 		select {
-		case <-timer.C:
+		case <-time.After(max(wait, time.Millisecond)):
 		case <-earlier:
 		case <-ctx.Done():
 		case <-m.alive.Done():
 		}
-		timer.Stop()
 		if ctx.Err() != nil {
 			return nil
 		}

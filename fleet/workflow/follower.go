@@ -101,7 +101,6 @@ func (f *follower) run(ctx context.Context) {
 		}
 		if f.read != before {
 			n = 0
-			f.reason.Store("")
 		}
 		if err != nil && err.Error() != f.trouble() {
 			f.reason.Store(err.Error())
@@ -109,7 +108,7 @@ func (f *follower) run(ctx context.Context) {
 		}
 		f.noteMissing(errors.Is(err, jetstream.ErrStreamNotFound))
 		if err != nil {
-			_ = collision.Sleep(ctx, n+1)
+			_ = retryPause.Sleep(ctx, n+1)
 		}
 	}
 }

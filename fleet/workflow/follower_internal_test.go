@@ -49,7 +49,11 @@ func TestAConsumerThatLagsHidesNoWrite(t *testing.T) {
 		t.Fatalf("with a message to come: another bucket %v, read up to %d", another, upTo)
 	}
 	check(t, s.Purge(ctx, jetstream.WithPurgeSubject("$KV.NOTES.y")))
+	f.reason.Store("no connection") // as after a session that has failed
 	if another := f.compare(ctx, s, lagging{passed: 1}); another || upTo != own || f.pendingLook != nil {
 		t.Fatalf("with nothing to come: another bucket %v, read up to %d, want %d", another, upTo, own)
+	}
+	if why := f.trouble(); why != "" {
+		t.Errorf("it follows the bucket, and says %q", why)
 	}
 }

@@ -169,8 +169,7 @@ type entry struct {
 	at       time.Time // when the server stored it
 	data     []byte
 	meta
-	phase   string // the record's, when this process has decoded it; else ""
-	guessed bool   // since is by this process's clock, not the server's
+	guessed bool // since is by this process's clock, not the server's
 }
 
 // newEntry makes an entry of a message of the server.

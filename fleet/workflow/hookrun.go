@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -51,6 +50,9 @@ func (m *Manager) Hooks(ctx context.Context) error {
 
 // hookPause is the pause before a hook is run again after its run has failed.
 var hookPause = worker.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
+
+// roomPause is the pause between two looks for room in the queue.
+var roomPause = worker.Backoff{Min: 50 * time.Millisecond, Max: 50 * time.Millisecond}
 
 const (
 	// maxWaiting is how many reactions a run holds in memory, as a revision each. The rest
@@ -104,7 +106,6 @@ type hookRun struct {
 	store   *hookStore
 	queue   *lanes.Queue[written]
 	fail    context.CancelCauseFunc
-	current atomic.Bool // it has read all that the journal had when the run began
 
 	mu        sync.Mutex // guards the fields below
 	progress  *hookProgress
@@ -210,10 +211,7 @@ func (run *hookRun) readFrom(ctx context.Context, at uint64) (uint64, error) {
 		return at, err
 	}
 	defer p.from.Close()
-	for last := stream.CachedInfo().State.LastSeq; ; {
-		if at >= last {
-			run.current.Store(true)
-		}
+	for {
 		msg, meta, err := p.next(ctx)
 		if err != nil {
 			return at, fmt.Errorf("read %s: %w", run.journal.stream, err)
@@ -231,7 +229,7 @@ func (run *hookRun) readFrom(ctx context.Context, at uint64) (uint64, error) {
 		at = e.revision
 		run.queue.Hold(e.key, e.paused()) // each write of a paused entity says so
 		for run.queue.Len() >= maxWaiting {
-			if hookPause.Sleep(ctx, 1) != nil {
+			if roomPause.Sleep(ctx, 1) != nil {
 				return at, context.Cause(ctx)
 			}
 		}
@@ -327,17 +325,8 @@ func (run *hookRun) logOf(why error) *slog.Logger {
 	return log
 }
 
-// checkPaused returns an error for an entity that is paused. Until the run has read all that the journal
-// had, the entity's record says so, later the queue.
+// checkPaused returns an error for an entity whose record says that it is paused.
 func (run *hookRun) checkPaused(ctx context.Context, key string) error {
-	// In this order: once current is set, the queue knows every pause that the journal had.
-	current := run.current.Load()
-	if run.queue.Held(key) {
-		return ErrPaused
-	}
-	if current {
-		return nil
-	}
 	cur, err := run.r.bucket.last(ctx, key)
 	switch {
 	case isNotFound(err):

@@ -148,17 +148,6 @@ func newEntity(r *registration, e *entry, p Participant, err error) *entity {
 	return en
 }
 
-// inPhase returns a copy of an entity with the effect of a write that only enters a phase.
-func (en *entity) inPhase(e *entry, phase string) *entity {
-	next := *en
-	next.revision, next.at, next.since = e.revision, e.at.UnixNano(), e.at.UnixNano()
-	next.data, next.timers, next.keys = e.data, e.timers, e.keys
-	next.change, next.pending, next.paused = e.lastChange(), e.pending, e.paused()
-	next.phase = &group{value: phase}
-	next.due = en.index.r.dueAt(phase, next.since, next.timers, next.paused)
-	return &next
-}
-
 func (en *entity) phaseName() string {
 	if en.phase == nil {
 		return ""
@@ -177,7 +166,6 @@ func (en *entity) entry() *entry {
 		revision: en.revision,
 		at:       time.Unix(0, en.at),
 		data:     en.data,
-		phase:    en.phaseName(),
 		guessed:  en.own && en.since == en.at,
 		meta: meta{
 			version: en.version,
@@ -234,7 +222,8 @@ func (v *view) scheduleLocked(en *entity) {
 }
 
 // eachDue calls visit for the entities of each workflow that come due, the first in time
-// first, until visit returns false for that workflow.
+// first, until visit returns false for that workflow. visit runs under the view's lock and must
+// not call the view.
 func (v *view) eachDue(visit func(*entity) bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -244,7 +233,8 @@ func (v *view) eachDue(visit func(*entity) bool) {
 }
 
 // replaceLocked gives an entity of the view the content of its new revision. It touches
-// only the trees whose order or content changes.
+// only the trees whose order or content changes: to drop and put an entity takes three times as
+// long, in a view of 1,000 entities and in one of 200,000.
 func (v *view) replaceLocked(now, en *entity) {
 	x := now.index
 	if en.degraded != nil {

@@ -85,12 +85,9 @@ func (b *bucket) checkJournal(ctx context.Context) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s: "+format, append([]any{ErrJournal, journalOf(b.name)}, args...)...)
 	}
-	j, err := b.js.Stream(ctx, journalOf(b.name))
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fail("there is no such stream: declare it to the broker, see workflow.Journal")
-	}
+	j, err := b.journalStream(ctx)
 	if err != nil {
-		return fmt.Errorf("look at the journal of %s: %w", b.name, natserr.Plain(err))
+		return err
 	}
 	info := j.CachedInfo()
 	if info.Config.Mirror == nil || info.Config.Mirror.Name != b.stream {
@@ -139,37 +136,38 @@ func (b *bucket) pendingAfter(ctx context.Context, cur *entry) (int, error) {
 	if pending := cur.pending + 1; pending < b.traits.kept() {
 		return pending, nil
 	}
-	ctx, cancel := patient(ctx)
-	defer cancel()
 	b.waiting.Add(1)
 	defer b.waiting.Add(-1)
 	for n := 1; ; n++ {
-		copied, err := b.journalState(ctx)
-		switch {
-		case errors.Is(err, ErrJournal):
+		j, err := b.journalStream(ctx)
+		if errors.Is(err, ErrJournal) {
 			return 0, err
-		case err == nil && copied >= last:
-			return 0, nil
-		case err == nil:
+		}
+		if err == nil {
+			copied := j.CachedInfo().State.LastSeq
+			if copied >= last {
+				return 0, nil
+			}
 			err = fmt.Errorf("it has copied up to revision %d", copied)
 		}
-		if collision.Sleep(ctx, n) != nil {
+		if retryPause.Sleep(ctx, n) != nil {
 			return 0, fmt.Errorf("%w: %s does not have the change of phase at revision %d yet, which this write would push out of the bucket: %w: %w",
 				ErrJournal, journalOf(b.name), last, context.Cause(ctx), err)
 		}
 	}
 }
 
-// journalState returns up to which revision the journal has the bucket's writes.
-func (b *bucket) journalState(ctx context.Context) (uint64, error) {
-	j, err := b.js.Stream(ctx, journalOf(b.name))
+// journalStream returns the bucket's journal, or an ErrJournal when there is none.
+func (b *bucket) journalStream(ctx context.Context) (jetstream.Stream, error) {
+	name := b.journalName()
+	j, err := b.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return 0, fmt.Errorf("%w: %s: there is no such stream: declare it to the broker, see workflow.Journal", ErrJournal, journalOf(b.name))
+		return nil, fmt.Errorf("%w: %s: there is no such stream: declare it to the broker, see workflow.Journal", ErrJournal, name)
 	}
 	if err != nil {
-		return 0, natserr.Plain(err)
+		return nil, fmt.Errorf("look at the journal of %s: %w", b.name, natserr.Plain(err))
 	}
-	return j.CachedInfo().State.LastSeq, nil
+	return j, nil
 }
 
 // revisions calls take for every kept revision of a key, oldest first: the journal's if
@@ -204,16 +202,14 @@ func (r *registration) revisions(ctx context.Context, key string, take func(*ent
 func (b *bucket) replay(ctx context.Context, key string, take func(*entry) bool) error {
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	stream, err := b.js.Stream(ctx, b.stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("%w: %s: there is no such stream: declare it to the broker, see workflow.Journal", ErrJournal, b.stream)
+	stream, err := b.journalStream(ctx)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		by := jetstream.ConsumerConfig{FilterSubject: b.subject(key)}
-		err = replay.Each(ctx, stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-			return take(newEntry(key, meta.Sequence.Stream, meta.Timestamp, m.Headers(), m.Data())), nil
-		})
-	}
+	by := jetstream.ConsumerConfig{FilterSubject: b.subject(key)}
+	err = replay.Each(ctx, stream, by, math.MaxInt, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		return take(newEntry(key, meta.Sequence.Stream, meta.Timestamp, m.Headers(), m.Data())), nil
+	})
 	if err != nil {
 		return fmt.Errorf("read %s: %w", b.stream, natserr.Plain(err))
 	}

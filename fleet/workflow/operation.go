@@ -54,24 +54,20 @@ func (m *Manager) write(
 	if len(w.timers) > 0 {
 		_ = m.clock.look(ctx, r.bucket) // the write waits for a server that is away
 	}
-	if !r.bucket.turns.try(key) {
-		var cancel context.CancelFunc
-		ctx, cancel = patient(ctx)
-		defer cancel()
-		if err := r.bucket.turns.enter(ctx, key); err != nil {
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return err
-			}
-			return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	leave, err := r.bucket.turns.enter(ctx, key)
+	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return err
 		}
+		return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
 	}
-	defer r.bucket.turns.leave(key)
+	defer leave()
 	return o.persist(ctx)
 }
 
-// patient bounds a write whose caller has no deadline. It is called only when the write has to
-// wait: a timer for every write, together with reading the answer by package encoding/json,
-// would take a tenth of a transition's processor time (BenchmarkWorkflow of bench/workflow).
+// patient bounds a call whose caller has no deadline.
 func patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -97,11 +93,6 @@ func (o *operation) persist(ctx context.Context) error {
 			o.end(a, got.revision)
 			return nil
 		}
-		if n == 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = patient(ctx)
-			defer cancel()
-		}
 		revision, err := b.resolve(ctx, o.key, a, got)
 		if err == nil {
 			o.end(a, revision)
@@ -111,7 +102,7 @@ func (o *operation) persist(ctx context.Context) error {
 			return err
 		}
 		// The write was not carried out. The next attempt has a new id.
-		if err := collision.Sleep(ctx, n+1); err != nil {
+		if err := retryPause.Sleep(ctx, n+1); err != nil {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return err
 			}
@@ -128,7 +119,7 @@ func (o *operation) end(a *attempt, revision uint64) {
 	}
 	e := &entry{key: o.key, revision: revision, at: o.m.clock.now(), data: a.d.data, meta: a.d.meta}
 	if o.r.viewless {
-		o.r.bucket.recent.wrote(e, a.d.phase)
+		o.r.bucket.recent.wrote(e)
 		return
 	}
 	o.r.bucket.view.wrote(o.r, e, &a.d)

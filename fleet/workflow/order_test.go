@@ -106,8 +106,7 @@ func (m *sometimes) ParentEntityID() string {
 	return m.Parent
 }
 
-// TestParentThatDependsOnThePhase finds out at Register that a change of phase is more
-// than that.
+// TestParentThatDependsOnThePhase checks that a view has the parent of the new phase.
 func TestParentThatDependsOnThePhase(t *testing.T) {
 	r := newRig(t)
 	ctx := testContext(t)

@@ -26,10 +26,10 @@ const answerTime = 3 * time.Second
 // leader may not know that it was replaced.
 const maxConflicts = 20
 
-// collision is the wait before another attempt. It is anything from 0 up to a
-// bound that doubles to 100 ms, so that writers that collided do not collide
-// again.
-var collision = worker.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond, Jitter: 1}
+// retryPause is the wait before another attempt of a write, or of a question to a server that is
+// away. It is anything from 0 up to a bound that doubles to 100 ms, so that writers that collided
+// do not collide again.
+var retryPause = worker.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond, Jitter: 1}
 
 var errUntraceable = errors.New("there are later writes, and the bucket's history is too short to find this one")
 
@@ -165,7 +165,7 @@ func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answe
 			return 0, err // no server answers because the bucket is missing, not because a server has just started
 		}
 		why := got.err
-		if collision.Sleep(ctx, n) == nil {
+		if retryPause.Sleep(ctx, n) == nil {
 			got = b.publish(ctx, a.msg)
 			if !got.unsent || ctx.Err() == nil {
 				continue
@@ -197,7 +197,7 @@ func (b *bucket) outcome(ctx context.Context, key string, a *attempt) (uint64, o
 			return revision, is, nil
 		case b.nc.IsClosed():
 			return 0, is, nats.ErrConnectionClosed
-		case collision.Sleep(ctx, n) != nil:
+		case retryPause.Sleep(ctx, n) != nil:
 			return 0, is, join(context.Cause(ctx), err)
 		}
 	}

@@ -70,10 +70,8 @@ func (p *puller) ask(ctx context.Context) error {
 }
 
 func (p *puller) linger(ctx context.Context) {
-	timer := time.NewTimer(lingerTime)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(lingerTime):
 	case <-p.wake:
 	case <-ctx.Done():
 	}

@@ -97,6 +97,7 @@ func (f *follower) reached(l *bucketState) {
 		return // inspect reconciles
 	}
 	f.asOf.Store(&l.at)
+	f.reason.Store("")
 	if f.current != nil {
 		f.current(l.last)
 	}

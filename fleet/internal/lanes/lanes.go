@@ -70,12 +70,12 @@ func (q *Queue[T]) Add(key string, value T, failed int) error {
 	}
 	l := &lane[T]{tasks: []*Task[T]{t}}
 	q.lanes[key] = l
-	q.ready(l)
+	q.readyLocked(l)
 	return nil
 }
 
-// ready notes that a lane's first task is due. The caller holds the lock.
-func (q *Queue[T]) ready(l *lane[T]) {
+// readyLocked notes that a lane's first task is due.
+func (q *Queue[T]) readyLocked(l *lane[T]) {
 	if q.held[l.tasks[0].Key] {
 		l.rests = true
 		return
@@ -110,16 +110,9 @@ func (q *Queue[T]) Hold(key string, held bool) {
 		q.size += len(l.tasks)
 		if l.rests {
 			l.rests = false
-			q.ready(l)
+			q.readyLocked(l)
 		}
 	}
-}
-
-// Held reports whether a key is held.
-func (q *Queue[T]) Held(key string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.held[key]
 }
 
 // Next waits for a task that is due and returns it. The caller ends the task with Done
@@ -189,7 +182,7 @@ func (q *Queue[T]) Done(t *Task[T]) {
 		delete(q.lanes, t.Key)
 		return
 	}
-	q.ready(l)
+	q.readyLocked(l)
 }
 
 // Retry ends an attempt of a task. The task is due again after the wait, and holds its
@@ -207,7 +200,7 @@ func (q *Queue[T]) Retry(t *Task[T], wait time.Duration) bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if !q.closed {
-			q.ready(l)
+			q.readyLocked(l)
 		}
 	})
 	return true

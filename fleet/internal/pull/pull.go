@@ -243,10 +243,8 @@ func (p *Puller) take(ctx context.Context, m *nats.Msg) (over bool, err error) {
 	if time.Since(p.refused) >= p.cfg.Patience {
 		return true, fmt.Errorf("the server says %s %s", status, description)
 	}
-	pause := time.NewTimer(retryRefused)
-	defer pause.Stop()
 	select {
-	case <-pause.C:
+	case <-time.After(retryRefused):
 	case <-ctx.Done():
 	}
 	return true, nil
