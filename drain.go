@@ -150,7 +150,8 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	a.endWindows(ctx)
 	<-drained
 	a.log.Info("the drain window is over", "took", end.Sub(t0), "how", how)
-	return !waits && successor == 0 || how == drainwindow.Skipped
+	toldNobody := !waits && successor == 0
+	return toldNobody || how == drainwindow.Skipped
 }
 
 // endWindows tells every server that the window is over. A server then closes hijacked

@@ -49,6 +49,9 @@ func (a *App) followResources() {
 		now := Resources{CPUs: runtime.GOMAXPROCS(0)}
 		var err error
 		now.Memory, _, err = cgroup.MemoryLimit(os.DirFS("/"))
+		if err == nil {
+			said = ""
+		}
 		switch {
 		case err != nil && err.Error() != said:
 			said = err.Error()

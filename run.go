@@ -78,14 +78,15 @@ func (a *App) Run(parent context.Context) (err error) {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, logged: true})
-		<-a.stop.requested.Signaled() // another request may have been first
-		<-a.runDrainers(parent)       // all are skipped
-		// The hooks run: main opened most of their resources before Run.
-		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace)); hooksErr != nil {
-			err = errors.Join(err, hooksErr)
+		if !a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, logged: true}) {
+			a.stop.add(err) // another request was first
 		}
-		return a.finish(err)
+		<-a.stop.requested.Signaled()
+		a.stop.endWindow("")
+		<-a.runDrainers(parent) // all are skipped
+		// The hooks run: main opened most of their resources before Run.
+		hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace))
+		return a.finish(a.collect(hooksErr))
 	}
 	closeBox := a.openBox()
 	defer closeBox()
@@ -115,9 +116,7 @@ func (a *App) Run(parent context.Context) (err error) {
 		skipLinger = a.serveUntilStop(base)
 	} else {
 		a.holdRestarts()
-		if len(a.parts.drainers) > 0 {
-			a.drain(base)
-		}
+		a.drain(base)
 	}
 	return a.teardown(base, &group, skipLinger)
 }
@@ -187,14 +186,11 @@ func (a *App) watchStart() (end func()) {
 	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
 	began := time.Now()
 	go func() {
-		again := time.NewTimer(slowStart)
-		defer again.Stop()
-		for {
+		for pause := slowStart; ; {
 			select {
-			case <-again.C:
-				took := time.Since(began)
-				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
-				again.Reset(took)
+			case <-time.After(pause):
+				pause = time.Since(began)
+				a.log.Warn("still starting", "for", pause, "waiting_for", a.notStarted())
 				continue
 			case <-ctx.Done():
 			}
@@ -247,7 +243,7 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.enter(PhaseDraining, a.stopCause())
 	skipLinger = a.drain(base)
 	a.endReloads()
-	a.endUpgrades()
+	a.upgrade.turn <- struct{}{} // never given back: an upgrade that runs has ended, and none begins
 	requests.Wait()
 	return skipLinger
 }

@@ -118,16 +118,14 @@ func (l *loop) run(ctx context.Context) error {
 	if l.immediate {
 		delay = 0
 	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
 	for failures := 0; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-timer.C:
+		case <-time.After(delay):
 		}
 		if ctx.Err() != nil { // both were ready; the end of ctx has priority
-			return nil
+			return nil //nolint:nilerr // the end of ctx is no failure
 		}
 		err := l.tick(ctx)
 		if ctx.Err() != nil && (err == nil || call.Only(err, ctx.Err(), context.Cause(ctx))) {
@@ -146,7 +144,6 @@ func (l *loop) run(ctx context.Context) error {
 			}
 			failures, delay = 0, l.interval
 		}
-		timer.Reset(delay)
 	}
 }
 

@@ -248,3 +248,36 @@ func TestNothingHappensOnImport(t *testing.T) {
 		}
 	}
 }
+
+// An App whose registrations were refused has no drain window that a signal could skip: the second
+// one ends a hook that hangs. Its error has the reason of the stop that came first, and the refusals.
+func TestRefusedRegistrationsBehindAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		signals := make(chan os.Signal)
+		a := r.of(testApp(t, Config{ShutdownGrace: time.Hour}, signals))
+		a.Go("", nil)
+		release := make(chan struct{})
+		a.OnShutdown("stuck", func(context.Context) error { <-release; return nil })
+		errFirst := errors.New("the licence has expired")
+		a.Stop(errFirst)
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		for range 2 {
+			time.Sleep(time.Second)
+			signals <- syscall.SIGTERM
+		}
+		synctest.Wait()
+		if got := r.String(); got != "[143]" {
+			t.Errorf("after two signals the exits are %s, want one of 143", got)
+		}
+		close(release)
+		err := <-ended
+		if !errors.Is(err, errFirst) || !strings.HasPrefix(err.Error(), errFirst.Error()) {
+			t.Errorf("the error does not begin with the reason of the stop: %v", err)
+		}
+		if !strings.Contains(err.Error(), `Go: the function is nil`) {
+			t.Errorf("the error does not have the refusals: %v", err)
+		}
+	})
+}

@@ -234,7 +234,8 @@ func (s *stopRecord) setKillTime(at time.Time) (t0 time.Time) {
 func (s *stopRecord) skipWindow() bool { return !s.windowOver.HasSignaled() && s.skip.Signal() }
 
 // requestStop requests the stop. Only the first request counts; for any other it
-// returns false. It never waits.
+// returns false. It returns once the drain has begun, and a second later when the text of a
+// foreign error blocks, because the log has the reason.
 func (a *App) requestStop(req stopRequest) (first bool) {
 	if req.err == nil && a.lastReached() == PhaseStarting {
 		// A start that hangs is the most frequent reason for such a request.

@@ -24,8 +24,8 @@ type unit struct {
 
 	// For a worker that is not a function.
 	starting call.Call       // its Start
-	answers  call.Answers    // of a foreign worker
-	doneCall call.Call       // of a foreign worker: the call of its Done
+	answers  call.Answers    // of its methods
+	doneCall call.Call       // the call of its Done
 	done     <-chan struct{} // what doneCall returned; nil when it panicked
 
 	mu       sync.Mutex // guards the fields below
@@ -45,20 +45,10 @@ func (u *unit) isFunction() bool {
 	return false
 }
 
-// isBuiltIn reports whether the worker's type belongs to this module. Such a worker answers
-// at once.
-func (u *unit) isBuiltIn() bool {
-	switch u.Worker.(type) {
-	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *worker.Leader, *worker.Actor, *server:
-		return true
-	}
-	return false
-}
-
-// askUnit calls one of the worker's methods. It waits for a foreign worker for
-// [call.AnswerIn] at most. A panic is an error.
+// askUnit calls one of the worker's methods. It waits for [call.AnswerIn] at most, but for
+// a function, which answers at once. A panic is an error.
 func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
-	if u.isBuiltIn() {
+	if u.isFunction() {
 		return fn(), nil
 	}
 	return call.Ask(&u.answers, u.name+": "+method, fn)
@@ -71,9 +61,6 @@ func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
 func (u *unit) state() (s worker.State, err error) {
 	if f, ok := u.Worker.(interface{ Status() worker.Status }); ok && u.isFunction() {
 		return worker.State{Status: f.Status()}, nil
-	}
-	if u.isBuiltIn() {
-		return u.State(), nil
 	}
 	err = call.Start(u.name+": State", func() error { s = u.State(); return nil }).Wait(nil, 0)
 	if err != nil {
@@ -101,7 +88,7 @@ func (u *unit) shown() worker.State {
 // awaitDone returns the worker's Done channel, or the error when Done panics. When Done
 // does not return, awaitDone waits until the unit is abandoned and returns nil.
 func (u *unit) awaitDone() (<-chan struct{}, error) {
-	if u.isBuiltIn() {
+	if u.isFunction() {
 		return u.Done(), nil
 	}
 	u.doneCall.Start(context.Background(), "call", u.name+": Done", func() error { u.done = u.Done(); return nil }, nil)
@@ -120,7 +107,7 @@ func (u *unit) awaitDone() (<-chan struct{}, error) {
 // otherwise an error. It waits for a Done that has not returned until ctx ends.
 func (u *unit) checkEnded(ctx context.Context) error {
 	var done <-chan struct{}
-	if u.isBuiltIn() {
+	if u.isFunction() {
 		done = u.Done()
 	} else {
 		select {
@@ -340,12 +327,10 @@ func (a *App) watch(u *unit) {
 		}
 	}
 	if !u.isFunction() {
-		late := time.NewTimer(settle) // a Start that fails during a stop is about to return
 		select {
 		case <-u.starting.Done():
-		case <-late.C:
+		case <-time.After(settle): // a Start that fails during a stop is about to return
 		}
-		late.Stop()
 	}
 	state, stateErr := u.state()
 	status := state.Status

@@ -121,8 +121,8 @@ func (a *App) upgradeNow(ctx context.Context) (pid int, err error) {
 //   - Upgrade calls give in the process that is replaced, and take again when the upgrade fails.
 //   - The App calls give as a shutdown hook, in the order of [App.OnShutdown], when it has it.
 //
-// So for each take that returned nil there is one give. An error of take fails the start or
-// the upgrade. A give that fails has given nothing. ctx ends with the time of the start, the
+// So for each take that returned nil before that hook there is one give. An error of take fails the
+// start or the upgrade. A give that fails has given nothing. ctx ends with the time of the start, the
 // upgrade or the hook.
 func (a *App) Exclusive(name string, take, give func(context.Context) error) *App {
 	isNil := missing("Exclusive", argument{"function take", take == nil}, argument{"function give", give == nil})
@@ -179,32 +179,34 @@ type upgrade struct {
 type exclusive struct {
 	name       string
 	take, give func(context.Context) error
-
-	mu   sync.Mutex // guards held
-	held bool
+	held       atomic.Bool // take has returned nil, and give has not since then
 }
 
-// call calls take or give and records what the process has then.
+// call calls take or give, and bounds the call.
 func (e *exclusive) call(ctx context.Context, verb string, fn func(context.Context) error, held bool) error {
-	out := callPart(ctx, "exclusive", e.name+": "+verb, ctx.Done(), settle, func() error { return fn(ctx) })
+	out := callPart(ctx, "exclusive", e.name+": "+verb, ctx.Done(), settle, func() error {
+		err := fn(ctx)
+		if err == nil {
+			e.held.Store(held) // also when nobody waits for the call any more
+		}
+		return err
+	})
 	if out.err != nil {
 		return fmt.Errorf("%s %s: %w", verb, e.name, out.err)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.held = held
 	return nil
 }
 
 // giveIfHeld is the shutdown hook.
 func (e *exclusive) giveIfHeld(ctx context.Context) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.held {
+	if !e.held.Load() {
 		return nil
 	}
-	e.held = false
-	return e.give(ctx)
+	err := e.give(ctx)
+	if err == nil {
+		e.held.Store(false)
+	}
+	return err
 }
 
 // takeAll takes what only one process can have, in order.
@@ -353,12 +355,6 @@ func (a *App) handOverTo(ctx context.Context, child *handover.Child) (given []*e
 	})
 }
 
-// endUpgrades waits for an upgrade that runs, which the request to stop has ended, and lets no
-// further one begin.
-func (a *App) endUpgrades() {
-	a.upgrade.turn <- struct{}{} // and never given back
-}
-
 // serveUpgrades runs the upgrades that a signal requests, until the drain.
 func (a *App) serveUpgrades() {
 	for {
@@ -460,7 +456,7 @@ func (a *App) awaitReady(ctx context.Context) error {
 				said = why
 				a.log.Warn("not ready yet to take over from the old process", "because", why)
 			}
-		} else if passed++; passed == 2 {
+		} else if said, passed = "", passed+1; passed == 2 {
 			return nil
 		}
 		select {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"unicode"
 	"unicode/utf8"
 
@@ -43,10 +44,15 @@ func (d document) lineOf(key string) int {
 	return 0
 }
 
-// readFile reads a whole regular file. It never blocks: it refuses a pipe, for
-// example, before opening it.
+// readFile reads a whole regular file. It never blocks: a pipe is opened without a wait for its
+// writer, and refused.
 func readFile(name string) ([]byte, error) {
-	info, err := os.Stat(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
@@ -56,11 +62,6 @@ func readFile(name string) ([]byte, error) {
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("it is not a regular file (%v)", info.Mode().Type())
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
 	content, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
 		return nil, err

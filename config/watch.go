@@ -45,18 +45,16 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 	if len(names) == 0 {
 		return nil
 	}
-	timer := time.NewTimer(watchEvery)
-	defer timer.Stop()
 	gone := ""
 	var seen looks // the state that has to be stable
 	var since time.Time
-	for {
+	for pause := watchEvery; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-timer.C:
+		case <-time.After(pause):
 		}
-		timer.Reset(watchEvery)
+		pause = watchEvery
 		now, last := lookInto(names), l.lastRead()
 		missing := now.missing(last, names)
 		if missing != "" && gone == "" {
@@ -69,10 +67,10 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 			continue
 		case seen == nil || !now.same(seen):
 			seen, since = now, time.Now()
-			timer.Reset(settled)
+			pause = settled
 			continue
 		case now.shorter(last) && time.Since(since) < settledShorter:
-			timer.Reset(settled)
+			pause = settled
 			continue
 		}
 		seen = nil

@@ -30,7 +30,7 @@ func TestConventions(t *testing.T) {
 			{
 				Path: "internal/diagnosis",
 				Imports: []string{
-					".", "./fleet/internal/unittree", "./health", "./worker", "./internal/text",
+					".", "./fleet/internal/endclass", "./fleet/internal/unittree", "./health", "./worker", "./internal/text",
 					"./fleet/operator/operatorv1", proto,
 				},
 				Brings: []string{"..."},
@@ -97,7 +97,7 @@ func TestConventions(t *testing.T) {
 				Imports: []string{
 					nats, ".", "./fsm", "./worker", "./internal/call", "./internal/cgroup",
 					"./internal/setting", "./internal/text", "./fleet/broker/identity",
-					"./fleet/broker/natserr", "./fleet/internal/eventlog", "./fleet/internal/redact",
+					"./fleet/broker/natserr", "./fleet/internal/endclass", "./fleet/internal/eventlog", "./fleet/internal/redact",
 					"./fleet/internal/stream", "./fleet/internal/unittree", "golang.org/x/time",
 				},
 				Brings: []string{"..."},
@@ -123,7 +123,7 @@ func TestConventions(t *testing.T) {
 				Path: "operator/internal/dashboard",
 				Imports: []string{
 					connect, proto, "github.com/klauspost/compress/gzhttp", "./internal/text",
-					"./fleet/internal/diagnosis", "./fleet/internal/diagram",
+					"./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/operator/client",
 					"./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/...",
 				},
 				Brings: []string{"..."},
@@ -162,7 +162,7 @@ func TestConventions(t *testing.T) {
 				"./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output", "./fleet/cmd/lifecyclectl/prove/load", cli, "k8s.io/api", "k8s.io/apimachinery",
 			}, Brings: []string{"..."}, Never: []string{nats, server, "k8s.io/client-go"}},
 			{Path: "cmd/lifecyclectl/output", Imports: []string{
-				cli, proto, yaml, "github.com/charmbracelet/x/ansi", "golang.org/x/term",
+				"./fleet/internal/diagnosis", cli, proto, yaml, "github.com/charmbracelet/x/ansi", "golang.org/x/term",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/cli", Imports: []string{
 				"./worker", "./internal/suggest", "./fleet/cmd/lifecyclectl/output", "./fleet/operator/client", "./fleet/operator/operatorv1",
@@ -177,7 +177,7 @@ func TestConventions(t *testing.T) {
 			// The other nouns.
 			{Path: "cmd/lifecyclectl/...", Imports: []string{
 				".", "./fsm", "./worker", "./internal/suggest", "./fleet/cmd/lifecyclectl/...", "./fleet/host/codesign", "./fleet/host/engine",
-				"./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/internal/redact",
+				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/internal/endclass", "./fleet/internal/redact",
 				cli, connect, proto, yaml, "github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 		},

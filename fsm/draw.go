@@ -24,7 +24,7 @@ func (t Table[S]) Mermaid(d Drawing[S]) string {
 	id := ids(t)
 	for _, s := range t.Phases() {
 		if string(s) != id[s] {
-			fmt.Fprintf(&b, "    state %s as %s\n", mermaidText(string(s)), id[s])
+			fmt.Fprintf(&b, "    state \"%s\" as %s\n", MermaidLabel(string(s)), id[s])
 		}
 	}
 	if t.Has(d.Initial) {
@@ -131,9 +131,6 @@ func plain(s string) bool {
 		return !(r == '_' || r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)))
 	}) < 0
 }
-
-// mermaidText quotes text for a state's description.
-func mermaidText(s string) string { return `"` + MermaidLabel(s) + `"` }
 
 // MermaidLabel makes any text safe in a label of a Mermaid diagram. It replaces
 // each character with a meaning in Mermaid or HTML by its entity code, and

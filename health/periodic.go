@@ -71,16 +71,14 @@ func (r *Registry) Close(ctx context.Context) error {
 // schedule starts the runs of the periodic checks until ctx is done. One goroutine
 // schedules all checks; each run has its own.
 func (r *Registry) schedule(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
+		pause := r.runPeriodic()
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-r.wake:
 		}
-		timer.Reset(r.runPeriodic())
 	}
 }
 

@@ -2,10 +2,10 @@ package health
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/pleme-io/lifecycle-go/internal/answer"
 	"github.com/pleme-io/lifecycle-go/internal/text"
@@ -24,31 +24,26 @@ func (r *result) answer() *answer.Answer {
 }
 
 // json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}} without the
-// excluded checks.
+// excluded checks. Bytes that are not UTF-8 become U+FFFD.
 func (r *result) json() []byte {
-	buf := make([]byte, 0, 64+64*len(r.items))
-	buf = append(buf, `{"status":"`...)
+	var said struct {
+		Status string            `json:"status"`
+		Checks map[string]string `json:"checks"`
+	}
+	said.Status, said.Checks = "fail", make(map[string]string, len(r.items))
 	if r.ok {
-		buf = append(buf, "ok"...)
-	} else {
-		buf = append(buf, "fail"...)
+		said.Status = "ok"
 	}
-	buf = append(buf, `","checks":{`...)
-	first := true
 	for i := range r.items {
-		it := &r.items[i]
-		if it.excluded {
-			continue
+		if it := &r.items[i]; !it.excluded {
+			said.Checks[it.name] = it.word()
 		}
-		if !first {
-			buf = append(buf, ',')
-		}
-		first = false
-		buf = appendJSONString(buf, it.name)
-		buf = append(buf, ':')
-		buf = appendJSONString(buf, it.word())
 	}
-	return append(buf, "}}"...)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(said) // texts can be encoded
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
 // word returns the text of a check in the JSON.
@@ -123,26 +118,4 @@ func (it *item) aside() string {
 		return ""
 	}
 	return " (" + strings.Join(parts, ", ") + ")"
-}
-
-// appendJSONString appends s as a JSON string (RFC 8259, section 7). Bytes that
-// are not UTF-8 become U+FFFD.
-func appendJSONString(buf []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	buf = append(buf, '"')
-	for _, c := range s { // an invalid byte comes as U+FFFD
-		switch {
-		case c == '"' || c == '\\':
-			buf = append(buf, '\\', byte(c))
-		case c == '\n':
-			buf = append(buf, '\\', 'n')
-		case c == '\t':
-			buf = append(buf, '\\', 't')
-		case c < ' ':
-			buf = append(buf, '\\', 'u', '0', '0', hex[c>>4], hex[c&0xf])
-		default:
-			buf = utf8.AppendRune(buf, c)
-		}
-	}
-	return append(buf, '"')
 }

@@ -261,23 +261,18 @@ func (e *evictions) observe(ctx context.Context, changes chan<- func()) {
 	observe(ctx, e.client, observed[eviction]{
 		object: e.all(),
 		read: func(ctx context.Context) (string, error) {
-			var list struct {
-				Metadata struct {
-					ResourceVersion string `json:"resourceVersion"`
-				} `json:"metadata"`
-				Items []eviction `json:"items"`
-			}
-			if err := e.client.do(ctx, http.MethodGet, "list", e.all(), nil, nil, &list); err != nil {
+			all, err := list[eviction](ctx, e.client, e.all(), nil)
+			if err != nil {
 				return "", err
 			}
 			pass(func() {
 				e.known = make(map[string]eviction)
-				for _, ev := range list.Items {
+				for _, ev := range all.Items {
 					e.see("", ev)
 				}
 				e.decide()
 			})
-			return list.Metadata.ResourceVersion, nil
+			return all.Metadata.ResourceVersion, nil
 		},
 		take: func(kind string, ev eviction) {
 			pass(func() {
@@ -365,8 +360,7 @@ func (e *evictions) begin(ctx context.Context, others *sync.WaitGroup) {
 
 // wait returns when no work is left for which the eviction has to wait, or ctx has ended.
 func (e *evictions) wait(ctx context.Context) error {
-	window := time.NewTimer(max(e.app.Config().DrainInterval, 0))
-	defer window.Stop()
+	window := time.After(max(e.app.Config().DrainInterval, 0))
 	var done chan error
 	if e.Wait != nil {
 		done = make(chan error, 1)
@@ -391,7 +385,7 @@ func (e *evictions) wait(ctx context.Context) error {
 		}
 	}
 	select {
-	case <-window.C:
+	case <-window:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

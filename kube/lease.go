@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/deadline"
 )
 
 // LeaseConfig says which lease it is.
@@ -49,15 +51,14 @@ type Lease struct {
 	metadata json.RawMessage // of the object as it was last seen; nil when it was not, or has changed since
 	seen     leaseSpec       // its spec
 	seenAt   time.Time       // when this process saw that the spec had changed
-	until    time.Time       // when the trust ends, by this process's clock
 
-	term atomic.Pointer[term] // for readers that must not wait for an attempt
+	term atomic.Pointer[term] // nil when this process has no lease; Token does not wait for an attempt
 }
 
 // term is the term that this process believes it holds.
 type term struct {
 	token uint64
-	until time.Time
+	until deadline.Time // when the trust ends, by this process's clocks
 }
 
 // leaseSpec is the spec of a Lease (coordination.k8s.io/v1). Pointers tell a missing
@@ -185,13 +186,12 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 			return 0, err
 		}
 		if held {
-			l.forget()
+			l.term.Store(nil)
 			return 0, nil
 		}
 		err = l.write(ctx)
 		if err == nil {
-			l.until = began.Add(l.duration)
-			l.term.Store(&term{uint64(value(l.seen.LeaseTransitions)) + 1, l.until})
+			l.term.Store(&term{uint64(value(l.seen.LeaseTransitions)) + 1, deadline.At(began.Add(l.duration))})
 			return l.duration, nil
 		}
 		l.metadata = nil // the API server may have carried it out: look next time
@@ -257,9 +257,10 @@ func (l *Lease) mine() bool { return value(l.seen.HolderIdentity) == l.identity 
 func (l *Lease) write(ctx context.Context) error {
 	seconds, transitions := int32(l.duration/time.Second), value(l.seen.LeaseTransitions)
 	spec := leaseSpec{HolderIdentity: &l.identity, LeaseDurationSeconds: &seconds, AcquireTime: now(), RenewTime: now()}
+	_, isValid := l.Token()
 	switch {
 	case l.seenAt.IsZero(): // there is no object, and none was seen: the first holder makes no transition
-	case l.mine() && time.Now().Before(l.until):
+	case l.mine() && isValid:
 		spec.AcquireTime = l.seen.AcquireTime
 	default:
 		// Another holder, or this one after its time has run out: that is another term.
@@ -297,11 +298,6 @@ func (l *Lease) put(ctx context.Context, spec leaseSpec) error {
 	return nil
 }
 
-func (l *Lease) forget() {
-	l.until = time.Time{}
-	l.term.Store(nil)
-}
-
 // Release gives the lease back, so that another process need not wait until it has
 // run out. As client-go does, it keeps the object, without a holder. Release does
 // nothing when this process does not have the lease.
@@ -312,7 +308,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.client.Close() // the end of a campaign leaves no idle connection
-	defer l.forget()
+	defer l.term.Store(nil)
 	var err error
 	for range 3 { // a renewal whose answer was lost may come in between
 		if held, err := l.look(ctx); err != nil {
@@ -342,15 +338,16 @@ func (l *Lease) Release(ctx context.Context) error {
 // Token returns the fencing token of the current term, and whether this process may
 // still trust in it. It is one more than the object's leaseTransitions. It stays the
 // same while the process has the lease, and every later term of another process has a
-// greater one, as long as the object is not deleted. A store that remembers the
-// greatest token and refuses smaller ones is safe from a process that was paused for
-// longer than its lease and does not know. Token never waits.
+// greater one, as long as the object is not deleted. The trust ends by the wall clock or by the
+// monotonic one, which stands still while the machine is suspended: the first of the two. A
+// store that remembers the greatest token and refuses smaller ones is safe from a process that
+// was paused for longer than its lease and does not know. Token never waits.
 func (l *Lease) Token() (token uint64, valid bool) {
 	t := l.term.Load()
 	if t == nil {
 		return 0, false
 	}
-	return t.token, time.Now().Before(t.until)
+	return t.token, !t.until.HasPassed()
 }
 
 // Holder returns the name of the process that the object names as its holder, or ""

@@ -24,6 +24,19 @@ type observed[T any] struct {
 	trouble func(error)               // called for each error
 }
 
+// listing is the answer to a list.
+type listing[T any] struct {
+	Metadata struct {
+		ResourceVersion string `json:"resourceVersion"`
+	} `json:"metadata"`
+	Items []T `json:"items"`
+}
+
+func list[T any](ctx context.Context, c *Client, o object, query url.Values) (all listing[T], err error) {
+	err = c.do(ctx, http.MethodGet, "list", o, query, nil, &all)
+	return all, err
+}
+
 // observe reads a collection and follows its changes until ctx ends. When the watch ends
 // it begins anew, unless the error will stay the same.
 func observe[T any](ctx context.Context, c *Client, o observed[T]) {
@@ -42,11 +55,9 @@ func observe[T any](ctx context.Context, c *Client, o observed[T]) {
 			}
 		}
 		// A little more, so that the pods of a rollout do not ask all at once.
-		timer := time.NewTimer(pause + rand.N(pause/4))
 		select {
-		case <-timer.C:
+		case <-time.After(pause + rand.N(pause/4)):
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
 	}

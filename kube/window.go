@@ -156,13 +156,8 @@ func (w *window) unknown(err error) {
 
 // read reads the endpoints as they are.
 func (w *window) read(ctx context.Context, query url.Values) (version string, err error) {
-	var all struct {
-		Metadata struct {
-			ResourceVersion string `json:"resourceVersion"`
-		} `json:"metadata"`
-		Items []slice `json:"items"`
-	}
-	if err := w.client.do(ctx, http.MethodGet, "list", w.endpointSlices(), query, nil, &all); err != nil {
+	all, err := list[slice](ctx, w.client, w.endpointSlices(), query)
+	if err != nil {
 		return "", err
 	}
 	w.slices = make(map[string]slice)

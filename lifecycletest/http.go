@@ -163,11 +163,9 @@ func (a *Answer) Wait() (resp *http.Response, body string, err error) {
 
 func (a *Answer) await() {
 	a.t.Helper()
-	late := time.NewTimer(Patience)
-	defer late.Stop()
 	select {
 	case <-a.done:
-	case <-late.C:
+	case <-time.After(Patience):
 		a.t.Fatalf("lifecycletest: no answer from %s in %v", a.url, Patience)
 	}
 }

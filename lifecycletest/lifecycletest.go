@@ -185,12 +185,10 @@ func (a *App) Await(p lifecycle.Phase) {
 	if reached == nil {
 		a.t.Fatalf("lifecycletest: there is no phase %q", p)
 	}
-	late := time.NewTimer(a.patience())
-	defer late.Stop()
 	select {
 	case <-reached:
 	case <-a.ended:
-	case <-late.C:
+	case <-time.After(a.patience()):
 		a.fatal("the App did not come to phase %s in %v: it is in phase %s", p, a.patience(), a.Phase())
 	}
 	select {
@@ -226,11 +224,9 @@ func (a *App) Wait() error {
 	if !a.started {
 		a.t.Fatalf("lifecycletest: the App was not started")
 	}
-	late := time.NewTimer(a.patience())
-	defer late.Stop()
 	select {
 	case <-a.ended:
-	case <-late.C:
+	case <-time.After(a.patience()):
 		a.fatal("the App did not end in %v: it is in phase %s; was it asked to stop?", a.patience(), a.Phase())
 	}
 	return a.err
@@ -285,15 +281,13 @@ func (a *App) cleanup() {
 	if !a.started {
 		return
 	}
-	late := time.NewTimer(a.patience())
-	defer late.Stop()
 	a.Stop(nil)
 	select {
 	case <-a.ended:
 		if left := leftBehind(a.label); left != "" {
 			a.errorf("goroutines that the App began are left after it has ended:\n%s", left)
 		}
-	case <-late.C:
+	case <-time.After(a.patience()):
 		a.errorf("the App did not end in %v after the test: it is in phase %s; its goroutines:\n%s",
 			a.patience(), a.Phase(), labelledStacks(a.label))
 	}

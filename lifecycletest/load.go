@@ -19,11 +19,10 @@ import (
 // Make one with [App.Load] or [App.LoadFunc].
 type Load struct {
 	app     *App
-	stop    context.CancelFunc // cuts the requests, when the test has ended
-	noticed chan struct{}      // closed when clients begin no further request
-	first   sync.WaitGroup     // the clients that have no answer yet
-	clients sync.WaitGroup     // the clients that have not ended
-	over    chan struct{}      // closed when all have ended
+	noticed chan struct{}  // closed when clients begin no further request
+	first   sync.WaitGroup // the clients that have no answer yet
+	clients sync.WaitGroup // the clients that have not ended
+	over    chan struct{}  // closed when all have ended
 
 	sent atomic.Int64
 	mu   sync.Mutex // guards lost
@@ -89,7 +88,7 @@ type client struct {
 func (a *App) load(clients []client) *Load {
 	a.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	l := &Load{app: a, stop: stop, noticed: make(chan struct{}), over: make(chan struct{})}
+	l := &Load{app: a, noticed: make(chan struct{}), over: make(chan struct{})}
 	go l.notice(ctx)
 	l.first.Add(len(clients))
 	for _, c := range clients {
@@ -124,10 +123,8 @@ func (l *Load) notice(ctx context.Context) {
 	case <-l.app.ended:
 	case <-ctx.Done():
 	}
-	half := time.NewTimer(max(l.app.Config().DrainInterval, 0) / 2)
-	defer half.Stop()
 	select {
-	case <-half.C:
+	case <-time.After(max(l.app.Config().DrainInterval, 0) / 2):
 	case <-l.app.ended:
 	case <-ctx.Done():
 	}
@@ -146,11 +143,9 @@ func (l *Load) repeat(ctx context.Context, send func(context.Context, int, func(
 			l.mu.Unlock()
 		}
 		begun()
-		pause := time.NewTimer(pace)
 		select {
-		case <-pause.C:
+		case <-time.After(pace):
 		case <-l.noticed:
-			pause.Stop()
 			return
 		}
 	}
@@ -199,11 +194,9 @@ func (l *Load) WantNoneLost() {
 
 func (l *Load) await(done <-chan struct{}, what string) {
 	l.app.t.Helper()
-	late := time.NewTimer(l.app.patience())
-	defer late.Stop()
 	select {
 	case <-done:
-	case <-late.C:
+	case <-time.After(l.app.patience()):
 		l.app.fatal("load: %s after %v", what, l.app.patience())
 	}
 }

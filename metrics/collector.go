@@ -98,7 +98,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		s.add(transitions, n, t.kind, t.state)
 	}
 	s.add(eventsLost, c.lost)
-	s.budget(cfg)
+	s.budget(cfg, status.Report.Budget)
 	for _, u := range status.Units {
 		c.unit(s, u)
 	}
@@ -184,13 +184,11 @@ func (s scrape) phases(r lifecycle.Report) {
 	}
 }
 
-func (s scrape) budget(cfg lifecycle.Config) {
-	window, preStop := max(cfg.DrainInterval, 0), max(cfg.PreStop, 0)
-	longest := max(window, cfg.DrainMax)
-	s.add(drainInterval, window.Seconds())
+func (s scrape) budget(cfg lifecycle.Config, stop time.Duration) {
+	s.add(drainInterval, max(cfg.DrainInterval, 0).Seconds())
 	s.add(shutdownGrace, cfg.ShutdownGrace.Seconds())
 	s.add(reportSlice, cfg.ReportSlice.Seconds())
-	s.add(stopBudget, (preStop + longest + cfg.ShutdownGrace + lifecycle.Margin).Seconds())
+	s.add(stopBudget, (max(cfg.PreStop, 0) + stop).Seconds())
 	if cfg.TerminationGrace > 0 {
 		s.add(declaredGrace, cfg.TerminationGrace.Seconds())
 	}

@@ -64,8 +64,6 @@ type run struct {
 	attempt int
 }
 
-func newLife(tracer trace.Tracer) life { return life{tracer: tracer, parts: map[run]*open{}} }
-
 func (l *life) read(e fsm.Event) {
 	l.at = e.At
 	switch {

@@ -99,8 +99,7 @@ func (t *Traces) Option() lifecycle.Option {
 			return errors.New("otel: these Traces belong to another App: make new ones for each App")
 		}
 		t.used, t.app = true, a
-		t.life = newLife(t.tracer)
-		t.life.previous = a.Report().Previous
+		t.life = life{tracer: t.tracer, parts: map[run]*open{}, previous: a.Report().Previous}
 		t.stop = a.Events().Listen(maxUnread, func(e fsm.Event) { t.life.read(e) })
 		return nil
 	})

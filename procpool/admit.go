@@ -110,7 +110,7 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	}
 	room := p.cfg.MaxQueue
 	if bound == nil {
-		room += p.comingLocked(q)
+		room += p.comingLocked()
 	}
 	if p.waiting-p.alone.Len() >= room { // queries that run alone take no room from others
 		if q.displaces = p.displaceLocked(q); q.displaces == nil {
@@ -128,7 +128,7 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 
 // comingLocked returns how many workers will become free that are not busy now: workers
 // that start, and workers that can be started or evicted.
-func (p *Pool) comingLocked(q *Query) int {
+func (p *Pool) comingLocked() int {
 	n := p.cfg.MaxWorkers
 	for _, w := range p.workers {
 		if w.alone {
@@ -143,7 +143,7 @@ func (p *Pool) comingLocked(q *Query) int {
 				n++
 			}
 		case WorkerBusy:
-			if q.evictBusy && p.cfg.KeyPerWorker || w.leaving {
+			if w.leaving {
 				n++
 			}
 		}

@@ -68,34 +68,35 @@ func (q *Query) Bytes() ([]byte, error) {
 // one of them only.
 func (q *Query) Parts() iter.Seq2[Part, error] {
 	return func(yield func(Part, error) bool) {
-		done := q.Done()
 		for {
-			select {
-			case m := <-q.messages:
-				q.drop(m.size())
-				if !yield(m, nil) {
-					return
-				}
-				continue
-			case <-done:
-			}
-			for { // yield what arrived before the end
-				select {
-				case m := <-q.messages:
-					q.drop(m.size())
-					if !yield(m, nil) {
-						return
-					}
-					continue
-				default:
-				}
+			part, ok := q.nextPart()
+			if !ok {
 				break
 			}
-			if q.err != nil {
-				yield(Part{}, q.err)
+			q.drop(part.size())
+			if !yield(part, nil) {
+				return
 			}
-			return
 		}
+		if q.err != nil {
+			yield(Part{}, q.err)
+		}
+	}
+}
+
+// nextPart waits for the next message. It returns false once the query has ended and all that came
+// before its end was returned.
+func (q *Query) nextPart() (part Part, ok bool) {
+	select {
+	case part = <-q.messages:
+		return part, true
+	case <-q.Done():
+	}
+	select {
+	case part = <-q.messages:
+		return part, true
+	default:
+		return part, false
 	}
 }
 
@@ -114,7 +115,7 @@ func (w *proc) refuseBytes(a *attempt) {
 	w.p.mu.Lock()
 	w.interruptLocked(a)
 	w.p.mu.Unlock()
-	err := fmt.Errorf("%s: %w: %s has to announce the capability %q, and the query has %d",
+	err := fmt.Errorf("%s: %w: %s has to announce the capability %q, and the query has %d bytes beside its payload",
 		q.id, ErrNoBytes, w.name, wire.CanBytes, len(q.data))
 	q.finish(QueryError, nil, err)
 }
@@ -155,10 +156,4 @@ func (w *proc) readMessage() error {
 		return &ProtocolError{Worker: w.name, Err: err}
 	}
 	return err
-}
-
-// keepBytes takes the buffer of a caller that stops reading out of use.
-func (w *proc) keepBytes() {
-	w.into = nil
-	w.reader.Keep()
 }

@@ -213,7 +213,7 @@ func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice, cgroup bool) {
 		opts = append(opts, procpool.Priority(dice.n(3)))
 	}
 	if dice.n(10) == 0 {
-		opts = append(opts, procpool.Fingerprint(strconv.Itoa(dice.n(5))), procpool.EvictBusy())
+		opts = append(opts, procpool.Fingerprint(strconv.Itoa(dice.n(5))))
 	}
 	if dice.n(2) == 0 {
 		opts = append(opts, procpool.Idempotent())

@@ -142,9 +142,8 @@ type Config struct {
 	// they are that many, the worker has to wait. Defaults to 16.
 	StreamBuffer int `koanf:"stream_buffer"`
 	// OutputLines is how many lines a second of each worker's standard output, and of
-	// its standard error, the pool logs, with the worker's name. It cuts lines longer
-	// than 4 KiB and counts the lines that it leaves out. A stream for which Command
-	// sets a writer is not logged. Defaults to 100; Off logs none.
+	// its standard error, the pool logs, with the worker's name, as [worker.LogLines] does. A
+	// stream for which Command sets a writer is not logged. Defaults to 100; Off logs none.
 	OutputLines int `koanf:"output_lines"`
 	// StderrTail is how many bytes of a worker's standard error the pool keeps.
 	// Defaults to 8 KiB.

@@ -5,22 +5,6 @@ import (
 	"slices"
 )
 
-// makeRoomLocked evicts a ready worker for the oldest waiting query, or a busy one for
-// the oldest that may evict it. That query then gets the first worker that starts, so
-// one busy worker ends for it and no more.
-func (p *Pool) makeRoomLocked() bool {
-	if p.evictLocked(p.cfg.Eviction, false) != nil {
-		return true
-	}
-	for e := p.queue.Front(); e != nil; e = e.Next() {
-		if q, _ := e.Value.(*Query); q != nil && q.evictBusy && !q.claims {
-			q.claims = p.evictLocked(p.cfg.Eviction, true) != nil
-			return q.claims
-		}
-	}
-	return false
-}
-
 // Evict ends a worker. The strategy, "" for the pool's, chooses among the ready
 // ones without a query. When there is none and busy is true, it chooses among all; the query of a
 // busy worker ends with an error that is [ErrEvicted], and the worker is asked to

@@ -78,22 +78,3 @@ func TestShippedWorkersEndWhenTheyAreEvicted(t *testing.T) {
 		})
 	}
 }
-
-// TestEvictBusyIsSeenBehindOthers has a query that may evict a busy worker, behind one that
-// may not.
-func TestEvictBusyIsSeenBehindOthers(t *testing.T) {
-	p := start(t, "serve", func(c *procpool.Config) { c.KeyPerWorker, c.MaxQueue, c.StarveAfter = true, 10, procpool.Off })
-	a := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Key("a"))
-	eventually(t, "it is busy", func() bool { return a.State() == procpool.QueryProcessing })
-	b := submit(t, p, ask{Op: "sleep", Seconds: 0.1}.raw(), procpool.Key("b"))
-	c := submit(t, p, ask{}.raw(), procpool.Key("c"), procpool.EvictBusy(), procpool.Timeout(patience))
-	if _, err := c.Result(); err != nil {
-		t.Error(err)
-	}
-	if _, err := a.Result(); !errors.Is(err, procpool.ErrEvicted) {
-		t.Errorf("a: %v", err)
-	}
-	if got, err := b.Result(); err != nil || string(got) != `"slept"` { // it may not evict, and is not evicted for c
-		t.Errorf("b: %s, %v", got, err)
-	}
-}

@@ -57,7 +57,7 @@ func (p *Pool) displaceLocked(q *Query) *Query {
 	if p.cfg.FairShares {
 		mine := 0
 		for caller, s := range p.shares {
-			if most == "" && mine == 0 || s.waiting > mine {
+			if s.waiting > mine {
 				most, mine = caller, s.waiting
 			}
 		}

@@ -31,7 +31,7 @@ func (p *Pool) ensureLocked() {
 			return
 		}
 		if all >= p.cfg.MaxWorkers {
-			if wanted && p.cfg.KeyPerWorker && p.queue.Len() > starting+leaving && p.makeRoomLocked() {
+			if wanted && p.cfg.KeyPerWorker && p.queue.Len() > starting+leaving && p.evictLocked(p.cfg.Eviction, false) != nil {
 				continue
 			}
 			return

@@ -3,6 +3,7 @@ package procpool
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
@@ -38,10 +39,10 @@ func (w *proc) makeProcess(d *acceptor) (process *worker.Process, err error) {
 // connectOutput passes the end of stderr on to errors, and logs output for which the command has no
 // writer.
 func (w *proc) connectOutput(cmd *exec.Cmd) {
-	logged := func(stream string) *output {
-		o := &output{log: w.p.log.With("worker", w.name, "stream", stream), limit: w.p.cfg.OutputLines}
-		w.outputs = append(w.outputs, o)
-		return o
+	logged := func(stream string) *worker.LineLogger {
+		lines := worker.LogLines(w.p.log.With("worker", w.name, "stream", stream), slog.LevelInfo, w.p.cfg.OutputLines)
+		w.outputs = append(w.outputs, lines)
+		return lines
 	}
 	w.stderr.Next = cmd.Stderr
 	if w.p.cfg.OutputLines != Off {

@@ -228,15 +228,14 @@ func (p *Pool) live(own context.Context) {
 		}
 	}
 	p.beginDrain()
-	patience := time.NewTimer(p.cfg.DrainTimeout)
-	defer patience.Stop()
+	patience := time.After(p.cfg.DrainTimeout)
 	for waiting := true; waiting; {
 		select {
 		case <-ticker.C:
 			p.check()
 		case <-p.quiet.Signaled():
 			waiting = false
-		case <-patience.C:
+		case <-patience:
 			waiting = false
 		case <-p.hurry.Signaled():
 			waiting = false
@@ -339,12 +338,10 @@ func (p *Pool) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	p.forceNow()
-	last := time.NewTimer(250 * time.Millisecond) // with an expired ctx, give workers that die at once time to do so
-	defer last.Stop()
 	select {
 	case <-p.Done():
 		return p.stopErr()
-	case <-last.C:
+	case <-time.After(250 * time.Millisecond): // with an expired ctx, give workers that die at once time to do so
 	}
 	p.Kill(&worker.AbandonedError{Name: p.Name(), Where: "ending its workers" + p.livingWorkers()})
 	return p.stopErr()

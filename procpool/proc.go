@@ -33,7 +33,7 @@ type proc struct {
 	gone    fsm.Signal // the pool no longer waits for its messages
 
 	// Set once, before the worker is ready.
-	outputs []*output
+	outputs []*worker.LineLogger
 	conn    *net.UnixConn
 	pid     int // of the process that connected, which a wrapper may have started
 	offer   wire.Offer
@@ -64,7 +64,6 @@ type proc struct {
 	used, keyed   bool
 	key           string   // the key of its first query
 	keys          []string // the keys bound to it
-	created       time.Time
 	readyAt       time.Time
 	lastActivity  time.Time
 	queries       int
@@ -125,7 +124,6 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 		stderr:       &stderr.Tail{Size: p.cfg.StderrTail},
 		limits:       p.cfg.Recycle.draw(),
 		readEnd:      make(chan error, 1),
-		created:      now,
 		lastActivity: now,
 		alone:        s.alone,
 		replaces:     s.replaces,
@@ -204,8 +202,6 @@ func (w *proc) live() error {
 // awaitReady waits for the ready message. It returns neither an error nor a connection
 // when the pool ends the worker.
 func (w *proc) awaitReady(d *acceptor) (readyConn, error) {
-	timer := time.NewTimer(w.p.cfg.StartTimeout)
-	defer timer.Stop()
 	select {
 	case a := <-d.opened:
 		if a.err != nil {
@@ -214,7 +210,7 @@ func (w *proc) awaitReady(d *acceptor) (readyConn, error) {
 		return a, nil
 	case <-w.process.Done():
 		return readyConn{}, w.crash("", errors.New("it ended before it was ready"))
-	case <-timer.C:
+	case <-time.After(w.p.cfg.StartTimeout):
 		where := "connect to the socket that " + wire.EnvSocket + " names"
 		if w.p.cfg.Inherit {
 			where = "use the descriptor that " + wire.EnvFD + " names, which a wrapper has to pass on,"

@@ -30,7 +30,6 @@ type Query struct {
 	preferred  bool // the key may go to any worker
 	anew       bool // the key's session may begin anew
 	idempotent bool
-	evictBusy  bool
 	caller     string
 	priority   int
 	calls      CallHandler
@@ -65,7 +64,6 @@ type Query struct {
 	attempts  int
 	deaths    int    // of workers that had no other
 	alone     bool   // it runs in the extra worker; see Poison
-	claims    bool   // a busy worker was evicted for it
 	turn      uint64 // of its caller; see Config.FairShares
 	displaces *Query // lost its place in the queue to it
 	print     string // its fingerprint, "" while it is not needed
@@ -112,11 +110,6 @@ func Idempotent() Option { return func(q *Query) { q.idempotent = true } }
 func Timeout(d time.Duration) Option {
 	return func(q *Query) { q.until = q.begun.Add(d) }
 }
-
-// EvictBusy lets the query evict a busy worker when there is no ready one to
-// evict. The query of that worker ends with an error that is [ErrEvicted]. It has
-// an effect only with Config.KeyPerWorker.
-func EvictBusy() Option { return func(q *Query) { q.evictBusy = true } }
 
 // Caller says on whose behalf the query is made, for example a tenant. Poison.Deaths
 // is a limit of each caller. The name has at most 256 bytes.

@@ -16,7 +16,8 @@ import (
 // At most one goroutine reads a worker's connection at a time. Which one changes:
 //
 //   - The caller of Do reads the answer itself when no other goroutine reads. Then
-//     an answer wakes up only the caller, which halves the cost of a round trip.
+//     an answer wakes up only the caller: with a goroutine that reads half of the round
+//     trips of 100 bytes take 51 µs in place of 21.
 //   - Otherwise a goroutine of the pool reads while the worker has a query.
 //   - While the worker has no query, no goroutine reads until check starts one. So an
 //     idle worker needs no goroutine, and the pool still reads its messages soon. (The
@@ -87,7 +88,8 @@ func (w *proc) readFor(a *attempt) {
 		}
 		p.mu.Lock()
 		if !w.has(a) || err != nil {
-			w.keepBytes() // before another goroutine reads
+			w.into = nil // the caller's buffer is out of use before another goroutine reads
+			w.reader.Keep()
 		}
 		switch {
 		case err != nil && !late:

@@ -27,8 +27,8 @@ func (e endedBy) end() {
 // asked it to end.
 func (w *proc) reap(why error) {
 	p := w.p
-	for _, o := range w.outputs {
-		o.close()
+	for _, lines := range w.outputs {
+		lines.Flush()
 	}
 	prints := w.printsOfQueries(why)
 	p.mu.Lock()

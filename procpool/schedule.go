@@ -79,12 +79,6 @@ func (p *Pool) nextLocked(w *proc) *attempt {
 			next = q
 		}
 	}
-	for e := p.queue.Front(); e != nil && !w.used && p.cfg.KeyPerWorker; e = e.Next() {
-		if q, ok := e.Value.(*Query); ok && q.claims && p.mayTakeLocked(w, q) {
-			p.dequeueLocked(q)
-			return p.assignLocked(w, q)
-		}
-	}
 	for e := p.queue.Front(); e != nil; e = e.Next() {
 		q, ok := e.Value.(*Query)
 		if !ok || next != nil && next.before(q) {

@@ -27,15 +27,14 @@ func (w *proc) askToEnd() {
 		w.armWrite()
 		_ = w.writer.Shutdown(len(attempts) == 0) // when this fails, the grace ends the worker
 	})
-	grace := time.NewTimer(w.p.cfg.ShutdownGrace)
-	defer grace.Stop()
+	grace := time.After(w.p.cfg.ShutdownGrace)
 	for acked := w.acked.Signaled(); ; {
 		select {
 		case <-acked: // the worker now exits by itself
 			acked = nil
 		case <-w.process.Done(): // it may close its connection before its own cleaning up
 			return
-		case <-grace.C:
+		case <-grace:
 			return
 		case <-w.p.force.Signaled():
 			return
@@ -44,11 +43,9 @@ func (w *proc) askToEnd() {
 }
 
 func (w *proc) selfEnd() {
-	timer := time.NewTimer(selfEnd)
-	defer timer.Stop()
 	select {
 	case <-w.process.Done():
-	case <-timer.C:
+	case <-time.After(selfEnd):
 	case <-w.p.force.Signaled():
 	}
 }
@@ -61,11 +58,9 @@ func (w *proc) readRest() {
 	w.ensureReadingLocked()
 	w.p.mu.Unlock()
 	_ = w.conn.SetReadDeadline(time.Now().Add(selfEnd))
-	timer := time.NewTimer(selfEnd)
-	defer timer.Stop()
 	select {
 	case <-w.readEnd: //nolint:errcheck // only its end matters
-	case <-timer.C:
+	case <-time.After(selfEnd):
 	case <-w.stop.Signaled(): // the pool ends it; no caller waits for the rest
 	}
 }

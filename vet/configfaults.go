@@ -93,20 +93,14 @@ func configFix(cfg lifecycle.Config, fault *lifecycle.ConfigError, keys []string
 
 // configFaults returns the parts of an error of Validate.
 func configFaults(err error) (faults []*lifecycle.ConfigError) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, part := range joined.Unwrap() {
-			faults = append(faults, configFaults(part)...)
+	for _, part := range partsOf(err) {
+		fault, ok := errors.AsType[*lifecycle.ConfigError](part)
+		if !ok {
+			fault = &lifecycle.ConfigError{Problem: part.Error()}
 		}
-		return faults
+		faults = append(faults, fault)
 	}
-	var fault *lifecycle.ConfigError
-	switch {
-	case errors.As(err, &fault):
-		return []*lifecycle.ConfigError{fault}
-	case err != nil:
-		return []*lifecycle.ConfigError{{Problem: err.Error()}}
-	}
-	return nil
+	return faults
 }
 
 // keyOf returns the key of a Config field in a configuration file.

@@ -54,6 +54,9 @@ func TestServiceSendsToWhereLifecycleRunListens(t *testing.T) {
 		"in a script":       {command("--, sh, -c, exec uvicorn --port=8000 app", ""), wrong, "--port 8000"},
 		"Java":              {command("--, java, -Dserver.port=8000, -jar, app.jar", ""), wrong, "-Dserver.port 8000"},
 		"for the pod alone": {command("--, gunicorn, -b, '127.0.0.1:8080', app", ""), wrong, "let the program listen on :8080"},
+		"for the pod alone, in capitals": {
+			command("--, gunicorn, -b, 'LOCALHOST:8080', app", ""), wrong, "let the program listen on :8080",
+		},
 		"a check of the pod": {
 			command("'--ready=http://127.0.0.1:8080/', --, gunicorn, -b, '127.0.0.1:8080', app", ""),
 			wrong, "-b 127.0.0.1:8080",

@@ -132,7 +132,7 @@ func (c *container) turnOn(asks string) string {
 // loopback reports whether only the pod itself reaches the planes.
 func (c *container) loopback() bool { return isLoopback(c.healthHost) }
 
-func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
+func isLoopback(host string) bool { return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback() }
 
 // off checks probes of a service whose health server is off. When one asks a plane, the
 // other checks go on as if the fix were made, so that all that is wrong comes at once.

@@ -14,7 +14,7 @@ import (
 // a finding for each fault in those.
 func (r *run) findServices() {
 	for _, w := range r.workloads {
-		if r.wants(w.object) && r.hasContainer(w) {
+		if r.wants(w.object) && r.hasContainer() {
 			r.findContainers(w)
 		}
 	}
@@ -37,9 +37,8 @@ func (r *run) findServices() {
 	}
 }
 
-// hasContainer reports whether the workload has the container that the caller named, if
-// any workload has it.
-func (r *run) hasContainer(w *workload) bool {
+// hasContainer reports whether any workload has the container that the caller named.
+func (r *run) hasContainer() bool {
 	has := func(w *workload) bool {
 		return slices.ContainsFunc(w.pod.Containers, func(c corev1.Container) bool { return c.Name == r.Container })
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path"
 	"reflect"
 	"slices"
@@ -56,8 +57,7 @@ type key struct {
 	field reflect.StructField
 }
 
-// keys are those that a variable or a flag may set and vet may read, by the part of
-// their variable behind the prefix. A secret says nothing about a manifest.
+// keys are those of lifecycle, by the part of their variable behind the prefix.
 var keys = func() map[string]key {
 	all, err := config.Keys[lifecycle.Config]("", config.WithSection("lifecycle"), config.WithEnvPrefix(prefix))
 	if err != nil {
@@ -65,10 +65,8 @@ var keys = func() map[string]key {
 	}
 	m := make(map[string]key, len(all))
 	for _, k := range all {
-		field, ok := reflect.TypeFor[lifecycle.Config]().FieldByName(k.Field)
-		if ok && !k.Secret {
-			m[strings.TrimPrefix(k.Env, prefix+"_")] = key{k, field}
-		}
+		field, _ := reflect.TypeFor[lifecycle.Config]().FieldByName(k.Field)
+		m[strings.TrimPrefix(k.Env, prefix+"_")] = key{k, field}
 	}
 	return m
 }()
@@ -118,7 +116,9 @@ func (c *container) readSettings() {
 	live, err := open(name, opts...)
 	if err != nil {
 		c.isSenseless = true
-		c.refused(err, in)
+		for _, part := range partsOf(err) {
+			c.refused(part, in)
+		}
 		return
 	}
 	read := live.Get()
@@ -127,7 +127,7 @@ func (c *container) readSettings() {
 	}
 	for _, s := range live.Settings() {
 		for _, k := range keys {
-			if k.Name == s.Key {
+			if k.Name == s.Key && !k.Secret {
 				reflect.ValueOf(&c.given).Elem().FieldByIndex(k.field.Index).Set(reflect.ValueOf(read).FieldByIndex(k.field.Index))
 			}
 		}
@@ -148,16 +148,25 @@ func (in input) placeOf(source string) place {
 	return p
 }
 
-// refused adds a finding for each fault for which config.Load refuses the settings.
-func (c *container) refused(err error, in input) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, part := range joined.Unwrap() {
-			c.refused(part, in)
-		}
-		return
+// partsOf splits an error that joins others.
+func partsOf(err error) (parts []error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	switch {
+	case err == nil:
+		return nil
+	case !ok:
+		return []error{err}
 	}
-	var fault *config.Fault
-	if !errors.As(err, &fault) {
+	for _, part := range joined.Unwrap() {
+		parts = append(parts, partsOf(part)...)
+	}
+	return parts
+}
+
+// refused adds a finding for a fault for which config.Load refuses the settings.
+func (c *container) refused(err error, in input) {
+	fault, ok := errors.AsType[*config.Fault](err)
+	if !ok {
 		fault = &config.Fault{Problem: err.Error()}
 	}
 	p, ok := in.places[fault.Source]
@@ -194,19 +203,6 @@ func isOfLifecycle(fault *config.Fault) bool {
 	return strings.HasPrefix(fault.Key, "lifecycle.") && strings.Contains(fault.Problem, "did you mean")
 }
 
-// variablesOfKeys are the names of all variables of lifecycle behind the prefix, those of
-// secrets too.
-var variablesOfKeys = func() (names []string) {
-	all, err := config.Keys[lifecycle.Config]("", config.WithSection("lifecycle"), config.WithEnvPrefix(prefix))
-	if err != nil {
-		panic(err) // lifecycle.Config is a struct that config reads
-	}
-	for _, k := range all {
-		names = append(names, strings.TrimPrefix(k.Env, prefix+"_"))
-	}
-	return names
-}()
-
 // strayVariable adds a finding when a variable seems to set a key of lifecycle and is not the
 // name of one: config.Load refuses it. Another program may have a variable with the word
 // LIFECYCLE; so the name is nearly a key, or a key has the same prefix.
@@ -216,10 +212,10 @@ func (c *container) strayVariable(v variable, all []variable) {
 	}
 	own := prefixOf(v.name)
 	rest := v.name[len(own):]
-	if !strings.HasPrefix(rest, "LIFECYCLE_") || slices.Contains(variablesOfKeys, rest) {
+	if _, isKey := keys[rest]; isKey || !strings.HasPrefix(rest, "LIFECYCLE_") {
 		return
 	}
-	meant := suggest.Nearest(rest, variablesOfKeys)
+	meant := suggest.Nearest(rest, slices.Collect(maps.Keys(keys)))
 	hasKeyBeside := slices.ContainsFunc(all, func(v variable) bool {
 		_, known := keyOfVariable(v.name)
 		return known && prefixOf(v.name) == own
@@ -235,12 +231,13 @@ func (c *container) strayVariable(v variable, all []variable) {
 	c.isSenseless = true
 }
 
-// keyOfVariable returns the key that a variable sets. The name of the service's file, with
-// which the variable begins, may have the word LIFECYCLE too.
+// keyOfVariable returns the key that a variable sets, unless that is a secret, which says nothing
+// about a manifest. The name of the service's file, with which the variable begins, may have the
+// word LIFECYCLE too.
 func keyOfVariable(name string) (k key, known bool) {
 	prefix := prefixOf(name)
 	k, known = keys[name[len(prefix):]]
-	return k, known
+	return k, known && !k.Secret
 }
 
 // prefixOf returns the text before LIFECYCLE_ in the name of a variable: the name of the

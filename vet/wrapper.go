@@ -62,7 +62,11 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 		opts = append(opts, config.WithContent([]byte(in.file.text)))
 	}
 	cfg, err := config.Load[runconfig.Config](name, opts...)
-	for _, fault := range faultsOf(err) {
+	for _, part := range partsOf(err) {
+		fault, isFault := errors.AsType[*config.Fault](part)
+		if !isFault {
+			continue
+		}
 		isOfSection := strings.HasPrefix(fault.Key, "lifecycle.") ||
 			strings.HasPrefix(fault.Source, "environment "+prefix+"LIFECYCLE_") ||
 			strings.HasPrefix(fault.Source, "flag -lifecycle.")
@@ -79,18 +83,4 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 func (c *container) namesFile(line []word, vars []variable) bool {
 	name, _, unknown, isNamed := c.fileName(line, vars)
 	return isNamed && name+unknown != ""
-}
-
-// faultsOf returns the faults that Load has joined.
-func faultsOf(err error) (all []*config.Fault) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, part := range joined.Unwrap() {
-			all = append(all, faultsOf(part)...)
-		}
-		return all
-	}
-	if fault, ok := errors.AsType[*config.Fault](err); ok {
-		return []*config.Fault{fault}
-	}
-	return nil
 }

@@ -92,12 +92,10 @@ func (w *Actor) Stop(ctx context.Context) error {
 		})
 	})
 	killed := w.awaitStop(ctx, func() error {
-		late := time.NewTimer(call.Settle)
-		defer late.Stop()
 		select {
 		case <-w.Done():
 			return nil
-		case <-late.C:
+		case <-time.After(call.Settle):
 			return w.executing.Abandon()
 		}
 	})

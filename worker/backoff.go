@@ -124,17 +124,10 @@ func (b *Backoff) after(failures int) time.Duration {
 // When ctx ends first, it returns ctx's cause at once. Use it in loops that retry
 // by themselves.
 func (b Backoff) Sleep(ctx context.Context, failures int) error {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !sleep(ctx, b.After(failures)) {
 		return context.Cause(ctx)
 	}
-	timer := time.NewTimer(b.After(failures))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return nil
 }
 
 // delays computes the waits after the failures of one function or child.

@@ -95,12 +95,11 @@ const (
 	removed         // Remove is about to stop it
 )
 
-// current returns the instance, and the worker that is pending in its place. A
-// start may change both at any time.
-func (c *child) current() (w *instance, held *BaseWorker) {
+// current returns the instance. A start may change it at any time.
+func (c *child) current() *instance {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	return c.instance, c.held
+	return c.instance
 }
 
 // lives reports whether the child has an instance that has not ended.

@@ -288,7 +288,7 @@ func (s *Supervisor) Counts() Counts {
 	children, _ := s.listed()
 	n := Counts{Specs: len(children)}
 	for _, c := range children {
-		w, _ := c.current()
+		w := c.current()
 		if w == nil {
 			continue
 		}

@@ -97,23 +97,19 @@ func (v *containerLife) end(own context.Context, ended <-chan containerEnd) cont
 	v.asked = true
 	_ = v.signal(after, v.ask)
 	_ = do(after, v.engine.Unpause, v.id) // a frozen one gets no signal
-	grace := time.NewTimer(v.grace)
-	defer grace.Stop()
 	select {
 	case end := <-ended:
 		return end
-	case <-grace.C:
+	case <-time.After(v.grace):
 	case <-v.force.Signaled():
 	}
 	v.forced = true
 	for { // an engine that did not answer may not have sent the signal
 		_ = v.signal(after, "SIGKILL")
-		retry := time.NewTimer(engineRetry)
 		select {
 		case end := <-ended:
-			retry.Stop()
 			return end
-		case <-retry.C:
+		case <-time.After(engineRetry):
 		}
 	}
 }
@@ -144,12 +140,7 @@ func (c *Container) await(ctx context.Context, id string) containerEnd {
 		if now.Sub(lost) >= c.patience {
 			return containerEnd{exit, err}
 		}
-		retry := time.NewTimer(engineRetry)
-		select {
-		case <-retry.C:
-		case <-ctx.Done():
-			retry.Stop()
-		}
+		sleep(ctx, engineRetry)
 	}
 }
 
@@ -248,13 +239,11 @@ func (v *containerLife) copyLogs(ctx context.Context, over <-chan struct{}) erro
 		}
 		// An engine that shuts down ends the stream without an error. So copyLogs
 		// always asks for the stream once more.
-		retry := time.NewTimer(engineRetry)
 		select {
-		case <-retry.C:
+		case <-time.After(engineRetry):
 		case <-over:
 		case <-ctx.Done():
 		}
-		retry.Stop()
 	}
 }
 
@@ -286,12 +275,10 @@ func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
 // while. Once the container was killed, a while is all that the copying gets.
 func (v *containerLife) copiedAll() bool {
 	for before := int64(-1); ; {
-		pause := time.NewTimer(defaultWaitDelay)
 		select {
 		case <-v.copied:
-			pause.Stop()
 			return true
-		case <-pause.C:
+		case <-time.After(defaultWaitDelay):
 		}
 		now := v.bytes.Load()
 		select {

@@ -259,18 +259,18 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 			return g, false
 		case g.leads():
 			return g, true
-		case g.err != nil && g.err.Error() != lastLogged:
+		case g.err == nil:
+			lastLogged = ""
+		case g.err.Error() != lastLogged:
 			lastLogged = g.err.Error() // log it once: it may last for hours
 			l.Logger.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
 		}
 		// Add jitter, so that waiting processes do not all ask at once.
-		pause := time.NewTimer(l.Retry + rand.N(l.Retry/5+1))
 		select {
-		case <-pause.C:
+		case <-time.After(l.Retry + rand.N(l.Retry/5+1)):
 		case <-ctx.Done():
 		case <-l.hold.Signaled():
 		}
-		pause.Stop()
 	}
 	return g, false
 }
@@ -293,9 +293,7 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 	if term.Start(own) != nil { // Stop came first
 		return false, nil
 	}
-	renew, lose := time.NewTimer(time.Until(g.renewAt())), time.NewTimer(time.Until(g.loseAt()))
-	defer renew.Stop()
-	defer lose.Stop()
+	renew, lose := time.After(time.Until(g.renewAt())), time.After(time.Until(g.loseAt()))
 	var answer <-chan grant
 	var failed, why error
 	cancel := context.CancelFunc(func() {})
@@ -304,7 +302,7 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 		case <-term.Done():
 			cancel()
 			return false, term.Err()
-		case <-renew.C:
+		case <-renew:
 			until := time.Now().Add(g.granted / 6)
 			if lose := g.loseAt(); lose.Before(until) {
 				until = lose
@@ -316,15 +314,15 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 			switch {
 			case got.leads():
 				g, failed = got, nil
-				renew.Reset(time.Until(g.renewAt()))
-				lose.Reset(time.Until(g.loseAt()))
+				renew = time.After(time.Until(g.renewAt()))
+				lose = time.After(time.Until(g.loseAt()))
 			case got.err == nil && got.granted <= 0:
 				why = fmt.Errorf("%w: another process has the lease", ErrLeadershipLost)
 			default: // use the remaining time for more attempts
 				failed = got.err
-				renew.Reset(g.granted / 12)
+				renew = time.After(g.granted / 12)
 			}
-		case <-lose.C:
+		case <-lose:
 			why = fmt.Errorf("%w: it was not renewed in time", ErrLeadershipLost)
 			if failed != nil {
 				why = fmt.Errorf("%w: %w", why, failed)

@@ -175,13 +175,12 @@ func (p *pipes) endInput() error {
 // endOutput waits until the rest of the output was read, for at most patience. Then it
 // stops reading: cut is true. It returns the first error of a Writer.
 func (p *pipes) endOutput(patience time.Duration) (cut bool, err error) {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
+	late := time.After(patience)
 	for _, out := range p.outputs {
 		if !cut {
 			select {
 			case <-out.over.Signaled():
-			case <-timer.C:
+			case <-late:
 				cut = true
 			}
 		}
@@ -197,13 +196,12 @@ func (p *pipes) endOutput(patience time.Duration) (cut bool, err error) {
 // stuck waits for at most patience until the Writers have returned. It returns an error
 // that names the streams whose Writer has not.
 func (p *pipes) stuck(name string, patience time.Duration) error {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
+	late := time.After(patience)
 	for _, out := range p.outputs {
 		select {
 		case <-out.over.Signaled():
 			continue
-		case <-timer.C:
+		case <-late:
 		}
 		break
 	}

@@ -46,12 +46,10 @@ func (p *Process) judge(own context.Context, err error, oom bool) (killed bool, 
 
 // stopsSoon reports whether a stop is in progress or begins within a moment.
 func (p *Process) stopsSoon(own context.Context) bool {
-	timer := time.NewTimer(signalledTogether)
-	defer timer.Stop()
 	select {
 	case <-own.Done():
 	case <-p.held.Signaled():
-	case <-timer.C:
+	case <-time.After(signalledTogether):
 		return false
 	}
 	return true

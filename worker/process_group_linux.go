@@ -14,11 +14,9 @@ import (
 func (p *Process) awaitGroup(force <-chan struct{}) {
 	pause := 5 * time.Millisecond
 	for groupLives(p.cmd.Process.Pid) || p.bounds.lives() {
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-force:
-			timer.Stop()
 			return
 		}
 		pause = min(2*pause, 100*time.Millisecond)

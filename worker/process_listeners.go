@@ -129,10 +129,8 @@ func (p *Process) hasAccepted(ctx context.Context, conn net.Conn) bool {
 
 // sleep returns false when ctx ends before the time is over.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -32,8 +32,7 @@ func (p *Process) live(own context.Context) error {
 	case <-p.exited.Signaled():
 	case <-own.Done():
 	}
-	grace := time.NewTimer(p.grace)
-	defer grace.Stop()
+	grace := time.After(p.grace)
 	ended := make(chan struct{}) // all of the group
 	go func() {
 		defer close(ended)
@@ -43,11 +42,11 @@ func (p *Process) live(own context.Context) error {
 	select {
 	case <-ended:
 	default:
-		if p.askProgram(grace.C) {
+		if p.askProgram(grace) {
 			p.askGroup()
 			select {
 			case <-ended:
-			case <-grace.C:
+			case <-grace:
 			case <-p.force.Signaled():
 			}
 		}

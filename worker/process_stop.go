@@ -125,14 +125,11 @@ func (p *Process) quiesce(ctx context.Context) error {
 		if s := p.Status(); s != StatusRunning && s != StatusSuspended {
 			return cannotPause(s)
 		}
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-p.exited.Signaled():
-			timer.Stop()
 			return fmt.Errorf("%w: it has ended", ErrNotSuspendable)
 		case <-ctx.Done():
-			timer.Stop()
 			return errors.New("the program has not stopped yet")
 		}
 	}

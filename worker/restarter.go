@@ -197,14 +197,13 @@ func (r *Restarter) verdict(own context.Context, run *Func, delays *delays) (wai
 // startWhenDue starts a pending run when its wait is over or Restart was called, and the
 // worker is not suspended. It returns false when the worker has to end instead.
 func (r *Restarter) startWhenDue(own context.Context, next *Func, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+	over := time.After(wait)
 	for due := false; own.Err() == nil && !r.hold.HasSignaled(); {
 		if started, ok := r.startIf(own, next, due); started {
 			return ok
 		}
 		select {
-		case <-timer.C:
+		case <-over:
 			due = true
 		case <-r.wake:
 		case <-r.hold.Signaled():
@@ -246,12 +245,10 @@ func (r *Restarter) Stop(ctx context.Context) error {
 		if err := r.current().Stop(ctx); err != nil {
 			return err
 		}
-		late := time.NewTimer(call.Settle)
-		defer late.Stop()
 		select {
 		case <-r.Done(): // the loop ends with its run
 			return nil
-		case <-late.C: // the log does not return
+		case <-time.After(call.Settle): // the log does not return
 			return call.Abandoned(KindWorker, r.Name())
 		}
 	})

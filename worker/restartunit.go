@@ -60,7 +60,7 @@ func (s *Supervisor) restartBelow(ctx context.Context, path string) error {
 		case c == nil:
 			continue
 		case end < len(path):
-			w, _ := c.current()
+			w := c.current()
 			if w == nil {
 				return ErrNoChild
 			}

@@ -339,7 +339,7 @@ func (s *Supervisor) late() error {
 		if !c.lives() && !c.isAbandoned() {
 			continue
 		}
-		w, _ := c.current()
+		w := c.current()
 		if inner, ok := w.Worker.(interface{ late() error }); ok {
 			running = append(running, inner.late())
 		} else {

@@ -40,7 +40,7 @@ type probing struct {
 func (s *Supervisor) watchHealth(c *child) {
 	look := c.spec.Probe
 	if look == nil {
-		w, _ := c.current()
+		w := c.current()
 		prober, ok := w.Worker.(Prober)
 		if !ok {
 			return
@@ -96,7 +96,7 @@ func (s *Supervisor) probeDue(c *child, p *probing) {
 		}
 		p.before = nil
 	}
-	if w, _ := c.current(); w.status() == StatusSuspended {
+	if w := c.current(); w.status() == StatusSuspended {
 		return // the child cannot answer
 	}
 	if _, running, ok := p.check.Status(); ok {
@@ -123,7 +123,7 @@ func (s *Supervisor) probeEnded(c *child, p *probing, err error) {
 	} else {
 		p.failed = 0
 	}
-	w, _ := c.current()
+	w := c.current()
 	if b, ok := w.Worker.(interface{ SetHealth(Health) }); ok {
 		w.callOptional("SetHealth", func() { b.SetHealth(health) })
 	}

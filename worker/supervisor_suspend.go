@@ -31,7 +31,7 @@ func (s *Supervisor) quiesce(ctx context.Context) error {
 		}
 		again = false
 		for _, c := range slices.Backward(s.snapshot()) {
-			i, _ := c.current()
+			i := c.current()
 			if !c.lives() || paused[i] || i.status() == StatusSuspended {
 				continue
 			}
@@ -70,7 +70,7 @@ func (s *Supervisor) proceed(ctx context.Context, running func() error) error {
 func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 	var errs []error
 	for _, c := range children {
-		w, _ := c.current()
+		w := c.current()
 		if !c.lives() || w.status() != StatusSuspended {
 			continue
 		}

@@ -103,6 +103,11 @@ func TestWindowWithoutAnAnswer(t *testing.T) {
 	t.Run("it refuses", func(t *testing.T) {
 		d := c.deploy(t, c.asking("refused", 2)).ready(t)
 		c.must(t, "delete", "rolebinding", "asking")
+		eventually(t, "the API server to refuse", func() bool {
+			_, err := c.kubectl(t.Context(), "auth", "can-i", "list", "endpointslices.discovery.k8s.io",
+				"--as=system:serviceaccount:"+c.namespace+":asking", "--quiet")
+			return err != nil
+		})
 		one := d.pods.running()[0]
 		d.stopPod(t, one, -1)
 		over := d.pods.log.await(t, one.uid, "the drain window is over")

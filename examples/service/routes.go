@@ -126,10 +126,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 // sleep waits for d, or returns why ctx ended.
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

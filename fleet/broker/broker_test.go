@@ -375,6 +375,11 @@ func TestOpenPortNeedsCredentials(t *testing.T) {
 			t.Errorf("listen on %s: %v", listen, err)
 		}
 	}
+	for _, listen := range []string{"localhost:4222", "LOCALHOST:4222", "127.0.0.2:4222", "[::1]:4222"} {
+		if err := (broker.Config{StoreDir: "x", Listen: listen}).Validate(); err != nil {
+			t.Errorf("listen on %s: %v", listen, err)
+		}
+	}
 	const token = "0123456789-0123456789"
 	file := filepath.Join(t.TempDir(), "token")
 	for text, want := range map[string]string{"short": "has no token", "": "has no token", token: ""} {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -131,7 +132,7 @@ func (c Config) Validate() error {
 		}
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
-	isLocal := host == "localhost" || net.ParseIP(host).IsLoopback()
+	isLocal := strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
 	switch {
 	case c.Listen != "" && err != nil:
 		fault("listen is %q, want host:port: %w", c.Listen, err)

@@ -68,7 +68,7 @@ var attacksOnTheBus = append(specs([]named{
 	{"code and a URL", "either Code or URL", func(s *host.Spec) { s.URL = "https://example.com/" }},
 	{"code that is too large", "more than", func(s *host.Spec) { s.Code = make([]byte, 33<<20) }},
 	{"limits that are negative", "negative", func(s *host.Spec) { s.Limits.Memory = -1 }},
-	{"limits beyond those of the host", "time limit of 30s", func(s *host.Spec) {
+	{"limits beyond those of the host", "time limit of 20s", func(s *host.Spec) {
 		s.Limits.Time, s.Limits.Memory, s.Limits.Output, s.Limits.Outputs = 1<<62, 1<<62, 1<<62, 1<<30
 		s.Code = []byte("def handle(m):\n    while True: pass")
 	}},

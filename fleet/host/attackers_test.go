@@ -88,7 +88,7 @@ var allAttacks = os.Getenv("HOST_ATTACKS") == "all"
 // at once, however slow the machine is.
 var (
 	quick   = engine.Limits{Time: time.Second}
-	patient = engine.Limits{Time: 30 * time.Second}
+	patient = engine.Limits{Time: 20 * time.Second}
 )
 
 // limitsOf returns the limits of an attack that ends for a reason.

@@ -33,7 +33,7 @@ var attacksOnTheWire = append(frames([][3]string{
 	{"no JSON", `raw(b"{]\n")`, "protocol"},
 	{"a list", `raw(b"[]\n")`, "protocol"},
 	{"no UTF-8", `raw(b'{"type":"complete","requestId":"' + q.id.encode() + b'","result":{"result":"\xff\xfe"}}\n')`, "protocol"},
-	{"a line that is cut", `raw(b'{"type":"complete","requ'); os._exit(0)`, "protocol"},
+	{"a line that is cut", `raw(b'{"type":"complete","requ'); os._exit(0)`, "the process of the code ended"},
 	{"a line without end", `while True: raw(b" " * 65536)`, "output limit"},
 	{"empty lines", `while True: raw(b"\n" * 65536)`, "time limit"},
 	{"a deep line", `raw(b'{"a":' + b"[" * 100000 + b"]" * 100000 + b"}\n")`, "protocol"},

@@ -219,7 +219,7 @@ func (byHeader) Authenticate(r *http.Request) (operator.Principal, error) {
 	return operator.Principal{Name: "ada", Method: r.Header.Get("Method"), Role: operator.RoleViewer}, nil
 }
 
-// Two ways to sign in may know the same name: each of the callers has a budget of its own.
+// Two ways to sign in may know the same name: each of the callers has a quota of its own.
 func TestBudgetsAreOfANameAndItsMethod(t *testing.T) {
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: byHeader{}, Rate: 0.01})
 	if code, _, _ := request(t, "GET", base+"/whoami", "", "Method", "token"); code != 200 {

@@ -25,7 +25,6 @@ type fleet struct{ f *presence.Fleet }
 var processErrors = []knownError{
 	{presence.ErrNotFound, connect.CodeNotFound, ReasonNotFound, "id"},
 	{presence.ErrUnreachable, connect.CodeUnavailable, ReasonUnreachable, ""},
-	{presence.ErrAmbiguous, connect.CodeInvalidArgument, ReasonInvalid, "id"},
 	{presence.ErrRefused, connect.CodeFailedPrecondition, ReasonRefused, ""},
 	{presence.ErrNoJournal, connect.CodeUnimplemented, ReasonNotServed, ""},
 }

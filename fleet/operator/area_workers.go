@@ -545,37 +545,24 @@ func (a hosts) FollowLogs(ctx context.Context, id string, after int64, send func
 // maxPreview is how many bytes of a value a list of keys shows.
 const maxPreview = 256
 
-func (a hosts) State(ctx context.Context, id, after string, limit int) ([]*operatorv1.StateEntry, string, error) {
-	from, err := sequence(after)
+func (a hosts) State(ctx context.Context, id string, after uint64, limit int) (list []*operatorv1.StateEntry, next uint64, err error) {
+	values, more, err := a.h.Values(ctx, id, after, limit)
 	if err != nil {
-		return nil, "", err
+		return nil, 0, workerErr(err)
 	}
-	values, more, err := a.h.Values(ctx, id, from, limit)
-	if err != nil {
-		return nil, "", workerErr(err)
-	}
-	var list []*operatorv1.StateEntry
 	for _, v := range values {
 		if v.Key != "" {
 			list = append(list, entryOf(v, maxPreview))
 		}
 	}
-	if !more {
-		return list, "", nil
+	if more {
+		next = values[len(values)-1].Seq
 	}
-	return list, fmt.Sprint(values[len(values)-1].Seq), nil
+	return list, next, nil
 }
 
-func (a hosts) Timers(ctx context.Context, id, after string, limit int) ([]*operatorv1.WorkerTimer, string, error) {
-	from, err := sequence(after)
-	if err != nil {
-		return nil, "", err
-	}
-	timers, next, err := a.h.Timers(ctx, id, from, limit)
-	if err != nil {
-		return nil, "", workerErr(err)
-	}
-	var list []*operatorv1.WorkerTimer
+func (a hosts) Timers(ctx context.Context, id string, after uint64, limit int) (list []*operatorv1.WorkerTimer, next uint64, err error) {
+	timers, next, err := a.h.Timers(ctx, id, after, limit)
 	for _, t := range timers {
 		list = append(list, &operatorv1.WorkerTimer{
 			Name:   t.Name,
@@ -586,10 +573,7 @@ func (a hosts) Timers(ctx context.Context, id, after string, limit int) ([]*oper
 			Failed: int32(t.Failed),
 		})
 	}
-	if next == 0 {
-		return list, "", nil
-	}
-	return list, fmt.Sprint(next), nil
+	return list, next, workerErr(err)
 }
 
 func (a hosts) CancelTimer(ctx context.Context, id, key, name, _ string) error {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -157,6 +158,18 @@ func (a *manager) List(ctx context.Context, typ string, q workflow.ListOptions) 
 	return list, nil
 }
 
+func (a *manager) Counts(ctx context.Context, typ string, longer time.Duration) ([]workflow.PhaseCount, error) {
+	def, err := a.m.GetWorkflowDefinition(typ)
+	if err != nil {
+		return nil, workflowErr(err)
+	}
+	list, err := a.m.Counts(ctx, typ, longer)
+	return slices.DeleteFunc(list, func(c workflow.PhaseCount) bool {
+		_, isKnown := def.Transitions[c.Phase]
+		return !isKnown || c.Terminal || c.Entities == 0
+	}), workflowErr(err)
+}
+
 // entity turns a record into the contract's message.
 func entity(t workflow.Transitions, rec workflow.Record) *operatorv1.Entity {
 	e := &operatorv1.Entity{
@@ -249,21 +262,26 @@ func (a *manager) Pause(ctx context.Context, p Pause) (*operatorv1.Entity, error
 	})
 }
 
-func (a *manager) Transition(ctx context.Context, t Transition) (*operatorv1.Entity, string, error) {
-	from, note := "", signed(t.Note, t.Who)
-	e, err := a.write(ctx, t.Type, t.ID, t.Revision, t.DryRun, func(opts ...workflow.WriteOption) error {
+func (a *manager) Transition(
+	ctx context.Context, req *operatorv1.TransitionRequest, who string, revision uint64,
+) (*operatorv1.Entity, string, error) {
+	typ, id, from, note := req.GetType(), req.GetId(), "", signed(req.GetNote(), who)
+	e, err := a.write(ctx, typ, id, revision, req.GetDryRun(), func(opts ...workflow.WriteOption) error {
 		before := func(p workflow.Participant) error {
 			from = p.Phase()
 			return nil
 		}
-		return a.m.TransitionWith(ctx, t.Type, t.ID, t.Phase, workflow.TransitionSourceOperator, note, before, opts...)
+		return a.m.TransitionWith(ctx, typ, id, req.GetPhase(), workflow.TransitionSourceOperator, note, before, opts...)
 	})
 	return e, from, err
 }
 
-func (a *manager) Patch(ctx context.Context, p Patch) (*operatorv1.Entity, error) {
-	return a.write(ctx, p.Type, p.ID, p.Revision, p.DryRun, func(opts ...workflow.WriteOption) error {
-		return a.m.UpdateFromOperator(ctx, p.Type, p.ID, p.Fields, opts...)
+func (a *manager) Patch(
+	ctx context.Context, req *operatorv1.PatchRequest, fields map[string]any, revision uint64,
+) (*operatorv1.Entity, error) {
+	typ, id := req.GetType(), req.GetId()
+	return a.write(ctx, typ, id, revision, req.GetDryRun(), func(opts ...workflow.WriteOption) error {
+		return a.m.UpdateFromOperator(ctx, typ, id, fields, opts...)
 	})
 }
 

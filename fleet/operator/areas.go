@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"reflect"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -24,14 +25,23 @@ type Workflows interface {
 	// List returns at most q.Limit entities whose ids are after q.After, sorted
 	// by id.
 	List(ctx context.Context, typ string, q workflow.ListOptions) ([]*operatorv1.Entity, error)
+	// Counts returns the phases that are not terminal and have entities, sorted by phase, and for
+	// how long those have been there: Stuck counts those that have been for at least longer.
+	Counts(ctx context.Context, typ string, longer time.Duration) ([]workflow.PhaseCount, error)
 	// Get returns one entity; ReasonNotFound when there is none.
 	Get(ctx context.Context, typ, id string) (*operatorv1.Entity, error)
-	// Transition moves an entity and returns it with the phase that it left.
-	Transition(ctx context.Context, t Transition) (entity *operatorv1.Entity, from string, err error)
+	// Transition moves an entity and returns it with the phase that it left. who is for the
+	// history, and revision is the one that the entity must have, 0 for any.
+	Transition(
+		ctx context.Context, req *operatorv1.TransitionRequest, who string, revision uint64,
+	) (entity *operatorv1.Entity, from string, err error)
 	// Pause pauses or resumes an entity and returns it.
 	Pause(ctx context.Context, p Pause) (*operatorv1.Entity, error)
-	// Patch changes fields and returns the entity.
-	Patch(ctx context.Context, p Patch) (*operatorv1.Entity, error)
+	// Patch changes fields, which have the Go types of the state, and returns the entity. revision
+	// is as for Transition.
+	Patch(
+		ctx context.Context, req *operatorv1.PatchRequest, fields map[string]any, revision uint64,
+	) (*operatorv1.Entity, error)
 	// History returns an entity's history, oldest first, and whether older entries are
 	// gone.
 	History(ctx context.Context, typ, id string) (entries []*operatorv1.HistoryEntry, truncated bool, err error)
@@ -45,14 +55,6 @@ type Workflows interface {
 // They never block.
 type Sink[T any] = stream.Sink[T]
 
-// Transition asks for a change of phase.
-type Transition struct {
-	Type, ID, Phase, Note string
-	Who                   string // for the history
-	Revision              uint64 // the revision that the entity must have; 0 for any
-	DryRun                bool
-}
-
 // Pause asks for a pause of an entity, or for the end of one.
 type Pause struct {
 	Type, ID string
@@ -60,15 +62,6 @@ type Pause struct {
 	Who      string // for the history
 	Resume   bool   // end the pause
 	Revision uint64 // the revision that the entity must have; 0 for any
-}
-
-// Patch asks for a change of fields.
-type Patch struct {
-	Type, ID string
-	Fields   map[string]any // of the fields' own Go types
-	Who      string
-	Revision uint64
-	DryRun   bool
 }
 
 // Workers is where a [Server] finds hosted workers. As with [Workflows], the server
@@ -106,14 +99,14 @@ type Workers interface {
 	// FollowLogs sends every line behind the number after, until ctx ends or send
 	// fails, and returns that error.
 	FollowLogs(ctx context.Context, id string, after int64, send func(*operatorv1.WorkerLogLine) error) error
-	// State returns at most limit keys after the one with the token after, and the
-	// token of the last one, "" when there are no more.
-	State(ctx context.Context, id, after string, limit int) (entries []*operatorv1.StateEntry, next string, err error)
+	// State returns at most limit keys after the one with the number after, and the
+	// number of the last one, 0 when there are no more.
+	State(ctx context.Context, id string, after uint64, limit int) (entries []*operatorv1.StateEntry, next uint64, err error)
 	// Value returns one key with its whole value; ReasonNotFound when there is none.
 	Value(ctx context.Context, id, key string) (*operatorv1.StateEntry, error)
-	// Timers returns at most limit timers after the one with the token after, and the
-	// token of the last one, "" when there are no more.
-	Timers(ctx context.Context, id, after string, limit int) (timers []*operatorv1.WorkerTimer, next string, err error)
+	// Timers returns at most limit timers after the one with the number after, and the
+	// number of the last one, 0 when there are no more.
+	Timers(ctx context.Context, id string, after uint64, limit int) (timers []*operatorv1.WorkerTimer, next uint64, err error)
 	// CancelTimer removes a timer; ReasonNotFound when there is none.
 	CancelTimer(ctx context.Context, id, key, name, who string) error
 	// Test runs the code of a worker with a message, and publishes and stores nothing.

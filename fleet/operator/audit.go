@@ -24,10 +24,10 @@ import (
 type AuditLog interface {
 	// Append stores an entry.
 	Append(ctx context.Context, entry *operatorv1.AuditEntry) error
-	// List returns the entries that match, newest first, and the value of After for the
-	// next page, "" when there is none. A page may be shorter than Limit and yet have a
+	// List returns the entries that match, newest first, and the value of Before for the
+	// next page, 0 when there is none. A page may be shorter than Limit and yet have a
 	// next one.
-	List(ctx context.Context, q AuditQuery) (entries []*operatorv1.AuditEntry, next string, err error)
+	List(ctx context.Context, q AuditQuery) (entries []*operatorv1.AuditEntry, next uint64, err error)
 }
 
 // AuditQuery selects entries. An empty field selects all.
@@ -35,7 +35,7 @@ type AuditQuery struct {
 	Who, Action, Target string // each a part of the text, in any case
 	Refused             bool   // only those with an outcome other than ok
 	Since, Until        time.Time
-	After               string // the end of the previous page
+	Before              uint64 // the end of the previous page, 0 for the first one
 	Limit               int    // at least 1
 }
 
@@ -108,11 +108,7 @@ func (a *auditStream) Append(ctx context.Context, e *operatorv1.AuditEntry) erro
 	return a.log.Append(ctx, a.subject, "", text)
 }
 
-func (a *auditStream) List(ctx context.Context, q AuditQuery) (list []*operatorv1.AuditEntry, next string, err error) {
-	before, err := sequence(q.After)
-	if err != nil {
-		return nil, "", err
-	}
+func (a *auditStream) List(ctx context.Context, q AuditQuery) (list []*operatorv1.AuditEntry, next uint64, err error) {
 	read := func(r eventlog.Record) *operatorv1.AuditEntry {
 		e := new(operatorv1.AuditEntry)
 		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(r.Data, e); err != nil {
@@ -121,19 +117,16 @@ func (a *auditStream) List(ctx context.Context, q AuditQuery) (list []*operatorv
 		}
 		return e
 	}
-	records, end, err := a.log.Back(ctx, eventlog.Query{
+	records, next, err := a.log.Back(ctx, eventlog.Query{
 		Subjects: []string{a.subject},
-		Before:   before,
+		Before:   q.Before,
 		Limit:    q.Limit,
 		Keep:     func(r eventlog.Record) bool { return q.matches(read(r)) },
 	})
-	if err != nil {
-		return nil, "", err
-	}
 	for _, r := range records {
 		list = append(list, read(r))
 	}
-	return list, after(end), nil
+	return list, next, err
 }
 
 // sequence reads the key of a page whose keys are numbers; "" is the first page.
@@ -146,13 +139,6 @@ func sequence(text string) (uint64, error) {
 		return 0, invalid("page_token", "is not a next_page_token of this server")
 	}
 	return n, nil
-}
-
-func after(seq uint64) string {
-	if seq == 0 {
-		return ""
-	}
-	return strconv.FormatUint(seq, 10)
 }
 
 // audit logs every attempt to write, and passes it to the AuditLog.
@@ -230,21 +216,17 @@ func (a *auditMemory) Append(_ context.Context, e *operatorv1.AuditEntry) error 
 	return nil
 }
 
-func (a *auditMemory) List(_ context.Context, q AuditQuery) (list []*operatorv1.AuditEntry, next string, err error) {
-	before, err := sequence(q.After)
-	if err != nil {
-		return nil, "", err
-	}
+func (a *auditMemory) List(_ context.Context, q AuditQuery) (list []*operatorv1.AuditEntry, next uint64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, x := range slices.Backward(a.list) {
 		switch {
-		case before != 0 && x.seq >= before, !q.matches(x.entry):
+		case q.Before != 0 && x.seq >= q.Before, !q.matches(x.entry):
 		case len(list) == q.Limit:
-			return list, after(x.seq + 1), nil
+			return list, x.seq + 1, nil
 		default:
 			list = append(list, proto.CloneOf(x.entry))
 		}
 	}
-	return list, "", nil
+	return list, 0, nil
 }

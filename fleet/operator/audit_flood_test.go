@@ -18,8 +18,8 @@ func TestRefusedAttemptsPushOutNoOther(t *testing.T) {
 	}
 	count := func() (done, refused int) {
 		t.Helper()
-		for next := ""; ; {
-			page, more, err := a.List(t.Context(), AuditQuery{After: next, Limit: 70})
+		for next := uint64(0); ; {
+			page, more, err := a.List(t.Context(), AuditQuery{Before: next, Limit: 70})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -30,7 +30,7 @@ func TestRefusedAttemptsPushOutNoOther(t *testing.T) {
 					refused++
 				}
 			}
-			if next = more; more == "" {
+			if next = more; more == 0 {
 				return done, refused
 			}
 		}

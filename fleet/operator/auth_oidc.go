@@ -24,6 +24,7 @@ import (
 	"golang.org/x/oauth2"
 	"golang.org/x/time/rate"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
@@ -109,7 +110,7 @@ func OIDC(cfg OIDCConfig) (Authenticator, error) {
 	switch {
 	case err != nil || issuer.Host == "" || issuer.RawQuery != "" || issuer.Fragment != "" || issuer.User != nil:
 		return fail("Issuer is %q: want a URL such as https://id.example.com", cfg.Issuer)
-	case issuer.Scheme != "https" && !(issuer.Scheme == "http" && loopbackName(issuer.Hostname())):
+	case issuer.Scheme != "https" && !(issuer.Scheme == "http" && client.IsLoopback(issuer.Hostname())):
 		return fail("Issuer is %q: want https", cfg.Issuer)
 	case cfg.ClientID == "":
 		return fail("ClientID is missing")
@@ -152,7 +153,6 @@ func OIDC(cfg OIDCConfig) (Authenticator, error) {
 		TLSClientConfig:        secure,
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 64 << 10,
-		ForceAttemptHTTP2:      true,
 	}
 	return &oidcAuth{
 		cfg:     cfg,
@@ -174,7 +174,7 @@ func checkPageURL(name, text string) (*url.URL, error) {
 	if text == "" {
 		return u, nil
 	}
-	if err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && loopbackName(u.Hostname())) {
+	if err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && client.IsLoopback(u.Hostname())) {
 		return nil, fmt.Errorf("%s is %q: want an https URL", name, text)
 	}
 	return u, nil

@@ -164,80 +164,63 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// budget bounds how much all callers hold at one time, and how much each of them: the bytes
-// of bodies, and open watches.
-type budget struct {
+// quota bounds how much all callers hold at one time, and how much each of them: the bytes
+// of bodies, open watches, and scans.
+type quota struct {
 	all, each int64
 
-	mu   sync.Mutex // guards the fields below
-	held int64
-	by   map[string]int64 // by caller
+	mu    sync.Mutex // guards the fields below
+	held  int64
+	by    map[string]int64 // by caller
+	given chan struct{}    // closed and replaced when something is given back
 }
 
-func newBudget(all, each int64) *budget {
-	return &budget{all: all, each: each, by: map[string]int64{}}
+func newQuota(all, each int64) *quota {
+	return &quota{all: all, each: each, by: map[string]int64{}, given: make(chan struct{})}
 }
 
 // take takes n for a caller, and returns false when that is too much.
-func (b *budget) take(caller string, n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.held+n > b.all || b.by[caller]+n > b.each {
+func (q *quota) take(caller string, n int64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.held+n > q.all || q.by[caller]+n > q.each {
 		return false
 	}
-	b.held += n
-	b.by[caller] += n
+	q.held += n
+	q.by[caller] += n
 	return true
 }
 
-func (b *budget) give(caller string, n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.held -= n
-	if b.by[caller] -= n; b.by[caller] == 0 {
-		delete(b.by, caller)
-	}
-}
-
-// maxScans is how many scans of one caller run at one time.
-const maxScans = 4
-
-// turns lets maxScans calls of each caller run at one time. The others wait.
-type turns struct {
-	mu sync.Mutex // guards the field below
-	by map[string]*turn
-}
-
-type turn struct {
-	slots chan struct{}
-	calls int // that run or wait
-}
-
-// wait waits for a turn of a caller, until ctx ends. The caller must call done.
-func (t *turns) wait(ctx context.Context, caller string) (done func(), err error) {
-	t.mu.Lock()
-	one := t.by[caller]
-	if one == nil {
-		one = &turn{slots: make(chan struct{}, maxScans)}
-		t.by[caller] = one
-	}
-	one.calls++
-	t.mu.Unlock()
-	leave := func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if one.calls--; one.calls == 0 {
-			delete(t.by, caller)
+// wait is take for a caller that waits, until ctx ends.
+func (q *quota) wait(ctx context.Context, caller string, n int64) error {
+	for {
+		q.mu.Lock()
+		given := q.given
+		q.mu.Unlock()
+		if q.take(caller, n) {
+			return nil
+		}
+		select {
+		case <-given:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	select {
-	case one.slots <- struct{}{}:
-		return func() { <-one.slots; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
+}
+
+func (q *quota) give(caller string, n int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	close(q.given)
+	q.given = make(chan struct{})
+	q.held -= n
+	if q.by[caller] -= n; q.by[caller] == 0 {
+		delete(q.by, caller)
 	}
 }
+
+// maxScans is how many scans of one caller run at one time. The others wait.
+const maxScans = 4
 
 // limiters are token buckets by name, in bounded memory.
 type limiters struct {

@@ -133,9 +133,9 @@ func TestLargeRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// The requests of one caller have a budget of memory: of many large ones at one time some are
+// The requests of one caller have a quota of memory: of many large ones at one time some are
 // refused, and each is served when it comes again.
-func TestRequestsShareABudget(t *testing.T) {
+func TestRequestsShareAQuota(t *testing.T) {
 	const most = 1 << 20
 	url, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxBody: most, Rate: 1e6})
 	codes := make(chan int, 4)
@@ -213,5 +213,15 @@ func TestCompressedRequestsAreRefused(t *testing.T) {
 	}
 	if code, text := post(t, url+rpcMove, envelope(1, zipped(t, move)), "Content-Type", "application/grpc-web+json"); code != 200 || strings.Contains(text, "planning") {
 		t.Errorf("a compressed message that does not say so: %d %s", code, text)
+	}
+}
+
+// A limit that is wrong is refused with what it may be.
+func TestWrongLimitOfBodies(t *testing.T) {
+	for _, most := range []int64{-5, 1<<30 + 1} {
+		err := operator.Config{MaxBody: most}.Validate()
+		if err == nil || !strings.HasSuffix(err.Error(), "want more than 0, and at most 1 GiB") {
+			t.Errorf("MaxBody %d: %v", most, err)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package operator
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -88,7 +88,9 @@ type request struct {
 	violations // what is wrong with its fields
 
 	who     Principal           // the caller, once it is authorized
+	at      object              // what resolve found: where a caller without a role in the fleet needs one
 	process *operatorv1.Process // the object of a method of ProcessService with scopeOne
+	area    Letters             // of a method about dead letters
 	found   string              // the text of note, which stands before the detail
 }
 
@@ -107,11 +109,10 @@ func call[A proto.Message](
 			return none, err
 		}
 		if scans[c.action] {
-			done, err := s.scanning.wait(ctx, c.who.id())
-			if err != nil {
+			if err := s.scanning.wait(ctx, c.who.id(), 1); err != nil {
 				return none, err
 			}
-			defer done()
+			defer s.scanning.give(c.who.id(), 1)
 		}
 		return work(ctx)
 	})
@@ -148,13 +149,17 @@ func (s *Server) begin(ctx context.Context, c *request) (err error) {
 	if err := s.served(c); err != nil {
 		return err
 	}
-	return s.permitted(ctx, c)
+	if err := s.resolve(ctx, c); err != nil {
+		return err
+	}
+	return s.permitted(c)
 }
 
 // served returns an error unless the server has the area of a request.
 func (s *Server) served(c *request) error {
 	if c.letters {
-		_, err := s.letters(c.object)
+		var err error
+		c.area, err = s.letters(c.object)
 		return err
 	}
 	action := c.action
@@ -233,18 +238,9 @@ func (c *request) entry(ctx context.Context, err error) *operatorv1.AuditEntry {
 		Outcome: "ok",
 	}
 	if err != nil {
-		e.Outcome = clip(connect.CodeOf(err).String()+": "+message(err), 1024)
+		e.Outcome = clip(connect.CodeOf(err).String()+": "+client.Message(err), 1024)
 	}
 	return e
-}
-
-// message returns the text of an error without its code.
-func message(err error) string {
-	var ce *connect.Error
-	if errors.As(err, &ce) {
-		return ce.Message()
-	}
-	return err.Error()
 }
 
 // clip returns s as valid UTF-8 of at most n bytes.

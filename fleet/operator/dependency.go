@@ -48,25 +48,10 @@ type dependencies struct {
 
 	mu   sync.Mutex // guards away
 	away map[string]outage
-
-	stop context.CancelFunc
-	done chan struct{}
 }
 
-func newDependencies(list []Dependency, log *slog.Logger) *dependencies {
-	ctx, cancel := context.WithCancel(context.Background())
-	d := &dependencies{list: list, log: log, away: map[string]outage{}, stop: cancel, done: make(chan struct{})}
-	go d.run(ctx)
-	return d
-}
-
-func (d *dependencies) close() {
-	d.stop()
-	<-d.done
-}
-
+// run checks the dependencies until ctx ends.
 func (d *dependencies) run(ctx context.Context) {
-	defer close(d.done)
 	if len(d.list) == 0 {
 		return
 	}

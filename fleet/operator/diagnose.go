@@ -16,6 +16,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -32,8 +33,6 @@ const (
 type diagnosed struct {
 	latest atomic.Pointer[dated] // nil before the first
 	renew  fsm.Wake              // begins the next one, for which nobody waits
-	stop   context.CancelFunc
-	done   chan struct{} // closed when the renewals have ended
 
 	sem     chan struct{} // of size 1: guards the fields below
 	ends    recentEvents
@@ -60,27 +59,16 @@ func fingerprint(answer *operatorv1.DiagnoseResponse) string {
 	return strings.Join(list, "\n")
 }
 
-// openDiagnosis begins the renewals.
-func (s *Server) openDiagnosis() {
-	ctx, cancel := context.WithCancel(context.Background())
-	d := &s.diagnosed
-	d.sem, d.renew, d.stop, d.done = make(chan struct{}, 1), fsm.NewWake(), cancel, make(chan struct{})
-	go func() {
-		defer close(d.done)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-d.renew:
-				_, _ = s.Diagnosis(ctx) // the only error is that ctx has ended
-			}
+// renewDiagnosis makes a new diagnosis whenever one is asked for, until ctx ends.
+func (s *Server) renewDiagnosis(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.diagnosed.renew:
+			_, _ = s.Diagnosis(ctx) // the only error is that ctx has ended
 		}
-	}()
-}
-
-func (d *diagnosed) close() {
-	d.stop()
-	<-d.done
+	}
 }
 
 // tally is how many dead letters a worker had at a time.
@@ -193,9 +181,6 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 	if s.cfg.Workflows != nil {
 		l.atWorkflows(within)
 	}
-	if f.Workflows != nil { // otherwise the entities that were seen last may be gone
-		f.Stuck, f.Hot = s.flows.look(s.cfg.StuckAfter, s.cfg.HotWrites)
-	}
 	l.atStore()
 	l.answer.Findings = diagnosis.Diagnose(l.fleet)
 	return l.answer
@@ -218,7 +203,7 @@ func (l *look) lookedAt(n int, one, many string) {
 
 // notLookedAt notes an area that could not be looked at.
 func (l *look) notLookedAt(what string, err error) {
-	l.answer.NotLookedAt = append(l.answer.NotLookedAt, what+": "+clip(message(l.s.deps.explain(err)), maxName))
+	l.answer.NotLookedAt = append(l.answer.NotLookedAt, what+": "+clip(client.Message(l.s.deps.explain(err)), maxName))
 }
 
 func (l *look) atProcesses(ctx context.Context) {
@@ -291,6 +276,9 @@ func (l *look) atWorkflows(ctx context.Context) {
 	} else {
 		l.lookedAt(len(f.Workflows), "workflow", "workflows")
 	}
+	for _, d := range f.Workflows {
+		l.atEntities(ctx, d.GetType())
+	}
 	area, ok := l.s.cfg.Workflows.(interface {
 		hooks(ctx context.Context, typ string) ([]diagnosis.Hook, error)
 	})
@@ -304,6 +292,28 @@ func (l *look) atWorkflows(ctx context.Context) {
 		}
 		f.Hooks = append(f.Hooks, hooks...)
 	}
+}
+
+// atEntities finds the entities of a type that are stuck, and those that are written again and again.
+func (l *look) atEntities(ctx context.Context, typ string) {
+	f, cfg := &l.fleet, l.s.cfg
+	counts, err := cfg.Workflows.Counts(ctx, typ, cfg.StuckAfter)
+	if err != nil {
+		l.notLookedAt("the phases of "+typ, err)
+	}
+	for _, c := range counts {
+		if c.Stuck > 0 {
+			f.Stuck = append(f.Stuck, diagnosis.Stuck{
+				Type:  typ,
+				Phase: c.Phase,
+				ID:    c.OldestID,
+				Since: c.Oldest,
+				Count: c.Stuck,
+				Limit: cfg.StuckAfter,
+			})
+		}
+	}
+	f.Hot = append(f.Hot, l.s.flows.flow(typ).written.hot(typ, cfg.HotWrites)...)
 }
 
 func (l *look) atStore() {

@@ -28,6 +28,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
 // dial connects with the gRPC library.
@@ -277,7 +278,7 @@ func TestCurl(t *testing.T) {
 			t.Fatalf("the events end with %v after %s", err, read)
 		}
 		if strings.Contains(read, "event: synced") && !strings.Contains(read, `"phase":"flying"`) {
-			if _, _, err := m.Transition(t.Context(), operator.Transition{Type: "drone-survey", ID: "m-00001", Phase: "flying"}); err != nil && !strings.Contains(err.Error(), "followed by") {
+			if _, _, err := m.Transition(t.Context(), &operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00001", Phase: "flying"}, "", 0); err != nil && !strings.Contains(err.Error(), "followed by") {
 				t.Fatal(err)
 			}
 		}

@@ -140,7 +140,7 @@ func (s *Server) checkHost(r *http.Request) error {
 	// Without Hosts, a server that others reach takes every name: its callers need credentials,
 	// which a browser does not send under a foreign name. On the loopback a caller may need none,
 	// so the server takes the loopback's names alone.
-	if loopbackName(host) || len(s.cfg.Hosts) == 0 && !s.onLoopback(r) {
+	if client.IsLoopback(host) || len(s.cfg.Hosts) == 0 && !s.onLoopback(r) {
 		return nil
 	}
 	return Errorf(connect.CodePermissionDenied, ReasonHost, "",
@@ -154,18 +154,10 @@ func hostname(hostport string) string {
 	return strings.Trim(hostport, "[]")
 }
 
-func loopbackName(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
-}
-
 // onLoopback reports whether the connection begins and ends on this machine.
 func (s *Server) onLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	return ok && loopbackName(hostname(local.String())) && loopbackName(hostname(r.RemoteAddr))
+	return ok && client.IsLoopback(hostname(local.String())) && client.IsLoopback(hostname(r.RemoteAddr))
 }
 
 // proxyHeaders are headers that proxies add.
@@ -176,7 +168,7 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	if s.cfg.Auth == nil {
 		// A proxy on this machine forwards for callers on other machines.
 		forwarded := slices.ContainsFunc(proxyHeaders, func(name string) bool { return r.Header.Get(name) != "" })
-		if !s.onLoopback(r) || forwarded || s.cfg.LoopbackRole == RoleNone {
+		if !s.onLoopback(r) || forwarded {
 			return Principal{}, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "",
 				"this server has no authentication and serves only its own machine")
 		}
@@ -217,7 +209,7 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if strings.HasPrefix(r.URL.Path, "/ui/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		err = wire(r.Context(), s.log, "", err)
-		s.ui.Refuse(w, r, httpStatus(err), message(err))
+		s.ui.Refuse(w, r, httpStatus(err), client.Message(err))
 		return
 	}
 	writeRefusal(w, r, err)

@@ -67,7 +67,7 @@ func TestAThousandWatchersOfTenThousandEntities(t *testing.T) {
 	var before runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	if _, _, err := m.Transition(ctx, operator.Transition{Type: "drone-survey", ID: "m-00007", Phase: "flying"}); err != nil {
+	if _, _, err := m.Transition(ctx, &operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00007", Phase: "flying"}, "", 0); err != nil {
 		t.Fatal(err)
 	}
 	told.Wait()

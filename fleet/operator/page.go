@@ -3,8 +3,7 @@ package operator
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"slices"
-	"strings"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -65,6 +64,14 @@ func (p paging) next(key string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(p.list + key))
 }
 
+// nextNumber is next for a list whose keys are numbers; 0 is no next page.
+func (p paging) nextNumber(key uint64) string {
+	if key == 0 {
+		return ""
+	}
+	return p.next(strconv.FormatUint(key, 10))
+}
+
 // number returns after as a number, for a list whose keys are numbers.
 func (p paging) number(v *violations) uint64 {
 	n, err := sequence(p.after)
@@ -72,22 +79,6 @@ func (p paging) number(v *violations) uint64 {
 		v.add("page_token", "is not a next_page_token of this server")
 	}
 	return n
-}
-
-// sortBy sorts a list by a key, which it makes once for each element.
-func sortBy[T any](all []T, key func(T) string) {
-	type row struct {
-		key string
-		x   T
-	}
-	rows := make([]row, len(all))
-	for i, x := range all {
-		rows[i] = row{key(x), x}
-	}
-	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.key, b.key) })
-	for i, r := range rows {
-		all[i] = r.x
-	}
 }
 
 // pageOf cuts a sorted list to one page, and returns the token of the next one.
@@ -119,11 +110,10 @@ const maxReads = 30
 // seenPage reads a page of the elements that a caller sees, from a list that knows no
 // callers. It reads on until the page is full, the list ends, or it has read often enough:
 // then the page is shorter, and has a next one.
-func seenPage[T any, N comparable](
-	limit int, from N, read func(from N, limit int) ([]T, N, error), sees func(T) bool,
-) (page []T, next N, err error) {
+func seenPage[T any](
+	limit int, from uint64, read func(from uint64, limit int) ([]T, uint64, error), sees func(T) bool,
+) (page []T, next uint64, err error) {
 	next = from
-	var end N
 	for range maxReads {
 		var list []T
 		if list, next, err = read(next, limit-len(page)); err != nil {
@@ -134,7 +124,7 @@ func seenPage[T any, N comparable](
 				page = append(page, x)
 			}
 		}
-		if next == end || len(page) == limit {
+		if next == 0 || len(page) == limit {
 			break
 		}
 	}

@@ -138,7 +138,7 @@ func (c checker) Check(ctx context.Context, req *grpchealth.CheckRequest) (*grpc
 
 // writeStatus writes err in the form of REST: a google.rpc.Status as JSON.
 func writeStatus(w http.ResponseWriter, code int, err error) {
-	st := &status.Status{Code: int32(connect.CodeOf(err)), Message: message(err)}
+	st := &status.Status{Code: int32(connect.CodeOf(err)), Message: client.Message(err)}
 	var ce *connect.Error
 	if errors.As(err, &ce) {
 		for _, d := range ce.Details() {
@@ -404,7 +404,7 @@ func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event stri
 	data, jsonErr := json.Marshal(map[string]string{
 		"code":    connect.CodeOf(err).String(),
 		"reason":  client.Reason(err),
-		"message": message(err),
+		"message": client.Message(err),
 	})
 	if jsonErr == nil {
 		_ = write("error", data) // fails when the caller has gone

@@ -374,14 +374,14 @@ func (w willing) FollowLogs(ctx context.Context, _ string, _ int64, send func(*o
 	<-ctx.Done()
 	return ctx.Err()
 }
-func (w willing) State(context.Context, string, string, int) ([]*operatorv1.StateEntry, string, error) {
-	return []*operatorv1.StateEntry{{Key: "k", Value: []byte(w.s.text("value"))}}, "", nil
+func (w willing) State(context.Context, string, uint64, int) ([]*operatorv1.StateEntry, uint64, error) {
+	return []*operatorv1.StateEntry{{Key: "k", Value: []byte(w.s.text("value"))}}, 0, nil
 }
 func (w willing) Value(_ context.Context, _, key string) (*operatorv1.StateEntry, error) {
 	return &operatorv1.StateEntry{Key: key, Value: []byte(w.s.text("value"))}, nil
 }
-func (w willing) Timers(context.Context, string, string, int) ([]*operatorv1.WorkerTimer, string, error) {
-	return []*operatorv1.WorkerTimer{{Name: "t", Key: w.s.text("key")}}, "", nil
+func (w willing) Timers(context.Context, string, uint64, int) ([]*operatorv1.WorkerTimer, uint64, error) {
+	return []*operatorv1.WorkerTimer{{Name: "t", Key: w.s.text("key")}}, 0, nil
 }
 func (w willing) CancelTimer(context.Context, string, string, string, string) error { return nil }
 func (w willing) Test(context.Context, *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {

@@ -218,6 +218,22 @@ func (m *memory) List(_ context.Context, _ string, q workflow.ListOptions) ([]*o
 	return list[:min(len(list), q.Limit)], nil
 }
 
+func (m *memory) Counts(context.Context, string, time.Duration) ([]workflow.PhaseCount, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := workflow.PhaseCount{Phase: "planning"}
+	for id, e := range m.entities {
+		if at := e.GetUpdatedAt().AsTime(); e.GetPhase() == c.Phase {
+			c.Entities++
+			c.Oldest, c.Median, c.OldestID = at, at, id
+		}
+	}
+	if c.Entities == 0 {
+		return nil, m.fault
+	}
+	return []workflow.PhaseCount{c}, m.fault
+}
+
 func (m *memory) Get(_ context.Context, _, id string) (*operatorv1.Entity, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,33 +251,33 @@ func (m *memory) getLocked(id string, revision uint64) (*operatorv1.Entity, erro
 	return proto.CloneOf(e), nil
 }
 
-func (m *memory) Transition(_ context.Context, t operator.Transition) (*operatorv1.Entity, string, error) {
+func (m *memory) Transition(_ context.Context, t *operatorv1.TransitionRequest, _ string, revision uint64) (*operatorv1.Entity, string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e, err := m.getLocked(t.ID, t.Revision)
+	e, err := m.getLocked(t.GetId(), revision)
 	if err != nil {
 		return nil, "", err
 	}
-	if !slices.Contains(e.GetNext(), t.Phase) {
-		return nil, "", operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase", "%s is followed by %v, not by %q", e.GetPhase(), e.GetNext(), t.Phase)
+	if !slices.Contains(e.GetNext(), t.GetPhase()) {
+		return nil, "", operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase", "%s is followed by %v, not by %q", e.GetPhase(), e.GetNext(), t.GetPhase())
 	}
 	from := e.GetPhase()
-	e.Phase = t.Phase
-	if t.DryRun {
-		e.Terminal = !slices.Contains([]string{"planning", "flying", "capturing", "landing"}, t.Phase)
+	e.Phase = t.GetPhase()
+	if t.GetDryRun() {
+		e.Terminal = !slices.Contains([]string{"planning", "flying", "capturing", "landing"}, t.GetPhase())
 		return e, from, nil
 	}
-	return m.putLocked(e, from, "operator", t.Note), from, nil
+	return m.putLocked(e, from, "operator", t.GetNote()), from, nil
 }
 
-func (m *memory) Patch(_ context.Context, p operator.Patch) (*operatorv1.Entity, error) {
+func (m *memory) Patch(_ context.Context, p *operatorv1.PatchRequest, fields map[string]any, revision uint64) (*operatorv1.Entity, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e, err := m.getLocked(p.ID, p.Revision)
+	e, err := m.getLocked(p.GetId(), revision)
 	if err != nil {
 		return nil, err
 	}
-	text, _ := json.Marshal(p.Fields)
+	text, _ := json.Marshal(fields)
 	changed, err := operator.Fields(text)
 	if err != nil {
 		return nil, err
@@ -269,7 +285,7 @@ func (m *memory) Patch(_ context.Context, p operator.Patch) (*operatorv1.Entity,
 	for k, v := range changed.GetFields() {
 		e.Fields.Fields[k] = v
 	}
-	if p.DryRun {
+	if p.GetDryRun() {
 		return e, nil
 	}
 	return m.putLocked(e, e.GetPhase(), "", ""), nil

@@ -117,6 +117,12 @@ func (s *scene) List(context.Context, string, workflow.ListOptions) ([]*operator
 	return s.entities, nil
 }
 
+func (s *scene) Counts(context.Context, string, time.Duration) ([]workflow.PhaseCount, error) {
+	e := s.entities[0]
+	at := e.GetUpdatedAt().AsTime()
+	return []workflow.PhaseCount{{Phase: e.GetPhase(), Entities: 1, Stuck: 1, Oldest: at, Median: at, OldestID: e.GetId()}}, nil
+}
+
 func (s *scene) Get(_ context.Context, _, id string) (*operatorv1.Entity, error) {
 	for _, e := range s.entities {
 		if e.GetId() == id {
@@ -126,16 +132,16 @@ func (s *scene) Get(_ context.Context, _, id string) (*operatorv1.Entity, error)
 	return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no entity %s", id)
 }
 
-func (s *scene) Transition(_ context.Context, t operator.Transition) (*operatorv1.Entity, string, error) {
-	return nil, "", operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase", "not to %s", t.Phase)
+func (s *scene) Transition(_ context.Context, t *operatorv1.TransitionRequest, _ string, _ uint64) (*operatorv1.Entity, string, error) {
+	return nil, "", operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase", "not to %s", t.GetPhase())
 }
 
 func (s *scene) Pause(context.Context, operator.Pause) (*operatorv1.Entity, error) {
 	return nil, operator.Errorf(connect.CodeUnimplemented, operator.ReasonNotServed, "", "not here")
 }
 
-func (s *scene) Patch(_ context.Context, p operator.Patch) (*operatorv1.Entity, error) {
-	return nil, operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalid, "fields", "not %s", p.ID)
+func (s *scene) Patch(_ context.Context, p *operatorv1.PatchRequest, _ map[string]any, _ uint64) (*operatorv1.Entity, error) {
+	return nil, operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalid, "fields", "not %s", p.GetId())
 }
 
 func (s *scene) History(context.Context, string, string) ([]*operatorv1.HistoryEntry, bool, error) {

@@ -162,12 +162,6 @@ func (p Principal) seesProcess(x *operatorv1.Process) bool {
 	return p.sees(object{service: x.GetService()})
 }
 
-func (p Principal) seesWorker(x *operatorv1.Worker) bool { return p.sees(workerObject(x)) }
-
-func (p Principal) seesDefinition(x *operatorv1.Definition) bool {
-	return p.sees(object{workflow: x.GetType()})
-}
-
 func workerObject(w *operatorv1.Worker) object {
 	return object{worker: w.GetId(), tenant: w.GetSpec().GetTenant()}
 }
@@ -181,40 +175,39 @@ const (
 	scopeParts              // the role in any part: the method shows and does only what the caller may
 )
 
-// permitted returns an error unless the caller may do an action at the object of a request. For
-// a request about a process it also finds the process.
-func (s *Server) permitted(ctx context.Context, c *request) error {
-	if c.scope == scopeParts {
-		return nil
-	}
+// resolve finds the object of a request, and the process of a request about one.
+func (s *Server) resolve(ctx context.Context, c *request) error {
 	hasRoleInFleet := c.who.Role.atLeast(needs[c.action])
 	service, _, _ := strings.Cut(c.action, ".")
-	var x object
 	switch {
-	case c.scope == scopeFleet:
+	case c.scope != scopeOne:
 	case service == "ProcessService":
 		p, err := s.process(ctx, c.object)
 		switch {
 		case err == nil: // the object may have been a part of the id, which names another process later
-			c.process, c.object, x.service = p, p.GetId(), p.GetService()
+			c.process, c.object, c.at.service = p, p.GetId(), p.GetService()
 		case hasRoleInFleet || !missing(err):
 			return err
 		}
 	case service == "WorkflowService":
-		x.workflow = c.object
+		c.at.workflow = c.object
 	case service == "WorkerService" && c.letters && isHook(c.object):
-		x.workflow, _, _ = hookOf(c.object)
+		c.at.workflow, _, _ = hookOf(c.object)
 	case service == "WorkerService" && !hasRoleInFleet:
-		x.worker = c.object
+		c.at.worker = c.object
 		var err error
-		if x, err = s.tenantOf(ctx, c.who, x); err != nil {
-			return err
-		}
+		c.at, err = s.tenantOf(ctx, c.who, c.at)
+		return err
 	}
-	if hasRoleInFleet {
+	return nil
+}
+
+// permitted returns an error unless the caller may do an action at the object that resolve found.
+func (s *Server) permitted(c *request) error {
+	if c.scope == scopeParts || c.who.Role.atLeast(needs[c.action]) {
 		return nil
 	}
-	return s.permit(c.who, c.action, x)
+	return s.permit(c.who, c.action, c.at)
 }
 
 // permit returns an error unless the caller may do the action at an object. A caller that does
@@ -286,7 +279,7 @@ func (s *Server) may(ctx context.Context, action, of string) bool {
 	if of == "" {
 		c.scope = scopeFleet
 	}
-	return s.permitted(ctx, c) == nil
+	return s.resolve(ctx, c) == nil && s.permitted(c) == nil
 }
 
 // mayApply returns an error unless the caller may apply a spec. The caller needs the role at the

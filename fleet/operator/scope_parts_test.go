@@ -193,16 +193,16 @@ func (w partWorkers) FollowLogs(ctx context.Context, _ string, _ int64, _ func(*
 	<-ctx.Done()
 	return ctx.Err()
 }
-func (w partWorkers) State(ctx context.Context, id, _ string, _ int) ([]*operatorv1.StateEntry, string, error) {
+func (w partWorkers) State(ctx context.Context, id string, _ uint64, _ int) ([]*operatorv1.StateEntry, uint64, error) {
 	_, err := w.Get(ctx, id)
-	return nil, "", err
+	return nil, 0, err
 }
 func (w partWorkers) Promote(ctx context.Context, id, _ string) (*operatorv1.Worker, error) {
 	return w.Get(ctx, id)
 }
-func (w partWorkers) Timers(ctx context.Context, id, _ string, _ int) ([]*operatorv1.WorkerTimer, string, error) {
+func (w partWorkers) Timers(ctx context.Context, id string, _ uint64, _ int) ([]*operatorv1.WorkerTimer, uint64, error) {
 	_, err := w.Get(ctx, id)
-	return nil, "", err
+	return nil, 0, err
 }
 func (w partWorkers) CancelTimer(ctx context.Context, id, _, _, _ string) error {
 	_, err := w.Get(ctx, id)

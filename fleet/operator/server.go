@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,12 +13,15 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // Config configures a Server. An area that is nil is not served: its methods are
@@ -41,7 +43,7 @@ type Config struct {
 	Auth Authenticator `koanf:"-"`
 
 	// LoopbackRole is the role of every user of this machine when there is no Auth.
-	// Defaults to RoleOperator; LoopbackNone refuses them.
+	// Defaults to RoleOperator.
 	LoopbackRole Role `koanf:"loopback_role"`
 
 	// TLS of [Server.HTTPServer]. Nil is plain HTTP: for the loopback, or behind a
@@ -110,10 +112,6 @@ type Config struct {
 	Logger *slog.Logger `koanf:"-"`
 }
 
-// LoopbackNone is the LoopbackRole of a server that refuses all requests without
-// credentials, also from its own machine.
-const LoopbackNone Role = "none"
-
 // Server serves the operators' API and the dashboard. All methods may be called
 // concurrently.
 type Server struct {
@@ -123,9 +121,9 @@ type Server struct {
 	rates    *limiters // by caller
 	refused  repeatLog
 	proxies  []netip.Prefix
-	streams  *budget
-	bodies   *budget // bytes
-	scanning *turns
+	streams  *quota
+	bodies   *quota // bytes
+	scanning *quota
 	deps     *dependencies
 	sessions *sessions
 	readings eventlog.Readings // of logs
@@ -137,6 +135,9 @@ type Server struct {
 	flows     *flows
 	store     *store
 	diagnosed diagnosed
+
+	stop context.CancelFunc // ends work
+	work sync.WaitGroup
 }
 
 // New returns a Server; the caller must close it. It returns an error when an
@@ -165,9 +166,9 @@ func New(cfg Config) (*Server, error) {
 		audit:    &audit{log: cfg.Logger, store: cfg.AuditLog},
 		rates:    newLimiters(cfg.Rate, max(1, int(5*cfg.Rate))),
 		proxies:  proxies,
-		streams:  newBudget(int64(cfg.MaxStreams), int64(cfg.MaxStreamsEach)),
-		bodies:   newBudget(memory, memory/2),
-		scanning: &turns{by: map[string]*turn{}},
+		streams:  newQuota(int64(cfg.MaxStreams), int64(cfg.MaxStreamsEach)),
+		bodies:   newQuota(memory, memory/2),
+		scanning: newQuota(math.MaxInt64, maxScans),
 		sessions: sessions,
 		signIn:   signIn,
 	}
@@ -188,7 +189,7 @@ func New(cfg Config) (*Server, error) {
 		Preview:      preview,
 		May:          s.may,
 		Links:        s.linksOf,
-		Ages:         func(typ string) []dashboard.Age { return s.flows.flow(typ).ages(cfg.StuckAfter) },
+		Ages:         s.ages,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("operator: dashboard: %w", err)
@@ -198,13 +199,18 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("operator: %w", err)
 	}
 	s.handler = s.guard(inner)
-	s.deps = newDependencies(cfg.Dependencies, cfg.Logger)
-	s.flows = newFlows(s)
+	s.deps = &dependencies{list: cfg.Dependencies, log: cfg.Logger, away: map[string]outage{}}
+	s.flows = &flows{s: s, types: map[string]*flow{}}
 	s.store = newStore(cfg.Processes, func() bool { return len(s.deps.outages()) > 0 })
+	s.diagnosed.sem, s.diagnosed.renew = make(chan struct{}, 1), fsm.NewWake()
 	if cfg.Processes != nil {
 		s.processes = s.newProcessFeed(cfg.Processes)
 	}
-	s.openDiagnosis()
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	for _, run := range []func(context.Context){s.deps.run, s.flows.run, s.store.run, s.renewDiagnosis} {
+		s.work.Go(func() { run(ctx) })
+	}
 	return s, nil
 }
 
@@ -227,13 +233,10 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	local := loopbackName(hostname(c.Addr))
-	switch {
-	case c.Auth == nil && !local:
+	local := client.IsLoopback(hostname(c.Addr))
+	if c.Auth == nil && !local {
 		return c, fmt.Errorf("operator: %s can be reached from other machines and there is no Auth: "+
 			"set Auth (TokenFile, Certificates, Kubernetes, OIDC), or listen on 127.0.0.1", c.Addr)
-	case c.Auth == nil && c.LoopbackRole == LoopbackNone:
-		return c, errors.New("operator: LoopbackRole is none and there is no Auth: every request would be refused")
 	}
 	if err := c.Validate(); err != nil {
 		return c, fmt.Errorf("operator: %w", err)
@@ -242,25 +245,21 @@ func (c Config) withDefaults() (Config, error) {
 		c.Logger.Warn("operator: credentials cross the network unencrypted unless a proxy in front terminates TLS",
 			"addr", c.Addr)
 	}
-	if c.LoopbackRole == LoopbackNone {
-		c.LoopbackRole = RoleNone
-	}
 	return c, nil
 }
 
 // Validate returns an error that names an invalid field. A field that is not set is valid.
 // [New] also checks what has no key, such as Auth.
 func (c Config) Validate() error {
-	isRole := slices.Contains([]Role{"", RoleViewer, RoleInspector, RoleOperator, LoopbackNone}, c.LoopbackRole)
 	switch {
-	case !isRole:
-		return fmt.Errorf("LoopbackRole is %q: want viewer, inspector, operator or none", c.LoopbackRole)
+	case !slices.Contains(roles, c.LoopbackRole):
+		return fmt.Errorf("LoopbackRole is %q: want viewer, inspector or operator", c.LoopbackRole)
 	case c.Timeout < 0:
 		return fmt.Errorf("Timeout is %v: want more than 0", c.Timeout)
 	case c.MaxStreamAge < 0:
 		return fmt.Errorf("MaxStreamAge is %v: want more than 0", c.MaxStreamAge)
 	case c.MaxBody < 0 || c.MaxBody > 1<<30:
-		return fmt.Errorf("MaxBody is %d: want at most 1 GiB", c.MaxBody)
+		return fmt.Errorf("MaxBody is %d: want more than 0, and at most 1 GiB", c.MaxBody)
 	case c.Rate < 0 || math.IsNaN(c.Rate) || math.IsInf(c.Rate, 0):
 		return fmt.Errorf("Rate is %v: want more than 0", c.Rate)
 	case c.MaxStreams < 0 || c.MaxStreamsEach < 0:
@@ -313,10 +312,9 @@ func (s *Server) HTTPServer() *http.Server {
 // Close ends every watch and waits for their sources. Use it as a shutdown hook. A
 // second call does nothing.
 func (s *Server) Close(context.Context) error {
-	s.diagnosed.close()
-	s.deps.close()
+	s.stop()
+	s.work.Wait()
 	s.flows.close()
-	s.store.close()
 	if s.processes != nil {
 		s.processes.Close()
 	}

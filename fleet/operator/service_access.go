@@ -39,7 +39,7 @@ func (a accessService) ListAudit(ctx context.Context, req *operatorv1.ListAuditR
 		Refused: req.GetRefused(),
 		Since:   c.time("since", req.GetSince()),
 		Until:   c.time("until", req.GetUntil()),
-		After:   page.after,
+		Before:  page.number(&c.violations),
 		Limit:   page.size,
 	}
 	return call(ctx, a.s, c, func(ctx context.Context) (*operatorv1.ListAuditResponse, error) {
@@ -50,10 +50,10 @@ func (a accessService) ListAudit(ctx context.Context, req *operatorv1.ListAuditR
 				return nil, err
 			}
 		}
-		entries, next, err := seenPage(q.Limit, q.After, func(after string, limit int) ([]*operatorv1.AuditEntry, string, error) {
-			q.After, q.Limit = after, limit
+		entries, next, err := seenPage(q.Limit, q.Before, func(before uint64, limit int) ([]*operatorv1.AuditEntry, uint64, error) {
+			q.Before, q.Limit = before, limit
 			return a.s.cfg.AuditLog.List(ctx, q)
 		}, sees)
-		return &operatorv1.ListAuditResponse{Entries: entries, NextPageToken: page.next(next)}, err
+		return &operatorv1.ListAuditResponse{Entries: entries, NextPageToken: page.nextNumber(next)}, err
 	})
 }

@@ -29,14 +29,10 @@ func (w workerService) ListDeadLetters(
 	c.text("group", req.GetGroup(), false, maxNote)
 	page := c.paging(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLettersResponse, error) {
-		area, err := w.s.letters(req.GetWorkerId())
-		if err != nil {
-			return nil, err
-		}
-		read := area.DeadLetters
+		read := c.area.DeadLetters
 		if req.GetGroup() != "" {
 			read = func(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
-				return lettersOf(ctx, area, id, req.GetGroup(), after, limit)
+				return lettersOf(ctx, c.area, id, req.GetGroup(), after, limit)
 			}
 		}
 		found, err := read(ctx, req.GetWorkerId(), page.after, page.size+1)
@@ -112,11 +108,7 @@ func (w workerService) ListDeadLetterGroups(
 ) (*operatorv1.ListDeadLetterGroupsResponse, error) {
 	c := w.lettersRequest("ListDeadLetterGroups", req.GetWorkerId())
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLetterGroupsResponse, error) {
-		area, err := w.s.letters(req.GetWorkerId())
-		if err != nil {
-			return nil, err
-		}
-		groups, err := area.LetterGroups(ctx, req.GetWorkerId())
+		groups, err := c.area.LetterGroups(ctx, req.GetWorkerId())
 		if err != nil {
 			return nil, err
 		}
@@ -151,11 +143,7 @@ func (w workerService) ReadDeadLetter(
 		c.detail += fmt.Sprintf(" from byte %d on", req.GetOffset())
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.DeadLetter, error) {
-		area, err := w.s.letters(req.GetWorkerId())
-		if err != nil {
-			return nil, err
-		}
-		d, err := area.DeadLetter(ctx, req.GetWorkerId(), req.GetId())
+		d, err := c.area.DeadLetter(ctx, req.GetWorkerId(), req.GetId())
 		if err != nil {
 			return nil, err
 		}
@@ -235,15 +223,11 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 	c.choice(chosen)
 	c.detail = chosen.String()
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.RedriveResponse, error) {
-		area, err := w.s.letters(req.GetWorkerId())
-		if err != nil {
-			return nil, err
-		}
-		ids, some, err := chosen.resolve(ctx, area, req.GetWorkerId())
+		ids, some, err := chosen.resolve(ctx, c.area, req.GetWorkerId())
 		if err != nil || !some {
 			return &operatorv1.RedriveResponse{}, err
 		}
-		n, err := area.Redrive(ctx, req.GetWorkerId(), ids, c.who.Name)
+		n, err := c.area.Redrive(ctx, req.GetWorkerId(), ids, c.who.Name)
 		c.note("dead letters: %d", n) // also of a call that failed in the middle
 		return &operatorv1.RedriveResponse{Redriven: n}, afterSome(err, n, "redriven")
 	})
@@ -263,11 +247,7 @@ func (w workerService) RedriveEdited(
 		c.detail += ": " + req.GetNote()
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.RedriveEditedResponse, error) {
-		area, err := w.s.letters(req.GetWorkerId())
-		if err != nil {
-			return nil, err
-		}
-		data, err := area.RedriveEdited(ctx, req.GetWorkerId(), req.GetId(), req.GetData(), c.who.Name)
+		data, err := c.area.RedriveEdited(ctx, req.GetWorkerId(), req.GetId(), req.GetData(), c.who.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -295,15 +275,11 @@ func (w workerService) DiscardDeadLetters(
 		c.detail = clip(req.GetNote(), 400) + "; " + c.detail // the ids may be long
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.DiscardDeadLettersResponse, error) {
-		area, err := w.s.letters(req.GetWorkerId())
-		if err != nil {
-			return nil, err
-		}
-		ids, some, err := chosen.resolve(ctx, area, req.GetWorkerId())
+		ids, some, err := chosen.resolve(ctx, c.area, req.GetWorkerId())
 		if err != nil || !some {
 			return &operatorv1.DiscardDeadLettersResponse{}, err
 		}
-		n, err := area.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), c.who.Name)
+		n, err := c.area.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), c.who.Name)
 		c.note("dead letters: %d", n) // also of a call that failed in the middle
 		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, afterSome(err, n, "discarded")
 	})

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 	"strings"
 
@@ -49,7 +48,7 @@ func (p processService) ListProcesses(
 			return nil, err
 		}
 		all = slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !c.who.seesProcess(x) || !diagnosis.Matches(req, x) })
-		sortBy(all, order)
+		slices.SortFunc(all, func(a, b *operatorv1.Process) int { return strings.Compare(order(a), order(b)) })
 		answer := &operatorv1.ListProcessesResponse{Totals: totals(all)}
 		answer.Processes, answer.NextPageToken = pageOf(all, order, page)
 		return answer, nil
@@ -123,7 +122,7 @@ func (p processService) ListEvents(
 			q.Before, q.Limit = before, limit
 			return p.s.cfg.Processes.Events(ctx, q)
 		}, func(e *operatorv1.Event) bool { return c.who.sees(object{service: e.GetService()}) })
-		return &operatorv1.ListEventsResponse{Events: events, NextPageToken: page.next(after(next))}, err
+		return &operatorv1.ListEventsResponse{Events: events, NextPageToken: page.nextNumber(next)}, err
 	})
 }
 
@@ -288,7 +287,6 @@ func (p processService) watch(
 // costs them nothing, and lists and pages have the latest.
 func (s *Server) newProcessFeed(area Processes) *feed.Feed[*operatorv1.Process] {
 	return feed.New(area.Watch, feed.Options[*operatorv1.Process]{
-		Retry:  feedRetry,
 		Always: true,
 		Failed: s.watchFailed("the processes"),
 		Merge: func(_ string, old *operatorv1.Process, known bool, new *operatorv1.Process) (*operatorv1.Process, bool) {
@@ -296,68 +294,9 @@ func (s *Server) newProcessFeed(area Processes) *feed.Feed[*operatorv1.Process] 
 				old = nil
 			}
 			diagnosis.Date(new, old)
-			return new, !known || !proto.Equal(newsOf(old), newsOf(new))
+			return new, !known || !proto.Equal(diagnosis.News(old), diagnosis.News(new))
 		},
 	})
-}
-
-// newsOf returns what an announcement tells an operator: not its time, nor the use of memory.
-// The load of its servers counts in powers of two.
-func newsOf(p *operatorv1.Process) *operatorv1.Process {
-	news := &operatorv1.Process{
-		Service:          p.GetService(),
-		Host:             p.GetHost(),
-		Pid:              p.GetPid(),
-		Version:          p.GetVersion(),
-		StartedAt:        p.GetStartedAt(),
-		Phase:            p.GetPhase(),
-		Ready:            p.GetReady(),
-		Suspended:        p.GetSuspended(),
-		Reason:           p.GetReason(),
-		Waiting:          p.GetWaiting(),
-		Units:            withoutProgress(p.GetUnits()),
-		Probes:           p.GetProbes(),
-		Restarts:         p.GetRestarts(),
-		Steps:            p.GetSteps(),
-		Budget:           p.GetBudget(),
-		Truncated:        p.GetTruncated(),
-		Suspect:          p.GetSuspect(),
-		MemoryLimitBytes: p.GetMemoryLimitBytes(),
-	}
-	for _, f := range p.GetFindings() { // their texts have times
-		news.Findings = append(news.Findings, &operatorv1.Finding{Rule: f.GetRule()})
-	}
-	for _, s := range p.GetServers() {
-		news.Servers = append(news.Servers, &operatorv1.Server{
-			InFlight:    int64(bits.Len64(uint64(s.GetInFlight()))),
-			Connections: int64(bits.Len64(uint64(s.GetConnections()))),
-		})
-	}
-	return news
-}
-
-// withoutProgress returns units without their signs of progress, which come all the time.
-func withoutProgress(list []*operatorv1.Unit) []*operatorv1.Unit {
-	out := slices.Clone(list)
-	for i, u := range list {
-		if u.GetProgress() == nil && len(u.GetChildren()) == 0 {
-			continue
-		}
-		children := u.GetChildren()
-		u = &operatorv1.Unit{
-			Name:        u.GetName(),
-			Kind:        u.GetKind(),
-			Status:      u.GetStatus(),
-			Health:      u.GetHealth(),
-			Reason:      u.GetReason(),
-			Restarts:    u.GetRestarts(),
-			Since:       u.GetSince(),
-			Restartable: u.GetRestartable(),
-			Children:    withoutProgress(children),
-		}
-		out[i] = u
-	}
-	return out
 }
 
 // synced waits until the server has read which processes there are.

@@ -9,8 +9,8 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -113,7 +113,7 @@ func (w workerService) ListWorkers(
 		all = slices.DeleteFunc(slices.Clone(all), func(x *operatorv1.Worker) bool {
 			otherState := req.GetState() != "" && x.GetState() != req.GetState()
 			otherGroup := req.GetGroup() != "" && x.GetGroup() != req.GetGroup()
-			return !c.who.seesWorker(x) || otherState || otherGroup
+			return !c.who.sees(workerObject(x)) || otherState || otherGroup
 		})
 		slices.SortFunc(all, func(a, b *operatorv1.Worker) int { return strings.Compare(a.GetId(), b.GetId()) })
 		answer := &operatorv1.ListWorkersResponse{}
@@ -319,13 +319,14 @@ func (w workerService) ReadWorkerState(
 	c.text("key", req.GetKey(), false, maxName)
 	c.detail = req.GetKey()
 	page := c.paging(req)
+	after := page.number(&c.violations)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ReadWorkerStateResponse, error) {
 		if req.GetKey() != "" {
 			e, err := w.s.cfg.Workers.Value(ctx, req.GetId(), req.GetKey())
 			return &operatorv1.ReadWorkerStateResponse{Entries: []*operatorv1.StateEntry{e}}, err
 		}
-		entries, next, err := w.s.cfg.Workers.State(ctx, req.GetId(), page.after, page.size)
-		return &operatorv1.ReadWorkerStateResponse{Entries: entries, NextPageToken: page.next(next)}, err
+		entries, next, err := w.s.cfg.Workers.State(ctx, req.GetId(), after, page.size)
+		return &operatorv1.ReadWorkerStateResponse{Entries: entries, NextPageToken: page.nextNumber(next)}, err
 	})
 }
 
@@ -334,9 +335,10 @@ func (w workerService) ListWorkerTimers(
 ) (*operatorv1.ListWorkerTimersResponse, error) {
 	c := w.request("ListWorkerTimers", req.GetId())
 	page := c.paging(req)
+	after := page.number(&c.violations)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListWorkerTimersResponse, error) {
-		timers, next, err := w.s.cfg.Workers.Timers(ctx, req.GetId(), page.after, page.size)
-		return &operatorv1.ListWorkerTimersResponse{Timers: timers, NextPageToken: page.next(next)}, err
+		timers, next, err := w.s.cfg.Workers.Timers(ctx, req.GetId(), after, page.size)
+		return &operatorv1.ListWorkerTimersResponse{Timers: timers, NextPageToken: page.nextNumber(next)}, err
 	})
 }
 
@@ -422,7 +424,7 @@ func (w workerService) ReadWorkerLogs(
 		answer := &operatorv1.ReadWorkerLogsResponse{Lines: lines}
 		if len(lines) > page.size {
 			answer.Lines = lines[1:]
-			answer.NextPageToken = page.next(strconv.FormatInt(answer.GetLines()[0].GetNumber(), 10))
+			answer.NextPageToken = page.nextNumber(uint64(answer.GetLines()[0].GetNumber()))
 		}
 		return answer, nil
 	})
@@ -478,7 +480,7 @@ func (w workerService) follow(
 
 // sendLines sends lines, and then each one behind after.
 func (w workerService) sendLines(ctx context.Context, c *request, lines []*operatorv1.WorkerLogLine, after int64,
-	notify func(operatorv1.WatchResponse_Kind, *operatorv1.WorkerLogLine) error,
+	send func(operatorv1.WatchResponse_Kind, *operatorv1.WorkerLogLine) error,
 ) error {
 	over, leave, err := w.s.bounded(ctx, c.who)
 	if err != nil {
@@ -486,66 +488,52 @@ func (w workerService) sendLines(ctx context.Context, c *request, lines []*opera
 	}
 	defer leave()
 	for _, l := range lines {
-		if err := notify(operatorv1.WatchResponse_KIND_PUT, l); err != nil {
+		if err := send(operatorv1.WatchResponse_KIND_PUT, l); err != nil {
 			return err
 		}
 	}
-	if err := notify(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
+	if err := send(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
 		return err
 	}
-	// One call follows the log to its end: it is of the worker that the caller may see, and not of
-	// one that is made later under the same id.
-	following, stop := context.WithCancel(over)
-	defer stop()
-	found, ended := make(chan *operatorv1.WorkerLogLine), make(chan error, 1)
-	go func() {
-		_, err := guarded(following, w.s, c.action, func(ctx context.Context) (any, error) {
-			return nil, w.s.cfg.Workers.FollowLogs(ctx, c.object, after, func(l *operatorv1.WorkerLogLine) error {
-				select {
-				case found <- l:
-					return nil
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			})
-		})
-		ended <- err
-	}()
-	err = w.forward(over, found, ended, notify)
-	stop()
-	<-ended //nolint:errcheck // forward has told its error, or the caller has gone
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
-}
-
-// forward sends the lines of a log as they come, with heartbeats between them, until the log or
-// over ends.
-func (w workerService) forward(over context.Context, found chan *operatorv1.WorkerLogLine, ended chan error,
-	notify func(operatorv1.WatchResponse_Kind, *operatorv1.WorkerLogLine) error,
-) error {
+	following, stop := context.WithCancelCause(over)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	for {
-		var err error
-		select {
-		case <-over.Done():
-			return errWatchOver()
-		case err = <-ended:
-			ended <- nil // for the caller, who waits for it
-			if over.Err() != nil || err == nil {
-				return errWatchOver()
-			}
-			return err
-		case l := <-found:
-			err = notify(operatorv1.WatchResponse_KIND_PUT, l)
-			beat.Reset(heartbeat)
-		case <-beat.C:
-			err = notify(operatorv1.WatchResponse_KIND_HEARTBEAT, nil)
-		}
-		if err != nil {
-			return err
-		}
+	var mu sync.Mutex // one message at a time
+	notify := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
+		mu.Lock()
+		defer mu.Unlock()
+		beat.Reset(heartbeat)
+		return send(kind, l)
 	}
+	var beats sync.WaitGroup
+	defer beats.Wait()
+	defer stop(nil)
+	beats.Go(func() {
+		for {
+			select {
+			case <-following.Done():
+				return
+			case <-beat.C:
+				if err := notify(operatorv1.WatchResponse_KIND_HEARTBEAT, nil); err != nil {
+					stop(err)
+				}
+			}
+		}
+	})
+	// One call follows the log to its end: it is of the worker that the caller may see, and not of
+	// one that is made later under the same id.
+	_, err = guarded(following, w.s, c.action, func(ctx context.Context) (any, error) {
+		return nil, w.s.cfg.Workers.FollowLogs(ctx, c.object, after, func(l *operatorv1.WorkerLogLine) error {
+			return notify(operatorv1.WatchResponse_KIND_PUT, l)
+		})
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case over.Err() != nil || err == nil:
+		return errWatchOver()
+	case following.Err() != nil:
+		return context.Cause(following) // of the heartbeat
+	}
+	return err
 }

@@ -38,7 +38,7 @@ func (w workflowService) ListDefinitions(
 	c := &request{action: "WorkflowService.ListDefinitions", scope: scopeParts}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDefinitionsResponse, error) {
 		list, err := w.s.cfg.Workflows.Definitions(ctx)
-		list = slices.DeleteFunc(slices.Clone(list), func(d *operatorv1.Definition) bool { return !c.who.seesDefinition(d) })
+		list = slices.DeleteFunc(slices.Clone(list), func(d *operatorv1.Definition) bool { return !c.who.sees(object{workflow: d.GetType()}) })
 		return &operatorv1.ListDefinitionsResponse{Definitions: list}, err
 	})
 }
@@ -157,15 +157,7 @@ func (w workflowService) Transition(
 		c.detail += ": " + req.GetNote()
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.TransitionResponse, error) {
-		e, from, err := w.s.cfg.Workflows.Transition(ctx, Transition{
-			Type:     req.GetType(),
-			ID:       req.GetId(),
-			Phase:    req.GetPhase(),
-			Note:     req.GetNote(),
-			Who:      c.who.Name,
-			Revision: revision,
-			DryRun:   req.GetDryRun(),
-		})
+		e, from, err := w.s.cfg.Workflows.Transition(ctx, req, c.who.Name, revision)
 		if err != nil {
 			return nil, err
 		}
@@ -220,14 +212,7 @@ func (w workflowService) Patch(ctx context.Context, req *operatorv1.PatchRequest
 		if err != nil {
 			return nil, err
 		}
-		e, err := w.s.cfg.Workflows.Patch(ctx, Patch{
-			Type:     req.GetType(),
-			ID:       req.GetId(),
-			Fields:   fields,
-			Who:      c.who.Name,
-			Revision: revision,
-			DryRun:   req.GetDryRun(),
-		})
+		e, err := w.s.cfg.Workflows.Patch(ctx, req, fields, revision)
 		if err != nil {
 			return nil, err
 		}

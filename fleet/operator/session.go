@@ -20,6 +20,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 )
@@ -411,7 +412,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Das
 	}
 	if _, err := s.recognise(ask); err != nil {
 		err = wire(r.Context(), s.log, "login", err)
-		ui.Login(w, next, message(err), httpcode.Of(connect.CodeOf(err)))
+		ui.Login(w, next, client.Message(err), httpcode.Of(connect.CodeOf(err)))
 		return
 	}
 	value, err := s.sessions.begin(token)

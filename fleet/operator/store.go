@@ -40,8 +40,6 @@ const (
 type store struct {
 	area storing
 	away func() bool // reports whether a dependency is away
-	stop context.CancelFunc
-	done chan struct{}
 
 	mu      sync.Mutex // guards the fields below
 	known   map[string]*knownStream
@@ -71,23 +69,16 @@ type knownConsumer struct {
 }
 
 func newStore(area Processes, away func() bool) *store {
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &store{away: away, stop: cancel, done: make(chan struct{}), known: map[string]*knownStream{}}
-	if w.area, _ = area.(storing); w.area == nil {
-		close(w.done)
-		return w
-	}
-	go w.run(ctx)
+	w := &store{away: away, known: map[string]*knownStream{}}
+	w.area, _ = area.(storing)
 	return w
 }
 
-func (w *store) close() {
-	w.stop()
-	<-w.done
-}
-
+// run looks until ctx ends, unless the area does not know where it is stored.
 func (w *store) run(ctx context.Context) {
-	defer close(w.done)
+	if w.area == nil {
+		return
+	}
 	tick := time.NewTicker(storeEvery)
 	defer tick.Stop()
 	for {

@@ -54,7 +54,7 @@ func TestStoreIsCompared(t *testing.T) {
 					{Name: "WORK", Made: made, OnDisk: true, Messages: 2},
 				}}
 				w := newStore(d, func() bool { return false })
-				t.Cleanup(w.close)
+				go w.run(t.Context())
 				d.mu.Lock()
 				defer d.mu.Unlock()
 				wait := func(long time.Duration) {
@@ -174,14 +174,14 @@ func TestStoreIsNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{listErr: errors.New("no permission")}
 		w := newStore(d, func() bool { return false })
-		defer w.close()
+		go w.run(t.Context())
 		synctest.Wait()
 		if _, _, looked, err := w.facts(); !looked || err == nil {
 			t.Errorf("streams that cannot be listed: %t, %v", looked, err)
 		}
 	})
 	w := newStore(cutOff{}, func() bool { return true })
-	defer w.close()
+	w.run(t.Context())
 	if _, _, looked, _ := w.facts(); looked {
 		t.Error("an area without streams was looked at")
 	}

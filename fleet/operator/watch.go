@@ -17,7 +17,6 @@ import (
 // Times of watches.
 const (
 	heartbeat = 15 * time.Second // silence until a heartbeat
-	feedRetry = time.Second      // pause after a source has failed
 	batch     = 64               // changes taken from a feed at once
 )
 
@@ -155,13 +154,16 @@ func (s *Server) changed(ctx context.Context, topic, name string, notify func(ne
 	switch {
 	case topic == "workflow" && s.cfg.Workflows != nil:
 		c := &request{action: "WorkflowService.GetDefinition", scope: scopeOne, object: name, who: who}
-		if err := s.permitted(ctx, c); err != nil {
+		if err := s.resolve(ctx, c); err != nil {
+			return err
+		}
+		if err := s.permitted(c); err != nil {
 			return err
 		}
 		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {
 			return err
 		}
-		return onChange(ctx, s, who, s.flows.flow(name).brief.Follow("", nil), notify)
+		return onChange(ctx, s, who, s.flows.flow(name).changes.Follow("", nil), notify)
 	case topic == "processes" && s.processes != nil:
 		// Values that a process announces all the time do not count as a change. The page of one
 		// process shows them, so it looks again with each heartbeat.

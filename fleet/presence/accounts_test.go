@@ -175,11 +175,6 @@ func TestShippedAccounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	t.Run("a bare id of two services", func(t *testing.T) {
-		if _, err := f.Drain(t.Context(), "a", "", "ada"); !errors.Is(err, presence.ErrAmbiguous) || !strings.Contains(err.Error(), "orders.a") || !strings.Contains(err.Error(), "billing.a") {
-			t.Errorf("%v, want ErrAmbiguous with both", err)
-		}
-	})
 	t.Run("a key that is no operator's", func(t *testing.T) {
 		other, otherPublic := keyPair(t)
 		eve, err := presence.Open(t.Context(), b.connect("operator"), presence.Config{KeyFile: other})

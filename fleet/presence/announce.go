@@ -51,7 +51,7 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 		cfg.ID = identity.New()
 	}
 	cfg.ID = serviceToken(app.Config().Name) + "." + cfg.ID
-	public, private, keyErr := ed25519.GenerateKey(nil)
+	public, private, _ := ed25519.GenerateKey(nil) // the system's random numbers never fail
 	a := &announcer{
 		app:     app,
 		js:      js,
@@ -77,7 +77,7 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 	}
 	app.OnShutdown("presence", a.leave)
 	app.Go("presence", func(ctx context.Context) error {
-		if err := cmp.Or(err, keyErr); err != nil {
+		if err != nil {
 			return err
 		}
 		return a.run(ctx)
@@ -166,9 +166,7 @@ func (a *announcer) run(ctx context.Context) error {
 // announce announces the process until the hook runs. It returns an error when the
 // Config turns out to be wrong.
 func (a *announcer) announce(ctx context.Context) error {
-	joined := previous(a.app.Report())
-	joined.Kind, joined.To = "joined", a.cfg.Version
-	a.journal.add(a.event(joined))
+	a.noteJoined()
 	defer a.app.Events().Listen(1024, a.note)()
 	for _, ph := range a.app.Report().Phases { // the phases before Listen
 		if a.isNewPhase(ph.Phase) {
@@ -260,6 +258,13 @@ func (a *announcer) isNewPhase(p lifecycle.Phase) bool {
 	had := a.phases[p]
 	a.phases[p] = true
 	return !had
+}
+
+// noteJoined writes the begin of this life into the journal, and the end of the one before.
+func (a *announcer) noteJoined() {
+	joined := previous(a.app.Report())
+	joined.Kind, joined.To = "joined", a.cfg.Version
+	a.journal.add(a.event(joined))
 }
 
 // previous describes the end of the life before this one, as far as it is known.
@@ -433,9 +438,7 @@ func (a *announcer) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveTime)
 	defer cancel()
 	if !a.begun.Load() { // the start has failed before the process could announce itself
-		joined := previous(a.app.Report())
-		joined.Kind, joined.To = "joined", a.cfg.Version
-		a.journal.add(a.event(joined))
+		a.noteJoined()
 		a.noteEnd(ctx)
 		return nil
 	}

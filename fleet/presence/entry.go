@@ -2,12 +2,10 @@ package presence
 
 import (
 	"bytes"
-	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -170,33 +168,4 @@ func (f *Fleet) removed(e jetstream.KeyValueEntry) bool {
 		a = announcement{}
 	}
 	return f.registry.left(e.Key(), a)
-}
-
-// find returns the key of the entry of an id, which may lack the service.
-func (f *Fleet) find(ctx context.Context, id string) (key string, err error) {
-	switch {
-	case validKey.MatchString(id):
-		return id, nil
-	case !validID.MatchString(id):
-		return "", fmt.Errorf("%w: %q", ErrNotFound, text.Clip(id, maxShown))
-	}
-	list, err := f.kv.ListKeysFiltered(ctx, "*."+id)
-	if err != nil {
-		return "", fmt.Errorf("presence: find %s: %w", id, err)
-	}
-	var keys []string
-	for key := range list.Keys() {
-		if len(keys) < maxOthers {
-			keys = append(keys, key)
-		}
-	}
-	switch {
-	case ctx.Err() != nil:
-		return "", fmt.Errorf("presence: find %s: %w", id, ctx.Err())
-	case len(keys) == 0:
-		return "", fmt.Errorf("%w: %q", ErrNotFound, id)
-	case len(keys) > 1:
-		return "", fmt.Errorf("%w: %s", ErrAmbiguous, strings.Join(keys, ", "))
-	}
-	return keys[0], nil
 }

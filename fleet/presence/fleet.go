@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Errors of a Fleet.
@@ -23,9 +25,6 @@ var (
 	ErrRefused = errors.New("presence: the process refused")
 	// ErrNoJournal is returned by [Fleet.Events] when Config.Journal is JournalOff.
 	ErrNoJournal = errors.New("presence: this fleet keeps no journal")
-	// ErrAmbiguous is returned for an id without a service that processes of several
-	// services have. The error's text has their whole ids.
-	ErrAmbiguous = errors.New("presence: several services have a process of this id")
 )
 
 // Fleet is an operator's view of all processes. It keeps nothing open, so there is
@@ -88,14 +87,12 @@ func (f *Fleet) List(ctx context.Context) ([]Process, error) {
 	}
 }
 
-// Get returns one process, or ErrNotFound. The id may lack the service and the dot;
-// ErrAmbiguous is returned when processes of several services have it.
+// Get returns one process, or ErrNotFound. The id is the whole one: SERVICE.INSTANCE.
 func (f *Fleet) Get(ctx context.Context, id string) (Process, error) {
-	key, err := f.find(ctx, id)
-	if err != nil {
-		return Process{}, err
+	if !validKey.MatchString(id) {
+		return Process{}, fmt.Errorf("%w: %q", ErrNotFound, text.Clip(id, maxShown))
 	}
-	e, err := f.kv.Get(ctx, key)
+	e, err := f.kv.Get(ctx, id)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return Process{}, fmt.Errorf("%w: %q", ErrNotFound, id)

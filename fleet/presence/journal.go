@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/endclass"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -47,18 +48,18 @@ type Event struct {
 
 // The classes of an end: the To of an event "exit" or "lost".
 const (
-	EndClean  = "clean"  // it ended as it was asked to, or finished
-	EndFailed = "failed" // a unit or a hook failed
-	EndHung   = "hung"   // a part did not return in its time and was abandoned
-	EndCut    = "cut"    // requests were cut or hooks skipped: the time was too short
-	EndLost   = "lost"   // it disappeared and reported no end
-	EndOOM    = "oom"    // the same, with its memory at the limit
-	EndForced = "forced" // the same, in the middle of a stop
+	EndClean  = endclass.Clean  // it ended as it was asked to, or finished
+	EndFailed = endclass.Failed // a unit or a hook failed
+	EndHung   = endclass.Hung   // a part did not return in its time and was abandoned
+	EndCut    = endclass.Cut    // requests were cut or hooks skipped: the time was too short
+	EndLost   = endclass.Lost   // it disappeared and reported no end
+	EndOOM    = endclass.OOM    // the same, with its memory at the limit
+	EndForced = endclass.Forced // the same, in the middle of a stop
 
 	// By what the platform knows:
-	EndPanicked = "panicked" // it ended with the exit status of a panic
-	EndKilled   = "killed"   // a signal ended it, and not because memory ran out
-	EndEvicted  = "evicted"  // its host had to give it up
+	EndPanicked = endclass.Panicked // it ended with the exit status of a panic
+	EndKilled   = endclass.Killed   // a signal ended it, and not because memory ran out
+	EndEvicted  = endclass.Evicted  // its host had to give it up
 )
 
 // Limits of the journal.

@@ -1,8 +1,6 @@
 package presence
 
 import (
-	"bufio"
-	"bytes"
 	"os"
 	"path"
 	"strconv"
@@ -48,8 +46,8 @@ func (l *memoryLimit) memory() Memory {
 		if err != nil {
 			continue
 		}
-		inactive := stat(path.Join(dir, "memory.stat"), version.inactive)
-		return Memory{Used: max(0, used-inactive), Limit: l.limit}
+		stat, _ := os.ReadFile(path.Join(dir, "memory.stat")) // without it nothing is known to be inactive
+		return Memory{Used: max(0, used-field(stat, version.inactive)), Limit: l.limit}
 	}
 	return Memory{}
 }
@@ -68,22 +66,4 @@ func resident() int64 {
 		return 0
 	}
 	return max(0, all-shared) * int64(os.Getpagesize())
-}
-
-// stat returns one number of a memory.stat, 0 when it has none.
-func stat(file, name string) int64 {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		if key, value, ok := strings.Cut(lines.Text(), " "); ok && key == name {
-			n, err := strconv.ParseInt(value, 10, 64)
-			if err != nil {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
 }

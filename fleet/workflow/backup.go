@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -73,9 +74,8 @@ func TellProgress(tell func(stream string, bytes int64)) BackupOption {
 type transfer struct {
 	js   jetstream.JetStream
 	dir  string
+	sum  string // of the backup's manifest, for a restore
 	tell func(stream string, bytes int64)
-
-	begun []string // the streams whose restore the server has begun
 }
 
 func newTransfer(js jetstream.JetStream, dir string, opts []BackupOption) *transfer {
@@ -279,10 +279,14 @@ func (s savedStream) verify(dir string) (StreamBackup, error) {
 // verifies all files first, and afterwards that the server has as many messages, with the
 // same first and last revision.
 //
-// A stream that is already as the backup has it counts as restored, so a restore that was
-// interrupted is called again and goes on. When a stream exists and differs, it touches
-// nothing and returns an error that wraps jetstream.ErrStreamNameAlreadyInUse. When it fails
-// later, it deletes what it has created.
+// A stream that is already as the backup has it counts as restored, and one that a restore of
+// this backup has left half done is replaced. So a restore that was interrupted is called again and
+// goes on. When a stream exists and differs, RestoreBackup touches nothing and returns an error that
+// wraps jetstream.ErrStreamNameAlreadyInUse. When it fails later, it deletes the streams that were
+// restored from this backup.
+//
+// Each restored stream says in its metadata from which backup it is (lifecycle_restored_from, the
+// sum of the manifest).
 //
 // Delete the streams first to go back in time, and restart the processes that use them, or
 // let them find out by themselves. A backup of another person may configure its streams in
@@ -295,71 +299,79 @@ func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string, opts
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBackup, err)
 	}
+	t := newTransfer(js, dir, opts)
+	t.sum = m.Sum
 	var missing []savedStream
 	for _, s := range m.Streams {
-		exists, err := s.isRestored(ctx, js)
+		is, _, err := t.look(ctx, s)
 		if err != nil {
 			return fmt.Errorf("restore stream %s: %w", s.Name, err)
 		}
-		if !exists {
+		if is != whole {
 			missing = append(missing, s)
 		}
 	}
-	t := newTransfer(js, dir, opts)
 	for _, s := range missing {
 		if err := t.restoreOnce(ctx, s); err != nil {
-			return errors.Join(fmt.Errorf("restore stream %s: %w", s.Name, err), t.undo(ctx))
+			return errors.Join(fmt.Errorf("restore stream %s: %w", s.Name, err), t.undo(ctx, m.Streams))
 		}
 	}
 	return nil
 }
 
-// isRestored reports whether the stream exists as the backup has it. A stream of that name
-// with other messages is an error. The server may still be loading what an earlier restore has
-// sent, so a stream that differs is looked at again until it stands still.
-func (s savedStream) isRestored(ctx context.Context, js jetstream.JetStream) (bool, error) {
+// restoredFrom is the key of a restored stream's metadata for the sum of the backup's manifest.
+const restoredFrom = "lifecycle_restored_from"
+
+// presence says how much of a saved stream the server has.
+type presence int
+
+const (
+	absent presence = iota
+	part            // a restore of this backup creates it, or was interrupted
+	whole
+)
+
+// look returns how much of a stream the server has, and how many messages. A stream of that name that
+// is neither as the backup has it nor a part of a restore is an error.
+func (t *transfer) look(ctx context.Context, s savedStream) (is presence, messages uint64, err error) {
 	var saved jetstream.StreamState
 	if err := json.Unmarshal(s.State, &saved); err != nil {
-		return false, fmt.Errorf("%w: its state: %w", ErrBackup, err)
+		return absent, 0, fmt.Errorf("%w: its state: %w", ErrBackup, err)
 	}
-	for before := uint64(math.MaxUint64); ; {
-		stream, err := js.Stream(ctx, s.Name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		found := stream.CachedInfo().State
-		same := found.Msgs == saved.Msgs && found.FirstSeq == saved.FirstSeq && found.LastSeq == saved.LastSeq &&
-			found.FirstTime.Equal(saved.FirstTime) && found.LastTime.Equal(saved.LastTime)
-		if same {
-			return true, nil
-		}
-		if found.Msgs == before {
-			return false, fmt.Errorf("%w: it has %d messages up to revision %d of %s, the backup has %d up to %d of %s",
-				jetstream.ErrStreamNameAlreadyInUse, found.Msgs, found.LastSeq, found.LastTime.Format(time.RFC3339),
-				saved.Msgs, saved.LastSeq, saved.LastTime.Format(time.RFC3339))
-		}
-		before = found.Msgs
-		if err := standstill.Sleep(ctx, 1); err != nil {
-			return false, err
-		}
+	stream, err := t.js.Stream(ctx, s.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return absent, 0, nil
 	}
+	if err != nil {
+		return absent, 0, err
+	}
+	found := stream.CachedInfo().State
+	begins := found.FirstSeq == saved.FirstSeq && found.FirstTime.Equal(saved.FirstTime) || saved.Msgs == 0 // it has no first message
+	ends := found.LastSeq == saved.LastSeq && found.LastTime.Equal(saved.LastTime)
+	isOurs := stream.CachedInfo().Config.Metadata[restoredFrom] == t.sum
+	switch {
+	case found.Msgs == saved.Msgs && begins && ends:
+		return whole, found.Msgs, nil
+	case isOurs && found.LastSeq < saved.LastSeq:
+		return part, found.Msgs, nil
+	}
+	return absent, 0, fmt.Errorf("%w: it has %d messages up to revision %d of %s, the backup has %d up to %d of %s",
+		jetstream.ErrStreamNameAlreadyInUse, found.Msgs, found.LastSeq, found.LastTime.Format(time.RFC3339),
+		saved.Msgs, saved.LastSeq, saved.LastTime.Format(time.RFC3339))
 }
 
-// standstill is how long a stream has to stay as it is.
-var standstill = worker.Backoff{Min: 300 * time.Millisecond, Max: 300 * time.Millisecond}
-
-// undo deletes the streams that a restore has created, also one whose last answer did not come.
-// The bucket goes first, and nothing more is deleted when that fails: no bucket may live without
-// its journal and its hooks' progress.
-func (t *transfer) undo(ctx context.Context) error {
+// undo deletes the streams that were restored from this backup. The bucket goes first, and nothing
+// more is deleted when that fails: no bucket may live without its journal and its hooks' progress.
+func (t *transfer) undo(ctx context.Context, all []savedStream) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
-	for _, name := range slices.Backward(t.begun) {
-		if err := t.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("delete stream %s, which was restored: %w", name, err)
+	for _, s := range slices.Backward(all) {
+		stream, err := t.js.Stream(ctx, s.Name)
+		if err == nil && stream.CachedInfo().Config.Metadata[restoredFrom] == t.sum {
+			err = t.js.DeleteStream(ctx, s.Name)
+		}
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("delete stream %s, which was restored: %w", s.Name, err)
 		}
 	}
 	return nil
@@ -372,33 +384,67 @@ type counted struct {
 	Last     uint64 `json:"last_seq"`
 }
 
-// restoreOnce creates a stream, unless the server is completing an earlier restore of it.
+// The server gives up a restore that stands still for five seconds, as on a busy machine, and keeps
+// what it has stored of it.
+var (
+	standstill   = worker.Backoff{Min: 6 * time.Second, Max: 6 * time.Second, Jitter: worker.NoJitter}
+	restoreAgain = worker.Backoff{Min: 300 * time.Millisecond, Max: 5 * time.Second}
+)
+
+// maxRestores is how often a stream is restored when the server gives it up.
+const maxRestores = 10
+
+// restoreOnce creates a stream, unless the server completes an earlier restore of it.
 func (t *transfer) restoreOnce(ctx context.Context, s savedStream) error {
 	for tries := 1; ; tries++ {
-		err := t.restore(ctx, s)
-		taken := natserr.Is(err, restoreFailed, nameTaken)
-		if !taken || tries == 10 || standstill.Sleep(ctx, 1) != nil {
+		isWhole, err := t.clear(ctx, s)
+		if err != nil || isWhole {
 			return err
 		}
-		if exists, err := s.isRestored(ctx, t.js); exists || err != nil {
+		err = t.restore(ctx, s)
+		hasGivenUp := natserr.Is(err, restoreFailed, nameTaken) || errors.Is(err, nats.ErrNoResponders)
+		if !hasGivenUp || tries == maxRestores || restoreAgain.Sleep(ctx, tries) != nil {
 			return err
+		}
+	}
+}
+
+// clear removes what an interrupted restore has left of a stream. It waits while the server stores
+// more of it, and reports whether it becomes whole.
+func (t *transfer) clear(ctx context.Context, s savedStream) (isWhole bool, err error) {
+	for before := uint64(math.MaxUint64); ; {
+		is, messages, err := t.look(ctx, s)
+		if err != nil || is != part {
+			return is == whole, err
+		}
+		if messages == before {
+			ctx, cancel := context.WithTimeout(ctx, answerTime)
+			defer cancel()
+			return false, t.js.DeleteStream(ctx, s.Name)
+		}
+		before = messages
+		if err := standstill.Sleep(ctx, 1); err != nil {
+			return false, err
 		}
 	}
 }
 
 // restore creates a stream from its file.
 func (t *transfer) restore(ctx context.Context, s savedStream) error {
+	config, err := s.configFrom(t.sum)
+	if err != nil {
+		return err
+	}
 	var begun struct {
 		Error *jetstream.APIError `json:"error"`
 		To    string              `json:"deliver_subject"`
 	}
-	if err := ask(ctx, t.js, "STREAM.RESTORE."+s.Name, map[string]any{"config": s.Config, "state": s.State}, &begun); err != nil {
+	if err := ask(ctx, t.js, "STREAM.RESTORE."+s.Name, map[string]any{"config": config, "state": s.State}, &begun); err != nil {
 		return err
 	}
 	if begun.Error != nil {
 		return begun.Error // another stream of this name may exist
 	}
-	t.begun = append(t.begun, s.Name)
 	file, err := os.Open(s.path(t.dir))
 	if err != nil {
 		return err
@@ -417,22 +463,32 @@ func (t *transfer) restore(ctx context.Context, s savedStream) error {
 		if err != nil {
 			return err
 		}
-		if len(reply.Data) == 0 && n > 0 {
-			sent += int64(n)
-			t.tell(s.Name, sent)
-			continue
+		if len(reply.Data) > 0 || n == 0 {
+			return s.restored(reply)
 		}
-		err = s.restored(reply)
-		if natserr.Is(err, restoreFailed) { // it has created nothing
-			t.begun = t.begun[:len(t.begun)-1]
-		}
-		return err
+		sent += int64(n)
+		t.tell(s.Name, sent)
 	}
 }
 
+// configFrom returns the stream's configuration with the sum of the backup in its metadata.
+func (s savedStream) configFrom(sum string) (map[string]json.RawMessage, error) {
+	var config map[string]json.RawMessage
+	metadata := map[string]string{}
+	err := json.Unmarshal(s.Config, &config)
+	if saved := config["metadata"]; err == nil && saved != nil {
+		err = json.Unmarshal(saved, &metadata)
+	}
+	if err != nil || config == nil {
+		return nil, fmt.Errorf("%w: its configuration: %w", ErrBackup, cmp.Or(err, errors.New("there is none")))
+	}
+	metadata[restoredFrom] = sum
+	config["metadata"], err = json.Marshal(metadata)
+	return config, err
+}
+
 // The server's codes for a stream of this name that was there when the restore began
-// (JSStreamNameExistRestoreFailedErr), and for a restore that it has ended (JSStreamRestoreErrF),
-// perhaps because such a stream has come.
+// (JSStreamNameExistRestoreFailedErr), and for a restore that it has ended (JSStreamRestoreErrF).
 const (
 	nameTaken     jetstream.ErrorCode = 10130
 	restoreFailed jetstream.ErrorCode = 10062

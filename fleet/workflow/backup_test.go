@@ -2,12 +2,16 @@ package workflow_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -84,5 +88,37 @@ func TestBackupThatIsDamagedIsNotRestored(t *testing.T) {
 	}
 	if err := workflow.Backup(ctx, r.js, "NOTHING", dir+"2"); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("no such bucket: %v", err)
+	}
+}
+
+// The server gives up a restore that stands still for five seconds, as on a machine that has no time
+// for it. It is begun again, and what the server had stored of it is no foreign stream.
+func TestRestoreThatStandsStillIsBegunAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for longer than the server does")
+	}
+	ctx := testContext(t)
+	b := hookServer(t)
+	r := rigOn(t, b, workflow.WithJournal())
+	for i := range 200 { // more than one chunk, because random text cannot be compressed
+		var text strings.Builder
+		for range 100 {
+			text.WriteString(rand.Text())
+		}
+		must(t, r.missions.Create(ctx, &Mission{ID: fmt.Sprint(i), State: "planning", Owner: text.String()}))
+	}
+	r.copied(t)
+	dir := filepath.Join(t.TempDir(), "backup")
+	must(t, workflow.Backup(ctx, b.JetStream(), "MISSIONS", dir))
+	other := brokertest.Server(t, broker.Config{})
+	var still sync.Once
+	must(t, workflow.RestoreBackup(ctx, other.JetStream(), dir, workflow.TellProgress(func(string, int64) {
+		still.Do(func() { time.Sleep(7 * time.Second) })
+	})))
+	restored := rigOn(t, other, workflow.WithJournal())
+	rec, err := restored.record(ctx, "199")
+	must(t, err)
+	if want, err := r.record(ctx, "199"); err != nil || rec.Revision != want.Revision {
+		t.Errorf("the restored record is %+v, want %+v, %v", rec, want, err)
 	}
 }

@@ -2,6 +2,7 @@ package workflow_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -380,5 +381,47 @@ func TestStatusOfAHook(t *testing.T) {
 	}
 	if n := status().DeadLetters; n != 1 {
 		t.Errorf("%d dead letters after one was discarded", n)
+	}
+}
+
+// A process that loses the answer to a write of its hook's progress still knows what it has done, and
+// does not take its own write for that of another process: it does not call the hook again (D20).
+func TestHookLosesTheAnswerToItsProgress(t *testing.T) {
+	site := brokertest.NewSite(t)
+	here := rigOn(t, site.Connect(t, broker.Config{
+		Buckets: []jetstream.KeyValueConfig{missionsBucket, workflow.HookBucket("MISSIONS")}, Streams: []jetstream.StreamConfig{missionsJournal},
+	}), workflow.WithJournal())
+	p := muffle(t, site.URL)
+	var reacted seen
+	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}), workflow.WithJournal(),
+		workflow.WithHook(workflow.Hook{Name: "once", Replay: true, Backoff: quick, Do: func(_ context.Context, re workflow.Reaction) error {
+			reacted.note(re)
+			if re.To == "planning" {
+				p.after.Store("$KV.MISSIONS_HOOKS.state.") // the write of this reaction's progress
+			}
+			return nil
+		}}))
+	there.hooks(t)
+	here.create(t, "a", "planning")
+	brokertest.Await(t, "the hook to store its progress", p.mute.Load)
+	p.after.Store("")
+	p.cut()
+	p.mute.Store(false)
+	must(t, here.missions.Transition(testContext(t), "a", "flying", workflow.TransitionSourceRule, ""))
+	rec, err := here.record(testContext(t), "a")
+	must(t, err)
+	stored, err := here.js.KeyValue(t.Context(), "MISSIONS_HOOKS")
+	must(t, err)
+	brokertest.Await(t, "the progress behind that transition", func() bool {
+		e, err := stored.Get(t.Context(), fmt.Sprintf("state.%x.once", survey))
+		must(t, err)
+		var progress struct {
+			Mark uint64 `json:"mark"`
+		}
+		must(t, json.Unmarshal(e.Value(), &progress))
+		return progress.Mark >= rec.Revision
+	})
+	if got := reacted.of("a"); got != "[>planning planning>flying]" {
+		t.Errorf("the reactions are %s", got)
 	}
 }

@@ -22,6 +22,8 @@ var errSuperseded = errors.New("another process runs it")
 // bucket. It is written with the revision that was read, so a process that was replaced
 // cannot set it back.
 type hookProgress struct {
+	// By is the Manager that has written it.
+	By string `json:"by,omitempty"`
 	// Done are the writes of the journal that need no more calls. Of the spans between
 	// reactions that fail or wait, only the first maxStored are stored: after a restart the
 	// hook repeats what is in the others.
@@ -68,6 +70,7 @@ func (p *hookProgress) stored() *hookProgress {
 // hookStore is a hook's part of the hooks' bucket.
 type hookStore struct {
 	kv       jetstream.KeyValue
+	by       string // the Manager that uses it
 	progress string // the key of its progress
 	letters  string // the prefix of the keys of its dead letters
 }
@@ -82,7 +85,7 @@ func (r *registration) hookStore(ctx context.Context, hook string) (*hookStore, 
 	}
 	// A workflow's name can have any character, a key cannot.
 	of := strings.ToLower(fmt.Sprintf("%x", r.workflow)) + "." + hook
-	return &hookStore{kv: kv, progress: "state." + of, letters: "dead." + of + "."}, nil
+	return &hookStore{kv: kv, by: r.bucket.ops, progress: "state." + of, letters: "dead." + of + "."}, nil
 }
 
 // load returns the progress, nil when the hook has never run.
@@ -104,29 +107,45 @@ func (s *hookStore) load(ctx context.Context) (*hookProgress, error) {
 // save returns errSuperseded when another process has written the progress since it was
 // loaded.
 func (s *hookStore) save(ctx context.Context, p *hookProgress) error {
+	p.By = s.by
 	data, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
-	var revision uint64
-	if p.revision == 0 { // the key may have been deleted before
-		revision, err = s.kv.Create(ctx, s.progress, data)
-	} else {
-		revision, err = s.kv.Update(ctx, s.progress, data, p.revision)
+	for {
+		var revision uint64
+		if p.revision == 0 { // the key may have been deleted before
+			revision, err = s.kv.Create(ctx, s.progress, data)
+		} else {
+			revision, err = s.kv.Update(ctx, s.progress, data, p.revision)
+		}
+		if err == nil {
+			p.revision = revision
+			return nil
+		}
+		if !natserr.Conflict(err) {
+			return fmt.Errorf("store a hook's progress: %w", err)
+		}
+		stored, err := s.load(ctx)
+		if err != nil {
+			return err
+		}
+		if stored == nil || !s.wrote(stored, p.revision) {
+			return errSuperseded
+		}
+		p.revision = stored.revision
 	}
-	if natserr.Conflict(err) {
-		return errSuperseded
-	}
-	if err != nil {
-		return fmt.Errorf("store a hook's progress: %w", err)
-	}
-	p.revision = revision
-	return nil
+}
+
+// wrote reports whether the stored progress is a write of this process, at or behind the last one
+// of which it knows: the answer to that write was lost.
+func (s *hookStore) wrote(stored *hookProgress, last uint64) bool {
+	return stored.By == s.by && stored.revision >= last
 }
 
 // begin loads the hook's progress, or stores the progress of a new hook. last is where
-// this process's run before has ended, nil for none: when another program has removed what
-// was stored, the hook goes on from there.
+// this process's run before has ended, nil for none: the hook goes on from there when no other
+// process has stored progress since, or when another program has removed what was stored.
 func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -139,6 +158,17 @@ func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
 		return fmt.Errorf("look at the journal of %s: %w", run.r.name, err)
 	}
 	journal := stream.CachedInfo().State
+	if p != nil && last != nil && run.store.wrote(p, last.revision) {
+		isRead, err := run.hasRead(ctx, last, journal)
+		if err != nil {
+			return err
+		}
+		if isRead { // otherwise the bucket was restored as it was when p was stored
+			last.revision = p.revision
+			run.progress, run.changed = last, true
+			return nil
+		}
+	}
 	switch {
 	case p != nil:
 		run.progress = p
@@ -156,24 +186,29 @@ func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
 	return run.store.save(ctx, run.progress) // from now on it misses nothing
 }
 
+// hasRead reports whether the journal is the one that the hook has read, as far as its mark tells.
+func (run *hookRun) hasRead(ctx context.Context, p *hookProgress, journal jetstream.StreamState) (bool, error) {
+	if p.Mark == 0 || p.Mark < journal.FirstSeq {
+		return true, nil
+	}
+	e, err := run.journal.at(ctx, p.Mark)
+	if isNotFound(err) {
+		wasPurged := p.Mark <= journal.LastSeq
+		return wasPurged, nil
+	}
+	return err == nil && e.at.Equal(p.MarkedAt), err
+}
+
 // checkMark begins anew when the journal is not the one that the hook has read: it belongs
 // to another bucket, or to an earlier state of this one. Reactions to writes that the hook
 // has seen before have the same IDs. It returns an error while the journal only lags behind.
 func (run *hookRun) checkMark(ctx context.Context, journal jetstream.StreamState) error {
 	p := run.progress
-	if p.Mark == 0 || p.Mark < journal.FirstSeq {
-		return nil
-	}
-	e, err := run.journal.at(ctx, p.Mark)
-	switch {
-	case err != nil && !isNotFound(err):
+	isRead, err := run.hasRead(ctx, p, journal)
+	if err != nil || isRead {
 		return err
-	case err == nil && e.at.Equal(p.MarkedAt):
-		return nil
-	case err != nil && p.Mark <= journal.LastSeq: // it was purged
-		return nil
 	}
-	if err != nil {
+	if p.Mark > journal.LastSeq {
 		of := run.r.bucket
 		bucket, err := of.js.Stream(ctx, of.stream)
 		if err != nil {

@@ -170,15 +170,28 @@ func runHookOnce(ctx context.Context, r *registration, h *Hook, memory *hookMemo
 
 // read reads the journal and queues what the hook wants, until ctx ends.
 func (run *hookRun) read(ctx context.Context) error {
+	run.mu.Lock()
+	at := run.progress.Done.Floor()
+	run.mu.Unlock()
+	for {
+		var err error
+		if at, err = run.readFrom(ctx, at); err != nil {
+			return err
+		}
+	}
+}
+
+// readFrom reads what is behind a revision, and returns the last one that it has read. It returns
+// no error after a reconnect: the server may have sent messages to the lost connection, and does
+// not send them again.
+func (run *hookRun) readFrom(ctx context.Context, at uint64) (uint64, error) {
+	reconnects := run.journal.nc.Stats().Reconnects
 	reqCtx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	stream, err := run.journal.js.Stream(reqCtx, run.journal.stream)
 	if err != nil {
-		return err
+		return at, err
 	}
-	run.mu.Lock()
-	at := run.progress.Done.Floor()
-	run.mu.Unlock()
 	consumer, err := stream.CreateConsumer(reqCtx, jetstream.ConsumerConfig{
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       at + 1,
@@ -188,19 +201,22 @@ func (run *hookRun) read(ctx context.Context) error {
 		InactiveThreshold: run.journal.pace.Of(time.Minute),
 	})
 	if err != nil {
-		return err
+		return at, err
 	}
 	info := consumer.CachedInfo()
 	defer run.journal.deleteConsumer(info.Name)
 	p, err := run.journal.pull(info.Name, info.NumPending, nil, false)
 	if err != nil {
-		return err
+		return at, err
 	}
 	defer p.from.Close()
 	for {
 		msg, meta, err := p.next(ctx)
 		if err != nil {
-			return fmt.Errorf("read %s: %w", run.journal.stream, err)
+			return at, fmt.Errorf("read %s: %w", run.journal.stream, err)
+		}
+		if msg == nil && run.journal.nc.Stats().Reconnects != reconnects {
+			return at, nil
 		}
 		if msg == nil {
 			continue
@@ -213,12 +229,12 @@ func (run *hookRun) read(ctx context.Context) error {
 		run.queue.Hold(e.key, e.paused()) // each write of a paused entity says so
 		for run.queue.Len() >= maxWaiting {
 			if roomPause.Sleep(ctx, 1) != nil {
-				return context.Cause(ctx)
+				return at, context.Cause(ctx)
 			}
 		}
 		if wanted, failures := run.accept(e); wanted {
 			if err := run.queue.Add(e.key, written{e.revision, e.at}, failures); err != nil {
-				return err
+				return at, err
 			}
 		}
 	}

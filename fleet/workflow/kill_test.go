@@ -3,6 +3,7 @@ package workflow_test
 import (
 	"bufio"
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -130,17 +131,23 @@ func restoreSlowly(dir, url string) {
 	os.Exit(0)
 }
 
-// TestRestoreThatIsKilled kills a restore after each of its parts. No bucket is ever there
-// without its journal and the progress of its hooks, and the next restore goes on.
+// TestRestoreThatIsKilled kills a restore after every fourth of its parts. No bucket is ever there
+// without its journal and the progress of its hooks, and the next restore goes on, also behind one
+// that was killed within a stream.
 func TestRestoreThatIsKilled(t *testing.T) {
 	ctx := testContext(t)
 	b := hookServer(t)
 	r := hooked(t, b, workflow.Hook{Do: func(context.Context, workflow.Reaction) error { return nil }})
 	stop := r.hooks(t)
-	note := strings.Repeat("x", 1000)
+	note := func() (text string) { // it cannot be compressed, so a stream has several parts
+		for range 150 {
+			text += crand.Text()
+		}
+		return text
+	}
 	for i := range 300 {
 		r.create(t, fmt.Sprint(i), "planning")
-		must(t, r.missions.Transition(ctx, fmt.Sprint(i), "flying", "rule", note+fmt.Sprint(rand.Uint64())))
+		must(t, r.missions.Transition(ctx, fmt.Sprint(i), "flying", "rule", note()))
 	}
 	r.copied(t)
 	stop()
@@ -158,7 +165,7 @@ func TestRestoreThatIsKilled(t *testing.T) {
 		return err == nil
 	}
 	left := map[string]int{} // how many kills left which streams
-	for after, done := 1, false; !done; after++ {
+	for after, done := 1, false; !done; after += 4 {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "WORKFLOW_TEST_RESTORE="+dir, "WORKFLOW_TEST_URL="+other.ClientURL())
 		out, err := cmd.StdoutPipe()

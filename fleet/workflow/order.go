@@ -124,8 +124,10 @@ type PhaseCount struct {
 	// Stuck is how many of them have been in it for as long as the caller asked about,
 	// or longer.
 	Stuck int
-	// Oldest is since when the first of those in it has been there; zero for none.
-	Oldest time.Time
+	// Oldest is since when the first of those in it has been there, and OldestID its id; Median is
+	// since when half of them have. They are zero for none.
+	Oldest, Median time.Time
+	OldestID       string
 }
 
 // Counts returns how many entities of a workflow are in each phase, sorted by phase. The
@@ -157,16 +159,17 @@ func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Durat
 	for _, phase := range r.table.Phases() {
 		count(phase)
 	}
-	before := q.before
+	before, since := q.before, make(map[string][]int64)
 	q.before = 0
 	err = v.scan(ctx, q, nil, func(en *entity) bool {
 		c := count(en.phaseName())
 		c.Entities++
+		since[c.Phase] = append(since[c.Phase], en.since)
 		if before == 0 || en.since <= before {
 			c.Stuck++
 		}
 		if at := time.Unix(0, en.since); c.Oldest.IsZero() || at.Before(c.Oldest) {
-			c.Oldest = at
+			c.Oldest, c.OldestID = at, en.id
 		}
 		return true
 	})
@@ -174,7 +177,11 @@ func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Durat
 		return fail(err)
 	}
 	list := make([]PhaseCount, 0, len(counts))
-	for _, c := range counts {
+	for phase, c := range counts {
+		if all := since[phase]; len(all) > 0 {
+			slices.Sort(all)
+			c.Median = time.Unix(0, all[len(all)/2])
+		}
 		list = append(list, *c)
 	}
 	slices.SortFunc(list, func(a, b PhaseCount) int { return cmp.Compare(a.Phase, b.Phase) })

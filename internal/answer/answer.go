@@ -13,32 +13,23 @@ import (
 	"strings"
 )
 
-// Content types. The slices are the values of a header and are shared by all
-// responses: do not change them.
-var (
-	TypeJSON = []string{"application/json"}
-	TypeText = []string{"text/plain; charset=utf-8"}
-	TypeHTML = []string{"text/html; charset=utf-8"}
+// Content types.
+const (
+	TypeJSON = "application/json"
+	TypeText = "text/plain; charset=utf-8"
+	TypeHTML = "text/html; charset=utf-8"
 )
 
-var (
-	noStore = []string{"no-store"}
-	noSniff = []string{"nosniff"}
-)
-
-// Answer is a rendered response. It does not change and may be written many
-// times, also concurrently.
+// Answer is a rendered response.
 type Answer struct {
 	status int
-	ctype  []string
-	length []string
+	ctype  string
 	body   []byte
 }
 
 // New returns a response with a status, one of the content types, and a body.
-// It keeps body: do not change it.
-func New(status int, contentType []string, body []byte) *Answer {
-	return &Answer{status: status, ctype: contentType, length: []string{strconv.Itoa(len(body))}, body: body}
+func New(status int, contentType string, body []byte) *Answer {
+	return &Answer{status: status, ctype: contentType, body: body}
 }
 
 // Line returns a response of one line of text. It adds the newline.
@@ -46,17 +37,13 @@ func Line(status int, format string, args ...any) *Answer {
 	return New(status, TypeText, fmt.Appendf(nil, format+"\n", args...))
 }
 
-// Status returns the status code of the response.
-func (a *Answer) Status() int { return a.status }
-
-// Write sends the response. It allocates nothing. It ignores an error of the
-// connection, because the client is gone.
+// Write sends the response. It ignores an error of the connection, because the client is gone.
 func (a *Answer) Write(w http.ResponseWriter, req *http.Request) {
 	h := w.Header()
-	h["Content-Type"] = a.ctype
-	h["Content-Length"] = a.length
-	h["Cache-Control"] = noStore
-	h["X-Content-Type-Options"] = noSniff
+	h.Set("Content-Type", a.ctype)
+	h.Set("Content-Length", strconv.Itoa(len(a.body)))
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(a.status)
 	if req.Method != http.MethodHead {
 		_, _ = w.Write(a.body)
@@ -69,7 +56,7 @@ func Allow(w http.ResponseWriter, req *http.Request, methods ...string) bool {
 	if slices.Contains(methods, req.Method) {
 		return true
 	}
-	w.Header()["Allow"] = []string{strings.Join(methods, ", ")}
+	w.Header().Set("Allow", strings.Join(methods, ", "))
 	Line(http.StatusMethodNotAllowed, "method not allowed: use %s", strings.Join(methods, " or ")).Write(w, req)
 	return false
 }

@@ -118,12 +118,10 @@ func (q *Queue) put(r *record) (direct bool) {
 // may be called again.
 func (q *Queue) Close(d time.Duration) bool {
 	q.once.Do(func() { close(q.closing) })
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-q.ended:
 		return true
-	case <-timer.C:
+	case <-time.After(d):
 		return false
 	}
 }

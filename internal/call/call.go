@@ -204,12 +204,10 @@ func await(done <-chan struct{}, patience time.Duration) {
 			return
 		}
 		began := time.Now()
-		timer := time.NewTimer(patience)
 		select {
 		case <-done:
-			timer.Stop()
 			return
-		case <-timer.C:
+		case <-time.After(patience):
 		}
 		wasSuspended := time.Since(began)-patience > maxDelay
 		if !wasSuspended {

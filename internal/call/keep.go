@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // maxText bounds the text of an error that the library keeps, in bytes. A longer text is cut,
@@ -117,7 +117,7 @@ func (k *kept) readUnder(name string) (unreadable *PanicError) {
 			unreadable = &PanicError{Name: name, Value: why, Stack: debug.Stack(), text: why}
 		}
 	}()
-	k.text = clip(k.err.Error(), maxText)
+	k.text = text.Excerpt(k.err.Error(), maxText)
 	k.tree = look(k.err)
 	return nil
 }
@@ -157,17 +157,4 @@ func Take(name string, err error) error {
 		return err
 	}
 	return &kept{err: err, lazy: &lazyRead{name: name, done: make(chan struct{})}}
-}
-
-// clip cuts a text to limit bytes and says how long it was.
-func clip(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	end := limit
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	// Clone it, because a part of a string keeps the whole string in memory.
-	return fmt.Sprintf("%s… (%d bytes)", strings.Clone(text[:end]), len(text))
 }

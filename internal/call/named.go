@@ -3,6 +3,8 @@ package call
 import (
 	"fmt"
 	"strings"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // About puts the kind and the name before err, as in "unit db: ". The errors of a panic
@@ -17,8 +19,8 @@ func About(kind, name string, err error) error {
 // Unnamed returns err without the name in front, for places that show the name
 // separately.
 func Unnamed(name string, err error) error {
-	if text, named := strings.CutPrefix(err.Error(), name+": "); named {
-		return &unnamedError{err, text}
+	if rest, named := strings.CutPrefix(err.Error(), name+": "); named {
+		return &unnamedError{err, rest}
 	}
 	return err
 }
@@ -30,7 +32,7 @@ const maxStack = 16 << 10
 // the stack, without which its place could not be found.
 func Logged(err error, attributes ...any) []any {
 	if p, ok := As[*PanicError](err); ok && len(p.Stack) > 0 {
-		attributes = append(attributes, "stack", clip(string(p.Stack), maxStack))
+		attributes = append(attributes, "stack", text.Excerpt(string(p.Stack), maxStack))
 	}
 	return attributes
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // ErrGoexit is returned for a function that ended its goroutine with
@@ -66,18 +68,18 @@ func panicked(name string, v any, stack []byte) *PanicError {
 
 // textOf returns the text of a panic's value, cut at maxText. fmt catches most
 // panics of foreign methods. textOf returns a text for the others too.
-func textOf(v any) (text string) {
+func textOf(v any) (said string) {
 	defer func() {
 		if recover() != nil {
-			text = fmt.Sprintf("a %T, which cannot be printed", v)
+			said = fmt.Sprintf("a %T, which cannot be printed", v)
 		}
 	}()
 	if IsNil(v) && v != nil {
 		return fmt.Sprintf("a nil %T", v)
 	}
-	text = clip(fmt.Sprint(v), maxText)
-	if text == "" {
+	said = text.Excerpt(fmt.Sprint(v), maxText)
+	if said == "" {
 		return fmt.Sprintf("%#v", v)
 	}
-	return text
+	return said
 }

@@ -96,9 +96,6 @@ type Traffic struct {
 // when every drainer has returned. From then on the window may end early, in two ways: at the
 // time of EndAt when no client is served, and after Quiet without traffic.
 func (w *Window) Wait(skip, drained <-chan struct{}, traffic func() Traffic) (how string) {
-	end, look := time.NewTimer(0), time.NewTimer(0)
-	defer end.Stop()
-	defer look.Stop()
 	for {
 		may, must, how, times := w.ends()
 		if drained == nil {
@@ -110,15 +107,13 @@ func (w *Window) Wait(skip, drained <-chan struct{}, traffic func() Traffic) (ho
 				return Quiet
 			}
 		}
-		end.Reset(time.Until(must))
-		look.Reset(lookAfter(times, may, must))
 		select {
-		case <-end.C:
+		case <-time.After(time.Until(must)):
 			return how
 		case <-skip:
 			return Skipped
 		case <-w.moved:
-		case <-look.C:
+		case <-time.After(lookAfter(times, may, must)):
 		case <-drained:
 			drained = nil // a closed channel is always ready
 		}

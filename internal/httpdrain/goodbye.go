@@ -38,18 +38,15 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 // spreadGoodbye says goodbye at start. It tells the handlers that watch Draining one after the
 // other, evenly over span from there, so that their clients do not all come back at once.
 func (s *Server) spreadGoodbye(ctx context.Context, start time.Time, span time.Duration) {
-	timer := time.NewTimer(time.Until(start))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(time.Until(start)):
 	case <-ctx.Done():
 		return
 	}
 	spread := s.sayGoodbye()
 	for i, n := range spread {
-		timer.Reset(time.Until(start.Add(span * time.Duration(i) / time.Duration(len(spread)))))
 		select {
-		case <-timer.C:
+		case <-time.After(time.Until(start.Add(span * time.Duration(i) / time.Duration(len(spread))))):
 		case <-ctx.Done():
 			return // EndWindow tells the others
 		}
@@ -126,7 +123,7 @@ func (s *Server) EndWindow() {
 	s.sayGoodbyeHTTP2()
 
 	for _, st := range endless {
-		st.cancellable().cancel(ErrWindowOver)
+		st.cancel(ErrWindowOver)
 	}
 	for _, c := range conns {
 		switch {

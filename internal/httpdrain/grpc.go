@@ -204,12 +204,10 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 	if ln == nil {
 		return 0, nil
 	}
-	head := time.NewTimer(goAwayHead)
-	defer head.Stop()
 	select {
 	case <-graceful.Done():
 	case <-ctx.Done():
-	case <-head.C:
+	case <-time.After(goAwayHead):
 	}
 	g.sayGoodbye()
 	select {
@@ -247,11 +245,9 @@ func (g *GRPC) awaitHealth(ctx context.Context) {
 	if told == nil {
 		return
 	}
-	timer := time.NewTimer(time.Until(t0.Add(healthPatience)))
-	defer timer.Stop()
 	select {
 	case <-told.Done():
-	case <-timer.C:
+	case <-time.After(time.Until(t0.Add(healthPatience))):
 	case <-ctx.Done():
 	}
 }

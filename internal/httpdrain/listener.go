@@ -227,8 +227,6 @@ func (l *listener) closeWhenQuiet(ctx context.Context, t0, windowEnd time.Time, 
 		return l.retire(ctx)
 	}
 	limit := windowEnd.Add(cfg.AcceptMax)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
 		last := l.tracker.at(l.tracker.lastAccept.Load())
 		due := later(windowEnd, last).Add(cfg.AcceptQuiet)
@@ -245,9 +243,8 @@ func (l *listener) closeWhenQuiet(ctx context.Context, t0, windowEnd time.Time, 
 			}
 			return l.retire(ctx)
 		}
-		timer.Reset(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-l.closed:
 			return l.closeErr
 		case <-ctx.Done():

@@ -80,7 +80,10 @@ func (s handler) callHandler(next http.Handler, w http.ResponseWriter, r *http.R
 		next.ServeHTTP(w, r)
 		return
 	}
-	own := &http1Wrapper{http1Writer: full, server: s.Server, conn: c, mayBeStream: mayBeStream, closing: closing}
+	own := &http1Wrapper{
+		wrapper: wrapper{responseWriter: full, server: s.Server, conn: c, mayBeStream: mayBeStream, closing: closing},
+		http1:   full,
+	}
 	next.ServeHTTP(own, r)
 	if closing {
 		own.beforeHeader() // a handler that wrote nothing; not reached by a panic, which aborts the response
@@ -119,7 +122,8 @@ func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) 
 func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	s.beginRequest()
 	defer s.endedRequest()
-	st := &stream{parent: r.Context(), server: s.Server}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	st := &stream{Context: ctx, cancel: cancel, server: s.Server}
 	defer s.endStream(st)
 	h2 := http2Of(r.Context())
 	if h2 != nil {
@@ -138,7 +142,10 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 		next.ServeHTTP(w, own)
 		return
 	}
-	st.writer = http2Wrapper{http2Writer: full, stream: st, mayBeStream: mayBeStream, closing: closing}
+	st.writer = http2Wrapper{
+		wrapper: wrapper{responseWriter: full, server: s.Server, stream: st, mayBeStream: mayBeStream, closing: closing},
+		Pusher:  full,
+	}
 	next.ServeHTTP(&st.writer, own)
 	if closing {
 		st.writer.beforeHeader()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"sync/atomic"
-	"time"
 )
 
 // A stream is a request that would go on for ever. EndWindow cancels its context. After
@@ -177,11 +175,10 @@ func (c *conn) cutStream() {
 }
 
 // stream is the context of one HTTP/2 request, and its writer. The server can cancel it; so can
-// net/http's context, its parent. Most handlers look neither at Done nor for the end of the
-// window, so the context that can be cancelled is made when it is first needed.
+// net/http, whose context is its parent.
 type stream struct {
-	parent context.Context
-	own    atomic.Pointer[cancellable]
+	context.Context
+	cancel context.CancelCauseFunc
 	server *Server
 	writer http2Wrapper
 
@@ -191,49 +188,18 @@ type stream struct {
 	endless bool // EndWindow cancels it
 }
 
-// cancellable is a context with the function that cancels it.
-type cancellable struct {
-	context.Context
-	cancel context.CancelCauseFunc
-}
-
-// cancellable returns the child of net/http's context that the server can cancel.
-func (st *stream) cancellable() *cancellable {
-	if own := st.own.Load(); own != nil {
-		return own
-	}
-	ctx, cancel := context.WithCancelCause(st.parent)
-	if own := (&cancellable{ctx, cancel}); st.own.CompareAndSwap(nil, own) {
-		return own
-	}
-	cancel(nil) // another goroutine was first
-	return st.own.Load()
-}
-
-// current returns what can be asked without Done: the child if there is one, and else the parent.
-func (st *stream) current() context.Context {
-	if own := st.own.Load(); own != nil {
-		return own
-	}
-	return st.parent
-}
-
-func (st *stream) Deadline() (time.Time, bool) { return st.parent.Deadline() }
-func (st *stream) Done() <-chan struct{}       { return st.cancellable().Done() }
-func (st *stream) Err() error                  { return st.current().Err() }
-
 func (st *stream) Value(k any) any {
 	if k == (key{}) {
 		return st
 	}
-	return st.current().Value(k)
+	return st.Context.Value(k)
 }
 
 // markStream makes the request of st a stream.
 func (s *Server) markStream(st *stream) {
 	if !s.addStream(st) {
 		s.give(&st.notice)
-		st.cancellable().cancel(ErrWindowOver)
+		st.cancel(ErrWindowOver)
 	}
 }
 
@@ -257,9 +223,7 @@ func (s *Server) listLocked(st *stream) {
 }
 
 func (s *Server) endStream(st *stream) {
-	if own := st.own.Load(); own != nil {
-		own.cancel(nil)
-	}
+	st.cancel(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.ended = true

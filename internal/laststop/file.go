@@ -115,7 +115,7 @@ func (f *File) Keeps() bool { return f.path != "" && !f.stuck.Load() }
 // most a second; when the volume takes longer, later calls do nothing.
 func (f *File) Write(life any) {
 	f.write(func() (any, bool, error) {
-		content, err := json.Marshal(life)
+		content, err := json.Marshal(life) // and back, to cut the texts in a value of any type
 		var value any
 		if err == nil {
 			err = json.Unmarshal(content, &value)

@@ -12,12 +12,21 @@ package pages
 
 import (
 	"fmt"
+	"os"
 	"strings"
 )
 
-// Fill replaces each part of a page that belongs to the generator of that name with what
-// write returns for the text of the part's first comment, and for what stands there now.
-func Fill(page, generator string, write func(what, old string) (string, error)) (string, error) {
+// Fill returns the page in file. Each part that belongs to the generator of that name is
+// replaced with what write returns for the text of the part's first comment.
+func Fill(file, generator string, write func(what string) (string, error)) (string, error) {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	return fill(string(page), generator, write)
+}
+
+func fill(page, generator string, write func(what string) (string, error)) (string, error) {
 	begin, end := "<!-- "+generator+":", "<!-- end of "+generator+" -->"
 	var b strings.Builder
 	for parts := 1; ; parts++ {
@@ -31,7 +40,7 @@ func Fill(page, generator string, write func(what, old string) (string, error)) 
 		if !closed || !ended || strings.Contains(old, begin) {
 			return "", fmt.Errorf("part %d of %s has no %s", parts, generator, end)
 		}
-		text, err := write(strings.TrimSpace(what), strings.TrimSpace(old))
+		text, err := write(strings.TrimSpace(what))
 		if err != nil {
 			return "", fmt.Errorf("part %d of %s: %w", parts, generator, err)
 		}

@@ -15,7 +15,7 @@ func TestFillReplacesItsPartsOnly(t *testing.T) {
 	page := "# Title\n\n<!-- bench: a -->\nold\n<!-- end of bench -->\n\ntext\n\n<!-- other: b -->\nkept\n<!-- end of other -->\n" +
 		"<!-- bench:\nrows: [1]\ncolumns: 2\n-->\n<!-- end of bench -->\n"
 	var asked []string
-	got, err := Fill(page, "bench", func(what, _ string) (string, error) {
+	got, err := fill(page, "bench", func(what string) (string, error) {
 		asked = append(asked, what)
 		return "| new |\n", nil
 	})
@@ -27,7 +27,7 @@ func TestFillReplacesItsPartsOnly(t *testing.T) {
 	if strings.Join(asked, ";") != "a;rows: [1]\ncolumns: 2" {
 		t.Errorf("it asked for %q", asked)
 	}
-	again, err := Fill(got, "bench", func(_, old string) (string, error) { return old, nil })
+	again, err := fill(got, "bench", func(string) (string, error) { return "| new |", nil })
 	if err != nil || again != got {
 		t.Errorf("the second time: %v, and the page is\n%s", err, again)
 	}
@@ -36,7 +36,7 @@ func TestFillReplacesItsPartsOnly(t *testing.T) {
 func TestFillNamesThePartThatIsWrong(t *testing.T) {
 	const part = "<!-- bench: a -->\n<!-- end of bench -->\n"
 	fill := func(page string) error {
-		_, err := Fill(page, "bench", func(what, _ string) (string, error) {
+		_, err := fill(page, "bench", func(what string) (string, error) {
 			if what == "unknown" {
 				return "", errors.New("it was not measured")
 			}

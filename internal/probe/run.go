@@ -57,12 +57,10 @@ func (c *Check) await(ctx context.Context, deadline time.Duration) (run uint64, 
 	if done == nil {
 		return 0, true
 	}
-	timer := time.NewTimer(min(overdue, deadline) - Now())
-	defer timer.Stop()
 	select {
 	case <-done:
 		return run, true
-	case <-timer.C:
+	case <-time.After(min(overdue, deadline) - Now()):
 	case <-ctx.Done():
 	}
 	return run, false

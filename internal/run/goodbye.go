@@ -107,15 +107,14 @@ func (f *goodbye) linger() {
 	if f.words == nil {
 		return
 	}
-	timer := time.NewTimer(patienceOfPeers)
-	defer timer.Stop()
+	late := time.After(patienceOfPeers)
 	for {
 		select {
 		case _, ok := <-f.parts:
 			if !ok {
 				return
 			}
-		case <-timer.C:
+		case <-late:
 			return
 		case <-f.closed:
 			return

@@ -32,10 +32,8 @@ func Context(parent context.Context, debounce time.Duration, cause func(os.Signa
 		case <-ctx.Done():
 			return
 		}
-		repeats := time.NewTimer(debounce)
-		defer repeats.Stop()
 		select {
-		case <-repeats.C:
+		case <-time.After(debounce):
 		case <-quit:
 		}
 	}()

@@ -12,7 +12,7 @@ import (
 // socket is the connection to the pool with system calls that block their thread.
 // A worker has one connection and nearly always one goroutine that waits for it.
 // The runtime's poller is made for many connections and takes twice the system
-// calls: with it half of the round trips of 100 bytes take 46 µs in place of 26.
+// calls: with it half of the round trips of 4 KB take 40 µs in place of 33.
 type socket struct{ *os.File }
 
 // dedicate takes the connection out of the runtime's poller. It closes conn and

@@ -324,11 +324,9 @@ func (r *rig) turn(payload json.RawMessage) error {
 
 // exits waits for the end of the process.
 func (r *rig) exits(code int) error {
-	timer := time.NewTimer(r.cfg.Timeout)
-	defer timer.Stop()
 	select {
 	case <-r.process.Done():
-	case <-timer.C:
+	case <-time.After(r.cfg.Timeout):
 		return fmt.Errorf("the process still runs after %v", r.cfg.Timeout)
 	}
 	if exit := r.process.State().Exit; code >= 0 && (exit == nil || exit.Code != code) {

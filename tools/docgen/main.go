@@ -31,11 +31,7 @@ type docs struct{ root string }
 
 // fill returns a page with its generated parts written anew.
 func (d docs) fill(page string, write func(what string) (string, error)) (string, error) {
-	text, err := os.ReadFile(filepath.Join(d.root, page))
-	if err != nil {
-		return "", err
-	}
-	return pages.Fill(string(text), "docgen", func(what, _ string) (string, error) { return write(what) })
+	return pages.Fill(filepath.Join(d.root, page), "docgen", write)
 }
 
 func main() {

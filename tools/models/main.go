@@ -45,11 +45,7 @@ func run(root string) error {
 		return err
 	}
 	name := filepath.Join(root, models.Folder, "README.md")
-	page, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	filled, err := pages.Fill(string(page), "models", func(what, _ string) (string, error) {
+	filled, err := pages.Fill(name, "models", func(what string) (string, error) {
 		if what == "table" {
 			return summary(root)
 		}

@@ -57,11 +57,7 @@ func render(results, page string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", results, err)
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return "", err
-	}
-	return pages.Fill(string(text), "bench", func(what, _ string) (string, error) {
+	return pages.Fill(page, "bench", func(what string) (string, error) {
 		return r.part(what, filepath.Dir(page))
 	})
 }

@@ -53,7 +53,7 @@ func TestBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	const why = `dial postgres://ada:hunter2@db/missions: {"password":"hunter2"} token=hunter2`
-	if _, err := s.fleet.Suspend(t.Context(), "m-1", why, "ada"); err != nil {
+	if _, err := s.fleet.Suspend(t.Context(), "missions.m-1", why, "ada"); err != nil {
 		t.Fatal(err)
 	}
 	url, err := s.serve(s.config())
@@ -65,7 +65,7 @@ func TestBundle(t *testing.T) {
 		return err == nil && len(list) > 0
 	})
 	brokertest.Await(t, "the settings", func() bool { // a machine that is suspended for a second gets no answer
-		_, err := s.fleet.Settings(t.Context(), "m-1", "ada")
+		_, err := s.fleet.Settings(t.Context(), "missions.m-1", "ada")
 		return err == nil
 	})
 	file := filepath.Join(t.TempDir(), "b.tar.gz")

@@ -195,7 +195,7 @@ func (s *site) child(t *testing.T, id string, env ...string) (cmd *exec.Cmd, std
 		_ = cmd.Wait()
 	})
 	brokertest.Await(t, id, func() bool {
-		p, err := s.fleet.Get(t.Context(), id)
+		p, err := s.get(id)
 		return err == nil && p.Ready && p.PID == cmd.Process.Pid
 	})
 	return cmd, in

@@ -90,7 +90,7 @@ func (s *site) appOf(t *testing.T, service, version, id string, cfg lifecycle.Co
 func (s *site) seen(t *testing.T, id string) {
 	t.Helper()
 	brokertest.Await(t, id, func() bool {
-		p, err := s.fleet.Get(t.Context(), id)
+		p, err := s.get(id)
 		return err == nil && p.Ready
 	})
 }

@@ -46,7 +46,7 @@ func ends(app *lifecycle.App) {
 func (s *site) is(t *testing.T, id, what string, is func(lifecycle.Status) bool) {
 	t.Helper()
 	brokertest.Await(t, id+" "+what, func() bool {
-		p, err := s.fleet.Get(t.Context(), id)
+		p, err := s.get(id)
 		return err == nil && is(p.Status)
 	})
 }

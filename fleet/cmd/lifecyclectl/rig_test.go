@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -14,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -184,6 +186,17 @@ func (s *site) halt() {
 	}
 }
 
+// get returns the process with this id, which may lack the service.
+func (s *site) get(id string) (presence.Process, error) {
+	list, err := s.fleet.List(context.Background())
+	for _, p := range list {
+		if p.ID == id || strings.HasSuffix(p.ID, "."+id) {
+			return p, nil
+		}
+	}
+	return presence.Process{}, cmp.Or(err, presence.ErrNotFound)
+}
+
 // process runs an App that announces itself as id, and returns when it is ready.
 func (s *site) process(name, id string, add func(*lifecycle.App)) error {
 	app, err := lifecycle.New(lifecycle.Config{Name: name, HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
@@ -205,7 +218,7 @@ func (s *site) process(name, id string, add func(*lifecycle.App)) error {
 	s.apps = append(s.apps, func() { app.Stop(nil); <-done })
 	s.mu.Unlock()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		p, err := s.fleet.Get(context.Background(), id)
+		p, err := s.get(id)
 		if err == nil && p.Ready {
 			return nil
 		}

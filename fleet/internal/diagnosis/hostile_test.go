@@ -11,6 +11,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/endclass"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -24,8 +25,8 @@ func TestNamesDoNothingInAShell(t *testing.T) {
 		Now:       now,
 		Processes: []*operatorv1.Process{process(func(p *operatorv1.Process) { p.Id, p.Suspect, p.Phase = name, "forged", "" }), process(func(p *operatorv1.Process) { p.Id, p.Suspended = name, "x" })},
 		Ends: []*operatorv1.Event{
-			{Service: name, Process: name, Kind: "exit", To: diagnosis.EndFailed, At: before(time.Minute)}, {Service: name, Process: name, Kind: "exit", To: diagnosis.EndOOM, At: before(time.Minute)},
-			{Service: name, Process: name, Kind: "lost", To: diagnosis.EndLost, At: before(time.Minute)}, {Service: name, Process: name, Kind: "dropped", Count: 3, At: before(time.Minute)},
+			{Service: name, Process: name, Kind: "exit", To: endclass.Failed, At: before(time.Minute)}, {Service: name, Process: name, Kind: "exit", To: endclass.OOM, At: before(time.Minute)},
+			{Service: name, Process: name, Kind: "lost", To: endclass.Lost, At: before(time.Minute)}, {Service: name, Process: name, Kind: "dropped", Count: 3, At: before(time.Minute)},
 		},
 		Killed:    []*operatorv1.Event{{Process: name, Name: "w", At: before(time.Minute)}},
 		Workers:   []*operatorv1.Worker{{Id: name, State: "failed", DeadLetters: 1, UpdatedAt: before(time.Minute)}},

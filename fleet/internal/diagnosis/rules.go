@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/endclass"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -521,25 +522,8 @@ func newest(a, b *timestamppb.Timestamp) *timestamppb.Timestamp {
 	return a
 }
 
-// Classes of the end of a process, as package presence has them: the To of an event "exit" or
-// "lost".
-const (
-	EndClean  = "clean"  // it ended as it was asked to, or finished
-	EndFailed = "failed" // a unit or a hook failed
-	EndHung   = "hung"   // a part did not return in its time and was abandoned
-	EndCut    = "cut"    // requests were cut or hooks skipped: the time was too short
-	EndLost   = "lost"   // it disappeared without a word
-	EndOOM    = "oom"    // the same, and its memory was at its limit, or the kernel is known to have killed it
-	EndForced = "forced" // the same, in the middle of a stop
-
-	// By what the platform knows:
-	EndPanicked = "panicked" // it ended with the exit status of a panic
-	EndKilled   = "killed"   // a signal ended it, and not because memory ran out
-	EndEvicted  = "evicted"  // its host had to give it up
-)
-
 // Bad reports whether an event is the end of a process that did not end cleanly.
-func Bad(e *operatorv1.Event) bool { return e.GetTo() != EndClean }
+func Bad(e *operatorv1.Event) bool { return e.GetTo() != endclass.Clean }
 
 // ends applies the rules about processes that have ended.
 func ends(f Fleet) (list []*operatorv1.Finding) {
@@ -594,30 +578,30 @@ var badEnds = map[string]struct {
 	cause  string // when the event has none
 	change string
 }{
-	EndOOM: {
+	endclass.OOM: {
 		rule:   "out-of-memory",
 		cause:  "it disappeared with its memory at the limit",
 		change: "resources.limits.memory, or what the process keeps",
 	},
-	EndForced: {
+	endclass.Forced: {
 		rule:   "grace-too-short",
 		cause:  "it was killed in the middle of its stop",
 		change: "terminationGracePeriodSeconds: more than the budget of a stop",
 	},
-	EndLost:   {rule: "process-lost", cause: "it disappeared without a word"},
-	EndKilled: {rule: "process-lost", cause: "it disappeared without a word"},
-	EndEvicted: {
+	endclass.Lost:   {rule: "process-lost", cause: "it disappeared without a word"},
+	endclass.Killed: {rule: "process-lost", cause: "it disappeared without a word"},
+	endclass.Evicted: {
 		rule:   "process-evicted",
 		cause:  "its host had to give it up",
 		change: "resources.requests, so that the scheduler knows what the process needs",
 	},
-	EndHung: {
+	endclass.Hung: {
 		rule:   "stop-hung",
 		change: "lifecycle.shutdown_grace, when the part needs more time",
 	},
-	EndCut:      {rule: "grace-too-short", change: "lifecycle.shutdown_grace"},
-	EndPanicked: {rule: "process-failed"},
-	EndFailed:   {rule: "process-failed"},
+	endclass.Cut:      {rule: "grace-too-short", change: "lifecycle.shutdown_grace"},
+	endclass.Panicked: {rule: "process-failed"},
+	endclass.Failed:   {rule: "process-failed"},
 }
 
 // end applies the rules about the end of one process.
@@ -628,9 +612,9 @@ func end(e *operatorv1.Event) *operatorv1.Finding {
 	}
 	cause := cmp.Or(e.GetCause(), bad.cause)
 	switch e.GetTo() {
-	case EndPanicked:
+	case endclass.Panicked:
 		cause = "it panicked" + after(cause)
-	case EndFailed:
+	case endclass.Failed:
 		cause = fmt.Sprintf("it ended with exit status %d%s", e.GetExitStatus(), after(cause))
 	}
 	return found(bad.rule, "process/"+e.GetProcess(), e.GetAt().AsTime(), 1).

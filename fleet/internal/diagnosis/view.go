@@ -1,10 +1,13 @@
 package diagnosis
 
 import (
+	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -185,6 +188,31 @@ func Count(list []*operatorv1.Unit) *operatorv1.UnitCounts {
 	return c
 }
 
+// Running says how many units run, of how many that have not finished on purpose.
+func Running(c *operatorv1.UnitCounts) string {
+	text := fmt.Sprintf("%d/%d", c.GetRunning(), c.GetAll()-c.GetFinished())
+	if n := c.GetFinished(); n > 0 {
+		text += fmt.Sprintf(" (%d finished)", n)
+	}
+	return text
+}
+
+// Tone says how something in a state is: "good", "bad", "wait" when it changes or may need attention,
+// "over" when it has ended, and "plain" for a state that only its program knows.
+func Tone(state string) string {
+	switch strings.ToLower(state) {
+	case "running", "up", "ok", "healthy", "serving", "completed", "finished", "succeeded", "done", "active", "ready":
+		return "good"
+	case "failed", "killed", "down", "unhealthy", "aborted", "error", "lost", "crashed", "stuck", "degraded":
+		return "bad"
+	case "created", "pending", "starting", "deploying", "resuming", "draining", "finishing", "stopping", "suspended", "unknown":
+		return "wait"
+	case "stopped", "deleted", "":
+		return "over"
+	}
+	return "plain"
+}
+
 // Matches reports whether a list with the filters of req has a process.
 func Matches(req *operatorv1.ListProcessesRequest, p *operatorv1.Process) bool {
 	ofService := req.GetService() == "" || p.GetService() == req.GetService()
@@ -193,6 +221,26 @@ func Matches(req *operatorv1.ListProcessesRequest, p *operatorv1.Process) bool {
 	text := strings.Join([]string{p.GetId(), p.GetService(), p.GetHost(), p.GetVersion()}, "\n")
 	hasText := strings.Contains(strings.ToLower(text), strings.ToLower(req.GetContains()))
 	return ofService && inPhase && hasProblem && hasText
+}
+
+// News returns what an announcement tells an operator: not its times, nor what the process uses and how
+// far its units are. The load of its servers counts in powers of two.
+func News(p *operatorv1.Process) *operatorv1.Process {
+	news := proto.CloneOf(p)
+	news.SeenAt, news.SaidAt, news.Phases = nil, nil, nil // the present phase grows longer
+	news.MemoryBytes, news.MemoryGrowth, news.Processor, news.ThrottledPercent = 0, nil, nil, 0
+	news.Goroutines, news.GoroutineGrowth, news.Threads, news.Descriptors, news.DescriptorLimit = 0, nil, 0, 0, 0
+	for i, f := range news.GetFindings() {
+		news.Findings[i] = &operatorv1.Finding{Rule: f.GetRule()} // its texts have times
+	}
+	for i, s := range news.GetServers() {
+		news.Servers[i] = &operatorv1.Server{
+			InFlight:    int64(bits.Len64(uint64(s.GetInFlight()))),
+			Connections: int64(bits.Len64(uint64(s.GetConnections()))),
+		}
+	}
+	each(news.GetUnits(), "", func(u *operatorv1.Unit, _ string) { u.Progress, u.ProgressGap = nil, nil })
+	return news
 }
 
 // each calls fn for every unit, with its path: "pool/w1".

@@ -90,7 +90,7 @@ func TestPictureIsWellFormedWithHostileNames(t *testing.T) {
 		Title:   evil,
 		Initial: evil,
 		Current: evil,
-		Been:    map[Edge]int{{evil, evil}: 2},
+		Been:    map[Edge]int{{From: evil, To: evil}: 2},
 		Counts:  map[string]int64{evil: 3},
 		Link:    func(s string) string { return "/?" + s },
 	}

@@ -7,11 +7,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Edge is one transition, with the names of its states.
-type Edge struct{ From, To string }
+type Edge = fsm.Edge[string]
 
 // Drawing says what a picture shows in addition to the table.
 type Drawing struct {
@@ -42,7 +43,7 @@ func SVG(states []State, d Drawing) template.HTML {
 	}
 	for _, pass := range []bool{false, true} { // draw the edges that were taken last, on top
 		for _, e := range l.edges {
-			times := d.Been[Edge{states[e.from].Name, states[e.to].Name}]
+			times := d.Been[Edge{From: states[e.from].Name, To: states[e.to].Name}]
 			if (times > 0) == pass {
 				l.line(&b, e, times)
 			}

@@ -103,7 +103,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("a client certificate needs both its certificate file and its key file")
 	case u.Scheme == "http" && (cfg.CertFile != "" || cfg.CAFile != ""):
 		return nil, fmt.Errorf("server %s is not TLS: certificates have no effect; want https://", cfg.Server)
-	case u.Scheme == "http" && hasToken && !cfg.Insecure && !isLoopback(u.Hostname()):
+	case u.Scheme == "http" && hasToken && !cfg.Insecure && !IsLoopback(u.Hostname()):
 		return nil, fmt.Errorf("server %s is not TLS: a token would cross the network in the clear; "+
 			"want https://, or Insecure", cfg.Server)
 	}
@@ -184,10 +184,10 @@ func (c *Client) SignIn(ctx context.Context) (*SignIn, error) {
 // Close closes idle connections. Running calls go on.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// isLoopback does not ask DNS: 127.example.com is a name that may lead anywhere.
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+// IsLoopback reports whether a host is this machine. It does not ask DNS: 127.example.com is a name that
+// may lead anywhere.
+func IsLoopback(host string) bool {
+	return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
 }
 
 // credentials adds the token to every request.
@@ -256,6 +256,15 @@ func Fields(err error) map[string]string {
 		}
 	}
 	return fields
+}
+
+// Message returns the text of an error without its code.
+func Message(err error) string {
+	var ce *connect.Error
+	if errors.As(err, &ce) {
+		return ce.Message()
+	}
+	return err.Error()
 }
 
 func details(err error) iter.Seq[any] {

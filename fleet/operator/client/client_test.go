@@ -97,6 +97,13 @@ func TestConfigsThatCannotWork(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", cfg, err, want)
 		}
 	}
+	for _, host := range []string{"LOCALHOST:1", "127.0.0.2:1", "[::1]:1"} {
+		c, err := client.New(client.Config{Server: "http://" + host, Token: "a"})
+		if err != nil {
+			t.Fatalf("%s is this machine: %v", host, err)
+		}
+		c.Close()
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ type question struct {
 func do(ctx context.Context, q *child.Query) (any, error) {
 	var ask question
 	if err := json.Unmarshal(q.Payload, &ask); err != nil {
-		return child.Data{Value: q.Payload, Bytes: q.Bytes}, nil // not an object with these fields
+		return child.Data{Value: q.Payload, Bytes: q.Bytes}, nil //nolint:nilerr // not an object with these fields
 	}
 	switch ask.Op {
 	case "count": // stream 0 to n-1
@@ -64,10 +64,8 @@ func do(ctx context.Context, q *child.Query) (any, error) {
 		}
 		return ask.N, nil
 	case "sleep":
-		timer := time.NewTimer(time.Duration(ask.Seconds * float64(time.Second)))
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(time.Duration(ask.Seconds * float64(time.Second))):
 			return "slept", nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

@@ -53,11 +53,7 @@ func render(page, file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return "", err
-	}
-	return pages.Fill(string(text), "clients", func(name, _ string) (string, error) {
+	return pages.Fill(page, "clients", func(name string) (string, error) {
 		table, ok := tables[name]
 		if !ok {
 			return "", fmt.Errorf("there is no table %q", name)

@@ -32,10 +32,7 @@ func whoami() *cobra.Command {
 also reads the logs, stacks and configuration of processes, an operator also acts.`,
 	}, cli.OfNothing, func(c *cli.Call) error {
 		me, err := c.Access.WhoAmI(c.Context(), &operatorv1.WhoAmIRequest{})
-		if err != nil {
-			return err
-		}
-		return c.Write(me, func(t *output.Table) {
+		return c.Answer(me, err, func(t *output.Table) {
 			t.Row(output.Faint("name"), me.GetName())
 			t.Row(output.Faint("role"), me.GetRole())
 			for _, g := range me.GetGrants() {

@@ -35,6 +35,14 @@ func (c *Call) Write(m proto.Message, fill func(*output.Table)) error {
 	return c.Format.Write(c.OutOrStdout(), m, fill)
 }
 
+// Answer writes the answer to a call, as Write does, or returns the error of the call.
+func (c *Call) Answer(m proto.Message, err error, fill func(*output.Table)) error {
+	if err != nil {
+		return err
+	}
+	return c.Write(m, fill)
+}
+
 // Send writes a text.
 func (c *Call) Send(text []byte) error { return output.Send(c.OutOrStdout(), text) }
 

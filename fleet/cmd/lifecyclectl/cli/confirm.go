@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/muesli/cancelreader"
@@ -64,51 +66,41 @@ func DryRunNote(isDryRun bool) string {
 // Progress shows the progress of long work on a terminal, on one line that it
 // rewrites. Elsewhere it writes nothing.
 type Progress struct {
-	w    io.Writer
-	stop chan struct{}
-	done chan struct{}
-	says chan string
+	text atomic.Pointer[string]
+	end  func()
 }
 
 // Begin starts to show what runs and for how long. The caller must call End.
 func Begin(w io.Writer, what string) *Progress {
-	p := &Progress{w: w, stop: make(chan struct{}), done: make(chan struct{}), says: make(chan string)}
+	p := &Progress{end: func() {}}
+	p.text.Store(&what)
 	if !output.IsTerminal(w) {
-		close(p.done)
 		return p
 	}
-	go func() {
-		defer close(p.done)
+	over := make(chan struct{})
+	var showing sync.WaitGroup
+	showing.Go(func() {
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
-		started := time.Now()
-		for shown := false; ; {
+		for started := time.Now(); ; {
 			select {
-			case <-p.stop:
-				if shown {
-					fmt.Fprint(w, "\r\x1b[K")
-				}
+			case <-over:
+				fmt.Fprint(w, "\r\x1b[K")
 				return
-			case what = <-p.says:
 			case <-tick.C:
-				shown = true
-				fmt.Fprintf(w, "\r\x1b[K%s … %ds", output.Printable(what), int(time.Since(started).Seconds()))
+				fmt.Fprintf(w, "\r\x1b[K%s … %ds", output.Printable(*p.text.Load()), int(time.Since(started).Seconds()))
 			}
 		}
-	}()
+	})
+	p.end = func() { close(over); showing.Wait() }
 	return p
 }
 
 // Say replaces the text.
 func (p *Progress) Say(format string, args ...any) {
-	select {
-	case p.says <- fmt.Sprintf(format, args...):
-	case <-p.done:
-	}
+	text := fmt.Sprintf(format, args...)
+	p.text.Store(&text)
 }
 
 // End removes the line and waits for that.
-func (p *Progress) End() {
-	close(p.stop)
-	<-p.done
-}
+func (p *Progress) End() { p.end() }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -142,7 +141,7 @@ func parseServer(text string) (*url.URL, error) {
 	full := text
 	if !strings.Contains(text, "://") {
 		full = "https://" + text
-		if u, err := url.Parse(full); err == nil && IsLoopback(u.Hostname()) {
+		if u, err := url.Parse(full); err == nil && client.IsLoopback(u.Hostname()) {
 			full = "http://" + text
 		}
 	}
@@ -166,13 +165,7 @@ func parseServer(text string) (*url.URL, error) {
 // IsSafe reports whether an address is of https, or of this machine.
 func IsSafe(address string) bool {
 	u, err := url.Parse(address)
-	return err == nil && (u.Scheme == "https" || u.Scheme == "http" && IsLoopback(u.Hostname()))
-}
-
-// IsLoopback reports whether a host is this machine.
-func IsLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http" && client.IsLoopback(u.Hostname()))
 }
 
 // checkToken checks a token file before the first call.

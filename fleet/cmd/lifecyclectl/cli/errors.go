@@ -86,7 +86,7 @@ func (s *Server) Explain(ctx context.Context, err error, about Subject, args []s
 // unreachable explains a call that got no answer from an operator server.
 func (s *Server) unreachable(err error) error {
 	f := &Failure{Status: ExitUnreachable}
-	text := strings.TrimPrefix(Message(err), "unavailable: ")
+	text := strings.TrimPrefix(client.Message(err), "unavailable: ")
 	var (
 		unknown   x509.UnknownAuthorityError
 		hostname  x509.HostnameError
@@ -147,15 +147,6 @@ func (s *Server) types(ctx context.Context) (names []string) {
 		names = append(names, d.GetType())
 	}
 	return names
-}
-
-// Message returns the text of an error without its code.
-func Message(err error) string {
-	var answer *connect.Error
-	if errors.As(err, &answer) {
-		return answer.Message()
-	}
-	return err.Error()
 }
 
 // IsNotServed reports whether err says that the server does not serve this area.

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -41,7 +42,7 @@ func (c *Call) Notices() Watcher {
 		Lost: func(err error) {
 			why := "the watch ended"
 			if err != nil {
-				why = Message(err)
+				why = client.Message(err)
 			}
 			c.Warn("lost %s (%s); trying again", c.URL, output.Printable(why))
 		},

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -103,10 +104,7 @@ func (l List[M]) Show(c *Call, watch bool) error {
 		return l.watch(c)
 	}
 	answer, err := l.Look(c.Context())
-	if err != nil {
-		return err
-	}
-	return c.Write(answer, func(t *output.Table) {
+	return c.Answer(answer, err, func(t *output.Table) {
 		t.Head(l.Head...)
 		if l.Before != nil {
 			l.Before(t)
@@ -241,7 +239,7 @@ func ForEach[T interface{ GetId() string }](c *Call, list []T, why string, do fu
 		}
 		if err != nil {
 			failed++
-			result = output.Bad(Message(err))
+			result = output.Bad(client.Message(err))
 		}
 		if c.Format.IsTable() || err == nil {
 			if err := out.Add(answer, one.GetId(), result); err != nil {

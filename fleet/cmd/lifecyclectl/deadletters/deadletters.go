@@ -143,10 +143,7 @@ func readOne(c *cli.Call, worker, id string) (*operatorv1.DeadLetter, error) {
 // ShowGroups shows the dead letters of a worker by reason.
 func ShowGroups(c *cli.Call, worker string) error {
 	answer, err := c.Workers.ListDeadLetterGroups(c.Context(), &operatorv1.ListDeadLetterGroupsRequest{WorkerId: worker})
-	if err != nil {
-		return err
-	}
-	return c.Write(answer, func(t *output.Table) {
+	return c.Answer(answer, err, func(t *output.Table) {
 		t.Head("LETTERS", "FIRST", "LAST", "OLDEST", "GROUP")
 		for _, g := range answer.GetGroups() {
 			t.Row(fmt.Sprint(g.GetCount()), output.Moment(g.GetFirstAt()), output.Moment(g.GetLastAt()), g.GetFirstId(), g.GetName())
@@ -277,10 +274,9 @@ With TYPE/HOOK in place of WORKER the server calls the hook of a workflow once m
 			answer, err := c.Workers.Redrive(c.Context(), &operatorv1.RedriveRequest{WorkerId: worker, Ids: part})
 			return answer.GetRedriven(), err
 		})
-		if err != nil {
-			return err
-		}
-		return c.Write(&operatorv1.RedriveResponse{Redriven: total}, func(t *output.Table) { t.Row(fmt.Sprintf("%d redriven", total)) })
+		return c.Answer(&operatorv1.RedriveResponse{Redriven: total}, err, func(t *output.Table) {
+			t.Row(fmt.Sprintf("%d redriven", total))
+		})
 	})
 	chosen.register(cmd)
 	cmd.Flags().StringVar(&file, "data-file", "", "give one message with the data of this `file`; - is standard input")
@@ -298,10 +294,7 @@ func redriveEdited(c *cli.Call, chosen *selection, file, note string) error {
 		return fmt.Errorf("--data-file: %w", err)
 	}
 	answer, err := c.Workers.RedriveEdited(c.Context(), &operatorv1.RedriveEditedRequest{WorkerId: c.Args[0], Id: c.Args[1], Data: data, Note: note})
-	if err != nil {
-		return err
-	}
-	return c.Write(answer, func(t *output.Table) {
+	return c.Answer(answer, err, func(t *output.Table) {
 		t.Line("redriven", c.Args[1])
 		t.Line("before", answer.GetBefore())
 		t.Line("after", answer.GetAfter())
@@ -340,10 +333,7 @@ that a hook of a workflow has given up.`,
 			answer, err := c.Workers.DiscardDeadLetters(c.Context(), req)
 			return answer.GetDiscarded(), err
 		})
-		if err != nil {
-			return err
-		}
-		return c.Write(&operatorv1.DiscardDeadLettersResponse{Discarded: total}, func(t *output.Table) {
+		return c.Answer(&operatorv1.DiscardDeadLettersResponse{Discarded: total}, err, func(t *output.Table) {
 			t.Row(fmt.Sprintf("%d discarded%s", total, cli.DryRunNote(dryRun)))
 		})
 	})

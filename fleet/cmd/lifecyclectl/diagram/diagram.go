@@ -64,18 +64,14 @@ func drawWorkflow() *cobra.Command {
 
 // drawing is a table of states, for any format.
 type drawing struct {
-	title   string
-	table   fsm.Table[string]
-	order   []string // of the states
-	current string
-	been    map[fsm.Edge[string]]int
+	diagram.Drawing
+	states []diagram.State
 }
 
-func drawingOf(definition *operatorv1.Definition) drawing {
-	d := drawing{title: definition.GetType(), table: fsm.Table[string]{}, been: map[fsm.Edge[string]]int{}}
+func drawingOf(definition *operatorv1.Definition) (d drawing) {
+	d.Title, d.Been = definition.GetType(), map[diagram.Edge]int{}
 	for _, p := range definition.GetPhases() {
-		d.table[p.GetName()] = p.GetNext()
-		d.order = append(d.order, p.GetName())
+		d.states = append(d.states, diagram.State{Name: p.GetName(), Next: p.GetNext()})
 	}
 	return d
 }
@@ -90,11 +86,11 @@ func (d *drawing) addEntity(c *cli.Call, typ, id string) error {
 	if err != nil {
 		return err
 	}
-	d.title += "/" + id
-	d.current = e.GetPhase()
+	d.Title += "/" + id
+	d.Current = e.GetPhase()
 	for _, x := range h.GetEntries() {
 		if x.GetFrom() != "" {
-			d.been[fsm.Edge[string]{From: x.GetFrom(), To: x.GetTo()}]++
+			d.Been[diagram.Edge{From: x.GetFrom(), To: x.GetTo()}]++
 		}
 	}
 	return nil
@@ -102,27 +98,23 @@ func (d *drawing) addEntity(c *cli.Call, typ, id string) error {
 
 func (d *drawing) in(format string) string {
 	if format == "svg" {
-		states := make([]diagram.State, len(d.order))
-		for i, s := range d.order {
-			states[i] = diagram.State{Name: s, Next: d.table[s]}
-		}
-		been := map[diagram.Edge]int{}
-		for e, n := range d.been {
-			been[diagram.Edge{From: e.From, To: e.To}] = n
-		}
-		return diagram.File(states, diagram.Drawing{Title: d.title, Current: d.current, Been: been})
+		return diagram.File(d.states, d.Drawing)
+	}
+	table := fsm.Table[string]{}
+	for _, s := range d.states {
+		table[s.Name] = s.Next
 	}
 	drawn := fsm.Drawing[string]{
-		Current: d.current,
-		Label: func(e fsm.Edge[string]) string {
-			if n := d.been[e]; n > 0 {
+		Current: d.Current,
+		Label: func(e diagram.Edge) string {
+			if n := d.Been[e]; n > 0 {
 				return fmt.Sprintf("%d×", n)
 			}
 			return ""
 		},
 	}
 	if format == "dot" {
-		return d.table.DOT(drawn)
+		return table.DOT(drawn)
 	}
-	return d.table.Mermaid(drawn)
+	return table.Mermaid(drawn)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/endclass"
 	"github.com/pleme-io/lifecycle-go/health"
 	"go.uber.org/goleak"
 
@@ -52,8 +53,8 @@ func TestEveryWordIsExplained(t *testing.T) {
 		want["rule"] = append(want["rule"], r.Name)
 	}
 	want["end"] = []string{
-		diagnosis.EndClean, diagnosis.EndFailed, diagnosis.EndHung, diagnosis.EndCut, diagnosis.EndLost,
-		diagnosis.EndOOM, diagnosis.EndForced, diagnosis.EndPanicked, diagnosis.EndKilled, diagnosis.EndEvicted,
+		endclass.Clean, endclass.Failed, endclass.Hung, endclass.Cut, endclass.Lost,
+		endclass.OOM, endclass.Forced, endclass.Panicked, endclass.Killed, endclass.Evicted,
 	}
 	got := map[string][]string{}
 	for _, m := range meanings() {

@@ -13,6 +13,8 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 )
 
 // Colour is the colour of a word on a terminal, as an escape sequence
@@ -159,21 +161,11 @@ func (t *Table) writeBlock(b *bytes.Buffer, rows [][]Cell) {
 	}
 }
 
-// ColourOf returns the colour of a state's name.
-func ColourOf(state string) Colour {
-	switch strings.ToLower(state) {
-	case "ready", "running", "completed", "up", "healthy", "serving":
-		return Green
-	case "failed", "aborted", "down", "unhealthy", "degraded", "crashed", "stuck":
-		return Red
-	case "starting", "draining", "stopping", "pending", "deploying", "suspended", "unknown":
-		return Yellow
-	}
-	return ""
-}
+// tones has the colours of states.
+var tones = map[string]Colour{"good": Green, "bad": Red, "wait": Yellow}
 
 // State returns the name of a state in its colour.
-func State(name string) Cell { return Cell{name, ColourOf(name)} }
+func State(name string) Cell { return Cell{name, tones[diagnosis.Tone(name)]} }
 
 // Moment formats a time for a table, "" for none.
 func Moment(t *timestamppb.Timestamp) string {

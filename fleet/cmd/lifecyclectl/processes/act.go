@@ -85,10 +85,7 @@ func (a *action) runOne(c *cli.Call, id string) error {
 		}
 	}
 	answer, err := a.do(c, id)
-	if err != nil {
-		return err
-	}
-	return c.Write(answer, func(t *output.Table) {
+	return c.Answer(answer, err, func(t *output.Table) {
 		t.Row(fmt.Sprintf("%s %s (it was %s when it answered)", id, a.done, answer.GetPhase()))
 	})
 }
@@ -176,10 +173,7 @@ first. The journal and the audit have who asked for it.`,
 		}
 		req.Id, req.Unit = c.Args[0], c.Args[1]
 		answer, err := c.Processes.RestartUnit(c.Context(), &req)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) {
+		return c.Answer(answer, err, func(t *output.Table) {
 			if answer.GetStatus() == "Running" {
 				t.Row(fmt.Sprintf("%s of %s has started again", c.Args[1], c.Args[0]))
 				return

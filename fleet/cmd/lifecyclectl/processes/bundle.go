@@ -18,6 +18,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/redact"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -115,7 +116,7 @@ func (b *archive) write(c *cli.Call, file string) error {
 // add adds a file without secrets, or notes why there is none.
 func (b *archive) add(name string, text []byte, err error) {
 	if err != nil {
-		b.missing = append(b.missing, name+": "+redact.Text(cli.Message(err)))
+		b.missing = append(b.missing, name+": "+redact.Text(client.Message(err)))
 		return
 	}
 	if strings.HasSuffix(name, ".json") {

@@ -14,7 +14,8 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
-	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/endclass"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -72,7 +73,7 @@ the journal.`,
 // newest first.
 func goneState(past []*operatorv1.Event) string {
 	i := slices.IndexFunc(past, func(e *operatorv1.Event) bool { return e.GetKind() == "exit" || e.GetKind() == "lost" })
-	if i >= 0 && past[i].GetKind() == "lost" && past[i].GetTo() == diagnosis.EndLost {
+	if i >= 0 && past[i].GetKind() == "lost" && past[i].GetTo() == endclass.Lost {
 		return "lost: it does not announce itself; it was killed, it is frozen, or its network is cut"
 	}
 	return "ended"
@@ -84,7 +85,7 @@ func latestEvents(c *cli.Call) (list []*operatorv1.Event, unread string, err err
 	page, err := c.Processes.ListEvents(c.Context(), &operatorv1.ListEventsRequest{Process: c.Args[0], PageSize: 20})
 	switch {
 	case cli.IsUnavailable(err):
-		return nil, cli.Message(err), nil
+		return nil, client.Message(err), nil
 	case cli.IsNotServed(err):
 		return nil, "", nil
 	}
@@ -232,7 +233,7 @@ func causeOf(e *operatorv1.Event) string {
 // Tone returns the colour of an event.
 func Tone(e *operatorv1.Event) output.Colour {
 	switch {
-	case e.GetKind() == "lost", e.GetKind() == "forged", e.GetKind() == "exit" && e.GetTo() != diagnosis.EndClean:
+	case e.GetKind() == "lost", e.GetKind() == "forged", e.GetKind() == "exit" && e.GetTo() != endclass.Clean:
 		return output.Red
 	case e.GetKind() == "restart", e.GetKind() == "dropped", e.GetTo() == "down", e.GetTo() == "Failed", e.GetTo() == "Killed":
 		return output.Yellow

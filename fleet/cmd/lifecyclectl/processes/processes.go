@@ -54,10 +54,7 @@ func list() *cobra.Command {
 			return watch(c, "", func(p *operatorv1.Process) bool { return diagnosis.Matches(&req, p) && selected.matches(p) })
 		}
 		answer, err := selected.processes(c.Context(), c, &req, limit)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) {
+		return c.Answer(answer, err, func(t *output.Table) {
 			now := time.Now()
 			t.Head("ID", "SERVICE", "PHASE", "READY", "UNITS", "AGE", "VERSION", "REASON", "|", "HOST", "PID", "STARTED", "MEMORY", "IN FLIGHT")
 			for _, p := range answer.GetProcesses() {
@@ -108,7 +105,9 @@ func watch(c *cli.Call, id string, wanted func(*operatorv1.Process) bool) error 
 		return out.Add(&operatorv1.WatchProcessesResponse{Kind: kind, Process: p}, cells...)
 	}
 	changes := cli.Changes[*operatorv1.Process]{
-		Same:   isSame,
+		Same: func(a, b *operatorv1.Process) bool {
+			return proto.Equal(diagnosis.News(a), diagnosis.News(b))
+		},
 		Wanted: wanted,
 		Put:    func(p *operatorv1.Process) error { return show(operatorv1.WatchResponse_KIND_PUT, p, Units(p)) },
 		Gone: func(id string, _ *operatorv1.Process) error {
@@ -127,21 +126,6 @@ func watch(c *cli.Call, id string, wanted func(*operatorv1.Process) bool) error 
 	}, changes.Begin, func(m *operatorv1.WatchProcessesResponse) error {
 		return changes.Take(m.GetKind(), m.GetProcess().GetId(), m.GetProcess())
 	})
-}
-
-// isSame reports whether b differs from a only in its times.
-func isSame(a, b *operatorv1.Process) bool {
-	a, b = proto.CloneOf(a), proto.CloneOf(b)
-	for _, p := range []*operatorv1.Process{a, b} {
-		p.SeenAt = nil
-		for _, s := range p.GetServers() {
-			s.InFlight, s.Connections = 0, 0
-		}
-		for _, t := range p.GetPhases() {
-			t.Duration = nil // the current phase's duration grows
-		}
-	}
-	return proto.Equal(a, b)
 }
 
 // memory returns the memory of a process, "" when it is not known.
@@ -177,11 +161,7 @@ func ReadyCell(p *operatorv1.Process) output.Cell {
 // Units says how many units run, of how many that have not finished on purpose, and
 // which have failed or were restarted.
 func Units(p *operatorv1.Process) string {
-	c := p.GetCounts()
-	text := fmt.Sprintf("%d/%d", c.GetRunning(), c.GetAll()-c.GetFinished())
-	if n := c.GetFinished(); n > 0 {
-		text += fmt.Sprintf(" (%d finished)", n)
-	}
+	text := diagnosis.Running(p.GetCounts())
 	var failed []string
 	var visit func([]*operatorv1.Unit)
 	visit = func(list []*operatorv1.Unit) {
@@ -196,7 +176,7 @@ func Units(p *operatorv1.Process) string {
 	if len(failed) > 0 {
 		text += " failed: " + strings.Join(failed, ", ")
 	}
-	if n := c.GetRestarts(); n > 0 {
+	if n := p.GetCounts().GetRestarts(); n > 0 {
 		text += fmt.Sprintf(", %d restarts", n)
 	}
 	return text

@@ -91,10 +91,7 @@ func create() *cobra.Command {
 		}
 		req.Limits = own.limits()
 		w, err := c.Workers.CreateWorker(c.Context(), &req)
-		if err != nil {
-			return err
-		}
-		return show(c, w)
+		return show(c, w, err)
 	})
 	cmd.Flags().StringVar(&req.MimeType, "type", "", "the MIME `type` of the code")
 	cmd.Flags().StringArrayVar(&req.Topics, "topic", nil, "a `topic` that feeds it; may be given more than once")
@@ -128,10 +125,7 @@ func remove() *cobra.Command {
 			return err
 		}
 		answer, err := c.Workers.DeleteWorker(c.Context(), &operatorv1.DeleteWorkerRequest{Id: c.Args[0]})
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) { t.Row(c.Args[0] + " is deleted") })
+		return c.Answer(answer, err, func(t *output.Table) { t.Row(c.Args[0] + " is deleted") })
 	})
 	yes.Register(cmd)
 	return cmd

@@ -29,10 +29,7 @@ the role operator.`,
 			return showValue(c)
 		}
 		answer, err := cli.All(c.Context(), limit, &operatorv1.ReadWorkerStateRequest{Id: c.Args[0]}, c.Workers.ReadWorkerState)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) {
+		return c.Answer(answer, err, func(t *output.Table) {
 			t.Head("KEY", "BYTES", "AT", "VALUE")
 			for _, e := range answer.GetEntries() {
 				t.Row(e.GetKey(), fmt.Sprint(e.GetSize()), output.Moment(e.GetAt()), preview(e.GetValue(), e.GetSize()))
@@ -87,10 +84,7 @@ key, when it is due, and the beginning of its data. It needs the role operator.`
 		Example: `  lifecyclectl workers timers counter`,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		answer, err := cli.All(c.Context(), limit, &operatorv1.ListWorkerTimersRequest{Id: c.Args[0]}, c.Workers.ListWorkerTimers)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) {
+		return c.Answer(answer, err, func(t *output.Table) {
 			t.Head("NAME", "KEY", "DUE", "FAILED", "DATA")
 			for _, timer := range answer.GetTimers() {
 				t.Row(timer.GetName(), timer.GetKey(), output.Moment(timer.GetDue()), fmt.Sprint(timer.GetFailed()),
@@ -112,10 +106,7 @@ timer that the worker handles at this moment is not affected. It needs the role 
 		Example: `  lifecyclectl workers cancel-timer counter report --key alice`,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		answer, err := c.Workers.CancelWorkerTimer(c.Context(), &operatorv1.CancelWorkerTimerRequest{Id: c.Args[0], Name: c.Args[1], Key: key})
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) { t.Row(c.Args[1], output.Good("cancelled")) })
+		return c.Answer(answer, err, func(t *output.Table) { t.Row(c.Args[1], output.Good("cancelled")) })
 	})
 	cmd.Flags().StringVar(&key, "key", "", "the `key` of the timer, as workers timers shows it")
 	_ = cmd.MarkFlagRequired("key") // the flag exists

@@ -41,10 +41,7 @@ func one(use, short string, do func(c *cli.Call, id string) (*operatorv1.Worker,
 		Short: short,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		w, err := do(c, c.Args[0])
-		if err != nil {
-			return err
-		}
-		return show(c, w)
+		return show(c, w, err)
 	})
 }
 
@@ -97,8 +94,9 @@ func stop() *cobra.Command {
 	})
 }
 
-func show(c *cli.Call, w *operatorv1.Worker) error {
-	return c.Write(w, func(t *output.Table) {
+// show shows a worker, or returns the error of the call for it.
+func show(c *cli.Call, w *operatorv1.Worker, err error) error {
+	return c.Answer(w, err, func(t *output.Table) {
 		t.Line("id", w.GetId())
 		t.Row(output.Faint("state"), output.State(w.GetState()))
 		t.Line("desired", w.GetDesired())
@@ -249,7 +247,7 @@ With -o json or another format it shows what the worker does.`,
 		if !c.Format.IsTable() {
 			return c.Write(does, nil)
 		}
-		if err := show(c, w); err != nil {
+		if err := show(c, w, nil); err != nil {
 			return err
 		}
 		err = c.Write(does, func(t *output.Table) { activityTable(t, w, does) })

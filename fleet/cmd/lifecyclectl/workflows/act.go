@@ -57,10 +57,7 @@ stop the others; the exit status is then 1.`,
 			}
 		}
 		answer, err := c.Workflows.Transition(c.Context(), &req)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) {
+		return c.Answer(answer, err, func(t *output.Table) {
 			e := answer.GetEntity()
 			t.Row(fmt.Sprintf("%s/%s: %s -> %s%s", e.GetType(), e.GetId(), answer.GetFrom(), e.GetPhase(), cli.DryRunNote(req.GetDryRun())))
 		})
@@ -127,10 +124,7 @@ paused already stays as it is.`,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		req.Type, req.Id = c.Args[0], c.Args[1]
 		answer, err := c.Workflows.Pause(c.Context(), &req)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) { pauseRow(t, answer.GetEntity()) })
+		return c.Answer(answer, err, func(t *output.Table) { pauseRow(t, answer.GetEntity()) })
 	})
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; the history has it")
 	ifMatchFlag(cmd, &req.IfMatch)
@@ -149,10 +143,7 @@ is.`,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		req.Type, req.Id = c.Args[0], c.Args[1]
 		answer, err := c.Workflows.Resume(c.Context(), &req)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) { pauseRow(t, answer.GetEntity()) })
+		return c.Answer(answer, err, func(t *output.Table) { pauseRow(t, answer.GetEntity()) })
 	})
 	cmd.Flags().StringVar(&req.Note, "note", "", "`why`; the history has it")
 	ifMatchFlag(cmd, &req.IfMatch)
@@ -187,10 +178,7 @@ lifecyclectl definitions TYPE lists the fields.`,
 			return err
 		}
 		answer, err := c.Workflows.Patch(c.Context(), &req)
-		if err != nil {
-			return err
-		}
-		return c.Write(answer, func(t *output.Table) {
+		return c.Answer(answer, err, func(t *output.Table) {
 			e := answer.GetEntity()
 			t.Row(fmt.Sprintf("%s/%s is at etag %s%s", e.GetType(), e.GetId(), e.GetEtag(), cli.DryRunNote(req.GetDryRun())))
 			for _, name := range slices.Sorted(maps.Keys(req.GetFields().GetFields())) {

@@ -89,8 +89,8 @@ exists and differs from the backup, it creates none: to go back in time, delete 
 streams first (KV_BUCKET, JOURNAL_BUCKET and KV_BUCKET_HOOKS). Running processes notice.
 Revisions are given a second time: see docs/guides/workflows.md. Restore only a backup that
 you trust: it configures its streams. It asks NATS itself; the user needs
-$JS.API.STREAM.INFO.* and $JS.API.STREAM.RESTORE.*, and may publish on
-$JS.API.STREAM.RESTORE.> and $JS.SNAPSHOT.RESTORE.>.`,
+$JS.API.STREAM.INFO.*, $JS.API.STREAM.RESTORE.* and, to remove what an interrupted restore
+has left, $JS.API.STREAM.DELETE.*, and may publish on $JS.SNAPSHOT.RESTORE.>.`,
 		Example: `  lifecyclectl workflows restore missions-monday --check
   lifecyclectl workflows restore missions-monday`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -134,10 +134,7 @@ is not selected any more.`,
 			return watchEntities(c, c.Args[0], "", func(e *operatorv1.Entity) bool { return Matches(&req, e) })
 		}
 		entities, err := listEntities(c, &req, limit)
-		if err != nil {
-			return err
-		}
-		return c.Write(&operatorv1.ListEntitiesResponse{Entities: entities}, func(t *output.Table) {
+		return c.Answer(&operatorv1.ListEntitiesResponse{Entities: entities}, err, func(t *output.Table) {
 			now := time.Now()
 			t.Head("ID", "PHASE", "UPDATED", "PARENT", "DEGRADED", "|", "ETAG", "NEXT")
 			for _, e := range entities {
@@ -238,10 +235,7 @@ func definitions() *cobra.Command {
 
 func showDefinition(c *cli.Call) error {
 	d, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: c.Args[0]})
-	if err != nil {
-		return err
-	}
-	return c.Write(d, func(t *output.Table) {
+	return c.Answer(d, err, func(t *output.Table) {
 		t.Head("PHASE", "ENTITIES", "NEXT")
 		for _, p := range d.GetPhases() {
 			t.Row(output.State(p.GetName()), fmt.Sprint(p.GetCount()), strings.Join(p.GetNext(), ", "))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
@@ -35,11 +36,17 @@ func languages() []language {
 	return all
 }
 
-// program is fleet/cmd/engine. The tests themselves, with the race detector, take far
-// longer to start as a child.
+// program is fleet/cmd/engine, because the tests themselves, with the race detector, take far
+// longer to start as a child. In a pod, where there is no Go to build it with, it is "": the tests
+// themselves.
 var program string
 
 func TestMain(m *testing.M) {
+	isolate.Main(js.New(), starlark.New(), wasm.New())
+	if _, err := exec.LookPath("go"); err != nil {
+		goleak.VerifyTestMain(m)
+		return
+	}
 	dir, err := os.MkdirTemp("", "engine")
 	if err != nil {
 		panic(err)

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -36,7 +37,7 @@ func askTransition(ctx context.Context, d *Dashboard, form url.Values, q *questi
 	})
 	switch {
 	case err != nil:
-		q.Refuse = text(err)
+		q.Refuse = client.Message(err)
 	case would.GetEntity().GetTerminal():
 		q.Danger = true
 		q.Does = append(q.Does, to+" is terminal: no other phase comes after it, and this cannot be undone.")

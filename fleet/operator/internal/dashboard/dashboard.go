@@ -15,7 +15,6 @@ import (
 	"bytes"
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"html/template"
 	"io/fs"
@@ -28,6 +27,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
@@ -60,7 +60,7 @@ type Config struct {
 	// Links returns the links of a process to other systems.
 	Links func(*operatorv1.Process) []Link
 	// Ages returns how long the entities of a workflow have been in each phase.
-	Ages func(typ string) []Age
+	Ages func(ctx context.Context, typ string) []Age
 
 	// May reports whether the caller may call a method, such as
 	// "ProcessService.DrainProcess", on the type, the worker or the process with that name;
@@ -185,14 +185,16 @@ func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) 
 			return
 		}
 		if err != nil {
-			v.fail(r, httpcode.Of(connect.CodeOf(err)), text(err))
+			v.fail(r, httpcode.Of(connect.CodeOf(err)), client.Message(err))
 		}
 		d.render(w, v)
 	})))
 }
 
 // problem shows an error on a page that can be shown although the request has failed.
-func (v *view) problem(err error) { v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err)) }
+func (v *view) problem(err error) {
+	v.Problem, v.code = client.Message(err), httpcode.Of(connect.CodeOf(err))
+}
 
 // fail turns a view into the page that says why the requested page is not shown.
 func (v *view) fail(r *http.Request, code int, problem string) {
@@ -310,17 +312,9 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		return say("event: beat\ndata: ")
 	})
 	if err != nil && r.Context().Err() == nil {
-		line := strings.NewReplacer("\n", " ", "\r", " ").Replace(text(err))
+		line := strings.NewReplacer("\n", " ", "\r", " ").Replace(client.Message(err))
 		_ = say("event: over\ndata: " + line) // fails when the caller has gone
 	}
-}
-
-func text(err error) string {
-	var ce *connect.Error
-	if errors.As(err, &ce) {
-		return ce.Message()
-	}
-	return err.Error()
 }
 
 // Paths of the pages. Ids may be any text.

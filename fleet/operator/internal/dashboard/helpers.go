@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
@@ -46,9 +45,8 @@ var helpers = template.FuncMap{
 	"stamp":        timestamppb.New,
 	"subjectName":  subjectName,
 	"subjectPath":  subjectPath,
-	"tone":         tone,
-	"took":         took,
-	"unitCounts":   unitCounts,
+	"tone":         diagnosis.Tone,
+	"unitCounts":   diagnosis.Running,
 	"verb":         verb,
 	"when":         when,
 	"workerPath":   workerPath,
@@ -68,23 +66,6 @@ const maxBelow = 5
 func below(f *operatorv1.Finding) []*operatorv1.Finding {
 	list := f.GetExplains()
 	return list[:min(len(list), maxBelow)]
-}
-
-// tone returns the colour class of a state. Pages always show the state's name
-// beside the colour.
-func tone(state string) string {
-	switch strings.ToLower(state) {
-	case "running", "up", "ok", "healthy", "completed", "finished", "succeeded", "done", "active", "ready":
-		return "good"
-	case "failed", "killed", "down", "unhealthy", "aborted", "error", "lost":
-		return "bad"
-	case "created", "pending", "starting", "deploying", "resuming", "draining", "finishing", "stopping",
-		"suspended", "unknown", "degraded":
-		return "wait"
-	case "stopped", "deleted", "":
-		return "over"
-	}
-	return "plain"
 }
 
 func ago(t *timestamppb.Timestamp, now time.Time) string {
@@ -119,18 +100,7 @@ func iso(t *timestamppb.Timestamp) string {
 	return t.AsTime().Format(time.RFC3339)
 }
 
-func took(d *durationpb.Duration) string {
-	switch v := d.AsDuration(); {
-	case v == 0:
-		return ""
-	case v < time.Second:
-		return v.Round(time.Millisecond).String()
-	default:
-		return v.Round(time.Second / 10).String()
-	}
-}
-
-// span formats a time that is long: "3d 4h", "5m 10s".
+// span formats a duration: "3d 4h", "5m 10s", "1.5s".
 func span(d time.Duration) string {
 	switch {
 	case d < 10*time.Millisecond:
@@ -170,15 +140,6 @@ func count(n any) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "\u202f" + text[i:]
-	}
-	return text
-}
-
-// unitCounts describes the units of a process, as the command line does.
-func unitCounts(c *operatorv1.UnitCounts) string {
-	text := fmt.Sprintf("%d/%d", c.GetRunning(), c.GetAll()-c.GetFinished())
-	if n := c.GetFinished(); n > 0 {
-		text += fmt.Sprintf(", %d finished", n)
 	}
 	return text
 }

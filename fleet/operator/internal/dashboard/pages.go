@@ -20,7 +20,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagram"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -120,7 +122,7 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		"Pager":         pagerOf(r, list.GetNextPageToken(), "Next page"),
 		"Any":           len(services) > 0,
 		"Found":         found,
-		"Shown":         shown(found.GetFindings(), maxFindings),
+		"Shown":         found.GetFindings()[:min(wrong, maxFindings)],
 		"Wrong":         wrong,
 		"More":          max(0, wrong-maxFindings),
 		"NothingLooked": len(found.GetLookedAt()) == 0,
@@ -142,7 +144,7 @@ func tallies(m map[string]int64) []tally {
 	}
 	var list []tally
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		list = append(list, tally{name, m[name], tone(name), share(m[name], total)})
+		list = append(list, tally{name, m[name], diagnosis.Tone(name), share(m[name], total)})
 	}
 	return list
 }
@@ -167,7 +169,7 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 	switch code := connect.CodeOf(err); {
 	case err == nil, code == connect.CodeUnimplemented:
 	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded: // only the journal is away
-		unread = text(err)
+		unread = client.Message(err)
 	default:
 		return err
 	}
@@ -276,7 +278,7 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 		"Filtered": req.Phase != "" || req.Active || req.Paused || req.Contains != "" || match != "",
 		"Entities": list.GetEntities(),
 		"Pager":    pagerOf(r, list.GetNextPageToken(), "Next page").at("#entities"),
-		"Ages":     d.cfg.Ages(typ),
+		"Ages":     d.cfg.Ages(r.Context(), typ),
 		"Hooks":    hooksOf(def),
 	}
 	return nil
@@ -460,7 +462,7 @@ func (d *Dashboard) audit(r *http.Request, v *view) error {
 
 // phaseTone returns the colour of a phase, from its place in the table and its name.
 func phaseTone(p *operatorv1.Phase) string {
-	if t := tone(p.GetName()); t != "plain" {
+	if t := diagnosis.Tone(p.GetName()); t != "plain" {
 		return t
 	}
 	if len(p.GetNext()) == 0 {
@@ -472,36 +474,6 @@ func phaseTone(p *operatorv1.Phase) string {
 func forbidden() error {
 	return connect.NewError(connect.CodePermissionDenied,
 		fmt.Errorf("you are a viewer here: acting needs the role operator"))
-}
-
-// eachRule is how many findings of each rule the front page shows before it shows more of
-// any.
-const eachRule = 3
-
-// shown chooses at most n findings, in their order. A thousand processes that fail in one
-// way leave room for what is wrong in another way.
-func shown(list []*operatorv1.Finding, n int) []*operatorv1.Finding {
-	if len(list) <= n {
-		return list
-	}
-	chosen, of := make([]bool, len(list)), map[string]int{}
-	for i, f := range list {
-		if of[f.GetRule()]++; of[f.GetRule()] <= eachRule && n > 0 {
-			chosen[i] = true
-			n--
-		}
-	}
-	var page []*operatorv1.Finding
-	for i, f := range list {
-		if !chosen[i] && n > 0 {
-			chosen[i] = true
-			n--
-		}
-		if chosen[i] {
-			page = append(page, f)
-		}
-	}
-	return slices.Clip(page)
 }
 
 // Link leads from a process to another system.
@@ -552,7 +524,7 @@ func stays(history []*operatorv1.HistoryEntry, terminal bool, now time.Time) (li
 		s := stay{
 			Phase: h.GetTo(),
 			From:  h.GetAt(),
-			Tone:  tone(h.GetTo()),
+			Tone:  diagnosis.Tone(h.GetTo()),
 			At:    min(place(h.GetAt().AsTime()), barWidth-barLeast),
 		}
 		last := i == len(history)-1

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -151,7 +152,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request) {
 		part, err := d.cfg.Workers.ReadDeadLetter(r.Context(), req)
 		if err != nil && req.GetOffset() == 0 {
 			v := d.view()
-			v.fail(r, httpcode.Of(connect.CodeOf(err)), text(err))
+			v.fail(r, httpcode.Of(connect.CodeOf(err)), client.Message(err))
 			d.render(w, v)
 			return
 		}

@@ -55,8 +55,6 @@ type Feed[T any] struct {
 
 // Options of a Feed.
 type Options[T any] struct {
-	// Retry is the pause after the source has returned an error.
-	Retry time.Duration
 	// Always runs the source until the Feed is closed, also without readers.
 	Always bool
 	// Failed gets each error of the source; nil for none.
@@ -295,11 +293,14 @@ func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 		if err != nil && f.opts.Failed != nil {
 			f.opts.Failed(err)
 		}
-		if (worker.Backoff{Min: f.opts.Retry, Max: f.opts.Retry, Jitter: worker.NoJitter}).Sleep(ctx, 1) != nil {
+		if (worker.Backoff{Min: retry, Max: retry, Jitter: worker.NoJitter}).Sleep(ctx, 1) != nil {
 			return
 		}
 	}
 }
+
+// retry is the pause after the source has returned an error.
+const retry = time.Second
 
 // take is the Feed's sink for its source. The Feed ignores a source that was
 // stopped and has not returned yet.

@@ -36,7 +36,7 @@ func (s *tap) run(ctx context.Context, to stream.Sink[int]) error {
 
 func open(t *testing.T) (*tap, *Feed[int]) {
 	s := &tap{fail: make(chan error)}
-	f := New(s.run, Options[int]{Retry: time.Second})
+	f := New(s.run, Options[int]{})
 	t.Cleanup(f.Close)
 	return s, f
 }
@@ -208,7 +208,7 @@ func TestOneSourceAtATime(t *testing.T) {
 			time.Sleep(time.Hour)
 			running--
 			return ctx.Err()
-		}, Options[int]{Retry: time.Second})
+		}, Options[int]{})
 		f.Read("", nil).Close()
 		f.Read("", nil)
 		time.Sleep(time.Minute)
@@ -383,7 +383,7 @@ func TestReadersAreSmall(t *testing.T) {
 		close(started)
 		<-ctx.Done()
 		return nil
-	}, Options[int]{Retry: time.Second})
+	}, Options[int]{})
 	defer f.Close()
 	f.Read("", nil)
 	<-started
