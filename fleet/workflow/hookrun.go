@@ -14,7 +14,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/internal/call"
-	"github.com/pleme-io/lifecycle-go/trace"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -300,29 +299,12 @@ func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 		run.abandoned[e.key] = abandoned
 		run.mu.Unlock()
 	}
-	if err != nil && re.Trace.Parent != "" {
-		return &tracedError{err, re.Trace}
+	if err != nil && ctx.Err() == nil {
+		attrs := append(re.Trace.Attrs(), slog.String("key", t.Key), slog.Uint64("revision", t.Value.revision),
+			slog.Int("attempt", re.Attempt), slog.Any("error", err))
+		run.log.LogAttrs(ctx, slog.LevelInfo, "a hook failed", attrs...)
 	}
 	return err
-}
-
-// tracedError is the error of a call, with the trace of the write.
-type tracedError struct {
-	error
-	trace trace.Context
-}
-
-func (e *tracedError) Unwrap() error { return e.error }
-
-// logOf returns the log for the error of a call: its lines have the call's trace.
-func (run *hookRun) logOf(why error) *slog.Logger {
-	log := run.log
-	if e, ok := errors.AsType[*tracedError](why); ok {
-		for _, a := range e.trace.Attrs() {
-			log = log.With(a)
-		}
-	}
-	return log
 }
 
 // checkPaused returns an error for an entity whose record says that it is paused.
@@ -350,8 +332,7 @@ func (h *Hook) call(ctx context.Context, re Reaction) (abandoned *call.Call, err
 	return nil, err
 }
 
-func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], why error) {
-	run.logOf(why).Info("a hook failed; trying again", "key", t.Key, "revision", t.Value.revision, "failures", t.Failed, "error", why)
+func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], _ error) {
 	run.mu.Lock()
 	defer run.mu.Unlock()
 	run.progress.failed(t.Value.revision, t.Failed)
@@ -360,7 +341,7 @@ func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], why error)
 
 func (run *hookRun) dead(ctx context.Context, t *lanes.Task[written], why error) error {
 	w := t.Value
-	run.logOf(why).Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
+	run.log.Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	return run.store.putLetter(ctx, DeadLetter{
