@@ -132,36 +132,88 @@ func near(at, from, end time.Time) bool {
 	return !at.Before(from.Add(-seenLate)) && !at.After(end.Add(linger))
 }
 
-// proven are the causes that the end of a container, or the lack of an endpoint, proves.
-var proven = []string{crashed, killed, failedStop, noEndpoint}
-
-// withoutChance takes the losses of a kind away from stops when more than a tenth of them came without a
-// stop near: a program that answers 500 once in 300 does so during a stop too. What is proven stays.
-func withoutChance(losses []Loss) {
-	kindOf := func(l Loss) string {
+// baselines takes losses away from stops that explain no more of them than chance does: a
+// program that answers 500 once in 300 does so during a stop too. The losses without a stop
+// near them say how many to expect. A loss that the end of a container proves stays.
+func (p *proof) baselines(losses []Loss, pods []Pod) {
+	quiet, busy := p.shares(pods)
+	type count struct{ far, near int }
+	counts := map[string]*count{}
+	key := func(l Loss) string {
 		if l.How == string(load.Status) {
 			return l.Why
 		}
 		return l.How
 	}
-	all, far := map[string]int{}, map[string]int{}
+	isProven := func(l Loss) bool { return slices.Contains([]string{crashed, killed, failedStop, noEndpoint}, l.Cause) }
 	for _, l := range losses {
-		if slices.Contains(proven, l.Cause) {
-			continue
+		c := counts[key(l)]
+		if c == nil {
+			c = new(count)
+			counts[key(l)] = c
 		}
-		all[kindOf(l)]++
-		if l.Cause == unknown {
-			far[kindOf(l)]++
+		switch {
+		case l.Cause == unknown:
+			c.far++
+		case !isProven(l):
+			c.near++
 		}
 	}
 	for i, l := range losses {
-		isChance := 10*far[kindOf(l)] > all[kindOf(l)]
-		if isChance && l.Cause != unknown && !slices.Contains(proven, l.Cause) {
-			l.Cause, l.Pod, l.nearAStop = unknown, "", true
-			l.AfterDeletion, l.AfterUnready, l.AfterRemoved, l.AfterEnd = nil, nil, nil, nil
-			losses[i] = l
+		c := counts[key(l)]
+		expected := float64(c.far) * busy.Seconds() / quiet.Seconds()
+		// Two standard deviations of what chance makes of the expectation, and one loss.
+		if isChance := float64(c.near) <= expected+2*math.Sqrt(expected)+1; c.far > 0 && isChance && !isProven(l) && l.Cause != unknown {
+			losses[i] = Loss{
+				Kind: l.Kind, How: l.How, Why: l.Why, Kept: l.Kept, Idle: l.Idle, Waited: l.Waited, Step: l.Step, Cause: unknown, At: l.At,
+				nearAStop: true,
+			}
 		}
 	}
+}
+
+// shares returns how long the load ran without a stop or a start near it, and with one.
+func (p *proof) shares(pods []Pod) (quiet, busy time.Duration) {
+	type span struct{ from, to time.Time }
+	var spans []span
+	for _, pod := range pods {
+		for _, r := range pod.Restarts {
+			spans = append(spans, span{r.At.Add(-seenLate), r.At.Add(linger)})
+		}
+		if end := pod.Ended; !pod.Deleted.IsZero() {
+			if end.IsZero() {
+				end = p.ended
+			}
+			spans = append(spans, span{pod.Deleted.Add(-seenLate), end.Add(linger)})
+		}
+		if !pod.Ready.IsZero() {
+			spans = append(spans, span{pod.Ready.Add(-seenLate), pod.Ready.Add(newFor)})
+		}
+	}
+	slices.SortFunc(spans, func(x, y span) int { return x.from.Compare(y.from) })
+	at := p.began
+	for _, s := range spans {
+		from, to := latest(s.from, at), earliest(s.to, p.ended)
+		if to.After(from) {
+			busy += to.Sub(from)
+			at = to
+		}
+	}
+	return max(p.ended.Sub(p.began)-busy, time.Second), busy
+}
+
+func latest(x, y time.Time) time.Time {
+	if x.After(y) {
+		return x
+	}
+	return y
+}
+
+func earliest(x, y time.Time) time.Time {
+	if x.Before(y) {
+		return x
+	}
+	return y
 }
 
 // judge groups the losses by cause, and names the line that prevents each.

@@ -65,7 +65,7 @@ func of(t *testing.T, spec, container string) *proof {
 		t.Fatal(err)
 	}
 	return &proof{d: d, svc: svc, k: &kubectl{namespace: "shop"}, port: svc.Spec.Ports[0], pods: &timeline{slices: map[string]map[types.UID]bool{}}, load: newAccount(),
-		steps: []Step{{Name: "rolling restart", Began: after(-10), Ended: after(60)}}}
+		steps: []Step{{Name: "rolling restart", Began: after(-10), Ended: after(60)}}, began: after(-20), ended: after(80)}
 }
 
 // Each loss has one cause, and each cause names the line that prevents it.

@@ -87,6 +87,8 @@ type proof struct {
 	load   *account
 	steps  []Step
 	scaled bool // the proof has changed the number of replicas
+
+	began, ended time.Time // of the load
 }
 
 // Run proves the workload and returns the report. It leaves nothing behind: it
@@ -239,6 +241,7 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	p.pods = &timeline{container: p.d.Spec.Template.Spec.Containers[p.at].Name, slices: make(map[string]map[types.UID]bool)}
 	p.load = newAccount()
 	p.pods.ended = p.listen(watching, &watches)
+	p.began = time.Now()
 	watches.Go(func() { watch(watching, p.k, p.pods.takePod, "pods", "--selector", p.d.selector()) })
 	watches.Go(func() {
 		watch(watching, p.k, p.pods.takeSlice, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Name)
@@ -253,6 +256,7 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	if err := p.rest(ctx, afterward); err != nil {
 		return nil, err
 	}
+	p.ended = time.Now()
 	p.opts.Now("waiting for the last answers")
 	if err := p.load.drained(ctx, time.Now()); err != nil {
 		return nil, err

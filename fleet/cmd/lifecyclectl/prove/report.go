@@ -63,7 +63,7 @@ type Loss struct {
 	// At is when the request was lost, by the clock of this machine.
 	At time.Time `json:"at"`
 
-	nearAStop bool // and yet taken for chance
+	nearAStop bool // and chance explains it as well
 }
 
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
@@ -113,7 +113,7 @@ func (p *proof) report() *Report {
 		}
 		r.Losses = append(r.Losses, one)
 	}
-	withoutChance(r.Losses)
+	p.baselines(r.Losses, r.Pods)
 	for i := range p.steps {
 		p.stepResult(&p.steps[i])
 	}
