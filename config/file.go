@@ -48,6 +48,9 @@ func (d document) lineOf(key string) int {
 // writer, and refused.
 func readFile(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) {
+		return nil, errors.New("it is not a regular file (a socket or a device)")
+	}
 	if err != nil {
 		return nil, err
 	}

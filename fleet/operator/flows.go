@@ -95,6 +95,8 @@ func (f *flows) flow(typ string) *flow {
 // ages returns how long the entities of a type have been in each phase, for a page, which leaves out
 // what cannot be read now.
 func (s *Server) ages(ctx context.Context, typ string) (list []dashboard.Age) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
 	counts, _ := s.cfg.Workflows.Counts(ctx, typ, s.cfg.StuckAfter)
 	for _, c := range counts {
 		list = append(list, dashboard.Age{
@@ -129,48 +131,57 @@ func (o *flow) watcher(to Sink[struct{}]) Sink[*operatorv1.Entity] {
 	}
 }
 
-// written counts how often each entity is written within a minute.
+// written counts the writes of each entity.
 type written struct {
-	mu     sync.Mutex // guards the fields below
-	begin  time.Time  // of the present minute
-	now    map[string]int
-	before map[string]int // in the minute before
+	mu   sync.Mutex // guards ofID
+	ofID map[string]minutes
 }
+
+// minutes counts the writes of one entity within the minute that begins at begin.
+type minutes struct {
+	begin  time.Time
+	n      int
+	before int // writes in the minute before
+}
+
+// maxWritten is how many entities may be counted before entities without recent writes are
+// forgotten.
+const maxWritten = 16_384
 
 func (w *written) count(id string, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.turnLocked(now)
-	w.now[id]++
-}
-
-// turnLocked begins a new minute when the present one is over.
-func (w *written) turnLocked(now time.Time) {
-	age := now.Sub(w.begin)
-	if age < time.Minute {
-		return
+	if w.ofID == nil {
+		w.ofID = map[string]minutes{}
 	}
-	if w.before = w.now; age >= 2*time.Minute {
-		w.before = nil
+	m, isKnown := w.ofID[id]
+	if !isKnown && len(w.ofID) >= maxWritten {
+		maps.DeleteFunc(w.ofID, func(_ string, m minutes) bool { return now.Sub(m.begin) > 2*time.Minute })
+		if len(w.ofID) >= maxWritten {
+			return // as while many entities are created: none of them is hot
+		}
 	}
-	w.begin, w.now = now, map[string]int{}
+	switch age := now.Sub(m.begin); {
+	case age > 2*time.Minute:
+		m = minutes{begin: now}
+	case age > time.Minute:
+		m = minutes{begin: now, before: m.n}
+	}
+	m.n++
+	w.ofID[id] = m
 }
 
 // maxNamed is how many hot entities one type may have in a diagnosis.
 const maxNamed = 5
 
-// hot returns the entities that were written most often within this minute or the one before.
+// hot returns the entities that were written most often within a minute.
 func (w *written) hot(typ string, least int) (list []diagnosis.Hot) {
+	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.turnLocked(time.Now())
-	most := maps.Clone(w.now)
-	for id, n := range w.before {
-		most[id] = max(most[id], n)
-	}
-	for id, n := range most {
-		if n >= least {
-			list = append(list, diagnosis.Hot{Type: typ, ID: id, Since: w.begin, Writes: n})
+	for id, m := range w.ofID {
+		if n := max(m.n, m.before); n >= least && now.Sub(m.begin) <= 2*time.Minute {
+			list = append(list, diagnosis.Hot{Type: typ, ID: id, Since: m.begin, Writes: n})
 		}
 	}
 	slices.SortFunc(list, func(a, b diagnosis.Hot) int { return cmp.Compare(b.Writes, a.Writes) })

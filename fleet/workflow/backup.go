@@ -282,8 +282,8 @@ func (s savedStream) verify(dir string) (StreamBackup, error) {
 // A stream that is already as the backup has it counts as restored, and one that a restore of
 // this backup has left half done is replaced. So a restore that was interrupted is called again and
 // goes on. When a stream exists and differs, RestoreBackup touches nothing and returns an error that
-// wraps jetstream.ErrStreamNameAlreadyInUse. When it fails later, it deletes the streams that were
-// restored from this backup.
+// wraps jetstream.ErrStreamNameAlreadyInUse. When it fails later, it deletes what it has created,
+// unless that was written since.
 //
 // Each restored stream says in its metadata from which backup it is (lifecycle_restored_from, the
 // sum of the manifest).
@@ -313,7 +313,7 @@ func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string, opts
 	}
 	for _, s := range missing {
 		if err := t.restoreOnce(ctx, s); err != nil {
-			return errors.Join(fmt.Errorf("restore stream %s: %w", s.Name, err), t.undo(ctx, m.Streams))
+			return errors.Join(fmt.Errorf("restore stream %s: %w", s.Name, err), t.undo(ctx, missing))
 		}
 	}
 	return nil
@@ -360,17 +360,18 @@ func (t *transfer) look(ctx context.Context, s savedStream) (is presence, messag
 		saved.Msgs, saved.LastSeq, saved.LastTime.Format(time.RFC3339))
 }
 
-// undo deletes the streams that were restored from this backup. The bucket goes first, and nothing
-// more is deleted when that fails: no bucket may live without its journal and its hooks' progress.
-func (t *transfer) undo(ctx context.Context, all []savedStream) error {
+// undo deletes what was restored of streams that were missing. A stream that was written since stays.
+// The bucket goes first, and nothing more is deleted when it stays: no bucket may live without its
+// journal and its hooks' progress.
+func (t *transfer) undo(ctx context.Context, missing []savedStream) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
-	for _, s := range slices.Backward(all) {
-		stream, err := t.js.Stream(ctx, s.Name)
-		if err == nil && stream.CachedInfo().Config.Metadata[restoredFrom] == t.sum {
+	for _, s := range slices.Backward(missing) {
+		is, _, err := t.look(ctx, s)
+		if err == nil && is != absent {
 			err = t.js.DeleteStream(ctx, s.Name)
 		}
-		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		if err != nil {
 			return fmt.Errorf("delete stream %s, which was restored: %w", s.Name, err)
 		}
 	}

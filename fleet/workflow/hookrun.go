@@ -192,6 +192,16 @@ func (run *hookRun) readFrom(ctx context.Context, at uint64) (uint64, error) {
 	if err != nil {
 		return at, err
 	}
+	run.mu.Lock()
+	mark := hookProgress{Mark: run.progress.Mark, MarkedAt: run.progress.MarkedAt}
+	run.mu.Unlock()
+	isRead, err := run.hasRead(reqCtx, &mark, stream.CachedInfo().State)
+	if err != nil {
+		return at, err
+	}
+	if !isRead { // it was replaced while the connection was lost: the next run finds out what to do
+		return at, fmt.Errorf("the journal %s is not the one that was read", run.journal.stream)
+	}
 	consumer, err := stream.CreateConsumer(reqCtx, jetstream.ConsumerConfig{
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       at + 1,

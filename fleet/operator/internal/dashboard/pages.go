@@ -122,7 +122,7 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		"Pager":         pagerOf(r, list.GetNextPageToken(), "Next page"),
 		"Any":           len(services) > 0,
 		"Found":         found,
-		"Shown":         found.GetFindings()[:min(wrong, maxFindings)],
+		"Shown":         shown(found.GetFindings(), maxFindings),
 		"Wrong":         wrong,
 		"More":          max(0, wrong-maxFindings),
 		"NothingLooked": len(found.GetLookedAt()) == 0,
@@ -474,6 +474,36 @@ func phaseTone(p *operatorv1.Phase) string {
 func forbidden() error {
 	return connect.NewError(connect.CodePermissionDenied,
 		fmt.Errorf("you are a viewer here: acting needs the role operator"))
+}
+
+// eachRule is how many findings of each rule the front page shows before it shows more of
+// any.
+const eachRule = 3
+
+// shown chooses at most n findings, in their order. A thousand processes that fail in one
+// way leave room for what is wrong in another way.
+func shown(list []*operatorv1.Finding, n int) []*operatorv1.Finding {
+	if len(list) <= n {
+		return list
+	}
+	chosen, of := make([]bool, len(list)), map[string]int{}
+	for i, f := range list {
+		if of[f.GetRule()]++; of[f.GetRule()] <= eachRule && n > 0 {
+			chosen[i] = true
+			n--
+		}
+	}
+	var page []*operatorv1.Finding
+	for i, f := range list {
+		if !chosen[i] && n > 0 {
+			chosen[i] = true
+			n--
+		}
+		if chosen[i] {
+			page = append(page, f)
+		}
+	}
+	return slices.Clip(page)
 }
 
 // Link leads from a process to another system.
