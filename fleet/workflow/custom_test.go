@@ -33,6 +33,9 @@ func TestRecordsOfCustomTypesDecodeToWhatWasWritten(t *testing.T) {
 	if err := r.validate(); err != nil {
 		t.Fatal(err)
 	}
+	if r.plain {
+		t.Error("a phase cannot be spliced into records of this type")
+	}
 	for _, stored := range []string{`{"id":"x","status":"a","more":1}`, `{"id":"x","phase":"a","more":1}`} {
 		e := &entry{key: "x", revision: 7, data: []byte(stored)}
 		d, err := r.mutated("x", e, func(string, *entry) (meta, error) { return meta{from: "a", entered: "b"}, nil }, nil)

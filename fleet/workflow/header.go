@@ -169,7 +169,8 @@ type entry struct {
 	at       time.Time // when the server stored it
 	data     []byte
 	meta
-	guessed bool // since is by this process's clock, not the server's
+	phase   string // the record's, when this process has decoded it; else ""
+	guessed bool   // since is by this process's clock, not the server's
 }
 
 // newEntry makes an entry of a message of the server.

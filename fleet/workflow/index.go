@@ -148,6 +148,17 @@ func newEntity(r *registration, e *entry, p Participant, err error) *entity {
 	return en
 }
 
+// inPhase returns a copy of an entity with the effect of a write that only enters a phase.
+func (en *entity) inPhase(e *entry, phase string) *entity {
+	next := *en
+	next.revision, next.at, next.since = e.revision, e.at.UnixNano(), e.at.UnixNano()
+	next.data, next.timers, next.keys = e.data, e.timers, e.keys
+	next.change, next.pending, next.paused = e.lastChange(), e.pending, e.paused()
+	next.phase = &group{value: phase}
+	next.due = en.index.r.dueAt(phase, next.since, next.timers, next.paused)
+	return &next
+}
+
 func (en *entity) phaseName() string {
 	if en.phase == nil {
 		return ""
@@ -166,6 +177,7 @@ func (en *entity) entry() *entry {
 		revision: en.revision,
 		at:       time.Unix(0, en.at),
 		data:     en.data,
+		phase:    en.phaseName(),
 		guessed:  en.own && en.since == en.at,
 		meta: meta{
 			version: en.version,

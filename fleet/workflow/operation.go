@@ -119,7 +119,7 @@ func (o *operation) end(a *attempt, revision uint64) {
 	}
 	e := &entry{key: o.key, revision: revision, at: o.m.clock.now(), data: a.d.data, meta: a.d.meta}
 	if o.r.viewless {
-		o.r.bucket.recent.wrote(e)
+		o.r.bucket.recent.wrote(e, a.d.phase)
 		return
 	}
 	o.r.bucket.view.wrote(o.r, e, &a.d)

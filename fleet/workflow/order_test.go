@@ -106,7 +106,8 @@ func (m *sometimes) ParentEntityID() string {
 	return m.Parent
 }
 
-// TestParentThatDependsOnThePhase checks that a view has the parent of the new phase.
+// TestParentThatDependsOnThePhase finds out at Register that a change of phase is more
+// than that.
 func TestParentThatDependsOnThePhase(t *testing.T) {
 	r := newRig(t)
 	ctx := testContext(t)

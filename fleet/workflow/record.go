@@ -109,6 +109,11 @@ func (r *registration) revise(base, before []byte, p Participant) ([]byte, error
 	return r.shape.Apply(base, before, after), nil
 }
 
+// rephase returns the JSON of a record in another phase of the table.
+func (r *registration) rephase(base []byte, phase string) []byte {
+	return r.shape.Set(base, r.fields.phase.name, r.quoted[phase])
+}
+
 // active reports whether the phase is not terminal. A phase that the table does not
 // have is active.
 func (r *registration) active(phase string) bool {

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,6 +77,8 @@ type registration struct {
 	sample Participant // for calls of KVKey
 	fields *fields
 	shape  *splice.Shape
+	plain  bool              // a change of phase changes the phase in a record's JSON, and nothing else
+	quoted map[string][]byte // the table's phases in JSON
 	bucket *bucket
 }
 
@@ -182,8 +185,52 @@ func (r *registration) checkSample() error {
 		fault("its id or phase is lost in JSON: %s", data)
 		return errors.Join(faults...)
 	}
-	r.shape = splice.Of(reflect.TypeOf(p))
+	r.checkShape(p, data)
 	return errors.Join(faults...)
+}
+
+// checkShape finds out how records of the type can be changed, and whether a change of
+// phase needs no decoding: see plain. p is a participant and data its encoding.
+func (r *registration) checkShape(p Participant, data []byte) {
+	r.shape = splice.Of(reflect.TypeOf(p))
+	r.quoted = make(map[string][]byte)
+	for phase := range r.table {
+		r.quoted[phase], _ = json.Marshal(phase) // a string has an encoding
+	}
+	r.plain = r.shape.Plain(r.fields.phase.name) && r.fields.phase.indexed < 0 && !r.parentByPhase()
+	for phase := range r.table {
+		r.plain = r.plain && r.phaseAlone(p, data, phase)
+	}
+}
+
+// phaseAlone reports whether the encoding of a participant in a phase differs from data in the
+// phase alone.
+func (r *registration) phaseAlone(p Participant, data []byte, phase string) bool {
+	r.fields.phase.of(p).SetString(phase)
+	want, err := json.Marshal(p)
+	changed := r.rephase(data, phase)
+	back := r.factory()
+	return err == nil && bytes.Equal(changed, want) && json.Unmarshal(changed, back) == nil && back.Phase() == phase
+}
+
+// parentByPhase reports whether a participant's parent depends on its phase, as far as
+// one whose strings are all set shows it.
+func (r *registration) parentByPhase() bool {
+	parents := make(map[string]bool)
+	err := call.Do("participant", func() error {
+		p := r.factory()
+		for name, f := range r.fields.byName {
+			if f.typ.Kind() == reflect.String {
+				f.of(p).SetString("probe-" + name)
+			}
+		}
+		for phase := range r.table {
+			r.fields.phase.of(p).SetString(phase)
+			parents[p.ParentEntityID()] = true
+		}
+		return nil
+	})
+	return err == nil && len(parents) > 1
 }
 
 func (r *registration) checkOptions() error {

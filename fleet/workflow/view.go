@@ -164,9 +164,8 @@ func (v *view) retimeLocked(now *entity, e *entry) {
 // the write returned sees it.
 func (v *view) wrote(r *registration, e *entry, d *decision) {
 	var made *entity
-	if !d.deletion() {
+	if d.next != nil {
 		made = newEntity(r, e, d.next, nil)
-		made.own = true
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -180,10 +179,19 @@ func (v *view) wrote(r *registration, e *entry, d *decision) {
 		return
 	}
 	switch {
+	case d.deletion():
+		if now != nil {
+			v.dropLocked(now)
+		}
 	case made != nil:
+		made.own = true
 		v.putLocked(r, made)
-	case now != nil:
-		v.dropLocked(now)
+	case now != nil && now.revision == d.on: // it was decided on this record, and needed no decoding
+		made = now.inPhase(e, d.phase)
+		made.own = true
+		v.replaceLocked(now, made)
+	default: // the view was cleared meanwhile, and reads the bucket again
+		return
 	}
 	v.own[e.key] = e.revision
 	v.follow.own.Store(&ownWrite{e.revision, e.op})

@@ -42,8 +42,8 @@ func (r *recent) record(key string) (*entry, bool) {
 	return e, ok
 }
 
-// wrote remembers a write.
-func (r *recent) wrote(e *entry) {
+// wrote remembers a write that left the entity in a phase.
+func (r *recent) wrote(e *entry, phase string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.deleted() {
@@ -57,5 +57,6 @@ func (r *recent) wrote(e *entry) {
 		}
 	}
 	e.guessed = e.moved() // its time is by this process's clock
+	e.phase = phase
 	r.entries[e.key] = e
 }

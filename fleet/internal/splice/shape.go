@@ -26,6 +26,13 @@ func Of(typ reflect.Type) *Shape {
 	return new(Shape)
 }
 
+// Plain reports whether the type is a struct with a field of this name, and neither has
+// an encoding of its own: [Shape.Set] of that field changes nothing else.
+func (s *Shape) Plain(name string) bool {
+	field, has := s.fields[name]
+	return has && (field == nil || !field.coded)
+}
+
 // builder has the shapes that were made, by type: a type may contain itself.
 type builder map[reflect.Type]*Shape
 

@@ -2,6 +2,7 @@ package splice
 
 import (
 	"bytes"
+	"encoding/json"
 
 	"github.com/tidwall/gjson"
 )
@@ -30,6 +31,24 @@ func (s *Shape) Apply(stored, before, after []byte) []byte {
 		return s.array(old.Array(), was.Array(), is.Array())
 	}
 	return after
+}
+
+// Set returns the object stored with another value of one of its members. It adds the
+// member when there is none.
+func (s *Shape) Set(stored []byte, name string, value []byte) []byte {
+	out := make([]byte, 0, len(stored)+len(name)+len(value)+4)
+	done, copied := false, 0
+	members(stored, func(m member) {
+		if s.resolve(m.name) == name {
+			out = append(append(out, stored[copied:m.value]...), value...)
+			done, copied = true, m.end
+		}
+	})
+	if done {
+		return append(out, stored[copied:]...)
+	}
+	quoted, _ := json.Marshal(name) // a string has an encoding
+	return s.object(stored, []byte("{}"), bytes.Join([][]byte{[]byte("{"), quoted, []byte(":"), value, []byte("}")}, nil))
 }
 
 // member is where a member of an object stands: its quoted name at start, its value from

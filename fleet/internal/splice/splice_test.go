@@ -89,6 +89,20 @@ func TestChangesTouchNothingElse(t *testing.T) {
 	}
 }
 
+func TestSet(t *testing.T) {
+	for stored, want := range map[string]string{
+		`{"phase":"a","x":[1]}`:     `{"phase":"new","x":[1]}`,
+		` { "Phase" : "a" , "x":1}`: ` { "Phase" : "new" , "x":1}`,
+		`{"x":{"phase":"a"}}`:       `{"x":{"phase":"a"},"phase":"new"}`,
+		`{"phase":1,"phase":"b"}`:   `{"phase":"new","phase":"new"}`,
+		`{}`:                        `{"phase":"new"}`,
+	} {
+		if got := people.Set([]byte(stored), "phase", []byte(`"new"`)); string(got) != want {
+			t.Errorf("%s: got %s, want %s", stored, got, want)
+		}
+	}
+}
+
 // A depth that package json still reads works.
 func TestDeepNesting(t *testing.T) {
 	deep := strings.Repeat(`{"a":[`, 4900) + strings.Repeat(`]}`, 4900)
@@ -128,6 +142,9 @@ func TestTypesWithAnEncodingOfTheirOwn(t *testing.T) {
 	after := encode(t, record{roman{"v"}, pair{1, 5}, []*pair{{1, 7}}})
 	if got, want := string(s.Apply([]byte(stored), before, after)), `{"x":1,"R":"v","P":{"a":1,"b":5},"L":[{"a":1,"b":7}]}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+	if splice.Of(reflect.TypeFor[pair]()).Plain("a") || s.Plain("P") || !people.Plain("phase") || people.Plain("other") {
+		t.Error("the phase can be set in an object whose encoding is the type's own")
 	}
 }
 
