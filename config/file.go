@@ -44,18 +44,10 @@ func (d document) lineOf(key string) int {
 	return 0
 }
 
-// readFile reads a whole regular file. It never blocks: a pipe is opened without a wait for its
-// writer, and refused.
+// readFile reads a whole regular file. It never blocks: it refuses a pipe, for
+// example, before opening it.
 func readFile(name string) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, syscall.ENXIO) {
-		return nil, errors.New("it is not a regular file (a socket or a device)")
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
+	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +57,11 @@ func readFile(name string) ([]byte, error) {
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("it is not a regular file (%v)", info.Mode().Type())
 	}
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have taken its place
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
 	content, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
 		return nil, err

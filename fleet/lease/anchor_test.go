@@ -32,7 +32,7 @@ func TestTrustCountsFromTheBeginningOfTheAttempt(t *testing.T) {
 	if err != nil || granted != time.Minute {
 		t.Fatalf("granted %v, %v", granted, err)
 	}
-	if from := l.term.Load().until.monotonic.Add(-l.ttl); from.After(kv.asked) {
+	if from := l.term.Load().until.Monotonic.Add(-l.ttl); from.After(kv.asked) {
 		t.Errorf("the trust counts from %v after the write was sent", from.Sub(kv.asked))
 	}
 }

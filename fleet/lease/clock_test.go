@@ -3,6 +3,8 @@ package lease
 import (
 	"testing"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/deadline"
 )
 
 // TestTrustEndsByEitherClock ends a term by the wall clock, as after a suspend, in which
@@ -11,12 +13,12 @@ import (
 func TestTrustEndsByEitherClock(t *testing.T) {
 	now := time.Now()
 	for name, test := range map[string]struct {
-		until end
+		until deadline.Time
 		valid bool
 	}{
-		"both clocks run":    {endOf(now.Add(time.Hour)), true},
-		"suspended":          {end{monotonic: now.Add(time.Hour), wall: now.Add(-time.Second).Round(0)}, false},
-		"the clock set back": {end{monotonic: now.Add(-time.Second), wall: now.Add(time.Hour).Round(0)}, false},
+		"both clocks run":    {deadline.At(now.Add(time.Hour)), true},
+		"suspended":          {deadline.Time{Monotonic: now.Add(time.Hour), Wall: now.Add(-time.Second).Round(0)}, false},
+		"the clock set back": {deadline.Time{Monotonic: now.Add(-time.Second), Wall: now.Add(time.Hour).Round(0)}, false},
 	} {
 		l := &Lease{}
 		l.term.Store(&term{token: 7, until: test.until})

@@ -27,6 +27,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/internal/deadline"
 )
 
 // minTTL is the shortest TTL of a lease. The campaign of the root package refuses
@@ -71,21 +72,7 @@ type Lease struct {
 // term is the term that this process believes it holds.
 type term struct {
 	token uint64
-	until end
-}
-
-// end is a moment by two clocks. The monotonic clock stands still while the machine is
-// suspended, and the wall clock may be set back. The moment has come when one of them
-// says so.
-type end struct {
-	monotonic, wall time.Time
-}
-
-func endOf(t time.Time) end { return end{t, t.Round(0)} }
-
-func (e end) over() bool {
-	now := time.Now()
-	return !now.Before(e.monotonic) || !now.Round(0).Before(e.wall)
+	until deadline.Time
 }
 
 type record struct {
@@ -142,7 +129,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 		}
 		switch err := l.write(ctx); {
 		case err == nil:
-			l.term.Store(&term{l.token, endOf(began.Add(l.ttl))})
+			l.term.Store(&term{l.token, deadline.At(began.Add(l.ttl))})
 			return l.ttl, nil
 		case natserr.Conflict(err):
 			l.forget()
@@ -252,7 +239,7 @@ func (l *Lease) Token() (token uint64, valid bool) {
 	if t == nil {
 		return 0, false
 	}
-	return t.token, !t.until.over()
+	return t.token, !t.until.HasPassed()
 }
 
 // Holder returns the name of the process that has the lease, or "" when no process has

@@ -303,11 +303,11 @@ func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string, opts
 	t.sum = m.Sum
 	var missing []savedStream
 	for _, s := range m.Streams {
-		is, _, err := t.look(ctx, s)
+		f, err := t.look(ctx, s)
 		if err != nil {
 			return fmt.Errorf("restore stream %s: %w", s.Name, err)
 		}
-		if is != whole {
+		if f.is != whole {
 			missing = append(missing, s)
 		}
 	}
@@ -331,32 +331,41 @@ const (
 	whole
 )
 
-// look returns how much of a stream the server has, and how many messages. A stream of that name that
-// is neither as the backup has it nor a part of a restore is an error.
-func (t *transfer) look(ctx context.Context, s savedStream) (is presence, messages uint64, err error) {
+// found is what the server has of a saved stream.
+type found struct {
+	is       presence
+	messages uint64
+	isOurs   bool // it was restored from this backup
+}
+
+// look returns what the server has of a stream. A stream of that name that is neither as the backup has
+// it nor a part of a restore is an error.
+func (t *transfer) look(ctx context.Context, s savedStream) (f found, err error) {
 	var saved jetstream.StreamState
 	if err := json.Unmarshal(s.State, &saved); err != nil {
-		return absent, 0, fmt.Errorf("%w: its state: %w", ErrBackup, err)
+		return f, fmt.Errorf("%w: its state: %w", ErrBackup, err)
 	}
 	stream, err := t.js.Stream(ctx, s.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return absent, 0, nil
+		return f, nil
 	}
 	if err != nil {
-		return absent, 0, err
+		return f, err
 	}
-	found := stream.CachedInfo().State
-	begins := found.FirstSeq == saved.FirstSeq && found.FirstTime.Equal(saved.FirstTime) || saved.Msgs == 0 // it has no first message
-	ends := found.LastSeq == saved.LastSeq && found.LastTime.Equal(saved.LastTime)
-	isOurs := stream.CachedInfo().Config.Metadata[restoredFrom] == t.sum
+	now := stream.CachedInfo().State
+	begins := now.FirstSeq == saved.FirstSeq && now.FirstTime.Equal(saved.FirstTime) || saved.Msgs == 0 // it has no first message
+	ends := now.LastSeq == saved.LastSeq && now.LastTime.Equal(saved.LastTime)
+	f = found{messages: now.Msgs, isOurs: stream.CachedInfo().Config.Metadata[restoredFrom] == t.sum}
 	switch {
-	case found.Msgs == saved.Msgs && begins && ends:
-		return whole, found.Msgs, nil
-	case isOurs && found.LastSeq < saved.LastSeq:
-		return part, found.Msgs, nil
+	case now.Msgs == saved.Msgs && begins && ends:
+		f.is = whole
+		return f, nil
+	case f.isOurs && now.LastSeq < saved.LastSeq:
+		f.is = part
+		return f, nil
 	}
-	return absent, 0, fmt.Errorf("%w: it has %d messages up to revision %d of %s, the backup has %d up to %d of %s",
-		jetstream.ErrStreamNameAlreadyInUse, found.Msgs, found.LastSeq, found.LastTime.Format(time.RFC3339),
+	return f, fmt.Errorf("%w: it has %d messages up to revision %d of %s, the backup has %d up to %d of %s",
+		jetstream.ErrStreamNameAlreadyInUse, now.Msgs, now.LastSeq, now.LastTime.Format(time.RFC3339),
 		saved.Msgs, saved.LastSeq, saved.LastTime.Format(time.RFC3339))
 }
 
@@ -367,8 +376,11 @@ func (t *transfer) undo(ctx context.Context, missing []savedStream) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	for _, s := range slices.Backward(missing) {
-		is, _, err := t.look(ctx, s)
-		if err == nil && is != absent {
+		f, err := t.look(ctx, s)
+		if !f.isOurs && (err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse)) {
+			continue // it is not there, or is another's
+		}
+		if err == nil {
 			err = t.js.DeleteStream(ctx, s.Name)
 		}
 		if err != nil {
@@ -393,7 +405,7 @@ var (
 )
 
 // maxRestores is how often a stream is restored when the server gives it up.
-const maxRestores = 10
+const maxRestores = 5
 
 // restoreOnce creates a stream, unless the server completes an earlier restore of it.
 func (t *transfer) restoreOnce(ctx context.Context, s savedStream) error {
@@ -414,16 +426,19 @@ func (t *transfer) restoreOnce(ctx context.Context, s savedStream) error {
 // more of it, and reports whether it becomes whole.
 func (t *transfer) clear(ctx context.Context, s savedStream) (isWhole bool, err error) {
 	for before := uint64(math.MaxUint64); ; {
-		is, messages, err := t.look(ctx, s)
-		if err != nil || is != part {
-			return is == whole, err
+		f, err := t.look(ctx, s)
+		if wasPart := before != math.MaxUint64; wasPart && f.isOurs && f.is != part && !errors.Is(err, ErrBackup) {
+			return true, nil // whole, and perhaps written since
 		}
-		if messages == before {
+		if err != nil || f.is != part {
+			return f.is == whole, err
+		}
+		if f.messages == before {
 			ctx, cancel := context.WithTimeout(ctx, answerTime)
 			defer cancel()
 			return false, t.js.DeleteStream(ctx, s.Name)
 		}
-		before = messages
+		before = f.messages
 		if err := standstill.Sleep(ctx, 1); err != nil {
 			return false, err
 		}

@@ -22,7 +22,7 @@ var errSuperseded = errors.New("another process runs it")
 // bucket. It is written with the revision that was read, so a process that was replaced
 // cannot set it back.
 type hookProgress struct {
-	// By is the Manager that has written it.
+	// By names the runs of a hook, one after the other in one process, that have written it.
 	By string `json:"by,omitempty"`
 	// Done are the writes of the journal that need no more calls. Of the spans between
 	// reactions that fail or wait, only the first maxStored are stored: after a restart the
@@ -70,7 +70,7 @@ func (p *hookProgress) stored() *hookProgress {
 // hookStore is a hook's part of the hooks' bucket.
 type hookStore struct {
 	kv       jetstream.KeyValue
-	by       string // the Manager that uses it
+	by       string // names the runs that use it; "" for a reader
 	progress string // the key of its progress
 	letters  string // the prefix of the keys of its dead letters
 }
@@ -85,7 +85,7 @@ func (r *registration) hookStore(ctx context.Context, hook string) (*hookStore, 
 	}
 	// A workflow's name can have any character, a key cannot.
 	of := strings.ToLower(fmt.Sprintf("%x", r.workflow)) + "." + hook
-	return &hookStore{kv: kv, by: r.bucket.ops, progress: "state." + of, letters: "dead." + of + "."}, nil
+	return &hookStore{kv: kv, progress: "state." + of, letters: "dead." + of + "."}, nil
 }
 
 // load returns the progress, nil when the hook has never run.
@@ -112,7 +112,7 @@ func (s *hookStore) save(ctx context.Context, p *hookProgress) error {
 	if err != nil {
 		return err
 	}
-	for {
+	for n := 1; ; n++ {
 		var revision uint64
 		if p.revision == 0 { // the key may have been deleted before
 			revision, err = s.kv.Create(ctx, s.progress, data)
@@ -134,11 +134,14 @@ func (s *hookStore) save(ctx context.Context, p *hookProgress) error {
 			return errSuperseded
 		}
 		p.revision = stored.revision
+		if err := retryPause.Sleep(ctx, n); err != nil {
+			return err
+		}
 	}
 }
 
-// wrote reports whether the stored progress is a write of this process, at or behind the last one
-// of which it knows: the answer to that write was lost.
+// wrote reports whether the stored progress is a write of these runs, at or behind the last one
+// of which they know: the answer to that write was lost.
 func (s *hookStore) wrote(stored *hookProgress, last uint64) bool {
 	return stored.By == s.by && stored.revision >= last
 }
@@ -159,7 +162,7 @@ func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
 	}
 	journal := stream.CachedInfo().State
 	if p != nil && last != nil && run.store.wrote(p, last.revision) {
-		isRead, err := run.hasRead(ctx, last, journal)
+		isRead, err := run.hasRead(ctx, written{last.Mark, last.MarkedAt}, journal)
 		if err != nil {
 			return err
 		}
@@ -186,17 +189,18 @@ func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
 	return run.store.save(ctx, run.progress) // from now on it misses nothing
 }
 
-// hasRead reports whether the journal is the one that the hook has read, as far as its mark tells.
-func (run *hookRun) hasRead(ctx context.Context, p *hookProgress, journal jetstream.StreamState) (bool, error) {
-	if p.Mark == 0 || p.Mark < journal.FirstSeq {
+// hasRead reports whether the journal is the one from which the hook has read a write, as far as
+// that tells.
+func (run *hookRun) hasRead(ctx context.Context, w written, journal jetstream.StreamState) (bool, error) {
+	if w.revision == 0 || w.revision < journal.FirstSeq {
 		return true, nil
 	}
-	e, err := run.journal.at(ctx, p.Mark)
+	e, err := run.journal.at(ctx, w.revision)
 	if isNotFound(err) {
-		wasPurged := p.Mark <= journal.LastSeq
+		wasPurged := w.revision <= journal.LastSeq
 		return wasPurged, nil
 	}
-	return err == nil && e.at.Equal(p.MarkedAt), err
+	return err == nil && e.at.Equal(w.at), err
 }
 
 // checkMark begins anew when the journal is not the one that the hook has read: it belongs
@@ -204,7 +208,7 @@ func (run *hookRun) hasRead(ctx context.Context, p *hookProgress, journal jetstr
 // has seen before have the same IDs. It returns an error while the journal only lags behind.
 func (run *hookRun) checkMark(ctx context.Context, journal jetstream.StreamState) error {
 	p := run.progress
-	isRead, err := run.hasRead(ctx, p, journal)
+	isRead, err := run.hasRead(ctx, written{p.Mark, p.MarkedAt}, journal)
 	if err != nil || isRead {
 		return err
 	}

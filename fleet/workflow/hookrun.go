@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
@@ -71,6 +72,7 @@ const (
 
 // hookMemory is what the runs of a hook in one process share.
 type hookMemory struct {
+	by        string                // names the runs
 	abandoned map[string]*call.Call // calls that ignore the end of their context, by key
 	progress  *hookProgress         // of the last run; nil before the first
 }
@@ -78,7 +80,7 @@ type hookMemory struct {
 // runHook runs a hook until ctx ends.
 func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
 	log := m.log.With("workflow", r.workflow, "hook", h.Name)
-	lastLogged, memory := "", &hookMemory{abandoned: make(map[string]*call.Call)}
+	lastLogged, memory := "", &hookMemory{by: nuid.Next(), abandoned: make(map[string]*call.Call)}
 	for n := 1; ctx.Err() == nil; n++ {
 		began := time.Now()
 		err := natserr.Plain(runHookOnce(ctx, r, h, memory, log))
@@ -128,6 +130,7 @@ func runHookOnce(ctx context.Context, r *registration, h *Hook, memory *hookMemo
 	if err != nil {
 		return err
 	}
+	store.by = memory.by
 	run := &hookRun{
 		r:         r,
 		h:         h,
@@ -171,80 +174,77 @@ func runHookOnce(ctx context.Context, r *registration, h *Hook, memory *hookMemo
 // read reads the journal and queues what the hook wants, until ctx ends.
 func (run *hookRun) read(ctx context.Context) error {
 	run.mu.Lock()
-	at := run.progress.Done.Floor()
+	at := written{revision: run.progress.Done.Floor()}
 	run.mu.Unlock()
 	for {
-		var err error
-		if at, err = run.readFrom(ctx, at); err != nil {
+		if err := run.readFrom(ctx, &at); err != nil {
 			return err
 		}
 	}
 }
 
-// readFrom reads what is behind a revision, and returns the last one that it has read. It returns
-// no error after a reconnect: the server may have sent messages to the lost connection, and does
-// not send them again.
-func (run *hookRun) readFrom(ctx context.Context, at uint64) (uint64, error) {
+// readFrom reads what is behind the last write that was read. It returns no error after a reconnect:
+// the server may have sent messages to the lost connection, and does not send them again.
+func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 	reconnects := run.journal.nc.Stats().Reconnects
 	reqCtx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	stream, err := run.journal.js.Stream(reqCtx, run.journal.stream)
 	if err != nil {
-		return at, err
+		return err
 	}
-	run.mu.Lock()
-	mark := hookProgress{Mark: run.progress.Mark, MarkedAt: run.progress.MarkedAt}
-	run.mu.Unlock()
-	isRead, err := run.hasRead(reqCtx, &mark, stream.CachedInfo().State)
-	if err != nil {
-		return at, err
-	}
-	if !isRead { // it was replaced while the connection was lost: the next run finds out what to do
-		return at, fmt.Errorf("the journal %s is not the one that was read", run.journal.stream)
+	if !last.at.IsZero() { // the journal may have been replaced while the connection was lost
+		isRead, err := run.hasRead(reqCtx, *last, stream.CachedInfo().State)
+		if err != nil {
+			return err
+		}
+		if !isRead { // the next run finds out what to do
+			return fmt.Errorf("the journal %s is not the one that was read", run.journal.stream)
+		}
 	}
 	consumer, err := stream.CreateConsumer(reqCtx, jetstream.ConsumerConfig{
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:       at + 1,
+		OptStartSeq:       last.revision + 1,
 		AckPolicy:         jetstream.AckNonePolicy,
 		MemoryStorage:     true,
 		Replicas:          1,
 		InactiveThreshold: run.journal.pace.Of(time.Minute),
 	})
 	if err != nil {
-		return at, err
+		return err
 	}
 	info := consumer.CachedInfo()
 	defer run.journal.deleteConsumer(info.Name)
 	p, err := run.journal.pull(info.Name, info.NumPending, nil, false)
 	if err != nil {
-		return at, err
+		return err
 	}
 	defer p.from.Close()
 	for {
 		msg, meta, err := p.next(ctx)
 		if err != nil {
-			return at, fmt.Errorf("read %s: %w", run.journal.stream, err)
+			return fmt.Errorf("read %s: %w", run.journal.stream, err)
 		}
 		if msg == nil && run.journal.nc.Stats().Reconnects != reconnects {
-			return at, nil
+			return nil
 		}
 		if msg == nil {
 			continue
 		}
 		e := newEntry(run.journal.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
-		if e.revision > at+1 {
-			run.missed(at+1, e.revision-1)
+		if e.revision > last.revision+1 {
+			run.missed(last.revision+1, e.revision-1)
 		}
-		at = e.revision
+		*last = written{e.revision, e.at}
 		run.queue.Hold(e.key, e.paused()) // each write of a paused entity says so
 		for run.queue.Len() >= maxWaiting {
 			if roomPause.Sleep(ctx, 1) != nil {
-				return at, context.Cause(ctx)
+				return context.Cause(ctx)
 			}
 		}
 		if wanted, failures := run.accept(e); wanted {
-			if err := run.queue.Add(e.key, written{e.revision, e.at}, failures); err != nil {
-				return at, err
+			if err := run.queue.Add(e.key, *last, failures); err != nil {
+				return err
 			}
 		}
 	}

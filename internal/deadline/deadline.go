@@ -9,7 +9,7 @@ import "time"
 // still while the machine is suspended, and the wall clock may be set back. The moment has come
 // when one of them says so. The zero Time has passed.
 type Time struct {
-	monotonic, wall time.Time
+	Monotonic, Wall time.Time
 }
 
 // At returns the moment t, which comes from time.Now.
@@ -18,5 +18,5 @@ func At(t time.Time) Time { return Time{t, t.Round(0)} }
 // HasPassed reports whether the moment has come.
 func (t Time) HasPassed() bool {
 	now := time.Now()
-	return !now.Before(t.monotonic) || !now.Round(0).Before(t.wall)
+	return !now.Before(t.Monotonic) || !now.Round(0).Before(t.Wall)
 }

@@ -1,6 +1,6 @@
 /* The backup of a workflow's bucket and its restore. The page: docs/reference/guarantees/workflow.md#d28, #d36.
  *
- * The code: fleet/workflow/backup.go (Backup, save, RestoreBackup, isRestored, restore, undo).
+ * The code: fleet/workflow/backup.go (Backup, save, RestoreBackup, look, clear, restore, undo).
  *
  * Size: three streams: the progress of the hooks, the journal, and the bucket, which goes on while it is backed up and keeps all
  * that the journal lacks (see workflow.pml). A backup or a restore may be killed or fail at any step. Then it is called again.
@@ -64,7 +64,7 @@ active proctype restore() {
 	wiped;
 	event(3, begins);
 	do
-	:: n < 3 && exists[restores(n)] && live[restores(n)] == saved[restores(n)] -> n++ /* isRestored */
+	:: n < 3 && exists[restores(n)] && live[restores(n)] == saved[restores(n)] -> n++ /* look */
 	:: atomic { n < 3 && !exists[restores(n)] -> began = began | (1 << restores(n));
 		exists[restores(n)] = true; live[restores(n)] = saved[restores(n)];
 		printf("@ restore -> server: creates stream %d\n", restores(n)); event(restores(n), creates); look(); n++ }

@@ -214,15 +214,20 @@ func (s *Scope) cover(r *engine.Response) {
 	}
 	// The longest first: a secret may begin with another one.
 	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
-	var pairs []string
 	for _, value := range values {
-		pairs = append(pairs, value, strings.Repeat("*", len(value)))
-	}
-	hide := strings.NewReplacer(pairs...)
-	r.URL, r.Body = hide.Replace(r.URL), []byte(hide.Replace(string(r.Body)))
-	for _, texts := range r.Header {
-		for i := range texts {
-			texts[i] = hide.Replace(texts[i])
+		stars := strings.Repeat("*", len(value))
+		r.URL = strings.ReplaceAll(r.URL, value, stars)
+		for _, texts := range r.Header {
+			for i := range texts {
+				texts[i] = strings.ReplaceAll(texts[i], value, stars)
+			}
+		}
+		for rest := r.Body; ; {
+			at := bytes.Index(rest, []byte(value))
+			if at < 0 {
+				break
+			}
+			rest = rest[at+copy(rest[at:], stars):]
 		}
 	}
 }
