@@ -48,7 +48,7 @@ func TestConventions(t *testing.T) {
 				},
 				Brings: []string{"..."},
 			},
-			{Path: "cron", Imports: []string{nats, "./worker", "./internal/call", "./fleet/broker/natserr"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "cron", Imports: []string{nats, "./worker", "./internal/asynclog", "./internal/call", "./fleet/broker/natserr"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "./internal/deadline", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{
 				Path: "workflow",

@@ -21,6 +21,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/cron"
+	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 )
 
 func TestMain(m *testing.M) {
@@ -185,6 +186,38 @@ func TestFailureIsTriedAgainUntilTheNextTime(t *testing.T) {
 		defer mu.Unlock()
 		if len(ids) != 2 || attempts < 15 || attempts > 30 {
 			t.Errorf("%d calls of %v, want many of the first and two of the second", attempts, ids)
+		}
+	})
+}
+
+// TestFailureIsLogged has a function that fails, and then one that ignores the end of its context: Handle
+// logs the failure with the App's logger, and does not wait for ever.
+func TestFailureIsLogged(t *testing.T) {
+	bubble(t, time.Date(2000, 1, 3, 0, 30, 0, 0, time.UTC), func(t *testing.T, serve func() (jetstream.JetStream, func())) {
+		js, stop := serve()
+		defer stop()
+		must(t, cron.Set(t.Context(), js, "CRON", cron.Schedule{Name: "s", Cron: "0 * * * *"}))
+		var text strings.Builder
+		log := slog.New(slog.NewTextHandler(&text, nil))
+		ctx, cancel := context.WithCancel(asynclog.WithLogger(context.Background(), log))
+		began, release := make(chan bool, 1), make(chan bool)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- cron.Handle(ctx, js, "CRON", "s", func(_ context.Context, tick cron.Tick) error {
+				if tick.Attempt == 1 {
+					return errors.New("the disk is full")
+				}
+				began <- true
+				<-release
+				return nil
+			})
+		}()
+		<-began
+		cancel()
+		must(t, <-ended)
+		close(release)
+		if said := text.String(); strings.Count(said, "a schedule's function failed") != 1 || !strings.Contains(said, "the disk is full") {
+			t.Errorf("the log says %s", said)
 		}
 	})
 }

@@ -1,14 +1,17 @@
 package cron
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -36,6 +39,8 @@ const (
 	heartbeat = ackWait / 3
 	// answerTime bounds a question to the server.
 	answerTime = 5 * time.Second
+	// patience is how long a function may take to return when its context has ended.
+	patience = time.Second
 )
 
 // again is the pause after a call that failed.
@@ -46,9 +51,11 @@ func durable(name string) string { return "cron_" + name }
 // Handle calls do at each time of a schedule, until ctx ends; then it returns nil. Any number of
 // processes may run it: one call runs at a time among all of them. The schedule need not exist yet.
 //
-// An error or a panic of do is a failure: the call comes again after a pause that grows from a
-// second to five minutes, in whichever process is free, until it succeeds or the schedule's next
-// time comes. A call may come again after a crash: see [Tick].ID. The context of do ends with ctx.
+// An error or a panic of do is a failure: it is logged, by the App's logger in a unit and else by
+// slog.Default, and the call comes again after a pause that grows from a second to five minutes, in
+// whichever process is free, until it succeeds or the schedule's next time comes. A call may come again
+// after a crash: see [Tick].ID. The context of do ends with ctx. Handle waits a second for a do that
+// ignores that.
 //
 // Handle returns an error when the stream or the consumer is gone or cannot be reached. Run it
 // where a failure is tried again, as App.Supervise does.
@@ -121,20 +128,36 @@ func one(ctx context.Context, stream, name string, msg jetstream.Msg, do func(co
 		Attempt:  int(meta.NumDelivered),
 		Data:     msg.Data(),
 	}
-	c := call.Start("schedule "+name, func() error { return do(ctx, tick) })
+	own, end := context.WithCancel(ctx)
+	defer end()
+	c := call.Start("schedule "+name, func() error { return do(own, tick) })
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
+	var beatErr error
 	for ended := false; !ended; {
 		select {
 		case <-c.Done():
 			ended = true
+		case <-own.Done():
+			ended = true
 		case <-beat.C:
-			if err := msg.InProgress(); err != nil {
-				return err
+			if beatErr = msg.InProgress(); beatErr != nil {
+				end()
 			}
 		}
 	}
-	if _, err := c.Ended(); err != nil {
+	err = c.Wait(own.Done(), patience)
+	if err != nil && ctx.Err() == nil {
+		log := cmp.Or(asynclog.Logger(ctx), slog.Default())
+		log.Warn("a schedule's function failed; it is called again", "stream", stream, "schedule", name, "attempt", tick.Attempt, "error", err)
+	}
+	var abandoned *call.AbandonedError
+	switch {
+	case beatErr != nil:
+		return beatErr
+	case errors.As(err, &abandoned):
+		return err // the server gives the tick to another process when it hears no more of this one
+	case err != nil:
 		return msg.NakWithDelay(again.After(int(min(meta.NumDelivered, 100))))
 	}
 	answer, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
