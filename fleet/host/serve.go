@@ -35,11 +35,20 @@ func (h *Host) serve(ctx context.Context) error {
 	} else {
 		defer func() { _ = questions.Unsubscribe() }() // fails when the connection is closed
 	}
-	for {
+	for lastLogged := ""; ; {
+		began := time.Now()
 		if err = h.session(ctx, work); ctx.Err() != nil {
 			break
 		}
-		h.log.Warn("hosts: start over", "host", h.cfg.HostID, "error", natserr.Plain(err))
+		if time.Since(began) > time.Minute { // it worked
+			lastLogged = ""
+		}
+		if err = natserr.Plain(err); err == nil || err.Error() != lastLogged {
+			h.log.Warn("hosts: start over", "host", h.cfg.HostID, "error", err)
+		}
+		if err != nil {
+			lastLogged = err.Error()
+		}
 		h.checkRecoveryTime(err)
 		_ = startOver.Sleep(ctx, 1)
 	}
