@@ -187,7 +187,7 @@ func (e *exclusive) call(ctx context.Context, verb string, fn func(context.Conte
 	out := callPart(ctx, "exclusive", e.name+": "+verb, ctx.Done(), settle, func() error {
 		err := fn(ctx)
 		if err == nil {
-			e.held.Store(held) // also when nobody waits for the call any more
+			e.held.Store(held) // also when the App no longer waits for the call
 		}
 		return err
 	})

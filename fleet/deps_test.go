@@ -48,8 +48,18 @@ func TestConventions(t *testing.T) {
 				},
 				Brings: []string{"..."},
 			},
-			{Path: "cron", Imports: []string{nats, "./worker", "./internal/asynclog", "./internal/call", "./fleet/broker/natserr"}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "./internal/deadline", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
+			{
+				Path:    "cron",
+				Imports: []string{nats, "./worker", "./internal/asynclog", "./internal/call", "./fleet/broker/natserr"},
+				Brings:  []string{"..."},
+				Never:   []string{server},
+			},
+			{
+				Path:    "lease",
+				Imports: []string{nats, "./fleet/broker/...", "./internal/deadline", "github.com/nats-io/nuid"},
+				Brings:  []string{"..."},
+				Never:   []string{server},
+			},
 			{
 				Path: "workflow",
 				Imports: []string{
@@ -177,7 +187,8 @@ func TestConventions(t *testing.T) {
 			// The other nouns.
 			{Path: "cmd/lifecyclectl/...", Imports: []string{
 				".", "./fsm", "./worker", "./internal/suggest", "./fleet/cmd/lifecyclectl/...", "./fleet/host/codesign", "./fleet/host/engine",
-				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", "./fleet/internal/endclass", "./fleet/internal/redact",
+				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis",
+				"./fleet/internal/diagram", "./fleet/internal/endclass", "./fleet/internal/redact",
 				cli, connect, proto, yaml, "github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 		},

@@ -11,7 +11,12 @@ import (
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
-			{Path: ".", Imports: []string{".", "./health", "./internal/deadline"}, Brings: []string{"golang.org/x/sync"}, Never: []string{"k8s.io/client-go", "k8s.io/api"}},
+			{
+				Path:    ".",
+				Imports: []string{".", "./health", "./internal/deadline"},
+				Brings:  []string{"golang.org/x/sync"},
+				Never:   []string{"k8s.io/client-go", "k8s.io/api"},
+			},
 		},
 	})
 }

@@ -207,13 +207,20 @@ func TestLifecycleRun(t *testing.T) {
 		want []string
 		says string
 	}{
-		"its variable":        {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"), nil, ""},
-		"a key of its own":    {env("LIFECYCLE_RUN_CHECK_TIMEOUT"), []string{"grace-undeclared"}, ""},
-		"a variable's typo":   {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACES"), []string{"config-refused"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
-		"another's variable":  {env("SERVICE_LIFECYCLE_TERMINATION_GRACE"), []string{"two-prefixes"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
-		"as lifecyclectl run": {strings.NewReplacer("[/lifecycle-run, ", "[lifecyclectl, run, ", "LIFECYCLE_RUN", "LIFECYCLECTL_RUN").Replace(env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE")), nil, ""},
+		"its variable":       {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"), nil, ""},
+		"a key of its own":   {env("LIFECYCLE_RUN_CHECK_TIMEOUT"), []string{"grace-undeclared"}, ""},
+		"a variable's typo":  {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACES"), []string{"config-refused"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
+		"another's variable": {env("SERVICE_LIFECYCLE_TERMINATION_GRACE"), []string{"two-prefixes"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
+		"as lifecyclectl run": {
+			strings.NewReplacer("[/lifecycle-run, ", "[lifecyclectl, run, ", "LIFECYCLE_RUN", "LIFECYCLECTL_RUN").
+				Replace(env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE")),
+			nil, "",
+		},
 		"a flag of the other": {with("          command: [lifecycle-run, -lifecycle.termination-grace=30s, --, app, -lifecycle.drain-interval=1h]\n"), nil, ""},
-		"a shell":             {with("          command: [tini, --, /lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, app]\n"), []string{"shell-entrypoint"}, "from lifecycle-run"},
+		"a shell": {
+			with("          command: [tini, --, /lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, app]\n"),
+			[]string{"shell-entrypoint"}, "from lifecycle-run",
+		},
 		"npm": {
 			with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, --, npm, start]\n"),
 			[]string{"shell-entrypoint"}, "the shell of npm gets the stop signal from lifecycle-run",

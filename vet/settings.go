@@ -57,7 +57,7 @@ type key struct {
 	field reflect.StructField
 }
 
-// keys are those of lifecycle, by the part of their variable behind the prefix.
+// keys has the keys of lifecycle.Config, by the part of their variable behind the prefix.
 var keys = func() map[string]key {
 	all, err := config.Keys[lifecycle.Config]("", config.WithSection("lifecycle"), config.WithEnvPrefix(prefix))
 	if err != nil {

@@ -278,7 +278,8 @@ func TestCurl(t *testing.T) {
 			t.Fatalf("the events end with %v after %s", err, read)
 		}
 		if strings.Contains(read, "event: synced") && !strings.Contains(read, `"phase":"flying"`) {
-			if _, _, err := m.Transition(t.Context(), &operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00001", Phase: "flying"}, "", 0); err != nil && !strings.Contains(err.Error(), "followed by") {
+			fly := &operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00001", Phase: "flying"}
+			if _, _, err := m.Transition(t.Context(), fly, "", 0); err != nil && !strings.Contains(err.Error(), "followed by") {
 				t.Fatal(err)
 			}
 		}

@@ -259,7 +259,8 @@ func (m *memory) Transition(_ context.Context, t *operatorv1.TransitionRequest, 
 		return nil, "", err
 	}
 	if !slices.Contains(e.GetNext(), t.GetPhase()) {
-		return nil, "", operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase", "%s is followed by %v, not by %q", e.GetPhase(), e.GetNext(), t.GetPhase())
+		return nil, "", operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase",
+			"%s is followed by %v, not by %q", e.GetPhase(), e.GetNext(), t.GetPhase())
 	}
 	from := e.GetPhase()
 	e.Phase = t.GetPhase()

@@ -384,14 +384,21 @@ func TestStatusOfAHook(t *testing.T) {
 	}
 }
 
+// journaledBehindMuffler returns a Manager on a server with a journal, and a muffler before that server.
+func journaledBehindMuffler(t *testing.T) (*rig, *muffler) {
+	t.Helper()
+	site := brokertest.NewSite(t)
+	here := rigOn(t, site.Connect(t, broker.Config{
+		Buckets: []jetstream.KeyValueConfig{missionsBucket, workflow.HookBucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{missionsJournal},
+	}), workflow.WithJournal())
+	return here, muffle(t, site.URL)
+}
+
 // A process that loses the answer to a write of its hook's progress still knows what it has done, and
 // does not take its own write for that of another process: it does not call the hook again (D20).
 func TestHookLosesTheAnswerToItsProgress(t *testing.T) {
-	site := brokertest.NewSite(t)
-	here := rigOn(t, site.Connect(t, broker.Config{
-		Buckets: []jetstream.KeyValueConfig{missionsBucket, workflow.HookBucket("MISSIONS")}, Streams: []jetstream.StreamConfig{missionsJournal},
-	}), workflow.WithJournal())
-	p := muffle(t, site.URL)
+	here, p := journaledBehindMuffler(t)
 	var reacted seen
 	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}), workflow.WithJournal(),
 		workflow.WithHook(workflow.Hook{Name: "once", Replay: true, Backoff: quick, Do: func(_ context.Context, re workflow.Reaction) error {

@@ -208,11 +208,7 @@ func live(r *rig, id string) error {
 // writers write without a pause. Every transition reaches the hook once and in order, the watch
 // sends every revision once, and no gap.
 func TestResumeUnderLoad(t *testing.T) {
-	site := brokertest.NewSite(t)
-	here := rigOn(t, site.Connect(t, broker.Config{
-		Buckets: []jetstream.KeyValueConfig{missionsBucket, workflow.HookBucket("MISSIONS")}, Streams: []jetstream.StreamConfig{missionsJournal},
-	}), workflow.WithJournal())
-	p := muffle(t, site.URL)
+	here, p := journaledBehindMuffler(t)
 	var reacted seen
 	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}), workflow.WithJournal(),
 		workflow.WithHook(workflow.Hook{Name: "once", Replay: true, Backoff: quick, Do: func(_ context.Context, re workflow.Reaction) error {

@@ -25,8 +25,10 @@ func TestNamesDoNothingInAShell(t *testing.T) {
 		Now:       now,
 		Processes: []*operatorv1.Process{process(func(p *operatorv1.Process) { p.Id, p.Suspect, p.Phase = name, "forged", "" }), process(func(p *operatorv1.Process) { p.Id, p.Suspended = name, "x" })},
 		Ends: []*operatorv1.Event{
-			{Service: name, Process: name, Kind: "exit", To: endclass.Failed, At: before(time.Minute)}, {Service: name, Process: name, Kind: "exit", To: endclass.OOM, At: before(time.Minute)},
-			{Service: name, Process: name, Kind: "lost", To: endclass.Lost, At: before(time.Minute)}, {Service: name, Process: name, Kind: "dropped", Count: 3, At: before(time.Minute)},
+			{Service: name, Process: name, Kind: "exit", To: endclass.Failed, At: before(time.Minute)},
+			{Service: name, Process: name, Kind: "exit", To: endclass.OOM, At: before(time.Minute)},
+			{Service: name, Process: name, Kind: "lost", To: endclass.Lost, At: before(time.Minute)},
+			{Service: name, Process: name, Kind: "dropped", Count: 3, At: before(time.Minute)},
 		},
 		Killed:    []*operatorv1.Event{{Process: name, Name: "w", At: before(time.Minute)}},
 		Workers:   []*operatorv1.Worker{{Id: name, State: "failed", DeadLetters: 1, UpdatedAt: before(time.Minute)}},
