@@ -40,9 +40,9 @@ type follower struct {
 	b        *bucket
 	to       reader
 	log      *slog.Logger
-	lookSoon fsm.Wake // ends a wait of the goroutine of run, for a look at the bucket
+	lookSoon fsm.Wake    // ends a wait of the goroutine of run, for a look at the bucket
 	wantLook atomic.Bool // a look was asked for: the wait that lookSoon ends uses that up
-	pauses   bool // before it reads what are probably this process's own writes: see lingerTime
+	pauses   bool        // before it reads what are probably this process's own writes: see lingerTime
 
 	current func(upTo uint64) // called when it has everything up to a revision; nil for none
 	lost    func()            // called when gone becomes true; nil for none
