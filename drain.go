@@ -110,7 +110,7 @@ func Stream(ctx context.Context) <-chan struct{} {
 
 // Draining returns a channel that closes when the App begins to drain. Queue
 // consumers and schedulers then stop fetching work.
-func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
+func (a *App) Draining() <-chan struct{} { return a.stop.requested.Signaled() }
 
 // drain runs the drainers and waits for the end of the drain window. The App still
 // serves every request in it, and the cluster learns that this process stops.

@@ -3,8 +3,10 @@ package lifecycle_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -40,6 +42,29 @@ func (g holdingGRPC) Serve(ln net.Listener) error {
 
 func (g holdingGRPC) GracefulStop() { close(g.quit) }
 func (g holdingGRPC) Stop()         {}
+
+// A drainer that asks whether the App drains is told so, also as the very first one to ask:
+// an answer that says "serving" then sends it another client.
+func TestDrainersSeeThatTheAppDrains(t *testing.T) {
+	for range 500 {
+		app, err := lifecycle.New(lifecycle.Config{HealthAddr: lifecycle.HealthOff, DrainMin: lifecycle.Off}, lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		app.OnDrain("asks", lifecycle.DrainFunc(func(ctx context.Context) error {
+			select {
+			case <-lifecycle.Draining(ctx):
+				return nil
+			default:
+				return errors.New("the App does not drain, says Draining")
+			}
+		}))
+		app.Go("stops", func(context.Context) error { app.Stop(nil); return nil })
+		if err := app.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // DrainQuiet ends the window only when the App serves no client any more, and no
 // client has come for that long.

@@ -95,7 +95,7 @@ func (a *App) inTurn(ctx context.Context, fn func() error) error {
 		return ErrReloadRefused
 	}
 	defer func() { <-a.reloads.turn }()
-	if a.Phase() != PhaseRunning || a.stop.draining.HasSignaled() {
+	if a.Phase() != PhaseRunning || a.isStopping() {
 		return ErrReloadRefused
 	}
 	return fn()
@@ -105,7 +105,7 @@ func (a *App) inTurn(ctx context.Context, fn func() error) error {
 func (a *App) runReloads(list []*reloader) error {
 	var errs []error
 	for i, r := range list {
-		if i > 0 && a.stop.draining.HasSignaled() {
+		if i > 0 && a.isStopping() {
 			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, ErrReloadRefused))
 			break
 		}

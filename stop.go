@@ -52,8 +52,7 @@ func (a *App) StopBecause(reason string) {
 
 // stopRecord is the one stop of an App: its reason, its progress and its errors.
 type stopRecord struct {
-	requested      fsm.Signal  // T0; the App's own goroutines watch it
-	draining       fsm.Signal  // T0, just after requested; users watch it
+	requested      fsm.Signal  // T0: the App drains; users watch it too
 	skip           fsm.Signal  // the App does not wait for the rest of the drain window
 	windowOver     fsm.Signal  // the drain window has ended, or there was none
 	unitsCancelled atomic.Bool // units have been told to stop
@@ -278,7 +277,6 @@ func (a *App) beginStop() {
 		a.notifier.Load().Stopping(b.Total)
 	}
 	a.stop.requested.Signal() // before the servers, because BeginDrain of one could block
-	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
 		s.BeginDrain(a.stop.began(), b.Window.Full)
 	}
