@@ -293,12 +293,13 @@ func (a *manager) History(ctx context.Context, typ, id string) ([]*operatorv1.Hi
 	list := make([]*operatorv1.HistoryEntry, len(trail.Events))
 	for i, e := range trail.Events {
 		list[i] = &operatorv1.HistoryEntry{
-			From:   e.From,
-			To:     e.To,
-			At:     diagnosis.Stamp(e.At),
-			Source: string(e.Triggered),
-			Note:   e.Note,
-			Pause:  e.Pause,
+			From:     e.From,
+			To:       e.To,
+			At:       diagnosis.Stamp(e.At),
+			Source:   string(e.Triggered),
+			Note:     e.Note,
+			Revision: e.Revision,
+			Pause:    e.Pause,
 		}
 	}
 	return list, trail.Truncated, nil

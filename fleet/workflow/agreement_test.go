@@ -165,7 +165,7 @@ func what(t *testing.T, msgs []*jetstream.RawStreamMsg) []happened {
 	var all []happened
 	var before Mission
 	for _, msg := range msgs {
-		h := happened{msg: msg, event: workflow.TransitionEvent{From: before.State, At: msg.Time}}
+		h := happened{msg: msg, event: workflow.TransitionEvent{From: before.State, At: msg.Time, Revision: msg.Sequence}}
 		var m Mission
 		switch {
 		case len(msg.Data) == 0:

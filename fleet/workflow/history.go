@@ -61,7 +61,14 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 	if phase == PhaseDeleted {
 		phase = ""
 	}
-	event := TransitionEvent{From: phase, At: e.at, Triggered: e.source, Note: e.note, Trace: e.trace}
+	event := TransitionEvent{
+		From:      phase,
+		At:        e.at,
+		Revision:  e.revision,
+		Triggered: e.source,
+		Note:      e.note,
+		Trace:     e.trace,
+	}
 	if e.from != "" {
 		event.From = e.from
 	}

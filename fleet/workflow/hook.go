@@ -172,7 +172,14 @@ func (r *registration) reaction(e *entry, before func(revision uint64) (*entry, 
 	if event, ok := r.event(e, "", true); ok {
 		re.TransitionEvent = event
 	} else {
-		re.TransitionEvent = TransitionEvent{From: re.Record.Phase, To: re.Record.Phase, At: e.at, Triggered: e.source, Trace: e.trace}
+		re.TransitionEvent = TransitionEvent{
+			From:      re.Record.Phase,
+			To:        re.Record.Phase,
+			At:        e.at,
+			Revision:  e.revision,
+			Triggered: e.source,
+			Trace:     e.trace,
+		}
 	}
 	return re
 }

@@ -92,6 +92,8 @@ type TransitionEvent struct {
 	To string `json:"to"`
 	// At is when the server stored it.
 	At time.Time `json:"at"`
+	// Revision is the revision of the entity's record that the write made.
+	Revision uint64 `json:"revision"`
 	// Triggered says what caused it.
 	Triggered TransitionSource `json:"triggered"`
 	// Note is free text; for Fail the reason.

@@ -44,6 +44,10 @@ func TestLifeOfAMission(t *testing.T) {
 		if trail.Events[i].At.IsZero() {
 			t.Errorf("event %d has no time", i)
 		}
+		if i > 0 && trail.Events[i].Revision <= trail.Events[i-1].Revision {
+			t.Errorf("event %d has revision %d, and the one before %d", i, trail.Events[i].Revision, trail.Events[i-1].Revision)
+		}
+		want[i].Revision = trail.Events[i].Revision
 		trail.Events[i].At = want[0].At
 	}
 	if fmt.Sprint(trail.Events) != fmt.Sprint(want) || trail.Truncated {

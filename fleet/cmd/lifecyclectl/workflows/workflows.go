@@ -190,7 +190,7 @@ func history() *cobra.Command {
 					t.Row("…", "older entries are gone")
 				}
 			},
-			Key:     func(x *operatorv1.HistoryEntry) string { return fmt.Sprint(x.GetRevision(), " ", x.GetTo()) },
+			Key:     func(x *operatorv1.HistoryEntry) string { return strconv.FormatUint(x.GetRevision(), 10) },
 			OnlyNew: true,
 		}.Show(c, watch)
 	})
