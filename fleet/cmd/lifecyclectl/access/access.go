@@ -8,7 +8,6 @@ package access
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -76,24 +75,22 @@ remembers the latest 1000.`,
 		if since > 0 {
 			req.Since = timestamppb.New(time.Now().Add(-since))
 		}
+		newest := cli.NewestFirst(c.Access.ListAudit, auditKey)
 		return cli.List[*operatorv1.AuditEntry]{
 			Head:   []string{"AT", "WHO", "ACTION", "TARGET", "DETAIL", "OUTCOME"},
 			Widths: []int{20, 12, 24, 24, 20},
 			Cells:  auditCells,
 			Look: func(ctx context.Context) (proto.Message, error) {
-				answer, err := cli.All(ctx, limit, &req, c.Access.ListAudit)
 				if watch { // oldest first, as everything that goes on
-					slices.Reverse(answer.GetEntries())
+					return newest(ctx, limit, &req)
 				}
-				return answer, err
+				return cli.All(ctx, limit, &req, c.Access.ListAudit)
 			},
-			Key: func(e *operatorv1.AuditEntry) string {
-				return fmt.Sprint(e.GetAt().AsTime().UnixNano(), e.GetWho(), e.GetAction(), e.GetTarget())
-			},
+			Key:     auditKey,
 			OnlyNew: true,
 		}.Show(c, watch)
 	})
-	cmd.Flags().IntVar(&limit, "limit", 50, "at most `N`; 0 is all")
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most `N`, the newest; 0 is all")
 	cmd.Flags().StringVar(&req.Who, "who", "", "only those whose caller contains this `text`")
 	cmd.Flags().StringVar(&req.Action, "action", "", "only those whose action contains this `text`")
 	cmd.Flags().StringVar(&req.Target, "target", "", "only those whose target contains this `text`")
@@ -101,6 +98,11 @@ remembers the latest 1000.`,
 	cmd.Flags().DurationVar(&since, "since", 0, "only those of the last `time`, such as 24h")
 	cli.WatchFlag(cmd, &watch)
 	return cmd
+}
+
+// auditKey identifies an entry.
+func auditKey(e *operatorv1.AuditEntry) string {
+	return fmt.Sprint(e.GetAt().AsTime().UnixNano(), e.GetWho(), e.GetAction(), e.GetTarget())
 }
 
 func auditCells(e *operatorv1.AuditEntry) []any {

@@ -23,10 +23,57 @@ const PollEvery = 2 * time.Second
 
 // All asks for every page of a list, and returns one answer with the items of all of them, at
 // most limit unless it is 0.
-func All[Q proto.Message, A interface {
+func All[Q proto.Message, A pages](
+	ctx context.Context, limit int, req Q, page func(context.Context, Q) (A, error),
+) (all A, err error) {
+	return readPages(ctx, limit, req, page, func(proto.Message) bool { return false })
+}
+
+// NewestFirst returns a function that reads a list to which the server only adds, and which it
+// gives newest first. The first call returns at most limit items, the newest, unless limit is 0;
+// each later one those that came since, however many. All return them oldest first. One goroutine
+// at a time may call it.
+func NewestFirst[Q proto.Message, A pages, M proto.Message](
+	page func(context.Context, Q) (A, error), key func(M) string,
+) func(ctx context.Context, limit int, req Q) (A, error) {
+	hasRead, last := false, ""
+	isKnown := func(item proto.Message) bool {
+		m, _ := item.(M)
+		return hasRead && key(m) == last
+	}
+	return func(ctx context.Context, limit int, req Q) (A, error) {
+		if hasRead {
+			limit = 0
+		}
+		answer, err := readPages(ctx, limit, req, page, isKnown)
+		if err != nil {
+			return answer, err
+		}
+		items := listOf(answer)
+		for i, j := 0, items.Len()-1; i < j; i, j = i+1, j-1 {
+			first, other := items.Get(i), items.Get(j)
+			items.Set(i, other)
+			items.Set(j, first)
+		}
+		if n := items.Len(); n > 0 {
+			m, _ := items.Get(n - 1).Message().Interface().(M)
+			last = key(m)
+		}
+		hasRead = true
+		return answer, nil
+	}
+}
+
+// pages is an answer with one page of a list.
+type pages interface {
 	proto.Message
 	GetNextPageToken() string
-}](ctx context.Context, limit int, req Q, page func(context.Context, Q) (A, error)) (all A, err error) {
+}
+
+// readPages is All up to the first item for which isKnown is true, without that item.
+func readPages[Q proto.Message, A pages](
+	ctx context.Context, limit int, req Q, page func(context.Context, Q) (A, error), isKnown func(proto.Message) bool,
+) (all A, err error) {
 	if limit < 0 {
 		return all, fmt.Errorf("--limit is %d, want 0 for all or more", limit)
 	}
@@ -46,12 +93,19 @@ func All[Q proto.Message, A interface {
 		if err != nil {
 			return none, err
 		}
-		next := answer.GetNextPageToken()
+		next, more := answer.GetNextPageToken(), listOf(answer)
+		for i := range more.Len() {
+			if isKnown(more.Get(i).Message().Interface()) {
+				more.Truncate(i)
+				next = ""
+				break
+			}
+		}
 		if items == nil {
-			all, items = answer, listOf(answer)
+			all, items = answer, more
 			set(all.ProtoReflect(), "next_page_token", "")
 		} else {
-			for i, more := 0, listOf(answer); i < more.Len(); i++ {
+			for i := range more.Len() {
 				items.Append(more.Get(i))
 			}
 		}

@@ -58,6 +58,11 @@ hook of a workflow has given up.`,
 			return ShowGroups(c, c.Args[0])
 		case isOne:
 			return showOne(c, raw)
+		case watch:
+			if err := c.RefuseWithWatch("limit"); err != nil {
+				return err
+			}
+			limit = 0
 		}
 		return cli.List[*operatorv1.DeadLetter]{
 			Head:   []string{"ID", "AT", "TOPIC", "ATTEMPTS", "BYTES", "REASON"},

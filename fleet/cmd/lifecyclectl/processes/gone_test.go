@@ -4,8 +4,12 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A process that was stopped with SIGSTOP, or whose network is cut, has not ended: describe does not
 // say that it has.

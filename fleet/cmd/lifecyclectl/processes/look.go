@@ -112,12 +112,12 @@ A "lost" is a process that disappeared without a word.`,
 		if since > 0 {
 			req.Since = timestamppb.New(time.Now().Add(-since))
 		}
-		newer := newEvents{req: &req}
+		newest := cli.NewestFirst(c.Processes.ListEvents, eventKey)
 		return cli.List[*operatorv1.Event]{
 			Head:    []string{"AT", "PROCESS", "WHAT", "WHY"},
 			Widths:  []int{20, 28, 40, 20},
 			Cells:   eventCells,
-			Look:    func(ctx context.Context) (proto.Message, error) { return newer.look(ctx, c, limit) },
+			Look:    func(ctx context.Context) (proto.Message, error) { return newest(ctx, limit, &req) },
 			Key:     eventKey,
 			OnlyNew: true,
 			Plain:   true,
@@ -138,56 +138,6 @@ A "lost" is a process that disappeared without a word.`,
 // eventKey identifies an event. A journal on a new disk has the numbers once more.
 func eventKey(e *operatorv1.Event) string {
 	return fmt.Sprint(e.GetSeq(), " ", e.GetAt().AsTime().UnixNano())
-}
-
-// newEvents reads the newest events of the journal, and then the ones that came since, however
-// many they are.
-type newEvents struct {
-	req  *operatorv1.ListEventsRequest
-	last *operatorv1.Event // the newest that was read
-}
-
-// look returns events, oldest first: at most limit the first time, unless it is 0.
-func (n *newEvents) look(ctx context.Context, c *cli.Call, limit int) (answer *operatorv1.ListEventsResponse, err error) {
-	if n.last == nil {
-		answer, err = cli.All(ctx, limit, n.req, c.Processes.ListEvents)
-	} else {
-		answer, err = n.since(ctx, c)
-	}
-	if err != nil {
-		return answer, err
-	}
-	slices.Reverse(answer.GetEvents())
-	if list := answer.GetEvents(); len(list) > 0 {
-		n.last = list[len(list)-1]
-	}
-	return answer, nil
-}
-
-// since returns the events after the last one, newest first.
-func (n *newEvents) since(ctx context.Context, c *cli.Call) (*operatorv1.ListEventsResponse, error) {
-	all := new(operatorv1.ListEventsResponse)
-	until := n.last.GetSeq()
-	n.req.PageToken, n.req.PageSize = "", 1000
-	for {
-		page, err := c.Processes.ListEvents(ctx, n.req)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range page.GetEvents() {
-			isNewDisk := len(all.GetEvents()) == 0 && e.GetSeq() < until || e.GetSeq() == until && eventKey(e) != eventKey(n.last)
-			if isNewDisk {
-				until = 0
-			}
-			if e.GetSeq() <= until {
-				return all, nil
-			}
-			all.Events = append(all.Events, e)
-		}
-		if n.req.PageToken = page.GetNextPageToken(); n.req.PageToken == "" {
-			return all, nil
-		}
-	}
 }
 
 func eventTable(t *output.Table, list []*operatorv1.Event) {
