@@ -17,7 +17,7 @@ func TestConventions(t *testing.T) {
 			{Path: "internal/statusz", Imports: []string{"./worker", "./internal/..."}},
 			{
 				Path:    "internal/run",
-				Imports: []string{"github.com/prometheus/client_golang", ".", "./config", "./health", "./metrics", "./worker", "./internal/run/runconfig"},
+				Imports: []string{"github.com/prometheus/client_golang", ".", "./config", "./health", "./metrics", "./worker", "./internal/cmdline", "./internal/run/runconfig"},
 				Brings:  []string{"..."},
 			},
 			{Path: "internal/run/runconfig", Imports: []string{".", "./worker"}, Brings: []string{"..."}},

@@ -169,7 +169,8 @@ func TestConventions(t *testing.T) {
 			{Path: "cmd/lifecyclectl/prove/load"},
 			{Path: "cmd/lifecyclectl/backup", Imports: []string{nats, "./fleet/cmd/lifecyclectl/cli", "./fleet/workflow"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{
-				"./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output", "./fleet/cmd/lifecyclectl/prove/load", cli, "k8s.io/api", "k8s.io/apimachinery",
+				"./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output", "./fleet/cmd/lifecyclectl/prove/load",
+				"./internal/cmdline", cli, "k8s.io/api", "k8s.io/apimachinery",
 			}, Brings: []string{"..."}, Never: []string{nats, server, "k8s.io/client-go"}},
 			{Path: "cmd/lifecyclectl/output", Imports: []string{
 				"./fleet/internal/diagnosis", cli, proto, yaml, "github.com/charmbracelet/x/ansi", "golang.org/x/term",

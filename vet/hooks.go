@@ -2,43 +2,16 @@ package vet
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/cmdline"
 	corev1 "k8s.io/api/core/v1"
 )
 
 // endpointPreStop is the path that the library serves for a preStop hook.
 const endpointPreStop = "/admin/prestop"
-
-// sleeping matches a sleep command of shells and coreutils, with fractions and
-// units; the unit defaults to seconds.
-var sleeping = regexp.MustCompile(`\bsleep\s+(\d+(?:\.\d+)?)([smhd]?)(?:$|[^\w.])`)
-
-var sleepUnits = map[string]time.Duration{
-	"":  time.Second,
-	"s": time.Second,
-	"m": time.Minute,
-	"h": time.Hour,
-	"d": 24 * time.Hour,
-}
-
-// sleeps returns the sum of a command line's sleeps, and whether it has any.
-func sleeps(line string) (d time.Duration, any bool) {
-	for _, m := range sleeping.FindAllStringSubmatch(line, -1) {
-		n, err := strconv.ParseFloat(m[1], 64)
-		if err != nil {
-			continue
-		}
-		one := min(n*sleepUnits[m[2]].Seconds(), longest)
-		d, any = min(d+time.Duration(one*float64(time.Second)), sec(longest)), true
-	}
-	return d, any
-}
 
 // hook returns the preStop hook of the container, nil for none.
 func (c *container) hook() *corev1.LifecycleHandler {
@@ -60,7 +33,7 @@ func (c *container) preStop() (d time.Duration, known bool) {
 	case h.HTTPGet != nil && h.HTTPGet.Path == endpointPreStop:
 		return configured, true // the hook is the window, and SIGTERM adds no second one
 	case h.Exec != nil:
-		if d, ok := sleeps(strings.Join(h.Exec.Command, " ")); ok {
+		if d, ok := cmdline.Sleep(h.Exec.Command); ok {
 			return max(configured, d), true
 		}
 	}
@@ -116,7 +89,7 @@ func usesShell(command []string) string {
 	if len(command) == 0 {
 		return ""
 	}
-	program := baseName(command[0])
+	program := cmdline.Base(command[0])
 	if slices.Contains([]string{"sh", "bash", "ash", "dash", "busybox", "sleep", "curl", "wget", "kill", "nc"}, program) {
 		return program
 	}

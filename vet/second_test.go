@@ -221,6 +221,10 @@ func TestLifecycleRun(t *testing.T) {
 			with("          command: [tini, --, /lifecycle-run, -lifecycle.termination-grace=30s, --, sh, -c, app]\n"),
 			[]string{"shell-entrypoint"}, "from lifecycle-run",
 		},
+		"a shell without two dashes": {
+			with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, sh, -c, app]\n"),
+			[]string{"shell-entrypoint"}, "from lifecycle-run",
+		},
 		"npm": {
 			with("          command: [/lifecycle-run, -lifecycle.termination-grace=30s, --, npm, start]\n"),
 			[]string{"shell-entrypoint"}, "the shell of npm gets the stop signal from lifecycle-run",

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pleme-io/lifecycle-go/internal/cmdline"
 )
 
 // handled are the signals that begin a drain.
@@ -37,7 +39,7 @@ var runners = []string{"npm", "npx", "yarn", "pnpm"}
 // for nothing.
 func holdsSignal(c *corev1.Container) (reason, fix string) {
 	line, prefix := wrapped(c)
-	held, fix := shellWithoutExec(line), "start the program itself, or by exec: sh -c 'exec PROGRAM'"
+	held, fix := cmdline.Shell(line), "start the program itself, or by exec: sh -c 'exec PROGRAM'"
 	if runner := runnerOf(line); held == "" && runner != "" {
 		held, fix = "the shell of "+runner, "start the program itself, such as node server.js"
 	}
@@ -54,25 +56,15 @@ func holdsSignal(c *corev1.Container) (reason, fix string) {
 
 // runnerOf returns the runner that a command line, or a shell by exec, starts, or "".
 func runnerOf(line []string) string {
-	first := programAt(line)
-	if i := scriptAt(line); i >= 0 {
+	first := cmdline.Program(line)
+	if i := cmdline.Script(line); i >= 0 {
 		_, behind, _ := strings.Cut(line[i], "exec ")
 		line, first = strings.Fields(behind), 0
 	}
-	if first < len(line) && slices.Contains(runners, baseName(line[first])) {
-		return baseName(line[first])
+	if first < len(line) && slices.Contains(runners, cmdline.Base(line[first])) {
+		return cmdline.Base(line[first])
 	}
 	return ""
-}
-
-// shellWithoutExec returns the shell that stays the first process of a command
-// line, or "".
-func shellWithoutExec(line []string) string {
-	i := scriptAt(line)
-	if i < 0 || strings.Contains(line[i], "exec ") {
-		return ""
-	}
-	return baseName(line[programAt(line)])
 }
 
 // dockerfile checks the instructions that decide which signal reaches the process.

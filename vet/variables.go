@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pleme-io/lifecycle-go/internal/cmdline"
 )
 
 // variable is an environment variable of a container.
@@ -143,9 +145,9 @@ func (c *container) commandLine() (line []word) {
 	}
 	// sh -c LINE: the line has the program and its flags.
 	words := slices.Concat(c.spec.Command, c.spec.Args)
-	i := scriptAt(words)
+	i := cmdline.Script(words)
 	if i < 0 {
-		return line[programAt(words):] // the two dashes of an init do not end the flags
+		return line[cmdline.Program(words):] // the two dashes of an init do not end the flags
 	}
 	script := line[i]
 	line = line[:0]
@@ -159,74 +161,8 @@ func (c *container) commandLine() (line []word) {
 	return line
 }
 
-// inits are programs that start another program as their only work.
-var inits = []string{"tini", "tini-static", "dumb-init", "catatonit"}
-
-// programAt returns the index of the program in a command line: the first word, or the
-// program that an init starts, as in tini -s -- sh -c LINE.
-func programAt(words []string) int {
-	if len(words) == 0 || !slices.Contains(inits, baseName(words[0])) {
-		return 0
-	}
-	for i, word := range words[1:] {
-		switch {
-		case word == "--":
-			return i + 2
-		case !strings.HasPrefix(word, "-"):
-			return i + 1
-		}
-	}
-	return len(words)
-}
-
-// ofLifecyclectl is what the variables of "lifecyclectl run" begin with.
-const ofLifecyclectl = "LIFECYCLECTL_RUN_"
-
-// wrapped returns the command line of the program that lifecycle-run runs, which stands behind
-// two dashes, and what the variables of lifecycle-run begin with: "" for another program.
+// wrapped returns the command line of the program that lifecycle-run runs, and what the variables
+// of lifecycle-run begin with: "" for another program.
 func wrapped(c *corev1.Container) (line []string, prefix string) {
-	all := slices.Concat(c.Command, c.Args)
-	first := programAt(all)
-	if first >= len(all) {
-		return all, ""
-	}
-	switch program := baseName(all[first]); {
-	case program == "lifecycle-run":
-		prefix = "LIFECYCLE_RUN_"
-	case program == "lifecyclectl" && first+1 < len(all) && all[first+1] == "run":
-		prefix = ofLifecyclectl
-	default:
-		return all, ""
-	}
-	behind := all[first+1:]
-	return behind[slices.Index(behind, "--")+1:], prefix
+	return cmdline.Wrapped(slices.Concat(c.Command, c.Args))
 }
-
-// scriptAt returns the index of the line that a shell runs, as in sh -c LINE or
-// bash -e -o pipefail -c LINE, or -1.
-func scriptAt(words []string) int {
-	first := programAt(words)
-	if first >= len(words) || !slices.Contains([]string{"sh", "bash", "ash", "dash"}, baseName(words[first])) {
-		return -1
-	}
-	runs := false
-	for i := first + 1; i < len(words); i++ {
-		option, ok := strings.CutPrefix(words[i], "-")
-		switch {
-		case !ok && runs:
-			return i
-		case !ok:
-			return -1
-		case strings.HasPrefix(option, "-"): // --login
-			continue
-		}
-		runs = runs || strings.Contains(option, "c")
-		if strings.Contains(option, "o") { // its value is the next word
-			i++
-		}
-	}
-	return -1
-}
-
-// baseName returns the last part of a program's path.
-func baseName(program string) string { return program[strings.LastIndexByte(program, '/')+1:] }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/internal/cmdline"
 	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
 )
 
@@ -17,14 +18,14 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 		return
 	}
 	line = line[1:]
-	if prefix == ofLifecyclectl { // lifecyclectl run
+	if prefix == cmdline.PrefixCtl { // lifecyclectl run
 		line = line[1:]
 	}
 	words := make([]string, 0, len(line))
 	for _, w := range line {
 		words = append(words, w.text)
 	}
-	flags, program := runconfig.Split(words)
+	flags, program := cmdline.Split(words)
 	if len(program) == 0 && len(c.spec.Args) > 0 {
 		c.delay(line[len(line)-1].place, "config-refused", "lifecycle-run is given no program: it does not start",
 			"add two dashes and the command line of the program to args")

@@ -30,6 +30,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
 	"github.com/pleme-io/lifecycle-go/health"
+	"github.com/pleme-io/lifecycle-go/internal/cmdline"
 	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
 	"github.com/pleme-io/lifecycle-go/metrics"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -98,7 +99,7 @@ func prefixOf(name string) string {
 // (unless that is a terminal, which only a foreground process can read), stdout and stderr.
 // Errors before the program starts, and the log, go to stderr.
 func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	flags, command := runconfig.Split(args)
+	flags, command := cmdline.Split(args)
 	if wantsHelp(flags) {
 		fmt.Fprint(stdout, Usage(name))
 		return 0

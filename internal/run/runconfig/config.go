@@ -178,17 +178,3 @@ func ParseSignal(name string) (syscall.Signal, error) {
 	}
 	return 0, fmt.Errorf("%q is not a signal: want %s", name, strings.Join(slices.Sorted(maps.Keys(signals)), ", "))
 }
-
-// Split separates the flags from the command. Without "--" the command begins at
-// the first word that is not a flag; then write a flag's value as -flag=value.
-func Split(args []string) (flags, command []string) {
-	if i := slices.Index(args, "--"); i >= 0 {
-		return args[:i:i], args[i+1:]
-	}
-	for i, arg := range args {
-		if arg == "" || arg[0] != '-' {
-			return args[:i:i], args[i:]
-		}
-	}
-	return args, nil
-}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
+	"github.com/pleme-io/lifecycle-go/internal/cmdline"
 )
 
 // Label on a workload with the value "allowed" lets prove touch it without asking.
@@ -292,7 +293,7 @@ func (d *workload) stopOf(i int) stop {
 		s.known, s.sleep = true, time.Duration(hook.Sleep.Seconds)*time.Second
 		s.path += ".sleep.seconds"
 	case hook.Exec != nil:
-		s.sleep, s.known = sleepIn(hook.Exec.Command)
+		s.sleep, s.known = cmdline.Sleep(hook.Exec.Command)
 		s.path += ".exec.command"
 	}
 	return s
@@ -302,15 +303,11 @@ func (d *workload) stopOf(i int) stop {
 // goes on waiting while its last command runs. It is "" when the manifest shows none.
 func (d *workload) signalless(i int) string {
 	c := d.Spec.Template.Spec.Containers[i]
-	line := append(slices.Clone(c.Command), c.Args...)
-	for len(line) > 0 && slices.Contains([]string{"tini", "dumb-init", "--", "-g"}, base(line[0])) {
-		line = line[1:]
-	}
-	isShell := len(line) > 2 && slices.Contains([]string{"sh", "bash", "ash", "dash"}, base(line[0])) && line[1] == "-c"
-	if !isShell || execs.MatchString(line[2]) {
+	program, _ := cmdline.Wrapped(slices.Concat(c.Command, c.Args))
+	switch {
+	case cmdline.Shell(program) == "":
 		return ""
-	}
-	if len(c.Command) == 0 {
+	case len(c.Command) == 0:
 		return containerPath(i) + ".args"
 	}
 	return containerPath(i) + ".command"
@@ -324,7 +321,7 @@ const (
 )
 
 var (
-	runSetting = regexp.MustCompile(`^LIFECYCLE(CTL)?_RUN_|(^|/)lifecycle-run$`)
+	runSetting = regexp.MustCompile(`^LIFECYCLE(CTL)?_RUN_`)
 	runProxy   = regexp.MustCompile(`^LIFECYCLE(CTL)?_RUN_PROXY$|^--?proxy(=|$)`)
 	appSetting = regexp.MustCompile(`^([A-Z0-9_]+_)?LIFECYCLE_[A-Z_]+$|^--?lifecycle[.]`)
 )
@@ -332,15 +329,16 @@ var (
 // lifecycleOf returns what the manifest shows of lifecycle in the container, "" for nothing.
 func (d *workload) lifecycleOf(i int) string {
 	c := d.Spec.Template.Spec.Containers[i]
-	line := slices.Concat(c.Command, c.Args)
-	if end := slices.Index(line, "--"); end >= 0 {
-		line = line[:end] // the words behind it are the program's
+	words := slices.Concat(c.Command, c.Args)
+	_, prefix := cmdline.Wrapped(words)
+	names := slices.Clone(words[cmdline.Program(words):])
+	if end := slices.Index(names, "--"); end >= 0 {
+		names = names[:end] // the words behind it are the program's
 	}
-	names := slices.Clone(line)
 	for _, e := range c.Env {
 		names = append(names, e.Name)
 	}
-	isRun := slices.ContainsFunc(names, runSetting.MatchString) || len(line) > 1 && base(line[0]) == "lifecyclectl" && line[1] == "run"
+	isRun := prefix != "" || slices.ContainsFunc(names, runSetting.MatchString)
 	switch {
 	case isRun && slices.ContainsFunc(names, runProxy.MatchString):
 		return ofProxy
@@ -351,11 +349,6 @@ func (d *workload) lifecycleOf(i int) string {
 	}
 	return ""
 }
-
-// execs matches a script whose shell becomes its last command.
-var execs = regexp.MustCompile(`(?:^|[\s;&])exec\s`)
-
-func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
 // drainOf finds the program's own drain window among its variables and arguments.
 func drainOf(c corev1.Container, path string) (found setting) {
@@ -377,17 +370,6 @@ func drainOf(c corev1.Container, path string) (found setting) {
 		}
 	}
 	return found
-}
-
-var sleeps = regexp.MustCompile(`(?:^|[\s;&/])sleep\s+([0-9.]+)`)
-
-// sleepIn finds the sleep of a hook's command.
-func sleepIn(command []string) (time.Duration, bool) {
-	m := sleeps.FindStringSubmatch(strings.Join(command, " "))
-	if m == nil {
-		return 0, false
-	}
-	return duration(m[1])
 }
 
 // duration reads 5s, or a number of seconds; off is 0.
