@@ -115,8 +115,12 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if o.Kubeconfig != "" {
 		p.k.flags = append(p.k.flags, "--kubeconfig", o.Kubeconfig)
 	}
+	p.opts.Now("reading the cluster")
+	if err := p.findNamespace(ctx); err != nil {
+		return nil, err
+	}
 	whole, cancel := context.WithTimeoutCause(ctx, o.Timeout, cli.Fail(cli.ExitFindings, "%s: the proof was not done within %v", o.Target, o.Timeout).
-		Hint("--timeout gives it longer; kubectl -n %s describe %s says what it waits for", o.Namespace, o.Target))
+		Hint("--timeout gives it longer; kubectl -n %s describe %s says what it waits for", p.k.namespace, o.Target))
 	defer cancel()
 	if err := p.look(whole, resource, name); err != nil {
 		return nil, causeOr(whole, err)
@@ -133,18 +137,21 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	return report, nil
 }
 
+// findNamespace sets the namespace of kubectl's context when the user gave none.
+func (p *proof) findNamespace(ctx context.Context) error {
+	if p.k.namespace != "" {
+		return nil
+	}
+	out, err := p.k.run(ctx, nil, "config", "view", "--minify", "--output", "jsonpath={..namespace}")
+	if err != nil {
+		return err
+	}
+	p.k.namespace = cmp.Or(strings.TrimSpace(string(out)), "default")
+	return nil
+}
+
 // look reads the cluster, and refuses what cannot be proven.
 func (p *proof) look(ctx context.Context, resource, name string) error {
-	p.opts.Now("reading the cluster")
-	if p.k.namespace == "" {
-		out, err := p.k.run(ctx, nil, "config", "view", "--minify", "--output", "jsonpath={..namespace}")
-		if err != nil {
-			return err
-		}
-		if p.k.namespace = strings.TrimSpace(string(out)); p.k.namespace == "" {
-			p.k.namespace = "default"
-		}
-	}
 	if err := p.permitted(ctx, resource); err != nil {
 		return err
 	}

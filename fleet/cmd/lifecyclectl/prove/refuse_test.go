@@ -112,6 +112,17 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A proof that takes too long names the namespace, also when the user gave none.
+func TestTimeoutNamesTheNamespace(t *testing.T) {
+	f := newFake(t)
+	f.set("hang", "")
+	_, err := asked(t.Context(), func(o *Options) { o.Namespace, o.Timeout = "", 100*time.Millisecond })
+	var e *cli.Failure
+	if !errors.As(err, &e) || len(e.Hints) != 1 || !strings.Contains(e.Hints[0], "kubectl -n team describe deployment/web") {
+		t.Errorf("%v, with the hints of %+v", err, e)
+	}
+}
+
 func TestNoDeployment(t *testing.T) {
 	f := newFake(t)
 	f.remove("get-deployments.apps")
