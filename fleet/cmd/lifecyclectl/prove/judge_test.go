@@ -566,6 +566,18 @@ func TestProxyIsAdvised(t *testing.T) {
 	}
 }
 
+// What a server answered does not steer the terminal.
+func TestReportIsPrintable(t *testing.T) {
+	r := Report{Lost: 1, Losses: []Loss{{Pod: "web-1", Kind: "kept", How: "malformed", Why: "malformed header \x1b[2J"}}}
+	var text bytes.Buffer
+	if err := r.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), `malformed header \u001b[2J`+"\n") {
+		t.Errorf("%q", text.String())
+	}
+}
+
 // A container that SIGKILL ended is told, also when no request was lost.
 func TestKilledContainersAreTold(t *testing.T) {
 	p := of(t, "", "")

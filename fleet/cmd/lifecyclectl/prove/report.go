@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
 )
 
@@ -168,7 +169,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "  %s\n  fix: %s\n", f.Reason, f.Fix)
 	}
-	_, err := w.Write(b.Bytes())
+	_, err := io.WriteString(w, output.PrintableLines(b.String()))
 	return err
 }
 

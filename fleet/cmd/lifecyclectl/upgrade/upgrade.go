@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 )
 
 const (
@@ -55,7 +56,7 @@ status is 4, and the error says why. The upgrade goes on when the command is int
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), said)
+			fmt.Fprintln(cmd.OutOrStdout(), output.Printable(said))
 			return nil
 		},
 	}

@@ -44,6 +44,7 @@ func TestAnswersOfTheProcess(t *testing.T) {
 		says   string
 	}{
 		{200, "upgraded: process 12 serves", nil, cli.ExitOK, "upgraded: process 12 serves"},
+		{200, "upgraded: process 12 serves\x1b[2J", nil, cli.ExitOK, `upgraded: process 12 serves\u001b[2J`},
 		{200, "the shop's front page", nil, cli.ExitNotFound, "is not the health address of a process: nothing was upgraded"},
 		{409, "it ended before it said \"ready\"", nil, cli.ExitConflict, "it ended before it said"},
 		{401, "unauthorized", nil, cli.ExitDenied, "has another admin token"},
