@@ -89,7 +89,7 @@ func (d *drawing) addEntity(c *cli.Call, typ, id string) error {
 	d.Title += "/" + id
 	d.Current = e.GetPhase()
 	for _, x := range h.GetEntries() {
-		if x.GetFrom() != "" {
+		if x.GetFrom() != "" && x.GetPause() == "" {
 			d.Been[diagram.Edge{From: x.GetFrom(), To: x.GetTo()}]++
 		}
 	}

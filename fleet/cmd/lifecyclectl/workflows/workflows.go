@@ -24,6 +24,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -235,24 +236,26 @@ func definitions() *cobra.Command {
 
 func showDefinition(c *cli.Call) error {
 	d, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: c.Args[0]})
-	return c.Answer(d, err, func(t *output.Table) {
-		t.Head("PHASE", "ENTITIES", "NEXT")
-		for _, p := range d.GetPhases() {
-			t.Row(output.State(p.GetName()), fmt.Sprint(p.GetCount()), strings.Join(p.GetNext(), ", "))
-		}
+	return c.Answer(d, err, func(t *output.Table) { definitionTable(t, d) })
+}
+
+func definitionTable(t *output.Table, d *operatorv1.Definition) {
+	t.Head("PHASE", "ENTITIES", "NEXT")
+	for _, p := range d.GetPhases() {
+		t.Row(output.State(p.GetName()), fmt.Sprint(p.GetCount()), strings.Join(p.GetNext(), ", "))
+	}
+	t.Gap()
+	t.Head("WRITABLE FIELD", "TYPE")
+	for _, f := range d.GetWritableFields() {
+		t.Row(f.GetName(), f.GetType())
+	}
+	if len(d.GetHooks()) > 0 {
 		t.Gap()
-		t.Head("WRITABLE FIELD", "TYPE")
-		for _, f := range d.GetWritableFields() {
-			t.Row(f.GetName(), f.GetType())
-		}
-		if len(d.GetHooks()) > 0 {
-			t.Gap()
-			t.Head("HOOK", "ITS DEAD LETTERS")
-		}
-		for _, hook := range d.GetHooks() {
-			t.Row(hook, "lifecyclectl dead-letters "+d.GetType()+"/"+hook)
-		}
-	})
+		t.Head("HOOK", "ITS DEAD LETTERS")
+	}
+	for _, hook := range d.GetHooks() {
+		t.Row(hook, diagnosis.Command("dead-letters %s", d.GetType()+"/"+hook))
+	}
 }
 
 func watch() *cobra.Command {
