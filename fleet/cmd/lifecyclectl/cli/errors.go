@@ -107,6 +107,8 @@ func (s *Server) unreachable(err error) error {
 		f.Err = fmt.Errorf("no operator server can be reached at %s: %s", s.URL, text)
 		f.addHint("is it running? It is a service of the fleet; on Kubernetes: kubectl port-forward service/NAME 8090")
 		f.addHint("%s", where)
+	case errors.Is(err, errSilent):
+		f.Err = fmt.Errorf("%s did not answer in time: %w", s.URL, errSilent)
 	case errors.As(err, &slow) && slow.Timeout():
 		f.Err = fmt.Errorf("%s did not answer in time", s.URL)
 		f.addHint("if the command writes, its write may have been stored: read before trying again; --timeout waits longer")

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -14,16 +15,15 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Times of a watch.
-const (
-	maxSilence = 45 * time.Second // three missed heartbeats: the server is gone
-	firstWait  = 200 * time.Millisecond
-	maxWait    = 5 * time.Second
-)
+// maxSilence is the time of three missed heartbeats: the server is gone.
+const maxSilence = 45 * time.Second
+
+// errSilent is the error of a stream whose server has gone silent.
+var errSilent = fmt.Errorf("it has sent nothing for %v", maxSilence)
 
 // again is the wait before another stream. It is spread widely: clients that were
 // cut off together do not come back together.
-var again = worker.Backoff{Min: firstWait, Max: maxWait, Jitter: 0.5}
+var again = worker.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}
 
 // message is what a watch receives.
 type message interface {
@@ -32,7 +32,7 @@ type message interface {
 
 // Watcher has the functions to call when a server goes away and comes back.
 type Watcher struct {
-	Lost func(error) // the stream broke, and Follow tries another; nil error: it ended
+	Lost func(error) // the stream broke, and Follow tries another; err is nil when the server ended it
 	Back func()      // another stream works
 }
 
@@ -62,7 +62,8 @@ func Follow[M any, P interface {
 	open func(context.Context) (*connect.ServerStreamForClient[M], error), begin func(), each func(P) error,
 ) error {
 	var established, lost bool
-	for failures := 1; ; failures++ {
+	failures := 0 // since the last message
+	for {
 		var failed error // of each
 		begin()
 		err := stream(ctx, open, func(m P) error {
@@ -70,7 +71,7 @@ func Follow[M any, P interface {
 				lost = false
 				w.Back()
 			}
-			established, failures = true, 1
+			established, failures = true, 0
 			if m.GetKind() == operatorv1.WatchResponse_KIND_HEARTBEAT {
 				return nil
 			}
@@ -89,21 +90,27 @@ func Follow[M any, P interface {
 			lost = true
 			w.Lost(err)
 		}
+		failures++
 		if again.Sleep(ctx, failures) != nil {
 			return nil //nolint:nilerr // the caller ends a watch by ending ctx
 		}
 	}
 }
 
-// stream receives one stream to its end.
+// stream receives one stream to its end, or until its server has gone silent.
 func stream[M any, P interface {
 	*M
 	message
-}](ctx context.Context, open func(context.Context) (*connect.ServerStreamForClient[M], error), each func(P) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	timeout := time.AfterFunc(maxSilence, cancel)
-	defer timeout.Stop()
+}](ctx context.Context, open func(context.Context) (*connect.ServerStreamForClient[M], error), each func(P) error) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timeout := time.AfterFunc(maxSilence, func() { cancel(errSilent) })
+	defer func() {
+		timeout.Stop()
+		if errors.Is(context.Cause(ctx), errSilent) {
+			err = errSilent
+		}
+		cancel(nil)
+	}()
 	s, err := open(ctx)
 	if err != nil {
 		return err

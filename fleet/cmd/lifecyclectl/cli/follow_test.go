@@ -84,7 +84,12 @@ func perform(ctx context.Context, parts ...func(io.Writer)) (p *play, calls []st
 	p = &play{parts: parts, begun: time.Now()}
 	c := operatorv1connect.NewWorkflowServiceClient(p, "http://127.0.0.1")
 	err = Follow(ctx, Watcher{
-		Lost: func(err error) { calls = append(calls, "lost") },
+		Lost: func(err error) {
+			calls = append(calls, "lost")
+			if errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled {
+				calls = append(calls, "as cancelled: "+err.Error())
+			}
+		},
 		Back: func() { calls = append(calls, "back") },
 	}, func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchResponse], error) {
 		return c.Watch(ctx, &operatorv1.WatchRequest{Type: "t"})
@@ -122,11 +127,11 @@ func TestWatchResumesAfterServerFailures(t *testing.T) {
 			}
 		}
 		for i := 2; i <= 9; i++ {
-			if gap := p.at[i] - p.at[i-1]; gap < firstWait/2 || gap > 2*maxWait {
+			if gap := p.at[i] - p.at[i-1]; gap < again.Min/2 || gap > 2*again.Max {
 				t.Errorf("the wait before try %d was %v", i, gap)
 			}
 		}
-		if p.at[8]-p.at[7] < maxWait/2 {
+		if p.at[8]-p.at[7] < again.Max/2 {
 			t.Errorf("the waits do not grow: %v", p.at)
 		}
 	})
@@ -136,6 +141,11 @@ func TestWatchEndsWhenThereIsAReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		if _, _, err := perform(t.Context(), nil); err == nil || connect.IsWireError(err) {
 			t.Errorf("a server that was never there: %v", err)
+		}
+		_, _, err := perform(t.Context(), func(io.Writer) {})
+		told := (&Server{URL: "http://ops"}).Explain(t.Context(), err, OfNothing, nil)
+		if want := "http://ops did not answer in time: it has sent nothing for 45s"; told.Error() != want || StatusOf(told) != ExitUnreachable {
+			t.Errorf("a server that is silent from the beginning: %v, exit status %d, want %s", told, StatusOf(told), want)
 		}
 		if _, _, err := perform(t.Context(), fails("not_found")); connect.CodeOf(err) != connect.CodeNotFound {
 			t.Errorf("a type that is not there: %v", err)
