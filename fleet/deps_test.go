@@ -167,7 +167,6 @@ func TestConventions(t *testing.T) {
 				Never:  []string{nats, server},
 			},
 			{Path: "cmd/lifecyclectl/prove/load"},
-			{Path: "cmd/lifecyclectl/backup", Imports: []string{nats, "./fleet/cmd/lifecyclectl/cli", "./fleet/workflow"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{
 				"./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output", "./fleet/cmd/lifecyclectl/prove/load",
 				"./internal/cmdline", cli, "k8s.io/api", "k8s.io/apimachinery",
@@ -181,7 +180,7 @@ func TestConventions(t *testing.T) {
 				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/workflows", Imports: []string{
-				"./fsm", "./fleet/cmd/lifecyclectl/backup", "./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output",
+				nats, "./fsm", "./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output", "./fleet/internal/diagnosis",
 				"./fleet/operator/operatorv1", "./fleet/workflow", cli, "github.com/spf13/pflag", connect, proto, yaml,
 			}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl", Imports: []string{"./internal/run", "./vet/command", "./fleet/cmd/lifecyclectl/...", cli, proto}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},

@@ -5,46 +5,17 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/backup"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// direct is how to reach NATS itself: the flags of the commands that do not ask an
-// operator server.
-type direct struct {
-	backup.Server
-	flags *pflag.FlagSet
-}
-
-func (d *direct) register(cmd *cobra.Command) {
-	d.flags = pflag.NewFlagSet("nats", pflag.ContinueOnError)
-	add := func(to *string, name, initial, usage string) {
-		d.flags.StringVar(to, name, initial, usage+"; also "+cli.Variable(name))
-	}
-	add(&d.URL, "nats", "nats://127.0.0.1:4222", "`URL` of NATS, or several with commas between")
-	add(&d.Credentials, "nats-creds", "", "`file` with the user's credentials")
-	add(&d.NKey, "nats-nkey-file", "", "`file` with the seed of an nkey")
-	add(&d.CA, "nats-ca-file", "", "`file` with the certificates (PEM) that may sign the server's; default: the system's")
-	add(&d.Cert, "nats-cert-file", "", "`file` with the client's certificate (PEM)")
-	add(&d.Key, "nats-key-file", "", "`file` with the client's key (PEM)")
-	add(&d.Domain, "nats-domain", "", "the JetStream `domain`")
-	cmd.Flags().AddFlagSet(d.flags)
-}
-
-// server returns the server, with the variables of the flags that were not given.
-func (d *direct) server() backup.Server {
-	_ = cli.ReadVariables(d.flags, d.flags) // a string takes any value
-	return d.Server
-}
-
 func backUp() *cobra.Command {
-	var d direct
+	var s natsServer
 	cmd := &cobra.Command{
 		Use:   "backup BUCKET DIR",
 		Short: "Write a bucket of workflows into a new folder, and verify it",
@@ -60,7 +31,7 @@ workflow. Without manifest.json the folder is of a backup that failed.`,
 		Example: `  lifecyclectl workflows backup MISSIONS missions-monday`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := cli.Begin(cmd.ErrOrStderr(), "backing up "+args[0])
-			status, err := backup.Create(cmd.Context(), d.server(), args[0], args[1], tell(p, "backing up"))
+			status, err := s.backUp(cmd.Context(), args[0], args[1], tell(p, "backing up"))
 			p.End()
 			if err != nil {
 				return failed(cmd, err)
@@ -68,13 +39,13 @@ workflow. Without manifest.json the folder is of a backup that failed.`,
 			return writeBackup(cmd.OutOrStdout(), status)
 		},
 	}
-	d.register(cmd)
+	s.register(cmd)
 	return cmd
 }
 
 func restore() *cobra.Command {
 	var (
-		d     direct
+		s     natsServer
 		check bool
 	)
 	cmd := &cobra.Command{
@@ -97,10 +68,10 @@ has left, $JS.API.STREAM.DELETE.*, and may publish on $JS.SNAPSHOT.RESTORE.>.`,
 			var status workflow.BackupStatus
 			var err error
 			if check {
-				status, err = backup.Verify(args[0])
+				status, err = verify(args[0])
 			} else {
 				p := cli.Begin(cmd.ErrOrStderr(), "restoring "+args[0])
-				status, err = backup.Restore(cmd.Context(), d.server(), args[0], tell(p, "restoring"))
+				status, err = s.restore(cmd.Context(), args[0], tell(p, "restoring"))
 				p.End()
 			}
 			if err != nil {
@@ -110,8 +81,36 @@ has left, $JS.API.STREAM.DELETE.*, and may publish on $JS.SNAPSHOT.RESTORE.>.`,
 		},
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "verify the files only")
-	d.register(cmd)
+	s.register(cmd)
 	return cmd
+}
+
+// backUp backs up a bucket into a new folder and verifies the result.
+func (s *natsServer) backUp(ctx context.Context, bucket, dir string, opts ...workflow.BackupOption) (workflow.BackupStatus, error) {
+	err := s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
+		return workflow.Backup(ctx, js, bucket, dir, opts...)
+	})
+	if err != nil {
+		return workflow.BackupStatus{}, err
+	}
+	return verify(dir)
+}
+
+// restore verifies a backup and creates its streams.
+func (s *natsServer) restore(ctx context.Context, dir string, opts ...workflow.BackupOption) (workflow.BackupStatus, error) {
+	status, err := verify(dir)
+	if err != nil {
+		return status, err
+	}
+	return status, s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
+		return workflow.RestoreBackup(ctx, js, dir, opts...)
+	})
+}
+
+// verify reads a backup, without a server.
+func verify(dir string) (workflow.BackupStatus, error) {
+	status, err := workflow.VerifyBackup(dir)
+	return status, explained(err)
 }
 
 // tell shows how far a backup or a restore is.

@@ -2,7 +2,7 @@
 // history and changes; transitions and patches; the check of a new table, and backups.
 //
 // Each command asks an operator server through package cli; begin at [Commands]. Backups
-// alone go straight to NATS, through package backup.
+// alone go straight to NATS: see nats.go. All other commands need no NATS.
 package workflows
 
 import (

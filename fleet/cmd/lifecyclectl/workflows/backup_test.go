@@ -1,4 +1,4 @@
-package backup_test
+package workflows
 
 import (
 	"context"
@@ -11,17 +11,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
-	"go.uber.org/goleak"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
-	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/backup"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
-
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, brokertest.ServerLeaks(goleak.IgnoreTopFunction)...)
-}
 
 // user makes an nkey, and returns its public part and the file with its seed.
 func user(t *testing.T) (public, file string) {
@@ -86,25 +80,25 @@ func TestPermissions(t *testing.T) {
 	}
 
 	dir := filepath.Join(t.TempDir(), "backup")
-	as := func(file string) backup.Server { return backup.Server{URL: srv.ClientURL(), NKey: file} }
-	status, err := backup.Create(ctx, as(saverFile), "B", dir)
+	as := func(file string) *natsServer { return &natsServer{url: srv.ClientURL(), nkey: file} }
+	status, err := as(saverFile).backUp(ctx, "B", dir)
 	must(t, err)
 	if len(status.Streams) != 1 || status.Streams[0].Messages != 64 || status.Streams[0].Last != 100 {
 		t.Errorf("%+v", status)
 	}
-	if _, err := backup.Create(ctx, as(restorerFile), "B", dir+"2"); cli.StatusOf(err) != cli.ExitDenied {
+	if _, err := as(restorerFile).backUp(ctx, "B", dir+"2"); cli.StatusOf(err) != cli.ExitDenied {
 		t.Errorf("without the permission to back up: %v", err)
 	}
 	must(t, js.DeleteKeyValue(ctx, "B"))
-	if _, err := backup.Restore(ctx, as(saverFile), dir); cli.StatusOf(err) != cli.ExitDenied {
+	if _, err := as(saverFile).restore(ctx, dir); cli.StatusOf(err) != cli.ExitDenied {
 		t.Errorf("without the permission to restore: %v", err)
 	}
 	_, stranger := user(t)
-	if _, err := backup.Create(ctx, as(stranger), "B", dir+"3"); cli.StatusOf(err) != cli.ExitDenied {
+	if _, err := as(stranger).backUp(ctx, "B", dir+"3"); cli.StatusOf(err) != cli.ExitDenied {
 		t.Errorf("of an unknown user: %v", err)
 	}
 	brokertest.Await(t, "the restore", func() bool { // the server removes files a moment later
-		_, err = backup.Restore(ctx, as(restorerFile), dir)
+		_, err = as(restorerFile).restore(ctx, dir)
 		return err == nil
 	})
 	again, err := js.KeyValue(ctx, "B")
@@ -112,12 +106,12 @@ func TestPermissions(t *testing.T) {
 	if e, err := again.Get(ctx, "k"); err != nil || e.Revision() != 100 {
 		t.Errorf("restored: %+v, %v", e, err)
 	}
-	if _, err := backup.Restore(ctx, as(restorerFile), dir); err != nil {
+	if _, err := as(restorerFile).restore(ctx, dir); err != nil {
 		t.Errorf("what is restored already: %v", err)
 	}
 	_, err = again.Put(ctx, "k", []byte("newer"))
 	must(t, err)
-	if _, err := backup.Restore(ctx, as(restorerFile), dir); cli.StatusOf(err) != cli.ExitConflict {
+	if _, err := as(restorerFile).restore(ctx, dir); cli.StatusOf(err) != cli.ExitConflict {
 		t.Errorf("over a bucket that exists: %v", err)
 	}
 }

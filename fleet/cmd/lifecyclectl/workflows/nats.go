@@ -1,6 +1,4 @@
-// Package backup connects to NATS for the backups of lifecyclectl. All other commands
-// ask an operator server and need no NATS.
-package backup
+package workflows
 
 import (
 	"context"
@@ -14,55 +12,50 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// Server says how to reach NATS.
-type Server struct {
-	// URL is the URL of a server, or the URLs of several, separated by commas.
-	URL string
-	// Credentials is a .creds file, NKey a file with an nkey's seed. At most one is set.
-	Credentials, NKey string
-	// CA, Cert and Key are files in PEM: the authorities that may sign the server's
+// natsServer is how to reach NATS itself: the flags of the commands that do not ask an operator
+// server.
+type natsServer struct {
+	// url is the URL of a server, or the URLs of several, separated by commas.
+	url string
+	// creds is a .creds file, nkey a file with an nkey's seed. At most one is set.
+	creds, nkey string
+	// ca, cert and key are files in PEM: the authorities that may sign the server's
 	// certificate, and the client's own certificate. Empty means the system's, and none.
-	CA, Cert, Key string
-	// Domain is the JetStream domain, "" for the account's own.
-	Domain string
+	ca, cert, key string
+	// domain is the JetStream domain, "" for the account's own.
+	domain string
+
+	flags *pflag.FlagSet // nil for none
 }
 
-// Create backs up a bucket into a new folder and verifies the result.
-func Create(ctx context.Context, s Server, bucket, dir string, opts ...workflow.BackupOption) (workflow.BackupStatus, error) {
-	err := s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return workflow.Backup(ctx, js, bucket, dir, opts...)
-	})
-	if err != nil {
-		return workflow.BackupStatus{}, err
+func (s *natsServer) register(cmd *cobra.Command) {
+	s.flags = pflag.NewFlagSet("nats", pflag.ContinueOnError)
+	add := func(to *string, name, initial, usage string) {
+		s.flags.StringVar(to, name, initial, usage+"; also "+cli.Variable(name))
 	}
-	return Verify(dir)
-}
-
-// Verify reads a backup, without a server.
-func Verify(dir string) (workflow.BackupStatus, error) {
-	status, err := workflow.VerifyBackup(dir)
-	return status, explained(err)
-}
-
-// Restore verifies a backup and creates its streams.
-func Restore(ctx context.Context, s Server, dir string, opts ...workflow.BackupOption) (workflow.BackupStatus, error) {
-	status, err := Verify(dir)
-	if err != nil {
-		return status, err
-	}
-	return status, s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return workflow.RestoreBackup(ctx, js, dir, opts...)
-	})
+	add(&s.url, "nats", "nats://127.0.0.1:4222", "`URL` of NATS, or several with commas between")
+	add(&s.creds, "nats-creds", "", "`file` with the user's credentials")
+	add(&s.nkey, "nats-nkey-file", "", "`file` with the seed of an nkey")
+	add(&s.ca, "nats-ca-file", "", "`file` with the certificates (PEM) that may sign the server's; default: the system's")
+	add(&s.cert, "nats-cert-file", "", "`file` with the client's certificate (PEM)")
+	add(&s.key, "nats-key-file", "", "`file` with the client's key (PEM)")
+	add(&s.domain, "nats-domain", "", "the JetStream `domain`")
+	cmd.Flags().AddFlagSet(s.flags)
 }
 
 // with connects and calls do. Its context ends when the connection breaks, or when the
 // server denies a request: NATS answers such a request with no message.
-func (s Server) with(ctx context.Context, do func(context.Context, jetstream.JetStream) error) error {
+func (s *natsServer) with(ctx context.Context, do func(context.Context, jetstream.JetStream) error) error {
+	if s.flags != nil {
+		_ = cli.ReadVariables(s.flags, s.flags) // a string takes any value
+	}
 	opts, err := s.options()
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
@@ -78,19 +71,19 @@ func (s Server) with(ctx context.Context, do func(context.Context, jetstream.Jet
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { end(unreachable("the connection to NATS was lost")) }),
 	)
-	nc, err := nats.Connect(s.URL, opts...)
+	nc, err := nats.Connect(s.url, opts...)
 	if err != nil {
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
-			return denied("connect to NATS at %s: %w", s.URL, err)
+			return denied("connect to NATS at %s: %w", s.url, err)
 		}
-		return unreachable("connect to NATS at %s: %w", s.URL, err)
+		return unreachable("connect to NATS at %s: %w", s.url, err)
 	}
 	defer nc.Close()
 	var js jetstream.JetStream
-	if s.Domain == "" {
+	if s.domain == "" {
 		js, err = jetstream.New(nc)
 	} else {
-		js, err = jetstream.NewWithDomain(nc, s.Domain)
+		js, err = jetstream.NewWithDomain(nc, s.domain)
 	}
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
@@ -102,8 +95,8 @@ func (s Server) with(ctx context.Context, do func(context.Context, jetstream.Jet
 	return explained(err)
 }
 
-func (s Server) options() (opts []nats.Option, err error) {
-	for _, one := range strings.Split(s.URL, ",") {
+func (s *natsServer) options() (opts []nats.Option, err error) {
+	for _, one := range strings.Split(s.url, ",") {
 		u, err := url.Parse(strings.TrimSpace(one))
 		switch {
 		case err != nil || u.Host == "":
@@ -113,24 +106,24 @@ func (s Server) options() (opts []nats.Option, err error) {
 		}
 	}
 	switch {
-	case s.Credentials != "" && s.NKey != "":
+	case s.creds != "" && s.nkey != "":
 		return nil, errors.New("a credentials file and an nkey exclude each other")
-	case (s.Cert == "") != (s.Key == ""):
+	case (s.cert == "") != (s.key == ""):
 		return nil, errors.New("a certificate and its key belong together: one is missing")
-	case s.Credentials != "":
-		opts = append(opts, nats.UserCredentials(s.Credentials))
-	case s.NKey != "":
-		opt, err := nats.NkeyOptionFromSeed(s.NKey)
+	case s.creds != "":
+		opts = append(opts, nats.UserCredentials(s.creds))
+	case s.nkey != "":
+		opt, err := nats.NkeyOptionFromSeed(s.nkey)
 		if err != nil {
 			return nil, fmt.Errorf("read the nkey: %w", err)
 		}
 		opts = append(opts, opt)
 	}
-	if s.CA != "" {
-		opts = append(opts, nats.RootCAs(s.CA))
+	if s.ca != "" {
+		opts = append(opts, nats.RootCAs(s.ca))
 	}
-	if s.Cert != "" {
-		opts = append(opts, nats.ClientCert(s.Cert, s.Key))
+	if s.cert != "" {
+		opts = append(opts, nats.ClientCert(s.cert, s.key))
 	}
 	return opts, nil
 }
