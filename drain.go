@@ -127,23 +127,22 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	}
 	why := a.whyNotWait()
 	waits := why == ""
-	how := why // how the window ended, for the report
 	if waits {
 		a.log.Info("draining: still serving everything", "window", a.budget.Window.Full)
 	} else {
 		a.log.Info("not waiting for the drain window", "because", why)
 	}
 	drained := a.runDrainers(ctx)
+	traffic := a.traffic
 	if waits {
 		a.setWaiting("the drain window")
-		how = a.stop.drainWindow.Wait(a.stop.skip.Signaled(), drained, a.traffic)
 	} else {
 		a.setWaiting("drainers")
-		select {
-		case <-drained:
-		case <-ctx.Done():
-		case <-a.stop.skip.Signaled():
-		}
+		traffic = nil
+	}
+	how := a.stop.drainWindow.Wait(a.stop.skip.Signaled(), drained, traffic)
+	if !waits {
+		how = why
 	}
 	cancel() // a drainer that watches its context returns now
 	end := a.stop.endWindow(how)

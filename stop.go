@@ -276,7 +276,7 @@ func (a *App) beginStop() {
 		a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 		a.notifier.Load().Stopping(b.Total)
 	}
-	a.stop.requested.Signal() // before the servers, because BeginDrain of one could block
+	a.stop.requested.Signal()
 	for _, s := range a.parts.servers {
 		s.BeginDrain(a.stop.began(), b.Window.Full)
 	}
