@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -26,7 +25,6 @@ type stateCache struct {
 	size   int                   // bytes in values
 	gen    uint64                // counts writes
 	dirty  map[string]stateWrite // committed values that are not on their subjects yet
-	order  []string              // subjects of dirty, in the order of their first commit
 	upTo   uint64                // sequence of the log up to which dirty, or the server, has everything
 }
 
@@ -134,11 +132,7 @@ func (c *stateCache) commit(writes []stateWrite, at uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range writes {
-		subject := c.states.subject(&writes[i])
-		if _, again := c.dirty[subject]; !again {
-			c.order = append(c.order, subject)
-		}
-		c.dirty[subject] = writes[i]
+		c.dirty[c.states.subject(&writes[i])] = writes[i]
 	}
 	c.upTo = at
 }
@@ -206,11 +200,7 @@ func (c *stateCache) nextFlush() (writes []stateWrite, upTo uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size := 0
-	for _, subject := range c.order {
-		w, ok := c.dirty[subject]
-		if !ok {
-			continue
-		}
+	for _, w := range c.dirty {
 		size += len(w.Data)
 		if len(writes) > 0 && (len(writes) == maxFlush || size > maxFlushBytes) {
 			break
@@ -234,8 +224,4 @@ func (c *stateCache) flushed(writes []stateWrite) {
 			c.memory.add(-int64(len(subject) + len(v.data)))
 		}
 	}
-	c.order = slices.DeleteFunc(c.order, func(subject string) bool {
-		_, waits := c.dirty[subject]
-		return !waits
-	})
 }

@@ -1,11 +1,15 @@
 package host
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
 // A value is read from the server once. When it had to make room it is read again.
@@ -41,4 +45,28 @@ func TestValuesAreReadOnce(t *testing.T) {
 	want("s.w.key", "of another writer")
 	c.stage([]stateWrite{{Worker: "w", UID: "u", Key: "key", Deleted: true}})
 	want("s.w-w.kv.u.key", "")
+}
+
+// A put that is refused changes nothing: what is stored stays, and a smaller put, or a delete, is
+// taken after it.
+func TestRefusedPutChangesNothing(t *testing.T) {
+	h := &handle{record: &Record{ID: "w", UID: "u"}}
+	ctx := t.Context()
+	put := func(key string, size int) error { return h.Put(ctx, key, make([]byte, size)) }
+	if err := put("large", maxStateBytes-10); err != nil {
+		t.Fatal(err)
+	}
+	if err := put("stored", 100); !errors.Is(err, engine.ErrLimit) {
+		t.Errorf("a put above the limit: %v", err)
+	}
+	if err := errors.Join(put("small", 10), h.Delete(ctx, "other")); err != nil {
+		t.Errorf("after the refused put: %v", err)
+	}
+	var keys []string
+	for _, w := range h.changes() {
+		keys = append(keys, fmt.Sprint(w.Key, " ", w.Deleted))
+	}
+	if want := []string{"large false", "other true", "small false"}; !slices.Equal(keys, want) {
+		t.Errorf("the message changes %q, want %q", keys, want)
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
@@ -15,7 +17,6 @@ type handle struct {
 	record *Record
 	web    *web              // nil for none
 	writes map[string][]byte // nil is a delete
-	order  []string
 	size   int
 	timers handleTimers
 
@@ -63,24 +64,22 @@ func (h *handle) write(key string, v []byte) error {
 	if h.writes == nil {
 		h.writes = make(map[string][]byte)
 	}
-	old, known := h.writes[key]
-	if !known {
-		if len(h.order) == maxStateKeys {
-			return &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d keys", maxStateKeys)}
-		}
-		h.order = append(h.order, key)
-	}
-	if h.size += len(v) - len(old); h.size > maxStateBytes {
+	_, known := h.writes[key]
+	size := h.size + len(v) - len(h.writes[key])
+	switch {
+	case !known && len(h.writes) == maxStateKeys:
+		return &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d keys", maxStateKeys)}
+	case size > maxStateBytes:
 		return &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d bytes", maxStateBytes)}
 	}
-	h.writes[key] = v
+	h.size, h.writes[key] = size, v
 	return nil
 }
 
 // changes returns what the handler wrote.
 func (h *handle) changes() []stateWrite {
-	all := make([]stateWrite, 0, len(h.order))
-	for _, key := range h.order {
+	all := make([]stateWrite, 0, len(h.writes))
+	for _, key := range slices.Sorted(maps.Keys(h.writes)) {
 		v := h.writes[key]
 		all = append(all, stateWrite{Worker: h.record.ID, UID: h.record.UID, Key: key, Data: v, Deleted: v == nil})
 	}
