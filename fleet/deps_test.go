@@ -25,6 +25,7 @@ func TestConventions(t *testing.T) {
 			{Path: "internal/pull", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/outcome", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/splice", Imports: []string{"github.com/tidwall/gjson"}, Brings: []string{"..."}},
+			{Path: "internal/effects", Imports: []string{"./fleet/host/engine"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "internal/replay", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/eventlog", Imports: []string{nats, "./fleet/broker/natserr", "./fleet/internal/replay"}, Brings: []string{"..."}, Never: []string{server}},
 			{
@@ -75,7 +76,7 @@ func TestConventions(t *testing.T) {
 			{Path: "workflow/workflowtest", Imports: []string{nats, server, "./fleet/broker", "./fleet/internal/pace", "./fleet/workflow"}, Brings: []string{"..."}},
 			{Path: "host", Imports: []string{
 				".", "./worker", "./fsm", "./trace", "./internal/call", "./internal/cgroup", "./internal/text", "./fleet/broker/...",
-				"./fleet/workflow", "./fleet/internal/lanes", "./fleet/internal/pull",
+				"./fleet/workflow", "./fleet/internal/effects", "./fleet/internal/lanes", "./fleet/internal/pull",
 				"./fleet/internal/replay", "./fleet/internal/servertime",
 				"./fleet/host/codesign", "./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", "./fleet/host/outbound", nats,
 				"github.com/google/btree", "golang.org/x/sync", "golang.org/x/time",
@@ -161,7 +162,7 @@ func TestConventions(t *testing.T) {
 			{
 				Path: "cmd/lifecyclectl/dev",
 				Imports: []string{
-					"./fleet/host/engine/...", "./fleet/host/outbound", "./fleet/operator/operatorv1", proto,
+					"./fleet/host/engine/...", "./fleet/host/outbound", "./fleet/internal/effects", "./fleet/operator/operatorv1", proto,
 				},
 				Brings: []string{"..."},
 				Never:  []string{nats, server},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/effects"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 )
 
@@ -96,7 +97,7 @@ func newBudget(cfg *Config) *budget {
 // memoryOf returns the most that the host holds while it handles a message of so many bytes.
 func (c *Config) memoryOf(l engine.Limits, message int, sendsHTTP bool) int64 {
 	most := isolate.Holds(engine.Config{Limits: l, MaxCall: c.maxCall()}) +
-		maxStateBytes + maxTimersOfKey*engine.MaxTimerData + 4*int64(message)
+		effects.MaxStateBytes + effects.MaxTimersOfKey*engine.MaxTimerData + 4*int64(message)
 	if sendsHTTP {
 		most += 3 * int64(c.HTTP.WithDefaults().MaxResponse)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/effects"
 )
 
 // Means is a name that a worker asks for, or a bound that its tenant has, and the part of the
@@ -72,6 +74,6 @@ func (h *Host) Explain(r *Record) []Means {
 	bound("places", "handlers", func(g *Grant) int64 { return int64(g.Handlers) }, fmt.Sprint(h.budget.places))
 	bound("memory", "memory", func(g *Grant) int64 { return g.Memory }, fmt.Sprint(h.budget.memory/2))
 	bound("lines", "lines", func(g *Grant) int64 { return int64(g.Lines) }, fmt.Sprint(linesRate))
-	bound("timers", "timers", func(g *Grant) int64 { return int64(g.Timers) }, fmt.Sprint(maxTimers))
+	bound("timers", "timers", func(g *Grant) int64 { return int64(g.Timers) }, fmt.Sprint(effects.MaxTimers))
 	return all
 }

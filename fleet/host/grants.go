@@ -14,6 +14,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/codesign"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/effects"
 )
 
 // ErrNotGranted is wrapped when a worker asks for a variable or a secret that the
@@ -73,9 +74,9 @@ func validateGrants(grants map[string]Grant) error {
 			}
 		}
 		errs = append(errs, inGrant(tenant, "http", g.HTTP.validate()))
-		if g.Handlers < 0 || g.Memory < 0 || g.Lines < 0 || g.Timers < 0 || g.Timers > maxTimers {
+		if g.Handlers < 0 || g.Memory < 0 || g.Lines < 0 || g.Timers < 0 || g.Timers > effects.MaxTimers {
 			errs = append(errs, fmt.Errorf("grants.%s: handlers, memory, lines and timers must not be negative, and timers at most %d",
-				tenant, maxTimers))
+				tenant, effects.MaxTimers))
 		}
 		for _, topic := range slices.Concat(g.Topics, g.Outputs) {
 			if !validPattern(topic) {
@@ -134,7 +135,7 @@ func (h *Host) bounds(tenant string) Grant {
 }
 
 // maxTimers returns how many timers a worker may have.
-func (h *Host) maxTimers(r *Record) int { return cmp.Or(h.bounds(r.Tenant).Timers, maxTimers) }
+func (h *Host) maxTimers(r *Record) int { return cmp.Or(h.bounds(r.Tenant).Timers, effects.MaxTimers) }
 
 // maxLines returns how many lines a second a worker may log in the long run.
 func (h *Host) maxLines(r *Record) int { return cmp.Or(h.bounds(r.Tenant).Lines, linesRate) }

@@ -17,12 +17,7 @@ import (
 // run calls the handler and returns its effects.
 func (r *runner) run(ctx context.Context, t *task, a *attempt) (*step, error) {
 	m := a.member
-	a.state = &handle{
-		cache:  r.partition.cache,
-		record: m.record,
-		web:    m.web,
-		timers: r.timersOf(m.record, t.Key, a.delivery),
-	}
+	a.state = r.handleOf(m, t.Key, a.delivery)
 	r.lookAhead(t, a)
 	number := a.tries.Failed + 1
 	if a.tries.CanaryFailed {

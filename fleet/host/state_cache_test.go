@@ -10,6 +10,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/effects"
 )
 
 // A value is read from the server once. When it had to make room it is read again.
@@ -53,7 +54,7 @@ func TestRefusedPutChangesNothing(t *testing.T) {
 	h := &handle{record: &Record{ID: "w", UID: "u"}}
 	ctx := t.Context()
 	put := func(key string, size int) error { return h.Put(ctx, key, make([]byte, size)) }
-	if err := put("large", maxStateBytes-10); err != nil {
+	if err := put("large", effects.MaxStateBytes-10); err != nil {
 		t.Fatal(err)
 	}
 	if err := put("stored", 100); !errors.Is(err, engine.ErrLimit) {

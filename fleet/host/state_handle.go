@@ -1,87 +1,105 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/effects"
 )
 
-// handle is the [engine.State] of one message. The message's handler alone uses it; it is not
-// safe for concurrent use.
+// handle is the [engine.State] of one message, with what is stored for it. The message's handler
+// alone uses it; it is not safe for concurrent use.
 type handle struct {
+	effects.Handle
 	cache  *stateCache
 	record *Record
-	web    *web              // nil for none
-	writes map[string][]byte // nil is a delete
-	size   int
+	web    *web // nil for none
 	timers handleTimers
 
 	fetched int // requests
 }
 
-// Bounds of what one message may write to state, in bytes and in keys: the server takes no
-// larger batch.
-const (
-	maxStateBytes = 8 << 20
-	maxStateKeys  = 500
-)
+// timerSource has the timers of keys: from a slot that this host holds, or from the server.
+type timerSource interface {
+	ofKey(ctx context.Context, rec *Record, key string) (timers map[string]*pendingTimer, all int, err error)
+}
 
-// Get reads a key. It returns the value that this message has written, if any, and the stored
-// one otherwise.
-func (h *handle) Get(ctx context.Context, key string) ([]byte, bool, error) {
-	if err := engine.CheckKey(key); err != nil {
-		return nil, false, err
-	}
-	if v, ok := h.writes[key]; ok {
-		return bytes.Clone(v), v != nil, nil
-	}
+// handleTimers is the part of a [handle] that has the timers of the message's key.
+type handleTimers struct {
+	source timerSource
+	clock  func(context.Context) time.Time
+	id     func() string // of the next setting
+	slot   string
+	key    string
+	topic  string
+
+	stored map[string]*pendingTimer // before the message; nil before the first look
+}
+
+// newHandle returns the handle of a message, which the timer fired has caused, "" for none.
+// The worker may have so many timers.
+func newHandle(cache *stateCache, rec *Record, web *web, timers handleTimers, maxTimers int, fired string) *handle {
+	h := &handle{cache: cache, record: rec, web: web, timers: timers}
+	h.Handle = effects.Handle{Source: h, MaxTimers: maxTimers, Fired: fired}
+	return h
+}
+
+// Value returns the stored value of a key.
+func (h *handle) Value(ctx context.Context, key string) ([]byte, bool, error) {
 	v, ok, err := h.cache.get(ctx, h.cache.states.valuesOf(h.record.workerUID())+key)
 	if err != nil {
 		return nil, false, fmt.Errorf("read state %s: %w", key, err)
 	}
-	return bytes.Clone(v), ok, nil
+	return v, ok, nil
 }
 
-// Put keeps the value of a key in the handle. It is written when the handler has succeeded.
-func (h *handle) Put(_ context.Context, key string, v []byte) error {
-	if v == nil {
-		v = []byte{}
+// Timers returns the stored timers of the message's key.
+func (h *handle) Timers(ctx context.Context) (ofKey map[string]engine.Timer, all int, err error) {
+	if h.timers.stored, all, err = h.timers.source.ofKey(ctx, h.record, h.timers.key); err != nil {
+		return nil, 0, fmt.Errorf("read the timers: %w", err)
 	}
-	return h.write(key, bytes.Clone(v))
+	ofKey = make(map[string]engine.Timer, len(h.timers.stored))
+	for name, timer := range h.timers.stored {
+		ofKey[name] = engine.Timer{Name: name, At: timer.Due}
+	}
+	return ofKey, all, nil
 }
 
-// Delete notes in the handle that the key is removed when the handler has succeeded.
-func (h *handle) Delete(_ context.Context, key string) error { return h.write(key, nil) }
-
-func (h *handle) write(key string, v []byte) error {
-	if err := engine.CheckKey(key); err != nil {
-		return err
-	}
-	if h.writes == nil {
-		h.writes = make(map[string][]byte)
-	}
-	_, known := h.writes[key]
-	size := h.size + len(v) - len(h.writes[key])
-	switch {
-	case !known && len(h.writes) == maxStateKeys:
-		return &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d keys", maxStateKeys)}
-	case size > maxStateBytes:
-		return &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d bytes", maxStateBytes)}
-	}
-	h.size, h.writes[key] = size, v
-	return nil
-}
+// Now returns the time of the timers.
+func (h *handle) Now(ctx context.Context) time.Time { return h.timers.clock(ctx) }
 
 // changes returns what the handler wrote.
-func (h *handle) changes() []stateWrite {
-	all := make([]stateWrite, 0, len(h.writes))
-	for _, key := range slices.Sorted(maps.Keys(h.writes)) {
-		v := h.writes[key]
+func (h *handle) changes() (all []stateWrite) {
+	for key, v := range h.Writes() {
 		all = append(all, stateWrite{Worker: h.record.ID, UID: h.record.UID, Key: key, Data: v, Deleted: v == nil})
+	}
+	return all
+}
+
+// timerChanges returns what the handler did to timers.
+func (h *handle) timerChanges() (all []stateWrite) {
+	t := &h.timers
+	for _, c := range h.TimerChanges() {
+		if c.Cancelled {
+			all = append(all, t.stored[c.Name].removal())
+			continue
+		}
+		set := &pendingTimer{
+			storedTimer: storedTimer{ID: t.id(), Name: c.Name, Key: []byte(t.key), Topic: t.topic, Due: c.At},
+			slot:        t.slot,
+			worker:      h.record.workerUID(),
+		}
+		all = append(all, set.write(c.Data))
+	}
+	return all
+}
+
+// trialTimers returns what a handler has done to timers.
+func (h *handle) trialTimers() (all []TimerChange) {
+	for _, c := range h.TimerChanges() {
+		all = append(all, TimerChange{Name: c.Name, Due: c.At, Data: c.Data, Cancelled: c.Cancelled})
 	}
 	return all
 }

@@ -38,12 +38,6 @@ type storedTimer struct {
 	DeadLetter *deadLetterDecision `json:"deadLetter,omitempty"`
 }
 
-// Bounds of timers.
-const (
-	maxTimersOfKey = 100
-	maxTimers      = 10_000 // of a worker
-)
-
 // timersOf returns the prefix of a worker's timers. cancelledOf returns the prefix of the
 // marks for timers that an operator has cancelled.
 func (s *states) timersOf(slot string, w workerUID) string {

@@ -84,19 +84,19 @@ func (r *runner) completeTimer(ctx context.Context, d *delivery) (exists bool, e
 	return true, nil
 }
 
-// timersOf returns the timers of a key for the handler of a message.
-func (r *runner) timersOf(rec *Record, key string, d *delivery) handleTimers {
-	t := handleTimers{
+// handleOf returns the handle for the handler of a message with this key.
+func (r *runner) handleOf(m *member, key string, d *delivery) *handle {
+	timers := handleTimers{
 		source: r.partition.timers,
 		clock:  r.host.states.now,
 		id:     func() string { return r.partition.timers.nextID(r.partition.fence) },
 		slot:   r.slot.name,
 		key:    key,
 		topic:  d.topic,
-		most:   r.host.maxTimers(rec),
 	}
+	fired := ""
 	if d.timer != nil {
-		t.fired = d.timer.Name
+		fired = d.timer.Name
 	}
-	return t
+	return newHandle(r.partition.cache, m.record, m.web, timers, r.host.maxTimers(m.record), fired)
 }

@@ -145,19 +145,6 @@ type TimerChange struct {
 	Cancelled bool
 }
 
-// trialTimers returns what a handler has done to timers.
-func (h *handle) trialTimers() (all []TimerChange) {
-	for _, name := range h.timers.order {
-		switch timer, has := h.timers.now[name]; {
-		case has:
-			all = append(all, TimerChange{Name: name, Due: timer.At, Data: timer.Data})
-		case h.timers.before[name] != nil:
-			all = append(all, TimerChange{Name: name, Cancelled: true})
-		}
-	}
-	return all
-}
-
 // keyHeader returns the name of the header with the key of a worker's messages. A group
 // handles one message at a time.
 func (r *Record) keyHeader() string {

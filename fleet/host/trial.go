@@ -125,20 +125,8 @@ func (h *Host) tryOut(
 	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
 	defer cancel()
 	means, _ := h.granted(rec) // the load has looked
-	state := &handle{
-		cache:  newStateCache(h.states, rec.slot(), 0),
-		record: rec,
-		web:    means.web,
-		timers: handleTimers{
-			source: storedTimers{h.states},
-			clock:  h.states.now,
-			id:     func() string { return "" },
-			slot:   rec.slot(),
-			key:    rec.keyOfMessage(m),
-			topic:  m.Topic,
-			most:   h.maxTimers(rec),
-		},
-	}
+	timers := handleTimers{source: storedTimers{h.states}, clock: h.states.now, key: rec.keyOfMessage(m)}
+	state := newHandle(newStateCache(h.states, rec.slot(), 0), rec, means.web, timers, h.maxTimers(rec), "")
 	if !web && means.web != nil && means.web.refused == nil {
 		state.web = &withoutHTTP
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
 	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/effects"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -161,7 +162,8 @@ func (r *Runner) handle(ctx context.Context, m *engine.Message, key string) *Res
 	ctx, cancel := context.WithTimeoutCause(ctx, limits.Time, limits.TimeLimit())
 	defer cancel()
 	r.messages++
-	s := &state{Runner: r, staged: make(map[string]*change), key: key, edits: make(map[string]Timer)}
+	s := &state{Runner: r, key: key}
+	s.Handle = effects.Handle{Source: s, MaxTimers: effects.MaxTimers}
 	m.Worker, m.ID, m.Topic, m.Attempt = r.spec.GetId(), fmt.Sprint("dev:", r.messages), r.spec.GetTopic(), 1
 	began := time.Now()
 	outputs, err := r.program.Handle(ctx, m, s)
@@ -179,50 +181,37 @@ func (r *Runner) handle(ctx context.Context, m *engine.Message, key string) *Res
 		}
 		result.Outputs = append(result.Outputs, out)
 	}
-	for _, key := range slices.Sorted(maps.Keys(s.staged)) {
-		c := s.staged[key]
-		result.Changes = append(result.Changes, c)
-		if delete(r.state, key); !c.GetDeleted() {
-			r.state[key] = c.GetValue()
-		}
-	}
-	s.keepTimers(result)
+	s.keep(result)
 	return result
 }
 
-type change = operatorv1.TestWorkerResponse_Change
-
-// state is the State of one message.
+// state is the State of one message, with what is stored for it.
 type state struct {
+	effects.Handle
 	*Runner
-	staged map[string]*change
-	key    string
-	edits  map[string]Timer // by name
+	key string
 }
 
-func (s *state) Get(_ context.Context, key string) ([]byte, bool, error) {
-	if c := s.staged[key]; c != nil {
-		return slices.Clone(c.GetValue()), !c.GetDeleted(), nil
-	}
+// Value returns the stored value of a key.
+func (s *state) Value(_ context.Context, key string) ([]byte, bool, error) {
 	v, ok := s.state[key]
-	return slices.Clone(v), ok, engine.CheckKey(key)
+	return v, ok, nil
 }
 
-func (s *state) Put(_ context.Context, key string, v []byte) error {
-	return s.set(&change{Key: key, Value: slices.Clone(v)})
-}
-
-func (s *state) Delete(_ context.Context, key string) error {
-	return s.set(&change{Key: key, Deleted: true})
-}
-
-func (s *state) set(c *change) error {
-	if err := engine.CheckKey(c.GetKey()); err != nil {
-		return err
+// Timers returns the timers of the message's key.
+func (s *state) Timers(context.Context) (ofKey map[string]engine.Timer, all int, err error) {
+	ofKey = make(map[string]engine.Timer)
+	for name, t := range s.timers[s.key] {
+		ofKey[name] = engine.Timer{Name: name, At: t.Due}
 	}
-	s.staged[c.GetKey()] = c
-	return nil
+	for _, of := range s.timers {
+		all += len(of)
+	}
+	return ofKey, all, nil
 }
+
+// Now returns the time of the timers.
+func (s *state) Now(context.Context) time.Time { return s.now }
 
 func (s *state) Fetch(ctx context.Context, r *engine.Request) (*engine.Response, error) {
 	if s.client == nil {
@@ -231,12 +220,11 @@ func (s *state) Fetch(ctx context.Context, r *engine.Request) (*engine.Response,
 	return s.client.Do(ctx, &s.scope, r)
 }
 
-// Timer is a timer that a message sets or cancels, or that fires.
+// Timer is a timer that is set.
 type Timer struct {
 	Key, Name string
 	Due       time.Time
 	Data      []byte
-	cancelled bool
 }
 
 // String names the timer for people.
@@ -271,54 +259,25 @@ func (r *Runner) Fire(ctx context.Context) (Timer, *Result) {
 	return t, r.handle(ctx, &engine.Message{Header: header, Data: t.Data, Timer: &engine.Fired{Name: t.Name, Due: t.Due}}, t.Key)
 }
 
-// SetTimer sets a timer when the message is handled.
-func (s *state) SetTimer(_ context.Context, t engine.Timer) error {
-	due, err := t.DueAt(s.now)
-	if err == nil {
-		s.edits[t.Name] = Timer{Key: s.key, Name: t.Name, Due: due, Data: slices.Clone(t.Data)}
-	}
-	return err
-}
-
-// CancelTimer removes one then.
-func (s *state) CancelTimer(_ context.Context, name string) error {
-	if err := engine.CheckTimerName(name); err != nil {
-		return err
-	}
-	s.edits[name] = Timer{Key: s.key, Name: name, cancelled: true}
-	return nil
-}
-
-// ListTimers returns the timers of the message's key.
-func (s *state) ListTimers(context.Context) (list []engine.Timer, err error) {
-	all := map[string]Timer{}
-	maps.Copy(all, s.timers[s.key])
-	maps.Copy(all, s.edits)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if t := all[name]; !t.cancelled {
-			list = append(list, engine.Timer{Name: name, At: t.Due})
+// keep carries out what a message did, and adds it to the result.
+func (s *state) keep(result *Result) {
+	for key, v := range s.Writes() {
+		change := &operatorv1.TestWorkerResponse_Change{Key: key, Value: v, Deleted: v == nil}
+		result.Changes = append(result.Changes, change)
+		if delete(s.state, key); v != nil {
+			s.state[key] = v
 		}
 	}
-	return list, nil
-}
-
-// keepTimers carries out what a message did to timers, and adds it to the result.
-func (s *state) keepTimers(result *Result) {
 	if s.timers[s.key] == nil {
 		s.timers[s.key] = make(map[string]Timer)
 	}
 	of := s.timers[s.key]
-	for _, name := range slices.Sorted(maps.Keys(s.edits)) {
-		t := s.edits[name]
-		_, was := of[name]
-		delete(of, name)
-		change := &operatorv1.TestWorkerResponse_Timer{Name: name, Data: t.Data, Cancelled: t.cancelled}
-		if !t.cancelled {
-			of[name] = t
-			change.Due = timestamppb.New(t.Due)
+	for _, t := range s.TimerChanges() {
+		change := &operatorv1.TestWorkerResponse_Timer{Name: t.Name, Data: t.Data, Cancelled: t.Cancelled}
+		if delete(of, t.Name); !t.Cancelled {
+			of[t.Name] = Timer{Key: s.key, Name: t.Name, Due: t.At, Data: t.Data}
+			change.Due = timestamppb.New(t.At)
 		}
-		if was || !t.cancelled {
-			result.Timers = append(result.Timers, change)
-		}
+		result.Timers = append(result.Timers, change)
 	}
 }
