@@ -126,7 +126,7 @@ func (a *App) upgradeNow(ctx context.Context) (pid int, err error) {
 // upgrade or the hook.
 func (a *App) Exclusive(name string, take, give func(context.Context) error) *App {
 	isNil := missing("Exclusive", argument{"function take", take == nil}, argument{"function give", give == nil})
-	a.parts.add("exclusive", name, isNil, func() {
+	a.parts.add("shutdown hook", name, isNil, func() {
 		e := &exclusive{name: name, take: take, give: give}
 		a.upgrade.exclusives = append(a.upgrade.exclusives, e)
 		a.hooks.Add(name, e.giveIfHeld)

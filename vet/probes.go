@@ -71,12 +71,13 @@ func (c *container) drainIsNoticed(ready *corev1.Probe) {
 	if c.cfg.DrainReadiness != lifecycle.ReadinessDown || c.isUnknown("DrainReadiness", "DrainInterval") || need <= drain {
 		return
 	}
-	fits := max(1, seconds(drain-spread)/int64(failures(ready)))
+	whole := int64((drain - spread) / time.Second) // seconds that are in the window
+	fits := max(1, whole/int64(failures(ready)))
 	fix := ""
 	if sec(fits)*time.Duration(failures(ready))+spread <= drain {
 		fix = fmt.Sprintf("set readinessProbe.periodSeconds to %d", fits)
 	} else if drain >= 2*time.Second {
-		fix = fmt.Sprintf("set readinessProbe.periodSeconds to 1 and failureThreshold to %d", seconds(drain)-1)
+		fix = fmt.Sprintf("set readinessProbe.periodSeconds to 1 and failureThreshold to %d", max(1, whole))
 	}
 	longer := c.set(fmt.Sprintf("set lifecycle.drain_interval to %v", need), func(cfg *lifecycle.Config) { cfg.DrainInterval = need })
 	if fix = or(fix, longer); fix == "" {
