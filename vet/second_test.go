@@ -100,6 +100,7 @@ func TestWhatIsIntendedIsNotAFinding(t *testing.T) {
 		"headless":                    {headless, ""},
 		"the node's network":          {host, ""},
 		"the node's network, its own": {host, "127.0.0.1:8081"},
+		"planes of its own server":    {clean, "off"},
 	} {
 		cfg := cleanConfig()
 		cfg.HealthAddr = tt.addr
