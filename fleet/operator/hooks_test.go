@@ -97,16 +97,27 @@ func TestDeadLettersOfAHook(t *testing.T) {
 	if err != nil || would.GetDiscarded() != 3 || len(list()) != 3 {
 		t.Errorf("a dry run: %v, %v", would, err)
 	}
-	gone, err := c.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{WorkerId: id, Ids: []string{letters[2].GetId()}, Note: "a test"})
-	if err != nil || gone.GetDiscarded() != 1 {
-		t.Errorf("discard: %v, %v", gone, err)
+	for _, action := range []string{"redrive", "discard"} {
+		code, _, text := request(t, "GET", base+"/ui/act/"+action+"?id=drone-survey%2Finvoice&letter="+letters[2].GetId(), "")
+		if code != 200 || !strings.Contains(text, "drone-survey/") || !strings.Contains(text, "<button") {
+			t.Errorf("the page before %s: %d %.300s", action, code, text)
+		}
+	}
+	code, _, text := request(t, "GET", base+"/ui/workers/drone-survey%2Finvoice/deadletters/"+letters[2].GetId(), "")
+	if code != 200 || strings.Contains(text, "/ui/act/edit") {
+		t.Errorf("the page of one letter: %d %.300s", code, text)
+	}
+	code, head, text := request(t, "POST", base+"/ui/act/discard", "id=drone-survey%2Finvoice&note=a+test&letter="+letters[2].GetId(),
+		"Content-Type", "application/x-www-form-urlencoded")
+	if code != 303 || len(list()) != 2 {
+		t.Errorf("discard: %d to %s %.300s", code, head.Get("Location"), text)
 	}
 	mended.Store(true)
 	redriven, err := c.Redrive(ctx, &operatorv1.RedriveRequest{WorkerId: id, All: true})
 	if err != nil || redriven.GetRedriven() != 2 || len(list()) != 0 {
 		t.Errorf("redrive: %v, %v", redriven, err)
 	}
-	code, _, text := request(t, "GET", base+"/ui/workers/drone-survey%2Finvoice/deadletters", "")
+	code, _, text = request(t, "GET", base+"/ui/workers/drone-survey%2Finvoice/deadletters", "")
 	if code != 200 || !strings.Contains(text, `href="/ui/workflows/drone-survey"`) {
 		t.Errorf("the page: %d %.300s", code, text)
 	}
