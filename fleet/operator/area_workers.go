@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -658,20 +659,46 @@ func letterOf(d *host.DeadLetter, data []byte) *operatorv1.DeadLetter {
 	}
 }
 
-func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+// beginOf returns what a list has of a message. It is a copy: a page of a thousand letters
+// must not keep their whole messages in memory.
+func beginOf(data []byte) []byte { return bytes.Clone(data[:min(len(data), maxData)]) }
+
+func (a hosts) DeadLetters(ctx context.Context, id, group, after string, limit int) (list []*operatorv1.DeadLetter, err error) {
 	last, err := sequence(after)
-	if err != nil {
+	if err != nil || limit <= 0 {
 		return nil, err
 	}
-	var list []*operatorv1.DeadLetter
-	if limit <= 0 {
-		return nil, nil
+	if group != "" {
+		return a.lettersOfGroup(ctx, id, group, last, limit)
 	}
 	err = a.h.EachDeadLetter(ctx, id, last+1, func(d *host.DeadLetter) (bool, error) {
 		list = append(list, letterOf(d, beginOf(d.Data)))
 		return len(list) < limit, nil
 	})
 	return list, workerErr(err)
+}
+
+// lettersOfGroup reads only the letters of a group: between them there may be many others.
+func (a hosts) lettersOfGroup(ctx context.Context, id, group string, last uint64, limit int) (list []*operatorv1.DeadLetter, err error) {
+	groups, err := a.h.LetterGroups(ctx, id)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	for _, g := range groups {
+		for _, seq := range g.Seqs {
+			if g.Name != group || seq <= last || len(list) == limit {
+				continue
+			}
+			d, err := a.h.DeadLetter(ctx, id, seq)
+			switch {
+			case err == nil:
+				list = append(list, letterOf(d, beginOf(d.Data)))
+			case !errors.Is(err, host.ErrNoLetter): // otherwise it has just gone
+				return nil, workerErr(err)
+			}
+		}
+	}
+	return list, nil
 }
 
 func (a hosts) LetterGroups(ctx context.Context, id string) ([]LetterGroup, error) {

@@ -261,7 +261,7 @@ func (l *look) atWorkers(ctx context.Context) {
 	for _, w := range f.Workers {
 		f.More[w.GetId()] = d.noteLetters(f.Now, w.GetId(), w.GetDeadLetters())
 		if w.GetDeadLetters() > 0 && len(f.Letters) < 20 {
-			if letters, err := area.DeadLetters(ctx, w.GetId(), "", 1); err == nil && len(letters) > 0 {
+			if letters, err := area.DeadLetters(ctx, w.GetId(), "", "", 1); err == nil && len(letters) > 0 {
 				f.Letters[w.GetId()] = clip(letters[0].GetReason(), maxName)
 			}
 		}

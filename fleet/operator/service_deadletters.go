@@ -1,12 +1,10 @@
 package operator
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -29,13 +27,7 @@ func (w workerService) ListDeadLetters(
 	c.text("group", req.GetGroup(), false, maxNote)
 	page := c.paging(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLettersResponse, error) {
-		read := c.area.DeadLetters
-		if req.GetGroup() != "" {
-			read = func(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
-				return lettersOf(ctx, c.area, id, req.GetGroup(), after, limit)
-			}
-		}
-		found, err := read(ctx, req.GetWorkerId(), page.after, page.size+1)
+		found, err := c.area.DeadLetters(ctx, req.GetWorkerId(), req.GetGroup(), page.after, page.size+1)
 		if err != nil {
 			return nil, err
 		}
@@ -48,48 +40,6 @@ func (w workerService) ListDeadLetters(
 		}
 		return answer, nil
 	})
-}
-
-// lettersOf returns at most limit dead letters of a group after the one with the id after.
-func lettersOf(ctx context.Context, area Letters, id, group, after string, limit int) (page []*operatorv1.DeadLetter, err error) {
-	ids, err := groupIDs(ctx, area, id, group)
-	if err != nil {
-		return nil, err
-	}
-	if after != "" {
-		i := slices.Index(ids, after)
-		if i < 0 { // the last one of the page before is gone
-			i, _ = slices.BinarySearchFunc(ids, after, byNumber)
-			i--
-		}
-		ids = ids[i+1:]
-	}
-	for _, letter := range ids {
-		if len(page) == limit {
-			break
-		}
-		d, err := area.DeadLetter(ctx, id, letter)
-		switch {
-		case err == nil:
-			d.Data, d.Headers, d.Message, d.DataDigest = beginOf(d.GetData()), nil, "", ""
-			page = append(page, d)
-		case !missing(err): // otherwise it has just gone
-			return nil, err
-		}
-	}
-	return page, nil
-}
-
-// beginOf returns what a list has of a message. It is a copy: a page of a thousand letters
-// must not keep their whole messages in memory.
-func beginOf(data []byte) []byte { return bytes.Clone(data[:min(len(data), maxData)]) }
-
-// byNumber compares ids that are numbers.
-func byNumber(a, b string) int {
-	if len(a) != len(b) {
-		return len(a) - len(b)
-	}
-	return strings.Compare(a, b)
 }
 
 // groupIDs returns the ids of a group of dead letters, none when there is no such group.
