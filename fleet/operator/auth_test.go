@@ -279,6 +279,9 @@ func TestBrowserSignsIn(t *testing.T) {
 	if code != 303 || h.Get("Location") != "/ui/login?next=%2Fui%2Fworkflows" {
 		t.Fatalf("a page without a session: %d %v", code, h)
 	}
+	if _, _, text := request(t, "GET", base+"/ui/login", ""); !strings.Contains(text, "encrypted into a cookie of this browser") {
+		t.Error("the form does not say where the token is kept")
+	}
 	form := func(token, next string) (int, http.Header, string) {
 		return request(t, "POST", base+"/ui/login", url.Values{"token": {token}, "next": {next}}.Encode(), "Content-Type", "application/x-www-form-urlencoded")
 	}
