@@ -140,7 +140,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 }
 
 // quota bounds how much all callers hold at one time, and how much each of them: the bytes
-// of bodies, open watches, and scans.
+// of bodies, open watches, scans, and reviews of tokens.
 type quota struct {
 	all, each int64
 
@@ -215,19 +215,7 @@ const maxLimiters = 4096
 
 // take takes one token. When there is none it returns the time until the next.
 func (l *limiters) take(name string) (time.Duration, bool) {
-	if now := time.Now(); l.bucket(name, now).AllowN(now, 1) {
-		return 0, true
-	}
-	return time.Duration(float64(time.Second) / float64(l.rate)), false
-}
-
-// has reports whether there is a token, without taking it.
-func (l *limiters) has(name string) bool {
 	now := time.Now()
-	return l.bucket(name, now).TokensAt(now) >= 1
-}
-
-func (l *limiters) bucket(name string, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.names[name]
@@ -242,5 +230,8 @@ func (l *limiters) bucket(name string, now time.Time) *rate.Limiter {
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.names[name] = b
 	}
-	return b
+	if b.AllowN(now, 1) {
+		return 0, true
+	}
+	return time.Duration(float64(time.Second) / float64(l.rate)), false
 }
