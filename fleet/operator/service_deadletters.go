@@ -16,15 +16,13 @@ const (
 	maxPart    = 4 << 20 // bytes of a message in one answer
 	plainPart  = 1 << 20 // the same when the request does not say
 	maxEdited  = 6 << 20 // bytes of an edited message
-	maxLetters = 1000    // ids in one request
 	maxReasons = 100     // groups in one answer
 )
 
 func (w workerService) ListDeadLetters(
 	ctx context.Context, req *operatorv1.ListDeadLettersRequest,
 ) (*operatorv1.ListDeadLettersResponse, error) {
-	c := w.lettersRequest("ListDeadLetters", req.GetWorkerId())
-	c.text("group", req.GetGroup(), false, maxNote)
+	c := requestOf(req)
 	page := c.paging(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLettersResponse, error) {
 		found, err := c.area.DeadLetters(ctx, req.GetWorkerId(), req.GetGroup(), page.after, page.size+1)
@@ -56,7 +54,7 @@ func groupIDs(ctx context.Context, area Letters, id, group string) ([]string, er
 func (w workerService) ListDeadLetterGroups(
 	ctx context.Context, req *operatorv1.ListDeadLetterGroupsRequest,
 ) (*operatorv1.ListDeadLetterGroupsResponse, error) {
-	c := w.lettersRequest("ListDeadLetterGroups", req.GetWorkerId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLetterGroupsResponse, error) {
 		groups, err := c.area.LetterGroups(ctx, req.GetWorkerId())
 		if err != nil {
@@ -77,7 +75,7 @@ func (w workerService) ListDeadLetterGroups(
 func (w workerService) ReadDeadLetter(
 	ctx context.Context, req *operatorv1.ReadDeadLetterRequest,
 ) (*operatorv1.DeadLetter, error) {
-	c := w.letterRequest("ReadDeadLetter", req.GetWorkerId(), req.GetId())
+	c := requestOf(req)
 	if req.GetOffset() < 0 {
 		c.add("offset", "is negative")
 	}
@@ -103,23 +101,6 @@ func (w workerService) ReadDeadLetter(
 	})
 }
 
-// lettersRequest returns a request of a method about the dead letters of a worker or a hook.
-func (w workerService) lettersRequest(method, id string) *request {
-	c := w.requestAs(method, "worker_id", id)
-	c.letters = true
-	if _, _, ok := hookOf(id); ok {
-		c.target = "hook/" + id
-	}
-	return c
-}
-
-// letterRequest returns a request of a method about one dead letter.
-func (w workerService) letterRequest(method, worker, letter string) *request {
-	c := w.lettersRequest(method, worker)
-	c.text("id", letter, true, maxName)
-	return c
-}
-
 // choice says which dead letters a request is about.
 type choice struct {
 	ids   []string
@@ -136,14 +117,6 @@ func (v *violations) choice(c choice) {
 		v.add("all", "is set and ids are given: want one of the two")
 	case c.group != "" && (c.all || n > 0):
 		v.add("group", "is set together with ids or all: want one of the three")
-	case n > maxLetters:
-		v.add("ids", "has %d ids, at most %d are allowed", n, maxLetters)
-	}
-	v.text("group", c.group, false, maxNote)
-	for i, id := range c.ids[:min(len(c.ids), maxLetters)] {
-		if v.text(fmt.Sprintf("ids[%d]", i), id, true, maxName); len(*v) > 0 {
-			break // one bad id is enough to report
-		}
 	}
 }
 
@@ -168,7 +141,7 @@ func (c choice) resolve(ctx context.Context, area Letters, id string) (ids []str
 }
 
 func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
-	c := w.lettersRequest("Redrive", req.GetWorkerId())
+	c := requestOf(req)
 	chosen := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
 	c.choice(chosen)
 	c.detail = chosen.String()
@@ -186,8 +159,7 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 func (w workerService) RedriveEdited(
 	ctx context.Context, req *operatorv1.RedriveEditedRequest,
 ) (*operatorv1.RedriveEditedResponse, error) {
-	c := w.letterRequest("RedriveEdited", req.GetWorkerId(), req.GetId())
-	c.text("note", req.GetNote(), false, maxNote)
+	c := requestOf(req)
 	if n := len(req.GetData()); n > maxEdited {
 		c.add("data", "has %d bytes, at most %d are allowed", n, maxEdited)
 	}
@@ -215,8 +187,10 @@ func digestOf(data []byte) string {
 func (w workerService) DiscardDeadLetters(
 	ctx context.Context, req *operatorv1.DiscardDeadLettersRequest,
 ) (*operatorv1.DiscardDeadLettersResponse, error) {
-	c := w.lettersRequest("DiscardDeadLetters", req.GetWorkerId())
-	c.text("note", req.GetNote(), !req.GetDryRun(), maxNote)
+	c := requestOf(req)
+	if !req.GetDryRun() {
+		c.required("note", req.GetNote())
+	}
 	chosen := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
 	c.choice(chosen)
 	c.dryRun = req.GetDryRun()

@@ -23,20 +23,10 @@ type processService struct {
 	isPage bool // a page shows the latest diagnosis and does not wait for a new one
 }
 
-// request returns a request of a method about one process.
-func (p processService) request(method, id string) *request {
-	c := &request{action: "ProcessService." + method, scope: scopeOne, object: id, target: "process/" + id}
-	c.text("id", id, true, maxName)
-	return c
-}
-
 func (p processService) ListProcesses(
 	ctx context.Context, req *operatorv1.ListProcessesRequest,
 ) (*operatorv1.ListProcessesResponse, error) {
-	c := &request{action: "ProcessService.ListProcesses", scope: scopeParts}
-	c.text("service", req.GetService(), false, maxName)
-	c.text("phase", req.GetPhase(), false, maxName)
-	c.text("contains", req.GetContains(), false, maxName)
+	c := requestOf(req)
 	order, ok := processOrders[cmp.Or(req.GetSort(), "service")]
 	if !ok {
 		c.add("sort", "is %q, want service, problems or started", clip(req.GetSort(), 64))
@@ -96,11 +86,7 @@ func totals(list []*operatorv1.Process) *operatorv1.ProcessTotals {
 func (p processService) ListEvents(
 	ctx context.Context, req *operatorv1.ListEventsRequest,
 ) (*operatorv1.ListEventsResponse, error) {
-	c := &request{action: "ProcessService.ListEvents", scope: scopeParts}
-	c.text("service", req.GetService(), false, maxName)
-	c.text("process", req.GetProcess(), false, maxName)
-	c.text("contains", req.GetContains(), false, maxName)
-	c.texts("kinds", req.GetKinds(), maxName)
+	c := requestOf(req)
 	page := c.paging(req)
 	q := presence.EventQuery{
 		Service:  req.GetService(),
@@ -127,9 +113,7 @@ func (p processService) ListEvents(
 }
 
 func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error) {
-	c := &request{action: "ProcessService.Diagnose", scope: scopeParts}
-	c.text("service", req.GetService(), false, maxName)
-	c.text("process", req.GetProcess(), false, maxName)
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
 		look := p.s.Diagnosis
 		if p.isPage {
@@ -166,12 +150,12 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 }
 
 func (p processService) GetProcess(ctx context.Context, req *operatorv1.GetProcessRequest) (*operatorv1.Process, error) {
-	c := p.request("GetProcess", req.GetId())
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(context.Context) (*operatorv1.Process, error) { return c.process, nil })
 }
 
 func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error) {
-	c := p.request("GetLogs", req.GetId())
+	c := requestOf(req)
 	c.inSeries, c.continuesSeries = true, req.GetAfter() > 0
 	limit := cmp.Or(int(req.GetLimit()), 200)
 	if limit < 0 || limit > 1000 {
@@ -183,7 +167,7 @@ func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequ
 }
 
 func (p processService) GetStacks(ctx context.Context, req *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error) {
-	c := p.request("GetStacks", req.GetId())
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.GetStacksResponse, error) {
 		text, err := p.s.cfg.Processes.Stacks(ctx, c.object, c.who.Name)
 		return &operatorv1.GetStacksResponse{Text: text}, err
@@ -191,7 +175,7 @@ func (p processService) GetStacks(ctx context.Context, req *operatorv1.GetStacks
 }
 
 func (p processService) GetConfig(ctx context.Context, req *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error) {
-	c := p.request("GetConfig", req.GetId())
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.GetConfigResponse, error) {
 		return p.s.cfg.Processes.Config(ctx, c.object, c.who.Name)
 	})
@@ -200,8 +184,7 @@ func (p processService) GetConfig(ctx context.Context, req *operatorv1.GetConfig
 func (p processService) DrainProcess(
 	ctx context.Context, req *operatorv1.DrainProcessRequest,
 ) (*operatorv1.CommandResponse, error) {
-	c := p.request("DrainProcess", req.GetId())
-	c.text("reason", req.GetReason(), false, maxName)
+	c := requestOf(req)
 	c.detail = req.GetReason()
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
 		phase, err := p.s.cfg.Processes.Drain(ctx, c.object, req.GetReason(), c.who.Name)
@@ -212,8 +195,8 @@ func (p processService) DrainProcess(
 func (p processService) SuspendProcess(
 	ctx context.Context, req *operatorv1.SuspendProcessRequest,
 ) (*operatorv1.CommandResponse, error) {
-	c := p.request("SuspendProcess", req.GetId())
-	c.text("reason", req.GetReason(), true, maxName)
+	c := requestOf(req)
+	c.required("reason", req.GetReason())
 	c.detail = req.GetReason()
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
 		phase, err := p.s.cfg.Processes.Suspend(ctx, c.object, req.GetReason(), c.who.Name)
@@ -224,7 +207,7 @@ func (p processService) SuspendProcess(
 func (p processService) ResumeProcess(
 	ctx context.Context, req *operatorv1.ResumeProcessRequest,
 ) (*operatorv1.CommandResponse, error) {
-	c := p.request("ResumeProcess", req.GetId())
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
 		phase, err := p.s.cfg.Processes.Resume(ctx, c.object, c.who.Name)
 		return &operatorv1.CommandResponse{Phase: phase}, err
@@ -234,9 +217,8 @@ func (p processService) ResumeProcess(
 func (p processService) RestartUnit(
 	ctx context.Context, req *operatorv1.RestartUnitRequest,
 ) (*operatorv1.RestartUnitResponse, error) {
-	c := p.request("RestartUnit", req.GetId())
-	c.text("unit", req.GetUnit(), true, maxPath)
-	c.text("reason", req.GetReason(), false, maxName)
+	c := requestOf(req)
+	c.required("unit", req.GetUnit())
 	c.detail = strings.TrimSuffix(req.GetUnit()+": "+req.GetReason(), ": ")
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.RestartUnitResponse, error) {
 		return p.s.cfg.Processes.RestartUnit(ctx, c.object, req.GetUnit(), req.GetReason(), c.who.Name)
@@ -253,8 +235,8 @@ func (p processService) WatchProcesses(
 func (p processService) watch(
 	ctx context.Context, req *operatorv1.WatchProcessesRequest, send func(*operatorv1.WatchProcessesResponse) error,
 ) error {
-	c := &request{action: "ProcessService.WatchProcesses", scope: scopeParts}
-	c.text("id", req.GetId(), false, maxName)
+	c := requestOf(req)
+	c.scope, c.object = scopeParts, "" // the id is a filter
 	err := p.s.begin(ctx, c)
 	if err == nil {
 		r := p.s.processes.Read(req.GetId(), c.who.seesProcess)
