@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
@@ -431,71 +430,60 @@ func (w workerService) follow(
 	if tail < 0 {
 		lines = nil
 	}
-	notify := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
-		if err := send(&operatorv1.FollowWorkerLogsResponse{Kind: kind, Line: l}); err != nil {
-			return sendFailed(err)
-		}
-		return nil
-	}
-	return w.s.failure(ctx, c.action, w.sendLines(ctx, c, lines, after, notify))
+	return w.s.failure(ctx, c.action, w.sendLines(ctx, c, lines, after, send))
 }
 
 // sendLines sends lines, and then each one behind after.
 func (w workerService) sendLines(ctx context.Context, c *request, lines []*operatorv1.WorkerLogLine, after int64,
-	send func(operatorv1.WatchResponse_Kind, *operatorv1.WorkerLogLine) error,
+	send func(*operatorv1.FollowWorkerLogsResponse) error,
 ) error {
-	over, leave, err := w.s.bounded(ctx, c.who)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	for _, l := range lines {
-		if err := send(operatorv1.WatchResponse_KIND_PUT, l); err != nil {
-			return err
+	following, stop := context.WithCancel(ctx)
+	came := make(chan *operatorv1.FollowWorkerLogsResponse)
+	put := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
+		select {
+		case came <- &operatorv1.FollowWorkerLogsResponse{Kind: kind, Line: l}:
+			return nil
+		case <-following.Done():
+			return following.Err()
 		}
 	}
-	if err := send(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
-		return err
-	}
-	following, stop := context.WithCancelCause(over)
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
-	var mu sync.Mutex // one message at a time
-	notify := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
-		mu.Lock()
-		defer mu.Unlock()
-		beat.Reset(heartbeat)
-		return send(kind, l)
-	}
-	var beats sync.WaitGroup
-	defer beats.Wait()
-	defer stop(nil)
-	beats.Go(func() {
-		for {
-			select {
-			case <-following.Done():
-				return
-			case <-beat.C:
-				if err := notify(operatorv1.WatchResponse_KIND_HEARTBEAT, nil); err != nil {
-					stop(err)
+	ended := errWatchOver() // why came is closed
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer stop()
+	reader.Go(func() {
+		defer close(came)
+		_, err := guarded(following, w.s, c.action, func(ctx context.Context) (any, error) {
+			for _, l := range lines {
+				if err := put(operatorv1.WatchResponse_KIND_PUT, l); err != nil {
+					return nil, err
 				}
 			}
+			if err := put(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
+				return nil, err
+			}
+			// One call follows the log to its end: it is of the worker that the caller may see, and not
+			// of one that is made later under the same id.
+			return nil, w.s.cfg.Workers.FollowLogs(ctx, c.object, after, func(l *operatorv1.WorkerLogLine) error {
+				return put(operatorv1.WatchResponse_KIND_PUT, l)
+			})
+		})
+		if err != nil {
+			ended = err
 		}
 	})
-	// One call follows the log to its end: it is of the worker that the caller may see, and not of
-	// one that is made later under the same id.
-	_, err = guarded(following, w.s, c.action, func(ctx context.Context) (any, error) {
-		return nil, w.s.cfg.Workers.FollowLogs(ctx, c.object, after, func(l *operatorv1.WorkerLogLine) error {
-			return notify(operatorv1.WatchResponse_KIND_PUT, l)
-		})
-	})
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case over.Err() != nil || err == nil:
-		return errWatchOver()
-	case following.Err() != nil:
-		return context.Cause(following) // of the heartbeat
+	next := func(ctx context.Context) error {
+		select {
+		case m, isOpen := <-came:
+			if !isOpen {
+				return ended
+			}
+			return sendFailed(send(m))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	return err
+	return w.s.stream(ctx, c.who, heartbeat, next, func() error {
+		return send(&operatorv1.FollowWorkerLogsResponse{Kind: operatorv1.WatchResponse_KIND_HEARTBEAT})
+	})
 }
