@@ -180,23 +180,19 @@ func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, 
 		return nil, invalid("topics", "has %d topics: a worker has one, which may have wildcards; "+
 			"several workers may be in one group", len(req.GetTopics()))
 	}
-	limits, err := limitsFrom(req.GetLimits())
-	if err != nil {
-		return nil, err
-	}
-	id, err := a.h.Create(ctx, host.Spec{
-		ID:          req.GetId(),
-		MIMEType:    req.GetMimeType(),
-		Code:        req.GetCode().GetContent(),
-		URL:         req.GetCode().GetUrl(),
-		Digest:      sha(req.GetCode().GetDigest()),
+	spec, err := specFrom(&operatorv1.WorkerSpec{
+		Id:          req.GetId(),
+		MimeType:    req.GetMimeType(),
 		Topic:       req.GetTopics()[0],
 		Group:       req.GetGroup(),
 		OutputTopic: req.GetOutputTopic(),
-		Limits:      limits,
-		By:          who,
-		Signature:   req.GetCode().GetSignature(),
-	})
+		Limits:      req.GetLimits(),
+		Code:        req.GetCode(),
+	}, who)
+	if err != nil {
+		return nil, err
+	}
+	id, err := a.h.Create(ctx, spec)
 	if err != nil {
 		return nil, codeErr(req.GetCode(), err)
 	}

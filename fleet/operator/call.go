@@ -21,14 +21,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// HeaderAsOf is the header of every answer with the time of its content, in the form of
-// RFC 3339. That time is before the answer while a dependency is away.
-const HeaderAsOf = "Lifecycle-As-Of"
-
-// HeaderAway is a header of every answer while a dependency is away: its name. It comes once for
-// each.
-const HeaderAway = "Lifecycle-Away"
-
 // needs is the role that each method needs, by "Service.Method". A viewer may
 // call the methods that the contract declares free of side effects, except methods that
 // look into a process. methods are the methods by their request messages: each has its own.
