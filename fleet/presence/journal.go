@@ -43,7 +43,8 @@ type Event struct {
 	// when it happened, also when the process's clock is wrong.
 	Waited time.Duration `json:"waited,omitempty"`
 
-	once string // an id that the journal takes only once, "" for none
+	once string    // an id that the journal takes only once, "" for none
+	seen time.Time // in "lost": when the server stored the process's last announcement
 }
 
 // The classes of an end: the To of an event "exit" or "lost".
@@ -184,6 +185,11 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 	if err != nil {
 		return nil, 0, err
 	}
+	return eventsOf(ctx, journal, f.cfg, q)
+}
+
+// eventsOf is Fleet.Events on an open journal.
+func eventsOf(ctx context.Context, journal *eventlog.Log, c Config, q EventQuery) (list []Event, next uint64, err error) {
 	service, id := "*", "*"
 	if q.Service != "" {
 		service = serviceToken(q.Service)
@@ -191,7 +197,7 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 	if strings.Contains(q.Process, ".") {
 		id = serviceToken(q.Process)
 	}
-	subject := strings.Join([]string{f.cfg.Prefix, "event", service, id, ""}, ".")
+	subject := strings.Join([]string{c.Prefix, "event", service, id, ""}, ".")
 	var subjects []string
 	for _, kind := range q.Kinds {
 		subjects = append(subjects, subject+serviceToken(kind))
