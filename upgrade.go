@@ -145,6 +145,7 @@ func (a *App) Listen(network, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err // not a nil pointer in an interface
 	}
+	a.keepLate()
 	return ln, nil
 }
 
@@ -157,6 +158,7 @@ func (a *App) ListenPacket(network, address string) (net.PacketConn, error) {
 	if err != nil {
 		return nil, err // not a nil pointer in an interface
 	}
+	a.keepLate()
 	return conn, nil
 }
 
