@@ -168,8 +168,8 @@ func (l *sessions) end(r *http.Request) (s session, everywhere bool) {
 }
 
 // overTLS reports whether the browser reached this server through TLS, also when a
-// proxy in front terminates it. The answer only decides whether a cookie is Secure, so
-// a caller that lies harms itself.
+// proxy in front terminates it. The answer decides whether a cookie is Secure, and whether open
+// reads the cookie without the prefix, so a caller that lies harms itself.
 func overTLS(r *http.Request) bool {
 	return r.TLS != nil ||
 		strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") ||
