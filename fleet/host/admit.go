@@ -60,6 +60,10 @@ func (r *runner) handleOne(t *task) {
 	}
 	r.setCurrent(a)
 	defer r.setCurrent(nil)
+	if size, most := len(d.data), r.host.cfg.MaxMessage; size > most {
+		r.giveUp(t, a, a.tries.Failed+1, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, most))
+		return
+	}
 	giveBackPlace, err := r.prepare(ctx, a)
 	if err != nil {
 		r.retryLater(t, d, r.host.cfg.RetryBase) // its code was not called
@@ -67,10 +71,6 @@ func (r *runner) handleOne(t *task) {
 	}
 	defer giveBackPlace()
 	if !r.countDelivery(ctx, t, a) {
-		return
-	}
-	if size, most := len(d.data), r.host.cfg.MaxMessage; size > most {
-		r.giveUp(t, a, a.tries.Failed+1, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, most))
 		return
 	}
 	effects, err := r.run(ctx, t, a)

@@ -151,6 +151,22 @@ func TestMisbehaviour(t *testing.T) {
 	}
 }
 
+// A message that is larger than max_message is a dead letter at once: it waits for no place and no
+// memory.
+func TestLargeMessageWaitsForNothing(t *testing.T) {
+	r := newRig(t)
+	r.tune = func(c *host.Config) { c.MaxMessage, c.MaxHandlers, c.DrainTimeout = 1000, 1, time.Second }
+	h := r.start("a")
+	create(t, h, host.Spec{ID: "busy", Topic: "work.busy", Limits: engine.Limits{Time: 10 * bound}, Code: []byte("def handle(message):\n    while True: pass")})
+	create(t, h, host.Spec{ID: "large", Topic: "work.large", Code: prefix("")})
+	r.publish("work.busy", "x")
+	r.eventually("the only place is taken", func() bool { return h.Waits().TakenPlaces == 1 })
+	r.publish("work.large", strings.Repeat("x", 1001))
+	if d := r.letters(h, "large", 1)[0]; !strings.Contains(d.Reason, "the message has 1001 bytes") {
+		t.Errorf("%q", d.Reason)
+	}
+}
+
 // TestUpdateWhileMessagesFlow checks that one version handles each message as a whole,
 // that the versions follow each other in the order of the updates, and that no message
 // is lost or handled twice.
