@@ -35,9 +35,9 @@ func (r *runner) handleOne(t *task) {
 		r.queue.Done(t)
 		return
 	}
-	was, decision := r.earlierTries(d)
-	if decision != nil {
-		r.storeDeadLetter(t, d, nil, *decision)
+	was := r.earlierTries(d)
+	if was.Letter != nil {
+		r.storeDeadLetter(t, d, nil, *was.Letter)
 		return
 	}
 	m := r.memberFor(d)
@@ -109,15 +109,14 @@ func (r *runner) complete(ctx context.Context, d *delivery) (exists bool, err er
 	return true, err
 }
 
-// earlierTries returns how often a message was tried in earlier deliveries, and the decision to
-// make it a dead letter, if there is one.
-func (r *runner) earlierTries(d *delivery) (tries, *deadLetterDecision) {
+// earlierTries returns what earlier deliveries of a message have come to.
+func (r *runner) earlierTries(d *delivery) tries {
 	if d.timer == nil {
 		return r.partition.earlierTries(d.seq)
 	}
 	was := d.timer.Tries
 	was.Begun = max(was.Begun, 1)
-	return was, d.timer.DeadLetter
+	return was
 }
 
 // memberFor returns the member that handles a delivery, nil if there is none. A timer belongs

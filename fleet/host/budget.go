@@ -272,7 +272,9 @@ func (b *budget) countLocked(t *tenantBudget, n int64) {
 }
 
 // judgeLocked notes whether a tenant has more than its limit.
-func (b *budget) judgeLocked(t *tenantBudget) { t.over.Store(t.used > b.limitLocked(t)-b.unreadLocked(t)) }
+func (b *budget) judgeLocked(t *tenantBudget) {
+	t.over.Store(t.used > b.limitLocked(t)-b.unreadLocked(t))
+}
 
 // limitLocked returns the most memory of a tenant.
 func (b *budget) limitLocked(t *tenantBudget) int64 {

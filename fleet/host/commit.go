@@ -187,15 +187,11 @@ func (k *known) learn(batch []*step) {
 		if b.tries != nil {
 			k.Tries[b.seq] = *b.tries
 		}
-		if b.deadLetter != nil {
-			k.DeadLetters[b.seq] = *b.deadLetter
-		}
 		if b.done {
 			k.Done.Done(b.seq)
 		}
 	}
 	maps.DeleteFunc(k.Tries, func(seq uint64, _ tries) bool { return k.Done.Has(seq) })
-	maps.DeleteFunc(k.DeadLetters, func(seq uint64, _ deadLetterDecision) bool { return k.Done.Has(seq) })
 }
 
 // fail makes everything that is staged void.

@@ -50,19 +50,21 @@ type entry struct {
 type known struct {
 	Source string         `json:"source"` // the stream with the messages, and when it was made
 	Done   lanes.Progress `json:"done"`   // messages that were answered
-	// Tries and DeadLetters are of messages that were not answered, by sequence.
-	Tries       map[uint64]tries              `json:"tries,omitempty"`
-	DeadLetters map[uint64]deadLetterDecision `json:"deadLetters,omitempty"`
-	Next        uint64                        `json:"next"` // number of the first output of this entry
-	Sent        lanes.Progress                `json:"sent"` // outputs that were published, or stored as letters
+	// Tries are of messages that were not answered, by sequence.
+	Tries map[uint64]tries `json:"tries,omitempty"`
+	Next  uint64           `json:"next"` // number of the first output of this entry
+	Sent  lanes.Progress   `json:"sent"` // outputs that were published, or stored as letters
 }
 
-// tries counts the deliveries of a message so far.
+// tries is what is known of a message that was not answered: its deliveries so far, and what was
+// decided.
 type tries struct {
 	Begun  int `json:"begun"`  // deliveries for which a handler was called, or may have been
 	Failed int `json:"failed"` // deliveries that are known to have failed
 	// CanaryFailed says that a canary failed the message, which does not count.
 	CanaryFailed bool `json:"canaryFailed,omitempty"`
+	// Letter is the decision to make it a dead letter.
+	Letter *deadLetterDecision `json:"letter,omitempty"`
 }
 
 // deadLetterDecision is the decision that a message becomes a dead letter. It is written

@@ -28,14 +28,13 @@ import (
 // deleted: when a server is killed and reads its files again, a message that was replaced by
 // a later one comes back once the later one is removed.
 type storedTimer struct {
-	ID         string              `json:"id"` // of this setting; a timer that is set again has another
-	Name       string              `json:"name"`
-	Key        []byte              `json:"key"`   // of the messages with which it is in order, which need not be UTF-8
-	Topic      string              `json:"topic"` // of the message that set it
-	Due        time.Time           `json:"due"`   // by the server's clock
-	Data       []byte              `json:"data,omitempty"`
-	Tries      tries               `json:"tries,omitzero"`
-	DeadLetter *deadLetterDecision `json:"deadLetter,omitempty"`
+	ID    string    `json:"id"` // of this setting; a timer that is set again has another
+	Name  string    `json:"name"`
+	Key   []byte    `json:"key"`   // of the messages with which it is in order, which need not be UTF-8
+	Topic string    `json:"topic"` // of the message that set it
+	Due   time.Time `json:"due"`   // by the server's clock
+	Data  []byte    `json:"data,omitempty"`
+	Tries tries     `json:"tries,omitzero"`
 }
 
 // Bounds of timers.
