@@ -276,9 +276,13 @@ func (p *partition) superfluous(flushed uint64, all bool) (keep uint64, old []*e
 func (p *partition) stop(ctx context.Context) {
 	p.mu.Lock()
 	lost := p.err != nil
+	pending := p.committing || len(p.staged) > 0
 	p.mu.Unlock()
 	if !lost {
 		sending, cancel := context.WithTimeout(ctx, sendWithin)
+		if pending { // the relay has the outputs once they are committed
+			_ = p.commit(sending, &step{})
+		}
 		_ = p.relay.room(sending, 1)
 		cancel()
 	}

@@ -364,7 +364,7 @@ func (l *letters) remove(ctx context.Context, seq uint64, body string) (bool, er
 }
 
 // hold stores a message of a group when no member for its topic is loaded, so that the
-// message does not hold up the group. slot.giveBack publishes it again once such a member is
+// message does not hold up the group. publishHeld publishes it again once such a member is
 // loaded.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 	return h.letters.put(ctx, h.letters.held+slot, slot+":"+d.name(), &DeadLetter{

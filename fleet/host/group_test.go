@@ -269,6 +269,31 @@ func TestDrainGivesWorkersAway(t *testing.T) {
 	r.wantOutputs("out.w", "new 1")
 }
 
+// TestStopFinishesLongMessages checks that a host that stops renews its lease until its last
+// message is finished.
+func TestStopFinishesLongMessages(t *testing.T) {
+	r := newRig(t)
+	const lease = 6 * time.Second
+	r.tune = func(c *host.Config) { c.LeaseTTL = lease }
+	began := make(chan struct{}, 10)
+	h := r.startWith(r.native("w", func(ctx context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+		began <- struct{}{}
+		select {
+		case <-time.After(lease): // longer than a lease that is not renewed is trusted
+			return text(string(m.Data)), nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}))
+	r.publish("work.w", "long")
+	<-began
+	r.stop(h)
+	r.wantOutputs("out.w", "long")
+	if len(began) > 0 {
+		t.Errorf("the message was handled %d times", 1+len(began))
+	}
+}
+
 // TestDrainHandsWorkersOver drains one of two hosts, which then goes on living for a while, as
 // in the window of a stop. The other one has its workers long before the lease runs out.
 func TestDrainHandsWorkersOver(t *testing.T) {

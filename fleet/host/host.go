@@ -134,7 +134,6 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		fetcher:  cfg.Fetcher,
 		wake:     fsm.NewWake(),
 		known:    make(map[string]*Record),
-		broken:   make(map[string]error),
 		slots:    make(map[string]*slot),
 		tallies:  make(map[tally]*Counts),
 		lettered: make(map[string]int),

@@ -15,6 +15,9 @@ func TestHostAfterItsStoreWasReplaced(t *testing.T) {
 		return host.Spec{ID: id, MIMEType: "text/x-starlark", Topic: "work." + id, Code: []byte("def handle(message):\n    print(message.text)\n")}
 	}
 	create(t, h, spec("before"))
+	_, err := r.js.Publish(t.Context(), "$KV.HOST_WORKERS.unreadable", []byte("not a record"))
+	must(t, err)
+	r.eventually("the host has the unreadable record", func() bool { return h.Recover(t.Context()) != nil })
 	// The host looks at all of them when a bucket is gone: the one of the workers is the last.
 	for _, name := range []string{"HOST_STATE", "HOST_LOG", "HOST_LINES", "HOST_CODE", "HOST_DEAD", "KV_HOST_MEMBERS", "KV_HOST_WORKERS"} {
 		must(t, r.js.DeleteStream(t.Context(), name))
@@ -23,6 +26,7 @@ func TestHostAfterItsStoreWasReplaced(t *testing.T) {
 		list, err := h.List(t.Context())
 		return err == nil && len(list) == 0 && h.Check(t.Context()) == nil
 	})
+	r.eventually("the host has forgotten the unreadable record", func() bool { return h.Recover(t.Context()) == nil })
 	// The worker of before runs until the host has found out.
 	r.eventually("a worker can be made", func() bool {
 		_, err := h.Create(t.Context(), spec("after"))
