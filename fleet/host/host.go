@@ -95,7 +95,8 @@ type Host struct {
 
 	running  sync.WaitGroup // runners and their watches
 	draining atomic.Bool
-	left     bool // this host has given up its membership; only the goroutine of serve uses it
+	lost     atomic.Bool // a stream of the hosts is gone: the session has to start over
+	left     bool        // this host has given up its membership; only the goroutine of serve uses it
 }
 
 // recovery is the progress of the first recovery.

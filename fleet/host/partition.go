@@ -116,6 +116,7 @@ func (h *Host) claim(
 	p.cache = newStateCache(h.states, slot, fence)
 	p.timers = newTimers(h.states, slot)
 	p.cache.memory = memory
+	p.cache.chain.blocked = p.log.blocked
 	p.relay = newRelay(h, memory, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
 		p.cancel()

@@ -1,10 +1,31 @@
 package host_test
 
 import (
+	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 )
+
+// The log of the workers is gone, and nothing else: the host says so, makes it again, and its workers
+// go on.
+func TestHostAfterItsLogWasDeleted(t *testing.T) {
+	r := newRig(t)
+	var lines lockedBuffer
+	r.tune = func(c *host.Config) { c.Logger = slog.New(slog.NewTextHandler(&lines, nil)) }
+	h := r.start("a")
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("")})
+	r.publish("work.w", "before")
+	r.wantOutputs("out.w", "before")
+	must(t, r.js.DeleteStream(t.Context(), "HOST_LOG"))
+	r.publish("work.w", "after")
+	r.eventually("the worker goes on", func() bool { return slices.Contains(r.outputs("out.w"), "after") })
+	if all := lines.String(); !strings.Contains(all, "slot=w-w") || !strings.Contains(all, "stream not found") {
+		t.Errorf("the host's log does not say what is missing:\n%s", all)
+	}
+}
 
 // A host outlives a server that comes back with an empty disk: it makes its buckets and streams
 // again, and runs the workers that are made then.
