@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -374,6 +375,21 @@ func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 		Header:  d.header,
 		Data:    d.data,
 	})
+}
+
+// dropHeld removes the messages that are held for a group and are on none of the topics.
+func (l *letters) dropHeld(ctx context.Context, slot string, topics []string) error {
+	err := l.each(ctx, l.held+slot, 1, func(d *DeadLetter) (bool, error) {
+		if slices.ContainsFunc(topics, func(topic string) bool { return matches(topic, d.Topic) }) {
+			return true, nil
+		}
+		_, err := l.remove(ctx, d.Seq, d.body)
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("remove the messages that are held for it: %w", err)
+	}
+	return nil
 }
 
 // publishHeld publishes again the messages of this group that were held because no member for
