@@ -170,6 +170,9 @@ func (h *Host) session(ctx, work context.Context) error {
 				recordsRead = true
 				h.mu.Lock()
 				h.known, h.broken = known, broken
+				for id := range h.tallies {
+					h.keepCountsLocked(id, known[id])
+				}
 				h.mu.Unlock()
 			} else {
 				h.observe(entry, known, broken)
@@ -222,6 +225,7 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record, 
 	delete(broken, entry.Key())
 	if entry.Operation() != jetstream.KeyValuePut {
 		delete(known, entry.Key())
+		h.keepCountsLocked(entry.Key(), nil)
 		return
 	}
 	r, err := decode(entry)
@@ -235,6 +239,7 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record, 
 		return
 	}
 	known[r.ID] = r
+	h.keepCountsLocked(r.ID, r)
 }
 
 // assign starts or updates each slot that belongs to this host, and ends the slots that do
