@@ -29,13 +29,12 @@ type slot struct {
 	turn      atomic.Uint64             // counts messages
 	partition atomic.Pointer[partition] // of the newest runner
 
-	mu       sync.Mutex               // guards the fields from records to failures
+	mu       sync.Mutex               // guards the fields from records to answered
 	records  []*Record                // the wanted members
 	workers  map[string]*workerStatus // by id
 	tried    bool
-	asked    uint64                // number of the newest request to try failed workers again
-	answered uint64                // number of the newest request that the slot has carried out
-	failures map[codeVersion]error // code that turned out to be unable to run; noted by the runner
+	asked    uint64 // number of the newest request to try failed workers again
+	answered uint64 // number of the newest request that the slot has carried out
 
 	// Only the owning goroutine uses the fields below.
 	loaded    []*member
@@ -44,15 +43,12 @@ type slot struct {
 	canaryDue time.Duration // after which a canary may end, 0 for none
 }
 
-// workerStatus is what a slot knows about one of its workers. The slot's mutex guards the
-// first three fields, and the owning goroutine alone uses the others.
+// workerStatus is what a slot knows about one of its workers. The slot's mutex guards it.
 type workerStatus struct {
 	loaded  bool
 	fault   error
 	applied uint64 // revision of the record that was tried
-
-	quarantine *quarantine
-	eager      int // the generation whose code is loaded before its first message: it has failed there
+	trouble *trouble
 }
 
 // codeVersion names the code of one worker.
@@ -72,23 +68,22 @@ type member struct {
 	turn     *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts   *Counts
 	redactor *redactor
-	web      *web // sends its requests
-	kills    *kills
-	slow     *atomic.Bool // its last message took long, or it has had none
-	canary   *canary      // of the worker, nil for none
+	web      *web          // sends its requests
+	kills    *atomic.Int64 // messages that ended the process of the code
+	slow     *atomic.Bool  // its last message took long, or it has had none
+	canary   *canary       // of the worker, nil for none
 	isCanary bool
 	tokens   *rate.Limiter // nil when it has no rate
 }
 
 func newSlot(h *Host, name string) *slot {
 	return &slot{
-		host:     h,
-		name:     name,
-		wake:     fsm.NewWake(),
-		quit:     make(chan struct{}),
-		gone:     make(chan struct{}),
-		workers:  make(map[string]*workerStatus),
-		failures: make(map[codeVersion]error),
+		host:    h,
+		name:    name,
+		wake:    fsm.NewWake(),
+		quit:    make(chan struct{}),
+		gone:    make(chan struct{}),
+		workers: make(map[string]*workerStatus),
 	}
 }
 
@@ -105,6 +100,11 @@ func (s *slot) want(records []*Record) {
 func (s *slot) ask() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, w := range s.workers {
+		if w.trouble != nil {
+			w.trouble.until = time.Time{}
+		}
+	}
 	s.asked++
 	s.wake.Notify()
 	return s.asked
@@ -118,28 +118,6 @@ func (s *slot) hasTried(n uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.answered >= n
-}
-
-// codeFailed takes a worker out of service once its runner has ended.
-func (s *slot) codeFailed(rec *Record, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failures[rec.codeVersion()] = err
-}
-
-// takeFailure returns why the code of a record cannot run, once.
-func (s *slot) takeFailure(rec *Record) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.failures[rec.codeVersion()]
-	delete(s.failures, rec.codeVersion())
-	return err
-}
-
-func (s *slot) worker(id string) *workerStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.workerLocked(id)
 }
 
 func (s *slot) workerLocked(id string) *workerStatus {
@@ -236,7 +214,7 @@ func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error
 		case rec.deploying():
 			deploying = true // its creator will set it Running, or undo the creation
 		default:
-			m, err := s.member(ctx, rec, asked)
+			m, err := s.member(ctx, rec)
 			s.note(rec, m != nil, err)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("worker %s: %w", rec.ID, err))
@@ -273,7 +251,7 @@ func (s *slot) hasApplied(records []*Record, asked uint64) {
 		case at < 0:
 			delete(s.workers, id)
 		case !records[at].State.wanted():
-			w.fault = nil
+			w.fault, w.trouble = nil, nil
 		}
 		w.loaded = slices.ContainsFunc(s.loaded, func(m *member) bool { return m.record.ID == id })
 	}
@@ -329,8 +307,8 @@ var errDeploying = errors.New("a worker is being created")
 
 // note stores the outcome of loading a worker, in the slot and in the worker's record.
 func (s *slot) note(rec *Record, loaded bool, err error) {
-	w := s.worker(rec.ID)
 	s.mu.Lock()
+	w := s.workerLocked(rec.ID)
 	w.fault, w.loaded = err, w.loaded || loaded
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -359,41 +337,37 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	}
 }
 
-// member returns the member for rec. It reuses the loaded program if that has rec's
-// generation, and loads the code otherwise. When it cannot load the code it returns the
-// error, together with the old member if there is one.
-func (s *slot) member(ctx context.Context, rec *Record, asked uint64) (*member, error) {
-	w := s.worker(rec.ID)
-	if err := s.takeFailure(rec); err != nil {
-		w.eager = rec.Generation
-		s.hasLoaded(rec, asked, err)
-		return nil, err // the old program is of the same code
-	}
-	var old *member
+// member returns the member for rec. It reuses the loaded program if that has rec's generation, and
+// loads the code otherwise. It returns an error when it cannot load the code, or while code that failed
+// may not be tried again, together with the old member if that has other code.
+func (s *slot) member(ctx context.Context, rec *Record) (*member, error) {
+	var old, same *member
 	for _, m := range s.loaded {
-		if m.record.workerUID() == rec.workerUID() {
+		switch {
+		case m.record.workerUID() != rec.workerUID():
+		case m.record.Generation == rec.Generation:
+			same = m
+		default:
 			old = m
 		}
 	}
-	if old != nil && old.record.Generation == rec.Generation {
-		same := *old // a copy, so that the runner never sees a record change
-		same.record = rec
-		if rec.Rate != old.record.Rate {
-			same.tokens = newTokens(rec.Rate)
-		}
-		return &same, nil
-	}
-	if err := w.quarantine.reason(rec, asked); err != nil {
-		return old, err
-	}
-	lines := s.host.printer(rec)
-	program, err := s.host.load(ctx, rec, w.eager != rec.Generation, lines)
-	s.hasLoaded(rec, asked, err)
+	failed, err := s.troubleOf(rec)
 	if err != nil {
 		return old, err
 	}
-	if w.eager == rec.Generation {
-		w.eager = 0
+	if same != nil {
+		again := *same // a copy, so that the runner never sees a record change
+		again.record = rec
+		if rec.Rate != same.record.Rate {
+			again.tokens = newTokens(rec.Rate)
+		}
+		return &again, nil
+	}
+	lines := s.host.printer(rec)
+	program, err := s.host.load(ctx, rec, !failed, lines) // code that failed is loaded before its first message
+	if err != nil {
+		s.codeFailed(rec, err)
+		return old, err
 	}
 	return s.newMember(rec, program, lines), nil
 }
@@ -409,7 +383,7 @@ func (s *slot) newMember(rec *Record, program engine.Program, lines *printer) *m
 		counts:   s.host.counts(rec),
 		redactor: means.redactor,
 		web:      means.web,
-		kills:    new(kills),
+		kills:    new(atomic.Int64),
 		slow:     new(atomic.Bool),
 		tokens:   newTokens(rec.Rate),
 	}
