@@ -125,7 +125,7 @@ func (r *runner) memberFor(d *delivery) *member {
 	owner := d.header.Get(HeaderTimerWorker)
 	isFromTimer := d.timer != nil || d.redriven && owner != ""
 	if isFromTimer {
-		for _, m := range *r.members.Load() {
+		for _, m := range r.members {
 			isSameWorker := d.timer == nil || m.record.UID == d.timer.worker.uid // not a new worker of the old name
 			if m.record.ID == owner && isSameWorker {
 				m.turn.Store(r.slot.turn.Add(1))
@@ -143,7 +143,7 @@ func (r *runner) memberFor(d *delivery) *member {
 // among those whose topic matches, or nil if there is none.
 func (r *runner) pick(subject string) *member {
 	var found *member
-	for _, m := range *r.members.Load() {
+	for _, m := range r.members {
 		if matches(m.record.Topic, subject) && (found == nil || m.turn.Load() < found.turn.Load()) {
 			found = m
 		}
@@ -154,15 +154,9 @@ func (r *runner) pick(subject string) *member {
 	return found
 }
 
-// withoutMember keeps a delivery for later, because its worker is not loaded. It keeps a timer
-// in memory, and a message of a group in the stream of the dead letters, so that the message
-// does not hold up the group.
+// withoutMember keeps a message of a group for later, because no worker for it is loaded. It keeps the
+// message in the stream of the dead letters, so that the message does not hold up the group.
 func (r *runner) withoutMember(t *task, d *delivery) {
-	if d.timer != nil {
-		r.partition.timers.waitForWorker(d.timer)
-		r.queue.Done(t)
-		return
-	}
 	if err := r.host.hold(r.ctx, r.slot.name, d); err != nil {
 		r.postpone(t, d, err)
 		return
@@ -170,8 +164,8 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 	r.done(t, d, &step{}, nil)
 }
 
-// prepare waits for a place and for memory for the handler of a message, and makes the program
-// ready. It returns a function that gives the place back. A program in this process needs no
+// prepare waits for a place and for memory for the handler of a message, unless the runner halts, and
+// makes the program ready. It returns a function that gives the place back. A program in this process needs no
 // place.
 func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
@@ -179,7 +173,10 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(),
 	if !ok {
 		return func() {}, nil
 	}
-	leave, err := r.partition.memory.enter(ctx, waiter{
+	waiting, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	defer context.AfterFunc(r.taking, giveUp)()
+	leave, err := r.partition.memory.enter(waiting, waiter{
 		place:  true,
 		slow:   m.slow.Load(),
 		memory: r.host.cfg.memoryOf(m.limits, len(a.data), len(m.record.HTTP.Allow) > 0),

@@ -86,9 +86,9 @@ func (d *delivery) carry(e *step) {
 }
 
 // claim takes a slot for this host. source names the stream of its messages, and when that
-// stream was made. failed is called when the slot is lost.
+// stream was made. members are the workers that run. failed is called when the slot is lost.
 func (h *Host) claim(
-	ctx context.Context, slot, source string, memory *account, failed func(error),
+	ctx context.Context, slot, source string, members []*Record, memory *account, failed func(error),
 ) (*partition, error) {
 	fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
 	if err != nil {
@@ -114,7 +114,7 @@ func (h *Host) claim(
 	p.fence = p.log.fence
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cache = newStateCache(h.states, slot, fence)
-	p.timers = newTimers(h.states, slot)
+	p.timers = newTimers(h.states, slot, members)
 	p.cache.memory = memory
 	p.cache.chain.blocked = p.log.blocked
 	p.relay = newRelay(h, memory, p.sent, p.holds)

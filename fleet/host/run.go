@@ -77,8 +77,7 @@ const (
 // many (BenchmarkIsolation of bench/host). A slow worker gains nothing.
 func (r *runner) lookAhead(t *task, a *attempt) {
 	p, ok := a.member.program.(engine.Forerunner)
-	members := *r.members.Load()
-	if !ok || a.member.slow.Load() || len(members) > 1 {
+	if !ok || a.member.slow.Load() || len(r.members) > 1 {
 		return
 	}
 	p.Ahead(func() (messages []*engine.Message) {
@@ -104,7 +103,7 @@ func (r *runner) isFirstAttempt(d *delivery, m *member) bool {
 	if was.Letter != nil || was.Failed > 0 || was.CanaryFailed || !matches(m.record.Topic, d.topic) {
 		return false
 	}
-	return (*r.members.Load())[0].versionFor(d, was).program == m.program
+	return r.members[0].versionFor(d, was).program == m.program
 }
 
 // effects returns the effects of a handler, or an error when the server could never store them.

@@ -248,8 +248,8 @@ func (h *Host) assign(work context.Context) {
 	h.mu.Lock()
 	wanted := h.wantedSlotsLocked()
 	for name, s := range h.slots {
-		if wanted[name] == nil && !isClosed(s.quit) {
-			close(s.quit)
+		if wanted[name] == nil {
+			s.end()
 		}
 		if isClosed(s.gone) { // if the slot is wanted again, the loop below makes a new one
 			delete(h.slots, name)
@@ -262,7 +262,7 @@ func (h *Host) assign(work context.Context) {
 			h.startSlotLocked(work, name, records)
 			continue
 		}
-		if isClosed(s.quit) {
+		if s.ending.Err() != nil {
 			continue // assign makes a new one when it has ended
 		}
 		s.mu.Lock()
@@ -293,7 +293,7 @@ func (h *Host) wantedSlotsLocked() map[string][]*Record {
 
 // startSlotLocked starts a slot.
 func (h *Host) startSlotLocked(work context.Context, name string, records []*Record) {
-	s := newSlot(h, name)
+	s := newSlot(work, h, name)
 	s.records = records
 	h.slots[name] = s
 	call.Go("slot "+name, func() error { s.run(work); return nil }, func(err error) {
@@ -333,9 +333,7 @@ func (h *Host) endSlots() {
 	h.mu.Lock()
 	slots := make([]*slot, 0, len(h.slots))
 	for _, s := range h.slots {
-		if !isClosed(s.quit) {
-			close(s.quit)
-		}
+		s.end()
 		slots = append(slots, s)
 	}
 	h.mu.Unlock()

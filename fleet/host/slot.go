@@ -23,8 +23,12 @@ type slot struct {
 	host *Host
 	name string
 	wake fsm.Wake
-	quit chan struct{}
 	gone chan struct{} // closed when the slot has released everything
+
+	// ending ends when the slot is to end. It ends what the slot has begun, such as a load, and not
+	// the message that its runner handles.
+	ending context.Context
+	end    context.CancelFunc
 
 	turn      atomic.Uint64             // counts messages
 	partition atomic.Pointer[partition] // of the newest runner
@@ -76,15 +80,16 @@ type member struct {
 	tokens   *rate.Limiter // nil when it has no rate
 }
 
-func newSlot(h *Host, name string) *slot {
-	return &slot{
+func newSlot(ctx context.Context, h *Host, name string) *slot {
+	s := &slot{
 		host:    h,
 		name:    name,
 		wake:    fsm.NewWake(),
-		quit:    make(chan struct{}),
 		gone:    make(chan struct{}),
 		workers: make(map[string]*workerStatus),
 	}
+	s.ending, s.end = context.WithCancel(ctx)
+	return s
 }
 
 // want replaces the records that the slot should run, and wakes the slot.
@@ -112,7 +117,7 @@ func (s *slot) ask() uint64 {
 
 // hasTried reports whether the slot has carried out request n, or is ending and never will.
 func (s *slot) hasTried(n uint64) bool {
-	if isClosed(s.quit) {
+	if s.ending.Err() != nil {
 		return true
 	}
 	s.mu.Lock()
@@ -132,14 +137,19 @@ func (s *slot) workerLocked(id string) *workerStatus {
 // retryLoad is how long a slot waits before it tries again after an error.
 const retryLoad = 5 * time.Second
 
-// run applies the wanted records until quit is closed, and then releases everything. ctx ends
-// only when the host has stopped all its slots.
+// run applies the wanted records until ending ends, and then releases everything. ctx ends only when
+// the host has stopped all its slots.
 func (s *slot) run(ctx context.Context) {
 	defer close(s.gone)
 	defer s.release(ctx)
+	defer s.end()
 	for {
 		wait := time.Minute // another host that believed it owned the slot may have held messages
-		if err := s.tryApply(ctx); err != nil {
+		err := s.tryApply()
+		if s.ending.Err() != nil {
+			return
+		}
+		if err != nil {
 			if !errors.Is(err, errDeploying) {
 				s.host.log.Warn("hosted worker", "slot", s.name, "error", err)
 			}
@@ -155,40 +165,46 @@ func (s *slot) run(ctx context.Context) {
 		case <-s.wake:
 		case <-time.After(wait):
 		case <-ended:
-			s.dropRunner(ctx)
-		case <-s.quit:
+			s.runnerEnded()
+		case <-s.ending.Done():
 			return
 		}
 	}
 }
 
-// dropRunner drops a runner that ended by itself. If the runner was abandoned, its handler
-// still runs in the programs, and the slot loads new ones.
-func (s *slot) dropRunner(ctx context.Context) {
+// runnerEnded drops a runner that ended by itself, or because its members are to change.
+func (s *slot) runnerEnded() {
 	r := s.runner
-	s.runner = nil
-	if r.isAbandoned() {
-		s.loaded = nil // the runner closes them when it returns
-		return
-	}
-	if r.err != nil {
+	s.drop(r)
+	if r.err != nil && !r.isAbandoned() {
 		s.host.log.Warn("hosted worker: consume", "slot", s.name, "error", r.err)
 		select {
 		case <-time.After(100 * time.Millisecond): // the server may be away
-		case <-s.quit:
-		case <-ctx.Done():
+		case <-s.ending.Done():
 		}
 	}
 }
 
+// drop forgets a runner that has ended, and closes the programs that only it used. An abandoned runner
+// still uses its programs and closes them when its handler returns: the slot loads new ones.
+func (s *slot) drop(r *runner) {
+	s.runner = nil
+	if r.isAbandoned() {
+		s.closeUnused(s.loaded, r.members)
+		s.loaded = nil
+		return
+	}
+	s.closeUnused(r.members, s.loaded)
+}
+
 // tryApply calls apply and returns a panic as an error.
-func (s *slot) tryApply(ctx context.Context) error {
+func (s *slot) tryApply() error {
 	s.mu.Lock()
 	records, asked := s.records, s.asked
 	s.mu.Unlock()
 	returned := false
 	err := call.Do("slot "+s.name, func() error {
-		err := s.apply(ctx, records, asked)
+		err := s.apply(s.ending, records, asked)
 		returned = true
 		return err
 	})
@@ -198,8 +214,9 @@ func (s *slot) tryApply(ctx context.Context) error {
 	return err
 }
 
-// apply loads the programs of the wanted records, gives them to the runner, and erases
-// workers that are being deleted. It returns all errors, joined.
+// apply loads the programs of the wanted records, gives them to a runner, and erases workers that are
+// being deleted. It returns all errors, joined. While a runner with other members still handles its
+// message, apply has done only a part: the slot calls it again when that runner has ended.
 func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error {
 	errs := []error{s.cover(ctx, records)}
 	next := make([]*member, 0, len(records))
@@ -215,7 +232,9 @@ func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error
 			deploying = true // its creator will set it Running, or undo the creation
 		default:
 			m, err := s.member(ctx, rec)
-			s.note(rec, m != nil, err)
+			if ctx.Err() == nil { // otherwise the slot ends, which is no fault of the code
+				s.note(rec, m != nil, err)
+			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("worker %s: %w", rec.ID, err))
 			}
@@ -225,7 +244,11 @@ func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error
 			}
 		}
 	}
-	errs = append(errs, s.swap(ctx, next), s.publishHeld(ctx, next))
+	settled, err := s.swap(ctx, next)
+	if errs = append(errs, err); !settled || ctx.Err() != nil {
+		return errors.Join(errs...)
+	}
+	errs = append(errs, s.publishHeld(ctx, next))
 	s.hasApplied(records, asked)
 	s.host.wake.Notify()
 	for _, rec := range leaving {
@@ -366,7 +389,9 @@ func (s *slot) member(ctx context.Context, rec *Record) (*member, error) {
 	lines := s.host.printer(rec)
 	program, err := s.host.load(ctx, rec, !failed, lines) // code that failed is loaded before its first message
 	if err != nil {
-		s.codeFailed(rec, err)
+		if ctx.Err() == nil {
+			s.codeFailed(rec, err)
+		}
 		return old, err
 	}
 	return s.newMember(rec, program, lines), nil
@@ -391,41 +416,34 @@ func (s *slot) newMember(rec *Record, program engine.Program, lines *printer) *m
 	return m
 }
 
-// swap gives the runner its members between two messages and closes the programs that no
-// member uses any more. Without members it ends the runner.
-func (s *slot) swap(ctx context.Context, next []*member) error {
-	old := s.loaded
-	s.loaded = next
-	if s.runner != nil && len(next) > 0 && !otherRate(old, next) && s.runner.swap(next) {
-		s.closeUnused(old, next)
-		return nil
+// swap starts a runner for the members, and first ends a runner that has others. It does not wait for
+// the message which that one handles, and reports false until it has ended. Without members it waits, as
+// long as a worker that is stopped may take. swap closes the programs that no member uses any more.
+func (s *slot) swap(ctx context.Context, next []*member) (settled bool, err error) {
+	old, r := s.loaded, s.runner
+	if r != nil && !r.halting.Load() && slices.EqualFunc(r.members, next, isSame) {
+		return true, nil
 	}
-	if s.haltRunner(ctx) {
-		// The abandoned runner still uses its programs and closes them when it returns. The next
-		// round loads new ones. These are programs that the runner never had.
-		s.closeUnused(next, old)
-		s.loaded = nil
-		s.wake.Notify()
-		return nil
+	s.loaded = next
+	if r != nil {
+		s.closeUnused(old, slices.Concat(next, r.members))
+		r.halt()
+		if len(next) == 0 {
+			s.stopRunner(context.WithoutCancel(ctx))
+		}
+		return len(next) == 0, nil
 	}
 	s.closeUnused(old, next)
-	if len(next) == 0 {
-		return nil
+	if len(next) > 0 {
+		s.runner, err = s.start(ctx, next)
 	}
-	r, err := s.start(ctx, next)
-	if err != nil {
-		return err
-	}
-	s.runner = r
-	return nil
+	return true, err
 }
 
-// otherRate reports whether a member has another rate than before. Then a new runner begins:
-// messages may wait in the old one for hours.
-func otherRate(old, next []*member) bool {
-	return slices.ContainsFunc(old, func(m *member) bool {
-		return slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program && n.tokens != m.tokens })
-	})
+// isSame reports whether two members are the same for a runner.
+func isSame(a, b *member) bool {
+	sameRecord := a.record.workerUID() == b.record.workerUID() && a.record.revision == b.record.revision
+	return sameRecord && a.program == b.program && a.canary == b.canary
 }
 
 // closeUnused closes the programs of members that others do not use.
@@ -438,24 +456,19 @@ func (s *slot) closeUnused(members, others []*member) {
 	}
 }
 
-// haltRunner ends the runner after the message that it handles. The runner gives back the
-// messages that wait. haltRunner reports whether the runner was abandoned.
-func (s *slot) haltRunner(ctx context.Context) (abandoned bool) {
-	r := s.runner
-	if r == nil {
-		return false
-	}
-	s.runner = nil
+// stopRunner ends the runner after the message that it handles, within DrainTimeout. The runner gives
+// back the messages that wait.
+func (s *slot) stopRunner(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.host.cfg.DrainTimeout)
 	defer cancel()
-	r.stop(ctx)
-	return r.isAbandoned()
+	s.runner.stop(ctx)
+	s.drop(s.runner)
 }
 
 // release ends the runner and closes the programs.
 func (s *slot) release(ctx context.Context) {
-	if s.haltRunner(ctx) {
-		return // the runner closes its programs when it returns
+	if s.runner != nil {
+		s.stopRunner(ctx)
 	}
 	s.closeUnused(s.loaded, nil)
 	s.loaded = nil

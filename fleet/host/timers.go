@@ -89,12 +89,13 @@ type timerKey struct {
 }
 
 // timers are the timers of a slot, in the order in which they are due. Those that are due are
-// taken out one by one, and stay known until their removal is written. A timer that is neither in
-// the queue nor taken waits for its worker to be loaded.
+// taken out one by one, and stay known until their removal is written. Those of workers that do not run
+// are known and in no queue: the runner with which their worker starts reads them again.
 type timers struct {
 	states *states
 	slot   string
-	ids    atomic.Uint64 // counts settings
+	runs   map[workerUID]bool // the workers that run
+	ids    atomic.Uint64      // counts settings
 
 	mu     sync.Mutex // guards everything below
 	next   *time.Timer
@@ -111,10 +112,15 @@ func isEarlier(a, b *pendingTimer) bool {
 	return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) < 0
 }
 
-func newTimers(s *states, slot string) *timers {
+func newTimers(s *states, slot string, members []*Record) *timers {
+	runs := make(map[workerUID]bool, len(members))
+	for _, rec := range members {
+		runs[rec.workerUID()] = true
+	}
 	return &timers{
 		states: s,
 		slot:   slot,
+		runs:   runs,
 		all:    make(map[string]*pendingTimer),
 		named:  make(map[timerKey]map[string]*pendingTimer),
 		count:  make(map[workerUID]int),
@@ -214,6 +220,9 @@ func (ts *timers) addLocked(subject string, t *pendingTimer) {
 	ts.all[subject] = t
 	ts.nameLocked(t)
 	ts.count[t.worker]++
+	if !ts.runs[t.worker] {
+		return
+	}
 	ts.queue.ReplaceOrInsert(t)
 	if first, _ := ts.queue.Min(); first == t {
 		ts.lookNowLocked()
@@ -329,28 +338,6 @@ func (ts *timers) take(now time.Time, most int) (due []*pendingTimer) {
 		due = append(due, t)
 	}
 	return due
-}
-
-// waitForWorker keeps a timer that was taken until its worker is loaded.
-func (ts *timers) waitForWorker(t *pendingTimer) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if ts.hasLocked(t) {
-		delete(ts.taken, ts.subject(t))
-	}
-	ts.lookNowLocked()
-}
-
-// workersChanged makes the timers due again that wait for their worker.
-func (ts *timers) workersChanged() {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	for subject, t := range ts.all {
-		if !ts.taken[subject] {
-			ts.queue.ReplaceOrInsert(t)
-		}
-	}
-	ts.lookNowLocked()
 }
 
 // subject returns where a timer is stored.
