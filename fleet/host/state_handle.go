@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
@@ -17,6 +15,7 @@ type handle struct {
 	record *Record
 	web    *web              // nil for none
 	writes map[string][]byte // nil is a delete
+	order  []string // keys of writes, as they were first written
 	size   int
 	timers handleTimers
 
@@ -72,14 +71,17 @@ func (h *handle) write(key string, v []byte) error {
 	case size > maxStateBytes:
 		return &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d bytes", maxStateBytes)}
 	}
+	if !known {
+		h.order = append(h.order, key)
+	}
 	h.size, h.writes[key] = size, v
 	return nil
 }
 
 // changes returns what the handler wrote.
 func (h *handle) changes() []stateWrite {
-	all := make([]stateWrite, 0, len(h.writes))
-	for _, key := range slices.Sorted(maps.Keys(h.writes)) {
+	all := make([]stateWrite, 0, len(h.order))
+	for _, key := range h.order {
 		v := h.writes[key]
 		all = append(all, stateWrite{Worker: h.record.ID, UID: h.record.UID, Key: key, Data: v, Deleted: v == nil})
 	}
