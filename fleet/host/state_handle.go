@@ -15,7 +15,7 @@ type handle struct {
 	record *Record
 	web    *web              // nil for none
 	writes map[string][]byte // nil is a delete
-	order  []string // keys of writes, as they were first written
+	order  []string          // keys of writes, as they were first written
 	size   int
 	timers handleTimers
 
