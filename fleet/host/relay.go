@@ -324,17 +324,18 @@ func (to *target) read(ctx context.Context, subject string, since time.Time) err
 
 var errReserved = errors.New("the topics of the server and of the hosts themselves are not for workers")
 
-// mayRead returns an error for a stream that hosts have made: it has the records, the code and
-// the messages of all tenants. A topic with wildcards is judged by the stream that has it.
-func (h *Host) mayRead(ctx context.Context, stream string) error {
-	s, err := h.js.Stream(ctx, stream)
+// streamOf returns the stream of a worker's topic. It returns an error for a stream that hosts have made:
+// it has the records, the code and the messages of all tenants. A topic with wildcards is judged by the
+// stream that has it.
+func (h *Host) streamOf(ctx context.Context, name string) (jetstream.Stream, error) {
+	s, err := h.js.Stream(ctx, name)
+	if err == nil && s.CachedInfo().Config.Metadata[hostMark] != "" {
+		err = errReserved
+	}
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
-	if s.CachedInfo().Config.Metadata[hostMark] != "" {
-		return errReserved
-	}
-	return nil
+	return s, nil
 }
 
 // reserved reports whether messages on a topic act upon the server or upon hosts, of this fleet

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"sync"
@@ -68,13 +67,13 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	for _, m := range members {
 		records = append(records, m.record)
 	}
-	consumer, err := s.host.consumer(ctx, records[0], topics(records), true)
+	stream, err := s.host.streamOf(ctx, records[0].Stream) // Create has looked; the record may have been forged since
 	if err != nil {
 		return nil, err
 	}
-	stream, err := s.host.js.Stream(ctx, records[0].Stream)
+	consumer, err := s.host.consumer(ctx, records[0], topics(records), true)
 	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", records[0].Stream, err)
+		return nil, err
 	}
 	r := &runner{
 		slot:      s,
