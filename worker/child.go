@@ -33,9 +33,9 @@ type child struct {
 	listed  bool // it is in s.history
 	index   int  // in s.children; kept up to date in a Dynamic alone
 	group   *group
-	next    *child // starts beside it, to replace it; nil for none
-	before  *child // that it is to replace; nil for none
-	began   time.Time
+	next    *child          // starts beside it, to replace it; nil for none
+	before  *child          // that it is to replace; nil for none
+	upSince time.Time       // when the last start has succeeded; zero before
 	base    context.Context // of its instances: the supervisor's values and the labels of its goroutine
 	delays  *delays
 

@@ -238,7 +238,11 @@ func (s *Supervisor) restart(c *child, err error) {
 		b.MaxRestarts = NoLimit
 		c.delays = b.delays()
 	}
-	wait, _ := c.delays.failed(now, now.Sub(c.began))
+	var uptime time.Duration // without the time that the start took
+	if !c.upSince.IsZero() {
+		uptime = now.Sub(c.upSince)
+	}
+	wait, _ := c.delays.failed(now, uptime)
 	s.logRestart(c, err, wait)
 	g := &group{
 		members: s.together(c),
