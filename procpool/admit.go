@@ -126,8 +126,8 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	return nil, nil, nil
 }
 
-// comingLocked returns how many workers will become free that are not busy now: workers
-// that start, and workers that can be started or evicted.
+// comingLocked returns how many queries the workers will take that become free and are not busy
+// now: workers that start, and workers that can be started or evicted.
 func (p *Pool) comingLocked() int {
 	n := p.cfg.MaxWorkers
 	for _, w := range p.workers {
@@ -148,7 +148,7 @@ func (p *Pool) comingLocked() int {
 			}
 		}
 	}
-	return max(n, 0) // below 0 while there are successors
+	return max(n, 0) * max(p.mostPlaces, 1) // n is below 0 while there are successors
 }
 
 // brokenLocked reports whether the breaker is open and no worker lives that could
