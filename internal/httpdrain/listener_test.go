@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -163,6 +164,30 @@ func TestHijackedConnectionsAreCounted(t *testing.T) {
 	}
 	if st := s.Stats(); st.Hijacked != 0 || st.Conns != 0 || st.InFlight != 0 || st.Accepted != 1 {
 		t.Errorf("closed: %+v", st)
+	}
+}
+
+// sizedReads notes the largest buffer that a Read was given.
+type sizedReads struct {
+	net.Conn
+	largest int
+}
+
+func (c *sizedReads) Read(b []byte) (int, error) {
+	c.largest = max(c.largest, len(b))
+	return 0, io.EOF
+}
+
+func (c *sizedReads) SetReadDeadline(time.Time) error { return nil }
+func (c *sizedReads) Close() error                    { return nil }
+
+// What a closing connection drops needs little memory: at a stop many close at once.
+func TestConnectionsThatCloseInStagesNeedLittleMemory(t *testing.T) {
+	below := &sizedReads{}
+	c := newTracker().admit(below)
+	c.closeAfterClient()
+	if below.largest == 0 || below.largest > 4<<10 {
+		t.Errorf("it reads into %d bytes, want 1 to 4096", below.largest)
 	}
 }
 
