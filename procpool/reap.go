@@ -2,7 +2,6 @@ package procpool
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -136,23 +135,21 @@ func (p *Pool) backOffLocked(failures int, why error) {
 	p.noStartBefore = time.Now().Add(p.cfg.Backoff.After(failures))
 }
 
-// unservableLocked removes the waiting queries from the queues when the breaker is
-// open, and returns them with their errors.
-func (p *Pool) unservableLocked() []endedBy {
-	if !p.brokenLocked() {
-		return nil
-	}
-	err := &RejectedError{
-		Pool:       p.cfg.Name,
-		RetryAfter: time.Until(p.noStartBefore),
-		Err:        fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail),
-	}
-	var out []endedBy
+// unservableLocked removes the waiting queries from the queues that no worker can take while
+// the breaker is open, and returns them with their errors.
+func (p *Pool) unservableLocked() (ends []endedBy) {
+	any, alone := p.brokenLocked(false), p.brokenLocked(true)
 	for _, q := range p.waitingLocked() {
-		p.dequeueLocked(q)
-		out = append(out, endedBy{q, err})
+		err := any
+		if q.in == p.alone {
+			err = alone
+		}
+		if err != nil {
+			p.dequeueLocked(q)
+			ends = append(ends, endedBy{q, err})
+		}
 	}
-	return out
+	return ends
 }
 
 // rematchLocked gives queries that are back in the queue to ready workers.
