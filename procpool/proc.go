@@ -238,7 +238,6 @@ func (w *proc) connected(a readyConn) {
 	p.mostPlaces = max(p.mostPlaces, w.places)
 	w.readyAt = time.Now()
 	w.lastActivity = w.readyAt
-	p.counts.ready.Add(1)
 	w.ensureReadingLocked()
 	isNew := p.reloading != nil && w.generation == p.reloading.generation
 	if w.trial = (p.failures > 0 || isNew) && p.cfg.HealthInterval != Off; w.trial {

@@ -96,7 +96,7 @@ func (w *proc) readFor(a *attempt) {
 			w.direct = nil
 			p.mu.Unlock()
 			w.readEnd <- err
-			a.q.arm() // another goroutine reads for it now
+			a.q.arm() // reading has ended, and the worker is ending
 			return
 		case w.has(a) && !late:
 			p.mu.Unlock()
