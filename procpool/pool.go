@@ -32,7 +32,7 @@ type Pool struct {
 	log      *slog.Logger
 	appLog   bool // Start takes the App's logger, because the Config has none
 	dir      string
-	seed     maphash.Seed // ranks workers for preferred keys
+	seed     maphash.Seed // of fingerprints, and ranks workers for preferred keys
 	prefix   string       // of the names of sockets
 	lifeline *lifeline
 
@@ -49,7 +49,6 @@ type Pool struct {
 	open    atomic.Int64 // queries that have not ended
 	counts  counters
 	running atomic.Bool // takes queries
-	recalls atomic.Bool // memory knows fingerprints, or queries that run alone
 
 	mu            sync.Mutex // guards the fields below
 	capacity      *fsm.Machine[PoolState]

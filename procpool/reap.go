@@ -29,7 +29,6 @@ func (w *proc) reap(why error) {
 	for _, lines := range w.outputs {
 		lines.Flush()
 	}
-	prints := w.printsOfQueries(why)
 	p.mu.Lock()
 	w.leaving = true
 	p.counts.ended(w.causeLocked(why))
@@ -74,9 +73,6 @@ func (w *proc) reap(why error) {
 	}
 	var ended []endedBy
 	for _, a := range attempts {
-		if a.q.print == "" {
-			a.q.print = prints[a]
-		}
 		ended = append(ended, p.diedWithLocked(w, a.q, why, len(attempts) == 1)...)
 	}
 	p.resizedLocked()
@@ -89,21 +85,6 @@ func (w *proc) reap(why error) {
 	if why != nil {
 		p.log.Warn("procpool: a worker has ended", "worker", w.name, "error", why)
 	}
-}
-
-// printsOfQueries returns the fingerprints of the queries that the worker has, without
-// the ones that are not needed or known already. It takes time for a large payload.
-func (w *proc) printsOfQueries(why error) map[*attempt]string {
-	w.p.mu.Lock()
-	attempts := slices.Clone(w.attempts)
-	w.p.mu.Unlock()
-	prints := make(map[*attempt]string, len(attempts))
-	for _, a := range attempts {
-		if why != nil && !a.q.marked && !queryModel.IsTerminal(a.q.State()) {
-			prints[a] = a.q.fingerprint()
-		}
-	}
-	return prints
 }
 
 // queryError returns the error of a query whose worker has ended.
