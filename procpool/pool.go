@@ -8,7 +8,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -53,10 +52,9 @@ type Pool struct {
 	mu            sync.Mutex // guards the fields below
 	capacity      *fsm.Machine[PoolState]
 	draining      bool
-	ending        bool // the pool starts no more workers
-	command       func() *exec.Cmd
-	reloading     *reload // nil for none
-	generation    int     // of the workers that the pool starts
+	ending        bool     // the pool starts no more workers
+	program       *program // of the workers that the pool starts
+	reloading     *reload  // nil for none
 	lastID        uint64
 	spawned       int
 	workers       []*proc // all that are not dead, oldest first
@@ -113,7 +111,7 @@ func New(cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("%s: SocketDir: %w", cfg.Name, err)
 	}
 	p.dir = dir
-	p.command = cfg.Command
+	p.program = &program{cfg.Command}
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)

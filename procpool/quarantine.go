@@ -53,7 +53,7 @@ func (p *Pool) nextAloneLocked(w *proc) *attempt {
 			}
 		}
 	}
-	if next == nil || w.generation != p.generation {
+	if next == nil || w.program != p.program {
 		w.stopLocked(true, errAlone)
 		return nil
 	}

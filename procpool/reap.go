@@ -68,7 +68,7 @@ func (w *proc) reap(why error) {
 	if old := w.replaces; old != nil {
 		old.successor, w.replaces = nil, nil
 	}
-	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) && w.generation < r.generation {
+	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) && w.program != r.to {
 		r.result.Workers++
 	}
 	var ended []endedBy
