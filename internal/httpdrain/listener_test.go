@@ -258,7 +258,7 @@ func TestBeginDrainBeforeBindStartsNothing(t *testing.T) {
 		s := New("unbound", &http.Server{}, Config{GoAwayAfter: time.Minute})
 		s.BeginDrain(begin, time.Hour)
 		synctest.Wait()
-		if !isClosed(s.goodbye) || s.spreadDone != nil {
+		if !isClosed(s.goodbye) || s.goodbyeTimer != nil {
 			t.Error("it waits for a client to tell")
 		}
 	})
