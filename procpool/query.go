@@ -119,7 +119,7 @@ func Caller(name string) Option {
 // Fingerprint says which queries are alike, for example all that concern one document.
 // When workers die of some, the pool refuses all of them; see [Poison]. It has at
 // most 256 bytes. Without it a fingerprint is a hash of what
-// the worker sees: payload, bytes, metadata and key.
+// the worker sees: payload, bytes, metadata and key. Each Pool has a seed of its own for that.
 func Fingerprint(print string) Option {
 	return func(q *Query) { q.print = q.short("fingerprint", print) }
 }
