@@ -36,11 +36,19 @@ run: ## run the example service; Ctrl-C shows how it stops
 	go run ./examples/service $(ARGS)
 
 # Programs without debug information link in a quarter of the time; stacks stay whole.
-test test-longest test-chaos test-next-fleet test-next-others race chaos: export GOFLAGS += -ldflags=-w
+test-attacks test-others test-longest test-chaos test-next-fleet test-next-others race chaos: export GOFLAGS += -ldflags=-w
 
-.PHONY: test
+.PHONY: test test-attacks test-others
 test: ## test every module: a leaked goroutine is a failure; "make test-long" has the rest, and "make test-next" looks for data races
-	go test -short -p $(TESTP) -timeout 30m $(TESTFLAGS) $(FIRST) $(patsubst %,%/...,$(MODULES))
+	@$(MAKE) --no-print-directory -j 2 test-attacks test-others
+
+# The attacks on the host measure the memory of their process, so they have one of their own.
+ATTACKS  := ^TestAttacksOnTheHost$$
+test-attacks:
+	go test -short -timeout 30m -run '$(ATTACKS)' $(TESTFLAGS) ./fleet/host
+
+test-others:
+	go test -short -p $(TESTP) -timeout 30m -skip '$(ATTACKS)' $(TESTFLAGS) $(FIRST) $(patsubst %,%/...,$(MODULES))
 
 .PHONY: test-long test-longest test-chaos
 test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each

@@ -147,7 +147,8 @@ func WithSetup(fn func(*App) error) Option {
 }
 
 // WithSignals makes the App take signals from ch and ignore the signals of the
-// process: SIGHUP reloads, any other signal is a request to stop. Run reads ch from
+// process: SIGHUP reloads, [Config.UpgradeSignal] begins an upgrade, and any other signal is a
+// request to stop. Run reads ch from
 // its beginning to its end, so a buffered channel keeps the signals that were sent
 // before. A nil or closed channel gives no signals. The App never treats one of them
 // as Ctrl-C at a terminal. The option is for tests and for programs with signal

@@ -48,9 +48,9 @@ import (
 //
 // When a registration was refused, Run starts nothing and returns the reasons. A
 // registration that comes after Run has begun is refused too: the App goes on without
-// it, and Run's error names it in the end. When
-// parent has already ended, Run starts nothing and returns nil. In both cases it
-// runs the shutdown hooks, because main opened the resources that they close.
+// it, and Run's error names it in the end. When parent has already ended, Run starts
+// nothing and returns nil, or which jobs were not done. In both cases it runs the
+// shutdown hooks, because main opened the resources that they close.
 func (a *App) Run(parent context.Context) (err error) {
 	if a.parts.log == nil {
 		return errZeroApp
@@ -243,6 +243,7 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.enter(PhaseDraining, a.stopCause())
 	skipLinger = a.drain(base)
 	a.endReloads()
+	a.setWaiting("an upgrade")
 	a.upgrade.turn <- struct{}{} // never given back: an upgrade that runs has ended, and none begins
 	requests.Wait()
 	return skipLinger

@@ -38,7 +38,7 @@ type Shutdown struct {
 	minSlice  time.Duration // reserved for each hook that has not run; 0 lets a hook take all the time that is left
 	waiting   func(string)  // told which hook runs
 	abandoned func(string)  // told which hook did not return
-	events    *eventStream
+	events    *fsm.Dispatcher
 
 	mu      sync.Mutex // guards the fields below
 	hooks   []namedFunc
@@ -75,11 +75,17 @@ func (s *Shutdown) len() int {
 // hook does not run, and Run's result has an error for it, if Run has not returned
 // yet. Add also logs a late hook at error level.
 func (s *Shutdown) Add(name string, fn func(context.Context) error) {
+	if s.add(name, fn) {
+		s.say(slog.LevelError, "shutdown hook refused: the shutdown has begun", "hook", name)
+	}
+}
+
+// add reports whether the hook came too late.
+func (s *Shutdown) add(name string, fn func(context.Context) error) (late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.began:
-		s.say(slog.LevelError, "shutdown hook refused: the shutdown has begun", "hook", name)
 		s.refused = append(s.refused, fmt.Errorf("shutdown hook %q was added after the shutdown had begun", name))
 	case name == "":
 		s.refused = append(s.refused, errors.New("a shutdown hook has no name"))
@@ -88,6 +94,7 @@ func (s *Shutdown) Add(name string, fn func(context.Context) error) {
 	default:
 		s.hooks = append(s.hooks, namedFunc{name, fn})
 	}
+	return s.began
 }
 
 // Run calls the hooks, the last added first, each once. grace is the time for all

@@ -276,7 +276,7 @@ func (a *App) beginStop() {
 		a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 		a.notifier.Load().Stopping(b.Total)
 	}
-	a.stop.requested.Signal() // before the servers, because BeginDrain of one could block
+	a.stop.requested.Signal()
 	for _, s := range a.parts.servers {
 		s.BeginDrain(a.stop.began(), b.Window.Full)
 	}
@@ -311,7 +311,9 @@ func (a *App) collect(hooksErr error) error {
 	if a.cfg.ExitOnSignal && s.request.signal != nil {
 		primary = s.request.signal
 	}
-	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
+	// A process that has taken over does the jobs of this one.
+	isReplaced := s.request.successor != 0
+	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil && !isReplaced {
 		why := s.request.cause
 		if s.request.signal != nil {
 			why = s.request.signal

@@ -14,8 +14,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-type eventStream = fsm.Dispatcher
-
 // Backoff is the restart policy of a supervised unit: how long it waits before it
 // runs again, and when it stops trying.
 type Backoff = worker.Backoff
@@ -89,7 +87,7 @@ func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
 // context.Cause is the reason. It is clean to return the context's error then. The
 // context.Canceled of any other context is a failure.
 func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption) *App {
-	return a.addFunc(kindUnit, name, fn, opts)
+	return a.addFunc("Go", kindUnit, name, fn, opts)
 }
 
 // Job adds a function whose end ends the App: work that runs to completion. An App
@@ -104,16 +102,16 @@ func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption
 // and [App.StopBecause] Run returns nil, because the program has called the stop clean.
 // A job is done when fn has returned nil before the App cancelled its context.
 func (a *App) Job(name string, fn func(context.Context) error, opts ...UnitOption) *App {
-	return a.addFunc(kindJob, name, fn, opts)
+	return a.addFunc("Job", kindJob, name, fn, opts)
 }
 
-func (a *App) addFunc(kind, name string, fn func(context.Context) error, opts []UnitOption) *App {
+func (a *App) addFunc(verb, kind, name string, fn func(context.Context) error, opts []UnitOption) *App {
 	if err := checkOptions(opts); err != nil {
 		a.parts.refuse(name, err)
 		return a
 	}
-	verb := map[string]string{kindUnit: "Go", kindJob: "Job"}[kind]
-	return a.addUnit(kind, name, missing(verb, argument{"function", fn == nil}), func() worker.Worker { return worker.NewFunc(name, fn, opts...) })
+	refused := missing(verb, argument{"function", fn == nil})
+	return a.addUnit(kind, name, refused, func() worker.Worker { return worker.NewFunc(name, fn, opts...) })
 }
 
 // Supervise adds a function that the App runs again when it fails, after the wait that
@@ -207,7 +205,7 @@ const (
 func (a *App) addUnit(kind, name, isNil string, build func() worker.Worker) *App {
 	a.parts.add("unit", name, isNil, func() {
 		w := build()
-		if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
+		if p, ok := w.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
 			p.PublishTo(&a.events)
 		}
 		if l, ok := w.(interface{ LogTo(*slog.Logger) }); ok {

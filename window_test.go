@@ -167,6 +167,51 @@ func TestEndBy(t *testing.T) {
 	}
 }
 
+// A stop that does not wait for the window has less time too: its drainers have the window that is
+// left, so that units and hooks keep theirs.
+func TestEndByWithoutAWait(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct {
+		name string
+		cfg  lifecycle.Config
+		add  func(r *rig)
+	}{
+		{"DrainWait never", lifecycle.Config{DrainWait: lifecycle.WaitNever}, serveNothing},
+		{"nothing listens", lifecycle.Config{HealthAddr: lifecycle.HealthOff}, func(*rig) {}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, test.cfg)
+				test.add(r)
+				r.Go("unit", untilCancelled)
+				var drained, hooked time.Duration
+				t0 := time.Now().Add(2 * s)
+				r.OnDrain("hangs", lifecycle.DrainFunc(func(ctx context.Context) error {
+					<-ctx.Done()
+					drained = time.Since(t0)
+					return nil
+				}))
+				r.OnShutdown("hook", func(ctx context.Context) error {
+					end, _ := ctx.Deadline()
+					hooked = time.Until(end)
+					return nil
+				})
+				r.after(2*s, func() { r.Stop(nil) })
+				r.after(2*s+time.Millisecond, func() { r.EndBy(t0.Add(3 * s)) })
+				if err := r.Run(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if drained > s {
+					t.Errorf("the drainer had %v of the 3s after which the process is killed", drained)
+				}
+				if hooked < s/4 {
+					t.Errorf("the hook had %v", hooked)
+				}
+			})
+		})
+	}
+}
+
 // A window that ends early leaves its rest to requests, but never more than the time until the
 // process is killed.
 func TestEndByAfterAnEarlyEnd(t *testing.T) {

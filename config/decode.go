@@ -34,7 +34,7 @@ const (
 type decoder struct {
 	schema *schema
 	fault  func(key, value, problem string)
-	set    func(n *node) // called for each value that fits, when it is set
+	set    func(n *node) // called for each value that is set
 }
 
 // section decodes a tree into v, a struct.
@@ -71,7 +71,7 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 	}
 	if text, ok := raw.(loose); ok {
 		raw = untyped(text)
-		if typeName(n) == "text" {
+		if typeName(n) == textType {
 			raw = string(text)
 		}
 	}
@@ -92,7 +92,7 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 		switch {
 		case strings.TrimSpace(string(text)) != string(text):
 			problem = spaceProblem
-		case typeName(n) == "whole number" && leadingZero.MatchString(string(text)):
+		case typeName(n) == wholeType && leadingZero.MatchString(string(text)):
 			problem = zeroProblem
 		}
 		if problem != "" {

@@ -55,10 +55,6 @@
 //
 // # Strictness
 //
-// What Validate methods find is reported beside the other faults, unless a source could not
-// be read. A key that was refused has its earlier value then, and Load says nothing about
-// the sums of a lifecycle.Config with such a key.
-//
 // Load reports every fault at once. Each is a [*Fault] that names the source with its
 // line, the key, the value and what would be right. Faults are: an unknown key, with
 // the key that was probably meant; a key that occurs twice; text in place of a number
@@ -71,7 +67,9 @@
 // Then Load calls the Validate methods of the sections and of T. A section whose type has a
 // method WithDefaults is checked with these defaults, as the part that gets the section fills
 // them in; Load itself leaves its missing keys zero. When lifecycle.Config refuses a budget,
-// the fault names its keys and the source of each value.
+// the fault names its keys and the source of each value. What these methods find is reported
+// beside the other faults, unless a source could not be read. They see a key that was refused
+// with its earlier value, so Load says nothing about a budget of a lifecycle.Config with such a key.
 //
 // In lifecycle.Config the zero of a duration means its default, so zero and off are
 // different values in Go. Here 0 or "off" for a duration below lifecycle, or for a duration
@@ -95,7 +93,8 @@
 // [Define] adds the flags to a set that the program parses itself, for commands and
 // flags of its own. [WithFlags] takes the flags of another library. [From], [FromMap] and
 // [FromKoanf] take settings that the program has read, in place of all sources above. The
-// modules cobraconfig and viperconfig below this folder do so for those libraries. All are as strict, and docs/guides/config.md has an example of each.
+// modules cobraconfig and viperconfig below this folder do so for those libraries. All are as
+// strict, and docs/guides/config.md has an example of each.
 //
 // # Secrets
 //
@@ -103,7 +102,7 @@
 // [secret] in faults, logs and reports. So do the fields of a section with that tag,
 // the items of a list, and any value that was given in their place. A Secret is hidden
 // everywhere (fmt, slog, encoding/json). Faults, logs and reports do not show the password or
-// the token in a URL, in a text either.
+// the token in a URL, nor in a text that contains one.
 //
 // # Changes
 //

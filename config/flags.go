@@ -16,8 +16,8 @@ import (
 // they mean for [Load]; the text of each flag names its variable and its default.
 //
 // Define also adds -config, which names the file, unless the set has a flag of that
-// name. A program that gives the value of its own -config to Load needs [WithEnvPrefix] in
-// both calls, because the prefix follows the name of the file. Any other name that the set
+// name. Load derives the prefix of the variables from its path. A program that passes the
+// value of its own -config there gives both calls the same [WithEnvPrefix]. Any other name that the set
 // already has is an error, and Define then adds nothing.
 func Define[T any](set *flag.FlagSet, path string, opts ...Option) error {
 	keys, err := Keys[T](path, opts...)
@@ -44,7 +44,7 @@ func define(set *flag.FlagSet, keys []Key) {
 			"of which a later one wins; none when it is empty")
 	}
 	for _, k := range keys {
-		value := &definedFlag{key: k.Name, bool: k.Type == "true or false"}
+		value := &definedFlag{key: k.Name, bool: k.Type == boolType}
 		set.Var(value, strings.TrimPrefix(k.Flag, "-"), k.Usage())
 	}
 }
@@ -53,7 +53,7 @@ func define(set *flag.FlagSet, keys []Key) {
 // type is in back quotes, as [flag.UnquoteUsage] wants it.
 func (k Key) Usage() string {
 	about := []string{"`" + k.Type + "`"}
-	if k.Type == "true or false" {
+	if k.Type == boolType {
 		about = nil // such a flag needs no value
 	}
 	if k.Default != "" {

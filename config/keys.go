@@ -111,6 +111,13 @@ func fillIn(at reflect.Value) {
 	at.Set(reflect.ValueOf(cfg))
 }
 
+// Kinds of values by which a value is read.
+const (
+	boolType  = "true or false"
+	textType  = "text"
+	wholeType = "whole number"
+)
+
 // typeName describes the values of a key.
 func typeName(n *node) string {
 	t := structOf(n.typ)
@@ -123,7 +130,7 @@ func typeName(n *node) string {
 		last := len(choices[t]) - 1
 		return strings.Join(choices[t][:last], ", ") + " or " + choices[t][last]
 	case t == typeSecret:
-		return "text"
+		return textType
 	case n.elem != nil && t.Kind() == reflect.Map:
 		return "map of " + typeName(n.elem)
 	case n.elem != nil:
@@ -135,12 +142,12 @@ func typeName(n *node) string {
 	}
 	switch t.Kind() {
 	case reflect.Bool:
-		return "true or false"
+		return boolType
 	case reflect.String:
-		return "text"
+		return textType
 	case reflect.Float32, reflect.Float64:
 		return "number"
 	default:
-		return "whole number"
+		return wholeType
 	}
 }

@@ -100,6 +100,7 @@ func TestWhatIsIntendedIsNotAFinding(t *testing.T) {
 		"headless":                    {headless, ""},
 		"the node's network":          {host, ""},
 		"the node's network, its own": {host, "127.0.0.1:8081"},
+		"planes of its own server":    {clean, "off"},
 	} {
 		cfg := cleanConfig()
 		cfg.HealthAddr = tt.addr
@@ -207,8 +208,11 @@ func TestLifecycleRun(t *testing.T) {
 		want []string
 		says string
 	}{
-		"its variable":       {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"), nil, ""},
-		"a key of its own":   {env("LIFECYCLE_RUN_CHECK_TIMEOUT"), []string{"grace-undeclared"}, ""},
+		"its variable":     {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"), nil, ""},
+		"a key of its own": {flags("-check-timeout=500ms, "), nil, ""},
+		"a key that is too long": {
+			env("LIFECYCLE_RUN_CHECK_TIMEOUT"), []string{"config-refused", "grace-undeclared"}, "check_timeout: 30s is not less than lifecycle.probe_timeout",
+		},
 		"a variable's typo":  {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACES"), []string{"config-refused"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
 		"another's variable": {env("SERVICE_LIFECYCLE_TERMINATION_GRACE"), []string{"two-prefixes"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
 		"as lifecyclectl run": {
@@ -240,6 +244,16 @@ func TestLifecycleRun(t *testing.T) {
 			with("          command: [/lifecycle-run]\n          args: [-lifecycle.termination-grace=30s]\n"),
 			refused, "given no program",
 		},
+		"no program and no word": {
+			with("          args: [/lifecycle-run]\n"), []string{"config-refused", "grace-undeclared"}, "given no program",
+		},
+		"no program behind an init": {
+			with("          command: [tini, --]\n          args: [lifecycle-run]\n"), []string{"config-refused", "grace-undeclared"}, "given no program",
+		},
+		"no program of lifecyclectl": {
+			with("          command: [lifecyclectl]\n          args: [run]\n"), []string{"config-refused", "grace-undeclared"}, "given no program",
+		},
+		"a long stop of its program": {flags("-lifecycle.unit-slice=15s, "), nil, ""},
 		"a typo of lifecyclectl run": {
 			strings.NewReplacer("[/lifecycle-run, ", "[lifecyclectl, run, ", "LIFECYCLE_RUN", "LIFECYCLECTL_RUN").
 				Replace(env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACES")),

@@ -133,8 +133,9 @@ func (o *flow) watcher(to Sink[struct{}]) Sink[*operatorv1.Entity] {
 
 // written counts the writes of each entity.
 type written struct {
-	mu   sync.Mutex // guards ofID
-	ofID map[string]minutes
+	mu    sync.Mutex // guards the fields below
+	ofID  map[string]minutes
+	swept time.Time // when entities without recent writes were last forgotten
 }
 
 // minutes counts the writes of one entity within the minute that begins at begin.
@@ -156,7 +157,10 @@ func (w *written) count(id string, now time.Time) {
 	}
 	m, isKnown := w.ofID[id]
 	if !isKnown && len(w.ofID) >= maxWritten {
-		maps.DeleteFunc(w.ofID, func(_ string, m minutes) bool { return now.Sub(m.begin) > 2*time.Minute })
+		if now.Sub(w.swept) >= time.Second { // a sweep looks at all of them
+			w.swept = now
+			maps.DeleteFunc(w.ofID, func(_ string, m minutes) bool { return now.Sub(m.begin) > 2*time.Minute })
+		}
 		if len(w.ofID) >= maxWritten {
 			return // as while many entities are created: none of them is hot
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
@@ -106,7 +107,14 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 	if err != nil {
 		return list, 0, err
 	}
+	ends, err := w.ends(ctx, journal, list)
+	if err != nil { // the events are stored nevertheless
+		w.cfg.Logger.Warn("presence: a process that is noted as lost may have noted its end", "journal", w.cfg.Journal, "error", err)
+	}
 	for i, x := range list {
+		if x.event.Kind == "lost" && ends[x.event.Process].After(x.event.seen) {
+			continue
+		}
 		if x.complete != nil {
 			x.event = x.complete(ctx, x.event)
 		}
@@ -119,6 +127,35 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 		}
 	}
 	return nil, refused, nil
+}
+
+// ends returns when processes have ended, by the journal: all that have since the last announcement of
+// one in the list that was lost. A reader that was cut off does not see that the process has removed
+// its entry, or that another reader has noted it as lost.
+func (w *journalWriter) ends(ctx context.Context, journal *eventlog.Log, list []pendingEvent) (map[string]time.Time, error) {
+	var seen []time.Time
+	for _, x := range list {
+		if x.event.Kind == "lost" {
+			seen = append(seen, x.event.seen)
+		}
+	}
+	if len(seen) == 0 {
+		return nil, nil
+	}
+	ends := make(map[string]time.Time)
+	q := EventQuery{Kinds: []string{"exit", "lost"}, Since: slices.MinFunc(seen, time.Time.Compare), Limit: 1000}
+	for {
+		page, next, err := eventsOf(ctx, journal, w.cfg, q)
+		for _, e := range page {
+			if e.At.After(ends[e.Process]) {
+				ends[e.Process] = e.At
+			}
+		}
+		if next == 0 || err != nil {
+			return ends, err
+		}
+		q.Before = next
+	}
 }
 
 // run stores events until ctx ends. While the journal cannot be reached they wait.

@@ -7,7 +7,7 @@ import (
 )
 
 // lasting returns the JSON of p without what changes in an idle process: when it looked at
-// itself, when its checks ran, and its use of memory.
+// itself, when its checks ran, what its servers have accepted, and its use of memory.
 func lasting(p Process) ([]byte, error) {
 	p.Memory, p.Usage, p.Status.At = Memory{}, Usage{}, time.Time{}
 	p.Status.Probes = slices.Clone(p.Status.Probes)

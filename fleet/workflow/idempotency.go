@@ -86,26 +86,17 @@ func (e *entry) landed(hash string) (revision uint64, ok bool) {
 // in base 36. The revision of this write is not known yet, so its key is the hash alone. Every byte
 // goes through the client, the server and its disk with each write, so keys are short.
 func addKey(cur *entry, hash string) string {
-	keys, at, most := "", "", MaxKeys
+	var keys []string
 	if cur != nil && cur.keys != "" {
-		keys = cur.keys
-		if last := keys[strings.LastIndexByte(keys, ',')+1:]; len(last) == hashLen {
-			at = strconv.FormatUint(cur.revision, 36)
+		keys = strings.Split(cur.keys, ",")
+		if newest := &keys[len(keys)-1]; len(*newest) == hashLen {
+			*newest += strconv.FormatUint(cur.revision, 36)
 		}
 	}
 	if hash != "" {
-		most--
+		keys = append(keys, hash)
 	}
-	for count := strings.Count(keys, ",") + 1; count > most; count-- {
-		_, keys, _ = strings.Cut(keys, ",")
-	}
-	switch {
-	case hash == "":
-		return keys + at
-	case keys == "":
-		return hash
-	}
-	return keys + at + "," + hash
+	return strings.Join(keys[max(0, len(keys)-MaxKeys):], ",")
 }
 
 // landedError says that the write with this key has happened. It is not returned to

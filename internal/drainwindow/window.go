@@ -61,28 +61,28 @@ func (w *Window) change(field func()) {
 }
 
 // ends returns when the window may end early, when it ends, how it then has ended, and its times.
-func (w *Window) ends() (may, must time.Time, how string, t Times) {
+func (w *Window) ends() (earliest, end time.Time, how string, t Times) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	must, how = w.begun.Add(w.times.Full), Full
-	may = must
+	end, how = w.begun.Add(w.times.Full), Full
+	earliest = end
 	at := w.at
 	if latest := w.begun.Add(w.times.Max); at.After(latest) {
 		at = latest
 	}
 	switch {
 	case at.IsZero():
-	case at.After(must):
-		may, must, how = at, at, Held
+	case at.After(end):
+		earliest, end, how = at, at, Held
 	default:
-		if may = at; may.Before(w.begun.Add(w.times.Min)) {
-			may = w.begun.Add(w.times.Min)
+		if earliest = at; earliest.Before(w.begun.Add(w.times.Min)) {
+			earliest = w.begun.Add(w.times.Min)
 		}
 	}
 	if w.short {
 		how = Short
 	}
-	return may, must, how, w.times
+	return earliest, end, how, w.times
 }
 
 // Traffic is what an App sees of its clients.
@@ -94,26 +94,30 @@ type Traffic struct {
 
 // Wait waits for the end of the window, and returns how it has ended. The caller closes drained
 // when every drainer has returned. From then on the window may end early, in two ways: at the
-// time of EndAt when no client is served, and after Quiet without traffic.
+// time of EndAt when no client is served, and after Quiet without traffic. Without traffic to wait
+// for, which is nil then, it ends with the last drainer.
 func (w *Window) Wait(skip, drained <-chan struct{}, traffic func() Traffic) (how string) {
 	for {
-		may, must, how, times := w.ends()
+		earliest, end, how, times := w.ends()
+		if drained == nil && traffic == nil {
+			return Early
+		}
 		if drained == nil {
 			seen := traffic()
 			switch {
-			case may.Before(must) && !time.Now().Before(may) && !seen.Serving:
+			case earliest.Before(end) && !time.Now().Before(earliest) && !seen.Serving:
 				return Early
 			case w.isQuiet(times, seen):
 				return Quiet
 			}
 		}
 		select {
-		case <-time.After(time.Until(must)):
+		case <-time.After(time.Until(end)):
 			return how
 		case <-skip:
 			return Skipped
 		case <-w.moved:
-		case <-time.After(lookAfter(times, may, must)):
+		case <-time.After(lookAfter(times, earliest, end)):
 		case <-drained:
 			drained = nil // a closed channel is always ready
 		}
@@ -122,13 +126,13 @@ func (w *Window) Wait(skip, drained <-chan struct{}, traffic func() Traffic) (ho
 
 // lookAfter returns after which time to look at the traffic again. Wait has to look, because it
 // gets no message when a client leaves.
-func lookAfter(t Times, may, must time.Time) time.Duration {
+func lookAfter(t Times, earliest, end time.Time) time.Duration {
 	next := time.Hour
 	if q := t.Quiet; q > 0 {
 		next = min(max(q/10, 10*time.Millisecond), 250*time.Millisecond)
 	}
-	if may.Before(must) {
-		next = min(next, max(time.Until(may), 50*time.Millisecond))
+	if earliest.Before(end) {
+		next = min(next, max(time.Until(earliest), 50*time.Millisecond))
 	}
 	return next
 }

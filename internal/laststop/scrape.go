@@ -3,18 +3,17 @@ package laststop
 import (
 	"context"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // Scrape awaits one scrape. The zero value is ready. Its methods may be called
 // concurrently.
 type Scrape struct {
-	wanted atomic.Bool
-	once   sync.Once
-	made   sync.Once
-	done   chan struct{}
+	wanted   atomic.Bool
+	answered fsm.Signal
 }
 
 // Handler returns h, and notes the GET requests that h answers while their client is connected.
@@ -23,7 +22,7 @@ func (s *Scrape) Handler(h http.Handler) http.Handler {
 		wanted := s.wanted.Load() // a request that began earlier may have the old numbers
 		h.ServeHTTP(w, r)
 		if wanted && r.Method == http.MethodGet && r.Context().Err() == nil {
-			s.once.Do(func() { close(s.answered()) })
+			s.answered.Signal()
 		}
 	})
 }
@@ -35,14 +34,9 @@ func (s *Scrape) Await(ctx context.Context, slice time.Duration) bool {
 	defer cancel()
 	s.wanted.Store(true)
 	select {
-	case <-s.answered():
+	case <-s.answered.Signaled():
 		return true
 	case <-ctx.Done():
 		return false
 	}
-}
-
-func (s *Scrape) answered() chan struct{} {
-	s.made.Do(func() { s.done = make(chan struct{}) })
-	return s.done
 }
