@@ -77,7 +77,7 @@ func TestWorkerTakesSeveralQueriesAtATime(t *testing.T) {
 // A worker that starts takes as many waiting queries as it has places, without a queue.
 func TestComingWorkerHasRoomForSeveralQueries(t *testing.T) {
 	dir := t.TempDir()
-	p := startPool(t, gatedMode("many:4", filepath.Join(dir, "open")), func(c *procpool.Config) { c.Backoff.Min = time.Millisecond })
+	p := startPool(t, gatedMode("many:4", filepath.Join(dir, "open")), nil)
 	do(t, p, ask{}.raw())
 	if _, err := p.Evict("", false); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,8 @@ import (
 func TestTimeOfAStartIsNoUptime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		never := worker.Spec{Name: "never", StartTimeout: time.Hour, New: func(name string) (worker.Worker, error) {
-			return worker.NewFunc(name, func(ctx context.Context) error { <-ctx.Done(); return nil }, worker.WithStartCondition()), nil
+			waits := func(ctx context.Context) error { <-ctx.Done(); return nil }
+			return worker.NewFunc(name, waits, worker.WithStartCondition()), nil
 		}}
 		backoff := worker.Backoff{Min: time.Second, Jitter: worker.NoJitter, ResetAfter: time.Minute}
 		s := supervise(t, worker.SupervisorConfig{Backoff: backoff, Children: []worker.Spec{never}})
