@@ -79,6 +79,7 @@ func eventOf(p Process, e Event) Event {
 // announcement.
 func lostEvent(p Process, heard time.Time) Event {
 	e := eventOf(p, Event{Kind: "lost", From: string(p.Status.Report.Phase), To: EndLost, Life: began(p.Status.Report)})
+	e.seen = p.SeenAt
 	cause := fmt.Sprintf("not heard since %s; it was %s", heard.UTC().Format(time.RFC3339), cmp.Or(e.From, "unreadable"))
 	if p.Status.Waiting != "" {
 		cause += ", and waited for " + p.Status.Waiting

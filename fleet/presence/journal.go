@@ -43,7 +43,8 @@ type Event struct {
 	// when it happened, also when the process's clock is wrong.
 	Waited time.Duration `json:"waited,omitempty"`
 
-	once string // an id that the journal takes only once, "" for none
+	once string    // an id that the journal takes only once, "" for none
+	seen time.Time // in "lost": when the server stored the process's last announcement
 }
 
 // The classes of an end: the To of an event "exit" or "lost".
@@ -121,21 +122,24 @@ func once(kind, id string, started time.Time) string {
 	return fmt.Sprintf("%s.%s.%d", kind, id, started.UnixNano())
 }
 
-// readEvent reads a record. A record that cannot be read is an event that says so.
+// readEvent reads a record. A record that cannot be read, or that claims to be of another process,
+// is forged: the subject is what the publisher's permissions allow.
 func readEvent(r eventlog.Record) Event {
 	var e Event
-	if err := json.Unmarshal(r.Data, &e); err != nil {
-		e = Event{Kind: "unreadable", Cause: err.Error()}
-	}
-	// The subject is what the publisher's permissions allow. A record that claims to be of
-	// another process is forged.
+	err := json.Unmarshal(r.Data, &e)
 	parts := append([]string{"", "", ""}, strings.Split(r.Subject, ".")...)
 	parts = parts[len(parts)-3:]
 	named := parts[0] == serviceToken(e.Service) && parts[1] == serviceToken(e.Process) && parts[2] == serviceToken(e.Kind)
 	owner, _, dotted := strings.Cut(e.Process, ".") // the service in the id of the process
-	if !named || dotted && serviceToken(owner) != parts[0] {
-		says := text.Clip(e.Service+"/"+e.Process, 200)
-		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: "the record says that it is of " + says}
+	cause := ""
+	switch {
+	case err != nil:
+		cause = "the record cannot be read: " + text.Clip(err.Error(), 200)
+	case !named || dotted && serviceToken(owner) != parts[0]:
+		cause = "the record says that it is of " + text.Clip(e.Service+"/"+e.Process, 200)
+	}
+	if cause != "" {
+		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: cause}
 	}
 	e.Seq, e.At = r.Seq, r.At.Add(-max(0, e.Waited))
 	return e
@@ -181,6 +185,11 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 	if err != nil {
 		return nil, 0, err
 	}
+	return eventsOf(ctx, journal, f.cfg, q)
+}
+
+// eventsOf is Fleet.Events on an open journal.
+func eventsOf(ctx context.Context, journal *eventlog.Log, c Config, q EventQuery) (list []Event, next uint64, err error) {
 	service, id := "*", "*"
 	if q.Service != "" {
 		service = serviceToken(q.Service)
@@ -188,7 +197,7 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 	if strings.Contains(q.Process, ".") {
 		id = serviceToken(q.Process)
 	}
-	subject := strings.Join([]string{f.cfg.Prefix, "event", service, id, ""}, ".")
+	subject := strings.Join([]string{c.Prefix, "event", service, id, ""}, ".")
 	var subjects []string
 	for _, kind := range q.Kinds {
 		subjects = append(subjects, subject+serviceToken(kind))

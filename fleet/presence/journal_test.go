@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -141,14 +143,16 @@ func TestProcessIsSeenUntilItsEnd(t *testing.T) {
 	}
 }
 
-// attend runs Attend until the test ends.
-func attend(t *testing.T, f *presence.Fleet, l *log) {
+// attend runs Attend until the test ends, or stop is called.
+func attend(t *testing.T, f *presence.Fleet, l *log) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Attend(ctx, l.tell) }()
-	t.Cleanup(func() { cancel(); <-done })
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
 	brokertest.Await(t, "the sync", l.is(func() bool { return l.synced }))
+	return stop
 }
 
 // A process that disappears gets one tombstone, with its last words, however many
@@ -220,6 +224,109 @@ func TestOutageBuriesNoProcess(t *testing.T) {
 	}
 }
 
+// network dials, and may be cut.
+type network struct {
+	mu    sync.Mutex
+	isCut bool
+	conns []net.Conn
+}
+
+func (n *network) Dial(kind, address string) (net.Conn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.isCut {
+		return nil, errors.New("the network is cut")
+	}
+	conn, err := net.Dial(kind, address)
+	if err == nil {
+		n.conns = append(n.conns, conn)
+	}
+	return conn, err
+}
+
+func (n *network) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.isCut = true
+	for _, conn := range n.conns {
+		_ = conn.Close()
+	}
+	n.conns = nil
+}
+
+func (n *network) mend() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.isCut = false
+}
+
+// An operators' server that was cut off for longer than the TTL sees neither that a process has left nor
+// that another server has noted one as lost. It writes no tombstone of either.
+func TestServerThatWasCutOffBuriesNoProcess(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0"})
+	js := b.JetStream()
+	// The other tombstone is too old for the server to know its id.
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name:       "FLEET_JOURNAL",
+		Subjects:   []string{"lifecycle.fleet.event.>"},
+		Duplicates: 100 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wire network
+	nc, err := natsgo.Connect(b.ClientURL(), natsgo.SetCustomDialer(&wire), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	far, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := presence.Config{TTL: 3 * time.Second, Every: 200 * time.Millisecond, Logger: brokertest.Quiet()}
+	f := open(t, js, cfg)
+	cutOff, other := &log{seen: map[string]int{}, gone: map[string]int{}}, &log{seen: map[string]int{}, gone: map[string]int{}}
+	attend(t, open(t, far, cfg), cutOff)
+	stopOther := attend(t, f, other)
+
+	_, clean, stop := start(t, js, cfg, nil)
+	await(t, f, clean, "readiness", func(p presence.Process) bool { return p.Ready })
+	brokertest.Await(t, "the process", cutOff.is(func() bool { return cutOff.seen[clean] > 0 }))
+	const killed = "s.killed"
+	entry := string(presence.Entry(killed, []byte(`{"id":"s.killed","service":"s","status":{"report":{"phase":"running"}}}`)))
+	announce(t, js, other, killed, entry)
+	announce(t, js, cutOff, killed, entry)
+	wire.cut()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	tombstones := func(id string) int {
+		return len(events(t, f, presence.EventQuery{Process: id, Kinds: []string{"lost"}}))
+	}
+	brokertest.Await(t, "the tombstone of the other server", func() bool { return tombstones(killed) == 1 })
+	brokertest.Await(t, "the end of all entries", func() bool {
+		s, err := js.Stream(t.Context(), "KV_FLEET")
+		return err == nil && s.CachedInfo().State.Msgs == 0
+	})
+	stopOther()
+	wire.mend()
+	for _, id := range []string{clean, killed} {
+		brokertest.Await(t, "the end of "+id, cutOff.is(func() bool { return cutOff.gone[id] > 0 }))
+	}
+	// What the server writes about an end comes before what it writes about a return.
+	announce(t, js, cutOff, killed, string(presence.Entry(killed, []byte(`{"id":"s.killed","service":"s"}`))))
+	brokertest.Await(t, "the return", func() bool {
+		return has(events(t, f, presence.EventQuery{Process: killed}), "returned", "", "", "")
+	})
+	if n := tombstones(clean); n > 0 {
+		t.Errorf("a process that has left has %d tombstones:\n%s", n, show(events(t, f, presence.EventQuery{Process: clean})))
+	}
+	if n := tombstones(killed); n != 1 {
+		t.Errorf("a process that was lost once has %d tombstones", n)
+	}
+}
+
 // A record whose text claims another process than its subject is shown as forged, and
 // one that cannot be read as such.
 func TestForgedRecords(t *testing.T) {
@@ -241,8 +348,9 @@ func TestForgedRecords(t *testing.T) {
 	if has(events(t, f, presence.EventQuery{Process: id}), "exit", "", "", "") {
 		t.Error("the forged end counts as the process's own")
 	}
-	if list := events(t, f, presence.EventQuery{Contains: "evil"}); !has(list, "forged", "", "", id) {
-		t.Errorf("no forged record in\n%s", show(list))
+	list := events(t, f, presence.EventQuery{Contains: "evil"})
+	if !has(list, "forged", "", "", id) || !has(list, "forged", "", "", "cannot be read") {
+		t.Errorf("not both forged records in\n%s", show(list))
 	}
 	if list := events(t, f, presence.EventQuery{Service: "billing"}); !has(list, "forged", "", "", "billing/"+id) {
 		t.Errorf("a service that writes about a process of another is not shown as forging:\n%s", show(list))

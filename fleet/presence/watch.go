@@ -28,7 +28,8 @@ type Change = stream.Item[Process]
 // when the server has lost the bucket.
 //
 // It writes into the journal which processes disappeared without a word: since when, in
-// which state, and what their last announcement said. When such a process announces itself
+// which state, and what their last announcement said; but not when the journal has the end of that
+// life already, because Attend was cut off when the process left. When such a process announces itself
 // again, it writes that too. Several programs may attend a fleet: the journal has each event
 // once.
 //
