@@ -177,6 +177,7 @@ type storedLetter struct {
 	hook         *Hook
 	store        *hookStore
 	key          string
+	reaction     string // its ID
 }
 
 // letter finds a dead letter. It returns ErrEntityNotFound when there is none.
@@ -188,11 +189,22 @@ func (m *Manager) letter(ctx context.Context, workflow, hook string, revision ui
 		return l, err
 	}
 	l.key = l.store.letters + strconv.FormatUint(revision, 10)
-	_, err = l.store.kv.Get(ctx, l.key)
+	stored, err := l.store.kv.Get(ctx, l.key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		err = fmt.Errorf("%w: there is no such letter", ErrEntityNotFound)
+		return l, fmt.Errorf("%w: there is no such letter", ErrEntityNotFound)
 	}
+	if err != nil {
+		return l, err
+	}
+	var d DeadLetter
+	err = json.Unmarshal(stored.Value(), &d)
+	l.reaction = d.ID
 	return l, err
+}
+
+// remove removes the letter. The server forgets it whole after letterMark.
+func (l *storedLetter) remove(ctx context.Context) error {
+	return l.store.kv.Purge(ctx, l.key, jetstream.PurgeTTL(letterMark))
 }
 
 // Redrive calls a hook once more for a dead letter, in this process, and removes the
@@ -214,11 +226,14 @@ func (m *Manager) Redrive(ctx context.Context, workflow, hook string, revision u
 		return fail(err)
 	}
 	re := r.reaction(e, func(rev uint64) (*entry, error) { return journal.at(ctx, rev) })
+	if re.ID != l.reaction { // a journal that was made anew or restored counts from 1 again
+		return fail(fmt.Errorf("%w: the journal no longer has the write of reaction %s", ErrEntityNotFound, l.reaction))
+	}
 	re.Attempt = 1
 	if _, err := h.call(ctx, re); err != nil {
 		return fail(err)
 	}
-	if err := l.store.kv.Purge(ctx, l.key); err != nil {
+	if err := l.remove(ctx); err != nil {
 		return fail(fmt.Errorf("the hook has run, and its letter could not be removed: %w", err))
 	}
 	return nil
@@ -234,7 +249,7 @@ func (m *Manager) Discard(ctx context.Context, workflow, hook string, revision u
 	if err != nil {
 		return fail(err)
 	}
-	if err := l.store.kv.Purge(ctx, l.key); err != nil {
+	if err := l.remove(ctx); err != nil {
 		return fail(err)
 	}
 	return nil

@@ -153,11 +153,11 @@ func (f *firing) due(b *bucket, now int64) (due []*try, wait time.Duration) {
 // entity is due.
 func (f *firing) try(ctx context.Context, b *bucket, t *try) {
 	wrote, err := f.m.fire(ctx, t)
-	defer f.m.earlier.notify() // it may be due again already
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if wrote {
 		delete(f.tries[b], t.key)
+		f.m.earlier.notify() // it may be due again already
 		return
 	}
 	t.running = false

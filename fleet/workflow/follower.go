@@ -16,6 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // reader gets the content of a bucket, and every write from then on, on one
@@ -94,12 +95,12 @@ func (f *follower) look() {
 // missing, it logs that once and keeps trying.
 func (f *follower) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
-		before := f.read
+		before, began := f.read, time.Now()
 		err := f.b.unanswered(natserr.Plain(f.session(ctx)))
 		if ctx.Err() != nil {
 			return
 		}
-		if f.read != before {
+		if f.read != before || time.Since(began) > followPause.Max {
 			n = 0
 		}
 		if err != nil && err.Error() != f.trouble() {
@@ -108,10 +109,14 @@ func (f *follower) run(ctx context.Context) {
 		}
 		f.noteMissing(errors.Is(err, jetstream.ErrStreamNotFound))
 		if err != nil {
-			_ = retryPause.Sleep(ctx, n+1)
+			_ = followPause.Sleep(ctx, n+1)
 		}
 	}
 }
+
+// followPause spreads the tries of followers that cannot follow: there is one for each view and each
+// watch of each process, and they ask a server that may have just come back.
+var followPause = worker.Backoff{Min: 10 * time.Millisecond, Max: lookTime, Jitter: 0.5}
 
 // trouble returns why the follower does not follow, "" when it does.
 func (f *follower) trouble() string {

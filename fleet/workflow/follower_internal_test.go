@@ -57,3 +57,28 @@ func TestAConsumerThatLagsHidesNoWrite(t *testing.T) {
 		t.Errorf("it follows the bucket, and says %q", why)
 	}
 }
+
+// TestAKeyThatCameBackIsRead has a bucket with a key that the follower does not have. It reads
+// everything again when it should have that key, and waits for it otherwise.
+func TestAKeyThatCameBackIsRead(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{Bucket("NOTES")}})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	kv, err := b.JetStream().KeyValue(ctx, "NOTES")
+	check(t, err)
+	first, err := kv.Put(ctx, "x", []byte(`{"id":"x","phase":"a"}`))
+	check(t, err)
+	last, err := kv.Put(ctx, "y", []byte(`{"id":"y","phase":"a"}`))
+	check(t, err)
+
+	f := newBucket(NewManager(b.JetStream(), brokertest.Quiet()), "NOTES").follower(brokertest.Quiet(), func(stream.Item[*entry]) {})
+	f.synced, f.keys["x"], f.extra = true, first, -1
+	f.read = first
+	if f.reconcile(ctx) || f.readAgain {
+		t.Error("it reads everything again for a key that is still to come")
+	}
+	f.read = last
+	if !f.reconcile(ctx) || !f.readAgain {
+		t.Error("it never reads a key that is behind it")
+	}
+}

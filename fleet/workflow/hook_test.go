@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -381,6 +382,40 @@ func TestStatusOfAHook(t *testing.T) {
 	}
 	if n := status().DeadLetters; n != 1 {
 		t.Errorf("%d dead letters after one was discarded", n)
+	}
+	stream, err := r.js.Stream(ctx, "KV_MISSIONS_HOOKS")
+	must(t, err)
+	mark, err := stream.GetLastMsgForSubject(ctx, fmt.Sprintf("$KV.MISSIONS_HOOKS.dead.%x.test.%d", survey, letters[0].Revision))
+	must(t, err)
+	if mark.Header.Get("Nats-TTL") == "" {
+		t.Errorf("the mark of a discarded letter stays for ever, where each list of the letters reads it: %v", mark.Header)
+	}
+}
+
+// A letter of a bucket that was deleted, made anew or restored has the revision of another write. The
+// hook is not called with that one.
+func TestLetterOfAnotherJournal(t *testing.T) {
+	b := hookServer(t)
+	var calls atomic.Int32
+	r := hooked(t, b, workflow.Hook{Do: func(context.Context, workflow.Reaction) error { calls.Add(1); return nil }})
+	ctx := testContext(t)
+	stop := r.hooks(t)
+	r.create(t, "m1", "planning")
+	brokertest.Await(t, "the call", func() bool { return calls.Load() == 1 })
+	stop()
+	rec, err := r.record(ctx, "m1")
+	must(t, err)
+	must(t, err)
+	kv, err := r.js.KeyValue(ctx, "MISSIONS_HOOKS")
+	must(t, err)
+	key := fmt.Sprintf("dead.%x.test.%d", survey, rec.Revision)
+	_, err = kv.Put(ctx, key, fmt.Appendf(nil, `{"id": "MISSIONS/m0@%d.1", "hook": "test", "key": "m0", "revision": %[1]d}`, rec.Revision))
+	must(t, err)
+	if err := r.Redrive(ctx, survey, "test", rec.Revision); !errors.Is(err, workflow.ErrEntityNotFound) || calls.Load() != 1 {
+		t.Errorf("Redrive returned %v after %d calls, want ErrEntityNotFound and no second call", err, calls.Load())
+	}
+	if _, err := kv.Get(ctx, key); err != nil {
+		t.Errorf("the letter is gone: %v", err)
 	}
 }
 

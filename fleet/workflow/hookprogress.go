@@ -62,8 +62,7 @@ func (p *hookProgress) failed(revision uint64, times int) {
 // stored returns a copy of the progress as the hooks' bucket gets it.
 func (p *hookProgress) stored() *hookProgress {
 	c := *p
-	c.Done, c.Missing, c.Failed = p.Done.Clone(), p.Missing.Clone(), maps.Clone(p.Failed)
-	c.Done.Trim(maxStored)
+	c.Done, c.Missing, c.Failed = p.Done.First(maxStored), p.Missing.First(maxSpans), maps.Clone(p.Failed)
 	return &c
 }
 

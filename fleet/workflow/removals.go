@@ -113,7 +113,9 @@ func (f *follower) lose(key string) {
 }
 
 // reconcile loses the keys that the bucket does not have. It returns true when the
-// follower has to read everything again: there are too many, or none of them can be found.
+// follower has to read everything again: there are too many, none of them can be found, or the
+// bucket has one that the follower should have read. A server that was killed may bring back a
+// message that it had removed.
 func (f *follower) reconcile(ctx context.Context) (again bool) {
 	names, err := f.names(ctx)
 	if err != nil {
@@ -126,9 +128,25 @@ func (f *follower) reconcile(ctx context.Context) (again bool) {
 			missing = append(missing, key)
 		}
 	}
-	if len(missing) > maxChecks {
+	var unread []string
+	for key := range names {
+		if _, known := f.keys[key]; !known && utf8.ValidString(key) {
+			unread = append(unread, key)
+		}
+	}
+	if len(missing) > maxChecks || len(unread) > maxChecks {
 		f.readAgain = true
 		return true
+	}
+	for _, key := range unread {
+		e, err := f.b.last(ctx, key)
+		if err == nil && e.revision <= f.read {
+			f.readAgain = true
+			return true
+		}
+		if err != nil && !isNotFound(err) {
+			return false
+		}
 	}
 	lost := 0
 	for _, key := range missing {

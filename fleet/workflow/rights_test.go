@@ -84,6 +84,11 @@ func TestAccountWithoutRights(t *testing.T) {
 			t.Errorf("%s without the right to write: %v", name, err)
 		}
 	}
+	late, cancel := context.WithDeadline(ctx, time.Now())
+	defer cancel()
+	if _, err := r.record(late, "m1"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrPermissionViolation) {
+		t.Errorf("a get that is late, after a write that was refused: %v", err)
+	}
 	list, err := r.missions.List(ctx, workflow.ListOptions{})
 	if err != nil || len(list) != 1 || list[0].State != "planning" {
 		t.Errorf("it lists %v, %v", list, err)

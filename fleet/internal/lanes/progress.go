@@ -80,17 +80,20 @@ func (p *Progress) Skip(first, last uint64) {
 	}
 	if first == p.floor+1 {
 		p.floor = last
-		p.spans = slices.Delete(p.spans, 0, j) // i is 0: an earlier span would end below the floor
+		p.spans = p.spans[j:] // i is 0: an earlier span would end below the floor
 		return
 	}
 	p.spans = slices.Replace(p.spans, i, j, span{first, last})
 }
 
-// Trim forgets all but the first n spans above the floor: what they have is not done any more.
-func (p *Progress) Trim(n int) { p.spans = p.spans[:min(n, len(p.spans))] }
-
 // Clone returns a copy.
-func (p *Progress) Clone() Progress { return Progress{p.floor, slices.Clone(p.spans)} }
+func (p *Progress) Clone() Progress { return p.First(len(p.spans)) }
+
+// First returns a copy with the first n spans above the floor: what the others have is not done
+// in it.
+func (p *Progress) First(n int) Progress {
+	return Progress{p.floor, slices.Clone(p.spans[:min(n, len(p.spans))])}
+}
 
 // MarshalJSON returns the floor, and for each span the distance from the number before
 // it and its length.
