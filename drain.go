@@ -191,8 +191,13 @@ func (a *App) traffic() (seen drainwindow.Traffic) {
 // that time: not before DrainMin, not after DrainMax, and before DrainInterval only when
 // every drainer has returned and no request is in flight. An early end takes no time from
 // open connections. The last call counts, and the zero time gives the window its own length
-// again. Before T0 and after the window it does nothing.
-func (a *App) EndWindow(at time.Time) { a.stop.drainWindow.EndAt(at) }
+// again. Before T0, after the window and in a process that was replaced by [App.Upgrade] it does
+// nothing.
+func (a *App) EndWindow(at time.Time) {
+	if a.stop.why().successor == 0 { // clients of a process that was replaced come to its successor
+		a.stop.drainWindow.EndAt(at)
+	}
+}
 
 // EndBy says that the process will be killed at that time. The App shortens the window
 // and every later step in proportion, so that the stop ends before it, when it has less

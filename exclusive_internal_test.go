@@ -34,3 +34,57 @@ func TestExclusiveOfALateTakeIsGiven(t *testing.T) {
 		}
 	})
 }
+
+// What was given for an upgrade that failed is taken back until the window's end, and not longer: the
+// process stops as it always does.
+func TestTakeBackEndsWithTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testApp(t, Config{DrainWait: WaitNever, ShutdownGrace: 20 * time.Second, UpgradeTimeout: time.Hour}, nil)
+		takes, hooks := 0, 0
+		a.Exclusive("lock", func(ctx context.Context) error {
+			if takes++; takes > 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}, func(context.Context) error { return nil })
+		a.OnShutdown("hook", func(context.Context) error { hooks++; return nil })
+		errFailed := errors.New("the new process has died")
+		back := make(chan error, 1)
+		time.AfterFunc(time.Second, func() {
+			a.upgrade.turn <- struct{}{}
+			e := a.upgrade.exclusives[0]
+			e.held.Store(false)
+			go func() {
+				back <- a.takeBack([]*exclusive{e}, errFailed)
+				<-a.upgrade.turn
+			}()
+			time.Sleep(time.Second)
+			a.Stop(nil)
+		})
+		began := time.Now()
+		if err := a.Run(t.Context()); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if took := time.Since(began); took > 10*time.Second || hooks != 1 {
+			t.Errorf("Run took %v, and %d hooks ran", took, hooks)
+		}
+		if err := <-back; !errors.Is(err, errFailed) || !errors.Is(err, context.Canceled) {
+			t.Errorf("the upgrade's error: %v", err)
+		}
+	})
+}
+
+// A job that has not ended when another process takes over is done there: Run returns nil.
+func TestUpgradeWithAJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testApp(t, Config{}, nil)
+		a.Job("import", func(ctx context.Context) error { <-ctx.Done(); return nil })
+		time.AfterFunc(time.Second, func() {
+			a.requestStop(stopRequest{reason: "process 7 has taken over", cause: ErrUpgraded, successor: 7})
+		})
+		if err := a.Run(t.Context()); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}

@@ -72,17 +72,40 @@ func (a *App) OnReload(name string, fn func(context.Context) error) *App {
 	return a
 }
 
-// Reload calls the functions of [App.OnReload] and returns their errors, joined. It
-// waits while another reload runs; when ctx ends first, it returns the cause of ctx.
-// It returns [ErrReloadRefused] when the App is not running. When a drain begins
-// before it has called every function, it joins [ErrReloadRefused] to the other errors.
-// A reload function must not call Reload.
-func (a *App) Reload(ctx context.Context) error {
+// Reload calls the functions of [App.OnReload] with these names, or all of them when no name
+// is given, in the order of registration, and returns their errors, joined. It returns an error
+// for a name without a function. It waits while another reload runs; when ctx ends first, it
+// returns the cause of ctx. It returns [ErrReloadRefused] when the App is not running. When a
+// drain begins before it has called every function, it joins [ErrReloadRefused] to the other
+// errors. A reload function must not call Reload.
+func (a *App) Reload(ctx context.Context, names ...string) error {
+	list, err := a.reloadersNamed(names)
+	if err != nil {
+		return err
+	}
 	return a.inTurn(ctx, func() error {
 		a.notifier.Load().Reloading()
 		defer func() { a.notifier.Load().Ready(string(PhaseRunning)) }()
-		return a.runReloads(a.parts.reloads)
+		return a.runReloads(list)
 	})
+}
+
+func (a *App) reloadersNamed(names []string) ([]*reloader, error) {
+	if len(names) == 0 {
+		return a.parts.reloads, nil
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(a.parts.reloads, func(r *reloader) bool { return r.name == name }) {
+			return nil, fmt.Errorf("lifecycle: no function of OnReload has the name %q", name)
+		}
+	}
+	var list []*reloader
+	for _, r := range a.parts.reloads {
+		if slices.Contains(names, r.name) {
+			list = append(list, r)
+		}
+	}
+	return list, nil
 }
 
 // inTurn calls fn while no reload runs and the App is running.

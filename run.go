@@ -243,6 +243,7 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.enter(PhaseDraining, a.stopCause())
 	skipLinger = a.drain(base)
 	a.endReloads()
+	a.setWaiting("an upgrade")
 	a.upgrade.turn <- struct{}{} // never given back: an upgrade that runs has ended, and none begins
 	requests.Wait()
 	return skipLinger

@@ -247,7 +247,7 @@ func filled(texts ...string) (kept []string) {
 // class returns the CSS class that colours a phase, a worker or a check in this
 // state.
 func class(state string) string {
-	switch state {
+	switch strings.ToLower(state) { // a worker's status begins with a capital
 	case "running", "up":
 		return "good"
 	case "failed", "killed", "down":

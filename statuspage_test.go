@@ -87,6 +87,13 @@ func TestColoursOfStates(t *testing.T) {
 			t.Errorf("%s is %s, want %s", state, got, want)
 		}
 	}
+	for status, want := range map[worker.Status]string{
+		worker.StatusRunning: "good", worker.StatusFailed: "bad", worker.StatusKilled: "bad", worker.StatusStopped: "dim", worker.StatusStarting: "wait",
+	} {
+		if got := workerClass(worker.State{Status: status}); got != want {
+			t.Errorf("a worker that is %s is %s, want %s", status, got, want)
+		}
+	}
 	if got := workerClass(worker.State{Status: worker.StatusRunning, Health: worker.HealthUnhealthy}); got != "bad" {
 		t.Errorf("a worker that runs and is unhealthy is %s, want bad", got)
 	}

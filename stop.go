@@ -311,7 +311,9 @@ func (a *App) collect(hooksErr error) error {
 	if a.cfg.ExitOnSignal && s.request.signal != nil {
 		primary = s.request.signal
 	}
-	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
+	// A process that has taken over does the jobs of this one.
+	isReplaced := s.request.successor != 0
+	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil && !isReplaced {
 		why := s.request.cause
 		if s.request.signal != nil {
 			why = s.request.signal

@@ -126,7 +126,7 @@ func (a *App) upgradeNow(ctx context.Context) (pid int, err error) {
 // upgrade or the hook.
 func (a *App) Exclusive(name string, take, give func(context.Context) error) *App {
 	isNil := missing("Exclusive", argument{"function take", take == nil}, argument{"function give", give == nil})
-	a.parts.add("exclusive", name, isNil, func() {
+	a.parts.add("shutdown hook", name, isNil, func() {
 		e := &exclusive{name: name, take: take, give: give}
 		a.upgrade.exclusives = append(a.upgrade.exclusives, e)
 		a.hooks.Add(name, e.giveIfHeld)
@@ -145,6 +145,7 @@ func (a *App) Listen(network, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err // not a nil pointer in an interface
 	}
+	a.keepLate()
 	return ln, nil
 }
 
@@ -157,6 +158,7 @@ func (a *App) ListenPacket(network, address string) (net.PacketConn, error) {
 	if err != nil {
 		return nil, err // not a nil pointer in an interface
 	}
+	a.keepLate()
 	return conn, nil
 }
 
@@ -283,15 +285,24 @@ func (a *App) replace(ctx context.Context) (pid int, err error) {
 		return child.PID, nil
 	}
 	a.upgrade.child.Store(nil)
-	err = fmt.Errorf("%w (%w)", err, child.End())
+	return 0, a.takeBack(given, fmt.Errorf("%w (%w)", err, child.End()))
+}
+
+// takeBack takes what was given for an upgrade that has failed with err. Like a reload it ends with
+// the window: a process that stops needs nothing back.
+func (a *App) takeBack(given []*exclusive, err error) error {
+	ctx, cancel := context.WithTimeout(a.reloads.ctx, a.cfg.UpgradeTimeout)
+	defer cancel()
 	slices.Reverse(given) // into the order of the registration
-	back, cancelBack := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.UpgradeTimeout)
-	defer cancelBack()
-	if backErr := takeAll(back, given); backErr != nil {
-		err = errors.Join(err, fmt.Errorf("what was given for an upgrade cannot be taken back: %w", backErr))
+	backErr := takeAll(ctx, given)
+	if backErr == nil {
+		return err
+	}
+	err = errors.Join(err, fmt.Errorf("what was given for an upgrade cannot be taken back: %w", backErr))
+	if !a.isStopping() {
 		a.fail(err)
 	}
-	return 0, err
+	return err
 }
 
 // errStopped is the cause of an upgrade's end that a request to stop has ended.

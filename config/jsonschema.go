@@ -30,10 +30,12 @@ var limits = map[string]map[string]any{
 		"pattern": `^[!-~]*$`,
 		"anyOf":   []any{map[string]any{"const": ""}, map[string]any{"minLength": 16, "maxLength": 1024}},
 	},
-	"HealthAddr":    {"pattern": `^(|off|fd://.*|(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*)$`},
-	"ShutdownGrace": positive,
-	"ProbeTimeout":  positive,
-	"LeaderRetry":   positive,
+	"HealthAddr":     {"pattern": `^(|off|fd://.*|(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*)$`},
+	"ShutdownGrace":  positive,
+	"ProbeTimeout":   positive,
+	"LeaderRetry":    positive,
+	"UpgradeTimeout": positive,
+	"UpgradeSignal":  {"enum": []any{"", "SIGUSR1", "SIGUSR2"}},
 }
 
 // positive is a duration that cannot be off.

@@ -95,7 +95,8 @@ func (l *Live[T]) OnChange(fn func(old, next T)) {
 }
 
 // Attach connects the configuration to app: it is loaded again on SIGHUP, on
-// [lifecycle.App.Reload], and when its file changes. The lifecycle section goes to
+// [lifecycle.App.Reload], and when its file changes. A changed file calls no other function of
+// [lifecycle.App.OnReload]: what follows the file is OnChange. The lifecycle section goes to
 // [lifecycle.App.Reconfigure], which may refuse it. Attach adds a reload and a unit,
 // both named "config". Call it once, before Run. It returns app.
 //
@@ -108,7 +109,9 @@ func (l *Live[T]) Attach(app *lifecycle.App) *lifecycle.App {
 	l.app = app
 	l.attached.Store(true)
 	app.OnReload("config", l.Reload)
-	return app.Go("config", func(ctx context.Context) error { return l.Watch(ctx, app.Reload) })
+	return app.Go("config", func(ctx context.Context) error {
+		return l.Watch(ctx, func(ctx context.Context) error { return app.Reload(ctx, "config") })
+	})
 }
 
 // Reload reads the file again, on top of the defaults and below the environment and

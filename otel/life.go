@@ -179,7 +179,8 @@ func (l *life) noteLast(state string) {
 // failure returns the cause of a stop, and nil when the stop was asked for.
 func failure(cause error) error {
 	_, bySignal := call.As[*lifecycle.SignalError](cause)
-	if bySignal || call.Is(cause, lifecycle.ErrStopRequested) || call.Is(cause, context.Canceled) {
+	wasAsked := call.Is(cause, lifecycle.ErrStopRequested) || call.Is(cause, lifecycle.ErrUpgraded)
+	if bySignal || wasAsked || call.Is(cause, context.Canceled) {
 		return nil
 	}
 	return cause

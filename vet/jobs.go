@@ -13,12 +13,11 @@ import (
 func (c *container) job() {
 	c.restartRules()
 	if !c.cfg.ExitOnSignal {
-		reason := "lifecycle.exit_on_signal is false: a pod that is stopped in the middle exits 0, and the Job counts as complete"
+		reason := "lifecycle.exit_on_signal is false: unless its work is an App.Job, a pod that is stopped in the middle exits 0, and the Job counts as complete"
 		if _, prefix := wrapped(c.spec); prefix != "" {
 			reason = "lifecycle.exit_on_signal is false: when the program exits 0 at its stop signal, lifecycle-run does too, and the Job counts as complete"
 		}
 		c.faultOfPod("job-exit", reason, "set lifecycle.exit_on_signal to true")
-		return
 	}
 	at := []string{"spec", "podFailurePolicy"}
 	if c.workload.kind == "CronJob" {

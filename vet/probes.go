@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,12 +72,13 @@ func (c *container) drainIsNoticed(ready *corev1.Probe) {
 	if c.cfg.DrainReadiness != lifecycle.ReadinessDown || c.isUnknown("DrainReadiness", "DrainInterval") || need <= drain {
 		return
 	}
-	fits := max(1, seconds(drain-spread)/int64(failures(ready)))
+	whole := int64((drain - spread) / time.Second) // seconds that are in the window
+	fits := max(1, whole/int64(failures(ready)))
 	fix := ""
 	if sec(fits)*time.Duration(failures(ready))+spread <= drain {
 		fix = fmt.Sprintf("set readinessProbe.periodSeconds to %d", fits)
 	} else if drain >= 2*time.Second {
-		fix = fmt.Sprintf("set readinessProbe.periodSeconds to 1 and failureThreshold to %d", seconds(drain)-1)
+		fix = fmt.Sprintf("set readinessProbe.periodSeconds to 1 and failureThreshold to %d", max(1, whole))
 	}
 	longer := c.set(fmt.Sprintf("set lifecycle.drain_interval to %v", need), func(cfg *lifecycle.Config) { cfg.DrainInterval = need })
 	if fix = or(fix, longer); fix == "" {
@@ -136,29 +138,22 @@ func isLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
 }
 
-// off checks probes of a service whose health server is off. When one asks a plane, the
-// other checks go on as if the fix were made, so that all that is wrong comes at once.
-func (c *container) off(live, ready, start *corev1.Probe) bool {
-	address := ""
-	for i, p := range []*corev1.Probe{live, ready, start} {
-		if p == nil || p.HTTPGet == nil || !isPlane(p.HTTPGet.Path) {
-			continue
-		}
-		if address == "" {
-			address = ":8081"
-			if port, known := resolve(p.HTTPGet.Port, c.spec); known {
-				address = fmt.Sprintf(":%d", port)
-			}
-		}
-		c.fault("health-unreachable", "lifecycle.health_addr is off: nothing answers the probe",
-			fmt.Sprintf("set lifecycle.health_addr to %q", address), []string{"livenessProbe", "readinessProbe", "startupProbe"}[i])
+// off reports whether a probe asks a plane of a service whose health server is off. The service
+// serves the planes itself then (App.Handler), where that probe asks.
+func (c *container) off(probes ...*corev1.Probe) bool {
+	i := slices.IndexFunc(probes, func(p *corev1.Probe) bool {
+		return p != nil && p.HTTPGet != nil && isPlane(p.HTTPGet.Path)
+	})
+	if i < 0 {
+		return false
 	}
-	if address != "" {
-		cfg := c.cfg
-		cfg.HealthAddr = address
-		c.use(cfg)
+	cfg := c.cfg
+	cfg.HealthAddr = ":8081"
+	if port, known := resolve(probes[i].HTTPGet.Port, c.spec); known {
+		cfg.HealthAddr = fmt.Sprintf(":%d", port)
 	}
-	return address != ""
+	c.use(cfg)
+	return true
 }
 
 // probe checks one probe and reports whether it asks the right plane.

@@ -100,6 +100,7 @@ func TestWhatIsIntendedIsNotAFinding(t *testing.T) {
 		"headless":                    {headless, ""},
 		"the node's network":          {host, ""},
 		"the node's network, its own": {host, "127.0.0.1:8081"},
+		"planes of its own server":    {clean, "off"},
 	} {
 		cfg := cleanConfig()
 		cfg.HealthAddr = tt.addr
@@ -240,6 +241,16 @@ func TestLifecycleRun(t *testing.T) {
 			with("          command: [/lifecycle-run]\n          args: [-lifecycle.termination-grace=30s]\n"),
 			refused, "given no program",
 		},
+		"no program and no word": {
+			with("          args: [/lifecycle-run]\n"), []string{"config-refused", "grace-undeclared"}, "given no program",
+		},
+		"no program behind an init": {
+			with("          command: [tini, --]\n          args: [lifecycle-run]\n"), []string{"config-refused", "grace-undeclared"}, "given no program",
+		},
+		"no program of lifecyclectl": {
+			with("          command: [lifecyclectl]\n          args: [run]\n"), []string{"config-refused", "grace-undeclared"}, "given no program",
+		},
+		"a long stop of its program": {flags("-lifecycle.unit-slice=15s, "), nil, ""},
 		"a typo of lifecyclectl run": {
 			strings.NewReplacer("[/lifecycle-run, ", "[lifecyclectl, run, ", "LIFECYCLE_RUN", "LIFECYCLECTL_RUN").
 				Replace(env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACES")),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
@@ -124,6 +125,9 @@ func (c *container) readSettings() {
 	read := live.Get()
 	if in.file != nil {
 		c.given = read
+	}
+	if _, p := wrapped(c.spec); p != "" && c.given.HookSlice == 0 {
+		c.given.HookSlice = runconfig.Config{}.WithDefaults().Lifecycle.HookSlice
 	}
 	for _, s := range live.Settings() {
 		for _, k := range keys {

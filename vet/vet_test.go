@@ -81,7 +81,6 @@ var mutations = []mutation{
 	{rule: "probe-scheme", old: "port: 8081}", new: "port: 8081, scheme: HTTPS}", at: "HTTPS", words: []string{"TLS"}},
 	{rule: "probe-scheme", old: "httpGet: {path: /readyz, port: 8081}", new: "grpc: {port: 8081}", at: "grpc", words: []string{"gRPC", "httpGet", "/readyz"}},
 	{rule: "health-unreachable", cfg: func(c *lifecycle.Config) { c.HealthAddr = "127.0.0.1:8081" }, at: "httpGet", words: []string{"127.0.0.1:8081", ":8081"}},
-	{rule: "health-unreachable", cfg: func(c *lifecycle.Config) { c.HealthAddr = "off" }, at: "Probe:", words: []string{"off"}},
 	{rule: "health-unreachable", old: "/readyz, port: 8081}", new: "/readyz, port: 8081, host: 127.0.0.1}", at: "127.0.0.1", words: []string{"asks the node itself", "remove host"}},
 	{rule: "liveness-depends", old: "/livez", new: "/readyz", at: "/readyz", words: []string{"/livez", "30s"}},
 	{rule: "liveness-depends", old: "/livez, port: health", new: "'/readyz/db?verbose', port: health", at: "/readyz/db", words: []string{"/livez"}},

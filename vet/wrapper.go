@@ -16,6 +16,7 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 	if prefix == "" {
 		return
 	}
+	last := line[len(line)-1].place
 	line = line[1:]
 	if prefix == ofLifecyclectl { // lifecyclectl run
 		line = line[1:]
@@ -26,7 +27,7 @@ func (c *container) readWrapper(in input, line []word, vars []variable) {
 	}
 	flags, program := runconfig.Split(words)
 	if len(program) == 0 && len(c.spec.Args) > 0 {
-		c.delay(line[len(line)-1].place, "config-refused", "lifecycle-run is given no program: it does not start",
+		c.delay(last, "config-refused", "lifecycle-run is given no program: it does not start",
 			"add two dashes and the command line of the program to args")
 	}
 	isSure := in.file != nil || len(c.absent) == 0 && !c.hasConfig() && !c.namesFile(line, vars)

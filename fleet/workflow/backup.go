@@ -78,12 +78,15 @@ type transfer struct {
 	tell func(stream string, bytes int64)
 }
 
-func newTransfer(js jetstream.JetStream, dir string, opts []BackupOption) *transfer {
+func newTransfer(js jetstream.JetStream, dir string, opts []BackupOption) (*transfer, error) {
 	t := &transfer{js: js, dir: dir, tell: func(string, int64) {}}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("option %d is nil", i+1)
+		}
 		opt(t)
 	}
-	return t
+	return t, nil
 }
 
 // Backup writes the progress of a bucket's hooks, its journal and the bucket, as far as
@@ -105,7 +108,10 @@ func Backup(ctx context.Context, js jetstream.JetStream, bucket, dir string, opt
 		return err
 	}
 	m := manifest{At: time.Now().UTC(), Bucket: bucket}
-	t := newTransfer(js, dir, opts)
+	t, err := newTransfer(js, dir, opts)
+	if err != nil {
+		return err
+	}
 	for _, name := range streamsOf(bucket) {
 		s, err := t.save(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) && name != "KV_"+bucket {
@@ -299,7 +305,10 @@ func RestoreBackup(ctx context.Context, js jetstream.JetStream, dir string, opts
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBackup, err)
 	}
-	t := newTransfer(js, dir, opts)
+	t, err := newTransfer(js, dir, opts)
+	if err != nil {
+		return err
+	}
 	t.sum = m.Sum
 	var missing []savedStream
 	for _, s := range m.Streams {

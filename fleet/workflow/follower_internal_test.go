@@ -9,6 +9,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
@@ -80,5 +81,28 @@ func TestAKeyThatCameBackIsRead(t *testing.T) {
 	f.read = last
 	if !f.reconcile(ctx) || !f.readAgain {
 		t.Error("it never reads a key that is behind it")
+	}
+}
+
+// TestAWriteThatTheJournalDoesNotHaveYet is not taken for one that was forgotten: its reaction waits.
+func TestAWriteThatTheJournalDoesNotHaveYet(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{Bucket("NOTES")}})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	kv, err := b.JetStream().KeyValue(ctx, "NOTES")
+	check(t, err)
+	first, err := kv.Put(ctx, "x", []byte(`{"id":"x","phase":"a"}`))
+	check(t, err)
+	last, err := kv.Put(ctx, "y", []byte(`{"id":"y","phase":"a"}`))
+	check(t, err)
+	check(t, kv.Purge(ctx, "x")) // its mark is last+1
+	run := hookRun{journal: newBucket(NewManager(b.JetStream(), brokertest.Quiet()), "NOTES")}
+	task := &lanes.Task[written]{Key: "x", Value: written{revision: first}}
+	if err := run.handle(ctx, task); err != nil {
+		t.Errorf("a write that was forgotten: %v", err)
+	}
+	task.Value.revision = last + 2
+	if err := run.handle(ctx, task); err == nil {
+		t.Error("a reaction to a write that is still to come counts as done")
 	}
 }

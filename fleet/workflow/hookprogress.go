@@ -69,9 +69,10 @@ func (p *hookProgress) stored() *hookProgress {
 // hookStore is a hook's part of the hooks' bucket.
 type hookStore struct {
 	kv       jetstream.KeyValue
-	by       string // names the runs that use it; "" for a reader
-	progress string // the key of its progress
-	letters  string // the prefix of the keys of its dead letters
+	bucket   *bucket // the same, to read from its leader
+	by       string  // names the runs that use it; "" for a reader
+	progress string  // the key of its progress
+	letters  string  // the prefix of the keys of its dead letters
 }
 
 func (r *registration) hookStore(ctx context.Context, hook string) (*hookStore, error) {
@@ -84,20 +85,27 @@ func (r *registration) hookStore(ctx context.Context, hook string) (*hookStore, 
 	}
 	// A workflow's name can have any character, a key cannot.
 	of := strings.ToLower(fmt.Sprintf("%x", r.workflow)) + "." + hook
-	return &hookStore{kv: kv, progress: "state." + of, letters: "dead." + of + "."}, nil
+	b := r.bucket
+	return &hookStore{
+		kv:       kv,
+		bucket:   &bucket{js: b.js, nc: b.nc, name: hooksOf(b.name), stream: "KV_" + hooksOf(b.name), api: b.api, pace: b.pace},
+		progress: "state." + of,
+		letters:  "dead." + of + ".",
+	}, nil
 }
 
-// load returns the progress, nil when the hook has never run.
+// load returns the progress, nil when the hook has never run. A replica that lags would give an
+// older one, and with it calls that have ended.
 func (s *hookStore) load(ctx context.Context) (*hookProgress, error) {
-	e, err := s.kv.Get(ctx, s.progress)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
+	msg, err := s.bucket.get(ctx, getRequest{Last: s.bucket.subject(s.progress)})
+	if isNotFound(err) || err == nil && msg.Header.Get("KV-Operation") != "" { // deleted
 		return nil, nil //nolint:nilnil // there is none, which is not an error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read a hook's progress: %w", err)
 	}
-	p := &hookProgress{revision: e.Revision()}
-	if err := json.Unmarshal(e.Value(), p); err != nil {
+	p := &hookProgress{revision: msg.Sequence}
+	if err := json.Unmarshal(msg.Data, p); err != nil {
 		return nil, fmt.Errorf("read a hook's progress: %s: %w", s.progress, err)
 	}
 	return p, nil

@@ -183,8 +183,12 @@ func (run *hookRun) read(ctx context.Context) error {
 	}
 }
 
-// readFrom reads what is behind the last write that was read. It returns no error after a reconnect:
-// the server may have sent messages to the lost connection, and does not send them again.
+// consumerIdle is how long the server keeps a consumer of which nothing is asked.
+const consumerIdle = time.Minute
+
+// readFrom reads what is behind the last write that was read. It returns no error when it is to
+// begin again there: after a reconnect, because the server may have sent messages to the lost
+// connection and does not send them again, and after a long wait for room in the queue.
 func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 	reconnects := run.journal.nc.Stats().Reconnects
 	reqCtx, cancel := context.WithTimeout(ctx, answerTime)
@@ -208,7 +212,7 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 		AckPolicy:         jetstream.AckNonePolicy,
 		MemoryStorage:     true,
 		Replicas:          1,
-		InactiveThreshold: run.journal.pace.Of(time.Minute),
+		InactiveThreshold: run.journal.pace.Of(consumerIdle),
 	})
 	if err != nil {
 		return err
@@ -237,6 +241,7 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 		}
 		*last = written{e.revision, e.at}
 		run.queue.Hold(e.key, e.paused()) // each write of a paused entity says so
+		began := time.Now()
 		for run.queue.Len() >= maxWaiting {
 			if roomPause.Sleep(ctx, 1) != nil {
 				return context.Cause(ctx)
@@ -246,6 +251,9 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 			if err := run.queue.Add(e.key, *last, failures); err != nil {
 				return err
 			}
+		}
+		if time.Since(began) > run.journal.pace.Of(consumerIdle)/2 {
+			return nil // the server forgets a consumer that is not asked
 		}
 	}
 }
@@ -282,7 +290,7 @@ func (run *hookRun) accept(e *entry) (wanted bool, failures int) {
 func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 	e, err := run.journal.at(ctx, t.Value.revision)
 	if isNotFound(err) {
-		return nil // the entity was forgotten
+		return run.checkForgotten(ctx, t.Value.revision)
 	}
 	if err != nil {
 		return lanes.Uncounted(err)
@@ -315,6 +323,19 @@ func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 		run.log.LogAttrs(ctx, slog.LevelInfo, "a hook failed", attrs...)
 	}
 	return err
+}
+
+// checkForgotten returns no error for a write that the journal has had: the entity was forgotten.
+// A journal that was made anew may still have to copy the write.
+func (run *hookRun) checkForgotten(ctx context.Context, revision uint64) error {
+	stream, err := run.journal.js.Stream(ctx, run.journal.stream)
+	if err == nil && stream.CachedInfo().State.LastSeq < revision {
+		err = fmt.Errorf("the journal does not have write %d yet", revision)
+	}
+	if err != nil {
+		return lanes.Uncounted(err)
+	}
+	return nil
 }
 
 // checkPaused returns an error for an entity whose record says that it is paused.

@@ -33,7 +33,10 @@ func Removed() ReadOption { return func(r *reading) { r.removed = true } }
 // The caller owns the result; changing it stores nothing.
 func (m *Manager) Get(ctx context.Context, workflow, entityID string, opts ...ReadOption) (Participant, error) {
 	var want reading
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("get %s %q: option %d is nil", workflow, entityID, i+1)
+		}
 		opt(&want)
 	}
 	rec, err := m.get(ctx, workflow, entityID, want)

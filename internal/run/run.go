@@ -205,7 +205,8 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	if len(p.listeners) > 0 {
 		p.warnOfChecks(log)
 	}
-	tree := worker.NewSupervisor(p.cfg.Lifecycle.Name, worker.SupervisorConfig{
+	// No name of a unit is the user's, so that none is given twice.
+	tree := worker.NewSupervisor("instances", worker.SupervisorConfig{
 		Backoff: p.cfg.Backoff,
 		Children: []worker.Spec{{
 			Name:         "program",

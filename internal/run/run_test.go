@@ -515,6 +515,29 @@ func TestSettingsAreReadAgain(t *testing.T) {
 	c.await("got hangup")
 }
 
+// A file that has changed is read again. Only a SIGHUP is passed on to the program: most programs
+// end with it. The name of the program is not that of one of the command's own parts.
+func TestAChangedFileIsNoSignal(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lifecycle-run.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(file+"~", []byte(text), 0o600), os.Rename(file+"~", file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("lifecycle: {health_addr: 'off', drain_interval: 9s}\n")
+	c := start(t, nil, []string{"-config=" + file, "-forward=HUP,USR1", "-lifecycle.name=signals"}, "signals")
+	c.await("listening")
+	c.await("msg=running")
+	write("lifecycle: {health_addr: 'off', drain_interval: 8s}\n")
+	c.await("lifecycle.drain_interval: 9s -> 8s")
+	c.signal(syscall.SIGUSR1)
+	c.await("got user defined signal 1")
+	if strings.Contains(c.output(), "got hangup") {
+		t.Error("the program got a SIGHUP because the file has changed")
+	}
+}
+
 // A program that ignores SIGTERM is killed after the grace.
 func TestStubbornProgramIsKilled(t *testing.T) {
 	c := start(t, nil, []string{"-lifecycle.health-addr=off", "-lifecycle.drain-interval=off", "-lifecycle.shutdown-grace=8s"}, "stubborn")

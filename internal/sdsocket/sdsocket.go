@@ -61,6 +61,7 @@ type Sockets struct {
 	err    error         // why there are none
 	names  []string      // of descriptor 3, 4, …
 	taken  []bool        // whether Listen has returned it
+	left   []string      // that were closed because nothing had taken them, and not forgotten yet
 	held   []*socket     // that this process serves
 	gate   chan struct{} // closed when the sockets may be used; nil when they always may
 }
@@ -335,7 +336,8 @@ func (s *Sockets) Inherit() error {
 func (s *Sockets) Go() (left []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range s.closeLeftLocked() {
+	s.closeLeftLocked()
+	for _, name := range s.left {
 		addr, _ := url.QueryUnescape(strings.TrimPrefix(name, ownPrefix))
 		left = append(left, addr)
 	}
@@ -344,16 +346,15 @@ func (s *Sockets) Go() (left []string) {
 	return left
 }
 
-// closeLeftLocked closes the sockets of the process before that nothing has taken, and returns
-// their names.
-func (s *Sockets) closeLeftLocked() (left []string) {
+// closeLeftLocked closes the sockets of the process before that nothing has taken, and adds their
+// names to left.
+func (s *Sockets) closeLeftLocked() {
 	for i, name := range s.names {
 		if !s.taken[i] && strings.HasPrefix(name, ownPrefix) {
-			left, s.taken[i] = append(left, name), true
+			s.left, s.taken[i] = append(s.left, name), true
 			closeFD(firstFD + i)
 		}
 	}
-	return left
 }
 
 // Keep calls keep with a copy of each socket that this process has opened, for a service manager
@@ -363,9 +364,11 @@ func (s *Sockets) closeLeftLocked() (left []string) {
 func (s *Sockets) Keep(keep func(name string, copied *os.File), forget func(name string)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range s.closeLeftLocked() {
+	s.closeLeftLocked()
+	for _, name := range s.left {
 		forget(name)
 	}
+	s.left = nil
 	var errs []error
 	for _, h := range s.held {
 		if h.manager {

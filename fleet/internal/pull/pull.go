@@ -132,7 +132,8 @@ func (p *Puller) Expected() int {
 }
 
 // Ask sends a request. The caller sees to it that no more than Config.Most are expected.
-// Without a connection it sends nothing: Next returns when the connection is back.
+// Without a connection it sends nothing, and returns nats.ErrDisconnected: Next returns when the
+// connection is back.
 func (p *Puller) Ask(r Request) error {
 	question := fmt.Sprintf(`{"batch":%d,"no_wait":true}`, r.Batch)
 	if !r.NoWait {
@@ -159,8 +160,8 @@ func (p *Puller) Ask(r Request) error {
 
 // Next returns the next message. It returns no message and no error when fewer messages are
 // expected than before: a request has ended, or the connection was lost and is back. The
-// caller may ask again then. It does so for Config.Wake too. Next returns ctx's cause when ctx ends, and an error when the
-// consumer was deleted or the server does not answer.
+// caller may ask again then. It does so for Config.Wake too. Next returns ctx's cause when ctx
+// ends, and an error when the consumer was deleted or the server does not answer.
 func (p *Puller) Next(ctx context.Context) (*nats.Msg, error) {
 	for {
 		select {
