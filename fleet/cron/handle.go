@@ -188,7 +188,7 @@ func keep(ctx context.Context, nc *nats.Conn, reply string) error {
 		cancel()
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the call has ended
 		case err == nil:
 			heard, wait = asked, heartbeat
 		case time.Since(heard) >= trusted:
