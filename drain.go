@@ -35,9 +35,9 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // this process.
 //
 // Register a drainer behind the units that it drains. When the App stops while it is
-// starting, it runs a drainer only when every unit that was registered before that drainer
-// has started, and does not wait for the rest of the window. It skips the other drainers, and
-// all of them when no unit has started; the log and the report name those.
+// starting, it runs a drainer only when it has launched every unit that was registered before that
+// drainer, and does not wait for the rest of the window. It skips the other drainers, and all of
+// them when it has launched no unit; the log and the report name those.
 func (a *App) OnDrain(name string, d Drainable) *App {
 	a.parts.add("drainer", name, missing("OnDrain", argument{"drainer", call.IsNil(d)}), func() {
 		a.parts.drainers = append(a.parts.drainers, drainer{namedFunc{name, d.Drain}, len(a.parts.units)})

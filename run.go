@@ -242,6 +242,7 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.holdRestarts()
 	a.enter(PhaseDraining, a.stopCause())
 	skipLinger = a.drain(base)
+	a.setWaiting("a reload")
 	a.endReloads()
 	a.setWaiting("an upgrade")
 	a.upgrade.turn <- struct{}{} // never given back: an upgrade that runs has ended, and none begins

@@ -156,7 +156,7 @@ func rollback() int {
 		a.Probe("slow", ProbeFunc(func(ctx context.Context) error {
 			say("slow begins")
 			return untilStopped(ctx)
-		}), health.WithTimeout(time.Hour))
+		}), health.WithTimeout(time.Hour), health.WithCache(time.Hour))
 	}
 	a.Go("never", func(ctx context.Context) error {
 		say("the unit behind has begun")

@@ -40,9 +40,9 @@ const settledShorter = 5 * time.Second
 // rename it over the old one, as Kubernetes does.
 func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error) error {
 	l.mu.Lock()
-	names := l.loader.files
+	names, isGiven := l.loader.files, l.loader.content != nil
 	l.mu.Unlock()
-	if len(names) == 0 {
+	if len(names) == 0 || isGiven { // WithContent stands in place of the file
 		return nil
 	}
 	gone := ""

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -176,6 +177,28 @@ func TestEachFileIsWatched(t *testing.T) {
 		}
 		if n := strings.Count(log.String(), "the file is missing"); n != 1 || !strings.Contains(log.String(), "file="+site) {
 			t.Errorf("the log names the missing file %d times:\n%s", n, log)
+		}
+	})
+}
+
+// A configuration whose content the program has given follows no file, whatever that has.
+func TestWatchOfAGivenContent(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "svc.yaml")
+	if err := os.WriteFile(name, []byte("addr: another\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type settings struct{ Addr string }
+	live, err := Open[settings](name, WithContent([]byte("addr: given\n")), WithArgs(nil), WithEnviron(nil), WithLogger(quiet))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		reloads := 0
+		err := live.Watch(ctx, func(context.Context) error { reloads++; return nil })
+		if err != nil || reloads != 0 {
+			t.Errorf("Watch returned %v after %d reloads", err, reloads)
 		}
 	})
 }

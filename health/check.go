@@ -152,14 +152,13 @@ type item struct {
 	excluded    bool
 }
 
-// view returns the part of an answer about the check. unfinished has the runs that
-// the probe did not wait for to the end.
-func (c *check) view(unfinished []probe.Unfinished) item {
+// view returns the part of an answer about the check.
+func (c *check) view() item {
 	it := item{name: c.name, nonCritical: c.nonCritical, dependsOn: c.dependsOn}
 	overdueFor := c.countOverdue()
 	stale := ""
 	if overdueFor == 0 {
-		stale = c.expireIfStale(unfinished)
+		stale = c.expireIfStale()
 	}
 	c.mu.Lock()
 	it.state, it.text = c.machine.State(), c.text
@@ -175,32 +174,17 @@ func (c *check) view(unfinished []probe.Unfinished) item {
 
 // expireIfStale sets the state of a check whose last result is too old, and returns why it is
 // too old, or "".
-func (c *check) expireIfStale(unfinished []probe.Unfinished) (why string) {
+func (c *check) expireIfStale() (why string) {
 	last, _, _ := c.runner.Status()
-	if last.Run == 0 {
+	age := probe.Now() - last.Ended
+	if last.Run == 0 || c.maxAge == 0 || age <= c.maxAge {
 		return ""
 	}
-	why = c.stale(last, unfinished)
-	if why == "" || !c.expire(last.Run, why) {
+	why = fmt.Sprintf("the last result is %v old", probe.Round(age))
+	if !c.expire(last.Run, why) {
 		return ""
 	}
 	return why
-}
-
-// stale returns the reason why the last result is too old, or "".
-func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
-	if c.maxAge > 0 {
-		if age := probe.Now() - last.Ended; age > c.maxAge {
-			return fmt.Sprintf("the last result is %v old", probe.Round(age))
-		}
-		return ""
-	}
-	for _, u := range unfinished {
-		if u.Check == c.runner && u.Run > last.Run {
-			return fmt.Sprintf("no result within %v", c.plane.reg.timeout)
-		}
-	}
-	return ""
 }
 
 // renewal returns the age of a result at which a probe runs the check again. With

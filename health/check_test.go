@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -72,7 +73,7 @@ func TestHandlerAnswersWithinProbeTimeout(t *testing.T) {
 		defer release()
 		r := NewRegistry()
 		must(t, r.RegisterReadiness("hangs", hang))
-		must(t, r.RegisterReadiness("patient", hang, WithTimeout(time.Minute)))
+		must(t, r.RegisterReadiness("patient", hang, WithTimeout(time.Minute), WithCache(time.Minute)))
 		must(t, r.RegisterReadiness("quick", ProbeFunc(passing)))
 		for i, want := range []string{
 			`{"status":"fail","checks":{"hangs":"still running for 900ms","patient":"not checked yet","quick":"ok"}}`,
@@ -222,19 +223,26 @@ func TestResultTooOldIsNeverGreen(t *testing.T) {
 	}
 }
 
-func TestUncachedCheckWithoutAnswerInTime(t *testing.T) {
+// A check that every probe runs has less time than the probe: otherwise its result would never be
+// the probe's own.
+func TestCheckThatIsSlowerThanItsProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var delay atomic.Int64
 		r := NewRegistry()
 		p := ProbeFunc(func(context.Context) error { time.Sleep(time.Duration(delay.Load())); return nil })
-		must(t, r.RegisterReadiness("db", p, WithTimeout(10*time.Second)))
-		must(t, r.RegisterLiveness("db", p, WithTimeout(10*time.Second)))
+		for _, slow := range []time.Duration{900 * time.Millisecond, 10 * time.Second} {
+			err := r.RegisterReadiness("db", p, WithTimeout(slow))
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "add WithCache or WithPeriodic") {
+				t.Errorf("a timeout of %v: %v", slow, err)
+			}
+		}
+		must(t, r.RegisterReadiness("db", p, WithTimeout(899*time.Millisecond)))
+		must(t, r.RegisterLiveness("db", p))
 		expect(t, r, "/readyz", 200, "")
 		expect(t, r, "/livez", 200, "")
 		delay.Store(int64(2 * time.Second))
-		for _, path := range []string{"/readyz", "/livez"} {
-			expect(t, r, path, 503, `{"status":"fail","checks":{"db":"no result within 900ms"}}`)
-		}
+		expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"still running for 899ms"}}`)
+		expect(t, r, "/livez", 503, `{"status":"fail","checks":{"db":"still running for 800ms"}}`)
 		delay.Store(0)
 		time.Sleep(5 * time.Second)
 		expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"db":"ok"}}`)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/internal/answer"
-	"github.com/pleme-io/lifecycle-go/internal/probe"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -93,7 +92,8 @@ func (p *plane) part(name string, req *http.Request) *answer.Answer {
 		if c == nil {
 			return answer.Line(http.StatusNotFound, "%s has no check %q", p.kind.path(), text.Clip(name, maxNameLen))
 		}
-		res = p.alone(c, p.run(req.Context(), []*check{c}))
+		p.run(req.Context(), []*check{c})
+		res = p.alone(c)
 	}
 	if query.Has("verbose") {
 		return answer.New(statusOf(res.ok), answer.TypeText, res.verbose())
@@ -104,9 +104,10 @@ func (p *plane) part(name string, req *http.Request) *answer.Answer {
 func (p *plane) without(names []string, req *http.Request) result {
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	kept, out, strange := exclude(names, *p.checks.Load())
-	res := p.collect(kept, p.run(req.Context(), kept))
+	p.run(req.Context(), kept)
+	res := p.collect(kept)
 	res.unknown = strange
-	if res.ok && len(out) == 0 {
+	if res.ok && len(out) == 0 && req.Context().Err() == nil {
 		p.reg.passed(p.kind)
 	}
 	for _, c := range out {
@@ -138,8 +139,8 @@ func exclude(names []string, checks []*check) (kept, out []*check, strange []str
 
 // alone returns the result of one check. It fails when the check fails, even if
 // the check is not critical.
-func (p *plane) alone(c *check, unfinished []probe.Unfinished) result {
-	it := c.view(unfinished)
+func (p *plane) alone(c *check) result {
+	it := c.view()
 	p.explain(&it)
 	ok := it.passes(p.kind) || p.reg.cond.Load().overrides(p.kind)
 	return result{plane: p.kind, ok: ok, items: []item{it}}

@@ -37,7 +37,11 @@ func newConfig(handler time.Duration, opts []Option) (config, error) {
 		// is known when the handler must answer.
 		cfg.timeout = handler - handler/9
 	}
+	everyProbeRuns := cfg.ttl == 0 && cfg.interval == 0 && cfg.maxAge == 0
 	switch {
+	case everyProbeRuns && cfg.timeout >= handler:
+		return cfg, fmt.Errorf("%w: timeout %v is not less than the probe timeout of %v, after which a probe has its answer: "+
+			"add WithCache or WithPeriodic", ErrInvalid, cfg.timeout, handler)
 	case cfg.ttl > 0 && cfg.interval > 0:
 		return cfg, fmt.Errorf("%w: WithCache and WithPeriodic exclude each other: a periodic check is answered from its last result already", ErrInvalid)
 	case cfg.maxAge > 0 && cfg.maxAge < max(cfg.ttl, cfg.interval):
@@ -62,9 +66,9 @@ func positive(what string, d time.Duration, to *time.Duration) error {
 
 // WithTimeout sets how long one run of the check may take. Then its context ends,
 // and the check is down, "still running for …", until the run returns. Defaults
-// to eight ninths of the registry's probe timeout: 800 ms. A timeout longer than
-// the probe timeout makes sense with [WithPeriodic] or [WithCache] only, because a
-// handler does not wait longer than the probe timeout.
+// to eight ninths of the registry's probe timeout: 800 ms. A handler does not wait
+// longer than the probe timeout. So a check whose timeout is not less than that needs
+// [WithPeriodic], [WithCache] or [WithMaxAge]; without, it is refused.
 func WithTimeout(d time.Duration) Option {
 	return func(c *config) error { return positive("timeout", d, &c.timeout) }
 }
@@ -87,8 +91,7 @@ func WithPeriodic(interval time.Duration) Option {
 // WithMaxAge sets how old the last result may be when there is no newer one. A
 // check whose result is older is unknown, and down on liveness. Defaults to three
 // intervals and the timeout for a periodic check, and to the ttl and the timeout
-// for a cached one. For any other check there is no default: when a probe gets no
-// result in time, the check has none.
+// for a cached one. Any other check has no result that is older than its probe.
 func WithMaxAge(d time.Duration) Option {
 	return func(c *config) error { return positive("max age", d, &c.maxAge) }
 }

@@ -63,18 +63,18 @@ func find(checks []*check, name string) *check {
 // due and waits for them, at most until ctx is done or the probe timeout has passed.
 func (p *plane) current(ctx context.Context) result {
 	checks := *p.checks.Load()
-	res := p.collect(checks, p.run(ctx, checks))
-	if res.ok {
+	p.run(ctx, checks)
+	res := p.collect(checks)
+	if res.ok && ctx.Err() == nil { // a probe whose client has gone has not waited for the checks
 		p.reg.passed(p.kind)
 	}
 	return res
 }
 
-// run runs the given checks that are due, and returns the runs that it did not wait
-// for to the end. On a frozen plane none is due.
-func (p *plane) run(ctx context.Context, checks []*check) []probe.Unfinished {
+// run runs the given checks that are due. On a frozen plane none is due.
+func (p *plane) run(ctx context.Context, checks []*check) {
 	if p.frozen() {
-		return nil
+		return
 	}
 	now := probe.Now()
 	var due []*probe.Check
@@ -84,9 +84,9 @@ func (p *plane) run(ctx context.Context, checks []*check) []probe.Unfinished {
 		}
 	}
 	if len(due) == 0 {
-		return nil
+		return
 	}
-	return probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, due)
+	probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, due)
 }
 
 // frozen reports whether a probe runs no checks and gets the last results. That
@@ -106,7 +106,7 @@ type result struct {
 }
 
 // collect returns the states of the checks.
-func (p *plane) collect(checks []*check, unfinished []probe.Unfinished) result {
+func (p *plane) collect(checks []*check) result {
 	res := result{plane: p.kind, ok: true, items: make([]item, 0, len(checks)+1)}
 	cond := p.reg.cond.Load()
 	builtin, shown := cond.item(p.kind)
@@ -115,7 +115,7 @@ func (p *plane) collect(checks []*check, unfinished []probe.Unfinished) result {
 			res.add(builtin)
 			shown = false
 		}
-		res.add(c.view(unfinished))
+		res.add(c.view())
 	}
 	if shown {
 		res.add(builtin)

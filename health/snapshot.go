@@ -82,7 +82,7 @@ func (r *Registry) NotReady() error {
 }
 
 func (c *check) status() Status {
-	it := c.view(nil)
+	it := c.view()
 	c.plane.explain(&it)
 	last, running, _ := c.runner.Status()
 	st := Status{

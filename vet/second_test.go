@@ -208,8 +208,11 @@ func TestLifecycleRun(t *testing.T) {
 		want []string
 		says string
 	}{
-		"its variable":       {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"), nil, ""},
-		"a key of its own":   {env("LIFECYCLE_RUN_CHECK_TIMEOUT"), []string{"grace-undeclared"}, ""},
+		"its variable":     {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"), nil, ""},
+		"a key of its own": {flags("-check-timeout=500ms, "), nil, ""},
+		"a key that is too long": {
+			env("LIFECYCLE_RUN_CHECK_TIMEOUT"), []string{"config-refused", "grace-undeclared"}, "check_timeout: 30s is not less than lifecycle.probe_timeout",
+		},
 		"a variable's typo":  {env("LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACES"), []string{"config-refused"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
 		"another's variable": {env("SERVICE_LIFECYCLE_TERMINATION_GRACE"), []string{"two-prefixes"}, "set LIFECYCLE_RUN_LIFECYCLE_TERMINATION_GRACE"},
 		"as lifecyclectl run": {

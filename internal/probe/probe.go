@@ -129,7 +129,7 @@ func (c *Check) Close() {
 // Wait waits for the end of the run that is in progress at the call, or until ctx
 // is done. It reports whether the run has ended.
 func (c *Check) Wait(ctx context.Context) bool {
-	ended, _, _ := c.inProgress()
+	ended, _ := c.inProgress()
 	if ended == nil {
 		return true
 	}
@@ -153,23 +153,18 @@ func (c *Check) claim() bool {
 	return true
 }
 
-// inProgress describes the run in progress: a channel that closes at its end, the
-// time when it becomes overdue, and its number. The channel is nil when there is
-// no run.
-func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run uint64) {
+// inProgress describes the run in progress: a channel that closes at its end, and the
+// time when it becomes overdue. The channel is nil when there is no run.
+func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.running {
-		return nil, 0, 0
+		return nil, 0
 	}
 	if c.ended == nil {
 		c.ended = make(chan struct{})
 	}
-	run = c.last.Run
-	if !c.reporting {
-		run++
-	}
-	return c.ended, c.started + c.timeout, run
+	return c.ended, c.started + c.timeout
 }
 
 // finish records the end of the claimed run and wakes its callers.

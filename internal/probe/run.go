@@ -15,26 +15,16 @@ func Start(base context.Context, checks ...*Check) {
 	}
 }
 
-// Unfinished is a run that [Run] has stopped waiting for.
-type Unfinished struct {
-	Check *Check
-	Run   uint64 // its number
-}
-
 // Run begins a run of every check that has none in progress, as [Start] does. It
 // waits until the runs of all checks have ended or are overdue, until patience has
 // passed, or until ctx is done. The runs depend on base, not on ctx: they go on when
-// Run returns. Run returns the runs that have not ended, nil if there are none.
-func Run(ctx, base context.Context, patience time.Duration, checks []*Check) []Unfinished {
+// Run returns.
+func Run(ctx, base context.Context, patience time.Duration, checks []*Check) {
 	deadline := Now() + patience
 	Start(base, checks...)
-	var unfinished []Unfinished
 	for _, c := range checks {
-		if run, ended := c.await(ctx, deadline); !ended {
-			unfinished = append(unfinished, Unfinished{c, run})
-		}
+		c.await(ctx, deadline)
 	}
-	return unfinished
 }
 
 // start begins a run unless one is in progress or the check is closed.
@@ -51,17 +41,15 @@ func (c *Check) start(base context.Context) {
 }
 
 // await waits for the run in progress, if there is one, until it has ended or is overdue,
-// until deadline or until ctx is done. It returns the number of the run.
-func (c *Check) await(ctx context.Context, deadline time.Duration) (run uint64, ended bool) {
-	done, overdue, run := c.inProgress()
+// until deadline or until ctx is done.
+func (c *Check) await(ctx context.Context, deadline time.Duration) {
+	done, overdue := c.inProgress()
 	if done == nil {
-		return 0, true
+		return
 	}
 	select {
 	case <-done:
-		return run, true
 	case <-time.After(min(overdue, deadline) - Now()):
 	case <-ctx.Done():
 	}
-	return run, false
 }

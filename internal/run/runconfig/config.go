@@ -28,7 +28,8 @@ type Config struct {
 	// Live are the checks of liveness. Without any, the process is alive while
 	// this runtime is.
 	Live []string `usage:"alive while all of these answer; the kubelet restarts the container when one does not"`
-	// CheckTimeout bounds one check. Defaults to the ProbeTimeout of Lifecycle.
+	// CheckTimeout bounds one check. It is less than the ProbeTimeout of Lifecycle, and defaults
+	// to eight ninths of that.
 	CheckTimeout time.Duration `usage:"how long one check may take"`
 
 	// OnDrain are called when the drain begins, while the program still serves.
@@ -119,6 +120,10 @@ func (c Config) Validate() error {
 	}
 	if c.CheckTimeout < 0 {
 		errs = append(errs, fmt.Errorf("check_timeout: %v is negative", c.CheckTimeout))
+	}
+	if probe := c.Lifecycle.WithDefaults().ProbeTimeout; c.CheckTimeout >= probe {
+		errs = append(errs, fmt.Errorf("check_timeout: %v is not less than lifecycle.probe_timeout, %v, after which a probe has its answer: "+
+			"raise that too, and timeoutSeconds of the pod's probes", c.CheckTimeout, probe))
 	}
 	if _, err := ParseSignal(c.StopSignal); err != nil {
 		errs = append(errs, fmt.Errorf("stop_signal: %w", err))
