@@ -113,7 +113,8 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 	}
 	ends, err := w.ends(ctx, journal, list)
 	if err != nil { // the events are stored nevertheless
-		w.cfg.Logger.Warn("presence: a process that is noted as lost may have noted its end", "journal", w.cfg.Journal, "error", err)
+		w.cfg.Logger.Warn("presence: a process that is noted as lost may have noted its end",
+			"journal", w.cfg.Journal, "error", err)
 	}
 	list = slices.DeleteFunc(list, func(x pendingEvent) bool {
 		return x.event.Kind == "lost" && ends[x.event.Process].After(x.event.seen)
@@ -141,7 +142,9 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 // ends returns when processes have ended, by the journal: all that have since the last announcement of
 // one in the list that was lost. A reader that was cut off does not see that the process has removed
 // its entry, or that another reader has noted it as lost.
-func (w *journalWriter) ends(ctx context.Context, journal *eventlog.Log, list []pendingEvent) (map[string]time.Time, error) {
+func (w *journalWriter) ends(
+	ctx context.Context, journal *eventlog.Log, list []pendingEvent,
+) (map[string]time.Time, error) {
 	var seen []time.Time
 	for _, x := range list {
 		if x.event.Kind == "lost" {

@@ -72,7 +72,8 @@ const (
 	keepLeft   = time.Hour // how long a key that has left is remembered
 )
 
-const manyKeys = "its key changes again and again: it is started again and again, or another client forges its announcements"
+const manyKeys = "its key changes again and again: " +
+	"it is started again and again, or another client forges its announcements"
 
 const twoProcesses = "two processes announce themselves under this id, or another client forges its announcements"
 
