@@ -23,9 +23,9 @@ import (
 // workflow's hook have the id "TYPE/HOOK", which no worker can have: they are found when the
 // [Workflows] are Letters too, as those of [FromManager] are.
 type Letters interface {
-	// DeadLetters returns at most limit dead letters after the one with the id after,
-	// oldest first.
-	DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error)
+	// DeadLetters returns at most limit dead letters after the one with the id after, oldest
+	// first. With a group, the name of one of LetterGroups, it returns only that group's.
+	DeadLetters(ctx context.Context, id, group, after string, limit int) ([]*operatorv1.DeadLetter, error)
 	// LetterGroups returns the dead letters by reason, the largest group first.
 	LetterGroups(ctx context.Context, id string) ([]LetterGroup, error)
 	// DeadLetter returns one dead letter with its headers and its whole message;
@@ -85,9 +85,9 @@ func (a *manager) hooks(ctx context.Context, typ string) (list []diagnosis.Hook,
 // hookLetters returns the dead letters of a hook, oldest write first.
 func (a *manager) hookLetters(ctx context.Context, id string) ([]workflow.DeadLetter, error) {
 	typ, hook, _ := hookOf(id)
-	if statuses, err := a.m.HookStatuses(ctx, typ); err != nil {
+	if def, err := a.m.GetWorkflowDefinition(typ); err != nil {
 		return nil, workflowErr(err)
-	} else if !slices.ContainsFunc(statuses, func(s workflow.HookStatus) bool { return s.Hook == hook }) {
+	} else if !slices.Contains(def.Hooks, hook) {
 		return nil, Errorf(connect.CodeNotFound, ReasonNotFound, "worker_id", "the workflow %q has no hook %q here", clip(typ, maxName), clip(hook, 64))
 	}
 	list, err := a.m.DeadLetters(ctx, typ, hook)
@@ -106,7 +106,7 @@ func reactionLetter(id string, d workflow.DeadLetter) *operatorv1.DeadLetter {
 	}
 }
 
-func (a *manager) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+func (a *manager) DeadLetters(ctx context.Context, id, group, after string, limit int) ([]*operatorv1.DeadLetter, error) {
 	last, err := sequence(after)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,8 @@ func (a *manager) DeadLetters(ctx context.Context, id, after string, limit int) 
 	}
 	var list []*operatorv1.DeadLetter
 	for _, d := range all {
-		if d.Revision > last && len(list) < limit {
+		isChosen := group == "" || host.GroupOf(d.Error) == group
+		if isChosen && d.Revision > last && len(list) < limit {
 			list = append(list, reactionLetter(id, d))
 		}
 	}

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -179,23 +180,19 @@ func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, 
 		return nil, invalid("topics", "has %d topics: a worker has one, which may have wildcards; "+
 			"several workers may be in one group", len(req.GetTopics()))
 	}
-	limits, err := limitsFrom(req.GetLimits())
-	if err != nil {
-		return nil, err
-	}
-	id, err := a.h.Create(ctx, host.Spec{
-		ID:          req.GetId(),
-		MIMEType:    req.GetMimeType(),
-		Code:        req.GetCode().GetContent(),
-		URL:         req.GetCode().GetUrl(),
-		Digest:      sha(req.GetCode().GetDigest()),
+	spec, err := specFrom(&operatorv1.WorkerSpec{
+		Id:          req.GetId(),
+		MimeType:    req.GetMimeType(),
 		Topic:       req.GetTopics()[0],
 		Group:       req.GetGroup(),
 		OutputTopic: req.GetOutputTopic(),
-		Limits:      limits,
-		By:          who,
-		Signature:   req.GetCode().GetSignature(),
-	})
+		Limits:      req.GetLimits(),
+		Code:        req.GetCode(),
+	}, who)
+	if err != nil {
+		return nil, err
+	}
+	id, err := a.h.Create(ctx, spec)
 	if err != nil {
 		return nil, codeErr(req.GetCode(), err)
 	}
@@ -658,20 +655,46 @@ func letterOf(d *host.DeadLetter, data []byte) *operatorv1.DeadLetter {
 	}
 }
 
-func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+// beginOf returns what a list has of a message. It is a copy: a page of a thousand letters
+// must not keep their whole messages in memory.
+func beginOf(data []byte) []byte { return bytes.Clone(data[:min(len(data), maxData)]) }
+
+func (a hosts) DeadLetters(ctx context.Context, id, group, after string, limit int) (list []*operatorv1.DeadLetter, err error) {
 	last, err := sequence(after)
-	if err != nil {
+	if err != nil || limit <= 0 {
 		return nil, err
 	}
-	var list []*operatorv1.DeadLetter
-	if limit <= 0 {
-		return nil, nil
+	if group != "" {
+		return a.lettersOfGroup(ctx, id, group, last, limit)
 	}
 	err = a.h.EachDeadLetter(ctx, id, last+1, func(d *host.DeadLetter) (bool, error) {
 		list = append(list, letterOf(d, beginOf(d.Data)))
 		return len(list) < limit, nil
 	})
 	return list, workerErr(err)
+}
+
+// lettersOfGroup reads only the letters of a group: between them there may be many others.
+func (a hosts) lettersOfGroup(ctx context.Context, id, group string, last uint64, limit int) (list []*operatorv1.DeadLetter, err error) {
+	groups, err := a.h.LetterGroups(ctx, id)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	for _, g := range groups {
+		for _, seq := range g.Seqs {
+			if g.Name != group || seq <= last || len(list) == limit {
+				continue
+			}
+			d, err := a.h.DeadLetter(ctx, id, seq)
+			switch {
+			case err == nil:
+				list = append(list, letterOf(d, beginOf(d.Data)))
+			case !errors.Is(err, host.ErrNoLetter): // otherwise it has just gone
+				return nil, workerErr(err)
+			}
+		}
+	}
+	return list, nil
 }
 
 func (a hosts) LetterGroups(ctx context.Context, id string) ([]LetterGroup, error) {

@@ -18,8 +18,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"connectrpc.com/connect"
 )
 
 // KubernetesConfig configures [Kubernetes].
@@ -73,26 +71,23 @@ func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
 		DisableKeepAlives: true,
 	}
 	return &kubernetes{
-		cfg:     cfg,
-		client:  &http.Client{Timeout: 5 * time.Second, Transport: transport},
-		unknown: newLimiters(1, 20),
-		asking:  make(chan struct{}, maxAsking),
-		cache:   map[[sha256.Size]byte]reviewed{},
+		cfg:    cfg,
+		client: &http.Client{Timeout: 5 * time.Second, Transport: transport},
+		asking: newQuota(maxAsking, maxAsking/2),
+		cache:  map[[sha256.Size]byte]reviewed{},
 	}, nil
 }
 
 // Bounds of reviews.
 const (
-	maxAsking  = 8 // at one time
-	maxReviews = 4096
-	trustedFor = time.Hour // a token that was valid within this time is always reviewed
+	maxAsking  = 8    // at one time, of which tokens from one address have half
+	maxReviews = 4096 // in the cache
 )
 
 type kubernetes struct {
-	cfg     KubernetesConfig
-	client  *http.Client
-	unknown *limiters     // by address: reviews of texts that are not tokens of Kubernetes
-	asking  chan struct{} // bounds the reviews at one time
+	cfg    KubernetesConfig
+	client *http.Client
+	asking *quota // reviews at one time, by address
 
 	mu    sync.Mutex // guards the fields below
 	cache map[[sha256.Size]byte]reviewed
@@ -101,14 +96,11 @@ type kubernetes struct {
 type reviewed struct {
 	who   Principal
 	err   error
-	at    time.Time
 	until time.Time // then it is reviewed again
 }
 
-// Authenticate asks the API server about a token that is not in the cache, a few at one time. It
-// always asks about a JWT that has not expired, and about a token that was valid within the last
-// hour: guesses from the address of a proxy must not lock out those who sign in behind it. About
-// another text it asks for an address only now and then when the answer was no.
+// Authenticate asks the API server about a token that is not in the cache, a few at one time. Guesses
+// from one address have half of the places: behind them, callers of other addresses do not wait.
 func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	token, err := bearer(r)
 	if err != nil {
@@ -118,50 +110,32 @@ func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	k.mu.Lock()
 	known, ok := k.cache[key]
 	k.mu.Unlock()
-	now := time.Now()
-	switch trusted := ok && known.err == nil && now.Sub(known.at) < trustedFor; {
-	case ok && now.Before(known.until):
+	if ok && time.Now().Before(known.until) {
 		return known.who, known.err
-	case !trusted && !unexpired(token, now) && !k.unknown.has(remote):
-		return Principal{}, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "",
-			"too many requests without good credentials from your address: wait a moment")
 	}
-	select {
-	case k.asking <- struct{}{}:
-		defer func() { <-k.asking }()
-	case <-r.Context().Done():
-		return Principal{}, r.Context().Err()
+	if err := k.asking.wait(r.Context(), remote, 1); err != nil {
+		return Principal{}, err
 	}
+	defer k.asking.give(remote, 1)
 	who, err := k.review(r.Context(), token)
 	if err != nil && !errors.Is(err, ErrBadCredentials) {
 		return Principal{}, fmt.Errorf("token review: %w", err) // the outcome is unknown, so it is not cached
 	}
-	entry := reviewed{who, err, time.Now(), time.Now().Add(k.cfg.Cache)}
+	age := k.cfg.Cache
 	if err != nil {
-		k.unknown.take(remote)
-		entry.until = time.Now().Add(min(time.Second, k.cfg.Cache))
+		age = min(time.Second, age)
 	}
+	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.cache) >= maxReviews {
-		maps.DeleteFunc(k.cache, func(_ [sha256.Size]byte, x reviewed) bool {
-			return x.err != nil || time.Since(x.at) >= trustedFor
-		})
+		maps.DeleteFunc(k.cache, func(_ [sha256.Size]byte, x reviewed) bool { return x.err != nil || now.After(x.until) })
 	}
 	if len(k.cache) >= maxReviews {
 		clear(k.cache)
 	}
-	k.cache[key] = entry
+	k.cache[key] = reviewed{who, err, now.Add(age)}
 	return who, err
-}
-
-// unexpired reports whether a text is a JWT whose time is not over. Only a review says whether it
-// is genuine.
-func unexpired(jwt string, now time.Time) bool {
-	var claims struct {
-		Expires float64 `json:"exp"`
-	}
-	return part(jwt, 1, &claims) && claims.Expires > float64(now.Unix())
 }
 
 // tokenReview has the needed fields of a TokenReview.

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
@@ -433,8 +434,7 @@ func (o *oidcAuth) person(claims map[string]any) (name string, groups []string, 
 	if verified, _ := claims["email_verified"].(bool); o.cfg.NameClaim == "email" && !verified {
 		return "", nil, ErrBadCredentials
 	}
-	var v violations
-	if v.text("name", name, true, maxName); len(v) > 0 || strings.ContainsAny(name, "\n\t") {
+	if name == "" || len(name) > maxName || strings.ContainsFunc(name, unicode.IsControl) {
 		return "", nil, ErrBadCredentials
 	}
 	value, ok := claims[o.cfg.GroupsClaim]

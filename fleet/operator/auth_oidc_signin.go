@@ -33,7 +33,6 @@ type attempt struct {
 const (
 	attemptName = "lifecycle-signin"
 	attemptAge  = 10 * time.Minute
-	maxCookie   = 4000 // bytes of a value; browsers drop larger cookies
 )
 
 // secure reports whether browsers reach this server over TLS. With https in RedirectURL they
@@ -175,7 +174,7 @@ func (s *Server) startSignIn(w http.ResponseWriter, r *http.Request) {
 		Until:    time.Now().Add(attemptAge),
 	}
 	value, err := s.sessions.sealed(attemptName, one)
-	if err != nil || len(value) > maxCookie {
+	if err != nil {
 		s.ui.Login(w, "/ui/", "the address of the page is too long to come back to", http.StatusBadRequest)
 		return
 	}
@@ -227,7 +226,7 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 	until := time.Now().Add(s.signIn.cfg.SessionAge)
 	value, err := s.sessions.sealed(cookieName, session{ID: rand.Text(), Who: who, Until: until})
-	if err != nil || len(value) > maxCookie {
+	if err != nil {
 		refuse(http.StatusForbidden, "the session is too large for a browser: you have too many groups with a grant", err)
 		return
 	}

@@ -205,39 +205,19 @@ func TestKubernetesReviewsTokens(t *testing.T) {
 			t.Errorf("%s: %d %s", token, code, text)
 		}
 	}
-	// Unknown tokens make the API server work only now and then. A token that was valid within
-	// the last hour is always reviewed.
+	// Guesses from the address of a proxy lock out no caller behind it.
+	for i := range 60 {
+		if code, _, text := request(t, "GET", base+"/whoami", "", bearer(fmt.Sprint("guess", i))...); code != 401 {
+			t.Errorf("guess %d: %d %s", i, code, text)
+		}
+	}
 	short, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Cache: time.Nanosecond, Grants: []operator.Grant{{Subject: "group:ops", Role: operator.RoleOperator}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	flooded, _ := serve(t, operator.Config{Auth: short})
 	if code, _, text := request(t, "GET", flooded+"/whoami", "", bearer("good")...); code != 200 {
-		t.Errorf("before the flood: %d %s", code, text)
-	}
-	before, limited := reviews, 0
-	for i := range 60 {
-		if code, _, _ := request(t, "GET", flooded+"/whoami", "", bearer(fmt.Sprint("guess", i))...); code == 429 {
-			limited++
-		}
-	}
-	if limited < 20 || reviews-before > 60-limited {
-		t.Errorf("of 60 unknown tokens %d were refused, and %d reviewed", limited, reviews-before)
-	}
-	before = reviews
-	if code, _, text := request(t, "GET", flooded+"/whoami", "", bearer("good")...); code != 200 || reviews != before+1 {
-		t.Errorf("after the flood: %d %s, %d reviews", code, text, reviews-before)
-	}
-	// A token that was never seen is reviewed too when it is a JWT whose time is not over: guesses
-	// from the address of a proxy lock out no person who signs in behind it.
-	before = reviews
-	fresh := unsigned([]byte(fmt.Sprintf(`{"exp":%d}`, time.Now().Add(time.Hour).Unix())))
-	over := unsigned([]byte(fmt.Sprintf(`{"exp":%d}`, time.Now().Add(-time.Hour).Unix())))
-	if code, _, text := request(t, "GET", flooded+"/whoami", "", bearer(fresh)...); code != 401 || reviews != before+1 {
-		t.Errorf("a new token after the flood: %d %s, %d reviews", code, text, reviews-before)
-	}
-	if code, _, text := request(t, "GET", flooded+"/whoami", "", bearer(over)...); code != 429 || reviews != before+1 {
-		t.Errorf("a token whose time is over: %d %s, %d reviews", code, text, reviews-before)
+		t.Errorf("after the guesses: %d %s", code, text)
 	}
 	// This server answers without audiences, like a server that did not check them.
 	strict, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Audiences: []string{"lifecycle"}, Grants: []operator.Grant{{Subject: "group:ops", Role: operator.RoleOperator}}})
@@ -278,6 +258,9 @@ func TestBrowserSignsIn(t *testing.T) {
 	code, h, _ := request(t, "GET", base+"/ui/workflows", "", html...)
 	if code != 303 || h.Get("Location") != "/ui/login?next=%2Fui%2Fworkflows" {
 		t.Fatalf("a page without a session: %d %v", code, h)
+	}
+	if _, _, text := request(t, "GET", base+"/ui/login", ""); !strings.Contains(text, "encrypted into a cookie of this browser") {
+		t.Error("the form does not say where the token is kept")
 	}
 	form := func(token, next string) (int, http.Header, string) {
 		return request(t, "POST", base+"/ui/login", url.Values{"token": {token}, "next": {next}}.Encode(), "Content-Type", "application/x-www-form-urlencoded")

@@ -17,43 +17,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits of bodies, in bytes. Only [Config.MaxBody] is larger.
-const (
-	viewerBody = 64 << 10 // a viewer only asks
-	plainBody  = 2 << 20  // an operator's request that carries no code and no message
-)
+// viewerBody is how many bytes a request of a viewer or an inspector may have: they only ask. An
+// operator's may have [Config.MaxBody].
+const viewerBody = 64 << 10
 
 // Limits of time.
 const (
 	bodyTime  = 20 * time.Second // for a body to arrive
 	writeTime = 30 * time.Second // for one write; after that the caller counts as not reading
 )
-
-// bodyLimit returns how large the body of a request may be. The role decides before
-// the body is parsed, because a parsed body takes many times its size.
-func (s *Server) bodyLimit(r *http.Request, role Role) int64 {
-	switch {
-	case role != RoleOperator:
-		return min(s.cfg.MaxBody, viewerBody)
-	case carriesCode(r.URL.Path), carriesLetter(r.URL.Path):
-		return s.cfg.MaxBody
-	}
-	return min(s.cfg.MaxBody, plainBody)
-}
-
-// carriesCode reports whether the body of a request to path may have the code of a
-// worker.
-func carriesCode(path string) bool {
-	return path == "/workers" || strings.HasPrefix(path, "/workers/") && strings.HasSuffix(path, "/code") ||
-		strings.HasSuffix(path, ".WorkerService/CreateWorker") || strings.HasSuffix(path, ".WorkerService/LoadCode")
-}
-
-// carriesLetter reports whether the body of a request to path may have the data of a dead
-// letter.
-func carriesLetter(path string) bool {
-	ofLetter := strings.HasPrefix(path, "/workers/") && strings.Contains(path, "/deadletters/")
-	return ofLetter && strings.HasSuffix(path, "/redrive") || strings.HasSuffix(path, ".WorkerService/RedriveEdited")
-}
 
 // compression returns how a request, or a message in it, is compressed, "" for not at all. The
 // server decompresses nothing: the size of a request is what arrives.
@@ -86,7 +58,10 @@ func (s *Server) readBody(r *http.Request, who Principal) (release func(), err e
 	if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
 		return release, nil // reflection reads one small message after the other
 	}
-	limit, held := s.bodyLimit(r, who.most()), int64(0)
+	limit, held := s.cfg.MaxBody, int64(0)
+	if who.most() != RoleOperator { // before the body is parsed: parsed, it takes many times its size
+		limit = min(limit, viewerBody)
+	}
 	release = func() { s.bodies.give(who.id(), held) }
 	var body bytes.Buffer
 	for step := int64(512); err == nil; step = min(2*step, 32<<10) { // most requests are small
@@ -98,7 +73,7 @@ func (s *Server) readBody(r *http.Request, who Principal) (release func(), err e
 		_, err = io.CopyN(&body, r.Body, step)
 		if int64(body.Len()) > limit {
 			return release, Errorf(connect.CodeInvalidArgument, ReasonBodyTooLarge, "",
-				"the body is larger than %d bytes, the limit for this request and your role", limit)
+				"the body is larger than %d bytes, the limit for your role", limit)
 		}
 	}
 	switch {
@@ -165,7 +140,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 }
 
 // quota bounds how much all callers hold at one time, and how much each of them: the bytes
-// of bodies, open watches, and scans.
+// of bodies, open watches, scans, and reviews of tokens.
 type quota struct {
 	all, each int64
 
@@ -240,19 +215,7 @@ const maxLimiters = 4096
 
 // take takes one token. When there is none it returns the time until the next.
 func (l *limiters) take(name string) (time.Duration, bool) {
-	if now := time.Now(); l.bucket(name, now).AllowN(now, 1) {
-		return 0, true
-	}
-	return time.Duration(float64(time.Second) / float64(l.rate)), false
-}
-
-// has reports whether there is a token, without taking it.
-func (l *limiters) has(name string) bool {
 	now := time.Now()
-	return l.bucket(name, now).TokensAt(now) >= 1
-}
-
-func (l *limiters) bucket(name string, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.names[name]
@@ -267,5 +230,8 @@ func (l *limiters) bucket(name string, now time.Time) *rate.Limiter {
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.names[name] = b
 	}
-	return b
+	if b.AllowN(now, 1) {
+		return 0, true
+	}
+	return time.Duration(float64(time.Second) / float64(l.rate)), false
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,7 +14,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
 // roled accepts every request, as a caller with this role.
@@ -93,7 +100,7 @@ func (c countingConn) Read(p []byte) (int, error) {
 // after the server has read no more than that, and the 256 KiB that net/http discards.
 func TestLargeRequestsAreRefused(t *testing.T) {
 	large := []byte(`{"phase":"flying"` + strings.Repeat(" ", 20<<20) + `}`)
-	for role, limit := range map[operator.Role]int64{operator.RoleViewer: 64 << 10, operator.RoleOperator: 2 << 20} {
+	for role, limit := range map[operator.Role]int64{operator.RoleViewer: 64 << 10, operator.RoleOperator: 9 << 20} {
 		s, err := operator.New(operator.Config{Workflows: newMemory(1), Auth: roled(role), Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
@@ -129,6 +136,53 @@ func TestLargeRequestsAreRefused(t *testing.T) {
 			if read := ln.read.Load(); read > limit+1<<20 {
 				t.Errorf("%s as %s: the server read %d bytes, its limit is %d", test.what, role, read, limit)
 			}
+		}
+	}
+}
+
+// takesCode are workers that take code of any size.
+type takesCode struct{ operator.Workers }
+
+func (takesCode) Apply(_ context.Context, spec *operatorv1.WorkerSpec, _ bool, _ string) (*operatorv1.ApplyWorkerResponse, error) {
+	return &operatorv1.ApplyWorkerResponse{Worker: &operatorv1.Worker{Backlog: int64(len(spec.GetCode().GetContent()))}}, nil
+}
+
+func (takesCode) Test(_ context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error) {
+	return &operatorv1.TestWorkerResponse{Logs: []string{fmt.Sprint(len(req.GetCode().GetContent()))}}, nil
+}
+
+// Each request that carries code may have as much of it as the others, in every protocol.
+func TestLargeCodeIsAppliedAndTried(t *testing.T) {
+	const size = 3 << 20
+	url, _ := serve(t, operator.Config{Workers: takesCode{}, Auth: roled(operator.RoleOperator)})
+	code := &operatorv1.Code{Source: &operatorv1.Code_Content{Content: make([]byte, size)}}
+	spec := &operatorv1.WorkerSpec{Id: "w", MimeType: "application/wasm", Topic: "in", Code: code}
+	for what, opts := range map[string][]connect.ClientOption{
+		"Connect":  nil,
+		"JSON":     {connect.WithProtoJSON()},
+		"gRPC-Web": {connect.WithGRPCWeb()},
+		"gRPC":     {connect.WithGRPC()},
+	} {
+		c := operatorv1connect.NewWorkerServiceClient(h2c(t), url, opts...)
+		applied, err := c.ApplyWorker(t.Context(), &operatorv1.ApplyWorkerRequest{Spec: spec, DryRun: true})
+		if err != nil || applied.GetWorker().GetBacklog() != size {
+			t.Errorf("apply with %s: %v, %v", what, applied, err)
+		}
+		tried, err := c.TestWorker(t.Context(), &operatorv1.TestWorkerRequest{Id: "w", Code: code})
+		if err != nil || tried.GetLogs()[0] != fmt.Sprint(size) {
+			t.Errorf("try with %s: %v, %v", what, tried, err)
+		}
+	}
+	for path, m := range map[string]proto.Message{
+		"/workers:apply":  &operatorv1.ApplyWorkerRequest{Spec: spec},
+		"/workers/w/test": &operatorv1.TestWorkerRequest{Code: code},
+	} {
+		body, err := protojson.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, text := post(t, url+path, body, "Content-Type", "application/json"); status != 200 || !strings.Contains(text, fmt.Sprint(size)) {
+			t.Errorf("%s: %d %.300s", path, status, text)
 		}
 	}
 }

@@ -130,7 +130,7 @@ func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 	h.list["score"].Canary = &operatorv1.Canary{Digest: digest, Percent: 5}
 	entity := func(id string) *operatorv1.Entity { e, _ := m.Get(t.Context(), "", id); return e }
 	hosted := func(id string) *operatorv1.Worker { w, _ := h.Get(t.Context(), id); return w }
-	letters := func() int { list, _ := h.DeadLetters(t.Context(), "enrich-orders", "", 0); return len(list) }
+	letters := func() int { list, _ := h.DeadLetters(t.Context(), "enrich-orders", "", "", 0); return len(list) }
 	for name, is := range map[string]struct {
 		form    url.Values
 		page    string // the page that offers the action

@@ -126,7 +126,7 @@ func (h *hosted) Recover(context.Context, string) (*operatorv1.RecoverWorkersRes
 	return &operatorv1.RecoverWorkersResponse{Recovered: []string{"notify", "enrich-orders"}, Failures: []*operatorv1.RecoverWorkersResponse_Failure{{Id: "score", Error: "it does not load"}}}, nil
 }
 
-func (h *hosted) DeadLetters(_ context.Context, id, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
+func (h *hosted) DeadLetters(_ context.Context, id, _, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var list []*operatorv1.DeadLetter

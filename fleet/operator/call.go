@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -20,24 +21,16 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// HeaderAsOf is the header of every answer with the time of its content, in the form of
-// RFC 3339. That time is before the answer while a dependency is away.
-const HeaderAsOf = "Lifecycle-As-Of"
-
-// HeaderAway is a header of every answer while a dependency is away: its name. It comes once for
-// each.
-const HeaderAway = "Lifecycle-Away"
-
 // needs is the role that each method needs, by "Service.Method". A viewer may
 // call the methods that the contract declares free of side effects, except methods that
-// look into a process.
-var needs = func() map[string]Role {
-	roles := map[string]Role{}
+// look into a process. methods are the methods by their request messages: each has its own.
+var needs, methods = func() (map[string]Role, map[protoreflect.FullName]method) {
+	roles, byRequest := map[string]Role{}, map[protoreflect.FullName]method{}
 	for _, file := range operatorv1.Files() {
 		for i := range file.Services().Len() {
-			methods := file.Services().Get(i).Methods()
-			for j := range methods.Len() {
-				m := methods.Get(j)
+			all := file.Services().Get(i).Methods()
+			for j := range all.Len() {
+				m := all.Get(j)
 				name := string(m.Parent().Name()) + "." + string(m.Name())
 				options, _ := m.Options().(*descriptorpb.MethodOptions)
 				switch {
@@ -48,11 +41,29 @@ var needs = func() map[string]Role {
 				default:
 					roles[name] = RoleOperator
 				}
+				fields := m.Input().Fields()
+				of := cmp.Or(fields.ByName("type"), fields.ByName("worker_id"), fields.ByName("id"))
+				byRequest[m.Input().FullName()] = method{name, of, fields.ByName("id")}
 			}
 		}
 	}
-	return roles
+	return roles, byRequest
 }()
+
+// method is what a request message says about its call.
+type method struct {
+	action string
+	// of is the field with the type of workflow, the worker or the process that the call is about,
+	// and id the field with its id, or with that of the entity or the dead letter; nil for none.
+	of, id protoreflect.FieldDescriptor
+}
+
+// optionalID are the methods whose id may be empty: it is made up, or it is a filter.
+var optionalID = map[string]bool{
+	"WorkerService.CreateWorker":    true,
+	"ProcessService.WatchProcesses": true,
+	"WorkflowService.Watch":         true,
+}
 
 // looksInto are the methods that show what a process has in its memory, its log and its
 // configuration.
@@ -92,6 +103,35 @@ type request struct {
 	process *operatorv1.Process // the object of a method of ProcessService with scopeOne
 	area    Letters             // of a method about dead letters
 	found   string              // the text of note, which stands before the detail
+}
+
+// requestOf describes the call of a request message, and checks all texts of the message.
+func requestOf(message proto.Message) *request {
+	m := message.ProtoReflect()
+	is := methods[m.Descriptor().FullName()]
+	c := &request{action: is.action, scope: scopeParts}
+	c.texts("", m)
+	if is.of == nil {
+		return c
+	}
+	c.scope, c.object, c.letters = scopeOne, m.Get(is.of).String(), is.of.Name() == "worker_id"
+	service, _, _ := strings.Cut(is.action, ".")
+	switch {
+	case service == "ProcessService":
+		c.target = "process/" + c.object
+	case service == "WorkflowService" && is.id != nil:
+		c.target = c.object + "/" + m.Get(is.id).String()
+	case service == "WorkerService" && c.letters && isHook(c.object):
+		c.target = "hook/" + c.object
+	case service == "WorkerService":
+		c.target = "worker/" + c.object
+	}
+	for _, field := range []protoreflect.FieldDescriptor{is.of, is.id} {
+		if field != nil && (field != is.id || !optionalID[is.action]) {
+			c.required(string(field.Name()), m.Get(field).String())
+		}
+	}
+	return c
 }
 
 // note records a finding of the work, for the audit. It stands before the detail, because a long
@@ -246,34 +286,62 @@ func (c *request) entry(ctx context.Context, err error) *operatorv1.AuditEntry {
 // clip returns s as valid UTF-8 of at most n bytes.
 func clip(s string, n int) string { return text.Clip(s, n) }
 
-// Limits of the fields of requests, in bytes unless noted.
+// Limits of texts.
 const (
-	maxName   = 256
-	maxNote   = 2048
-	maxPath   = 1024
-	maxFields = 100 // in number
+	maxText  = 2048 // bytes of a text of a request
+	maxTexts = 1000 // texts of a list
+	maxName  = 256  // bytes of a name, and of what an error repeats
 )
 
-// text checks a name: at most most bytes, without control characters.
-func (v *violations) text(field, value string, required bool, most int) {
+// texts checks every text of a message and of the contract's messages in it: it has at most maxText
+// bytes, and no control characters.
+func (v *violations) texts(path string, m protoreflect.Message) {
+	for i := range m.Descriptor().Fields().Len() {
+		f := m.Descriptor().Fields().Get(i)
+		name := path + string(f.Name())
+		switch {
+		case !m.Has(f):
+		case f.Kind() == protoreflect.StringKind && f.IsList():
+			var list []string
+			for j := range m.Get(f).List().Len() {
+				list = append(list, m.Get(f).List().Get(j).String())
+			}
+			v.list(name, list)
+		case f.Kind() == protoreflect.StringKind:
+			v.text(name, m.Get(f).String())
+		case f.Kind() == protoreflect.MessageKind && !f.IsList() && f.ParentFile().Package() == f.Message().ParentFile().Package():
+			v.texts(name+".", m.Get(f).Message())
+		}
+	}
+}
+
+func (v *violations) text(field, value string) {
 	switch {
-	case required && value == "":
-		v.add(field, "is missing")
-	case len(value) > most:
-		v.add(field, "has %d bytes, at most %d are allowed", len(value), most)
+	case len(value) > maxText:
+		v.add(field, "has %d bytes, at most %d are allowed", len(value), maxText)
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f }):
 		v.add(field, "has a control character")
 	}
 }
 
-// texts checks a list of texts.
-func (v *violations) texts(field string, list []string, most int) {
-	if len(list) > maxFields {
-		v.add(field, "has %d texts, at most %d are allowed", len(list), maxFields)
+// list checks a list of texts. One that is wrong is enough to report.
+func (v *violations) list(field string, list []string) {
+	if len(list) > maxTexts {
+		v.add(field, "has %d texts, at most %d are allowed", len(list), maxTexts)
 		return
 	}
+	before := len(*v)
 	for i, text := range list {
-		v.text(fmt.Sprintf("%s[%d]", field, i), text, true, most)
+		if v.text(fmt.Sprintf("%s[%d]", field, i), text); len(*v) > before {
+			return
+		}
+	}
+}
+
+// required checks that a text is there.
+func (v *violations) required(field, value string) {
+	if value == "" {
+		v.add(field, "is missing")
 	}
 }
 

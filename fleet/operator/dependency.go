@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	foreign "github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -118,9 +119,9 @@ func (d *dependencies) asOf() time.Time {
 
 // sayAway puts into the header of an answer from when its content is, and what is away.
 func (d *dependencies) sayAway(h http.Header) {
-	h.Set(HeaderAsOf, d.asOf().UTC().Format(time.RFC3339Nano))
+	h.Set(client.HeaderAsOf, d.asOf().UTC().Format(time.RFC3339Nano))
 	for _, o := range d.outages() {
-		h.Add(HeaderAway, strings.Map(printable, o.name))
+		h.Add(client.HeaderAway, strings.Map(printable, o.name))
 	}
 }
 

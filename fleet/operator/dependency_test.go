@@ -15,6 +15,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -52,8 +53,8 @@ func TestDependencyIsAway(t *testing.T) {
 		}}},
 	})
 	_, header, _ := request(t, "GET", url+"/workflows/drone-survey", "")
-	if at, err := time.Parse(time.RFC3339Nano, header.Get(operator.HeaderAsOf)); err != nil || time.Since(at) > time.Minute {
-		t.Errorf("the answer is as of %q", header.Get(operator.HeaderAsOf))
+	if at, err := time.Parse(time.RFC3339Nano, header.Get(client.HeaderAsOf)); err != nil || time.Since(at) > time.Minute {
+		t.Errorf("the answer is as of %q", header.Get(client.HeaderAsOf))
 	}
 	code, _, text := request(t, "GET", url+"/workers", "")
 	if code != 503 || !strings.Contains(text, "NATS does not answer") || !strings.Contains(text, operator.ReasonUnavailable) {
@@ -68,10 +69,10 @@ func TestDependencyIsAway(t *testing.T) {
 		t.Errorf("%d %s", code, text)
 	}
 	_, header, _ = request(t, "GET", url+"/workflows/drone-survey", "")
-	first := header.Get(operator.HeaderAsOf)
+	first := header.Get(client.HeaderAsOf)
 	_, header, _ = request(t, "GET", url+"/workflows/drone-survey", "")
-	if first == "" || header.Get(operator.HeaderAsOf) != first {
-		t.Errorf("answers in an outage are as of %q and %q", first, header.Get(operator.HeaderAsOf))
+	if first == "" || header.Get(client.HeaderAsOf) != first {
+		t.Errorf("answers in an outage are as of %q and %q", first, header.Get(client.HeaderAsOf))
 	}
 	if _, _, page := request(t, "GET", url+"/ui/workflows", "", "Accept", "text/html"); !strings.Contains(page, "NATS has been away since") {
 		t.Errorf("the page does not say it:\n%s", page)

@@ -261,7 +261,7 @@ func (l *look) atWorkers(ctx context.Context) {
 	for _, w := range f.Workers {
 		f.More[w.GetId()] = d.noteLetters(f.Now, w.GetId(), w.GetDeadLetters())
 		if w.GetDeadLetters() > 0 && len(f.Letters) < 20 {
-			if letters, err := area.DeadLetters(ctx, w.GetId(), "", 1); err == nil && len(letters) > 0 {
+			if letters, err := area.DeadLetters(ctx, w.GetId(), "", "", 1); err == nil && len(letters) > 0 {
 				f.Letters[w.GetId()] = clip(letters[0].GetReason(), maxName)
 			}
 		}
@@ -327,75 +327,50 @@ func (l *look) atStore() {
 }
 
 // choose returns a function that reports whether a finding is about a service, or about a process
-// when there is one. A process may have ended, and its id may lack the service. What neither
-// announces itself nor is in the journal is an error that names what was probably meant.
-func (s *Server) choose(ctx context.Context, who Principal, service, process string) (func(*operatorv1.Finding) bool, error) {
-	if s.cfg.Processes == nil {
-		return nil, notServed("processes")
-	}
-	all, err := s.listed(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all = slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !who.seesProcess(x) })
-	services := map[string]string{}
-	for _, x := range all {
-		services[x.GetId()] = x.GetService()
-	}
+// when there is one. A process may have ended, and its id may lack the service. What is neither among
+// those that the caller sees nor in the journal is an error that names what was probably meant.
+func (s *Server) choose(
+	ctx context.Context, who Principal, seen roster, service, process string,
+) (func(*operatorv1.Finding) bool, error) {
 	if process != "" {
-		id, err := s.chooseProcess(ctx, who, process, slices.Sorted(maps.Keys(services)))
+		id, err := s.chooseProcess(ctx, who, seen, process)
 		return func(f *operatorv1.Finding) bool { return f.GetSubject() == "process/"+id }, err
 	}
-	known := slices.Sorted(maps.Values(services))
-	if !slices.Contains(known, service) {
+	if seen.living[service] == 0 {
 		last, err := s.newestEvent(ctx, who, presence.EventQuery{Service: service})
 		if err != nil {
 			return nil, err
 		}
 		if last == nil {
-			return nil, unknown("service", service, known)
+			return nil, unknown("service", service, slices.Sorted(maps.Keys(seen.living)))
 		}
 	}
 	return func(f *operatorv1.Finding) bool {
 		kind, name, _ := strings.Cut(f.GetSubject(), "/")
-		if kind == "process" { // one that has ended is not listed; its id begins with its service
-			owner, isListed := services[name]
-			if !isListed {
-				owner, _, _ = strings.Cut(name, ".")
-			}
-			return owner == service || !isListed && owner == identity.Token(service)
+		if kind == "process" {
+			owner, living := seen.service(name)
+			return owner == service || living == 0 && owner == identity.Token(service)
 		}
 		return kind == "service" && name == service
 	}, nil
 }
 
-// chooseProcess returns the whole id of a process, of which known are those that announce
-// themselves.
-func (s *Server) chooseProcess(ctx context.Context, who Principal, id string, known []string) (string, error) {
-	if slices.Contains(known, id) {
-		return id, nil
-	}
-	var found, names []string
-	for _, whole := range known {
-		_, instance, _ := strings.Cut(whole, ".")
-		if names = append(names, whole, instance); instance == id {
-			found = append(found, whole)
-		}
-	}
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		return "", invalid("process", "several services have a process of this id: %s", strings.Join(found[:min(len(found), 8)], ", "))
+// chooseProcess returns the whole id of a process.
+func (s *Server) chooseProcess(ctx context.Context, who Principal, seen roster, id string) (string, error) {
+	p, err := seen.find("process", id)
+	if err != nil || p != nil {
+		return p.GetId(), err
 	}
 	last, err := s.newestEvent(ctx, who, presence.EventQuery{Process: id})
-	switch {
-	case err != nil:
-		return "", err
-	case last == nil:
-		return "", unknown("process", id, names)
+	if err != nil || last != nil {
+		return last.GetProcess(), err
 	}
-	return last.GetProcess(), nil
+	var names []string
+	for _, whole := range slices.Sorted(maps.Keys(seen.byID)) {
+		_, instance, _ := strings.Cut(whole, ".")
+		names = append(names, whole, instance)
+	}
+	return "", unknown("process", id, names)
 }
 
 // newestEvent returns the newest event of the journal that a query selects and the caller sees, nil when

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,10 +14,14 @@ import (
 type logged struct {
 	Workers
 	followers int
+	fails     error
 }
 
 func (l *logged) FollowLogs(ctx context.Context, _ string, _ int64, _ func(*operatorv1.WorkerLogLine) error) error {
 	l.followers++
+	if l.fails != nil {
+		return l.fails
+	}
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -35,8 +40,8 @@ func TestStreamOfALogFollowsOneWorker(t *testing.T) {
 		defer stop()
 		c := &request{action: "WorkerService.FollowWorkerLogs", object: "w", who: Principal{Name: "ada", Role: RoleOperator}}
 		beats := 0
-		err = workerService{s}.sendLines(ctx, c, nil, 0, func(kind operatorv1.WatchResponse_Kind, _ *operatorv1.WorkerLogLine) error {
-			if kind == operatorv1.WatchResponse_KIND_HEARTBEAT {
+		err = workerService{s}.sendLines(ctx, c, nil, 0, func(m *operatorv1.FollowWorkerLogsResponse) error {
+			if m.GetKind() == operatorv1.WatchResponse_KIND_HEARTBEAT {
 				beats++
 			}
 			return nil
@@ -45,4 +50,21 @@ func TestStreamOfALogFollowsOneWorker(t *testing.T) {
 			t.Errorf("%d heartbeats, %d followers: %v", beats, area.followers, err)
 		}
 	})
+}
+
+// A source of lines that fails ends the stream, also when its error is that of a time that is over: it
+// is no silence.
+func TestLogThatCannotBeFollowed(t *testing.T) {
+	for _, fails := range []error{context.DeadlineExceeded, context.Canceled} {
+		s, err := New(Config{Workers: &logged{fails: fails}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(t.Context())
+		c := &request{action: "WorkerService.FollowWorkerLogs", object: "w", who: Principal{Name: "ada", Role: RoleOperator}}
+		err = workerService{s}.sendLines(t.Context(), c, nil, 0, func(*operatorv1.FollowWorkerLogsResponse) error { return nil })
+		if !errors.Is(err, fails) {
+			t.Errorf("a source that fails with %v ends the stream with %v", fails, err)
+		}
+	}
 }

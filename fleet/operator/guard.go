@@ -195,6 +195,8 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	case errors.Is(err, ErrBadCredentials):
 		err = Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "the credentials are not known here")
 	case errors.As(err, &ready):
+	case r.Context().Err() != nil: // the caller has gone while it waited for a check
+		return p, r.Context().Err()
 	default:
 		s.refused.warn(s.log, "operator: cannot check credentials", err)
 		return p, Errorf(connect.CodeUnavailable, ReasonUnavailable, "",

@@ -3,14 +3,17 @@ package operator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
@@ -21,15 +24,15 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// TestDeadLettersOfAHook lists, redrives and discards what a hook has given up, as an operator
-// does with the dead letters of a hosted worker. The server has no hosted workers.
-func TestDeadLettersOfAHook(t *testing.T) {
-	js := brokertest.Embedded(t, broker.Config{
+// givenUp returns a manager whose hook invoice has given up a reaction of each entity. The hook fails
+// until mended is set.
+func givenUp(t *testing.T, mended *atomic.Bool, ids ...string) (*broker.Broker, *workflow.Manager) {
+	t.Helper()
+	b := brokertest.Embedded(t, broker.Config{
 		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), workflow.HookBucket("MISSIONS")},
 		Streams: []jetstream.StreamConfig{workflow.Journal("MISSIONS")},
-	}).JetStream()
-	var mended atomic.Bool
-	mgr := workflow.NewManager(js, brokertest.Quiet())
+	})
+	mgr := workflow.NewManager(b.JetStream(), brokertest.Quiet())
 	t.Cleanup(func() { mgr.Close() })
 	invoice := workflow.Hook{Name: "invoice", Replay: true, Attempts: 1, Do: func(context.Context, workflow.Reaction) error {
 		if mended.Load() {
@@ -43,7 +46,7 @@ func TestDeadLettersOfAHook(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, id := range []string{"a", "b", "c"} {
+	for _, id := range ids {
 		if err := mgr.Create(ctx, &survey{ID: id, State: "planning"}); err != nil {
 			t.Fatal(err)
 		}
@@ -51,14 +54,24 @@ func TestDeadLettersOfAHook(t *testing.T) {
 	hooks, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Hooks(hooks) }()
-	brokertest.Await(t, "three dead letters", func() bool {
+	brokertest.Await(t, "the dead letters", func() bool {
 		letters, err := mgr.DeadLetters(ctx, "drone-survey", "invoice")
-		return err == nil && len(letters) == 3
+		return err == nil && len(letters) == len(ids)
 	})
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
+	return b, mgr
+}
+
+// TestDeadLettersOfAHook lists, redrives and discards what a hook has given up, as an operator
+// does with the dead letters of a hosted worker. The server has no hosted workers.
+func TestDeadLettersOfAHook(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var mended atomic.Bool
+	_, mgr := givenUp(t, &mended, "a", "b", "c")
 	base, _ := serve(t, operator.Config{Workflows: operator.FromManager(mgr)})
 	c := operatorv1connect.NewWorkerServiceClient(http.DefaultClient, base)
 	const id = "drone-survey/invoice"
@@ -97,16 +110,27 @@ func TestDeadLettersOfAHook(t *testing.T) {
 	if err != nil || would.GetDiscarded() != 3 || len(list()) != 3 {
 		t.Errorf("a dry run: %v, %v", would, err)
 	}
-	gone, err := c.DiscardDeadLetters(ctx, &operatorv1.DiscardDeadLettersRequest{WorkerId: id, Ids: []string{letters[2].GetId()}, Note: "a test"})
-	if err != nil || gone.GetDiscarded() != 1 {
-		t.Errorf("discard: %v, %v", gone, err)
+	for _, action := range []string{"redrive", "discard"} {
+		code, _, text := request(t, "GET", base+"/ui/act/"+action+"?id=drone-survey%2Finvoice&letter="+letters[2].GetId(), "")
+		if code != 200 || !strings.Contains(text, "drone-survey/") || !strings.Contains(text, "<button") {
+			t.Errorf("the page before %s: %d %.300s", action, code, text)
+		}
+	}
+	code, _, text := request(t, "GET", base+"/ui/workers/drone-survey%2Finvoice/deadletters/"+letters[2].GetId(), "")
+	if code != 200 || strings.Contains(text, "/ui/act/edit") {
+		t.Errorf("the page of one letter: %d %.300s", code, text)
+	}
+	code, head, text := request(t, "POST", base+"/ui/act/discard", "id=drone-survey%2Finvoice&note=a+test&letter="+letters[2].GetId(),
+		"Content-Type", "application/x-www-form-urlencoded")
+	if code != 303 || len(list()) != 2 {
+		t.Errorf("discard: %d to %s %.300s", code, head.Get("Location"), text)
 	}
 	mended.Store(true)
 	redriven, err := c.Redrive(ctx, &operatorv1.RedriveRequest{WorkerId: id, All: true})
 	if err != nil || redriven.GetRedriven() != 2 || len(list()) != 0 {
 		t.Errorf("redrive: %v, %v", redriven, err)
 	}
-	code, _, text := request(t, "GET", base+"/ui/workers/drone-survey%2Finvoice/deadletters", "")
+	code, _, text = request(t, "GET", base+"/ui/workers/drone-survey%2Finvoice/deadletters", "")
 	if code != 200 || !strings.Contains(text, `href="/ui/workflows/drone-survey"`) {
 		t.Errorf("the page: %d %.300s", code, text)
 	}
@@ -136,5 +160,52 @@ func TestDeadLettersOfAHook(t *testing.T) {
 		if err != nil && connect.CodeOf(err) != want || err == nil && want != 0 {
 			t.Errorf("the role of %s: %v", name, err)
 		}
+	}
+}
+
+// Each dead letter of a group is read once, however many there are.
+func TestGroupOfAHookIsReadOnce(t *testing.T) {
+	const id, letters = "drone-survey/invoice", 24
+	var ids []string
+	for i := range letters {
+		ids = append(ids, fmt.Sprintf("m-%02d", i))
+	}
+	b, mgr := givenUp(t, new(atomic.Bool), ids...)
+	base, _ := serve(t, operator.Config{Workflows: operator.FromManager(mgr)})
+	c := operatorv1connect.NewWorkerServiceClient(http.DefaultClient, base)
+	var gets atomic.Int64
+	sub, err := b.Conn().Subscribe("$JS.API.DIRECT.GET.*.$KV.>", func(*nats.Msg) { gets.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Unsubscribe()
+	var got []string
+	for token := ""; ; {
+		page, err := c.ListDeadLetters(t.Context(), &operatorv1.ListDeadLettersRequest{
+			WorkerId:  id,
+			Group:     "no such account #",
+			PageSize:  letters / 2,
+			PageToken: token,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range page.GetDeadLetters() {
+			got = append(got, d.GetTopic())
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, ids) {
+		t.Errorf("the letters are those of %q", got)
+	}
+	brokertest.Await(t, "the first get", func() bool { return gets.Load() > 0 })
+	if n := gets.Load(); n > 3*letters {
+		t.Errorf("two pages of %d letters were read with %d gets", letters, n)
+	}
+	none, err := c.ListDeadLetters(t.Context(), &operatorv1.ListDeadLettersRequest{WorkerId: id, Group: "another reason"})
+	if err != nil || len(none.GetDeadLetters()) > 0 {
+		t.Errorf("another group: %v, %v", none, err)
 	}
 }

@@ -2,7 +2,9 @@ package operator_test
 
 import (
 	"context"
+	"net/url"
 	"strings"
+	"testing"
 	"time"
 
 	"connectrpc.com/connect"
@@ -87,4 +89,24 @@ func (h *hosted) Promote(ctx context.Context, id, _ string) (*operatorv1.Worker,
 	w.Digest, w.Canary = w.GetCanary().GetDigest(), nil
 	h.mu.Unlock()
 	return h.Get(ctx, id)
+}
+
+// Commands to copy quote the ids in them: a type of workflow may have any text.
+func TestCommandsOfPagesAreQuoted(t *testing.T) {
+	const id, quoted = "x; echo y", "&#39;x; echo y&#39;"
+	h := newHosted()
+	h.list[id] = proto.CloneOf(h.list["notify"])
+	h.dead[id] = []*operatorv1.DeadLetter{{Id: "7", Data: make([]byte, 1<<20)}}
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Workers: h})
+	path := base + "/ui/workers/" + url.PathEscape(id)
+	for page, want := range map[string]string{
+		path + "/deadletters":   "lifecyclectl dead-letters " + quoted + " --by-reason",
+		path + "/deadletters/7": "lifecyclectl dead-letters " + quoted + " 7",
+		path + "/diff":          "lifecyclectl workers diff " + quoted + " --from ",
+		base + "/ui/act/edit?letter=7&id=" + url.QueryEscape(id): "lifecyclectl redrive " + quoted + " 7 --data-file FILE",
+	} {
+		if code, _, text := request(t, "GET", page, ""); code != 200 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d, without %s\n%.2000s", page, code, want, text)
+		}
+	}
 }

@@ -41,7 +41,7 @@ func (o *office) store(n int, data string, header nats.Header) {
 func TestPageOfLettersKeepsNoWholeMessage(t *testing.T) {
 	o := openOffice(t, nil, "")
 	o.store(3, strings.Repeat("x", 500_000), nil)
-	list, err := operator.FromHost(o.ask).DeadLetters(t.Context(), "desk", "", 1001)
+	list, err := operator.FromHost(o.ask).DeadLetters(t.Context(), "desk", "", "", 1001)
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%d letters, %v", len(list), err)
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
@@ -49,7 +50,7 @@ func TestProcessIsShownWhileNATSIsAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			inner.ServeHTTP(w, r)
-			return w.Code, w.Header().Get(HeaderAsOf), w.Body.String()
+			return w.Code, w.Header().Get(client.HeaderAsOf), w.Body.String()
 		}
 		for who, p := range map[string]Principal{
 			"a viewer of all": {Name: "vic", Role: RoleViewer}, "a viewer of a part": {Name: "ivy", Grants: []Grant{{Role: RoleViewer, Services: []string{"web"}}}},

@@ -175,7 +175,7 @@ func (w sceneWorkers) Get(_ context.Context, id string) (*operatorv1.Worker, err
 	}, nil
 }
 
-func (w sceneWorkers) DeadLetters(context.Context, string, string, int) ([]*operatorv1.DeadLetter, error) {
+func (w sceneWorkers) DeadLetters(context.Context, string, string, string, int) ([]*operatorv1.DeadLetter, error) {
 	t := w.s.text
 	return []*operatorv1.DeadLetter{{Id: t("letter"), Topic: t("topic"), Reason: t("reason"), Data: []byte(t("data")), At: timestamppb.Now()}}, nil
 }
@@ -187,7 +187,7 @@ func (w sceneWorkers) LetterGroups(context.Context, string) ([]operator.LetterGr
 
 func (w sceneWorkers) DeadLetter(ctx context.Context, id, _ string) (*operatorv1.DeadLetter, error) {
 	t := w.s.text
-	list, err := w.DeadLetters(ctx, id, "", 1)
+	list, err := w.DeadLetters(ctx, id, "", "", 1)
 	d := list[0]
 	d.Size, d.Message, d.DataDigest, d.Digest = int64(len(d.GetData())), t("message"), t("sum"), t("digest")
 	d.Headers = []*operatorv1.Header{{Name: t("header"), Values: []string{t("header value")}}}

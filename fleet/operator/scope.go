@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -353,66 +352,48 @@ func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1
 	}, nil
 }
 
-// seesFinding returns a function that reports whether the caller sees a finding. Every caller
-// sees findings about the fleet itself, such as that NATS is away.
-func (s *Server) seesFinding(
-	ctx context.Context, who Principal,
-) (sees func(*operatorv1.Finding) bool, processes int, err error) {
-	services, workers := map[string]string{}, map[string]object{}
-	if s.cfg.Processes != nil {
-		all, err := s.listed(ctx)
-		if err != nil {
-			return nil, 0, err
-		}
-		for _, x := range all {
-			services[x.GetId()] = x.GetService()
-			if who.seesProcess(x) {
-				processes++
-			}
-		}
+// seenDiagnosis returns what a caller sees of a diagnosis. Every caller sees findings about the fleet
+// itself, such as that NATS is away.
+func (s *Server) seenDiagnosis(
+	ctx context.Context, who Principal, known roster, answer *operatorv1.DiagnoseResponse,
+) (*operatorv1.DiagnoseResponse, error) {
+	if !who.scoped() {
+		return answer, nil
 	}
+	workers := map[string]object{}
 	if s.cfg.Workers != nil {
 		all, err := s.cfg.Workers.List(ctx)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		for _, w := range all {
 			workers[w.GetId()] = workerObject(w)
 		}
 	}
-	return func(f *operatorv1.Finding) bool {
+	answer = proto.CloneOf(answer)
+	answer.Findings = slices.DeleteFunc(answer.Findings, func(f *operatorv1.Finding) bool {
 		kind, name, _ := strings.Cut(f.GetSubject(), "/")
 		switch kind {
 		case "process":
-			// A process that has ended is not listed; its id begins with its service.
-			service, _, _ := strings.Cut(name, ".")
-			return who.sees(object{service: cmp.Or(services[name], service)})
+			service, _ := known.service(name)
+			return !who.sees(object{service: service})
 		case "service":
-			return who.sees(object{service: name})
+			return !who.sees(object{service: name})
 		case "workflow":
-			return who.sees(object{workflow: name})
+			return !who.sees(object{workflow: name})
 		case "worker":
-			return who.sees(workers[name])
+			return !who.sees(workers[name])
 		}
-		return true
-	}, processes, nil
-}
-
-// seenDiagnosis returns what a caller sees of a diagnosis.
-func (s *Server) seenDiagnosis(
-	ctx context.Context, who Principal, answer *operatorv1.DiagnoseResponse,
-) (*operatorv1.DiagnoseResponse, error) {
-	if !who.scoped() {
-		return answer, nil
-	}
-	sees, processes, err := s.seesFinding(ctx, who)
-	if err != nil {
-		return nil, err
-	}
-	answer = proto.CloneOf(answer)
-	answer.Findings = slices.DeleteFunc(answer.Findings, func(f *operatorv1.Finding) bool { return !sees(f) })
+		return false
+	})
 	if len(answer.GetLookedAt()) > 0 {
-		answer.LookedAt = []string{fmt.Sprintf("what you may see, of it %d processes", processes)}
+		n := 0
+		for service, living := range known.living {
+			if who.sees(object{service: service}) {
+				n += living
+			}
+		}
+		answer.LookedAt = []string{fmt.Sprintf("what you may see, of it %d processes", n)}
 	}
 	return answer, nil
 }

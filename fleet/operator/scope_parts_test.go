@@ -150,7 +150,7 @@ func (w partWorkers) History(ctx context.Context, id string) ([]*operatorv1.Code
 func (w partWorkers) Recover(context.Context, string) (*operatorv1.RecoverWorkersResponse, error) {
 	return &operatorv1.RecoverWorkersResponse{}, nil
 }
-func (w partWorkers) DeadLetters(ctx context.Context, id, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
+func (w partWorkers) DeadLetters(ctx context.Context, id, _, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
 	_, err := w.Get(ctx, id)
 	return nil, err
 }

@@ -77,10 +77,9 @@ type Config struct {
 	Timeout time.Duration `koanf:"timeout"`
 
 	// MaxBody is the largest request, in bytes. Defaults to 9 MiB, which is enough for the
-	// largest code of a worker; at most 1 GiB. The server refuses a compressed request. A
-	// request without code may have 2 MiB, and a viewer's 64 KiB. All requests that are
-	// read or handled at one time may have four times MaxBody together, and one caller's
-	// half of that.
+	// largest code of a worker; at most 1 GiB. A request of a viewer or an inspector may have
+	// 64 KiB. The server refuses a compressed request. All requests that are read or handled at
+	// one time may have four times MaxBody together, and one caller's half of that.
 	MaxBody int64 `koanf:"max_body"`
 
 	// Rate is how many requests per second one caller may send, with a burst of five

@@ -116,7 +116,7 @@ func TestRequestsThatAreWrongNameTheField(t *testing.T) {
 	c := operatorv1connect.NewWorkflowServiceClient(http.DefaultClient, base)
 	w := operatorv1connect.NewWorkerServiceClient(http.DefaultClient, base)
 	ctx := context.Background()
-	long := strings.Repeat("x", 300)
+	long := strings.Repeat("x", 3000)
 	fields := func(name string, v any) *structpb.Struct {
 		s, err := structpb.NewStruct(map[string]any{name: v})
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 // accessService implements the contract's AccessService.
 type accessService struct{ s *Server }
 
-func (a accessService) WhoAmI(ctx context.Context, _ *operatorv1.WhoAmIRequest) (*operatorv1.WhoAmIResponse, error) {
-	c := &request{action: "AccessService.WhoAmI", scope: scopeParts}
+func (a accessService) WhoAmI(ctx context.Context, req *operatorv1.WhoAmIRequest) (*operatorv1.WhoAmIResponse, error) {
+	c := requestOf(req)
 	return call(ctx, a.s, c, func(context.Context) (*operatorv1.WhoAmIResponse, error) {
 		me := &operatorv1.WhoAmIResponse{Name: c.who.Name, Role: string(c.who.Role), Method: c.who.Method}
 		for _, g := range c.who.Grants {
@@ -27,10 +27,7 @@ func (a accessService) WhoAmI(ctx context.Context, _ *operatorv1.WhoAmIRequest) 
 }
 
 func (a accessService) ListAudit(ctx context.Context, req *operatorv1.ListAuditRequest) (*operatorv1.ListAuditResponse, error) {
-	c := &request{action: "AccessService.ListAudit", scope: scopeParts}
-	c.text("who", req.GetWho(), false, maxName)
-	c.text("action", req.GetAction(), false, maxName)
-	c.text("target", req.GetTarget(), false, maxName)
+	c := requestOf(req)
 	page := c.paging(req)
 	q := AuditQuery{
 		Who:     req.GetWho(),

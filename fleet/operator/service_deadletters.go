@@ -1,12 +1,10 @@
 package operator
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -18,24 +16,16 @@ const (
 	maxPart    = 4 << 20 // bytes of a message in one answer
 	plainPart  = 1 << 20 // the same when the request does not say
 	maxEdited  = 6 << 20 // bytes of an edited message
-	maxLetters = 1000    // ids in one request
 	maxReasons = 100     // groups in one answer
 )
 
 func (w workerService) ListDeadLetters(
 	ctx context.Context, req *operatorv1.ListDeadLettersRequest,
 ) (*operatorv1.ListDeadLettersResponse, error) {
-	c := w.lettersRequest("ListDeadLetters", req.GetWorkerId())
-	c.text("group", req.GetGroup(), false, maxNote)
+	c := requestOf(req)
 	page := c.paging(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLettersResponse, error) {
-		read := c.area.DeadLetters
-		if req.GetGroup() != "" {
-			read = func(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
-				return lettersOf(ctx, c.area, id, req.GetGroup(), after, limit)
-			}
-		}
-		found, err := read(ctx, req.GetWorkerId(), page.after, page.size+1)
+		found, err := c.area.DeadLetters(ctx, req.GetWorkerId(), req.GetGroup(), page.after, page.size+1)
 		if err != nil {
 			return nil, err
 		}
@@ -48,48 +38,6 @@ func (w workerService) ListDeadLetters(
 		}
 		return answer, nil
 	})
-}
-
-// lettersOf returns at most limit dead letters of a group after the one with the id after.
-func lettersOf(ctx context.Context, area Letters, id, group, after string, limit int) (page []*operatorv1.DeadLetter, err error) {
-	ids, err := groupIDs(ctx, area, id, group)
-	if err != nil {
-		return nil, err
-	}
-	if after != "" {
-		i := slices.Index(ids, after)
-		if i < 0 { // the last one of the page before is gone
-			i, _ = slices.BinarySearchFunc(ids, after, byNumber)
-			i--
-		}
-		ids = ids[i+1:]
-	}
-	for _, letter := range ids {
-		if len(page) == limit {
-			break
-		}
-		d, err := area.DeadLetter(ctx, id, letter)
-		switch {
-		case err == nil:
-			d.Data, d.Headers, d.Message, d.DataDigest = beginOf(d.GetData()), nil, "", ""
-			page = append(page, d)
-		case !missing(err): // otherwise it has just gone
-			return nil, err
-		}
-	}
-	return page, nil
-}
-
-// beginOf returns what a list has of a message. It is a copy: a page of a thousand letters
-// must not keep their whole messages in memory.
-func beginOf(data []byte) []byte { return bytes.Clone(data[:min(len(data), maxData)]) }
-
-// byNumber compares ids that are numbers.
-func byNumber(a, b string) int {
-	if len(a) != len(b) {
-		return len(a) - len(b)
-	}
-	return strings.Compare(a, b)
 }
 
 // groupIDs returns the ids of a group of dead letters, none when there is no such group.
@@ -106,7 +54,7 @@ func groupIDs(ctx context.Context, area Letters, id, group string) ([]string, er
 func (w workerService) ListDeadLetterGroups(
 	ctx context.Context, req *operatorv1.ListDeadLetterGroupsRequest,
 ) (*operatorv1.ListDeadLetterGroupsResponse, error) {
-	c := w.lettersRequest("ListDeadLetterGroups", req.GetWorkerId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLetterGroupsResponse, error) {
 		groups, err := c.area.LetterGroups(ctx, req.GetWorkerId())
 		if err != nil {
@@ -127,7 +75,7 @@ func (w workerService) ListDeadLetterGroups(
 func (w workerService) ReadDeadLetter(
 	ctx context.Context, req *operatorv1.ReadDeadLetterRequest,
 ) (*operatorv1.DeadLetter, error) {
-	c := w.letterRequest("ReadDeadLetter", req.GetWorkerId(), req.GetId())
+	c := requestOf(req)
 	if req.GetOffset() < 0 {
 		c.add("offset", "is negative")
 	}
@@ -153,23 +101,6 @@ func (w workerService) ReadDeadLetter(
 	})
 }
 
-// lettersRequest returns a request of a method about the dead letters of a worker or a hook.
-func (w workerService) lettersRequest(method, id string) *request {
-	c := w.requestAs(method, "worker_id", id)
-	c.letters = true
-	if _, _, ok := hookOf(id); ok {
-		c.target = "hook/" + id
-	}
-	return c
-}
-
-// letterRequest returns a request of a method about one dead letter.
-func (w workerService) letterRequest(method, worker, letter string) *request {
-	c := w.lettersRequest(method, worker)
-	c.text("id", letter, true, maxName)
-	return c
-}
-
 // choice says which dead letters a request is about.
 type choice struct {
 	ids   []string
@@ -186,14 +117,6 @@ func (v *violations) choice(c choice) {
 		v.add("all", "is set and ids are given: want one of the two")
 	case c.group != "" && (c.all || n > 0):
 		v.add("group", "is set together with ids or all: want one of the three")
-	case n > maxLetters:
-		v.add("ids", "has %d ids, at most %d are allowed", n, maxLetters)
-	}
-	v.text("group", c.group, false, maxNote)
-	for i, id := range c.ids[:min(len(c.ids), maxLetters)] {
-		if v.text(fmt.Sprintf("ids[%d]", i), id, true, maxName); len(*v) > 0 {
-			break // one bad id is enough to report
-		}
 	}
 }
 
@@ -218,7 +141,7 @@ func (c choice) resolve(ctx context.Context, area Letters, id string) (ids []str
 }
 
 func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
-	c := w.lettersRequest("Redrive", req.GetWorkerId())
+	c := requestOf(req)
 	chosen := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
 	c.choice(chosen)
 	c.detail = chosen.String()
@@ -236,8 +159,7 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 func (w workerService) RedriveEdited(
 	ctx context.Context, req *operatorv1.RedriveEditedRequest,
 ) (*operatorv1.RedriveEditedResponse, error) {
-	c := w.letterRequest("RedriveEdited", req.GetWorkerId(), req.GetId())
-	c.text("note", req.GetNote(), false, maxNote)
+	c := requestOf(req)
 	if n := len(req.GetData()); n > maxEdited {
 		c.add("data", "has %d bytes, at most %d are allowed", n, maxEdited)
 	}
@@ -265,8 +187,10 @@ func digestOf(data []byte) string {
 func (w workerService) DiscardDeadLetters(
 	ctx context.Context, req *operatorv1.DiscardDeadLettersRequest,
 ) (*operatorv1.DiscardDeadLettersResponse, error) {
-	c := w.lettersRequest("DiscardDeadLetters", req.GetWorkerId())
-	c.text("note", req.GetNote(), !req.GetDryRun(), maxNote)
+	c := requestOf(req)
+	if !req.GetDryRun() {
+		c.required("note", req.GetNote())
+	}
 	chosen := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
 	c.choice(chosen)
 	c.dryRun = req.GetDryRun()

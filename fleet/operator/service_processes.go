@@ -23,20 +23,10 @@ type processService struct {
 	isPage bool // a page shows the latest diagnosis and does not wait for a new one
 }
 
-// request returns a request of a method about one process.
-func (p processService) request(method, id string) *request {
-	c := &request{action: "ProcessService." + method, scope: scopeOne, object: id, target: "process/" + id}
-	c.text("id", id, true, maxName)
-	return c
-}
-
 func (p processService) ListProcesses(
 	ctx context.Context, req *operatorv1.ListProcessesRequest,
 ) (*operatorv1.ListProcessesResponse, error) {
-	c := &request{action: "ProcessService.ListProcesses", scope: scopeParts}
-	c.text("service", req.GetService(), false, maxName)
-	c.text("phase", req.GetPhase(), false, maxName)
-	c.text("contains", req.GetContains(), false, maxName)
+	c := requestOf(req)
 	order, ok := processOrders[cmp.Or(req.GetSort(), "service")]
 	if !ok {
 		c.add("sort", "is %q, want service, problems or started", clip(req.GetSort(), 64))
@@ -96,11 +86,7 @@ func totals(list []*operatorv1.Process) *operatorv1.ProcessTotals {
 func (p processService) ListEvents(
 	ctx context.Context, req *operatorv1.ListEventsRequest,
 ) (*operatorv1.ListEventsResponse, error) {
-	c := &request{action: "ProcessService.ListEvents", scope: scopeParts}
-	c.text("service", req.GetService(), false, maxName)
-	c.text("process", req.GetProcess(), false, maxName)
-	c.text("contains", req.GetContains(), false, maxName)
-	c.texts("kinds", req.GetKinds(), maxName)
+	c := requestOf(req)
 	page := c.paging(req)
 	q := presence.EventQuery{
 		Service:  req.GetService(),
@@ -127,65 +113,49 @@ func (p processService) ListEvents(
 }
 
 func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error) {
-	c := &request{action: "ProcessService.Diagnose", scope: scopeParts}
-	c.text("service", req.GetService(), false, maxName)
-	c.text("process", req.GetProcess(), false, maxName)
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
 		look := p.s.Diagnosis
 		if p.isPage {
 			look = p.s.shownDiagnosis
 		}
 		answer, err := look(ctx)
-		if err == nil {
-			answer, err = p.s.seenDiagnosis(ctx, c.who, answer)
-		}
 		if err != nil {
 			return nil, err
 		}
+		isChosen := req.GetService() != "" || req.GetProcess() != ""
+		all, err := p.s.listed(ctx) // without it, the ids have the services
+		if needsAll := isChosen || c.who.scoped() && p.s.cfg.Processes != nil; err != nil && needsAll {
+			return nil, err
+		}
+		known := rosterOf(all)
+		if answer, err = p.s.seenDiagnosis(ctx, c.who, known, answer); err != nil {
+			return nil, err
+		}
 		findings := slices.Clone(answer.GetFindings())
-		if req.GetService() != "" || req.GetProcess() != "" {
-			chosen, err := p.s.choose(ctx, c.who, req.GetService(), req.GetProcess())
+		if isChosen {
+			seen := rosterOf(slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !c.who.seesProcess(x) }))
+			chosen, err := p.s.choose(ctx, c.who, seen, req.GetService(), req.GetProcess())
 			if err != nil {
 				return nil, err
 			}
 			findings = slices.DeleteFunc(findings, func(f *operatorv1.Finding) bool { return !chosen(f) })
 		}
 		return &operatorv1.DiagnoseResponse{
-			Findings:    diagnosis.Arrange(findings, p.s.serviceOf(ctx)),
+			Findings:    diagnosis.Arrange(findings, known.service),
 			LookedAt:    answer.GetLookedAt(),
 			NotLookedAt: answer.GetNotLookedAt(),
 		}, nil
 	})
 }
 
-// serviceOf returns a function that returns the service of a process, and how many processes of
-// the service live; 0 for a process that has ended.
-func (s *Server) serviceOf(ctx context.Context) func(id string) (name string, living int) {
-	services, living := map[string]string{}, map[string]int{}
-	if s.cfg.Processes != nil {
-		all, _ := s.listed(ctx) // without it, the ids have the services
-		for _, x := range all {
-			services[x.GetId()] = x.GetService()
-			living[x.GetService()]++
-		}
-	}
-	return func(id string) (string, int) {
-		name, isListed := services[id]
-		if !isListed {
-			name, _, _ = strings.Cut(id, ".")
-			return name, 0
-		}
-		return name, living[name]
-	}
-}
-
 func (p processService) GetProcess(ctx context.Context, req *operatorv1.GetProcessRequest) (*operatorv1.Process, error) {
-	c := p.request("GetProcess", req.GetId())
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(context.Context) (*operatorv1.Process, error) { return c.process, nil })
 }
 
 func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequest) (*operatorv1.GetLogsResponse, error) {
-	c := p.request("GetLogs", req.GetId())
+	c := requestOf(req)
 	c.inSeries, c.continuesSeries = true, req.GetAfter() > 0
 	limit := cmp.Or(int(req.GetLimit()), 200)
 	if limit < 0 || limit > 1000 {
@@ -197,7 +167,7 @@ func (p processService) GetLogs(ctx context.Context, req *operatorv1.GetLogsRequ
 }
 
 func (p processService) GetStacks(ctx context.Context, req *operatorv1.GetStacksRequest) (*operatorv1.GetStacksResponse, error) {
-	c := p.request("GetStacks", req.GetId())
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.GetStacksResponse, error) {
 		text, err := p.s.cfg.Processes.Stacks(ctx, c.object, c.who.Name)
 		return &operatorv1.GetStacksResponse{Text: text}, err
@@ -205,7 +175,7 @@ func (p processService) GetStacks(ctx context.Context, req *operatorv1.GetStacks
 }
 
 func (p processService) GetConfig(ctx context.Context, req *operatorv1.GetConfigRequest) (*operatorv1.GetConfigResponse, error) {
-	c := p.request("GetConfig", req.GetId())
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.GetConfigResponse, error) {
 		return p.s.cfg.Processes.Config(ctx, c.object, c.who.Name)
 	})
@@ -214,8 +184,7 @@ func (p processService) GetConfig(ctx context.Context, req *operatorv1.GetConfig
 func (p processService) DrainProcess(
 	ctx context.Context, req *operatorv1.DrainProcessRequest,
 ) (*operatorv1.CommandResponse, error) {
-	c := p.request("DrainProcess", req.GetId())
-	c.text("reason", req.GetReason(), false, maxName)
+	c := requestOf(req)
 	c.detail = req.GetReason()
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
 		phase, err := p.s.cfg.Processes.Drain(ctx, c.object, req.GetReason(), c.who.Name)
@@ -226,8 +195,8 @@ func (p processService) DrainProcess(
 func (p processService) SuspendProcess(
 	ctx context.Context, req *operatorv1.SuspendProcessRequest,
 ) (*operatorv1.CommandResponse, error) {
-	c := p.request("SuspendProcess", req.GetId())
-	c.text("reason", req.GetReason(), true, maxName)
+	c := requestOf(req)
+	c.required("reason", req.GetReason())
 	c.detail = req.GetReason()
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
 		phase, err := p.s.cfg.Processes.Suspend(ctx, c.object, req.GetReason(), c.who.Name)
@@ -238,7 +207,7 @@ func (p processService) SuspendProcess(
 func (p processService) ResumeProcess(
 	ctx context.Context, req *operatorv1.ResumeProcessRequest,
 ) (*operatorv1.CommandResponse, error) {
-	c := p.request("ResumeProcess", req.GetId())
+	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
 		phase, err := p.s.cfg.Processes.Resume(ctx, c.object, c.who.Name)
 		return &operatorv1.CommandResponse{Phase: phase}, err
@@ -248,9 +217,8 @@ func (p processService) ResumeProcess(
 func (p processService) RestartUnit(
 	ctx context.Context, req *operatorv1.RestartUnitRequest,
 ) (*operatorv1.RestartUnitResponse, error) {
-	c := p.request("RestartUnit", req.GetId())
-	c.text("unit", req.GetUnit(), true, maxPath)
-	c.text("reason", req.GetReason(), false, maxName)
+	c := requestOf(req)
+	c.required("unit", req.GetUnit())
 	c.detail = strings.TrimSuffix(req.GetUnit()+": "+req.GetReason(), ": ")
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.RestartUnitResponse, error) {
 		return p.s.cfg.Processes.RestartUnit(ctx, c.object, req.GetUnit(), req.GetReason(), c.who.Name)
@@ -267,8 +235,8 @@ func (p processService) WatchProcesses(
 func (p processService) watch(
 	ctx context.Context, req *operatorv1.WatchProcessesRequest, send func(*operatorv1.WatchProcessesResponse) error,
 ) error {
-	c := &request{action: "ProcessService.WatchProcesses", scope: scopeParts}
-	c.text("id", req.GetId(), false, maxName)
+	c := requestOf(req)
+	c.scope, c.object = scopeParts, "" // the id is a filter
 	err := p.s.begin(ctx, c)
 	if err == nil {
 		r := p.s.processes.Read(req.GetId(), c.who.seesProcess)
@@ -331,30 +299,67 @@ func (s *Server) process(ctx context.Context, id string) (*operatorv1.Process, e
 	if err := s.synced(ctx); err != nil {
 		return nil, err
 	}
-	whole, known := s.processes.Get(id)
-	if known && strings.Contains(id, ".") {
-		return whole, nil
+	if p, isKnown := s.processes.Get(id); isKnown && strings.Contains(id, ".") {
+		return p, nil // as nearly always: a roster of 2000 processes takes 0.4 ms
 	}
-	var found []*operatorv1.Process
-	s.processes.Each(func(key string, p *operatorv1.Process) {
-		if _, instance, _ := strings.Cut(key, "."); instance == id {
-			found = append(found, p)
-		}
-	})
+	list, err := s.listed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := rosterOf(list).find("id", id)
 	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		ids := make([]string, min(len(found), 8))
-		for i := range ids {
-			ids[i] = found[i].GetId()
-		}
-		slices.Sort(ids)
-		return nil, invalid("id", "several services have a process of this id: %s", strings.Join(ids, ", "))
-	case known: // an entry that no process has written
-		return whole, nil
+	case err != nil || p != nil:
+		return p, err
 	case len(s.deps.outages()) > 0: // it may have come since
 		return nil, Errorf(connect.CodeUnavailable, ReasonUnavailable, "", "no process %q is known", clip(id, maxName))
 	}
 	return nil, Errorf(connect.CodeNotFound, ReasonNotFound, "id", "no such process: %q", clip(id, maxName))
+}
+
+// roster has processes by their ids, and how many of each service there are.
+type roster struct {
+	byID   map[string]*operatorv1.Process
+	living map[string]int
+}
+
+func rosterOf(list []*operatorv1.Process) roster {
+	x := roster{map[string]*operatorv1.Process{}, map[string]int{}}
+	for _, p := range list {
+		x.byID[p.GetId()] = p
+		x.living[p.GetService()]++
+	}
+	return x
+}
+
+// service returns the service of a process, and how many processes of it there are: none when this one
+// is not listed, as one that has ended. Its id begins with its service.
+func (x roster) service(id string) (name string, living int) {
+	if p := x.byID[id]; p != nil {
+		return p.GetService(), x.living[p.GetService()]
+	}
+	name, _, _ = strings.Cut(id, ".")
+	return name, 0
+}
+
+// find returns the process of an id, which may lack the service, and nil when there is none. That
+// several services have a process of the id is an error of the field.
+func (x roster) find(field, id string) (*operatorv1.Process, error) {
+	whole := x.byID[id]
+	if whole != nil && strings.Contains(id, ".") {
+		return whole, nil
+	}
+	var found []string
+	for key := range x.byID {
+		if _, instance, _ := strings.Cut(key, "."); instance == id {
+			found = append(found, key)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return whole, nil // an entry that no process has written has no dot
+	case 1:
+		return x.byID[found[0]], nil
+	}
+	slices.Sort(found)
+	return nil, invalid(field, "several services have a process of this id: %s", strings.Join(found[:min(len(found), 8)], ", "))
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
@@ -27,18 +26,6 @@ type workerService struct{ s *Server }
 // maxCode is the largest code in a request. Larger code has to be fetched.
 const maxCode = 8 << 20
 
-// request returns a request of a method about one worker.
-func (w workerService) request(method, id string) *request {
-	return w.requestAs(method, "id", id)
-}
-
-// requestAs is request for a method that has the id of the worker in another field.
-func (w workerService) requestAs(method, field, id string) *request {
-	c := &request{action: "WorkerService." + method, scope: scopeOne, object: id, target: "worker/" + id}
-	c.text(field, id, true, maxName)
-	return c
-}
-
 // code checks the form of code in a field. The host checks whether it loads.
 func (v *violations) code(field string, c *operatorv1.Code) (detail string) {
 	switch src := c.GetSource().(type) {
@@ -52,7 +39,7 @@ func (v *violations) code(field string, c *operatorv1.Code) (detail string) {
 	case *operatorv1.Code_Url:
 		detail = "code of " + src.Url
 		switch u, err := url.Parse(src.Url); {
-		case err != nil || u.Host == "" || len(src.Url) > maxNote, u.Scheme != "https" && u.Scheme != "http":
+		case err != nil || u.Host == "", u.Scheme != "https" && u.Scheme != "http":
 			v.add(field+".url", "is %q, want an https URL", clip(src.Url, 128))
 		case u.User != nil:
 			v.add(field+".url", "has a user name in it: credentials do not belong in a URL")
@@ -76,22 +63,9 @@ func (v *violations) digest(field, digest string) {
 }
 
 func (w workerService) CreateWorker(ctx context.Context, req *operatorv1.CreateWorkerRequest) (*operatorv1.Worker, error) {
-	c := &request{
-		action: "WorkerService.CreateWorker",
-		scope:  scopeOne,
-		object: req.GetId(),
-		target: "worker/" + req.GetId(),
-	}
-	c.text("id", req.GetId(), false, maxName)
-	c.text("mime_type", req.GetMimeType(), true, maxName)
-	c.text("group", req.GetGroup(), false, maxName)
-	if n := len(req.GetTopics()); n == 0 || n > maxFields {
-		c.add("topics", "has %d topics, want 1 to %d", n, maxFields)
-	}
-	for _, t := range req.GetTopics() {
-		c.text("topics", t, true, maxName)
-	}
-	c.text("output_topic", req.GetOutputTopic(), false, maxName)
+	c := requestOf(req)
+	c.required("mime_type", req.GetMimeType())
+	c.required("topics", strings.Join(req.GetTopics(), ""))
 	c.detail = req.GetMimeType() + ", " + c.code("code", req.GetCode())
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Worker, error) {
 		return w.s.cfg.Workers.Create(ctx, req, c.who.Name)
@@ -101,9 +75,7 @@ func (w workerService) CreateWorker(ctx context.Context, req *operatorv1.CreateW
 func (w workerService) ListWorkers(
 	ctx context.Context, req *operatorv1.ListWorkersRequest,
 ) (*operatorv1.ListWorkersResponse, error) {
-	c := &request{action: "WorkerService.ListWorkers", scope: scopeParts}
-	c.text("state", req.GetState(), false, maxName)
-	c.text("group", req.GetGroup(), false, maxName)
+	c := requestOf(req)
 	page := c.paging(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListWorkersResponse, error) {
 		all, err := w.s.cfg.Workers.List(ctx)
@@ -123,27 +95,27 @@ func (w workerService) ListWorkers(
 }
 
 func (w workerService) GetWorker(ctx context.Context, req *operatorv1.GetWorkerRequest) (*operatorv1.Worker, error) {
-	return call(ctx, w.s, w.request("GetWorker", req.GetId()), func(ctx context.Context) (*operatorv1.Worker, error) {
+	return call(ctx, w.s, requestOf(req), func(ctx context.Context) (*operatorv1.Worker, error) {
 		return w.s.cfg.Workers.Get(ctx, req.GetId())
 	})
 }
 
 func (w workerService) StartWorker(ctx context.Context, req *operatorv1.StartWorkerRequest) (*operatorv1.Worker, error) {
-	c := w.request("StartWorker", req.GetId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Worker, error) {
 		return w.s.cfg.Workers.Start(ctx, req.GetId(), c.who.Name)
 	})
 }
 
 func (w workerService) StopWorker(ctx context.Context, req *operatorv1.StopWorkerRequest) (*operatorv1.Worker, error) {
-	c := w.request("StopWorker", req.GetId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Worker, error) {
 		return w.s.cfg.Workers.Stop(ctx, req.GetId(), c.who.Name)
 	})
 }
 
 func (w workerService) LoadCode(ctx context.Context, req *operatorv1.LoadCodeRequest) (*operatorv1.Worker, error) {
-	c := w.request("LoadCode", req.GetId())
+	c := requestOf(req)
 	c.detail = c.code("code", req.GetCode())
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Worker, error) {
 		return w.s.cfg.Workers.LoadCode(ctx, req.GetId(), req.GetCode(), c.who.Name)
@@ -151,7 +123,7 @@ func (w workerService) LoadCode(ctx context.Context, req *operatorv1.LoadCodeReq
 }
 
 func (w workerService) Rollback(ctx context.Context, req *operatorv1.RollbackRequest) (*operatorv1.Worker, error) {
-	c := w.request("Rollback", req.GetId())
+	c := requestOf(req)
 	c.digest("digest", req.GetDigest())
 	c.detail = "to " + req.GetDigest()
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Worker, error) {
@@ -160,7 +132,7 @@ func (w workerService) Rollback(ctx context.Context, req *operatorv1.RollbackReq
 }
 
 func (w workerService) PromoteWorker(ctx context.Context, req *operatorv1.PromoteWorkerRequest) (*operatorv1.Worker, error) {
-	c := w.request("PromoteWorker", req.GetId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Worker, error) {
 		return w.s.cfg.Workers.Promote(ctx, req.GetId(), c.who.Name)
 	})
@@ -169,7 +141,7 @@ func (w workerService) PromoteWorker(ctx context.Context, req *operatorv1.Promot
 func (w workerService) DeleteWorker(
 	ctx context.Context, req *operatorv1.DeleteWorkerRequest,
 ) (*operatorv1.DeleteWorkerResponse, error) {
-	c := w.request("DeleteWorker", req.GetId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.DeleteWorkerResponse, error) {
 		return &operatorv1.DeleteWorkerResponse{}, w.s.cfg.Workers.Delete(ctx, req.GetId(), c.who.Name)
 	})
@@ -178,7 +150,7 @@ func (w workerService) DeleteWorker(
 func (w workerService) GetWorkerHistory(
 	ctx context.Context, req *operatorv1.GetWorkerHistoryRequest,
 ) (*operatorv1.GetWorkerHistoryResponse, error) {
-	c := w.request("GetWorkerHistory", req.GetId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.GetWorkerHistoryResponse, error) {
 		list, err := w.s.cfg.Workers.History(ctx, req.GetId())
 		return &operatorv1.GetWorkerHistoryResponse{Versions: list}, err
@@ -186,9 +158,10 @@ func (w workerService) GetWorkerHistory(
 }
 
 func (w workerService) RecoverWorkers(
-	ctx context.Context, _ *operatorv1.RecoverWorkersRequest,
+	ctx context.Context, req *operatorv1.RecoverWorkersRequest,
 ) (*operatorv1.RecoverWorkersResponse, error) {
-	c := &request{action: "WorkerService.RecoverWorkers", scope: scopeFleet, target: "worker/*"}
+	c := requestOf(req)
+	c.scope, c.target = scopeFleet, "worker/*"
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.RecoverWorkersResponse, error) {
 		return w.s.cfg.Workers.Recover(ctx, c.who.Name)
 	})
@@ -204,7 +177,7 @@ const (
 func (w workerService) DiffWorkerCode(
 	ctx context.Context, req *operatorv1.DiffWorkerCodeRequest,
 ) (*operatorv1.DiffWorkerCodeResponse, error) {
-	c := w.request("DiffWorkerCode", req.GetId())
+	c := requestOf(req)
 	for field, digest := range map[string]string{"from": req.GetFrom(), "to": req.GetTo()} {
 		if digest != "" {
 			c.digest(field, digest)
@@ -264,7 +237,7 @@ func isBinary(code []byte) bool { return !utf8.Valid(code) || bytes.IndexByte(co
 func (w workerService) GetWorkerActivity(
 	ctx context.Context, req *operatorv1.GetWorkerActivityRequest,
 ) (*operatorv1.WorkerActivity, error) {
-	c := w.request("GetWorkerActivity", req.GetId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.WorkerActivity, error) {
 		return w.s.cfg.Workers.Activity(ctx, req.GetId())
 	})
@@ -276,17 +249,9 @@ func (v *violations) spec(s *operatorv1.WorkerSpec) (detail string) {
 		v.add("spec", "is missing")
 		return ""
 	}
-	v.text("spec.id", s.GetId(), true, maxName)
-	v.text("spec.tenant", s.GetTenant(), false, maxName)
-	v.text("spec.mime_type", s.GetMimeType(), true, maxName)
-	v.text("spec.topic", s.GetTopic(), true, maxName)
-	v.text("spec.group", s.GetGroup(), false, maxName)
-	v.text("spec.output_topic", s.GetOutputTopic(), false, maxName)
-	v.text("spec.key", s.GetKey(), false, maxName)
-	v.texts("spec.env", s.GetEnv(), maxName)
-	v.texts("spec.secrets", s.GetSecrets(), maxName)
-	v.texts("spec.http.allow", s.GetHttp().GetAllow(), maxName)
-	v.texts("spec.http.secrets", s.GetHttp().GetSecrets(), maxName)
+	v.required("spec.id", s.GetId())
+	v.required("spec.mime_type", s.GetMimeType())
+	v.required("spec.topic", s.GetTopic())
 	if d := s.GetRollout().GetFor(); d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
 		v.add("spec.rollout.for", "is not a positive duration")
 	}
@@ -297,12 +262,8 @@ func (w workerService) ApplyWorker(
 	ctx context.Context, req *operatorv1.ApplyWorkerRequest,
 ) (*operatorv1.ApplyWorkerResponse, error) {
 	spec := req.GetSpec()
-	c := &request{
-		action: "WorkerService.ApplyWorker",
-		scope:  scopeParts,
-		target: "worker/" + spec.GetId(),
-		dryRun: req.GetDryRun(),
-	}
+	c := requestOf(req)
+	c.target, c.dryRun = "worker/"+spec.GetId(), req.GetDryRun()
 	c.detail = spec.GetMimeType() + ", " + c.spec(spec)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ApplyWorkerResponse, error) {
 		if err := w.s.mayApply(ctx, c.who, spec); err != nil {
@@ -315,8 +276,7 @@ func (w workerService) ApplyWorker(
 func (w workerService) ReadWorkerState(
 	ctx context.Context, req *operatorv1.ReadWorkerStateRequest,
 ) (*operatorv1.ReadWorkerStateResponse, error) {
-	c := w.request("ReadWorkerState", req.GetId())
-	c.text("key", req.GetKey(), false, maxName)
+	c := requestOf(req)
 	c.detail = req.GetKey()
 	page := c.paging(req)
 	after := page.number(&c.violations)
@@ -333,7 +293,7 @@ func (w workerService) ReadWorkerState(
 func (w workerService) ListWorkerTimers(
 	ctx context.Context, req *operatorv1.ListWorkerTimersRequest,
 ) (*operatorv1.ListWorkerTimersResponse, error) {
-	c := w.request("ListWorkerTimers", req.GetId())
+	c := requestOf(req)
 	page := c.paging(req)
 	after := page.number(&c.violations)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListWorkerTimersResponse, error) {
@@ -345,9 +305,9 @@ func (w workerService) ListWorkerTimers(
 func (w workerService) CancelWorkerTimer(
 	ctx context.Context, req *operatorv1.CancelWorkerTimerRequest,
 ) (*operatorv1.CancelWorkerTimerResponse, error) {
-	c := w.request("CancelWorkerTimer", req.GetId())
-	c.text("key", req.GetKey(), true, maxNote)
-	c.text("name", req.GetName(), true, maxName)
+	c := requestOf(req)
+	c.required("key", req.GetKey())
+	c.required("name", req.GetName())
 	c.detail = req.GetName() + " of " + req.GetKey()
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.CancelWorkerTimerResponse, error) {
 		err := w.s.cfg.Workers.CancelTimer(ctx, req.GetId(), req.GetKey(), req.GetName(), c.who.Name)
@@ -358,8 +318,7 @@ func (w workerService) CancelWorkerTimer(
 func (w workerService) TestWorker(
 	ctx context.Context, req *operatorv1.TestWorkerRequest,
 ) (*operatorv1.TestWorkerResponse, error) {
-	c := w.request("TestWorker", req.GetId())
-	c.text("topic", req.GetTopic(), false, maxName)
+	c := requestOf(req)
 	if req.GetDigest() != "" {
 		c.digest("digest", req.GetDigest())
 	}
@@ -369,12 +328,14 @@ func (w workerService) TestWorker(
 			c.add("code", "and digest are given: want one of the two")
 		}
 	}
-	if len(req.GetHeaders()) > maxFields {
-		c.add("headers", "has %d headers, at most %d are allowed", len(req.GetHeaders()), maxFields)
+	var names []string
+	for _, h := range req.GetHeaders() {
+		names = append(names, h.GetName())
 	}
-	for i, h := range req.GetHeaders()[:min(len(req.GetHeaders()), maxFields)] {
-		c.text(fmt.Sprintf("headers[%d].name", i), h.GetName(), true, maxName)
+	if slices.Contains(names, "") {
+		c.add("headers", "has a header without a name")
 	}
+	c.list("headers", names)
 	c.detail = req.GetDigest()
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.TestWorkerResponse, error) {
 		return w.s.cfg.Workers.Test(ctx, req)
@@ -413,7 +374,7 @@ func validTexts(list []string) []string {
 func (w workerService) ReadWorkerLogs(
 	ctx context.Context, req *operatorv1.ReadWorkerLogsRequest,
 ) (*operatorv1.ReadWorkerLogsResponse, error) {
-	c := w.request("ReadWorkerLogs", req.GetId())
+	c := requestOf(req)
 	page := c.paging(req)
 	before := page.number(&c.violations)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ReadWorkerLogsResponse, error) {
@@ -444,7 +405,7 @@ const maxTail = 1000
 func (w workerService) follow(
 	ctx context.Context, req *operatorv1.FollowWorkerLogsRequest, send func(*operatorv1.FollowWorkerLogsResponse) error,
 ) error {
-	c := w.request("FollowWorkerLogs", req.GetId())
+	c := requestOf(req)
 	tail := int(req.GetTail())
 	switch {
 	case tail < -1 || tail > maxTail:
@@ -469,71 +430,60 @@ func (w workerService) follow(
 	if tail < 0 {
 		lines = nil
 	}
-	notify := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
-		if err := send(&operatorv1.FollowWorkerLogsResponse{Kind: kind, Line: l}); err != nil {
-			return sendFailed(err)
-		}
-		return nil
-	}
-	return w.s.failure(ctx, c.action, w.sendLines(ctx, c, lines, after, notify))
+	return w.s.failure(ctx, c.action, w.sendLines(ctx, c, lines, after, send))
 }
 
 // sendLines sends lines, and then each one behind after.
 func (w workerService) sendLines(ctx context.Context, c *request, lines []*operatorv1.WorkerLogLine, after int64,
-	send func(operatorv1.WatchResponse_Kind, *operatorv1.WorkerLogLine) error,
+	send func(*operatorv1.FollowWorkerLogsResponse) error,
 ) error {
-	over, leave, err := w.s.bounded(ctx, c.who)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	for _, l := range lines {
-		if err := send(operatorv1.WatchResponse_KIND_PUT, l); err != nil {
-			return err
+	following, stop := context.WithCancel(ctx)
+	came := make(chan *operatorv1.FollowWorkerLogsResponse)
+	put := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
+		select {
+		case came <- &operatorv1.FollowWorkerLogsResponse{Kind: kind, Line: l}:
+			return nil
+		case <-following.Done():
+			return following.Err()
 		}
 	}
-	if err := send(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
-		return err
-	}
-	following, stop := context.WithCancelCause(over)
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
-	var mu sync.Mutex // one message at a time
-	notify := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
-		mu.Lock()
-		defer mu.Unlock()
-		beat.Reset(heartbeat)
-		return send(kind, l)
-	}
-	var beats sync.WaitGroup
-	defer beats.Wait()
-	defer stop(nil)
-	beats.Go(func() {
-		for {
-			select {
-			case <-following.Done():
-				return
-			case <-beat.C:
-				if err := notify(operatorv1.WatchResponse_KIND_HEARTBEAT, nil); err != nil {
-					stop(err)
+	ended := errWatchOver() // why came is closed
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer stop()
+	reader.Go(func() {
+		defer close(came)
+		_, err := guarded(following, w.s, c.action, func(ctx context.Context) (any, error) {
+			for _, l := range lines {
+				if err := put(operatorv1.WatchResponse_KIND_PUT, l); err != nil {
+					return nil, err
 				}
 			}
+			if err := put(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
+				return nil, err
+			}
+			// One call follows the log to its end: it is of the worker that the caller may see, and not
+			// of one that is made later under the same id.
+			return nil, w.s.cfg.Workers.FollowLogs(ctx, c.object, after, func(l *operatorv1.WorkerLogLine) error {
+				return put(operatorv1.WatchResponse_KIND_PUT, l)
+			})
+		})
+		if err != nil {
+			ended = err
 		}
 	})
-	// One call follows the log to its end: it is of the worker that the caller may see, and not of
-	// one that is made later under the same id.
-	_, err = guarded(following, w.s, c.action, func(ctx context.Context) (any, error) {
-		return nil, w.s.cfg.Workers.FollowLogs(ctx, c.object, after, func(l *operatorv1.WorkerLogLine) error {
-			return notify(operatorv1.WatchResponse_KIND_PUT, l)
-		})
-	})
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case over.Err() != nil || err == nil:
-		return errWatchOver()
-	case following.Err() != nil:
-		return context.Cause(following) // of the heartbeat
+	next := func(ctx context.Context) error {
+		select {
+		case m, isOpen := <-came:
+			if !isOpen {
+				return ended
+			}
+			return sendFailed(send(m))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	return err
+	return w.s.stream(ctx, c.who, heartbeat, next, func() error {
+		return send(&operatorv1.FollowWorkerLogsResponse{Kind: operatorv1.WatchResponse_KIND_HEARTBEAT})
+	})
 }

@@ -17,25 +17,10 @@ import (
 // workflowService implements the contract's WorkflowService.
 type workflowService struct{ s *Server }
 
-// request returns a request of a method about one type of workflow.
-func (w workflowService) request(method, typ string) *request {
-	c := &request{action: "WorkflowService." + method, scope: scopeOne, object: typ}
-	c.text("type", typ, true, maxName)
-	return c
-}
-
-// entityRequest returns a request of a method about one entity.
-func (w workflowService) entityRequest(method, typ, id string) *request {
-	c := w.request(method, typ)
-	c.target = typ + "/" + id
-	c.text("id", id, true, maxName)
-	return c
-}
-
 func (w workflowService) ListDefinitions(
-	ctx context.Context, _ *operatorv1.ListDefinitionsRequest,
+	ctx context.Context, req *operatorv1.ListDefinitionsRequest,
 ) (*operatorv1.ListDefinitionsResponse, error) {
-	c := &request{action: "WorkflowService.ListDefinitions", scope: scopeParts}
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDefinitionsResponse, error) {
 		list, err := w.s.cfg.Workflows.Definitions(ctx)
 		list = slices.DeleteFunc(slices.Clone(list), func(d *operatorv1.Definition) bool { return !c.who.sees(object{workflow: d.GetType()}) })
@@ -46,7 +31,7 @@ func (w workflowService) ListDefinitions(
 func (w workflowService) GetDefinition(
 	ctx context.Context, req *operatorv1.GetDefinitionRequest,
 ) (*operatorv1.Definition, error) {
-	c := w.request("GetDefinition", req.GetType())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Definition, error) {
 		return w.s.cfg.Workflows.Definition(ctx, req.GetType())
 	})
@@ -55,10 +40,7 @@ func (w workflowService) GetDefinition(
 func (w workflowService) ListEntities(
 	ctx context.Context, req *operatorv1.ListEntitiesRequest,
 ) (*operatorv1.ListEntitiesResponse, error) {
-	c := w.request("ListEntities", req.GetType())
-	c.text("phase", req.GetPhase(), false, maxName)
-	c.text("contains", req.GetContains(), false, maxName)
-	c.texts("match", req.GetMatch(), maxNote)
+	c := requestOf(req)
 	updatedAfter := c.time("updated_after", req.GetUpdatedAfter())
 	page := c.paging(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListEntitiesResponse, error) {
@@ -130,7 +112,7 @@ func phaseNames(def *operatorv1.Definition) []string {
 }
 
 func (w workflowService) GetEntity(ctx context.Context, req *operatorv1.GetEntityRequest) (*operatorv1.Entity, error) {
-	c := w.entityRequest("GetEntity", req.GetType(), req.GetId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Entity, error) {
 		e, err := w.s.cfg.Workflows.Get(ctx, req.GetType(), req.GetId())
 		tag(ctx, e)
@@ -147,9 +129,8 @@ func tag(ctx context.Context, e *operatorv1.Entity) {
 func (w workflowService) Transition(
 	ctx context.Context, req *operatorv1.TransitionRequest,
 ) (*operatorv1.TransitionResponse, error) {
-	c := w.entityRequest("Transition", req.GetType(), req.GetId())
-	c.text("phase", req.GetPhase(), true, maxName)
-	c.text("note", req.GetNote(), false, maxNote)
+	c := requestOf(req)
+	c.required("phase", req.GetPhase())
 	revision := c.revision(ctx, req.GetIfMatch())
 	c.dryRun = req.GetDryRun()
 	c.detail = "to " + req.GetPhase()
@@ -167,7 +148,7 @@ func (w workflowService) Transition(
 }
 
 func (w workflowService) Pause(ctx context.Context, req *operatorv1.PauseRequest) (*operatorv1.PauseResponse, error) {
-	e, err := w.pause(ctx, "Pause", Pause{Type: req.GetType(), ID: req.GetId(), Note: req.GetReason()}, "reason", req.GetIfMatch())
+	e, err := w.pause(ctx, requestOf(req), Pause{Type: req.GetType(), ID: req.GetId(), Note: req.GetReason()}, req.GetIfMatch())
 	if err != nil {
 		return nil, err
 	}
@@ -175,17 +156,16 @@ func (w workflowService) Pause(ctx context.Context, req *operatorv1.PauseRequest
 }
 
 func (w workflowService) Resume(ctx context.Context, req *operatorv1.ResumeRequest) (*operatorv1.ResumeResponse, error) {
-	e, err := w.pause(ctx, "Resume", Pause{Type: req.GetType(), ID: req.GetId(), Note: req.GetNote(), Resume: true}, "note", req.GetIfMatch())
+	p := Pause{Type: req.GetType(), ID: req.GetId(), Note: req.GetNote(), Resume: true}
+	e, err := w.pause(ctx, requestOf(req), p, req.GetIfMatch())
 	if err != nil {
 		return nil, err
 	}
 	return &operatorv1.ResumeResponse{Entity: e}, nil
 }
 
-// pause pauses or resumes an entity. field is the name of the note in the request.
-func (w workflowService) pause(ctx context.Context, method string, p Pause, field, ifMatch string) (*operatorv1.Entity, error) {
-	c := w.entityRequest(method, p.Type, p.ID)
-	c.text(field, p.Note, false, maxNote)
+// pause pauses or resumes an entity.
+func (w workflowService) pause(ctx context.Context, c *request, p Pause, ifMatch string) (*operatorv1.Entity, error) {
 	c.detail = p.Note
 	p.Revision = c.revision(ctx, ifMatch)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.Entity, error) {
@@ -197,14 +177,14 @@ func (w workflowService) pause(ctx context.Context, method string, p Pause, fiel
 }
 
 func (w workflowService) Patch(ctx context.Context, req *operatorv1.PatchRequest) (*operatorv1.PatchResponse, error) {
-	c := w.entityRequest("Patch", req.GetType(), req.GetId())
+	c := requestOf(req)
 	revision := c.revision(ctx, req.GetIfMatch())
 	// Values may be confidential; the audit needs only the names.
 	names := slices.Sorted(maps.Keys(req.GetFields().GetFields()))
 	if len(names) == 0 {
 		c.add("fields", "is missing: a patch changes at least one field")
 	}
-	c.texts("fields", names, maxName)
+	c.list("fields", names)
 	c.dryRun = req.GetDryRun()
 	c.detail = "fields " + strings.Join(names, ", ")
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.PatchResponse, error) {
@@ -251,7 +231,7 @@ func (w workflowService) patched(ctx context.Context, typ string, given map[stri
 func (w workflowService) GetHistory(
 	ctx context.Context, req *operatorv1.GetHistoryRequest,
 ) (*operatorv1.GetHistoryResponse, error) {
-	c := w.entityRequest("GetHistory", req.GetType(), req.GetId())
+	c := requestOf(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.GetHistoryResponse, error) {
 		list, truncated, err := w.s.cfg.Workflows.History(ctx, req.GetType(), req.GetId())
 		return &operatorv1.GetHistoryResponse{Entries: list, Truncated: truncated}, err
@@ -268,8 +248,7 @@ func (w workflowService) Watch(
 func (w workflowService) watch(
 	ctx context.Context, req *operatorv1.WatchRequest, send func(*operatorv1.WatchResponse) error,
 ) error {
-	c := w.request("Watch", req.GetType())
-	c.text("id", req.GetId(), false, maxName)
+	c := requestOf(req)
 	err := w.s.begin(ctx, c)
 	if err == nil {
 		_, err = w.s.cfg.Workflows.Definition(ctx, req.GetType())

@@ -47,6 +47,7 @@ const (
 	cookieName = "lifecycle-session"
 	sessionAge = 12 * time.Hour
 	maxEnded   = 4096 // how many ended sessions of one owner are remembered
+	maxCookie  = 4000 // bytes of a value; browsers drop larger cookies without a word
 )
 
 type session struct {
@@ -97,13 +98,18 @@ func (l *sessions) begin(token string) (string, error) {
 }
 
 // sealed returns the value of a cookie that only servers with the same key can make and
-// read. The name is sealed with it: the value of one cookie is not valid in another.
+// read. The name is sealed with it: the value of one cookie is not valid in another. A value that
+// is too large for a browser is an error.
 func (l *sessions) sealed(name string, content any) (string, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
 		return "", err
 	}
-	return base64.RawURLEncoding.EncodeToString(l.seal.Seal(nil, nil, text, []byte(name))), nil
+	value := base64.RawURLEncoding.EncodeToString(l.seal.Seal(nil, nil, text, []byte(name)))
+	if len(value) > maxCookie {
+		return "", fmt.Errorf("the cookie %s has %d bytes, and a browser takes %d", name, len(value), maxCookie)
+	}
+	return value, nil
 }
 
 // unseal reads the cookie of a request into content. With secure it reads the cookie that only a
@@ -162,8 +168,8 @@ func (l *sessions) end(r *http.Request) (s session, everywhere bool) {
 }
 
 // overTLS reports whether the browser reached this server through TLS, also when a
-// proxy in front terminates it. The answer only decides whether a cookie is Secure, so
-// a caller that lies harms itself.
+// proxy in front terminates it. The answer decides whether a cookie is Secure, and whether open
+// reads the cookie without the prefix, so a caller that lies harms itself.
 func overTLS(r *http.Request) bool {
 	return r.TLS != nil ||
 		strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") ||
@@ -417,7 +423,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Das
 	}
 	value, err := s.sessions.begin(token)
 	if err != nil {
-		ui.Login(w, next, "the session cannot be made", http.StatusInternalServerError)
+		ui.Login(w, next, "the token is too long for a session of a browser; programs and lifecyclectl can use it: "+err.Error(),
+			http.StatusBadRequest)
 		return
 	}
 	http.SetCookie(w, sessionCookie(value, overTLS(r), sessionAge))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,25 @@ func TestSessionsOfReplicas(t *testing.T) {
 	}
 	if _, err := operator.New(operator.Config{SessionKey: []byte("short")}); err == nil {
 		t.Error("a short key is accepted")
+	}
+}
+
+// A browser drops a large cookie without a word. The form says so instead.
+func TestTokenThatIsTooLongForACookie(t *testing.T) {
+	for length, want := range map[int]int{2500: 303, 3500: 400} {
+		token := strings.Repeat("t", length)
+		path := filepath.Join(t.TempDir(), "tokens")
+		write(t, path, "operator ada "+token+"\n")
+		auth, err := operator.TokenFile(path, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, _ := serve(t, operator.Config{Auth: auth, Workflows: newMemory(1)})
+		code, h, text := request(t, "POST", base+"/ui/login", "token="+token, "Content-Type", "application/x-www-form-urlencoded")
+		cookie := h.Get("Set-Cookie")
+		if code != want || len(cookie) > 4096 || strings.Contains(text, "the token is too long") != (want == 400) {
+			t.Errorf("a token of %d bytes: %d, a cookie of %d bytes, %.300s", length, code, len(cookie), text)
+		}
 	}
 }
 

@@ -37,55 +37,53 @@ var kinds = map[stream.Kind]operatorv1.WatchResponse_Kind{
 	stream.Synced:  operatorv1.WatchResponse_KIND_SYNCED,
 }
 
-// follow sends what r reads, one item after the other.
-func follow[T any](
-	ctx context.Context, s *Server, who Principal, r *feed.Reader[T],
-	send func(operatorv1.WatchResponse_Kind, string, T) error,
+// stream serves a stream of a caller: next waits for what comes and sends it, and beat is called after
+// each silence, for a heartbeat. It ends with an error: when the caller goes, the stream is too old,
+// the credentials expire, the process begins to drain, or next or beat fails.
+func (s *Server) stream(
+	ctx context.Context, who Principal, silence time.Duration, next func(context.Context) error, beat func() error,
 ) error {
-	return batches(ctx, s, who, r, heartbeat, func(items []stream.Item[T]) error {
-		if len(items) == 0 {
-			var none T
-			return send(operatorv1.WatchResponse_KIND_HEARTBEAT, "", none)
-		}
-		for _, it := range items {
-			if err := send(kinds[it.Kind], it.Key, it.Value); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// batches passes on what r reads, and an empty batch after each silence as a heartbeat. It ends when the
-// caller goes, the stream is too old, the credentials expire, or the process begins to
-// drain. It closes r.
-func batches[T any](
-	ctx context.Context, s *Server, who Principal, r *feed.Reader[T], silence time.Duration, send func([]stream.Item[T]) error,
-) error {
-	defer r.Close()
 	streaming, leave, err := s.bounded(ctx, who)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	for {
-		beat, stop := context.WithTimeout(streaming, silence)
-		items, err := r.Next(beat, batch)
+	for err == nil {
+		within, stop := context.WithTimeout(streaming, silence)
+		err = next(within)
+		isSilent := within.Err() != nil && errors.Is(err, context.DeadlineExceeded)
 		stop()
 		switch {
-		case err == nil:
 		case ctx.Err() != nil: // the caller has gone
 			return ctx.Err()
-		case errors.Is(err, feed.ErrSlow):
-			return Errorf(connect.CodeAborted, ReasonStreamOver, "",
-				"this watch is too slow and would have missed a deletion: watch again")
-		case streaming.Err() != nil || errors.Is(err, context.Canceled):
+		case streaming.Err() != nil:
 			return errWatchOver()
-		}
-		if err := send(items); err != nil {
-			return sendFailed(err)
+		case isSilent:
+			err = sendFailed(beat())
 		}
 	}
+	return err
+}
+
+// follow sends what r reads, one item after the other, and closes r.
+func follow[T any](
+	ctx context.Context, s *Server, who Principal, r *feed.Reader[T],
+	send func(operatorv1.WatchResponse_Kind, string, T) error,
+) error {
+	defer r.Close()
+	next := func(ctx context.Context) error {
+		items, err := r.Next(ctx, batch)
+		for _, it := range items {
+			if err := send(kinds[it.Kind], it.Key, it.Value); err != nil {
+				return sendFailed(err)
+			}
+		}
+		return readFailed(err)
+	}
+	return s.stream(ctx, who, heartbeat, next, func() error {
+		var none T
+		return send(operatorv1.WatchResponse_KIND_HEARTBEAT, "", none)
+	})
 }
 
 // bounded takes a place for a stream of a caller. The context ends when the stream is too
@@ -99,7 +97,7 @@ func (s *Server) bounded(ctx context.Context, who Principal) (streaming context.
 	if !who.Until.IsZero() && who.Until.Before(until) {
 		until = who.Until
 	}
-	streaming, cancel := context.WithDeadlineCause(ctx, until, errStreamOver)
+	streaming, cancel := context.WithDeadline(ctx, until)
 	drained := make(chan struct{})
 	draining := lifecycle.Stream(ctx)
 	go func() {
@@ -117,16 +115,29 @@ func (s *Server) bounded(ctx context.Context, who Principal) (streaming context.
 	}, nil
 }
 
-var errStreamOver = errors.New("the watch is old")
-
 func errWatchOver() error {
 	return Errorf(connect.CodeUnavailable, ReasonStreamOver, "",
 		"the watch has ended, because it is old or the server stops: watch again")
 }
 
-// sendFailed returns the error for a failed send: the caller hung up, or did not read
+// readFailed returns the error for an error of a feed's reader.
+func readFailed(err error) error {
+	switch {
+	case errors.Is(err, feed.ErrSlow):
+		return Errorf(connect.CodeAborted, ReasonStreamOver, "",
+			"this watch is too slow and would have missed a deletion: watch again")
+	case errors.Is(err, context.Canceled): // the feed is closed
+		return errWatchOver()
+	}
+	return err
+}
+
+// sendFailed returns the error for a failed send, nil for none: the caller hung up, or did not read
 // for longer than a write may take.
 func sendFailed(err error) error {
+	if err == nil {
+		return nil
+	}
 	return Errorf(connect.CodeCanceled, ReasonStreamOver, "", "the caller does not read: %v", err)
 }
 
@@ -153,12 +164,8 @@ func (s *Server) changed(ctx context.Context, topic, name string, notify func(ne
 	}
 	switch {
 	case topic == "workflow" && s.cfg.Workflows != nil:
-		c := &request{action: "WorkflowService.GetDefinition", scope: scopeOne, object: name, who: who}
-		if err := s.resolve(ctx, c); err != nil {
-			return err
-		}
-		if err := s.permitted(c); err != nil {
-			return err
+		if !s.may(ctx, "WorkflowService.GetDefinition", name) {
+			return unseen(object{workflow: name})
 		}
 		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {
 			return err
@@ -176,14 +183,18 @@ func (s *Server) changed(ctx context.Context, topic, name string, notify func(ne
 	return Errorf(connect.CodeNotFound, ReasonNotFound, "topic", "there is nothing to watch under %q", clip(topic, 64))
 }
 
-// onChange notifies a page of the changes that r reads. The synced item counts as a change,
-// because something may have changed between the page and its watch.
+// onChange notifies a page of the changes that r reads, and closes r. The synced item counts as a
+// change, because something may have changed between the page and its watch.
 func onChange[T any](
 	ctx context.Context, s *Server, who Principal, r *feed.Reader[T], notify func(news bool) error,
 ) error {
-	return batches(ctx, s, who, r, pageBeat, func(items []stream.Item[T]) error {
-		if err := notify(len(items) > 0); err != nil || len(items) == 0 {
-			return err
+	defer r.Close()
+	next := func(within context.Context) error {
+		if _, err := r.Next(within, batch); err != nil {
+			return readFailed(err)
+		}
+		if err := notify(true); err != nil {
+			return sendFailed(err)
 		}
 		pause := time.NewTimer(gather)
 		defer pause.Stop()
@@ -192,28 +203,20 @@ func onChange[T any](
 		case <-pause.C:
 		}
 		return nil
-	})
+	}
+	return s.stream(ctx, who, pageBeat, next, func() error { return notify(false) })
 }
 
-// lookAgain notifies a page at regular times, as if its content had changed.
+// lookAgain notifies a page at once and at regular times, as if its content had changed.
 func (s *Server) lookAgain(ctx context.Context, who Principal, notify func(news bool) error) error {
-	streaming, leave, err := s.bounded(ctx, who)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	look := time.NewTicker(lookAgain)
-	defer look.Stop()
-	for {
-		if err := notify(true); err != nil {
-			return sendFailed(err)
+	begun := false
+	next := func(within context.Context) error {
+		if !begun {
+			begun = true
+			return sendFailed(notify(true))
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-streaming.Done():
-			return errWatchOver()
-		case <-look.C:
-		}
+		<-within.Done()
+		return within.Err()
 	}
+	return s.stream(ctx, who, lookAgain, next, func() error { return notify(true) })
 }

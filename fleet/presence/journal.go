@@ -122,21 +122,24 @@ func once(kind, id string, started time.Time) string {
 	return fmt.Sprintf("%s.%s.%d", kind, id, started.UnixNano())
 }
 
-// readEvent reads a record. A record that cannot be read is an event that says so.
+// readEvent reads a record. A record that cannot be read, or that claims to be of another process,
+// is forged: the subject is what the publisher's permissions allow.
 func readEvent(r eventlog.Record) Event {
 	var e Event
-	if err := json.Unmarshal(r.Data, &e); err != nil {
-		e = Event{Kind: "unreadable", Cause: err.Error()}
-	}
-	// The subject is what the publisher's permissions allow. A record that claims to be of
-	// another process is forged.
+	err := json.Unmarshal(r.Data, &e)
 	parts := append([]string{"", "", ""}, strings.Split(r.Subject, ".")...)
 	parts = parts[len(parts)-3:]
 	named := parts[0] == serviceToken(e.Service) && parts[1] == serviceToken(e.Process) && parts[2] == serviceToken(e.Kind)
 	owner, _, dotted := strings.Cut(e.Process, ".") // the service in the id of the process
-	if !named || dotted && serviceToken(owner) != parts[0] {
-		says := text.Clip(e.Service+"/"+e.Process, 200)
-		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: "the record says that it is of " + says}
+	cause := ""
+	switch {
+	case err != nil:
+		cause = "the record cannot be read: " + text.Clip(err.Error(), 200)
+	case !named || dotted && serviceToken(owner) != parts[0]:
+		cause = "the record says that it is of " + text.Clip(e.Service+"/"+e.Process, 200)
+	}
+	if cause != "" {
+		e = Event{Kind: "forged", Service: parts[0], Process: parts[1], Cause: cause}
 	}
 	e.Seq, e.At = r.Seq, r.At.Add(-max(0, e.Waited))
 	return e

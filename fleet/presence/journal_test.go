@@ -348,8 +348,9 @@ func TestForgedRecords(t *testing.T) {
 	if has(events(t, f, presence.EventQuery{Process: id}), "exit", "", "", "") {
 		t.Error("the forged end counts as the process's own")
 	}
-	if list := events(t, f, presence.EventQuery{Contains: "evil"}); !has(list, "forged", "", "", id) {
-		t.Errorf("no forged record in\n%s", show(list))
+	list := events(t, f, presence.EventQuery{Contains: "evil"})
+	if !has(list, "forged", "", "", id) || !has(list, "forged", "", "", "cannot be read") {
+		t.Errorf("not both forged records in\n%s", show(list))
 	}
 	if list := events(t, f, presence.EventQuery{Service: "billing"}); !has(list, "forged", "", "", "billing/"+id) {
 		t.Errorf("a service that writes about a process of another is not shown as forging:\n%s", show(list))

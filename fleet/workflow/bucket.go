@@ -163,14 +163,22 @@ func (b *bucket) get(ctx context.Context, request getRequest) (*jetstream.RawStr
 	return msg, nil
 }
 
+// questions are what a process asks about a bucket that it reads.
+var questions = []string{"STREAM.INFO.", "STREAM.MSG.GET.", "CONSUMER.CREATE.", "CONSUMER.MSG.NEXT."}
+
 // unanswered adds to the error of a question without an answer that the server has refused this
-// connection one.
+// connection one. The connection keeps its last refusal, which may be of another kind.
 func (b *bucket) unanswered(err error) error {
 	last := b.nc.LastError()
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(last, nats.ErrPermissionViolation) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, last)
+	for _, question := range questions {
+		if strings.Contains(last.Error(), b.api+question+b.stream) {
+			return fmt.Errorf("%w: %w", err, last)
+		}
+	}
+	return err
 }
 
 // denied returns an error when the server has refused this connection a message to a subject,

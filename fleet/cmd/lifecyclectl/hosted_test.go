@@ -86,11 +86,11 @@ func (f *faulty) die(id string, n, failAfter int) {
 	}
 }
 
-func (f *faulty) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+func (f *faulty) DeadLetters(ctx context.Context, id, group, after string, limit int) ([]*operatorv1.DeadLetter, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.letters) == 0 {
-		return f.Workers.DeadLetters(ctx, id, after, limit)
+		return f.Workers.DeadLetters(ctx, id, group, after, limit)
 	}
 	var page []*operatorv1.DeadLetter
 	for _, d := range f.letters {

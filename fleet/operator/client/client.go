@@ -217,17 +217,22 @@ func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp, err := c.Transport.RoundTrip(r)
 	if err == nil && c.cfg.AsOf != nil {
-		if at, wrong := time.Parse(time.RFC3339Nano, resp.Header.Get(headerAsOf)); wrong == nil {
-			c.cfg.AsOf(at, resp.Header.Values(headerAway))
+		if at, wrong := time.Parse(time.RFC3339Nano, resp.Header.Get(HeaderAsOf)); wrong == nil {
+			c.cfg.AsOf(at, resp.Header.Values(HeaderAway))
 		}
 	}
 	return resp, err
 }
 
-// These are operator.HeaderAsOf and operator.HeaderAway. That package would link a NATS server.
+// Headers of answers.
 const (
-	headerAsOf = "Lifecycle-As-Of"
-	headerAway = "Lifecycle-Away"
+	// HeaderAsOf is the header of every answer with the time of its content, in the form of
+	// RFC 3339. That time is before the answer while a dependency is away.
+	HeaderAsOf = "Lifecycle-As-Of"
+
+	// HeaderAway is a header of every answer while a dependency is away: its name. It comes once
+	// for each.
+	HeaderAway = "Lifecycle-Away"
 )
 
 // Reason returns the reason of an error of the server, one of package operator's Reason

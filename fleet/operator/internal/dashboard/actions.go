@@ -56,8 +56,6 @@ type subject struct {
 	section string   // of the navigation
 	fields  []string // of the form that name it; the caller's role must cover the first one, or the whole fleet
 	page    func(form url.Values) string
-	// find returns the name of the subject for people, or that there is none.
-	find func(ctx context.Context, d *Dashboard, form url.Values) (string, error)
 }
 
 // of returns what the caller's role must cover, "" for the whole fleet.
@@ -68,35 +66,33 @@ func (s *subject) of(form url.Values) string {
 	return form.Get(s.fields[0])
 }
 
+// name returns the name of the subject for people, "" for the whole fleet.
+func (s *subject) name(form url.Values) string {
+	if len(s.fields) == 0 {
+		return ""
+	}
+	return form.Get(s.fields[len(s.fields)-1])
+}
+
 var (
 	onEntity = &subject{
 		section: "workflows",
 		fields:  []string{"type", "id"},
 		page:    func(form url.Values) string { return entityPath(form.Get("type"), form.Get("id")) },
-		find:    func(_ context.Context, _ *Dashboard, form url.Values) (string, error) { return form.Get("id"), nil },
 	}
 	onProcess = &subject{
 		section: "processes",
 		fields:  []string{"id"},
 		page:    func(form url.Values) string { return processPath(form.Get("id")) },
-		find: func(ctx context.Context, d *Dashboard, form url.Values) (string, error) {
-			p, err := d.cfg.Processes.GetProcess(ctx, &operatorv1.GetProcessRequest{Id: form.Get("id")})
-			return p.GetId(), err
-		},
 	}
 	onWorker = &subject{
 		section: "workers",
 		fields:  []string{"id"},
 		page:    func(form url.Values) string { return workerPath(form.Get("id")) },
-		find: func(ctx context.Context, d *Dashboard, form url.Values) (string, error) {
-			w, err := d.cfg.Workers.GetWorker(ctx, &operatorv1.GetWorkerRequest{Id: form.Get("id")})
-			return w.GetId(), err
-		},
 	}
 	onAllWorkers = &subject{
 		section: "workers",
 		page:    func(url.Values) string { return "/ui/workers" },
-		find:    func(context.Context, *Dashboard, url.Values) (string, error) { return "", nil },
 	}
 )
 
@@ -417,10 +413,7 @@ func (d *Dashboard) ask(r *http.Request, v *view) error {
 // question fills in the page before an action.
 func (d *Dashboard) question(ctx context.Context, v *view, name string, a *action, form url.Values) error {
 	ctx = d.cfg.Preview(ctx)
-	of, err := a.on.find(ctx, d, form)
-	if err != nil {
-		return err
-	}
+	of := a.on.name(form)
 	q := &question{
 		Action: name,
 		Title:  strings.TrimSpace(a.title + " " + of),

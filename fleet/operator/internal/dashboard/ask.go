@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -237,8 +238,8 @@ func askEdit(ctx context.Context, d *Dashboard, form url.Values, q *question) er
 	}
 	switch {
 	case m.GetSize() > maxForm:
-		q.Refuse = fmt.Sprintf("the message has %d bytes, and a form takes at most %d. Download it, and use: lifecyclectl redrive %s %s --data-file FILE",
-			m.GetSize(), maxForm, worker, m.GetId())
+		q.Refuse = fmt.Sprintf("the message has %d bytes, and a form takes at most %d. Download it, and use: %s",
+			m.GetSize(), maxForm, diagnosis.Command("redrive %s %s --data-file FILE", worker, m.GetId()))
 	case asText(m.GetData()):
 		q.Value = string(m.GetData())
 		form.Set("as", "text")

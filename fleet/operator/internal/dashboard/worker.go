@@ -104,7 +104,7 @@ func (d *Dashboard) letter(r *http.Request, v *view) error {
 		"Shown":    shown,
 		"Path":     letterPath(worker, m.GetId()),
 		"Cut":      int64(len(m.GetData())) < m.GetSize() || as == "hex" && len(m.GetData()) > maxDumped,
-		"Editable": m.GetSize() <= maxForm,
+		"Editable": m.GetSize() <= maxForm && !strings.Contains(worker, "/"), // a hook's letter has no message
 	}
 	return nil
 }

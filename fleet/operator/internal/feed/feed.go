@@ -155,7 +155,8 @@ func (f *Feed[T]) startLocked() {
 }
 
 // Follow is Read for a reader that needs no current values: it reads a synced item, once
-// the feed has read its source, and then the changes since this call.
+// the feed has read its source, and then the changes since this call. While the feed reads its source
+// for the first time, each value of it is a change.
 func (f *Feed[T]) Follow(key string, sees func(T) bool) *Reader[T] {
 	r := f.Read(key, sees)
 	f.mu.Lock()
